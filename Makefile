@@ -1,0 +1,32 @@
+# Four verbs: install, check, test, demo. Each makes its own .venv from exact pins and reuses it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: install demo test check up clean
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt setuptools
+	$(BIN)/pip install --disable-pip-version-check --no-build-isolation -c constraints.txt -e ".[embedded,ucx,load,dev]"
+	touch $@
+
+install: $(STAMP)  ## make .venv and install everything, pinned
+
+demo: $(STAMP)  ## the main job: serve, burst, scale out over UCX, check every token
+	$(BIN)/livescale demo $(ARGS)
+
+test: $(STAMP)  ## all tests
+	$(BIN)/pytest $(ARGS)
+
+check: $(STAMP)  ## lint, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+up: $(STAMP)  ## serve until Ctrl-C: make up ARGS="--model NAME=DIR"
+	$(BIN)/livescale up $(ARGS)
+
+clean:
+	rm -rf $(VENV) .livescale .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,160 @@
+"""What an actor may ask of the bus. Two things keep this contract: `NatsBus` and, for virtual time, `LocalBus`.
+
+A `Topic` is one-way, a `Call` is answered; each is tied to the types of its messages, so nobody decodes by hand.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+from shared.messages.message import Message
+
+M = TypeVar("M", bound=Message)
+Q = TypeVar("Q", bound=Message)
+A = TypeVar("A", bound=Message)
+
+
+@dataclass(frozen=True)
+class Topic(Generic[M]):
+    """A one-way subject. `pattern` may have named holes: `hb.{service}.{id}`. `json` for what people read."""
+
+    pattern: str
+    type: Any  # a Message class, or a union of them
+    json: bool = False
+
+
+@dataclass(frozen=True)
+class Call(Generic[Q, A]):
+    """A question and its answer. `queue`: any one process of the service answers, not all of them."""
+
+    pattern: str
+    request: type[Q]
+    reply: type[A]
+    queue: bool = False
+    doc: str = ""
+
+
+class BusError(Exception):
+    """Base of everything the bus raises."""
+
+
+class ServiceAbsent(BusError):
+    """Nobody listens on the subject."""
+
+
+class CallTimeout(BusError):
+    """No answer in time."""
+
+
+class Disconnected(BusError):
+    """The connection broke while the call was pending, or is down."""
+
+
+class TooLarge(BusError):
+    """Payload and headers exceed the server's limit; names the subject, the size and the limit."""
+
+
+class Refusal(BusError):
+    """The other side refused, with a code of HTTP's meaning (400, 404, 408, 409, 429, 499, 503, 504).
+
+    Handlers raise it; callers catch it. `retry_after_ms` goes with 429 and 503.
+    """
+
+    def __init__(self, code: int, message: str, retry_after_ms: int | None = None) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+        self.retry_after_ms = retry_after_ms
+
+
+@dataclass(frozen=True)
+class Context:
+    """What travels beside a call: deadline in seconds since the epoch, epoch of the caller, request id, trace."""
+
+    deadline: float | None = None
+    epoch: int | None = None
+    request_id: str | None = None
+    traceparent: str | None = None
+
+
+@dataclass(frozen=True)
+class Received(Generic[M]):
+    """A message with the values of its subject's holes (`{"service": "worker", "id": "worker-1"}`)."""
+
+    message: M
+    holes: Mapping[str, str]
+
+
+Handler = Callable[[Any, Context], Awaitable[Message]]
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A call answered by `handler`. Handlers run concurrently, at most `limit` at once; beyond that 429 at once."""
+
+    call: Call[Any, Any]
+    handler: Handler
+    holes: Mapping[str, str] = field(default_factory=dict)
+    limit: int = 1024
+
+
+@dataclass(frozen=True)
+class ServiceInfo:
+    """How a process shows itself to `nats micro ls`. A description is required: the NATS CLI skips services without."""
+
+    name: str
+    id: str
+    description: str
+    version: str = "0.1.0"
+
+
+class Subscription(Protocol[M]):
+    """`async for received in subscription`; ends when closed. Bounded: `dropped` counts what did not fit."""
+
+    dropped: int
+
+    def __aiter__(self) -> AsyncIterator[Received[M]]: ...
+
+    async def close(self) -> None: ...
+
+
+class KeyValue(Protocol):
+    """Small declared state. Keys are dotted words. After a reconnect watches start again from a full snapshot."""
+
+    async def put(self, key: str, value: Message) -> None: ...
+
+    async def get(self, key: str, type: type[M]) -> M | None: ...
+
+    async def delete(self, key: str) -> None: ...
+
+    async def list(self, prefix: str, type: type[M]) -> dict[str, M]: ...
+
+
+class Bus(Protocol):
+    """One connection. Undecodable messages are counted, logged (rate-limited) and dropped, never raised at readers."""
+
+    kv: KeyValue
+
+    @property
+    def connected(self) -> bool: ...
+
+    def publish(self, topic: Topic[M], message: M, **holes: str) -> None:
+        """Send at most once, without waiting. While disconnected it is dropped and counted. Raises TooLarge."""
+
+    async def call(self, call: Call[Q, A], message: Q, *, timeout: float, context: Context = ..., **holes: str) -> A:
+        """Ask and wait. Raises ServiceAbsent, CallTimeout, Disconnected, TooLarge, Refusal."""
+
+    async def subscribe(self, topic: Topic[M], *, limit: int = 4096, **holes: str) -> Subscription[M]:
+        """Listen; a hole that is left out matches anything. On return the subscription is known to the server."""
+
+    async def serve(self, info: ServiceInfo, endpoints: list[Endpoint]) -> None:
+        """Register as a micro service and answer `endpoints` until `close`. On return the server knows them."""
+
+    def watch_connection(self, on_change: Callable[[bool], None]) -> None:
+        """Call `on_change(connected)` at every loss and return of the connection."""
+
+    async def flush(self) -> None:
+        """Return once the server has processed all that was published before."""
+
+    async def close(self) -> None:
+        """Drain and leave; answers what is in hand first. Idempotent."""

@@ -1,0 +1,52 @@
+"""What moves bulk bytes between processes: parameters now, activations and KV later. Control never goes here.
+
+Two implementations: `UcxLink` and `SocketLink`, chosen by setting (`--transport ucx|socket`), never silently.
+A shaped link limits what leaves this process to a rate; nothing but the link knows.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+MemoryKind = Literal["host", "pinned", "cuda"]
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Bytes to send from or to receive into, and their kind of memory. Kept alive by whoever moves it."""
+
+    view: memoryview
+    kind: MemoryKind = "host"
+
+    @property
+    def size_bytes(self) -> int:
+        return self.view.nbytes
+
+
+class LinkError(Exception):
+    """The peer is gone, refused, or too late; what was in flight is garbage."""
+
+
+class Peer(Protocol):
+    """A connection to one process. Tags are 64 bits; a message is matched by tag, per peer."""
+
+    async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
+        """Return once the buffer may be reused. Raises LinkError. A cancelled or timed-out send closes the peer."""
+
+    async def receive(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
+        """Return once exactly `buffer.size_bytes` bytes are in it. Raises LinkError, like send."""
+
+    async def close(self) -> None: ...
+
+
+class Link(Protocol):
+    """A process's door for bulk bytes."""
+
+    @property
+    def address(self) -> bytes:
+        """What a peer connects to; goes into Join and into plans."""
+
+    async def connect(self, address: bytes, *, timeout: float) -> Peer:
+        """The peer at `address`, connected once and kept. Raises LinkError."""
+
+    async def close(self) -> None:
+        """Free everything. Idempotent."""

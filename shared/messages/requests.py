@@ -1,0 +1,103 @@
+"""A request's life: gateway -> router -> worker, and tokens back to the gateway."""
+
+from typing import Literal
+
+from shared.messages.message import Message
+
+FinishReason = Literal["stop", "length", "cancelled", "deadline", "error"]
+
+
+class Sampling(Message, frozen=True, kw_only=True):
+    """How the next token is chosen. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 are off.
+
+    The gateway always fills `seed`, so that whoever continues a request draws the same sequence.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int = 0
+
+
+class Submit(Message, frozen=True, kw_only=True):
+    """Gateway -> router: serve this request. Also what a worker admits.
+
+    `generated` holds the tokens the client already has when a request resumes elsewhere; they count towards
+    `max_tokens`. `stop_token_ids` already contains the end-of-sequence ids unless the client ignores them; none
+    of them may be chosen before `min_tokens`. `deadline` is in seconds since the epoch.
+    """
+
+    request_id: str
+    model: str
+    gateway: str
+    prompt: list[int]
+    generated: list[int] = []
+    sampling: Sampling = Sampling()
+    max_tokens: int = 16
+    min_tokens: int = 0
+    stop_token_ids: list[int] = []
+    priority: int = 0
+    deadline: float
+
+
+class Submitted(Message, frozen=True, kw_only=True):
+    """Router -> gateway: accepted. `ahead` requests of this model wait before it."""
+
+    ahead: int
+
+
+class Admit(Message, frozen=True, kw_only=True):
+    """Router -> worker: this request is yours. `attempt` tells apart two admissions of one request."""
+
+    request: Submit
+    attempt: int = 0
+
+
+class Cancel(Message, frozen=True, kw_only=True):
+    """Stop a request; idempotent, never answered."""
+
+    request_id: str
+
+
+class Replay(Message, frozen=True, kw_only=True):
+    """Gateway -> worker: send the tokens from `index` on again (a frame was lost)."""
+
+    request_id: str
+    index: int
+    gateway: str
+
+
+class Tokens(Message, frozen=True, kw_only=True):
+    """Tokens of one request in one frame. `index` is the position of the first among the generated tokens.
+
+    `finish_reason` is set on the last row of a request, `error` only with the reason "error".
+    """
+
+    request_id: str
+    index: int
+    token_ids: list[int]
+    finish_reason: FinishReason | None = None
+    error: str | None = None
+    cached_tokens: int = 0
+
+
+class TokenFrame(Message, frozen=True, kw_only=True):
+    """Worker -> gateway: all tokens of one engine step for one gateway."""
+
+    worker: str
+    step: int
+    rows: list[Tokens]
+
+
+class RequestLost(Message, frozen=True, kw_only=True):
+    """Router -> gateway: the worker that served this request is gone; submit it again with the tokens you have."""
+
+    request_id: str
+    reason: str
+
+
+class RequestsEnded(Message, frozen=True, kw_only=True):
+    """Worker -> router: these requests left the worker, whatever the reason."""
+
+    worker: str
+    request_ids: list[str]

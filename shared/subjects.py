@@ -1,0 +1,109 @@
+"""Every subject of the system, tied to its message types. The bus adds the prefix `livescale.<namespace>.`."""
+
+from shared.bus.contract import Call, Topic
+from shared.messages.membership import (
+    AskMetrics,
+    AskModels,
+    AskSnapshot,
+    Join,
+    Joined,
+    LeaseChanged,
+    MetricsText,
+    ModelEntry,
+    ModelList,
+    Named,
+    Register,
+    Report,
+    Snapshot,
+    Stale,
+)
+from shared.messages.message import Ack
+from shared.messages.parameters import Manifest
+from shared.messages.requests import (
+    Admit,
+    Cancel,
+    Replay,
+    RequestLost,
+    RequestsEnded,
+    Submit,
+    Submitted,
+    TokenFrame,
+)
+from shared.messages.scaling import (
+    Abort,
+    AskDecisions,
+    AskScales,
+    BlockReady,
+    Decision,
+    Decisions,
+    Drain,
+    InstanceServing,
+    Load,
+    ModelChecked,
+    ModelRead,
+    ReadModel,
+    Scale,
+    ScaleAccepted,
+    ScaleRecord,
+    ScaleRecords,
+    Send,
+    Serve,
+    Transfer,
+)
+
+# Services, any one of which answers.
+SUBMIT: Call[Submit, Submitted] = Call("svc.router.submit", Submit, Submitted, queue=True, doc="serve a request")
+JOIN: Call[Join, Joined] = Call("svc.registry.join", Join, Joined, queue=True, doc="become a member, get an epoch")
+SNAPSHOT: Call[AskSnapshot, Snapshot] = Call(
+    "svc.registry.snapshot", AskSnapshot, Snapshot, queue=True, doc="members, workers, hosts, models"
+)
+MODELS: Call[AskModels, ModelList] = Call(
+    "svc.registry.models", AskModels, ModelList, queue=True, doc="registered models"
+)
+REGISTER: Call[Register, ModelEntry] = Call(
+    "svc.registry.register", Register, ModelEntry, queue=True, doc="register a model"
+)
+MANIFEST: Call[Named, Manifest] = Call(
+    "svc.registry.manifest", Named, Manifest, queue=True, doc="the manifest of a model that is ready"
+)
+SCALE: Call[Scale, ScaleAccepted] = Call(
+    "svc.planner.scale", Scale, ScaleAccepted, queue=True, doc="have this many instances of a model"
+)
+SCALES: Call[AskScales, ScaleRecords] = Call(
+    "svc.planner.scales", AskScales, ScaleRecords, queue=True, doc="records of past and running scales"
+)
+DECISIONS: Call[AskDecisions, Decisions] = Call(
+    "svc.monitor.decisions", AskDecisions, Decisions, queue=True, doc="the last decisions, holds included"
+)
+
+# One process, by id.
+METRICS: Call[AskMetrics, MetricsText] = Call("proc.{id}.metrics", AskMetrics, MetricsText, doc="Prometheus text")
+ADMIT: Call[Admit, Ack] = Call("worker.{id}.admit", Admit, Ack, doc="take this request")
+REPLAY: Call[Replay, Ack] = Call("worker.{id}.replay", Replay, Ack, doc="send tokens again")
+LOAD: Call[Load, Ack] = Call("worker.{id}.load", Load, Ack, doc="receive parameters")
+SERVE: Call[Serve, Ack] = Call("worker.{id}.serve", Serve, Ack, doc="take requests")
+DRAIN: Call[Drain, Ack] = Call("worker.{id}.drain", Drain, Ack, doc="finish, then be spare")
+# Workers and hosts alike hold and send parameters.
+SEND: Call[Send, Ack] = Call("node.{id}.send", Send, Ack, doc="send parameters")
+ABORT: Call[Abort, Ack] = Call("node.{id}.abort", Abort, Ack, doc="end a plan")
+READ_MODEL: Call[ReadModel, ModelChecked] = Call(
+    "host.{id}.read", ReadModel, ModelChecked, doc="check a checkpoint and read it into memory"
+)
+
+# One-way.
+CANCEL: Topic[Cancel] = Topic("svc.router.cancel", Cancel)
+CANCEL_WORK: Topic[Cancel] = Topic("worker.{id}.cancel", Cancel)
+TOKENS: Topic[TokenFrame | RequestLost] = Topic("tok.{gateway}", TokenFrame | RequestLost)
+ENDED: Topic[RequestsEnded] = Topic("req.{worker}.ended", RequestsEnded)
+HEARTBEAT: Topic[Report] = Topic("hb.{service}.{id}", Report, json=True)
+STALE: Topic[Stale] = Topic("proc.{id}.stale", Stale)
+
+# Events, for people, for JetStream, and for whoever follows a scale.
+EVENTS = "evt.>"
+LEASE: Topic[LeaseChanged] = Topic("evt.lease.{id}", LeaseChanged, json=True)
+DECISION: Topic[Decision] = Topic("evt.decision.{model}", Decision, json=True)
+PLAN: Topic[ScaleRecord] = Topic("evt.plan.{id}", ScaleRecord, json=True)
+TRANSFER: Topic[Transfer] = Topic("evt.transfer.{plan}", Transfer, json=True)
+BLOCK: Topic[BlockReady] = Topic("evt.layer.{worker}", BlockReady, json=True)
+INSTANCE: Topic[InstanceServing] = Topic("evt.instance.{instance}", InstanceServing, json=True)
+MODEL_READ: Topic[ModelRead] = Topic("evt.model.{host}", ModelRead, json=True)
