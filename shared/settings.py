@@ -1,0 +1,44 @@
+"""Settings: frozen structs, read once in a process's main and passed down.
+
+Every field is a flag (`--max-num-seqs`), an environment variable (`LIVESCALE_MAX_NUM_SEQS`) and a key of the
+configuration file (`max-num-seqs`); flag > environment > file > default. A misspelt key is refused by name.
+Each service's own struct lies in `services/<service>/settings.py` and inherits `ProcessSettings`.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all settings. Fields carry `Annotated[type, Meta(description=..., ge=...)]`: the help and the bounds."""
+
+
+class ProcessSettings(Settings, frozen=True, kw_only=True):
+    """What every process needs to know."""
+
+    id: Annotated[
+        str, Meta(description="This process's id, [a-z0-9-]+; by default service-0", pattern="^[a-z0-9-]*$")
+    ] = ""
+    nats_url: Annotated[str, Meta(description="The bus. Also read from NATS_URL")] = "nats://127.0.0.1:4222"
+    namespace: Annotated[
+        str, Meta(description="Keeps systems on one NATS server apart", pattern="^[a-z0-9-]+$")
+    ] = "default"
+    host_name: Annotated[str, Meta(description="This machine's name in status; by default the system's")] = ""
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="Least severe log event that is printed")
+    ] = "info"
+    log_format: Annotated[Literal["text", "json"], Meta(description="How log events are printed")] = "text"
+
+
+class LinkSettings(Settings, frozen=True, kw_only=True):
+    """How bulk bytes travel; the same for workers and hosts."""
+
+    transport: Annotated[
+        Literal["ucx", "socket"], Meta(description="Bulk transport; a missing UCX is an error, never a fallback")
+    ] = "ucx"
+    bind: Annotated[str, Meta(description="Address on which other machines reach this one's bulk link")] = "127.0.0.1"
+    link_rate: Annotated[
+        float, Meta(description="Shape what leaves this process to so many bytes a second; 0 is unshaped", ge=0)
+    ] = 0.0
