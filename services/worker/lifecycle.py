@@ -1,0 +1,111 @@
+"""A worker's life as a state machine: spare -> loading -> (live ->) serving -> draining -> spare.
+
+Pure: it knows what it was told to be and refuses what does not fit; the actor performs.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from shared.bus.contract import Refusal
+from shared.messages.membership import Role
+from shared.messages.parameters import Manifest
+from shared.messages.scaling import Drain, Load, Serve
+
+
+class State(StrEnum):
+    """The papers' words."""
+
+    SPARE = "spare"
+    LOADING = "loading"
+    LIVE = "live"
+    SERVING = "serving"
+    DRAINING = "draining"
+
+
+MOVES: dict[State, frozenset[State]] = {
+    State.SPARE: frozenset({State.LOADING}),
+    State.LOADING: frozenset({State.LIVE, State.SERVING, State.SPARE}),
+    State.LIVE: frozenset({State.SERVING, State.SPARE}),
+    State.SERVING: frozenset({State.DRAINING}),
+    State.DRAINING: frozenset({State.SPARE}),
+}
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What this worker loads or serves."""
+
+    plan_id: str
+    instance: str
+    model: str
+    role: Role
+    rank: int
+    manifest: Manifest
+
+
+class Lifecycle:
+    """State and assignment. Every method raises Refusal 409 where the state does not allow it."""
+
+    def __init__(self) -> None:
+        self.state = State.SPARE
+        self.assignment: Assignment | None = None
+        self.ready: set[int] = set()
+
+    def load(self, command: Load) -> Assignment:
+        """spare -> loading."""
+        if self.state is not State.SPARE or self.assignment is not None:
+            raise Refusal(409, f"cannot load {command.instance}: the worker is {self.state}, not spare")
+        self._advance(State.LOADING)
+        self.assignment = Assignment(
+            command.plan_id, command.instance, command.model, command.role, command.rank, command.manifest
+        )
+        return self.assignment
+
+    def block_ready(self, plan_id: str, index: int) -> bool:
+        """Whether block `index` still belongs to what is being loaded; if so it counts as ready."""
+        if self.assignment is None or self.assignment.plan_id != plan_id:
+            return False
+        self.ready.add(index)
+        return True
+
+    @property
+    def whole(self) -> bool:
+        return self.assignment is not None and len(self.ready) == len(self.assignment.manifest.blocks)
+
+    def serve(self, command: Serve) -> None:
+        """loading -> serving, once whole. Told again, it stays."""
+        self._expect(command.instance)
+        if self.state is State.SERVING:
+            return
+        if not self.whole:
+            raise Refusal(409, f"cannot serve {command.instance}: {len(self.ready)} blocks are ready, not all")
+        self._advance(State.SERVING)
+
+    def drain(self, command: Drain) -> None:
+        """serving -> draining. Told again, it stays."""
+        self._expect(command.instance)
+        if self.state is not State.DRAINING:
+            self._advance(State.DRAINING)
+
+    def accepts_requests(self, model: str) -> bool:
+        return self.state is State.SERVING and self.assignment is not None and self.assignment.model == model
+
+    def aborts(self, plan_id: str) -> bool:
+        """Whether ending this plan makes a loading worker spare."""
+        return self.state is State.LOADING and self.assignment is not None and self.assignment.plan_id == plan_id
+
+    def release(self) -> None:
+        """loading or draining -> spare; forgets the parameters."""
+        self._advance(State.SPARE)
+        self.assignment = None
+        self.ready = set()
+
+    def _expect(self, instance: str) -> None:
+        held = None if self.assignment is None else self.assignment.instance
+        if held != instance:
+            raise Refusal(409, f"this worker holds {held or 'no instance'}, not {instance}")
+
+    def _advance(self, state: State) -> None:
+        if state not in MOVES[self.state]:
+            raise Refusal(409, f"a worker that is {self.state} cannot become {state}")
+        self.state = state

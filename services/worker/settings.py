@@ -1,0 +1,24 @@
+"""What a worker can be told."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from shared.settings import LinkSettings, ProcessSettings
+
+MIB = 1024 * 1024
+
+
+class WorkerSettings(ProcessSettings, LinkSettings, frozen=True, kw_only=True):
+    """A worker: one GPU, or one CPU core acting as one. vLLM's words for the engine's flags."""
+
+    arena_bytes: Annotated[
+        int, Meta(description="Memory for parameters, touched at start; the largest model that fits", ge=MIB)
+    ] = 1024 * MIB
+    kv_bytes: Annotated[int, Meta(description="Memory for the KV cache, touched at start", ge=MIB)] = 512 * MIB
+    max_num_seqs: Annotated[int, Meta(description="Requests that run at the same time", ge=1, le=1024)] = 16
+    max_num_batched_tokens: Annotated[
+        int, Meta(description="Rows of one engine step, prefill and decode together", ge=64, le=2048)
+    ] = 512
+    block_size: Annotated[int, Meta(description="Tokens in a block of the KV cache", ge=1, le=1024)] = 16
+    threads: Annotated[int, Meta(description="Threads torch computes with", ge=1, le=256)] = 1
