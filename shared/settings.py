@@ -32,8 +32,8 @@ class ProcessSettings(Settings, frozen=True, kw_only=True):
     log_format: Annotated[Literal["text", "json"], Meta(description="How log events are printed")] = "text"
 
 
-class LinkSettings(Settings, frozen=True, kw_only=True):
-    """How bulk bytes travel; the same for workers and hosts."""
+class LinkSettings(ProcessSettings, frozen=True, kw_only=True):
+    """A process with a bulk link: workers and hosts. Inherit from this alone, structs cannot have two bases."""
 
     transport: Annotated[
         Literal["ucx", "socket"], Meta(description="Bulk transport; a missing UCX is an error, never a fallback")

@@ -4,12 +4,12 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from shared.settings import LinkSettings, ProcessSettings
+from shared.settings import LinkSettings
 
 MIB = 1024 * 1024
 
 
-class WorkerSettings(ProcessSettings, LinkSettings, frozen=True, kw_only=True):
+class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
     """A worker: one GPU, or one CPU core acting as one. vLLM's words for the engine's flags."""
 
     arena_bytes: Annotated[
