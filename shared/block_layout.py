@@ -1,0 +1,84 @@
+"""How a model's parameters are cut into blocks and packed: known from the configuration alone.
+
+Tensors of a block lie one after the other at multiples of 64 bytes (a cache line, an AVX-512 register), gaps are
+zero. What is multiplied with the same input is adjacent (q, k, v; gate, up), so that it can be one matrix.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from shared.messages.parameters import Block, DType, ModelConfig, Tensor
+
+ALIGNMENT = 64
+ITEM_BYTES: dict[DType, int] = {"float32": 4, "bfloat16": 2}
+
+Shapes = dict[str, list[int]]
+
+
+@dataclass(frozen=True)
+class BlockLayout:
+    """A block before its bytes are known."""
+
+    index: int
+    name: str
+    size_bytes: int
+    tensors: tuple[Tensor, ...]
+
+    def block(self, checksum: int) -> Block:
+        return Block(
+            index=self.index,
+            name=self.name,
+            size_bytes=self.size_bytes,
+            checksum=checksum,
+            tensors=list(self.tensors),
+        )
+
+
+def block_layouts(config: ModelConfig, dtype: DType) -> tuple[BlockLayout, ...]:
+    """All blocks in order: embedding, layer 0..L-1, final norm + head."""
+    shapes = block_shapes(config)
+    return tuple(_pack(index, name, shapes[name], dtype) for index, name in enumerate(shapes))
+
+
+def block_shapes(config: ModelConfig) -> dict[str, Shapes]:
+    """Block name -> tensor name -> shape, names as in the checkpoint."""
+    return dict(_blocks(config))
+
+
+def _blocks(config: ModelConfig) -> Iterator[tuple[str, Shapes]]:
+    vocabulary = [config.vocab_size, config.hidden_size]
+    yield "embedding", {"model.embed_tokens.weight": vocabulary}
+    for layer in range(config.num_hidden_layers):
+        yield f"layer-{layer}", _layer(config, f"model.layers.{layer}.")
+    head = {} if config.tie_word_embeddings else {"lm_head.weight": vocabulary}
+    yield "head", {"model.norm.weight": [config.hidden_size], **head}
+
+
+def _layer(config: ModelConfig, prefix: str) -> Shapes:
+    hidden, intermediate = config.hidden_size, config.intermediate_size
+    q = config.num_attention_heads * config.head_dim
+    kv = config.num_key_value_heads * config.head_dim
+    biases = {"self_attn.q_proj.bias": [q], "self_attn.k_proj.bias": [kv], "self_attn.v_proj.bias": [kv]}
+    shapes = {
+        "input_layernorm.weight": [hidden],
+        "self_attn.q_proj.weight": [q, hidden],
+        "self_attn.k_proj.weight": [kv, hidden],
+        "self_attn.v_proj.weight": [kv, hidden],
+        **(biases if config.attention_bias else {}),
+        "self_attn.o_proj.weight": [hidden, q],
+        "post_attention_layernorm.weight": [hidden],
+        "mlp.gate_proj.weight": [intermediate, hidden],
+        "mlp.up_proj.weight": [intermediate, hidden],
+        "mlp.down_proj.weight": [hidden, intermediate],
+    }
+    return {prefix + name: shape for name, shape in shapes.items()}
+
+
+def _pack(index: int, name: str, shapes: Shapes, dtype: DType) -> BlockLayout:
+    tensors = []
+    end = 0
+    for tensor, shape in shapes.items():
+        tensors.append(Tensor(name=tensor, shape=shape, offset=end))
+        end += -(-prod(shape) * ITEM_BYTES[dtype] // ALIGNMENT) * ALIGNMENT
+    return BlockLayout(index=index, name=name, size_bytes=end, tensors=tuple(tensors))
