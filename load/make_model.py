@@ -1,0 +1,177 @@
+"""Makes checkpoints: Hugging Face directories with random parameters, for demos, tests and benchmarks.
+
+Parameters are scaled so that greedy output varies and depends on every token before it; as libraries initialise
+them, a model repeats one token, which hides errors of position, cache and order.
+"""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import click
+import msgspec
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    GenerationConfig,
+    LlamaConfig,
+    PreTrainedConfig,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+)
+from transformers.utils.logging import disable_progress_bar
+
+from load.make_tokenizer import DIALECTS, make_tokenizer, save_tokenizer
+from shared.messages.parameters import Family
+
+Size = Literal["tiny", "small", "medium"]
+
+RECIPE_FILE = "livescale-made.json"
+CONTEXT = 4_096
+EMBEDDING_STD = 0.6
+TIED_EMBEDDING_STD = 0.2  # smaller, or a tied head answers with the token that it was given
+MATRIX_GAIN = 1.6
+BIAS_STD = 0.3
+NORM_NOISE = 0.05
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Odd on purpose: round shapes hide mistakes."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+
+
+SHAPES: dict[tuple[Family, Size], Shape] = {
+    ("llama", "tiny"): Shape(1_019, 160, 432, 3, 5, 1, 24),
+    ("llama", "small"): Shape(8_009, 480, 1_120, 10, 10, 2, 64),
+    ("llama", "medium"): Shape(16_007, 800, 2_144, 14, 10, 5, 64),
+    ("qwen2", "tiny"): Shape(1_021, 168, 464, 3, 6, 2, 28),
+    ("qwen2", "small"): Shape(8_011, 448, 1_344, 12, 7, 1, 64),
+    ("qwen2", "medium"): Shape(16_033, 896, 2_368, 13, 14, 2, 64),
+}
+SHARD_SIZES: dict[Size, str] = {"tiny": "1MB", "small": "24MB", "medium": "96MB"}
+
+
+class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a made directory was made from; the file says that the directory is whole."""
+
+    family: Family
+    size: Size
+    seed: int
+
+
+def make_model(directory: Path, family: Family, size: Size, seed: int) -> Path:
+    """A checkpoint of about 1M (tiny), 30M (small) or 120M (medium) parameters; the same bytes for the same seed.
+
+    Returns at once where `directory` already is this model. Raises FileExistsError where it is anything else.
+    """
+    recipe = Recipe(family, size, seed)
+    if _already_made(directory, recipe):
+        return directory
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+    try:
+        _write(unfinished, recipe)
+        unfinished.chmod(0o755)
+        os.replace(unfinished, directory)  # so that a directory of that name is always whole
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return directory
+
+
+def _already_made(directory: Path, recipe: Recipe) -> bool:
+    if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
+        return False
+    remedy = "give another directory, or remove this one"
+    try:
+        found = msgspec.json.decode((directory / RECIPE_FILE).read_bytes(), type=Recipe)
+    except (OSError, msgspec.DecodeError):
+        raise FileExistsError(f"{directory} is not empty and was not made here; {remedy}") from None
+    if found != recipe:
+        raise FileExistsError(f"{directory} holds {found}, not {recipe}; {remedy}")
+    return True
+
+
+def _write(directory: Path, recipe: Recipe) -> None:
+    shape = SHAPES[recipe.family, recipe.size]
+    tokenizer = make_tokenizer(recipe.family, shape.vocab_size, recipe.seed)
+    save_tokenizer(tokenizer, recipe.family, directory)
+    config = _config(recipe.family, shape, tokenizer)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    embedding_std = TIED_EMBEDDING_STD if config.tie_word_embeddings else EMBEDDING_STD
+    parameters = {
+        name: _parameter(name, parameter.shape, embedding_std, recipe.seed)
+        for name, parameter in model.named_parameters()
+    }
+    model.load_state_dict(parameters, strict=False, assign=True)  # strict would miss a tied head's second name
+    model.tie_weights()
+    model.generation_config = _generation_config(recipe.family, tokenizer)
+    shard_size = SHARD_SIZES[recipe.size] if recipe.family == "llama" else "50GB"
+    disable_progress_bar()
+    model.save_pretrained(directory, max_shard_size=shard_size)
+    (directory / RECIPE_FILE).write_bytes(msgspec.json.encode(recipe))
+
+
+def _config(family: Family, shape: Shape, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:
+    ids = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
+    common = {**asdict(shape), **ids, "max_position_embeddings": CONTEXT, "rms_norm_eps": 1e-5}
+    if family == "qwen2":
+        return Qwen2Config(**common, tie_word_embeddings=True, rope_parameters=_rope("default"))
+    llama3 = {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 512,
+    }
+    return LlamaConfig(**common, tie_word_embeddings=False, rope_parameters={**_rope("llama3"), **llama3})
+
+
+def _rope(kind: str) -> dict[str, str | float]:
+    return {"rope_type": kind, "rope_theta": 10_000.0}
+
+
+def _generation_config(family: Family, tokenizer: PreTrainedTokenizerFast) -> GenerationConfig:
+    dialect = DIALECTS[family]
+    ends = tokenizer.convert_tokens_to_ids([dialect.end_of_turn, dialect.end_of_text])
+    return GenerationConfig(
+        bos_token_id=tokenizer.bos_token_id, eos_token_id=ends, pad_token_id=tokenizer.pad_token_id, do_sample=False
+    )
+
+
+def _parameter(name: str, shape: torch.Size, embedding_std: float, seed: int) -> torch.Tensor:
+    """Each tensor from a seed of its own, so that it depends on no other."""
+    digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
+    chance = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    noise = torch.randn(shape, generator=chance)
+    if "norm" in name:
+        return (1 + NORM_NOISE * noise).bfloat16()
+    if name.endswith("bias"):
+        return (BIAS_STD * noise).bfloat16()
+    std = embedding_std if "embed_tokens" in name else MATRIX_GAIN / shape[1] ** 0.5
+    return (std * noise).bfloat16()
+
+
+@click.command("make-model")
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--family", type=click.Choice(get_args(Family)), default="llama", show_default=True, help="Architecture.")
+@click.option("--size", type=click.Choice(get_args(Size)), default="small", show_default=True, help="1M, 30M or 120M.")
+@click.option("--seed", type=int, default=0, show_default=True, help="The same seed makes the same bytes.")
+def make_model_command(directory: Path, family: Family, size: Size, seed: int) -> None:
+    """Make a checkpoint with random parameters, a tokenizer and a chat template in DIRECTORY."""
+    try:
+        made = make_model(directory, family, size, seed)
+    except OSError as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(made)

@@ -1,0 +1,114 @@
+"""A real byte-level BPE tokenizer for made checkpoints, trained on generated text; the same for the same seed."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+from shared.messages.parameters import Family
+
+LINES = 6_000
+WORDS_PER_LINE = 12
+# Letters of one to four bytes in UTF-8, so that characters are split over tokens and detokenizers have work to do.
+CONSONANTS = [*"bcdfghjklmnprstvwz", "sh", "th", "ñ", "ж", "ש"]
+VOWELS = [*"aeiou", "ea", "ou", "é", "ü", "я", "語"]
+ENDS = [*"....,,,;:!?", "…", " 🙂", " — "]
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a family's tokenizer looks from outside: special tokens and the chat template that uses them."""
+
+    special_tokens: tuple[str, ...]
+    bos: str | None
+    end_of_text: str
+    end_of_turn: str
+    chat_template: str
+    template_in_own_file: bool
+
+
+DIALECTS: dict[Family, Dialect] = {
+    "llama": Dialect(
+        special_tokens=(
+            "<|begin_of_text|>",
+            "<|end_of_text|>",
+            "<|start_header_id|>",
+            "<|end_header_id|>",
+            "<|eot_id|>",
+        ),
+        bos="<|begin_of_text|>",
+        end_of_text="<|end_of_text|>",
+        end_of_turn="<|eot_id|>",
+        chat_template=(
+            "{{ bos_token }}"
+            "{% for message in messages %}"
+            "<|start_header_id|>{{ message['role'] }}<|end_header_id|>\n\n{{ message['content'] }}<|eot_id|>"
+            "{% endfor %}"
+            "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
+        ),
+        template_in_own_file=False,
+    ),
+    "qwen2": Dialect(
+        special_tokens=("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
+        bos=None,
+        end_of_text="<|endoftext|>",
+        end_of_turn="<|im_end|>",
+        chat_template=(
+            "{% for message in messages %}"
+            "<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
+            "{% endfor %}"
+            "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+        ),
+        template_in_own_file=True,
+    ),
+}
+
+
+def make_tokenizer(family: Family, vocab_size: int, seed: int) -> PreTrainedTokenizerFast:
+    """A tokenizer of exactly `vocab_size` tokens."""
+    dialect = DIALECTS[family]
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(dialect.special_tokens),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(generated_text(random.Random(seed)), trainer)
+    if tokenizer.get_vocab_size() != vocab_size:
+        raise RuntimeError(f"the generated text gave {tokenizer.get_vocab_size()} tokens, not {vocab_size}")
+    if dialect.bos is not None:
+        bos = (dialect.bos, tokenizer.token_to_id(dialect.bos))
+        tokenizer.post_processor = processors.TemplateProcessing(single=f"{bos[0]} $A", special_tokens=[bos])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=dialect.bos,
+        eos_token=dialect.end_of_turn,
+        pad_token=dialect.end_of_text,
+        chat_template=dialect.chat_template,
+    )
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerFast, family: Family, directory: Path) -> None:
+    """Both places where checkpoints keep a chat template occur: tokenizer_config.json and chat_template.jinja."""
+    tokenizer.save_pretrained(directory, save_jinja_files=DIALECTS[family].template_in_own_file)
+
+
+def generated_text(chance: random.Random) -> Iterator[str]:
+    """Lines of made-up words, frequent ones first as in natural text (Zipf)."""
+    words = [_word(chance) for _ in range(20_000)]
+    cumulated = list(accumulate(1 / rank for rank in range(10, 10 + len(words))))
+    for _ in range(LINES):
+        line = chance.choices(words, cum_weights=cumulated, k=WORDS_PER_LINE)
+        yield f"{line[0].capitalize()} {' '.join(line[1:])} {chance.randrange(10_000)}{chance.choice(ENDS)}"
+
+
+def _word(chance: random.Random) -> str:
+    syllables = chance.choice((1, 2, 2, 3, 3, 4))
+    return "".join(chance.choice(CONSONANTS) + chance.choice(VOWELS) for _ in range(syllables))
