@@ -1,0 +1,195 @@
+"""One streamed request over HTTP, timed token by token."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import aiohttp
+import msgspec
+
+from load.records import Ask, RequestRecord
+from load.tally import Tally
+from shared.world import Clock
+
+
+class Choice(msgspec.Struct):
+    """What counts of a choice in a streamed chunk."""
+
+    token_ids: list[int] | None = None
+    finish_reason: str | None = None
+
+
+class ErrorBody(msgspec.Struct):
+    """OpenAI's error object."""
+
+    message: str = ""
+    code: str | int | None = None
+
+
+class Chunk(msgspec.Struct):
+    """One event of a stream, or the body of a refusal."""
+
+    choices: list[Choice] = []
+    error: ErrorBody | None = None
+
+
+CHUNK = msgspec.json.Decoder(Chunk)
+DONE = b"[DONE]"
+JSON = {"content-type": "application/json"}
+
+
+class EventStream:
+    """Cuts bytes as they arrive into the payloads of server-sent events."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [line[5:].strip() for line in lines if line.startswith(b"data:")]
+
+
+def open_session(url: str, api_key: str, timeout: float) -> aiohttp.ClientSession:
+    """A session without a limit of connections, so that no request waits for another on the client's side."""
+    return aiohttp.ClientSession(
+        base_url=url,
+        connector=aiohttp.TCPConnector(limit=0),
+        timeout=aiohttp.ClientTimeout(total=timeout, sock_connect=10),
+        headers={"authorization": f"Bearer {api_key}"} if api_key else {},
+    )
+
+
+class Client:
+    """Sends requests to one model of one server and records what comes back."""
+
+    def __init__(self, session: aiohttp.ClientSession, model: str, clock: Clock, tally: Tally) -> None:
+        self._session = session
+        self._model = model
+        self._tally = tally
+        self._clock = clock
+        # Durations come from the steady clock, set to the wall's time once.
+        self._epoch = clock.wall() - clock.now()
+
+    def now(self) -> float:
+        """Seconds since the epoch that never go back."""
+        return self._epoch + self._clock.now()
+
+    async def fetch(self, ask: Ask, due: float) -> RequestRecord:
+        """Send one request and follow its stream to the end; whatever goes wrong is in the record."""
+        stream = Stream(ask, due, self.now(), self._tally)
+        self._tally.on_sent()
+        try:
+            async with self._session.post("/v1/completions", data=self._body(ask), headers=JSON) as response:
+                stream.status = response.status
+                if response.status == 200:
+                    await self._follow(response, stream)
+                else:
+                    stream.error = describe_refusal(response.status, await response.read())
+        except TimeoutError:
+            stream.error = "no end of the stream in time"
+        except (aiohttp.ClientError, OSError) as error:
+            stream.error = f"connection failed: {error or type(error).__name__}"
+        record = stream.record(self.now())
+        self._tally.on_end(record)
+        return record
+
+    def _body(self, ask: Ask) -> bytes:
+        return msgspec.json.encode(
+            {
+                "model": self._model,
+                "prompt": ask.prompt,
+                "max_tokens": ask.max_tokens,
+                "min_tokens": ask.max_tokens,
+                "ignore_eos": True,
+                "temperature": 0.0,
+                "stream": True,
+                "return_token_ids": True,
+            }
+        )
+
+    async def _follow(self, response: aiohttp.ClientResponse, stream: "Stream") -> None:
+        events = EventStream()
+        async for data in read_available(response):
+            at = self.now()
+            for payload in events.feed(data):
+                stream.take(payload, at)
+        if not stream.done and stream.error is None:
+            stream.error = "the stream ended without [DONE]"
+
+
+async def read_available(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    while data := await response.content.readany():
+        yield data
+
+
+class Stream:
+    """A stream while it comes in."""
+
+    def __init__(self, ask: Ask, due: float, sent: float, tally: Tally) -> None:
+        self.status: int | None = None
+        self.error: str | None = None
+        self.done = False
+        self._ask = ask
+        self._due = due
+        self._sent = sent
+        self._tally = tally
+        self._finish_reason: str | None = None
+        self._token_ids: list[int] = []
+        self._token_at: list[float] = []
+
+    def take(self, payload: bytes, at: float) -> None:
+        """One event, received at `at`."""
+        if payload == DONE:
+            self.done = True
+            return
+        try:
+            chunk = CHUNK.decode(payload)
+        except msgspec.DecodeError as error:
+            self.error = self.error or f"malformed event: {error}"
+            return
+        if chunk.error is not None:
+            self.error = self.error or f"error in the stream: {chunk.error.message}"
+        for choice in chunk.choices:
+            self._add(choice.token_ids or [], at)
+            self._finish_reason = choice.finish_reason or self._finish_reason
+
+    def _add(self, token_ids: list[int], at: float) -> None:
+        for token in token_ids:
+            self._tally.on_token(at, at - (self._token_at[-1] if self._token_at else self._due), not self._token_at)
+            self._token_ids.append(token)
+            self._token_at.append(at)
+
+    def record(self, ended: float) -> RequestRecord:
+        return RequestRecord(
+            index=self._ask.index,
+            due=self._due,
+            sent=self._sent,
+            ended=ended,
+            prompt_tokens=len(self._ask.prompt),
+            asked_tokens=self._ask.max_tokens,
+            status=self.status,
+            finish_reason=self._finish_reason,
+            error=self.error,
+            token_ids=self._token_ids,
+            token_at=self._token_at,
+        )
+
+
+def describe_refusal(status: int, body: bytes) -> str:
+    try:
+        error = CHUNK.decode(body).error
+    except msgspec.DecodeError:
+        error = None
+    return f"HTTP {status}: {error.message if error else body[:200].decode(errors='replace')}"
+
+
+async def send_open_loop(client: Client, asks: list[Ask], records: list[RequestRecord]) -> None:
+    """Send each request when it is due, however the server fares; `records` fills in the order of their ends."""
+
+    async def send(ask: Ask, due: float) -> None:
+        records.append(await client.fetch(ask, due))
+
+    start = client.now()
+    async with asyncio.TaskGroup() as group:
+        for ask in sorted(asks, key=lambda ask: (ask.at, ask.index)):
+            await asyncio.sleep(max(0.0, start + ask.at - client.now()))
+            group.create_task(send(ask, start + ask.at), name=f"request-{ask.index}")

@@ -1,0 +1,122 @@
+"""`livescale load URL`: the load generator alone, against any OpenAI-compatible server that returns token ids."""
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Awaitable
+from contextlib import suppress
+from pathlib import Path
+
+import click
+import msgspec
+from rich.console import Console
+
+from load.arrivals import Shape, calm_burst_calm, poisson
+from load.client import Client, open_session, send_open_loop
+from load.records import RequestRecord, find_fault, write_records
+from load.settings import LoadSettings
+from load.stats import summarise
+from load.tables import duration, latency_table
+from load.tally import Tally
+from load.target import TargetError, learn_target, make_asks
+from load.trace import Trace, Window, parse_window, replay
+from load.traces import TraceError, read_trace
+from services.cli.options import settings_options
+from shared.world import LoopClock
+
+PROGRESS_SECONDS = 2.0
+
+
+def keep_url(ctx: click.Context, param: click.Parameter, url: str) -> None:
+    ctx.meta["url"] = url
+
+
+@click.command("load")
+@click.argument("url", expose_value=False, callback=keep_url)
+@settings_options(LoadSettings)
+def load(settings: LoadSettings) -> None:
+    """Send requests to URL when they are due, however it fares, and print TTFT, TBT and throughput.
+
+    \b
+    livescale load http://127.0.0.1:8000 --duration 30 --rate 2 --burst-rate 8
+    livescale load http://127.0.0.1:8000 --trace AzureLLMInferenceTrace_conv.csv --window 60+120 --rate-scale 0.5
+
+    Exits 1 if any stream was not complete.
+    """
+    trace = plan_load(settings)
+    records = asyncio.run(send(click.get_current_context().meta["url"], settings, trace))
+    if settings.output:
+        write_records(Path(settings.output), sorted(records, key=lambda record: record.index))
+    sys.exit(report(records, len(trace), settings))
+
+
+def plan_load(settings: LoadSettings) -> Trace:
+    """The arrivals that the settings ask for. Raises ClickException."""
+    if settings.trace is None:
+        phases = calm_burst_calm(settings.duration, settings.rate, settings.burst_rate)
+        return poisson(phases, Shape(settings.prompt_tokens, settings.output_tokens), settings.seed)
+    try:
+        part = parse_window(settings.window) if settings.window else Window(0.0, settings.duration)
+        trace = replay(
+            read_trace(Path(settings.trace)), part, settings.rate_scale, settings.length_scale, settings.seed
+        )
+    except (TraceError, ValueError) as error:
+        raise click.ClickException(str(error)) from None
+    if not trace:
+        raise click.ClickException(f"{settings.trace}: no request between {part.start:g} and {part.end or 'its end'} s")
+    return trace
+
+
+async def send(url: str, settings: LoadSettings, trace: Trace) -> list[RequestRecord]:
+    """Send the whole load; after Ctrl-C what has ended until then. Raises ClickException."""
+    records: list[RequestRecord] = []
+    tally = Tally()
+    async with open_session(url, settings.api_key, settings.timeout) as session:
+        try:
+            target = await learn_target(session, settings.model)
+        except TargetError as error:
+            raise click.ClickException(f"{url}: {error}") from None
+        client = Client(session, target.model, LoopClock(), tally)
+        sending = send_open_loop(client, make_asks(trace, target, settings.seed), records)
+        with suppress(asyncio.CancelledError):
+            await with_progress(sending, tally, len(trace), client)
+    return records
+
+
+async def with_progress(sending: Awaitable[None], tally: Tally, total: int, client: Client) -> None:
+    """A line every two seconds on stderr while the load runs."""
+
+    async def show() -> None:
+        while True:
+            await asyncio.sleep(PROGRESS_SECONDS)
+            ttft, tbt = tally.recent(client.now())
+            click.echo(
+                f"sent {tally.sent}/{total}  running {tally.running}  failed {tally.failed}  tokens {tally.tokens}  "
+                f"TTFT {duration(ttft)}  TBT {duration(tbt)}",
+                err=True,
+            )
+
+    showing = asyncio.create_task(show(), name="progress")
+    try:
+        await sending
+    finally:
+        showing.cancel()
+        await asyncio.wait([showing])
+
+
+def report(records: list[RequestRecord], asked: int, settings: LoadSettings) -> int:
+    """Print the summary; the exit code is 0 if every request's stream was complete."""
+    seconds = max((record.ended for record in records), default=0.0) - min(
+        (record.due for record in records), default=0.0
+    )
+    row = summarise("all", records, max(seconds, 1e-9))
+    if settings.json:
+        click.echo(msgspec.json.encode(row))
+    else:
+        Console().print(latency_table([row], "Latency, measured from when each request was due"))
+    faults = Counter(fault for record in records if (fault := find_fault(record)))
+    for fault, count in faults.most_common(10):
+        click.echo(f"{count} x {fault}", err=True)
+    if len(records) < asked:
+        click.echo(f"interrupted: {asked - len(records)} of {asked} requests did not end", err=True)
+    return 1 if faults or len(records) < asked else 0

@@ -1,0 +1,61 @@
+"""What is asked of the server, and what came of it."""
+
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """One request to send `at` seconds after the start: the prompt's token ids and how many tokens to generate."""
+
+    index: int
+    at: float
+    prompt: list[int]
+    max_tokens: int
+
+
+class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One request as its client saw it. Times are in seconds since the epoch; `token_at` has one per token.
+
+    `due` is when it should have been sent: latency counts from there, so a late generator hides nothing.
+    """
+
+    index: int
+    due: float
+    sent: float
+    ended: float
+    prompt_tokens: int
+    asked_tokens: int
+    status: int | None = None
+    finish_reason: str | None = None
+    error: str | None = None
+    token_ids: list[int] = []
+    token_at: list[float] = []
+
+    @property
+    def ttft(self) -> float | None:
+        """Seconds from due to the first token."""
+        return self.token_at[0] - self.due if self.token_at else None
+
+    @property
+    def gaps(self) -> list[float]:
+        """Seconds between one token and the next."""
+        return [after - before for before, after in pairwise(self.token_at)]
+
+
+def find_fault(record: RequestRecord) -> str | None:
+    """Why a stream was not complete, or None: exactly the tokens asked for, in one stream, ended as it should."""
+    if record.error is not None:
+        return record.error
+    if len(record.token_ids) != record.asked_tokens:
+        return f"{len(record.token_ids)} of {record.asked_tokens} tokens came"
+    if record.finish_reason != "length":
+        return f"finish reason {record.finish_reason!r} instead of 'length'"
+    return None
+
+
+def write_records(path: Path, records: Iterable[RequestRecord]) -> None:
+    """One JSON object a line."""
+    path.write_bytes(b"".join(msgspec.json.encode(record) + b"\n" for record in records))

@@ -1,0 +1,40 @@
+"""Settings of the load generator and of the demo, each field a flag."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from shared.settings import Settings
+
+
+class TraceSettings(Settings, frozen=True, kw_only=True):
+    """Which requests are sent when."""
+
+    trace: Annotated[
+        str | None,
+        Meta(description="Replay this trace: Azure or BurstGPT CSV, Mooncake JSONL, arrival_s,prompt,output"),
+    ] = None
+    window: Annotated[str | None, Meta(description="Part of the trace, in seconds: START:END or START+SECONDS")] = None
+    duration: Annotated[float, Meta(description="Seconds of load", gt=0)] = 60.0
+    seed: Annotated[int, Meta(description="Seed of arrivals, lengths, prompts and rate scaling", ge=0)] = 0
+
+
+class LoadSettings(TraceSettings, frozen=True, kw_only=True):
+    """The generator alone."""
+
+    model: Annotated[str | None, Meta(description="Model to ask; by default the server's only one")] = None
+    rate_scale: Annotated[
+        float,
+        Meta(description="As many times the trace's requests in the same time (TraceUpscaler); below 1 thins", gt=0),
+    ] = 1.0
+    length_scale: Annotated[float, Meta(description="As many times the trace's prompts' and outputs' tokens", gt=0)] = (
+        1.0
+    )
+    rate: Annotated[float, Meta(description="Without a trace: calm requests a second", gt=0)] = 1.0
+    burst_rate: Annotated[float, Meta(description="Without a trace: requests a second in the burst", gt=0)] = 4.0
+    prompt_tokens: Annotated[int, Meta(description="Without a trace: mean prompt, in tokens", ge=1)] = 200
+    output_tokens: Annotated[int, Meta(description="Without a trace: mean output, in tokens", ge=1)] = 32
+    timeout: Annotated[float, Meta(description="Seconds a request may take", gt=0)] = 300.0
+    api_key: Annotated[str, Meta(description="Sent as a bearer token")] = ""
+    output: Annotated[str | None, Meta(description="Write a JSON line for each request to this file")] = None
+    json: Annotated[bool, Meta(description="Print the summary as JSON instead of a table")] = False

@@ -1,0 +1,90 @@
+"""The server under load: what must be known of its model before requests can be made up."""
+
+import random
+from typing import TypeVar
+
+import aiohttp
+import msgspec
+
+from load.records import Ask
+from load.trace import Trace, fit
+
+T = TypeVar("T")
+# Ordinary text: its tokens are a sample of any model's vocabulary that needs no special tokens.
+SAMPLE = (
+    "When many people ask at once, the answer should not take longer. A burst of requests comes without warning: "
+    "ten in one second, two hundred in the next. Some ask for 3 words, others for 1,500; a few send code such as "
+    "for (int i = 0; i < n; i++) { total += price[i] * 0.97; } and want it explained. Nobody waits gladly. "
+    "The quick brown fox jumps over the lazy dog, while five wizards vex the bold queen's zany jackal."
+)
+
+
+class TargetError(Exception):
+    """The server cannot be used: absent, or without the model."""
+
+
+class ModelCard(msgspec.Struct, frozen=True):
+    """What counts of an entry of /v1/models."""
+
+    id: str
+    max_model_len: int
+
+
+class Models(msgspec.Struct, frozen=True):
+    data: list[ModelCard]
+
+
+class Tokenized(msgspec.Struct, frozen=True):
+    tokens: list[int]
+
+
+class Target(msgspec.Struct, frozen=True):
+    """A model that is served: its context in tokens, and ids of ordinary tokens to make prompts of."""
+
+    model: str
+    context: int
+    vocabulary: list[int]
+
+
+async def learn_target(session: aiohttp.ClientSession, model: str | None) -> Target:
+    """Ask the server for `model`, or for the only one it has. Raises TargetError."""
+    cards = (await ask(session, "GET", "/v1/models", None, Models)).data
+    card = choose(cards, model)
+    body = msgspec.json.encode({"model": card.id, "prompt": SAMPLE, "add_special_tokens": False})
+    sample = await ask(session, "POST", "/tokenize", body, Tokenized)
+    return Target(card.id, card.max_model_len, sorted(set(sample.tokens)))
+
+
+def choose(cards: list[ModelCard], model: str | None) -> ModelCard:
+    names = ", ".join(card.id for card in cards) or "none"
+    fitting = [card for card in cards if model in (None, card.id)]
+    if model is not None and not fitting:
+        raise TargetError(f"the server has no model {model!r}; it has: {names}")
+    if len(fitting) != 1:
+        raise TargetError(f"choose a model with --model; the server has: {names}")
+    return fitting[0]
+
+
+async def ask(session: aiohttp.ClientSession, method: str, path: str, body: bytes | None, kind: type[T]) -> T:
+    headers = {"content-type": "application/json"} if body else {}
+    timeout = aiohttp.ClientTimeout(total=30)
+    try:
+        async with session.request(method, path, data=body, headers=headers, timeout=timeout) as response:
+            answer = await response.read()
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        raise TargetError(f"no answer from {path}: {error or type(error).__name__}") from error
+    if response.status != 200:
+        raise TargetError(f"{path} answered {response.status}: {answer[:300].decode(errors='replace')}")
+    try:
+        return msgspec.json.decode(answer, type=kind)
+    except msgspec.DecodeError as error:
+        raise TargetError(f"{path} did not answer as an OpenAI server does: {error}") from error
+
+
+def make_asks(trace: Trace, target: Target, seed: int) -> list[Ask]:
+    """Requests for a trace: random prompts over the model's vocabulary, cut to its context. Same seed, same prompts."""
+    chance = random.Random(seed)
+    return [
+        Ask(index, arrival.at, chance.choices(target.vocabulary, k=arrival.prompt_tokens), arrival.output_tokens)
+        for index, arrival in enumerate(fit(trace, target.context))
+    ]
