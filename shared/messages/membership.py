@@ -125,7 +125,10 @@ class LeaseChanged(Message, frozen=True, kw_only=True):
 
 
 class Stale(Message, frozen=True, kw_only=True):
-    """Registry -> a process that speaks with an old epoch: join again (a worker rejoins as spare)."""
+    """Registry -> a process that speaks with an old epoch: join again (a worker rejoins as spare).
+
+    `epoch` is the one that is refused.
+    """
 
     id: str
     epoch: int

@@ -1,0 +1,73 @@
+"""What travels beside a message: deadline, epoch, request id, trace; and a refusal's code on the way back."""
+
+from collections.abc import Mapping
+
+from shared.bus.contract import Context, Refusal
+
+DEADLINE = "Deadline"
+TIMEOUT = "Timeout-Ms"
+EPOCH = "Epoch"
+REQUEST_ID = "X-Request-Id"
+TRACEPARENT = "traceparent"
+ERROR = "Nats-Service-Error"
+ERROR_CODE = "Nats-Service-Error-Code"
+RETRY = "Retry-After-Ms"
+
+Headers = dict[str, str]
+
+
+def context_headers(context: Context, timeout: float) -> Headers:
+    headers = {TIMEOUT: str(max(1, round(timeout * 1000)))}
+    if context.deadline is not None:
+        headers[DEADLINE] = str(round(context.deadline * 1000))
+    if context.epoch is not None:
+        headers[EPOCH] = str(context.epoch)
+    if context.request_id is not None:
+        headers[REQUEST_ID] = context.request_id
+    if context.traceparent is not None:
+        headers[TRACEPARENT] = context.traceparent
+    return headers
+
+
+def read_context(headers: Mapping[str, str], wall: float) -> Context:
+    """The caller's context, its deadline the earlier of `Deadline` and now + `Timeout-Ms`. Raises Refusal 400."""
+    deadline, timeout, epoch = (_integer(headers, name) for name in (DEADLINE, TIMEOUT, EPOCH))
+    limits = [
+        *([] if deadline is None else [deadline / 1000]),
+        *([] if timeout is None else [wall + timeout / 1000]),
+    ]
+    return Context(
+        deadline=min(limits, default=None),
+        epoch=epoch,
+        request_id=headers.get(REQUEST_ID),
+        traceparent=headers.get(TRACEPARENT),
+    )
+
+
+def refusal_headers(refusal: Refusal) -> Headers:
+    headers = {ERROR: refusal.message, ERROR_CODE: str(refusal.code)}
+    if refusal.retry_after_ms is not None:
+        headers[RETRY] = str(refusal.retry_after_ms)
+    return headers
+
+
+def read_refusal(headers: Mapping[str, str]) -> Refusal | None:
+    code = headers.get(ERROR_CODE)
+    if code is None:
+        return None
+    retry = headers.get(RETRY, "")
+    return Refusal(
+        int(code) if code.isdigit() else 500,
+        headers.get(ERROR, "refused without a reason"),
+        int(retry) if retry.isdigit() else None,
+    )
+
+
+def _integer(headers: Mapping[str, str], name: str) -> int | None:
+    value = headers.get(name)
+    if value is None:
+        return None
+    try:
+        return int(value)
+    except ValueError:
+        raise Refusal(400, f"header {name} is not a whole number: {value!r}") from None

@@ -1,0 +1,251 @@
+"""The in-process twin of the bus, for tests and the simulator: same contract, same bytes, fixed order.
+
+A `LocalBroker` stands for the server; each actor gets a `LocalBus` of its own from `broker.connect()`. Faults are
+made at the broker: `down()` and `up()`, and `lose`, asked for each message whether it gets lost.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from shared.bus.addressing import fill, fill_wildcards, matches
+from shared.bus.calling import NO_CONTEXT, Caller
+from shared.bus.codec import CONTENT_TYPE, content_type, decode, encode
+from shared.bus.contract import (
+    A,
+    Call,
+    Context,
+    Disconnected,
+    Endpoint,
+    M,
+    Q,
+    ServiceAbsent,
+    ServiceInfo,
+    Subscription,
+    Topic,
+)
+from shared.bus.headers import Headers
+from shared.bus.limits import MAX_PAYLOAD_BYTES, check_size
+from shared.bus.seldom import SeldomLog
+from shared.bus.serving import Reply, ServedEndpoint
+from shared.bus.subscription import QueuedSubscription
+from shared.messages.message import Message
+from shared.world import Clock, LoopClock
+
+Deliver = Callable[[str, bytes, Mapping[str, str], Reply | None], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Listener:
+    """One subscription at the broker. Of the listeners with one `queue`, one gets each message."""
+
+    wanted: str
+    queue: str
+    deliver: Deliver
+
+
+@dataclass
+class LocalBroker:
+    """What the connections share: listeners, the key-value store, and whether the server is up."""
+
+    clock: Clock = field(default_factory=LoopClock)
+    max_payload: int = MAX_PAYLOAD_BYTES
+    connected: bool = True
+    lose: Callable[[str], bool] = lambda subject: False
+    values: dict[str, bytes] = field(default_factory=dict)
+    buses: list["LocalBus"] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._listeners: list[Listener] = []
+        self._routes: dict[str, list[Listener]] = {}
+        self._turn = count()
+
+    def connect(self) -> "LocalBus":
+        bus = LocalBus(self)
+        self.buses.append(bus)
+        return bus
+
+    def down(self) -> None:
+        """The server dies: pending calls fail, what is published is dropped."""
+        self.connected = False
+        for bus in self.buses:
+            bus.connection_changed(False)
+
+    def up(self) -> None:
+        self.connected = True
+        for bus in self.buses:
+            bus.connection_changed(True)
+
+    def listen(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+        self._routes.clear()
+
+    def leave(self, listener: Listener) -> None:
+        self._listeners.remove(listener)
+        self._routes.clear()
+
+    def route(self, subject: str, data: bytes, headers: Mapping[str, str], reply: Reply | None = None) -> int:
+        """Hand a message to its listeners, in the order in which they came. Returns how many got it."""
+        chosen = self._choose(subject)
+        if not self.lose(subject):
+            for listener in chosen:
+                listener.deliver(subject, data, headers, reply)
+        return len(chosen)
+
+    def _choose(self, subject: str) -> list[Listener]:
+        if subject not in self._routes:
+            self._routes[subject] = [one for one in self._listeners if matches(one.wanted, subject)]
+        everyone = self._routes[subject]
+        groups: dict[str, list[Listener]] = {}
+        for one in everyone:
+            if one.queue:
+                groups.setdefault(one.queue, []).append(one)
+        # Turns instead of chance: the same in every run.
+        picked = [members[next(self._turn) % len(members)] for members in groups.values()]
+        return [one for one in everyone if not one.queue or one in picked]
+
+
+class LocalBus:
+    """One actor's connection to a LocalBroker. Made by `broker.connect()`."""
+
+    def __init__(self, broker: LocalBroker) -> None:
+        self.kv = LocalKeyValue(broker)
+        self.counts: Counter[str] = Counter()
+        self._broker = broker
+        self._caller = Caller(broker.clock, self._send)
+        self._log = SeldomLog(broker.clock.now)
+        self._listeners: list[Listener] = []
+        self._subscriptions: list[QueuedSubscription[Any]] = []
+        self._served: list[ServedEndpoint] = []
+        self._watchers: list[Callable[[bool], None]] = []
+        self._closed = False
+
+    @property
+    def connected(self) -> bool:
+        return self._broker.connected and not self._closed
+
+    def publish(self, topic: Topic[M], message: M, **holes: str) -> None:
+        subject, data = fill(topic.pattern, holes), encode(message, json=topic.json)
+        headers = {CONTENT_TYPE: content_type(topic.json)}
+        check_size(subject, data, headers, self._broker.max_payload)
+        decode(topic.type, data, json=topic.json)  # a message of the wrong type is its sender's mistake
+        if not self.connected:
+            self.counts["dropped_disconnected"] += 1
+            return
+        self.counts["published"] += 1
+        self._broker.route(subject, data, headers)
+
+    async def call(
+        self, call: Call[Q, A], message: Q, *, timeout: float, context: Context = NO_CONTEXT, **holes: str
+    ) -> A:
+        return await self._caller.call(fill(call.pattern, holes), call, message, timeout, context)
+
+    async def subscribe(self, topic: Topic[M], *, limit: int = 4096, **holes: str) -> Subscription[M]:
+        subscription = QueuedSubscription(topic, limit, self.counts, self._log)
+        wanted = fill_wildcards(topic.pattern, holes)
+        listener = Listener(wanted, "", lambda subject, data, headers, reply: subscription.deliver(subject, data))
+
+        async def leave() -> None:
+            self._leave(listener)
+
+        subscription.on_close(leave)
+        self._subscriptions.append(subscription)
+        self._listen(listener)
+        return subscription
+
+    async def serve(self, info: ServiceInfo, endpoints: list[Endpoint]) -> None:
+        for endpoint in endpoints:
+            served = ServedEndpoint(endpoint, self._broker.clock)
+            self._served.append(served)
+            queue = info.name if endpoint.call.queue else ""
+            self._listen(Listener(fill(endpoint.call.pattern, endpoint.holes), queue, _deliver_to(served)))
+
+    def watch_connection(self, on_change: Callable[[bool], None]) -> None:
+        self._watchers.append(on_change)
+
+    async def flush(self) -> None:
+        if not self.connected:
+            raise Disconnected("the bus is down")
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        for listener in list(self._listeners):
+            self._leave(listener)
+        for served in self._served:
+            await served.drain()
+        for subscription in self._subscriptions:
+            subscription.end()
+        self._closed = True
+        self._caller.fail_all()
+        self._broker.buses.remove(self)
+
+    def connection_changed(self, connected: bool) -> None:
+        if not connected:
+            self._caller.fail_all()
+        for on_change in self._watchers:
+            on_change(connected)
+
+    def _listen(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+        self._broker.listen(listener)
+
+    def _leave(self, listener: Listener) -> None:
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+            self._broker.leave(listener)
+
+    def _send(self, subject: str, data: bytes, headers: Headers, token: str) -> None:
+        check_size(subject, data, headers, self._broker.max_payload)
+        if not self.connected:
+            raise Disconnected("the bus is down")
+
+        def reply(body: bytes, extra: Headers) -> None:
+            check_size(f"the answer of {subject}", body, extra, self._broker.max_payload)
+            if self.connected:
+                self._caller.answer(token, body, extra)
+
+        if self._broker.route(subject, data, headers, reply) == 0:
+            raise ServiceAbsent(f"nobody listens on {subject}")
+
+
+def _deliver_to(served: ServedEndpoint) -> Deliver:
+    def deliver(subject: str, data: bytes, headers: Mapping[str, str], reply: Reply | None) -> None:
+        if reply is not None:
+            served.accept(data, headers, reply)
+
+    return deliver
+
+
+class LocalKeyValue:
+    """The broker's store, which survives `down()`."""
+
+    def __init__(self, broker: LocalBroker) -> None:
+        self._broker = broker
+
+    async def put(self, key: str, value: Message) -> None:
+        self._values[key] = encode(value, json=True)
+
+    async def get(self, key: str, type: type[M]) -> M | None:
+        data = self._values.get(key)
+        if data is None:
+            return None
+        value: M = decode(type, data, json=True)
+        return value
+
+    async def delete(self, key: str) -> None:
+        self._values.pop(key, None)
+
+    async def list(self, prefix: str, type: type[M]) -> dict[str, M]:
+        within = prefix and prefix + "."
+        return {
+            key: decode(type, data, json=True) for key, data in sorted(self._values.items()) if key.startswith(within)
+        }
+
+    @property
+    def _values(self) -> dict[str, bytes]:
+        if not self._broker.connected:
+            raise Disconnected("the bus is down")
+        return self._broker.values

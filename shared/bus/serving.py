@@ -1,0 +1,103 @@
+"""The answering end of a call: decode, run the handler within its deadline, encode. Both buses use it."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import structlog
+
+from shared.bus.codec import CONTENT_TYPE, Undecodable, content_type, decode, encode, is_json
+from shared.bus.contract import Endpoint, Refusal, TooLarge
+from shared.bus.headers import Headers, read_context, refusal_headers
+from shared.messages.message import Message
+from shared.world import Clock
+
+# A call that brings no deadline (someone's by hand) gets this one, so that no handler lives for ever.
+DEADLINE_SECONDS = 60.0
+RETRY_AFTER_MS = 100
+
+Reply = Callable[[bytes, Headers], None]
+
+
+@dataclass
+class EndpointStats:
+    """What `$SRV.STATS` tells of an endpoint. Times in nanoseconds."""
+
+    num_requests: int = 0
+    num_errors: int = 0
+    last_error: str = ""
+    processing_time: int = 0
+
+    @property
+    def average_processing_time(self) -> int:
+        return self.processing_time // self.num_requests if self.num_requests else 0
+
+
+@dataclass
+class ServedEndpoint:
+    """An endpoint, what it is doing and what it has done."""
+
+    endpoint: Endpoint
+    clock: Clock
+    stats: EndpointStats = field(default_factory=EndpointStats)
+    running: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def accept(self, data: bytes, headers: Mapping[str, str], reply: Reply) -> None:
+        """Answer in a task of its own, or at once with 429 when `limit` are under way. Never raises."""
+        self.stats.num_requests += 1
+        if len(self.running) >= self.endpoint.limit:
+            reply(b"", self._refused(Refusal(429, f"{self._subject} is at its limit of calls", RETRY_AFTER_MS)))
+            return
+        task = asyncio.create_task(self._answer(data, headers, reply), name=f"answer {self._subject}")
+        self.running.add(task)
+        task.add_done_callback(self.running.discard)
+
+    async def drain(self) -> None:
+        """Wait until all that was accepted is answered. Each has its deadline."""
+        await asyncio.gather(*self.running, return_exceptions=True)
+
+    @property
+    def _subject(self) -> str:
+        return self.endpoint.call.pattern
+
+    async def _answer(self, data: bytes, headers: Mapping[str, str], reply: Reply) -> None:
+        started = self.clock.now()
+        json = is_json(data, headers)
+        try:
+            message = await self._handle(data, headers, json)
+            body, extra = encode(message, json=json), {CONTENT_TYPE: content_type(json)}
+        except Refusal as refusal:
+            body, extra = b"", self._refused(refusal)
+        except Exception as error:  # noqa: BLE001 the boundary: one bad message must not stop the process
+            structlog.get_logger().exception("handler_failed", subject=self._subject)
+            body, extra = b"", self._refused(Refusal(500, f"{type(error).__name__} in {self._subject}"))
+        self.stats.processing_time += round((self.clock.now() - started) * 1e9)
+        try:
+            reply(body, extra)
+        except TooLarge as error:
+            reply(b"", self._refused(Refusal(500, str(error))))
+
+    async def _handle(self, data: bytes, headers: Mapping[str, str], json: bool) -> Message:
+        wall = self.clock.wall()
+        context = read_context(headers, wall)
+        seconds = DEADLINE_SECONDS if context.deadline is None else context.deadline - wall
+        if seconds <= 0:
+            raise Refusal(504, f"the deadline passed before {self._subject} was reached")
+        try:
+            body = b"{}" if json and not data else data
+            message = decode(self.endpoint.call.request, body, json=json)
+        except Undecodable as error:
+            raise Refusal(400, f"{self.endpoint.call.request.__name__}: {error}") from None
+        limit = asyncio.timeout(seconds)
+        try:
+            async with limit:
+                return await self.endpoint.handler(message, context)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise Refusal(504, f"{self._subject} did not finish within its deadline") from None
+
+    def _refused(self, refusal: Refusal) -> Headers:
+        self.stats.num_errors += 1
+        self.stats.last_error = str(refusal)
+        return refusal_headers(refusal)

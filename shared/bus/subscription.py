@@ -1,0 +1,62 @@
+"""The listener's end of a topic: a bounded queue of decoded messages. Both buses use it."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Generic
+
+from shared.bus.addressing import holes_of
+from shared.bus.codec import Undecodable, decode
+from shared.bus.contract import M, Received, Topic
+from shared.bus.seldom import SeldomLog
+
+
+class QueuedSubscription(Generic[M]):
+    """Filled by `deliver`, read by `async for`. What does not fit is dropped and counted."""
+
+    def __init__(self, topic: Topic[M], limit: int, counts: Counter[str], log: SeldomLog) -> None:
+        self.dropped = 0
+        self._topic = topic
+        self._queue: asyncio.Queue[Received[M] | None] = asyncio.Queue()
+        self._limit = limit
+        self._counts = counts
+        self._log = log
+        self._closed = False
+        self._leave: Callable[[], Awaitable[None]] | None = None
+
+    def on_close(self, leave: Callable[[], Awaitable[None]]) -> None:
+        self._leave = leave
+
+    def deliver(self, subject: str, data: bytes) -> None:
+        """Never raises: this runs on the connection's read path."""
+        if self._closed:
+            return
+        try:
+            message: Any = decode(self._topic.type, data, json=self._topic.json)
+        except Undecodable as error:
+            self._counts["undecodable"] += 1
+            self._log.warning("message_undecodable", subject, error=str(error))
+            return
+        if self._queue.qsize() >= self._limit:
+            self.dropped += 1
+            self._counts["dropped_slow_reader"] += 1
+            self._log.warning("reader_too_slow", subject, limit=self._limit)
+            return
+        self._queue.put_nowait(Received(message, holes_of(self._topic.pattern, subject)))
+
+    def end(self) -> None:
+        """Readers get what is queued, then stop."""
+        if not self._closed:
+            self._closed = True
+            self._queue.put_nowait(None)
+
+    async def __aiter__(self) -> AsyncIterator[Received[M]]:
+        while (received := await self._queue.get()) is not None:
+            yield received
+        self._queue.put_nowait(None)  # for whoever else reads
+
+    async def close(self) -> None:
+        if not self._closed:
+            self.end()
+            if self._leave is not None:
+                await self._leave()

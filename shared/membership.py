@@ -1,0 +1,107 @@
+"""A process's membership: it joins the registry, keeps its epoch, and reports twice a second and at every change."""
+
+import asyncio
+import os
+from collections.abc import Callable
+
+import structlog
+
+from shared.bus.contract import Bus, BusError, Refusal
+from shared.bus.seldom import SeldomLog
+from shared.messages.membership import Beat, Join, Report, ServiceName
+from shared.subjects import HEARTBEAT, JOIN, STALE
+from shared.world import Clock
+
+REPORT_SECONDS = 0.5
+JOIN_TIMEOUT_SECONDS = 2.0
+RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)  # the last one repeats
+
+log = structlog.get_logger()
+
+
+class Membership:
+    """Run `run()` beside the actor's loops. Call `changed()` whenever the report would say something new.
+
+    `report` makes the heartbeat, given the epoch; without one it is a `Beat`. `on_stale` is called when the registry
+    had declared this process dead: whatever it was entrusted with is no longer its own.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        clock: Clock,
+        service: ServiceName,
+        id: str,
+        host: str,
+        address: bytes | None = None,
+        report: Callable[[int], Report] | None = None,
+        on_stale: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._bus = bus
+        self._join = Join(service=service, id=id, pid=os.getpid(), host=host, address=address)
+        self._report = report or (lambda epoch: Beat(service=service, id=id, epoch=epoch))
+        self._on_stale = on_stale
+        self._epoch = 0
+        self._joined = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._seldom = SeldomLog(clock.now)
+
+    @property
+    def epoch(self) -> int:
+        """Grows with every join; 0 before the first."""
+        return self._epoch
+
+    async def joined(self) -> int:
+        """Wait until the registry has answered; the epoch."""
+        await self._joined.wait()
+        return self._epoch
+
+    def changed(self) -> None:
+        """Report now instead of at the next beat."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Raises Refusal where the registry will not have this process."""
+        self._bus.watch_connection(lambda connected: self.changed())
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._stay_member(), name="membership")
+            group.create_task(self._report_for_ever(), name="heartbeat")
+
+    async def _stay_member(self) -> None:
+        refusals = await self._bus.subscribe(STALE, id=self._join.id)
+        await self._join_registry()
+        async for received in refusals:
+            # A refusal of an epoch that we have left behind arrives late, and says nothing new.
+            if received.message.epoch >= self._epoch:
+                log.warning("membership_lost", epoch=self._epoch)
+                self._joined.clear()
+                self._on_stale()
+                await self._join_registry()
+
+    async def _join_registry(self) -> None:
+        attempt = 0
+        while True:
+            try:
+                answer = await self._bus.call(JOIN, self._join, timeout=JOIN_TIMEOUT_SECONDS)
+                break
+            except BusError as error:
+                if isinstance(error, Refusal) and 400 <= error.code < 500 and error.code not in (408, 429):
+                    raise
+                self._seldom.warning("join_not_answered", JOIN.pattern, error=str(error))
+            await asyncio.sleep(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)])
+            attempt += 1
+        self._epoch = answer.epoch
+        self._joined.set()
+        self.changed()
+        log.info("joined", epoch=answer.epoch)
+
+    async def _report_for_ever(self) -> None:
+        while True:
+            epoch = await self.joined()
+            self._changed.clear()
+            self._bus.publish(HEARTBEAT, self._report(epoch), service=self._join.service, id=self._join.id)
+            try:
+                async with asyncio.timeout(REPORT_SECONDS):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue

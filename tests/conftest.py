@@ -1,0 +1,37 @@
+"""Fixtures of all tests: nothing a test starts outlives it."""
+
+import asyncio
+import inspect
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _no_leftovers(request: pytest.FixtureRequest) -> Iterator[None]:
+    if inspect.iscoroutinefunction(getattr(request, "function", None)):
+        request.getfixturevalue("_no_leftover_tasks")
+    before = _children()
+    yield
+    if request.node.get_closest_marker("system"):
+        left = _children() - before
+        assert not left, f"processes left behind: {sorted(left)}"
+
+
+@pytest.fixture
+async def _no_leftover_tasks() -> AsyncIterator[None]:
+    before = asyncio.all_tasks()
+    yield
+    # Tasks that were cancelled in the last moment get the turns they need to end.
+    for _ in range(10):
+        await asyncio.sleep(0)
+    left = {task for task in asyncio.all_tasks() - before if task is not asyncio.current_task()}
+    assert not left, f"tasks left behind: {sorted(task.get_name() for task in left)}"
+
+
+def _children() -> set[int]:
+    """Pids of this process's living children; a child that ended and was not waited for counts as well."""
+    tasks = Path(f"/proc/{os.getpid()}/task")
+    return {int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()}
