@@ -1,0 +1,52 @@
+"""Commands named by strings and imported when they are called: `livescale --help` loads nothing but click."""
+
+import importlib
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import click
+
+
+class LazyCommand(NamedTuple):
+    """Where a command lies ("module:attribute") and the line that `--help` shows of it."""
+
+    target: str
+    summary: str
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command only to run it or to show its own help."""
+
+    def __init__(self, name: str, lazy: Mapping[str, LazyCommand], help: str) -> None:
+        super().__init__(name, help=help)
+        self._lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._lazy:
+            return None
+        return load_command(self._lazy[cmd_name].target)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.summary) for name, command in self._lazy.items()])
+
+
+def load_command(target: str) -> click.Command:
+    """The command at "module:attribute". Raises ClickException where an optional package is missing."""
+    module_name, attribute = target.split(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        # A module of our own that is missing is a bug and keeps its traceback.
+        if (error.name or "").split(".")[0] in ("services", "shared", "load"):
+            raise
+        raise click.ClickException(
+            f"this command needs the package {error.name!r}, which is not installed: run `make install`, "
+            "or pip install 'livescale[embedded,ucx,load]'"
+        ) from None
+    command = getattr(module, attribute)
+    assert isinstance(command, click.Command), target
+    return command

@@ -1,0 +1,69 @@
+"""`livescale`: the one command line of the project."""
+
+from importlib.metadata import version
+
+import click
+
+from services.cli.lazy import LazyCommand, LazyGroup
+
+# `load` is named by string only: it imports services, services never import it.
+COMMANDS = {
+    "up": LazyCommand("services.cli.up:up", "Serve models on this machine until Ctrl-C."),
+    "run": LazyCommand("services.cli.run:run", "Run one service, to spread a system over machines."),
+    "demo": LazyCommand("load.demo:demo", "Serve, burst, scale out and in, check every token; writes a report."),
+    "load": LazyCommand("load.command:load", "Send an open-loop load to any OpenAI-compatible URL."),
+    "make-model": LazyCommand("load.make_model:make_model", "Write a small random checkpoint to try things with."),
+    "status": LazyCommand("services.cli.status:status", "Processes, workers, instances and queues."),
+    "scale": LazyCommand("services.cli.scale:scale", "Have this many instances of a model."),
+    "why": LazyCommand("services.cli.why:why", "Why a model was scaled, or was not."),
+    "tap": LazyCommand("services.cli.tap:tap", "Print the bus traffic, decoded."),
+    "bench": LazyCommand("services.cli.main:bench", "Measure the control plane, transfers and scaling."),
+}
+BENCHES = {
+    "control": LazyCommand("load.bench.control:control", "Latency that gateway, router and bus add to the engine."),
+    "transfer": LazyCommand("load.bench.transfer:transfer", "Parameters over one hop and along chains."),
+    "scale": LazyCommand("load.bench.scale:scale", "Decision to parameters whole on new workers."),
+}
+
+MAIN_HELP = """Serve LLMs; scale them out from live workers.
+
+\b
+First steps:
+  livescale make-model /tmp/tiny --family llama --size tiny
+  livescale up --model tiny=/tmp/tiny --workers 2 --port 8000
+  curl localhost:8000/v1/models
+Then, in another terminal:
+  livescale status                      who runs, who serves what
+  livescale scale tiny --instances 2    add an instance by hand
+  livescale why tiny                    every decision and its reason
+
+Every option has an environment twin (--log-level: LIVESCALE_LOG_LEVEL) and, with --config FILE, a key of the
+same name in YAML. A flag counts before the environment, the environment before the file.
+"""
+
+BENCH_HELP = """Measure this build on this machine.
+
+One JSON line a case on stdout, a table on stderr; ratios are taken within one run.
+
+\b
+  livescale bench control
+  livescale bench transfer > transfer.jsonl
+"""
+
+
+def make_cli() -> LazyGroup:
+    group = LazyGroup("livescale", COMMANDS, MAIN_HELP)
+    return click.version_option(version("livescale"), prog_name="livescale")(group)
+
+
+bench = LazyGroup("bench", BENCHES, BENCH_HELP)
+cli = make_cli()
+
+
+def main() -> None:
+    """The console script."""
+    cli(prog_name="livescale")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Click options made from a settings struct: one field, one flag, one environment variable, one key of the file."""
+
+import functools
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+from msgspec import inspect
+
+from services.cli.config_file import as_yaml, kebab, read_config
+from shared.settings import Settings
+
+S = TypeVar("S", bound=Settings)
+
+# Variables that count beside LIVESCALE_<NAME>.
+OTHER_VARIABLES = {"nats_url": ["NATS_URL"]}
+
+
+class Pattern(click.ParamType[str]):
+    """Text that matches a regular expression."""
+
+    name = "text"
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = pattern
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not re.search(self._pattern, str(value)):
+            self.fail(f"{value!r} does not match {self._pattern}", param, ctx)
+        return str(value)
+
+
+def settings_options(
+    kind: type[S], **types: click.ParamType[Any]
+) -> Callable[[Callable[[S], None]], Callable[..., None]]:
+    """Decorate a function of `kind` so that click can call it; `types` gives single fields a type of their own."""
+
+    def decorate(command: Callable[[S], None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def call(print_config: bool, **values: object) -> None:
+            settings = msgspec.convert(values, kind)
+            if print_config:
+                click.echo(as_yaml(settings), nl=False)
+            else:
+                command(settings)
+
+        options = [
+            *(field_option(field, types.get(field.name)) for field in fields_of(kind)),
+            config_option(kind),
+            click.option("--print-config", is_flag=True, help="Print the resolved configuration and exit."),
+        ]
+        for option in reversed(options):
+            option(call)
+        return call
+
+    return decorate
+
+
+def fields_of(kind: type[Settings]) -> tuple[inspect.Field, ...]:
+    info = inspect.type_info(kind)
+    assert isinstance(info, inspect.StructType)
+    return info.fields
+
+
+def config_option(kind: type[Settings]) -> Callable[[Any], Any]:
+    def read(ctx: click.Context, param: click.Parameter, path: Path | None) -> None:
+        if path is not None:
+            ctx.default_map = read_config(path, kind)
+
+    return click.option(
+        "--config",
+        type=click.Path(path_type=Path, dir_okay=False),
+        callback=read,
+        expose_value=False,
+        is_eager=True,  # the file must be known before the other options look for their defaults
+        help="YAML file with these options as keys, without the dashes in front.",
+    )
+
+
+def field_option(field: inspect.Field, special: click.ParamType[Any] | None) -> Callable[[Any], Any]:
+    """The option of one field: name, variable, help, bounds and default as the struct states them."""
+    inner, description = unwrap(field.type)
+    default = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
+    flag = kebab(field.name)
+    attributes: dict[str, Any] = {
+        "default": default,
+        "envvar": [f"LIVESCALE_{field.name.upper()}", *OTHER_VARIABLES.get(field.name, [])],
+        "show_envvar": True,
+        "show_default": default not in (None, "", ()),
+        "help": description,
+    }
+    if isinstance(inner, inspect.BoolType):
+        return click.option(f"--{flag}/--no-{flag}", field.name, **attributes)
+    if isinstance(inner, inspect.VarTupleType):
+        # "models" holds several and "--model" is given once for each.
+        attributes["multiple"] = True
+        flag = flag.removesuffix("s")
+        inner, _ = unwrap(inner.item_type)
+    return click.option(f"--{flag}", field.name, type=special or click_type(inner), **attributes)
+
+
+def unwrap(kind: inspect.Type) -> tuple[inspect.Type, str]:
+    """The type behind `Annotated` and `| None`, and the description on the way."""
+    description = ""
+    while True:
+        match kind:
+            case inspect.Metadata(type=inner, extra_json_schema=schema):
+                description = description or (schema or {}).get("description", "")
+                kind = inner
+            case inspect.UnionType(types=types):
+                kind = next(each for each in types if not isinstance(each, inspect.NoneType))
+            case _:
+                return kind, description
+
+
+def click_type(kind: inspect.Type) -> click.ParamType[Any]:
+    match kind:
+        case inspect.IntType(ge=None, le=None, gt=None, lt=None):
+            return click.INT
+        case inspect.FloatType(ge=None, le=None, gt=None, lt=None):
+            return click.FLOAT
+        case inspect.IntType():
+            return click.IntRange(**bounds(kind))
+        case inspect.FloatType():
+            return click.FloatRange(**bounds(kind))
+        case inspect.LiteralType(values=values):
+            return click.Choice(list(values))
+        case inspect.StrType(pattern=str(pattern)):
+            return Pattern(pattern)
+        case inspect.StrType():
+            return click.STRING
+        case _:
+            raise TypeError(f"no flag can be made of {kind}")
+
+
+def bounds(kind: inspect.IntType | inspect.FloatType) -> dict[str, Any]:
+    return {
+        "min": kind.ge if kind.ge is not None else kind.gt,
+        "max": kind.le if kind.le is not None else kind.lt,
+        "min_open": kind.gt is not None,
+        "max_open": kind.lt is not None,
+    }

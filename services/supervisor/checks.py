@@ -1,0 +1,109 @@
+"""What can be refused before anything is started."""
+
+import os
+import socket
+from pathlib import Path
+
+from services.supervisor.settings import ModelSettings, StackSettings
+from shared.messages.parameters import DType, ModelSpec, ScalingBounds
+
+# Flags in /proc/cpuinfo of CPUs that multiply bfloat16 matrices: x86 with AVX-512 or AMX, ARM.
+BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+
+
+class BadSettings(Exception):
+    """The settings cannot work; says which, and what to do."""
+
+
+def count_workers(settings: StackSettings) -> int:
+    return settings.workers or max(2, os.cpu_count() or 1)
+
+
+def choose_dtype(cpuinfo: str) -> DType:
+    """bfloat16 where the CPU of this /proc/cpuinfo computes in it (emulated it is slower than float32)."""
+    for line in cpuinfo.splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in ("flags", "Features"):
+            return "bfloat16" if BFLOAT16_FLAGS & set(value.split()) else "float32"
+    return "float32"
+
+
+def check_models(settings: StackSettings) -> None:
+    """Raises BadSettings for a model that is named twice, not there, or asks for more than there is."""
+    names = [model.name for model in settings.models]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise BadSettings(f"model {twice[0]!r} is given twice; give every model a name of its own")
+    for model in settings.models:
+        check_path(model)
+        lowest, highest = spec_bounds(model, settings)
+        if lowest > highest:
+            raise BadSettings(f"model {model.name!r}: min-instances {lowest} is above max-instances {highest}")
+        if model.bounds.prefill_lo > model.bounds.prefill_hi or model.bounds.decode_lo > model.bounds.decode_hi:
+            raise BadSettings(f"model {model.name!r}: a lower scaling bound is above the upper one")
+    needed = sum(spec_bounds(model, settings)[0] for model in settings.models)
+    if needed > count_workers(settings):
+        raise BadSettings(
+            f"the models keep {needed} instances and there are {count_workers(settings)} workers; "
+            "raise --workers or lower min-instances"
+        )
+
+
+def check_path(model: ModelSettings) -> None:
+    """A hub id has the form ORG/NAME and is not a directory; anything else must be a checkpoint that exists."""
+    path = Path(model.path)
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise BadSettings(f"model {model.name!r}: {path} has no config.json, so it is no Hugging Face checkpoint")
+        return
+    looks_like_hub_id = model.path.count("/") == 1 and model.path[0] not in "./~" and not path.parent.exists()
+    if path.exists() or not looks_like_hub_id:
+        raise BadSettings(
+            f"model {model.name!r}: there is no directory {model.path}; "
+            "`livescale make-model DIR --family llama --size tiny` makes one to try"
+        )
+
+
+def check_port(host: str, port: int) -> None:
+    """Raises BadSettings if the gateway could not listen there."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as door:
+            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            door.bind(address)
+    except OSError as error:
+        raise BadSettings(
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another --port (0 takes a free one) or --host"
+        ) from None
+
+
+def spec_bounds(model: ModelSettings, settings: StackSettings) -> tuple[int, int]:
+    """The least and the most instances of a model."""
+    lowest = settings.min_instances if model.min_instances is None else model.min_instances
+    highest = settings.max_instances if model.max_instances is None else model.max_instances
+    return lowest, count_workers(settings) if highest is None else highest
+
+
+def make_spec(model: ModelSettings, settings: StackSettings, auto_dtype: DType) -> ModelSpec:
+    """What is registered of a model. Directories become absolute: the host may have another working directory."""
+    dtype = model.dtype or settings.dtype
+    lowest, highest = spec_bounds(model, settings)
+    path = Path(model.path)
+    return ModelSpec(
+        name=model.name,
+        path=str(path.resolve()) if path.is_dir() else model.path,
+        dtype=auto_dtype if dtype == "auto" else dtype,
+        min_instances=lowest,
+        max_instances=highest,
+        bounds=ScalingBounds(
+            prefill_lo=model.bounds.prefill_lo,
+            prefill_hi=model.bounds.prefill_hi,
+            decode_lo=model.bounds.decode_lo,
+            decode_hi=model.bounds.decode_hi,
+        ),
+        upscale_delay_s=model.upscale_delay_s,
+        downscale_delay_s=model.downscale_delay_s,
+        max_model_len=model.max_model_len,
+    )

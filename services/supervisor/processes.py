@@ -1,0 +1,193 @@
+"""A small supervisor: starts processes, restarts them, ends them, and leaves none behind."""
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, STDOUT, Process
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from services.supervisor.restarts import GiveUp, RestartPolicy
+
+SHIM = Path(__file__).with_name("child.py")
+KEPT_LINES = 40
+
+Echo = Callable[[str, str], None]
+
+
+@dataclass(frozen=True)
+class Command:
+    """A program to keep running. `essential`: without it the rest is of no use."""
+
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    nice: int = 0
+    essential: bool = True
+
+
+class ChildFailed(Exception):
+    """A process died again and again; carries its last log lines."""
+
+    def __init__(self, name: str, reason: str, last_lines: list[str]) -> None:
+        lines = "".join(f"\n  {line}" for line in last_lines) or " nothing"
+        super().__init__(f"{name} does not stay up ({reason}). Its last words:{lines}")
+        self.name = name
+
+
+class Child:
+    """One program, started again whenever it ends."""
+
+    def __init__(self, command: Command, policy: RestartPolicy, echo: Echo, grace_seconds: float) -> None:
+        self.command = command
+        self.pid: int | None = None
+        self.starts = 0
+        self.last_lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self._policy = policy
+        self._echo = echo
+        self._grace_seconds = grace_seconds
+
+    async def keep_up(self) -> None:
+        """Until cancelled, which ends the program. Raises ChildFailed when the policy gives up."""
+        loop = asyncio.get_running_loop()
+        while True:
+            started_at = loop.time()
+            status = await self._live_once()
+            match self._policy.after_death(loop.time() - started_at, status):
+                case GiveUp(reason=reason):
+                    raise ChildFailed(self.command.name, reason, list(self.last_lines)[-12:])
+                case restart:
+                    self._echo(self.command.name, f"(supervisor) {restart.reason}; starting it again")
+                    await asyncio.sleep(restart.delay_seconds)
+
+    async def _live_once(self) -> str:
+        process = await spawn(self.command)
+        self.pid = process.pid
+        self.starts += 1
+        reader = asyncio.create_task(self._read_lines(process))
+        try:
+            return status_text(await process.wait())
+        finally:
+            await end_group(process, self._grace_seconds)
+            # A descendant that left the group could hold the pipe open.
+            await asyncio.wait([reader], timeout=1.0)
+            reader.cancel()
+            self.pid = None
+
+    async def _read_lines(self, process: Process) -> None:
+        assert process.stdout is not None
+        rest = b""
+        while chunk := await process.stdout.read(65536):
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                self._keep_line(line)
+        if rest:
+            self._keep_line(rest)
+
+    def _keep_line(self, line: bytes) -> None:
+        text = line.decode(errors="replace").rstrip()
+        self.last_lines.append(text)
+        self._echo(self.command.name, text)
+
+
+async def spawn(command: Command) -> Process:
+    """The program in a session of its own, bound to this process's life. Call it on the main thread: the kernel
+    watches the thread that forks."""
+    shim = (sys.executable, "-I", "-S", str(SHIM), str(os.getpid()), str(command.nice))
+    return await asyncio.create_subprocess_exec(
+        *shim,
+        *command.argv,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=PIPE,
+        stderr=STDOUT,
+        env={**os.environ, **command.env},
+        start_new_session=True,
+    )
+
+
+async def end_group(process: Process, grace_seconds: float) -> None:
+    """SIGTERM and time to finish; then SIGKILL to whatever is left of the group."""
+    if process.returncode is None:
+        signal_group(process.pid, signal.SIGTERM)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace_seconds):
+                await process.wait()
+    signal_group(process.pid, signal.SIGKILL)
+    await process.wait()
+
+
+def signal_group(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(pid, number)
+
+
+def status_text(returncode: int) -> str:
+    if returncode < 0:
+        return f"killed by {signal.Signals(-returncode).name}"
+    return f"exit status {returncode}"
+
+
+class Supervisor:
+    """Keeps programs running from `start` until the end of its `async with`."""
+
+    def __init__(
+        self,
+        echo: Echo,
+        *,
+        make_policy: Callable[[], RestartPolicy] = RestartPolicy,
+        grace_seconds: float = 5.0,
+    ) -> None:
+        self.children: dict[str, Child] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._failure: asyncio.Future[ChildFailed] = asyncio.get_running_loop().create_future()
+        self._echo = echo
+        self._make_policy = make_policy
+        self._grace_seconds = grace_seconds
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop(*self.children)
+
+    def start(self, command: Command) -> None:
+        child = Child(command, self._make_policy(), self._echo, self._grace_seconds)
+        task = asyncio.create_task(child.keep_up(), name=f"supervise-{command.name}")
+        self.children[command.name] = child
+        self._tasks[command.name] = task
+        task.add_done_callback(lambda done: self._on_done(command, done))
+
+    async def stop(self, *names: str) -> None:
+        """End these programs, all at the same time, and forget them."""
+        for name in names:
+            self._tasks[name].cancel()
+        await asyncio.gather(*(self._tasks[name] for name in names), return_exceptions=True)
+        for name in names:
+            del self._tasks[name], self.children[name]
+
+    async def failed(self) -> ChildFailed:
+        """Return once an essential program was given up."""
+        return await asyncio.shield(self._failure)
+
+    def check(self) -> None:
+        """Raises ChildFailed if an essential program was given up."""
+        if self._failure.done():
+            raise self._failure.result()
+
+    def _on_done(self, command: Command, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            return
+        error = task.exception()
+        if not isinstance(error, ChildFailed):
+            error = ChildFailed(command.name, repr(error), [])
+        self._echo(command.name, f"(supervisor) {error}")
+        if command.essential and not self._failure.done():
+            self._failure.set_result(error)

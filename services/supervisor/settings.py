@@ -1,0 +1,76 @@
+"""What a whole system on one machine can be told."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from shared.settings import Settings
+
+MIB = 1024 * 1024
+
+
+class Bounds(Settings, frozen=True, kw_only=True):
+    """Scaling bounds, as `ScalingBounds` has them; here a misspelt key is refused."""
+
+    prefill_lo: Annotated[float, Meta(ge=0)] = 0.5
+    prefill_hi: Annotated[float, Meta(gt=0)] = 0.7
+    decode_lo: Annotated[float, Meta(ge=0, le=1)] = 0.75
+    decode_hi: Annotated[float, Meta(gt=0, le=1)] = 0.95
+
+
+class ModelSettings(Settings, frozen=True, kw_only=True):
+    """One model. What is None is taken from the flag of the same name."""
+
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$")]
+    path: Annotated[str, Meta(min_length=1)]
+    dtype: Literal["auto", "float32", "bfloat16"] | None = None
+    min_instances: Annotated[int, Meta(ge=0)] | None = None
+    max_instances: Annotated[int, Meta(ge=1)] | None = None
+    max_model_len: Annotated[int, Meta(ge=1)] | None = None
+    bounds: Bounds = Bounds()
+    upscale_delay_s: Annotated[float, Meta(ge=0)] = 0.0
+    downscale_delay_s: Annotated[float, Meta(ge=0)] = 5.0
+
+
+class StackSettings(Settings, frozen=True, kw_only=True):
+    """A whole system on this machine."""
+
+    models: Annotated[
+        tuple[ModelSettings, ...],
+        Meta(description="A model to serve, NAME=DIR; DIR is in Hugging Face format, or a hub id. May be repeated"),
+    ] = ()
+    workers: Annotated[
+        int, Meta(description="Worker processes; 0 is one a CPU core and at least two", ge=0, le=1024)
+    ] = 0
+    host: Annotated[str, Meta(description="Address that the gateway listens on")] = "127.0.0.1"
+    port: Annotated[int, Meta(description="Port that the gateway listens on; 0 takes a free one", ge=0, le=65535)] = (
+        8000
+    )
+    api_key: Annotated[str, Meta(description="Ask clients for this key; better given by the environment")] = ""
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16"],
+        Meta(description="Type the models run in; auto is bfloat16 where the CPU computes in it"),
+    ] = "auto"
+    min_instances: Annotated[int, Meta(description="Instances that every model keeps", ge=0)] = 1
+    max_instances: Annotated[
+        int | None, Meta(description="Most instances of every model; all workers when left out")
+    ] = None
+    arena_bytes: Annotated[int, Meta(description="Memory of each worker for parameters", ge=MIB)] = 1024 * MIB
+    kv_bytes: Annotated[int, Meta(description="Memory of each worker for its KV cache", ge=MIB)] = 512 * MIB
+    transport: Annotated[Literal["ucx", "socket"], Meta(description="How parameters travel between processes")] = "ucx"
+    link_rate: Annotated[
+        float, Meta(description="Shape what leaves each process to so many bytes a second; 0 is unshaped", ge=0)
+    ] = 0.0
+    nats_url: Annotated[str, Meta(description="A NATS server to use; by default one of its own is started")] = ""
+    namespace: Annotated[str, Meta(description="Keeps systems on one NATS server apart", pattern="^[a-z0-9-]+$")] = (
+        "default"
+    )
+    data_dir: Annotated[str, Meta(description="Where the NATS server keeps its files and models are packed")] = (
+        ".livescale"
+    )
+    start_timeout_s: Annotated[
+        float, Meta(description="How long processes and models may take until all is ready", gt=0)
+    ] = 300.0
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="Least severe log event that is printed")
+    ] = "info"
