@@ -1,0 +1,136 @@
+"""A checkpoint on disk as the blocks of a model: checked when opened, read block by block in the serving dtype."""
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+import torch
+import xxhash
+
+from services.host.checkpoint_files import HEAD, find_tensors
+from services.host.safetensors_file import AGAIN, StoredDType, StoredTensor
+from shared.block_layout import ITEM_BYTES, BlockLayout, block_layouts, block_shapes
+from shared.messages.parameters import Block, DType, Manifest, ModelConfig
+from shared.model_config import CheckpointError, load_model_config
+
+EMBEDDING = "model.embed_tokens.weight"
+SCRATCH_BYTES = 8 << 20  # converting in pieces keeps them in the processor's cache
+STORED_TORCH: dict[StoredDType, torch.dtype] = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+SERVED_TORCH: dict[DType, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A well-formed checkpoint, none of whose parameters has been read yet."""
+
+    directory: Path
+    config: ModelConfig
+    dtype: DType
+    layouts: tuple[BlockLayout, ...]
+    stored: dict[str, StoredTensor]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(layout.size_bytes for layout in self.layouts)
+
+    def read_block(self, index: int, into: memoryview) -> int:
+        """Fill `into` (bytes, exactly the block's size) and return its xxh3-64.
+
+        Raises CheckpointError when a file has changed, cannot be read, or holds values that are not finite.
+        """
+        layout = self.layouts[index]
+        if into.nbytes != layout.size_bytes:
+            raise ValueError(f"block {index} has {layout.size_bytes} bytes, not {into.nbytes}")
+        with ExitStack() as files:
+            end = 0
+            for tensor in layout.tensors:
+                stored = self.stored[tensor.name]
+                into[end : tensor.offset] = bytes(tensor.offset - end)
+                end = tensor.offset + prod(tensor.shape) * ITEM_BYTES[self.dtype]
+                _read_tensor(stored, files.enter_context(_open(stored.file)), into[tensor.offset : end], self.dtype)
+            into[end:] = bytes(layout.size_bytes - end)
+        if index == len(self.layouts) - 1:
+            self._check_tied_head()
+        return xxhash.xxh3_64_intdigest(into)
+
+    def manifest(self, checksums: Sequence[int]) -> Manifest:
+        """The manifest of the whole model; `checksums` one a block, in order."""
+        blocks = [layout.block(checksum) for layout, checksum in zip(self.layouts, checksums, strict=True)]
+        version = content_version(self.config, self.dtype, blocks)
+        return Manifest(version=version, config=self.config, dtype=self.dtype, blocks=blocks)
+
+    def _check_tied_head(self) -> None:
+        """Some checkpoints repeat a tied head; one that differs from the embedding belongs to another config.json."""
+        if not (self.config.tie_word_embeddings and HEAD in self.stored):
+            return
+        embedding, head = self.stored[EMBEDDING], self.stored[HEAD]
+        with _open(embedding.file) as left, _open(head.file) as right:
+            pairs = zip(_pieces(embedding, left), _pieces(head, right), strict=True)
+            if embedding.dtype != head.dtype or any(one != other for one, other in pairs):
+                raise CheckpointError(
+                    f"{head.file}: {HEAD} differs from {EMBEDDING} though config.json ties them; "
+                    "set tie_word_embeddings to false there"
+                )
+
+
+def open_checkpoint(path: Path, dtype: DType) -> Checkpoint:
+    """Check configuration and headers of the Hugging Face directory `path`. Raises CheckpointError."""
+    config = load_model_config(path)
+    shapes = {name: shape for block in block_shapes(config).values() for name, shape in block.items()}
+    return Checkpoint(path, config, dtype, block_layouts(config, dtype), find_tensors(path, shapes))
+
+
+def content_version(config: ModelConfig, dtype: DType, blocks: list[Block], layout: str = "plain") -> str:
+    """Equal content has an equal version, wherever and whenever it was read."""
+    return hashlib.sha256(msgspec.msgpack.encode([config, dtype, layout, blocks])).hexdigest()[:32]
+
+
+def _open(file: Path) -> BinaryIO:
+    try:
+        return file.open("rb", buffering=0)
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read ({error.strerror}); {AGAIN}") from None
+
+
+def _read_tensor(stored: StoredTensor, stream: BinaryIO, into: memoryview, dtype: DType) -> None:
+    served = SERVED_TORCH[dtype]
+    target = torch.frombuffer(into, dtype=served)
+    if STORED_TORCH[stored.dtype] == served:
+        _fill(stored, stream, 0, into)
+    else:
+        start = 0
+        for piece in _pieces(stored, stream):
+            values = torch.frombuffer(piece, dtype=STORED_TORCH[stored.dtype])
+            target[start : start + values.numel()].copy_(values)
+            start += values.numel()
+    # One pass at memory speed; the extremes of a tensor are NaN if any value is.
+    low, high = torch.aminmax(target)
+    if not (torch.isfinite(low) and torch.isfinite(high)):
+        raise CheckpointError(f"{stored.file}: {stored.name} holds NaN or infinity in {dtype}; {AGAIN}")
+
+
+def _pieces(stored: StoredTensor, stream: BinaryIO) -> Iterator[memoryview]:
+    """The tensor's bytes, a piece at a time; a piece is valid until the next."""
+    scratch = memoryview(bytearray(min(SCRATCH_BYTES, stored.size_bytes)))
+    for offset in range(0, stored.size_bytes, SCRATCH_BYTES):
+        piece = scratch[: stored.size_bytes - offset]
+        _fill(stored, stream, offset, piece)
+        yield piece
+
+
+def _fill(stored: StoredTensor, stream: BinaryIO, offset: int, into: memoryview) -> None:
+    filled = 0
+    while filled < into.nbytes:  # one read returns at most 2 GiB
+        try:
+            count = os.preadv(stream.fileno(), [into[filled:]], stored.start + offset + filled)
+        except OSError as error:
+            raise CheckpointError(f"{stored.file}: cannot be read ({error.strerror}); check the disk") from None
+        if count == 0:
+            raise CheckpointError(f"{stored.file}: ended inside {stored.name}: it changed while it was read; {AGAIN}")
+        filled += count

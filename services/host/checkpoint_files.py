@@ -1,0 +1,79 @@
+"""Which file of a checkpoint holds which tensor, checked against the model's blocks."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from services.host.safetensors_file import AGAIN, StoredTensor, read_header
+from shared.block_layout import Shapes
+from shared.model_config import CheckpointError
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+HEAD = "lm_head.weight"
+MAX_NAMED = 5
+
+
+class _Index(msgspec.Struct, frozen=True):
+    weight_map: dict[str, str]
+
+
+def find_tensors(directory: Path, shapes: Shapes) -> dict[str, StoredTensor]:
+    """Every tensor of `shapes`, and nothing else but what a tied head repeats. Raises CheckpointError."""
+    stored = _stored(directory)
+    missing = [name for name in shapes if name not in stored]
+    if missing:
+        raise CheckpointError(f"{directory}: tensors missing from the safetensors files: {_some(missing)}; {AGAIN}")
+    for name, shape in shapes.items():
+        if list(stored[name].shape) != shape:
+            raise CheckpointError(
+                f"{stored[name].file}: {name} has shape {list(stored[name].shape)}, config.json makes it {shape}; "
+                "use the config.json that belongs to these files"
+            )
+    # inv_freq was once saved with Llama checkpoints; it follows from the configuration.
+    unused = [
+        name for name in stored if name not in shapes and name != HEAD and not name.endswith("rotary_emb.inv_freq")
+    ]
+    if unused:
+        raise CheckpointError(
+            f"{stored[unused[0]].file}: tensors that the architecture of config.json does not use: {_some(unused)}; "
+            "use the config.json that belongs to these files"
+        )
+    return {name: tensor for name, tensor in stored.items() if name in shapes or name == HEAD}
+
+
+def _stored(directory: Path) -> Mapping[str, StoredTensor]:
+    if (directory / INDEX).exists():
+        return _sharded(directory)
+    if (directory / SINGLE).exists():
+        return read_header(directory / SINGLE)
+    pickled = any(directory.glob("*.bin"))
+    remedy = "convert its *.bin files to safetensors" if pickled else AGAIN
+    raise CheckpointError(f"{directory}: has neither {SINGLE} nor {INDEX}; {remedy}")
+
+
+def _sharded(directory: Path) -> Mapping[str, StoredTensor]:
+    path = directory / INDEX
+    try:
+        weight_map = msgspec.json.decode(path.read_bytes(), type=_Index).weight_map
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); {AGAIN}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path}: {error}; {AGAIN}") from None
+    names = sorted(set(weight_map.values()))
+    for name in names:
+        # A checkpoint must not make us read other files of this machine.
+        if Path(name).name != name or "\\" in name or not name.endswith(".safetensors"):
+            raise CheckpointError(f"{path}: {name!r} is not the name of a safetensors file beside it; {AGAIN}")
+    headers = {name: read_header(directory / name) for name in names}
+    absent = [tensor for tensor, name in weight_map.items() if tensor not in headers[name]]
+    if absent:
+        file = directory / weight_map[absent[0]]
+        raise CheckpointError(f"{file}: lacks tensors that {INDEX} places there: {_some(absent)}; {AGAIN}")
+    return {tensor: headers[name][tensor] for tensor, name in weight_map.items()}
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - MAX_NAMED
+    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")

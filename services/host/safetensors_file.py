@@ -1,0 +1,79 @@
+"""The header of a safetensors file: where each tensor lies. Checked in full before any parameter is read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from shared.model_config import CheckpointError
+
+StoredDType = Literal["F32", "BF16", "F16"]
+STORED_BYTES: dict[StoredDType, int] = {"F32": 4, "BF16": 2, "F16": 2}
+HEADER_LIMIT_BYTES = 100_000_000  # the format's own limit
+AGAIN = "download or convert the checkpoint again"
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    dtype: str
+    shape: list[int]
+    data_offsets: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor in a file: `size_bytes` bytes from `start`, row-major, little-endian."""
+
+    file: Path
+    name: str
+    dtype: StoredDType
+    shape: tuple[int, ...]
+    start: int
+    size_bytes: int
+
+
+def read_header(file: Path) -> dict[str, StoredTensor]:
+    """All tensors of a file by name. Raises CheckpointError for a missing, truncated or malformed file."""
+    try:
+        with file.open("rb") as stream:
+            file_bytes = stream.seek(0, 2)
+            stream.seek(0)
+            header_bytes = int.from_bytes(stream.read(8), "little")
+            if not 2 <= header_bytes <= min(HEADER_LIMIT_BYTES, file_bytes - 8):
+                raise CheckpointError(f"{file}: truncated, or not a safetensors file; {AGAIN}")
+            header = stream.read(header_bytes)
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read ({error.strerror}); {AGAIN}") from None
+    entries = _decode(file, header)
+    data_bytes = file_bytes - 8 - header_bytes
+    described = max((entry.data_offsets[1] for entry in entries.values()), default=0)
+    if described != data_bytes:
+        raise CheckpointError(
+            f"{file}: holds {data_bytes} bytes of tensors, its header {described}: truncated or damaged; {AGAIN}"
+        )
+    return {name: _tensor(file, name, entry, 8 + header_bytes) for name, entry in entries.items()}
+
+
+def _decode(file: Path, header: bytes) -> Mapping[str, _Entry]:
+    try:
+        raw = msgspec.json.decode(header, type=dict[str, msgspec.Raw])
+        raw.pop("__metadata__", None)
+        return {name: msgspec.json.decode(entry, type=_Entry) for name, entry in raw.items()}
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{file}: malformed safetensors header ({error}); {AGAIN}") from None
+
+
+def _tensor(file: Path, name: str, entry: _Entry, data_start: int) -> StoredTensor:
+    if entry.dtype not in STORED_BYTES:
+        supported = ", ".join(STORED_BYTES)
+        raise CheckpointError(f"{file}: {name} is {entry.dtype}; supported are {supported}: convert the checkpoint")
+    start, end = entry.data_offsets
+    size_bytes = prod(entry.shape) * STORED_BYTES[entry.dtype]
+    if start < 0 or min(entry.shape, default=0) < 0 or end - start != size_bytes:
+        raise CheckpointError(
+            f"{file}: {name} has shape {entry.shape} and {entry.dtype}, which is {size_bytes} bytes, "
+            f"but its offsets are {start} to {end}; {AGAIN}"
+        )
+    return StoredTensor(file, name, entry.dtype, tuple(entry.shape), data_start + start, size_bytes)
