@@ -1,0 +1,80 @@
+"""How many instances a model needs (BlitzScale 5.3): one rule a phase, the largest wins. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from services.monitor.signals import Observed
+from shared.messages.parameters import ModelSpec, ScalingBounds
+
+
+@dataclass(frozen=True)
+class Need:
+    """With fewer than `low` instances a bound is exceeded, with more than `high` capacity lies idle."""
+
+    rule: str
+    low: int
+    high: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """What would decide has not been measured, or too long ago."""
+
+    reason: str
+
+
+def weigh(observed: Observed, spec: ModelSpec) -> Need | Unknown:
+    """The need of a colocated model, within its configured limits."""
+    if observed.current < spec.min_instances:
+        least = spec.min_instances
+        return Need("minimum", least, least, f"{observed.current} of at least {least} instances")
+    if observed.stale is not None:
+        return Unknown(observed.stale)
+    rules = (need_for_prefill(observed, spec.bounds), need_for_decode(observed, spec.bounds))
+    needs = [need for need in rules if isinstance(need, Need)]
+    unknown = [need for need in rules if isinstance(need, Unknown)]
+    if observed.current == 0 and observed.waiting_requests > 0:
+        needs.append(Need("from-zero", 1, 1, f"{observed.waiting_requests} requests wait and nothing serves"))
+    # What is known can ask for more; only the whole can say that there is enough.
+    if unknown and all(need.low <= observed.current for need in needs):
+        return unknown[0]
+    return _clamp(_combine(needs), spec)
+
+
+def need_for_prefill(observed: Observed, bounds: ScalingBounds) -> Need | Unknown:
+    """Prompt tokens that wait, against the measured rate of an instance."""
+    waiting, rate = observed.waiting_tokens, observed.prefill_rate
+    if waiting == 0:
+        return Need("prefill", 0, 0, "no prompt waits")
+    if not rate:
+        return Unknown(f"{waiting} prompt tokens wait, and no instance has measured its prefill rate yet")
+    low, high = ceil(waiting / (bounds.prefill_hi * rate)), ceil(waiting / (bounds.prefill_lo * rate))
+    return Need("prefill", low, high, f"{waiting} prompt tokens wait at {rate:.0f} tokens/s an instance")
+
+
+def need_for_decode(observed: Observed, bounds: ScalingBounds) -> Need | Unknown:
+    """KV blocks and slots that are taken, against what an instance has. A request that waits will want a slot too."""
+    requests = observed.running_requests + observed.waiting_requests
+    if requests == 0 and observed.kv_blocks_used == 0:
+        return Need("decode", 0, 0, "nothing runs")
+    if not observed.kv_blocks or not observed.max_requests:
+        return Unknown("no instance has told yet how much KV cache and how many slots it has")
+    blocks, slots = observed.kv_blocks_used / observed.kv_blocks, requests / observed.max_requests
+    what, taken = ("slots", slots) if slots >= blocks else ("KV blocks", blocks)
+    low, high = ceil(taken / bounds.decode_hi), ceil(taken / bounds.decode_lo)
+    return Need("decode", low, high, f"{what} of {taken:.2f} instances are taken or asked for")
+
+
+def _combine(needs: Sequence[Need]) -> Need:
+    """Every rule has to be satisfied; the one that asks for the most gives its name."""
+    most = max(needs, key=lambda need: (need.low, need.high))
+    return Need(most.rule, most.low, max(need.high for need in needs), most.reason)
+
+
+def _clamp(need: Need, spec: ModelSpec) -> Need:
+    """Within what the operator set."""
+    low = min(max(need.low, spec.min_instances), spec.max_instances)
+    high = min(max(need.high, spec.min_instances), spec.max_instances)
+    return Need(need.rule, low, high, need.reason)

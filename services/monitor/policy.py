@@ -1,0 +1,145 @@
+"""When to scale, and to how many instances (BlitzScale 5.3). Pure; `now` is seconds of one monotonic clock.
+
+The need is a range: with fewer than `low` instances some bound is exceeded, with more than `high` capacity lies
+idle. Below the range go to its midpoint at once; above it give back one instance a round, once fewer would have
+been enough for the model's downscale delay.
+"""
+
+from dataclasses import dataclass
+
+from services.monitor.needs import Need, Unknown, weigh
+from services.monitor.signals import Observed, Signals
+from shared.messages.membership import ModelEntry
+from shared.messages.parameters import ModelSpec
+from shared.messages.scaling import Action
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds: a signal older than `stale` is unknown; an answer of the planner is awaited for `asked` at most;
+    after a scale failed, the next is asked for `retry` later."""
+
+    stale_seconds: float = 2.0
+    asked_seconds: float = 5.0
+    retry_seconds: float = 1.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What to do about one model, and from what."""
+
+    model: str
+    action: Action
+    current: int
+    target: int
+    rule: str
+    reason: str
+    inputs: dict[str, float | None]
+
+
+_Act = tuple[Action, int, str, str]  # action, target, rule, reason
+
+
+class ScalingPolicy:
+    """Signals in, verdicts out. What is planned, asked for and seen is kept apart, so nothing is asked twice."""
+
+    def __init__(self, signals: Signals, pace: Pace) -> None:
+        self._signals = signals
+        self._pace = pace
+        self._asked: dict[str, tuple[int, float]] = {}  # target and time of a question to the planner
+        self._retry_at: dict[str, float] = {}
+        self._short_since: dict[str, float] = {}
+        self._idle_since: dict[str, float] = {}
+
+    def asked(self, model: str, target: int, now: float) -> None:
+        """The planner was asked."""
+        self._asked[model] = (target, now)
+
+    def answered(self, model: str) -> None:
+        """The planner answered; what it does about it is in its records."""
+        self._asked.pop(model, None)
+
+    def failed(self, model: str, now: float) -> None:
+        """The planner refused, or a scale failed."""
+        self._asked.pop(model, None)
+        self._retry_at[model] = now + self._pace.retry_seconds
+
+    def decide(self, now: float) -> list[Verdict]:
+        """A verdict on every model that can be loaded."""
+        return [self._judge(entry, now) for entry in self._signals.models() if entry.state == "ready"]
+
+    def _judge(self, entry: ModelEntry, now: float) -> Verdict:
+        observed = self._signals.observe(entry, now)
+        need = weigh(observed, entry.spec)
+        action, target, rule, reason = self._act(entry.spec, observed, need, now)
+        inputs = _inputs(observed, need)
+        return Verdict(entry.spec.name, action, observed.current, target, rule, reason, inputs)
+
+    def _act(self, spec: ModelSpec, observed: Observed, need: Need | Unknown, now: float) -> _Act:
+        current = observed.current
+        short = _lasting(self._short_since, spec.name, isinstance(need, Need) and current < need.low, now)
+        idle = _lasting(self._idle_since, spec.name, isinstance(need, Need) and current > need.high, now)
+        waiting = self._waiting(spec.name, now)
+        if waiting is not None:
+            return "hold", current, *waiting
+        if isinstance(need, Unknown):
+            return "hold", current, "unknown", need.reason
+        if short is not None:
+            return _out(spec, observed, need, short)
+        if idle is None:
+            return "hold", current, "within", f"{need.low} to {need.high} are right: {need.reason}"
+        return self._in(spec, observed, need, idle, now)
+
+    def _waiting(self, model: str, now: float) -> tuple[str, str] | None:
+        target, since = self._asked.get(model, (0, now - self._pace.asked_seconds))
+        if now - since < self._pace.asked_seconds:
+            return "asked", f"the planner was asked for {target}"
+        if now < self._retry_at.get(model, now):
+            return "retry", f"the last scale failed; trying again after {self._pace.retry_seconds:g} s"
+        return None
+
+    def _in(self, spec: ModelSpec, observed: Observed, need: Need, idle: float, now: float) -> _Act:
+        current = observed.current
+        if idle < spec.downscale_delay_s:
+            return "hold", current, "idle", f"{need.high} would do; giving back one after {spec.downscale_delay_s:g} s"
+        if observed.loading or observed.coming:
+            return "hold", current, "loading", f"{need.high} would do; an instance that loads is busy"
+        self._idle_since[spec.name] = now
+        return "in", current - 1, "idle", f"{need.high} were enough for {idle:.1f} s: {need.reason}"
+
+
+def _out(spec: ModelSpec, observed: Observed, need: Need, short: float) -> _Act:
+    current, wanted = observed.current, (need.low + need.high + 1) // 2
+    if short < spec.upscale_delay_s and need.rule in ("prefill", "decode"):
+        return "hold", current, "delay", f"{wanted} wanted; adding after {spec.upscale_delay_s:g} s: {need.reason}"
+    target = min(wanted, current + observed.spare)
+    if target == current:
+        return "hold", current, "capacity", f"{wanted} wanted, no spare worker fits: {need.reason}"
+    limit = f"; only {observed.spare} spare workers of {wanted - current} wanted" if target < wanted else ""
+    return "out", target, need.rule, need.reason + limit
+
+
+def _lasting(since: dict[str, float], model: str, holds: bool, now: float) -> float | None:
+    """For how long a condition has held without a break; None while it does not."""
+    if not holds:
+        since.pop(model, None)
+        return None
+    return now - since.setdefault(model, now)
+
+
+def _inputs(observed: Observed, need: Need | Unknown) -> dict[str, float | None]:
+    return {
+        "instances": observed.instances,
+        "coming": observed.coming,
+        "leaving": observed.leaving,
+        "spare_workers": observed.spare,
+        "waiting_tokens": observed.waiting_tokens if observed.stale is None else None,
+        "waiting_requests": observed.waiting_requests if observed.stale is None else None,
+        "running_requests": observed.running_requests if observed.stale is None else None,
+        "kv_blocks_used": observed.kv_blocks_used if observed.stale is None else None,
+        "prefill_tokens_per_second": observed.prefill_rate,
+        "max_requests": observed.max_requests,
+        "kv_blocks_total": observed.kv_blocks,
+        "needed_low": need.low if isinstance(need, Need) else None,
+        "needed_high": need.high if isinstance(need, Need) else None,
+    }

@@ -1,0 +1,153 @@
+"""What the monitor has heard: load by worker, queues of the router, models, scales under way. Pure.
+
+A signal is unknown, not zero, once it is older than `stale_seconds`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+
+from shared.messages.membership import LeaseChanged, ModelEntry, QueueLoad, RouterReport, WorkerReport
+from shared.messages.scaling import ScaleRecord
+
+LOADED = ("loading", "live", "serving")
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What is known of one model now. Rates and sizes are those of one instance; None is unknown.
+
+    `stale`: why the picture cannot be trusted. `coming` are instances that are planned and not seen yet, `leaving`
+    those that still serve but are to be drained; both are in running plans.
+    """
+
+    instances: int
+    loading: int
+    coming: int
+    leaving: int
+    spare: int
+    waiting_tokens: int
+    waiting_requests: int
+    running_requests: int
+    kv_blocks_used: int
+    prefill_rate: float | None
+    max_requests: float | None
+    kv_blocks: float | None
+    stale: str | None
+
+    @property
+    def current(self) -> int:
+        """Instances once the plans under way are carried out."""
+        return self.instances + self.coming - self.leaving
+
+
+@dataclass
+class _Capacity:
+    """What one instance of a model could do, as last measured."""
+
+    prefill_rate: float | None = None
+    max_requests: float | None = None
+    kv_blocks: float | None = None
+
+
+class Signals:
+    """The last word of everyone."""
+
+    def __init__(self, stale_seconds: float) -> None:
+        self._stale_seconds = stale_seconds
+        self._workers: dict[str, tuple[WorkerReport, float]] = {}
+        self._router: tuple[RouterReport, float] | None = None
+        self._models: dict[str, ModelEntry] = {}
+        self._capacities: dict[str, _Capacity] = {}
+        self._scales: dict[str, ScaleRecord] = {}
+        self._dead: dict[str, int] = {}
+
+    def on_worker(self, report: WorkerReport, now: float) -> None:
+        if report.epoch > self._dead.get(report.id, 0):
+            self._workers[report.id] = (report, now)
+
+    def on_router(self, report: RouterReport, now: float) -> None:
+        self._router = (report, now)
+
+    def on_models(self, entries: Iterable[ModelEntry]) -> None:
+        self._models = {entry.spec.name: entry for entry in entries}
+
+    def on_lease(self, change: LeaseChanged) -> None:
+        if change.state != "dead":
+            return
+        self._dead[change.id] = change.epoch
+        known = self._workers.get(change.id)
+        if known is not None and known[0].epoch <= change.epoch:
+            del self._workers[change.id]
+
+    def on_scale(self, record: ScaleRecord) -> None:
+        """A scale of the planner began, went on or ended."""
+        if record.state in ("done", "failed"):
+            self._scales.pop(record.id, None)
+        else:
+            self._scales[record.id] = record
+
+    def models(self) -> list[ModelEntry]:
+        return [self._models[name] for name in sorted(self._models)]
+
+    def observe(self, entry: ModelEntry, now: float) -> Observed:
+        """The picture of one model."""
+        name = entry.spec.name
+        leaders = [(r, at) for r, at in self._workers.values() if r.model == name and r.rank == 0]
+        loaded = [(r, at) for r, at in leaders if r.state in LOADED]
+        capacity = self._measure(name, [r for r, _ in loaded])
+        seen = {r.instance for r, _ in loaded if r.instance is not None}
+        loads = [r.load for r, _ in loaded if r.load is not None]
+        queue = self._queue(name)
+        return Observed(
+            instances=len(loaded),
+            loading=sum(r.state == "loading" for r, _ in loaded),
+            coming=len(self._planned(name) - seen),
+            leaving=len(self._drained(name) & seen),
+            spare=self._spare(entry.size_bytes),
+            waiting_tokens=queue.waiting_tokens + sum(load.waiting_tokens for load in loads),
+            waiting_requests=queue.waiting_requests + sum(load.waiting_requests for load in loads),
+            running_requests=sum(load.running_requests for load in loads),
+            kv_blocks_used=sum(load.kv_blocks_used for load in loads),
+            prefill_rate=capacity.prefill_rate,
+            max_requests=capacity.max_requests,
+            kv_blocks=capacity.kv_blocks,
+            stale=self._staleness(loaded, now),
+        )
+
+    def _queue(self, model: str) -> QueueLoad:
+        queues = [] if self._router is None else self._router[0].queues
+        nothing = QueueLoad(model=model, waiting_requests=0, waiting_tokens=0, oldest_seconds=0.0, running=0)
+        return next((queue for queue in queues if queue.model == model), nothing)
+
+    def _staleness(self, loaded: list[tuple[WorkerReport, float]], now: float) -> str | None:
+        if self._router is None:
+            return "the router has not been heard yet"
+        heard = [("the router", self._router[1]), *((report.id, at) for report, at in loaded)]
+        late = [(who, now - at) for who, at in sorted(heard) if now - at > self._stale_seconds]
+        return f"{late[0][0]} was last heard {late[0][1]:.1f} s ago" if late else None
+
+    def _measure(self, model: str, reports: list[WorkerReport]) -> _Capacity:
+        """Medians over the model's instances; what none of them tells now is what was last known."""
+        known = self._capacities.setdefault(model, _Capacity())
+        loads = [report.load for report in reports if report.load is not None]
+        rates = [load.prefill_tokens_per_second for load in loads if load.prefill_tokens_per_second is not None]
+        known.prefill_rate = median(rates) if rates else known.prefill_rate
+        known.max_requests = median(load.max_requests for load in loads) if loads else known.max_requests
+        known.kv_blocks = median(load.kv_blocks_total for load in loads) if loads else known.kv_blocks
+        return known
+
+    def _planned(self, model: str) -> set[str]:
+        records = (record for record in self._scales.values() if record.state in ("planned", "loading"))
+        return {id for record in records if record.decision.model == model for id in record.instances}
+
+    def _drained(self, model: str) -> set[str]:
+        records = (record for record in self._scales.values() if record.state == "draining")
+        return {id for record in records if record.decision.model == model for id in record.instances}
+
+    def _spare(self, size_bytes: int) -> int:
+        """Workers that fit and that no running plan has taken."""
+        plans = [record.plan for record in self._scales.values() if record.plan is not None]
+        taken = {worker for plan in plans for instance in plan.instances for worker in instance.ranks}
+        reports = (report for report, _ in self._workers.values())
+        return sum(r.state == "spare" and r.arena_bytes >= size_bytes and r.id not in taken for r in reports)

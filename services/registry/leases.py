@@ -1,0 +1,172 @@
+"""Who is alive: leases renewed by heartbeats, fenced by epochs. Pure; times are seconds of one monotonic clock."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from shared.bus.contract import Refusal
+from shared.messages.membership import Join, LeaseState, Member, ServiceName
+
+MOVES: dict[LeaseState, frozenset[LeaseState]] = {
+    "alive": frozenset({"suspect", "dead"}),
+    "suspect": frozenset({"alive", "dead"}),
+    "dead": frozenset(),
+}
+
+
+def advance(old: LeaseState, new: LeaseState) -> LeaseState:
+    """The new state. Raises ValueError on a move that is not in the table."""
+    if new not in MOVES[old]:
+        raise ValueError(f"a lease cannot go from {old} to {new}")
+    return new
+
+
+@dataclass(frozen=True)
+class LeaseTimes:
+    """Seconds of silence until a member is suspected, declared dead, and forgotten."""
+
+    suspect_seconds: float = 1.5
+    dead_seconds: float = 2.5
+    forget_seconds: float = 300.0
+
+
+@dataclass(frozen=True)
+class LeaseMoved:
+    """A member's lease changed."""
+
+    service: ServiceName
+    id: str
+    epoch: int
+    state: LeaseState
+    reason: str
+
+
+@dataclass(frozen=True)
+class SpokeStale:
+    """Someone spoke with an epoch that is no longer (or not) his; he has to join again."""
+
+    id: str
+    epoch: int
+
+
+@dataclass
+class _Lease:
+    member: Member
+    seen: float
+
+    def move(self, state: LeaseState, reason: str) -> LeaseMoved:
+        member = self.member = replace(self.member, lease=advance(self.member.lease, state))
+        return LeaseMoved(member.service, member.id, member.epoch, state, reason)
+
+
+class Leases:
+    """The table of leases. A member is alive as long as it beats, whatever it is busy with."""
+
+    def __init__(self, times: LeaseTimes) -> None:
+        self._times = times
+        self._leases: dict[str, _Lease] = {}
+        # One counter for all: an id that comes back after it was forgotten still gets a higher epoch.
+        self._last_epoch = 0
+        self._ticked: float | None = None
+        self._frozen = False
+
+    def members(self) -> list[Member]:
+        """All that are known, the dead included, by id."""
+        return [self._leases[id].member for id in sorted(self._leases)]
+
+    def is_alive(self, id: str) -> bool:
+        """Suspects count as alive."""
+        return id in self._leases and self._leases[id].member.lease != "dead"
+
+    def restore(self, members: Iterable[Member], now: float) -> None:
+        """Take over what an earlier registry knew; each has one lease time to be heard."""
+        for member in members:
+            self._last_epoch = max(self._last_epoch, member.epoch)
+            self._leases[member.id] = _Lease(member, now)
+
+    def join(self, join: Join, now: float) -> tuple[Member, list[LeaseMoved]]:
+        """Admit a process under a new epoch; one of the same id before it is dead from here on.
+
+        Raises Refusal 409 where the id is in use by another service, or alive on another machine.
+        """
+        effects = []
+        known = self._leases.get(join.id)
+        if known is not None and known.member.lease != "dead":
+            self._refuse_taken(join, known.member)
+            effects.append(known.move("dead", f"pid {join.pid} joined under this id"))
+        self._last_epoch += 1
+        member = Member(
+            service=join.service,
+            id=join.id,
+            pid=join.pid,
+            host=join.host,
+            epoch=self._last_epoch,
+            lease="alive",
+            address=join.address,
+        )
+        self._leases[join.id] = _Lease(member, now)
+        return member, [*effects, LeaseMoved(join.service, join.id, member.epoch, "alive", "joined")]
+
+    @staticmethod
+    def _refuse_taken(join: Join, holder: Member) -> None:
+        if holder.service != join.service:
+            raise Refusal(409, f"id {join.id!r} belongs to a {holder.service}: choose another with --id")
+        if holder.host != join.host and holder.lease == "alive":
+            raise Refusal(
+                409, f"id {join.id!r} is alive on {holder.host} (pid {holder.pid}): choose another with --id", 1000
+            )
+
+    def beat(self, id: str, epoch: int, now: float) -> list[LeaseMoved | SpokeStale]:
+        """A sign of life."""
+        lease = self._leases.get(id)
+        if lease is None or lease.member.epoch != epoch or lease.member.lease == "dead":
+            self._last_epoch = max(self._last_epoch, epoch)
+            return [SpokeStale(id, epoch)]
+        lease.seen = now
+        if lease.member.lease == "suspect":
+            return [lease.move("alive", "heard again")]
+        return []
+
+    def freeze(self) -> None:
+        """The bus is down: silence says nothing about anyone."""
+        self._frozen = True
+
+    def thaw(self, now: float) -> None:
+        """The bus is back: everyone has one whole lease time to be heard."""
+        self._frozen = False
+        for lease in self._leases.values():
+            if lease.member.lease != "dead":
+                lease.seen = now
+
+    def tick(self, now: float) -> list[LeaseMoved]:
+        """Judge the silent. To be called several times a second."""
+        late = self._ticked is not None and now - self._ticked >= self._times.suspect_seconds
+        self._ticked = now
+        if self._frozen:
+            return []
+        if late:
+            # The registry itself was stopped; what was sent meanwhile is still unread.
+            self.thaw(now)
+        self._forget(now)
+        moves = (self._judge(self._leases[id], now) for id in sorted(self._leases))
+        return [move for move in moves if move is not None]
+
+    def _judge(self, lease: _Lease, now: float) -> LeaseMoved | None:
+        silent = now - lease.seen
+        if lease.member.lease == "dead":
+            return None
+        if silent >= self._times.dead_seconds:
+            return lease.move("dead", f"silent for {silent:.1f} s")
+        if silent >= self._times.suspect_seconds and lease.member.lease == "alive":
+            return lease.move("suspect", f"silent for {silent:.1f} s")
+        return None
+
+    def _forget(self, now: float) -> None:
+        old = [
+            id
+            for id, lease in self._leases.items()
+            if lease.member.lease == "dead" and now - lease.seen >= self._times.forget_seconds
+        ]
+        for id in old:
+            del self._leases[id]

@@ -1,0 +1,217 @@
+"""The parameter pool (BlitzScale 5.3): which models there are, and who holds which blocks. Pure.
+
+Built from what workers and hosts report; only the declared part (ModelSpec) has to outlive the registry.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from msgspec.structs import replace
+
+from shared.bus.contract import Refusal
+from shared.messages.membership import Holding, HostReport, ModelEntry, WorkerReport
+from shared.messages.parameters import Manifest, ModelSpec
+from shared.messages.scaling import ModelChecked, ModelRead
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}")
+
+
+def check_spec(spec: ModelSpec) -> None:
+    """Raises Refusal 400 that names the first field that cannot be."""
+    bounds = spec.bounds
+    rules = (
+        (NAME.fullmatch(spec.name) is not None, "name must be 1 to 128 of letters, digits and . _ / -"),
+        (spec.path != "", "path must name a directory"),
+        (spec.min_instances >= 0, "min_instances must be 0 or more"),
+        (spec.max_instances >= max(1, spec.min_instances), "max_instances must be at least 1 and min_instances"),
+        (0 < bounds.prefill_lo <= bounds.prefill_hi, "bounds: 0 < prefill_lo <= prefill_hi must hold"),
+        (0 < bounds.decode_lo <= bounds.decode_hi <= 1, "bounds: 0 < decode_lo <= decode_hi <= 1 must hold"),
+        (spec.upscale_delay_s >= 0, "upscale_delay_s must be 0 or more"),
+        (spec.downscale_delay_s >= 0, "downscale_delay_s must be 0 or more"),
+        (spec.max_model_len is None or spec.max_model_len > 0, "max_model_len must be 1 or more"),
+    )
+    for holds, message in rules:
+        if not holds:
+            raise Refusal(400, f"model {spec.name!r}: {message}")
+
+
+@dataclass(frozen=True)
+class ReadOrder:
+    """Have this host read this model into its cache."""
+
+    host: str
+    spec: ModelSpec
+    reason: str
+
+
+@dataclass
+class _Model:
+    spec: ModelSpec
+    created: int
+    state: Literal["reading", "ready", "failed"] = "reading"
+    reader: str | None = None  # the host that was told to read it, until it is whole there or the host is gone
+    checked: ModelChecked | None = None
+    manifest: Manifest | None = None
+    error: str | None = None
+
+    def entry(self) -> ModelEntry:
+        checked, manifest = self.checked, self.manifest
+        return ModelEntry(
+            spec=self.spec,
+            state=self.state,
+            version=None if manifest is None else manifest.version,
+            size_bytes=0 if checked is None else checked.size_bytes,
+            blocks=0 if checked is None else checked.blocks,
+            max_model_len=0 if checked is None else checked.max_model_len,
+            created=self.created,
+            error=self.error,
+        )
+
+
+class Pool:
+    """Models by name, and the last report of everyone who is alive and can hold parameters."""
+
+    def __init__(self) -> None:
+        self._models: dict[str, _Model] = {}
+        self._workers: dict[str, WorkerReport] = {}
+        self._hosts: dict[str, HostReport] = {}
+
+    def entries(self) -> list[ModelEntry]:
+        return [self._models[name].entry() for name in sorted(self._models)]
+
+    def entry(self, name: str) -> ModelEntry:
+        return self._model(name).entry()
+
+    def workers(self) -> list[WorkerReport]:
+        return [self._workers[id] for id in sorted(self._workers)]
+
+    def hosts(self) -> list[HostReport]:
+        return [self._hosts[id] for id in sorted(self._hosts)]
+
+    def manifest(self, name: str) -> Manifest:
+        """Raises Refusal 404 for an unknown model, 503 for one that cannot be loaded (yet)."""
+        model = self._model(name)
+        if model.manifest is None:
+            why = f"could not be read: {model.error}" if model.state == "failed" else "is still being read"
+            raise Refusal(503, f"model {name!r} {why}", retry_after_ms=500)
+        return model.manifest
+
+    def _model(self, name: str) -> _Model:
+        if name not in self._models:
+            raise Refusal(404, f"model {name!r} is not registered; there are: {', '.join(sorted(self._models)) or '-'}")
+        return self._models[name]
+
+    def declare(self, spec: ModelSpec, created: int) -> bool:
+        """Add a model, or change how a known one scales. Returns whether it has to be read.
+
+        Raises Refusal: 400 for values that cannot be, 409 where the name stands for another checkpoint.
+        """
+        check_spec(spec)
+        known = self._models.get(spec.name)
+        if known is None or known.state == "failed":
+            self._models[spec.name] = _Model(spec, created)
+            return True
+        for field in ("path", "dtype", "max_model_len"):
+            old, new = getattr(known.spec, field), getattr(spec, field)
+            if old != new:
+                raise Refusal(409, f"model {spec.name!r} is registered with {field} {old!r}, not {new!r}; rename one")
+        known.spec = spec
+        return False
+
+    def withdraw(self, name: str) -> None:
+        """Forget a model that was refused."""
+        self._models.pop(name, None)
+
+    def host_to_read(self, spec: ModelSpec) -> ReadOrder:
+        """The least filled host. Raises Refusal 503 where there is none."""
+        if not self._hosts:
+            raise Refusal(
+                503, "no host service is alive to read checkpoints: start one with `livescale run host`", 1000
+            )
+        host = min(self._hosts, key=lambda id: (self._filled(id), id))
+        return ReadOrder(host, spec, f"{host} is the least filled of {len(self._hosts)} hosts")
+
+    def _filled(self, host: str) -> int:
+        reading = sum(m.checked.size_bytes for m in self._models.values() if m.reader == host and m.checked)
+        return self._hosts[host].cache_bytes + reading
+
+    def reading(self, name: str, host: str) -> None:
+        """This host was told to read the model."""
+        self._models[name].reader = host
+
+    def checked(self, name: str, host: str, answer: ModelChecked) -> None:
+        """The host found the checkpoint well-formed; reading has begun."""
+        model = self._model(name)
+        model.checked = answer
+        if model.state == "failed":
+            model.state, model.error = "reading", None
+
+    def read(self, event: ModelRead) -> None:
+        """A host has the model in memory, or could not read it."""
+        model = self._models.get(event.model)
+        if model is None:
+            return
+        if model.reader == event.host:
+            model.reader = None
+        if event.manifest is not None:
+            model.state, model.manifest, model.error = "ready", event.manifest, None
+            self._hold(event.host, event.model, event.manifest)
+        elif model.manifest is None:
+            model.state, model.error = "failed", event.error or f"{event.host} gave no reason"
+
+    def _hold(self, host: str, name: str, manifest: Manifest) -> None:
+        """The host's next report will say so too; until then nobody has to read the model again."""
+        report = self._hosts.get(host)
+        if report is not None and all(holding.version != manifest.version for holding in report.holdings):
+            indices = [block.index for block in manifest.blocks]
+            whole = Holding(model=name, version=manifest.version, ready=indices, total=len(indices))
+            self._hosts[host] = replace(report, holdings=[*report.holdings, whole])
+
+    def refused(self, name: str, host: str, error: str) -> None:
+        """A host would not read the model."""
+        self.read(ModelRead(host=host, model=name, error=error))
+
+    def on_worker(self, report: WorkerReport) -> None:
+        self._workers[report.id] = report
+
+    def on_host(self, report: HostReport) -> None:
+        self._hosts[report.id] = report
+
+    def gone(self, id: str) -> None:
+        """A member is dead or has joined anew: nothing it said counts any more."""
+        self._workers.pop(id, None)
+        self._hosts.pop(id, None)
+        for model in self._models.values():
+            if model.reader == id:
+                model.reader = None
+
+    def holders(self, version: str) -> list[str]:
+        """Ids of all that hold every block of this version."""
+        return sorted(
+            id for id, holding in self._holdings() if holding.version == version and len(holding.ready) == holding.total
+        )
+
+    def _holdings(self) -> Iterator[tuple[str, Holding]]:
+        for id, worker in self._workers.items():
+            if worker.holding is not None:
+                yield id, worker.holding
+        for id, host in self._hosts.items():
+            for holding in host.holdings:
+                yield id, holding
+
+    def without_copy(self) -> list[str]:
+        """Models of which no whole copy is in any memory, whether or not one is being read."""
+        return [name for name, model in sorted(self._models.items()) if not self._has_copy(model)]
+
+    def _has_copy(self, model: _Model) -> bool:
+        return model.manifest is not None and bool(self.holders(model.manifest.version))
+
+    def to_read(self) -> Iterable[ReadOrder]:
+        """Copies that have to be made anew, one at a time; empty while no host is alive."""
+        for name in self.without_copy():
+            model = self._models[name]
+            if self._hosts and model.reader is None and model.state != "failed":
+                order = self.host_to_read(model.spec)
+                yield ReadOrder(order.host, order.spec, f"no copy in memory; {order.reason}")

@@ -1,0 +1,48 @@
+"""What the router's policy wants done."""
+
+from dataclasses import dataclass
+
+from shared.messages.requests import FinishReason, Submit
+
+
+@dataclass(frozen=True)
+class AdmitTo:
+    """Give the request to this worker."""
+
+    worker: str
+    epoch: int
+    request: Submit
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Finish:
+    """Tell the gateway that a request that runs nowhere is over. `index`: tokens that the client has."""
+
+    gateway: str
+    request_id: str
+    index: int
+    finish_reason: FinishReason
+    error: str | None
+
+
+@dataclass(frozen=True)
+class Lose:
+    """Tell the gateway that whoever served the request is gone."""
+
+    gateway: str
+    request_id: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class StopWork:
+    """Tell the worker to stop a request that nobody wants any more."""
+
+    worker: str
+    request_id: str
+    reason: str
+
+
+Effect = AdmitTo | Finish | Lose | StopWork

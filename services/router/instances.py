@@ -1,0 +1,93 @@
+"""An instance as the router sees it: the worker's last report, and what was admitted to it. Pure."""
+
+from dataclasses import dataclass
+from math import ceil
+
+from services.router.queue import Waiting
+from shared.messages.membership import EngineLoad, WorkerReport, WorkerState
+from shared.messages.requests import Submit
+
+
+@dataclass
+class Admission:
+    """A request at a worker. `confirmed`: the worker took it; `stopped`: nobody wants it any more."""
+
+    waiting: Waiting
+    blocks: int
+    at: float
+    confirmed: bool = False
+    stopped: bool = False
+
+
+class Instance:
+    """The leading worker (rank 0) of an instance.
+
+    The router counts what it admitted itself, from the moment it does, and not by the report, which is behind.
+    What the report shows beyond that was admitted by a router before this one.
+    """
+
+    def __init__(self, worker: str) -> None:
+        self.worker = worker
+        self.id: str | None = None
+        self.epoch = 0
+        self.model: str | None = None
+        self.state: WorkerState = "spare"
+        self.admitted: dict[str, Admission] = {}
+        self.refusing = False  # it refused since its last report
+        self.idle_since: float | None = None
+        self._load: EngineLoad | None = None
+        self._foreign_requests = 0
+        self._foreign_blocks = 0
+
+    def update(self, report: WorkerReport, now: float) -> None:
+        """Take over what the worker reports."""
+        self.id, self.epoch, self.model, self.state = report.instance, report.epoch, report.model, report.state
+        self._load = load = report.load
+        self.refusing = False
+        requests = 0 if load is None else load.waiting_requests + load.running_requests
+        blocks = 0 if load is None else load.kv_blocks_used
+        self._foreign_requests = max(0, requests - len(self.admitted))
+        self._foreign_blocks = max(0, blocks - self._own_blocks())
+        if requests or load is None:
+            self.idle_since = None
+        elif self.idle_since is None:
+            self.idle_since = now
+
+    def admit(self, waiting: Waiting, now: float) -> None:
+        self.admitted[waiting.request.request_id] = Admission(waiting, self._need(waiting.request), now)
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that fit into its KV cache."""
+        return 0 if self._load is None else self._load.kv_blocks_total * self._load.kv_block_tokens
+
+    def never_fits(self, request: Submit) -> bool:
+        """Unknown room is not too little room."""
+        return self._load is not None and self._need(request) > self._load.kv_blocks_total
+
+    def has_room(self, request: Submit, look_ahead: int) -> bool:
+        load = self._load
+        if load is None:
+            return False
+        slots = load.max_requests + look_ahead - self._requests()
+        blocks = load.kv_blocks_total - self._own_blocks() - self._foreign_blocks
+        return slots > 0 and self._need(request) <= blocks
+
+    def share(self) -> tuple[float, float]:
+        """How full it is: slots, then KV blocks."""
+        load = self._load
+        if load is None:
+            return 1.0, 1.0
+        blocks = self._own_blocks() + self._foreign_blocks
+        return self._requests() / max(1, load.max_requests), blocks / max(1, load.kv_blocks_total)
+
+    def _need(self, request: Submit) -> int:
+        """Blocks for the prompt and everything that may follow."""
+        tokens = len(request.prompt) + request.max_tokens
+        return 0 if self._load is None else ceil(tokens / self._load.kv_block_tokens)
+
+    def _requests(self) -> int:
+        return len(self.admitted) + self._foreign_requests
+
+    def _own_blocks(self) -> int:
+        return sum(admission.blocks for admission in self.admitted.values())

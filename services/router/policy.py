@@ -1,0 +1,254 @@
+"""Which instance serves which request. Pure: time is an argument (seconds since the epoch), effects come back.
+
+A queue per model, first come first served within a priority (lower first, as in vLLM); the head is admitted to the
+least loaded instance that has room for it. What has not been admitted stays here, so that instances that appear
+later relieve those that are full.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from services.router.effects import AdmitTo, Effect, Finish, Lose, StopWork
+from services.router.instances import Instance
+from services.router.queue import Queue, Waiting
+from shared.bus.contract import Refusal
+from shared.messages.membership import LeaseChanged, ModelEntry, QueueLoad, WorkerReport
+from shared.messages.requests import FinishReason, RequestsEnded, Submit
+
+FINAL = (400, 413, 422)  # codes that say the request itself is wrong: no other worker would take it either
+
+
+@dataclass(frozen=True)
+class Limits:
+    """`look_ahead`: requests an instance may have beyond its slots, so that a slot never waits for the router.
+
+    `silent_seconds`: an instance that reports no request at all for so long has none, whatever was admitted to it.
+    """
+
+    max_waiting: int = 4096
+    look_ahead: int = 1
+    retry_after_ms: int = 1000
+    silent_seconds: float = 2.0
+
+
+class RouterPolicy:
+    """Queues and instances of all models."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._models: dict[str, ModelEntry] = {}
+        self._queues: dict[str, Queue] = {}
+        self._instances: dict[str, Instance] = {}  # by worker, rank 0 only
+        self._suspects: set[str] = set()
+        self._dead: dict[str, int] = {}  # the last epoch that was declared dead; what it still says is not heard
+        self._arrivals = 0
+
+    def on_models(self, entries: Iterable[ModelEntry]) -> None:
+        """The registry's list of models."""
+        self._models = {entry.spec.name: entry for entry in entries}
+
+    def knows(self, model: str) -> bool:
+        return model in self._models
+
+    def supersede(self, request: Submit) -> list[Effect]:
+        """A gateway that has tokens beyond those of an earlier submission starts the request anew, elsewhere."""
+        for id in sorted(self._instances):
+            admission = self._instances[id].admitted.get(request.request_id)
+            if admission is not None and len(request.generated) > len(admission.waiting.request.generated):
+                del self._instances[id].admitted[request.request_id]
+                return [StopWork(id, request.request_id, "submitted again")]
+        return []
+
+    def submit(self, request: Submit, now: float) -> int:
+        """Queue the request; returns how many are ahead of it.
+
+        Raises Refusal: 404 unknown model, 409 known request, 429 full queue, 503 broken model, 504 past its deadline.
+        """
+        self._check(request, now)
+        queue = self._queues.setdefault(request.model, Queue())
+        self._arrivals += 1
+        return queue.add(Waiting(request, self._arrivals, now))
+
+    def _check(self, request: Submit, now: float) -> None:
+        entry, queue = self._models.get(request.model), self._queues.get(request.model)
+        if entry is None:
+            raise Refusal(404, f"model {request.model!r} is not registered")
+        if entry.state == "failed":
+            raise Refusal(503, f"model {request.model!r} could not be read: {entry.error}")
+        if request.deadline <= now:
+            raise Refusal(504, f"request {request.request_id} is past its deadline")
+        if self._runs(request.request_id) or (queue is not None and request.request_id in queue):
+            raise Refusal(409, f"request {request.request_id} is already here")
+        if queue is not None and len(queue) >= self._limits.max_waiting:
+            message = f"{len(queue)} requests for {request.model!r} are waiting already"
+            raise Refusal(429, message, self._limits.retry_after_ms)
+
+    def _runs(self, request_id: str) -> bool:
+        return any(request_id in instance.admitted for instance in self._instances.values())
+
+    def cancel(self, request_id: str) -> list[Effect]:
+        """The client is gone. Idempotent."""
+        for queue in self._queues.values():
+            if queue.remove(request_id) is not None:
+                return []
+        for id in sorted(self._instances):
+            if request_id in self._instances[id].admitted:
+                return self._stop(self._instances[id], request_id, "cancelled")
+        return []
+
+    def _stop(self, instance: Instance, request_id: str, reason: str) -> list[Effect]:
+        # Its slot is free only once the worker says so; and while the admission is under way, a message that
+        # overtook it would stop nothing.
+        admission = instance.admitted[request_id]
+        admission.stopped = True
+        return [StopWork(instance.worker, request_id, reason)] if admission.confirmed else []
+
+    def admitted(self, worker: str, request_id: str) -> list[Effect]:
+        """The worker took the request."""
+        instance = self._instances.get(worker)
+        admission = None if instance is None else instance.admitted.get(request_id)
+        if admission is None:
+            return []
+        admission.confirmed = True
+        return [StopWork(worker, request_id, "cancelled")] if admission.stopped else []
+
+    def refused(self, effect: AdmitTo, code: int, error: str) -> list[Effect]:
+        """The worker did not take the request. What it may take later, or another may, goes back to the head."""
+        instance = self._instances.get(effect.worker)
+        admission = None if instance is None else instance.admitted.pop(effect.request.request_id, None)
+        if instance is None or admission is None:
+            return []
+        instance.refusing = True
+        if admission.stopped:
+            return []
+        if code in FINAL:
+            return [_finish(effect.request, "error", error)]
+        self._queues[effect.request.model].add(admission.waiting.again())
+        return []
+
+    def on_report(self, report: WorkerReport, now: float) -> list[Effect]:
+        """A worker's heartbeat."""
+        known = self._instances.get(report.id)
+        if report.epoch <= self._dead.get(report.id, 0) or (known is not None and report.epoch < known.epoch):
+            return []
+        effects: list[Effect] = []
+        serves = report.instance is not None and report.rank == 0 and report.state in ("serving", "live", "draining")
+        if known is not None and (not serves or (report.epoch, report.instance) != (known.epoch, known.id)):
+            effects = self._drop(report.id, f"{report.id} no longer serves {known.id}")
+            known = None
+        if serves:
+            known = known or Instance(report.id)
+            self._instances[report.id] = known
+            known.update(report, now)
+            effects += self._lose_silent(known, now)
+        return effects
+
+    def _lose_silent(self, instance: Instance, now: float) -> list[Effect]:
+        """The notice that a request ended can be lost; one the gateway still waits for it submits again."""
+        if instance.idle_since is None or now - instance.idle_since < self._limits.silent_seconds:
+            return []
+        silent = [id for id, a in sorted(instance.admitted.items()) if a.confirmed and a.at <= instance.idle_since]
+        return [self._lose(instance, id, f"{instance.worker} does not have it") for id in silent]
+
+    def _lose(self, instance: Instance, request_id: str, reason: str) -> Lose:
+        request = instance.admitted.pop(request_id).waiting.request
+        return Lose(request.gateway, request_id, reason)
+
+    def on_ended(self, ended: RequestsEnded) -> None:
+        """Requests left a worker."""
+        instance = self._instances.get(ended.worker)
+        if instance is not None:
+            for request_id in ended.request_ids:
+                instance.admitted.pop(request_id, None)
+
+    def on_lease(self, change: LeaseChanged) -> list[Effect]:
+        """The registry's judgement of a process."""
+        if change.state == "suspect":
+            self._suspects.add(change.id)
+            return []
+        self._suspects.discard(change.id)
+        if change.state == "dead":
+            self._dead[change.id] = change.epoch
+        if change.service == "gateway" and change.state == "dead":
+            return self._forget_gateway(change.id)
+        known = self._instances.get(change.id)
+        if known is None or (change.state == "alive" and change.epoch <= known.epoch) or change.epoch < known.epoch:
+            return []
+        return self._drop(change.id, f"{change.id} is gone: {change.reason}")
+
+    def _drop(self, worker: str, reason: str) -> list[Effect]:
+        instance = self._instances.pop(worker)
+        wanted = [id for id, admission in sorted(instance.admitted.items()) if not admission.stopped]
+        return [self._lose(instance, id, reason) for id in wanted]
+
+    def _forget_gateway(self, gateway: str) -> list[Effect]:
+        for queue in self._queues.values():
+            queue.remove_if(lambda waiting: waiting.request.gateway == gateway)
+        effects: list[Effect] = []
+        for id in sorted(self._instances):
+            instance = self._instances[id]
+            for request_id, admission in sorted(instance.admitted.items()):
+                if admission.waiting.request.gateway == gateway and not admission.stopped:
+                    effects += self._stop(instance, request_id, f"gateway {gateway} is gone")
+        return effects
+
+    def expire(self, now: float) -> list[Effect]:
+        """End what waited past its deadline."""
+        effects: list[Effect] = []
+        for model in sorted(self._queues):
+            late = self._queues[model].remove_if(lambda waiting: waiting.request.deadline <= now)
+            effects += [_finish(waiting.request, "deadline", None) for waiting in late]
+        return effects
+
+    def dispatch(self, now: float) -> list[Effect]:
+        """Admit what has room. To be called after every event."""
+        effects: list[Effect] = []
+        for model in sorted(self._queues):
+            queue = self._queues[model]
+            while queue:
+                effect = self._place(queue.head(), now)
+                if effect is None:
+                    break
+                queue.pop()
+                effects.append(effect)
+        return effects
+
+    def _place(self, waiting: Waiting, now: float) -> Effect | None:
+        request = waiting.request
+        candidates = [one for one in self._instances.values() if one.model == request.model and self._is_open(one)]
+        if candidates and all(one.never_fits(request) for one in candidates):
+            return _finish(request, "error", _never_fits(request, candidates))
+        with_room = [one for one in candidates if one.has_room(request, self._limits.look_ahead)]
+        if not with_room:
+            return None
+        best = min(with_room, key=lambda one: (one.share(), one.worker))
+        reason = f"{best.worker} is the least loaded of {len(with_room)} with room"
+        best.admit(waiting, now)
+        return AdmitTo(best.worker, best.epoch, request, waiting.attempt, reason)
+
+    def _is_open(self, instance: Instance) -> bool:
+        return instance.state != "draining" and not instance.refusing and instance.worker not in self._suspects
+
+    def loads(self, now: float) -> list[QueueLoad]:
+        """A queue per registered model."""
+        return [self._load(model, now) for model in sorted({*self._models, *self._queues})]
+
+    def _load(self, model: str, now: float) -> QueueLoad:
+        queue = self._queues.get(model, Queue())
+        return QueueLoad(
+            model=model,
+            waiting_requests=len(queue),
+            waiting_tokens=queue.tokens,
+            oldest_seconds=queue.oldest_seconds(now),
+            running=sum(len(one.admitted) for one in self._instances.values() if one.model == model),
+        )
+
+
+def _finish(request: Submit, reason: FinishReason, error: str | None) -> Finish:
+    return Finish(request.gateway, request.request_id, len(request.generated), reason, error)
+
+
+def _never_fits(request: Submit, instances: list[Instance]) -> str:
+    tokens = len(request.prompt) + request.max_tokens
+    largest = max(instance.kv_tokens for instance in instances)
+    return f"prompt and max_tokens need room for {tokens} tokens; the largest instance has {largest}"
