@@ -1,0 +1,213 @@
+"""`SocketLink`: the same contract over plain TCP, for machines without UCX.
+
+Each end of a pair dials the other. On the connection it dialled an end asks (tag, size) and is answered with
+(tag, size, bytes), so bytes move only into a buffer that was posted for them: nothing unexpected is ever
+buffered, and a message nobody asks for holds back its sender alone.
+"""
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable, Coroutine
+
+from shared.links.connection import FRAME, Connection, Incoming
+from shared.links.contract import Buffer, LinkError
+
+SCHEME = b"tcp:"
+HELLO = struct.Struct(">8sH")  # magic, length of the dialler's address
+MAGIC = b"lvscale1"
+HELLO_SECONDS = 5.0
+GONE = "the peer is gone"
+
+
+class SocketPeer:
+    """A process we dialled. It is lost when either connection of the pair ends."""
+
+    def __init__(self, connection: Connection, on_lost: Callable[[], object]) -> None:
+        loop = asyncio.get_running_loop()
+        self._outgoing = connection
+        self._on_lost = on_lost
+        self._incoming: asyncio.Future[Incoming] = loop.create_future()
+        self._posted: dict[int, tuple[memoryview, asyncio.Future[None]]] = {}
+        self._lost: asyncio.Future[str] = loop.create_future()
+        self._reader = asyncio.create_task(self._read())
+
+    def attach(self, incoming: Incoming) -> None:
+        """The peer dialled us as well: now it can be answered."""
+        self._incoming.set_result(incoming)
+
+    async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
+        await self._within(timeout, f"send {tag:#x}", self._answer(tag, buffer))
+
+    async def receive(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
+        await self._within(timeout, f"receive {tag:#x}", self._ask(tag, buffer))
+
+    async def close(self) -> None:
+        self.lose("closed")
+        await asyncio.wait((self._reader,))
+
+    def lose(self, reason: str) -> None:
+        """End both connections; every operation under way fails with `reason`."""
+        if self._lost.done():
+            return
+        self._lost.set_result(reason)
+        self._outgoing.shut()
+        if self._incoming.done():
+            self._incoming.result().connection.shut()
+        self._reader.cancel()
+        self._on_lost()
+
+    async def _within(self, timeout: float, what: str, operation: Coroutine[None, None, None]) -> None:
+        task = asyncio.ensure_future(operation)
+        try:
+            await asyncio.wait((task, self._lost), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await self._abandon(task, f"{what} was cancelled")
+            raise
+        if not task.done():
+            await self._abandon(task, f"{what} took more than {timeout:g} s")
+            raise LinkError(f"{what}: {self._lost.result()}")
+        try:
+            task.result()
+        except (OSError, LinkError) as error:
+            await self._abandon(task, GONE if isinstance(error, OSError) else str(error))
+            raise LinkError(f"{what}: {self._lost.result()}") from None
+
+    async def _abandon(self, task: asyncio.Task[None], reason: str) -> None:
+        """Lose the peer, and see to it that nothing touches the operation's buffer any more."""
+        self.lose(reason)
+        task.cancel()
+        await asyncio.wait((task, self._reader))
+
+    async def _answer(self, tag: int, buffer: Buffer) -> None:
+        incoming = await asyncio.shield(self._incoming)
+        asked = await incoming.asked(tag)
+        if asked != buffer.size_bytes:
+            raise LinkError(f"the peer asked for {asked} bytes and was to get {buffer.size_bytes}")
+        incoming.answered(tag)
+        await incoming.connection.write(FRAME.pack(tag, asked), buffer.view)
+
+    async def _ask(self, tag: int, buffer: Buffer) -> None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._posted[tag] = (buffer.view, done)
+        await self._outgoing.write(FRAME.pack(tag, buffer.size_bytes))
+        await done
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                tag, _ = FRAME.unpack(await self._outgoing.read(FRAME.size))
+                view, done = self._posted[tag]
+                await self._outgoing.read_into(view)
+                del self._posted[tag]
+                done.set_result(None)
+        except (OSError, KeyError):
+            asyncio.get_running_loop().call_soon(self.lose, GONE)
+        finally:
+            await self._outgoing.close()
+
+
+class SocketLink:
+    """A process's door over TCP. Made by `SocketLink.open` inside a running loop."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        host, port = listener.getsockname()[:2]
+        self.address = SCHEME + f"{host}:{port}".encode()
+        self._peers: dict[bytes, SocketPeer] = {}
+        self._incoming: dict[bytes, Incoming] = {}
+        self._serving: set[asyncio.Task[None]] = set()
+        self._accepting = asyncio.create_task(self._accept())
+        self._connecting = asyncio.Lock()
+
+    @classmethod
+    async def open(cls, bind: str) -> "SocketLink":
+        """Raises LinkError where `bind` is not an address of this machine."""
+        try:
+            listener = socket.create_server((bind, 0), family=socket.AF_INET6 if ":" in bind else socket.AF_INET)
+        except OSError as error:
+            raise LinkError(f"bind: cannot listen on {bind}: {error}") from error
+        listener.setblocking(False)
+        return cls(listener)
+
+    async def connect(self, address: bytes, *, timeout: float) -> SocketPeer:
+        host, port = _host_and_port(address)
+        try:
+            async with asyncio.timeout(timeout), self._connecting:
+                if address not in self._peers:
+                    self._peers[address] = await self._dial(address, host, port)
+                return self._peers[address]
+        except OSError as error:  # TimeoutError included
+            raise LinkError(f"connect to {host}:{port}: {error or 'timed out'}") from error
+
+    async def close(self) -> None:
+        for peer in list(self._peers.values()):
+            await peer.close()
+        tasks = (self._accepting, *self._serving)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        self._listener.close()
+
+    async def _dial(self, address: bytes, host: str, port: int) -> SocketPeer:
+        sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        sock.setblocking(False)
+        try:
+            await asyncio.get_running_loop().sock_connect(sock, (host, port))
+        except (OSError, asyncio.CancelledError):
+            sock.close()
+            raise
+        connection = Connection(sock)
+        peer = SocketPeer(connection, lambda: self._peers.pop(address, None))
+        await connection.write(HELLO.pack(MAGIC, len(self.address)), self.address)
+        if address in self._incoming:
+            peer.attach(self._incoming[address])
+        return peer
+
+    async def _accept(self) -> None:
+        while True:
+            sock, _ = await asyncio.get_running_loop().sock_accept(self._listener)
+            task = asyncio.create_task(self._serve(Connection(sock)))
+            self._serving.add(task)
+            task.add_done_callback(self._serving.discard)
+
+    async def _serve(self, connection: Connection) -> None:
+        try:
+            async with asyncio.timeout(HELLO_SECONDS):
+                address = await self._welcome(connection)
+            await self._listen(address, Incoming(connection))
+        except OSError:
+            pass  # whoever it was is gone, or never was one of us
+        finally:
+            await connection.close()
+
+    async def _welcome(self, connection: Connection) -> bytes:
+        """The address of whoever dialled us. Raises OSError."""
+        magic, length = HELLO.unpack(await connection.read(HELLO.size))
+        if magic != MAGIC:
+            raise ConnectionRefusedError
+        return await connection.read(length)
+
+    async def _listen(self, address: bytes, incoming: Incoming) -> None:
+        if address in self._incoming:
+            self._drop(address)  # the peer started anew before we saw its old connections end
+        self._incoming[address] = incoming
+        if address in self._peers:
+            self._peers[address].attach(incoming)
+        try:
+            await incoming.listen()
+        finally:
+            if self._incoming.get(address) is incoming:
+                self._drop(address)
+
+    def _drop(self, address: bytes) -> None:
+        self._incoming.pop(address).connection.shut()
+        if address in self._peers:
+            self._peers[address].lose(GONE)
+
+
+def _host_and_port(address: bytes) -> tuple[str, int]:
+    host, _, port = address.removeprefix(SCHEME).decode(errors="replace").rpartition(":")
+    if not address.startswith(SCHEME) or not port.isdecimal():
+        raise LinkError(f"connect: {address[:16]!r}... is not the address of a socket link")
+    return host, int(port)

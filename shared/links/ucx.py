@@ -1,0 +1,151 @@
+"""`UcxLink`: bulk bytes over UCX; by CMA on one host, by tcp or RDMA between hosts."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import xxhash
+from ucxx._lib.arr import Array
+from ucxx.exceptions import UCXError
+from ucxx.types import Tag
+
+from shared.links.contract import Buffer, LinkError
+from shared.links.ucx_engine import UcxEngine
+
+SCHEME = b"ucx:"
+HELLO = Tag(0x6C697665_7363616C)
+SETTLE_SECONDS = 5.0
+
+
+class UcxPeer:
+    """An endpoint to one process. UCX matches tags per worker; `_wire` makes them per peer and size."""
+
+    def __init__(self, engine: UcxEngine, address: bytes, on_lost: Callable[[], object]) -> None:
+        self._engine = engine
+        self._on_lost = on_lost
+        self._mine = xxhash.xxh3_64_intdigest(engine.address)
+        self._theirs = xxhash.xxh3_64_intdigest(address)
+        self._lost: str | None = None
+        self._greeted = False
+        self._endpoint: Any = engine.endpoint(address)
+        self._endpoint.set_close_callback(asyncio.get_running_loop().call_soon, (self._lose, "the peer is gone"))
+
+    async def greet(self, timeout: float) -> None:
+        """Connect for good: the first message brings the transports up, or shows that nobody is there."""
+        if self._greeted:
+            return
+        memory = Array(memoryview(bytes(8)))
+        await self._run(lambda: self._endpoint.tag_send(memory, HELLO), memory, "connect", timeout)
+        self._greeted = True
+
+    async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
+        memory, wire = Array(buffer.view), _wire(tag, buffer, self._mine)
+        await self._run(lambda: self._endpoint.tag_send(memory, wire), memory, f"send {tag:#x}", timeout)
+
+    async def receive(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
+        memory, wire = Array(buffer.view), _wire(tag, buffer, self._theirs)
+        # A receive posted on the worker would never end when the peer dies; one on the endpoint does.
+        await self._run(lambda: self._endpoint.tag_recv(memory, wire), memory, f"receive {tag:#x}", timeout)
+
+    async def close(self) -> None:
+        self._lose("closed")
+
+    async def _run(self, submit: Callable[[], Any], memory: Array, what: str, timeout: float) -> None:
+        if self._lost is not None:
+            raise LinkError(f"{what}: {self._lost}")
+        done = self._engine.watch(submit(), memory)
+        try:
+            await asyncio.wait((done,), timeout=timeout)
+        except asyncio.CancelledError:
+            await self._abandon(done, f"{what} was cancelled")
+            raise
+        if not done.done():
+            await self._abandon(done, f"{what} took more than {timeout:g} s")
+        try:
+            done.result()
+        except LinkError as error:
+            raise LinkError(f"{what}: {self._lost or error}") from None
+
+    async def _abandon(self, done: asyncio.Future[None], reason: str) -> None:
+        """Close the endpoint, and see to it that nothing writes into the buffer any more."""
+        self._lose(reason)
+        await asyncio.wait((done,), timeout=SETTLE_SECONDS)
+        if not done.done():
+            done.set_exception(LinkError(f"{reason} and the transport did not let go of its buffer"))
+
+    def _lose(self, reason: str) -> None:
+        if self._lost is not None:
+            return
+        self._lost = reason
+        self._endpoint.remove_close_callback()
+        self._endpoint.close_blocking(period=10**9, max_attempts=1)
+        self._endpoint = None
+        self._engine.reap()
+        self._on_lost()
+
+
+class UcxLink:
+    """A process's door over UCX. Made by `UcxLink.open` inside a running loop."""
+
+    def __init__(self, engine: UcxEngine) -> None:
+        self._engine = engine
+        self._peers: dict[bytes, UcxPeer] = {}
+        self._hellos = asyncio.create_task(self._take_hellos())
+        self._closed = False
+
+    @classmethod
+    async def open(cls, bind: str) -> "UcxLink":
+        """Raises LinkError where UCX cannot start or no network device has the address `bind`."""
+        try:
+            return cls(UcxEngine(bind))
+        except UCXError as error:
+            raise LinkError(f"UCX does not start: {error}") from error
+
+    @property
+    def address(self) -> bytes:
+        return SCHEME + xxhash.xxh3_64_digest(self._engine.address) + self._engine.address
+
+    async def connect(self, address: bytes, *, timeout: float) -> UcxPeer:
+        if self._closed:
+            raise LinkError("connect: this link is closed")
+        peer = self._peers.get(address)
+        if peer is None:
+            peer = self._peers[address] = self._new_peer(address)
+        await peer.greet(timeout)
+        return peer
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for peer in list(self._peers.values()):
+            await peer.close()
+        self._hellos.cancel()
+        await asyncio.wait((self._hellos,))
+        self._engine.close()
+
+    def _new_peer(self, address: bytes) -> UcxPeer:
+        raw = worker_address(address)
+        try:
+            return UcxPeer(self._engine, raw, lambda: self._peers.pop(address, None))
+        except UCXError as error:
+            raise LinkError(f"connect: {error}") from error
+
+    async def _take_hellos(self) -> None:
+        # Left alone, they would gather in UCX's queue of unexpected messages.
+        memory = Array(memoryview(bytearray(8)))
+        while True:
+            await self._engine.watch(self._engine.worker.tag_recv(memory, HELLO), memory)
+
+
+def worker_address(address: bytes) -> bytes:
+    """The bare UCX address; UCX would read a damaged one without checks. Raises LinkError."""
+    digest, raw = address[len(SCHEME) : len(SCHEME) + 8], address[len(SCHEME) + 8 :]
+    if not address.startswith(SCHEME) or xxhash.xxh3_64_digest(raw) != digest:
+        raise LinkError(f"connect: {address[:16]!r}... is not the address of a UCX link")
+    return raw
+
+
+def _wire(tag: int, buffer: Buffer, sender: int) -> Tag:
+    """The tag as UCX sees it: without the sender peers would mix, without the size a short message would pass."""
+    return Tag(tag ^ xxhash.xxh3_64_intdigest(buffer.size_bytes.to_bytes(8), seed=sender))

@@ -1,0 +1,125 @@
+"""UCX driven from an event loop: one context, one worker, an epoll descriptor instead of busy polling.
+
+Environment variables `UCX_*` have the last word, as users of UCX expect. Between hosts `UCX_RNDV_SCHEME=put_zcopy`
+doubles what tcp reaches; on one host it must stay unset. Shaped links between network namespaces of one host need
+`UCX_TLS=tcp`, because shared memory would pass the shaping by.
+"""
+
+import asyncio
+import fcntl
+import os
+import socket
+import struct
+import time
+from typing import Any
+
+from ucxx._lib.arr import Array
+from ucxx._lib.libucxx import Feature, UCXAddress, UCXContext, UCXEndpoint, UCXRequest, UCXWorker
+from ucxx.exceptions import UCXError
+
+from shared.links.contract import LinkError
+
+SLICE_SECONDS = 0.0005  # the longest the loop is held; a 16 MiB copy is spread over several slices
+TICK_SECONDS = 0.2  # an event lost by epoll costs no more than this
+SIOCGIFADDR = 0x8915
+
+
+class UcxEngine:
+    """Owns the worker; turns requests into futures. Every method runs on the loop's thread."""
+
+    def __init__(self, bind: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._context: Any = UCXContext(_settings(bind), (Feature.TAG, Feature.WAKEUP))
+        self.worker: Any = UCXWorker(self._context, enable_delayed_submission=False, enable_python_future=False)
+        self.worker.init_blocking_progress_mode()
+        self.address = bytes(memoryview(self.worker.address))
+        # A request writes into its buffer until it is completed, whoever still waits for it: both stay here.
+        self._pending: dict[UCXRequest, tuple[asyncio.Future[None], Array]] = {}
+        self._soon: asyncio.Handle | None = None
+        self._loop.add_reader(self.worker.epoll_file_descriptor, self._drive)
+        self._tick = self._loop.call_later(TICK_SECONDS, self._on_tick)
+
+    def endpoint(self, address: bytes) -> UCXEndpoint:
+        """An endpoint with peer error handling. Raises UCXError."""
+        return UCXEndpoint.create_from_worker_address(self.worker, UCXAddress.create_from_buffer(address), True)
+
+    def watch(self, request: UCXRequest, memory: Array) -> asyncio.Future[None]:
+        """A future that ends when `request` is completed: None, or LinkError."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._pending[request] = (future, memory)
+        self.wake()
+        return future
+
+    def wake(self) -> None:
+        """Make progress soon; after every submission."""
+        if self._soon is None:
+            self._soon = self._loop.call_soon(self._drive)
+
+    def reap(self) -> None:
+        """Finish the requests of an endpoint that failed or was closed: only a full progress cancels them."""
+        self.worker.progress()
+        self._complete()
+        self.wake()
+
+    def close(self) -> None:
+        """Free the worker and its descriptors; every endpoint was closed before."""
+        self._tick.cancel()
+        self._loop.remove_reader(self.worker.epoll_file_descriptor)
+        self.reap()
+        if self._soon is not None:
+            self._soon.cancel()
+        self._pending.clear()
+        self.worker = self._context = None
+
+    def _on_tick(self) -> None:
+        self._tick = self._loop.call_later(TICK_SECONDS, self._on_tick)
+        self.wake()
+
+    def _drive(self) -> None:
+        self._soon = None
+        until = time.perf_counter() + SLICE_SECONDS
+        busy = True
+        while busy and time.perf_counter() < until:
+            busy = self.worker.progress_once()
+        self._complete()
+        # Arming fails when events have come meanwhile; epoll would not report those.
+        if busy or not self.worker.arm():
+            self.wake()
+
+    def _complete(self) -> None:
+        for request in [request for request in self._pending if request.completed]:
+            future, _ = self._pending.pop(request)
+            if not future.done():
+                _settle(future, request)
+
+
+def _settle(future: asyncio.Future[None], request: UCXRequest) -> None:
+    try:
+        request.check_error()
+    except UCXError as error:
+        future.set_exception(LinkError(str(error)))
+    else:
+        future.set_result(None)
+
+
+def _settings(bind: str) -> dict[str, str]:
+    wanted = {
+        # With peer error handling UCX gives up CMA unless it may invalidate memory: 1 GB/s instead of 9.
+        "CMA_MEMORY_INVALIDATE": "y",
+        "NET_DEVICES": device_of(bind),
+    }
+    return {name: value for name, value in wanted.items() if f"UCX_{name}" not in os.environ}
+
+
+def device_of(address: str) -> str:
+    """The network device that has this IPv4 address. Raises LinkError."""
+    wanted = socket.gethostbyname(address)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                found = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", name.encode()))
+            except OSError:  # a device without an IPv4 address
+                continue
+            if socket.inet_ntoa(found[20:24]) == wanted:
+                return name
+    raise LinkError(f"bind: no network device of this machine has the address {address}")
