@@ -1,0 +1,148 @@
+"""Pictures of a load as SVG that takes its text colour from the page around it."""
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import matplotlib as mpl
+import msgspec
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from load.outcome import Outcome
+from load.series import Points, gap_points, rate_per_second, running_percentile, ttft_points
+
+# Stands for the page's own text colour until the SVG is written.
+INK = "#010203"
+BLUE, ORANGE, GREEN, VIOLET, GREY = "#3b82f6", "#f59e0b", "#10b981", "#8b5cf6", "#94a3b8"
+STATES = {"serving": GREEN, "live": BLUE, "loading": ORANGE, "draining": VIOLET, "spare": GREY}
+LINES = (BLUE, ORANGE, GREEN, VIOLET, "#ef4444", "#06b6d4")
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "font.size": 11,
+    "font.family": "sans-serif",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.15,
+    "legend.frameon": False,
+    "legend.fontsize": 10,
+    **{f"{part}.color": INK for part in ("text", "xtick", "ytick", "grid")},
+    "axes.labelcolor": INK,
+    "axes.edgecolor": INK,
+}
+
+
+class Picture(msgspec.Struct, frozen=True):
+    """One figure: `description` is read aloud and printed under it."""
+
+    title: str
+    description: str
+    svg: str
+
+
+def draw_pictures(outcome: Outcome) -> list[Picture]:
+    """All pictures of a load, in the order in which they are read."""
+    return [
+        draw(*RATE, lambda axes: paint_rate(axes, outcome)),
+        draw(*INSTANCES, lambda axes: paint_instances(axes, outcome)),
+        draw(*TTFT, lambda axes: paint_latency(axes, outcome, ttft_points(outcome.records, outcome.start), "TTFT (s)")),
+        draw(*BLOCKS, lambda axes: paint_blocks(axes, outcome)),
+        draw(*TBT, lambda axes: paint_latency(axes, outcome, gap_points(outcome.records, outcome.start), "TBT (s)")),
+    ]
+
+
+RATE = ("Requests", "Requests due and answered in each second. The shaded stretch is the burst.")
+INSTANCES = ("Instances", "Workers in each state. A dotted line is a decision to scale.")
+TTFT = ("Time to first token", "A point is a request, at the time it was due; the lines are the median and p99 of 2 s.")
+BLOCKS = (
+    "Parameters arriving",
+    "Blocks of parameters ready at each new instance, from the decision on; the star is its first token.",
+)
+TBT = ("Time between tokens", "A point is one token of one stream; the lines are the median and p99 of 2 s.")
+
+
+def draw(title: str, description: str, paint: Callable[[Axes], None]) -> Picture:
+    with mpl.rc_context({**STYLE, "svg.hashsalt": title}):
+        figure = Figure(figsize=(5.6, 3.1), layout="constrained")
+        axes = figure.add_subplot()
+        paint(axes)
+        written = io.StringIO()
+        figure.savefig(written, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    return Picture(title, description, as_inline(written.getvalue(), title))
+
+
+def as_inline(svg: str, title: str) -> str:
+    """The `<svg>` element alone, scaled by the page, with a title and ids of its own."""
+    element = svg[svg.index("<svg") :]
+    element = re.sub(r' (?:width|height)="[\d.]+pt"', "", element, count=2)
+    # A page holds several pictures, and matplotlib numbers the parts of each from 1.
+    name = re.sub(r"\W+", "-", title.lower())
+    element = re.sub(r'\bid="', f'id="{name}-', element)
+    element = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", element)
+    element = element.replace("<svg", f'<svg role="img" aria-label="{title}"', 1)
+    return element.replace(INK, "currentColor")
+
+
+def paint_frame(axes: Axes, outcome: Outcome, label: str) -> None:
+    for period in outcome.periods[1:2]:
+        axes.axvspan(period.start - outcome.start, period.end - outcome.start, color=GREY, alpha=0.18, linewidth=0)
+    axes.set_xlim(0, outcome.end - outcome.start)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("seconds")
+    axes.set_ylabel(label)
+
+
+def paint_rate(axes: Axes, outcome: Outcome) -> None:
+    due = rate_per_second((record.due for record in outcome.records), outcome.start, outcome.end)
+    ended = rate_per_second((record.ended for record in outcome.records), outcome.start, outcome.end)
+    axes.bar(*columns(due), width=1.0, color=BLUE, alpha=0.5, label="due")
+    axes.plot(*columns(ended), color=ORANGE, linewidth=1.6, label="answered")
+    paint_frame(axes, outcome, "requests/s")
+    axes.legend(ncols=2, loc="upper right")
+
+
+def paint_instances(axes: Axes, outcome: Outcome) -> None:
+    counts = outcome.story.state_counts()
+    times = [max(0.0, at - outcome.start) for at, _ in counts] + [outcome.end - outcome.start]
+    heights = [[*(count[state] for _, count in counts), counts[-1][1][state] if counts else 0] for state in STATES]
+    axes.stackplot(times, heights, step="post", colors=list(STATES.values()), labels=list(STATES), alpha=0.85)
+    for decision in outcome.story.decisions:
+        if decision.action != "hold" and decision.at >= outcome.start:
+            axes.axvline(decision.at - outcome.start, color=INK, linestyle=":", linewidth=1.2)
+    paint_frame(axes, outcome, "workers")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(ncols=5, loc="lower center", bbox_to_anchor=(0.5, 1.0), handlelength=1, columnspacing=1)
+
+
+def paint_latency(axes: Axes, outcome: Outcome, points: Points, label: str) -> None:
+    axes.scatter(*columns(points), s=7, color=BLUE, alpha=0.35, linewidths=0, rasterized=len(points) > 5_000)
+    axes.plot(*columns(running_percentile(points, 50)), color=GREEN, linewidth=1.6, label="p50")
+    axes.plot(*columns(running_percentile(points, 99)), color=ORANGE, linewidth=1.6, label="p99")
+    paint_frame(axes, outcome, label)
+    axes.legend(ncols=2, loc="upper right")
+
+
+def paint_blocks(axes: Axes, outcome: Outcome) -> None:
+    newcomers = [newcomer for newcomer in outcome.newcomers() if newcomer.blocks]
+    for index, newcomer in enumerate(newcomers):
+        color = LINES[index % len(LINES)]
+        points = [(0.0, 0.0), *((at - newcomer.decided_at, float(ready)) for at, ready in newcomer.blocks)]
+        axes.step(*columns(points), where="post", marker="o", markersize=4, color=color, label=newcomer.worker)
+        first = newcomer.since_decision(newcomer.first_token_at)
+        if first is not None:
+            axes.plot([first], [points[-1][1]], marker="*", markersize=14, color=color)
+    if not newcomers:
+        axes.text(0.5, 0.5, "no instance was added", ha="center", transform=axes.transAxes)
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("seconds since the decision")
+    axes.set_ylabel("blocks ready")
+    if newcomers:
+        axes.legend(loc="lower right")
+
+
+def columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [x for x, _ in points], [y for _, y in points]

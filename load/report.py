@@ -1,0 +1,133 @@
+"""The report of a load: one HTML file with everything in it, readable without a network and on a phone."""
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from load.outcome import Outcome
+from load.pictures import Picture, draw_pictures
+from load.stats import Summary
+from load.story import Newcomer
+from load.tables import duration
+
+CSS = """
+:root { color-scheme: light dark; --line: #8884; --soft: #8881; --good: #0a7d4f; --bad: #c62828; }
+@media (prefers-color-scheme: dark) { :root { --good: #4ade80; --bad: #f87171; } }
+* { box-sizing: border-box; }
+body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 76rem; padding: 1.25rem; }
+h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
+.verdict { border-left: .35rem solid; padding: .6rem 1rem; margin: 1rem 0; background: var(--soft); font-weight: 600; }
+.good { color: var(--good); } .bad { color: var(--bad); }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; width: 100%; }
+th, td { padding: .35rem .6rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
+th:first-child, td:first-child { text-align: left; }
+.pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 28rem), 1fr)); gap: 1.25rem; }
+figure { margin: 0; padding: .8rem; border: 1px solid var(--line); border-radius: .5rem; min-width: 0; }
+figure h2 { margin: 0 0 .25rem; } figure svg { width: 100%; height: auto; display: block; }
+figcaption, .note, footer { font-size: .875rem; opacity: .8; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; font-size: .9rem; } dd { margin: 0; }
+dd { overflow-wrap: anywhere; }
+"""
+
+
+def write_report(path: Path, outcome: Outcome) -> None:
+    path.write_text(render_report(outcome), encoding="utf-8")
+
+
+def render_report(outcome: Outcome) -> str:
+    """The whole page."""
+    verdict = outcome.verdict
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>livescale: a burst, served</title>
+<style>{CSS}</style>
+</head>
+<body>
+<h1>livescale: a burst, served</h1>
+<p class="verdict {"good" if verdict.good else "bad"}">{escape(verdict.sentence())}</p>
+<p class="note">{escape(verdict.criterion)}</p>
+{render_list("Not complete", verdict.faults)}{render_list("Not right", verdict.wrong)}
+<h2>Latency</h2>
+{render_summaries(outcome.summaries())}
+<p class="note">TTFT counts from when a request was due. A request belongs to the stretch in which it was due.</p>
+<h2>New instances</h2>
+{render_newcomers(outcome.newcomers())}
+<h2>Over time</h2>
+<div class="pictures">
+{"".join(render_picture(picture) for picture in draw_pictures(outcome))}</div>
+<h2>Decisions</h2>
+{render_decisions(outcome)}
+<h2>Settings</h2>
+<dl>{"".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in outcome.settings.items())}</dl>
+</body>
+</html>
+"""
+
+
+def render_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in headings)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>\n" for row in rows)
+    return f'<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody>\n</table></div>'
+
+
+def render_summaries(rows: Sequence[Summary]) -> str:
+    headings = ["", "requests", "failed", "requests/s", "tokens/s", "TTFT p50", "TTFT p99", "TBT p50", "TBT p99"]
+    cells = [
+        [
+            row.name,
+            str(row.requests),
+            str(row.failed),
+            f"{row.requests_per_second:.1f}",
+            f"{row.tokens_per_second:.0f}",
+            *map(duration, (row.ttft_p50, row.ttft_p99, row.tbt_p50, row.tbt_p99)),
+        ]
+        for row in rows
+    ]
+    return render_table(headings, cells)
+
+
+def render_newcomers(newcomers: Sequence[Newcomer]) -> str:
+    if not newcomers:
+        return '<p class="note">None: the load did not ask for more than one instance.</p>'
+    headings = ["instance", "worker", "parameters from", "blocks", "parameters whole", "first token"]
+    cells = [
+        [
+            newcomer.instance,
+            newcomer.worker,
+            newcomer.source,
+            f"{len(newcomer.blocks)}/{newcomer.total_blocks or '?'}",
+            duration(newcomer.since_decision(newcomer.whole_at)),
+            duration(newcomer.since_decision(newcomer.first_token_at)),
+        ]
+        for newcomer in newcomers
+    ]
+    return render_table(headings, cells) + '<p class="note">Times count from the decision to scale.</p>'
+
+
+def render_decisions(outcome: Outcome) -> str:
+    made = [decision for decision in outcome.story.decisions if decision.action != "hold"]
+    lines = [
+        f"<dt>{decision.at - outcome.start:+.1f} s</dt>"
+        f"<dd>{decision.current} → {decision.target} instances: {escape(decision.reason)}</dd>"
+        for decision in made
+    ]
+    return f"<dl>{''.join(lines)}</dl>" if made else '<p class="note">None.</p>'
+
+
+def render_list(title: str, lines: Sequence[str], limit: int = 20) -> str:
+    if not lines:
+        return ""
+    shown = "".join(f"<li>{escape(line)}</li>" for line in lines[:limit])
+    more = f"<li>and {len(lines) - limit} more</li>" if len(lines) > limit else ""
+    return f"<h2>{escape(title)}</h2><ul>{shown}{more}</ul>"
+
+
+def render_picture(picture: Picture) -> str:
+    return (
+        f"<figure><h2>{escape(picture.title)}</h2>{picture.svg}"
+        f"<figcaption>{escape(picture.description)}</figcaption></figure>\n"
+    )

@@ -1,0 +1,35 @@
+"""Records of a load as series over time, for pictures. Times become seconds since `start`."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from load.records import RequestRecord
+from load.stats import percentile
+
+Points = list[tuple[float, float]]
+
+
+def rate_per_second(times: Iterable[float], start: float, end: float) -> Points:
+    """Events in each whole second from `start` to `end`, at the second's middle."""
+    edges = np.arange(0.0, max(1.0, np.ceil(end - start)) + 1)
+    counts, _ = np.histogram([at - start for at in times], bins=edges)
+    return [(float(edge) + 0.5, float(count)) for edge, count in zip(edges[:-1], counts, strict=True)]
+
+
+def ttft_points(records: Iterable[RequestRecord], start: float) -> Points:
+    """Each request's TTFT at the time it was due."""
+    return [(record.due - start, record.ttft) for record in records if record.ttft is not None]
+
+
+def gap_points(records: Iterable[RequestRecord], start: float) -> Points:
+    """Each gap between two tokens of a stream, at the time of the later one."""
+    return [(at - start, gap) for record in records for at, gap in zip(record.token_at[1:], record.gaps, strict=True)]
+
+
+def running_percentile(points: Sequence[tuple[float, float]], q: float, width: float = 2.0) -> Points:
+    """The percentile of the points in each stretch of `width` seconds, where there are any."""
+    stretches: dict[int, list[float]] = {}
+    for at, value in points:
+        stretches.setdefault(int(at // width), []).append(value)
+    return [((slot + 0.5) * width, percentile(values, q) or 0.0) for slot, values in sorted(stretches.items())]

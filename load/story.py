@@ -1,0 +1,147 @@
+"""What happened while a load ran, put together from the bus's events. Pure: messages in, facts out.
+
+All times are seconds since the epoch, as the events carry them.
+"""
+
+from collections import Counter, defaultdict
+
+import msgspec
+
+from shared.messages.membership import RouterReport, WorkerReport, WorkerState
+from shared.messages.message import Message
+from shared.messages.scaling import BlockReady, Decision, InstanceServing, ScaleRecord, Transfer
+
+# A worker that nobody has heard of for so long is no longer counted.
+SILENT_SECONDS = 5.0
+
+
+class QueuePoint(msgspec.Struct, frozen=True):
+    """The model's queue at the router at one time."""
+
+    at: float
+    waiting: int
+    running: int
+
+
+class Newcomer(msgspec.Struct, frozen=True):
+    """A worker that took up service in a scale-out, from decision to first token. None is not (yet) known."""
+
+    instance: str
+    worker: str
+    source: str
+    decided_at: float
+    blocks: list[tuple[float, int]]
+    total_blocks: int | None
+    first_byte_at: float | None
+    whole_at: float | None
+    serving_at: float | None
+    first_token_at: float | None
+
+    def since_decision(self, at: float | None) -> float | None:
+        return None if at is None else at - self.decided_at
+
+
+class Story:
+    """Takes events in as they come and answers for one model."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self.workers: dict[str, WorkerReport] = {}
+        self.decisions: list[Decision] = []
+        self.queue: list[QueuePoint] = []
+        self.scales: dict[str, ScaleRecord] = {}
+        self._states: dict[str, list[tuple[float, WorkerState]]] = defaultdict(list)
+        self._heard: dict[str, float] = {}
+        self._blocks: dict[tuple[str, str], list[BlockReady]] = defaultdict(list)
+        self._transfers: dict[tuple[str, str], Transfer] = {}
+        self._served: dict[tuple[str, str], float] = {}
+
+    def on_message(self, message: Message, at: float) -> None:
+        """One event or heartbeat, received at `at`; those of other models and unknown kinds are passed over."""
+        match message:
+            case WorkerReport():
+                self._on_worker(message, at)
+            case RouterReport():
+                self._on_queues(message, at)
+            case Decision(model=self._model):
+                self.decisions.append(message)
+            case ScaleRecord() if message.decision.model == self._model:
+                self.scales[message.id] = message
+            case BlockReady(model=self._model):
+                self._blocks[message.plan_id, message.worker].append(message)
+            case Transfer(state="whole"):
+                self._transfers[message.plan_id, message.node] = message
+            case InstanceServing(model=self._model):
+                # Only the first token after a scale counts, should more be told.
+                self._served.setdefault((message.instance, message.what), message.at)
+            case _:
+                pass
+
+    def _on_worker(self, report: WorkerReport, at: float) -> None:
+        self.workers[report.id] = report
+        self._heard[report.id] = at
+        states = self._states[report.id]
+        if not states or states[-1][1] != report.state:
+            states.append((at, report.state))
+
+    def _on_queues(self, report: RouterReport, at: float) -> None:
+        for queue in report.queues:
+            if queue.model == self._model:
+                self.queue.append(QueuePoint(at, queue.waiting_requests, queue.running))
+
+    def present(self, now: float) -> list[WorkerReport]:
+        """The workers heard of lately, by id."""
+        return [self.workers[id] for id in sorted(self.workers) if now - self._heard[id] < SILENT_SECONDS]
+
+    def progress(self, worker: str) -> tuple[int, int] | None:
+        """Blocks ready and in all, of the last transfer to `worker`."""
+        events = [event for (_, to), events in self._blocks.items() if to == worker for event in events]
+        last = max(events, key=lambda event: event.at, default=None)
+        return None if last is None else (last.ready, last.total)
+
+    def state_counts(self) -> list[tuple[float, Counter[str]]]:
+        """How many workers are in each state, from each change on."""
+        changes = sorted((at, worker, state) for worker, states in self._states.items() for at, state in states)
+        current: dict[str, str] = {}
+        counts = []
+        for at, worker, state in changes:
+            current[worker] = state
+            counts.append((at, Counter(current.values())))
+        return counts
+
+    def newcomers(self, since: float) -> list[Newcomer]:
+        """Workers of instances that were decided on after `since`, in order of the decisions."""
+        found = []
+        for record in sorted(self.scales.values(), key=lambda record: (record.decision.at, record.id)):
+            if record.plan is None or record.decision.at < since:
+                continue
+            sources = {target: chain.source for chain in record.plan.chains for target in chain.targets}
+            for instance in record.plan.instances:
+                for worker in instance.ranks:
+                    found.append(self._newcomer(record, instance.id, worker, sources.get(worker, "?")))
+        return found
+
+    def _newcomer(self, record: ScaleRecord, instance: str, worker: str, source: str) -> Newcomer:
+        assert record.plan is not None
+        blocks = sorted(self._blocks[record.plan.id, worker], key=lambda event: event.at)
+        transfer = self._transfers.get((record.plan.id, worker))
+        return Newcomer(
+            instance=instance,
+            worker=worker,
+            source=source,
+            decided_at=record.decision.at,
+            blocks=[(event.at, event.ready) for event in blocks],
+            total_blocks=blocks[0].total if blocks else None,
+            first_byte_at=transfer.first_byte_at if transfer else None,
+            whole_at=transfer.at if transfer else None,
+            serving_at=self._served.get((instance, "serving")),
+            first_token_at=self._served.get((instance, "first_token")),
+        )
+
+    def settled(self) -> bool:
+        """Whether every worker is either spare or serves, and none of them moves."""
+        return all(report.state in ("spare", "serving") for report in self.workers.values())
+
+    def serving(self) -> int:
+        """Workers that serve the model now."""
+        return sum(report.state == "serving" and report.model == self._model for report in self.workers.values())

@@ -1,0 +1,77 @@
+"""From bus events to what happened."""
+
+import random
+
+import pytest
+
+from load.story import Newcomer, Story
+from shared.messages.membership import Beat
+from tests.load import happenings
+from tests.load.happenings import START, scale_out_and_in, told
+
+
+def test_a_newcomer_is_followed_from_decision_to_first_token() -> None:
+    (newcomer,) = told(scale_out_and_in()).newcomers(START)
+    assert (newcomer.worker, newcomer.instance, newcomer.source) == ("worker-1", "instance-of-worker-1", "worker-0")
+    assert [ready for _, ready in newcomer.blocks] == list(range(1, 13))
+    assert newcomer.total_blocks == 12
+    assert newcomer.since_decision(newcomer.first_byte_at) == pytest.approx(1.2)
+    assert newcomer.since_decision(newcomer.whole_at) == pytest.approx(4.2)
+    assert newcomer.since_decision(newcomer.serving_at) == pytest.approx(4.3)
+    assert newcomer.since_decision(newcomer.first_token_at) == pytest.approx(4.8)
+
+
+def test_events_may_come_in_any_order() -> None:
+    events = scale_out_and_in()
+    facts = told(events).newcomers(START)
+    for seed in range(20):
+        random.Random(seed).shuffle(events)
+        assert told(events).newcomers(START) == facts
+
+
+def test_what_is_not_known_is_none() -> None:
+    story = told([(20.1, happenings.scale(20.0, "worker-1"))])
+    (newcomer,) = story.newcomers(START)
+    assert newcomer == Newcomer(
+        "instance-of-worker-1", "worker-1", "worker-0", START + 20, [], None, None, None, None, None
+    )
+    assert newcomer.since_decision(newcomer.first_token_at) is None
+
+
+def test_scales_decided_before_the_load_are_not_newcomers() -> None:
+    events = [(-5.0, happenings.scale(-5.0, "worker-0")), *scale_out_and_in()]
+    assert [newcomer.worker for newcomer in told(events).newcomers(START)] == ["worker-1"]
+
+
+def test_states_are_counted_from_each_change_on() -> None:
+    counts = [(round(at - START, 1), dict(count)) for at, count in told(scale_out_and_in()).state_counts()]
+    assert counts == [
+        (-1.0, {"serving": 1}),
+        (-1.0, {"serving": 1, "spare": 1}),
+        (20.2, {"serving": 1, "loading": 1}),
+        (24.3, {"serving": 2}),
+        (50.1, {"serving": 1, "draining": 1}),
+        (51.0, {"serving": 1, "spare": 1}),
+    ]
+
+
+def test_progress_queue_and_presence_are_the_latest() -> None:
+    story = told([event for event in scale_out_and_in() if event[0] < 23])
+    assert story.progress("worker-1") == (8, 12)
+    assert story.progress("worker-0") is None
+    assert not story.settled()
+    story.on_message(happenings.report("worker-1", "serving"), START + 24)
+    assert story.settled()
+    assert story.serving() == 2
+    assert [report.id for report in story.present(START + 25)] == ["worker-1"]  # worker-0 has been silent since -1 s
+    assert [point.waiting for point in told(scale_out_and_in()).queue] == [3]
+
+
+def test_other_models_and_other_messages_are_passed_over() -> None:
+    story = Story("another")
+    for at, message in scale_out_and_in():
+        story.on_message(message, START + at)
+    story.on_message(Beat(service="monitor", id="monitor-0", epoch=1), START)
+    assert story.newcomers(START) == []
+    assert story.decisions == []
+    assert story.queue == []
