@@ -1,0 +1,48 @@
+"""How many instances of a model there are, counting what running plans will add and take away. Pure."""
+
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from shared.messages.membership import WorkerReport
+
+
+@dataclass(frozen=True)
+class Serving:
+    """An instance that may be drained; its workers by rank, and the requests it has."""
+
+    instance: str
+    ranks: tuple[str, ...]
+    requests: int
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """`present`: instances that load, are live or serve, and are not being drained; with those that plans add."""
+
+    present: frozenset[str]
+    serving: tuple[Serving, ...]
+
+
+def count_fleet(
+    model: str, workers: Iterable[WorkerReport], coming: AbstractSet[str], leaving: AbstractSet[str]
+) -> Fleet:
+    """`coming` and `leaving`: instance ids in running plans."""
+    members = sorted((r for r in workers if r.model == model and r.instance), key=lambda r: (str(r.instance), r.rank))
+    leaders = [r for r in members if r.rank == 0 and r.instance is not None and r.instance not in leaving]
+    present = {str(r.instance) for r in leaders if r.state in ("loading", "live", "serving")}
+    serving = [
+        Serving(str(one.instance), tuple(r.id for r in members if r.instance == one.instance), _requests(one))
+        for one in leaders
+        if one.state == "serving"
+    ]
+    return Fleet(frozenset(present | coming), tuple(serving))
+
+
+def _requests(report: WorkerReport) -> int:
+    return 0 if report.load is None else report.load.running_requests + report.load.waiting_requests
+
+
+def choose_to_drain(fleet: Fleet, count: int) -> Sequence[Serving]:
+    """The instances with the fewest requests; never one that still loads."""
+    return sorted(fleet.serving, key=lambda one: (one.requests, one.instance))[:count]

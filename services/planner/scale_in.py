@@ -1,0 +1,58 @@
+"""A scale in as a state machine: drain instances, wait until each has finished its requests. Pure."""
+
+from collections.abc import Mapping, Sequence
+
+from services.planner.fleet import Serving
+from services.planner.scales import Command, Scale
+from shared.messages.membership import LeaseChanged, WorkerReport
+from shared.messages.scaling import Decision, Drain, InstanceServing
+
+
+class ScaleIn(Scale):
+    """Drains. However long the requests take, their deadlines or the worker's lease end it."""
+
+    def __init__(self, id: str, decision: Decision, drained: Sequence[Serving], epochs: Mapping[str, int]) -> None:
+        super().__init__(id, decision, [one.instance for one in drained])
+        self._epochs = epochs
+        self._busy = {worker: one.instance for one in drained for worker in one.ranks}
+        self._errors: list[str] = []
+
+    @property
+    def leaving(self) -> frozenset[str]:
+        return frozenset() if self.ended else frozenset(self.instances)
+
+    def start(self, now: float) -> list[Command]:
+        self._move("draining")
+        self._note("planned", now)
+        return [
+            Command(worker, Drain(instance=instance, epoch=self._epochs[worker]), "fewest requests of the model")
+            for worker, instance in self._busy.items()
+        ]
+
+    def acknowledged(self, command: Command, now: float) -> list[Command]:
+        self._note("commanded", now, command.node)
+        return []
+
+    def refused(self, command: Command, error: str, now: float) -> list[Command]:
+        if command.node in self._busy:
+            self._errors.append(f"{command.node} did not drain: {error}")
+        return self._left(command.node, now)
+
+    def on_report(self, report: WorkerReport, now: float) -> list[Command]:
+        leaves = report.id in self._busy and report.instance != self._busy[report.id]
+        return self._left(report.id, now) if leaves else []
+
+    def on_lease(self, change: LeaseChanged, now: float) -> list[Command]:
+        gone = change.state == "dead" or change.epoch > self._epochs.get(change.id, change.epoch)
+        return self._left(change.id, now) if gone else []
+
+    def on_instance(self, event: InstanceServing, now: float) -> list[Command]:
+        spare = event.what == "spare" and self._busy.get(event.worker) == event.instance
+        return self._left(event.worker, event.at) if spare else []
+
+    def _left(self, worker: str, at: float) -> list[Command]:
+        if self._busy.pop(worker, None) is not None:
+            self._note("spare", at, worker)
+            if not self._busy:
+                self._end(self._errors, at, f"{len(self.instances)} instances drained")
+        return []

@@ -1,0 +1,155 @@
+"""What every scale has: its lifecycle, its record, and how it hears of the world. Pure; times are wall times.
+
+A scale never waits: events go in (answers to commands, transfers, reports, leases, time), commands come out.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+from shared.messages.membership import LeaseChanged, WorkerReport
+from shared.messages.scaling import (
+    Abort,
+    Decision,
+    Drain,
+    InstanceServing,
+    Load,
+    Phase,
+    Plan,
+    ScaleRecord,
+    ScaleState,
+    Send,
+    Serve,
+    Transfer,
+)
+
+MOVES: dict[ScaleState, frozenset[ScaleState]] = {
+    "planned": frozenset({"loading", "draining", "failed"}),
+    "loading": frozenset({"done", "failed"}),
+    "draining": frozenset({"done", "failed"}),
+    "done": frozenset(),
+    "failed": frozenset(),
+}
+
+
+def advance(old: ScaleState, new: ScaleState) -> ScaleState:
+    """The new state. Raises ValueError on a move that is not in the table."""
+    if new not in MOVES[old]:
+        raise ValueError(f"a scale cannot go from {old} to {new}")
+    return new
+
+
+@dataclass(frozen=True)
+class Command:
+    """Tell this worker or host; its answer comes back by `acknowledged` or `refused`."""
+
+    node: str
+    message: Load | Send | Serve | Drain | Abort
+    reason: str
+
+
+class Scale:
+    """One scale, from its decision to its outcome."""
+
+    def __init__(self, id: str, decision: Decision, instances: list[str], plan: Plan | None = None) -> None:
+        self.id = id
+        self.model = decision.model
+        self.instances = instances
+        self.state: ScaleState = "planned"
+        self._decision = decision
+        self._plan = plan
+        self._phases = [Phase(name="decided", at=decision.at)]
+        self._outcome = ""
+        self._changed = True
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ("done", "failed")
+
+    @property
+    def coming(self) -> frozenset[str]:
+        """Instances that this scale is going to add."""
+        return frozenset()
+
+    @property
+    def leaving(self) -> frozenset[str]:
+        """Instances that this scale is going to take away."""
+        return frozenset()
+
+    @property
+    def reserved(self) -> frozenset[str]:
+        """Workers that no other plan may take."""
+        return frozenset()
+
+    @property
+    def source(self) -> str | None:
+        """Who sends parameters for this scale now."""
+        return None
+
+    @abstractmethod
+    def start(self, now: float) -> list[Command]:
+        """The first commands."""
+
+    @abstractmethod
+    def acknowledged(self, command: Command, now: float) -> list[Command]:
+        """A command was taken."""
+
+    @abstractmethod
+    def refused(self, command: Command, error: str, now: float) -> list[Command]:
+        """A command was refused, or not answered in time."""
+
+    @abstractmethod
+    def on_report(self, report: WorkerReport, now: float) -> list[Command]:
+        """A worker's heartbeat: what an event that got lost would have said."""
+
+    @abstractmethod
+    def on_lease(self, change: LeaseChanged, now: float) -> list[Command]:
+        """The registry's judgement of a process."""
+
+    @abstractmethod
+    def on_instance(self, event: InstanceServing, now: float) -> list[Command]:
+        """An instance serves, made its first token, or is gone."""
+
+    def on_transfer(self, event: Transfer, now: float) -> list[Command]:
+        """How parameters get on."""
+        return []
+
+    def on_progress(self, now: float) -> None:
+        """A block of this scale's has arrived somewhere."""
+
+    def tick(self, now: float) -> list[Command]:
+        """Time goes by."""
+        return []
+
+    def record(self) -> ScaleRecord:
+        return ScaleRecord(
+            id=self.id,
+            decision=self._decision,
+            state=self.state,
+            plan=self._plan,
+            instances=self.instances,
+            phases=list(self._phases),
+            outcome=self._outcome,
+        )
+
+    def take_change(self) -> bool:
+        """Whether the record has changed since this was last asked."""
+        changed, self._changed = self._changed, False
+        return changed
+
+    def _note(self, name: str, at: float, node: str | None = None) -> bool:
+        """Add a phase, once a node. Returns whether it is new."""
+        if any(phase.name == name and phase.node == node for phase in self._phases):
+            return False
+        self._phases.append(Phase(name=name, at=at, node=node))
+        self._changed = True
+        return True
+
+    def _move(self, state: ScaleState) -> None:
+        self.state = advance(self.state, state)
+        self._changed = True
+
+    def _end(self, errors: list[str], now: float, success: str) -> None:
+        self._outcome = "; ".join(errors) or success
+        if errors:
+            self._note("failed", now)
+        self._move("failed" if errors else "done")
