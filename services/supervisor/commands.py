@@ -1,7 +1,10 @@
 """The command lines of a whole system. They are the only thing the supervisor knows of the services."""
 
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from services.supervisor.checks import count_workers
 from services.supervisor.processes import Command
@@ -9,6 +12,9 @@ from services.supervisor.settings import StackSettings
 from shared.messages.membership import ServiceName
 
 CONTROL: tuple[ServiceName, ...] = ("registry", "router", "planner", "monitor")
+
+# Ctrl-C should not wait longer for streams; below the supervisor's own grace.
+GATEWAY_GRACE_SECONDS = 5
 
 # Engines must not keep the control plane waiting.
 WORKER_NICE = 10
@@ -22,7 +28,10 @@ WORKER_ENV = {
 }
 
 
-def service_argv(service: ServiceName, **settings: str | float) -> tuple[str, ...]:
+Flags = Mapping[str, str | float]
+
+
+def service_argv(service: ServiceName, settings: Flags) -> tuple[str, ...]:
     """The command line of one service; settings are given by field name."""
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
     return (sys.executable, "-m", "services.cli.main", "run", service, *flags)
@@ -30,31 +39,29 @@ def service_argv(service: ServiceName, **settings: str | float) -> tuple[str, ..
 
 def stack_commands(settings: StackSettings, nats_url: str, ready_file: Path) -> list[Command]:
     """Every process of a system on this machine, in the order to start them."""
+    bus: Flags = {"nats_url": nats_url, "namespace": settings.namespace, "log_level": settings.log_level}
+    link: Flags = {"transport": settings.transport, "link_rate": settings.link_rate}
+    memory: Flags = {"arena_bytes": settings.arena_bytes, "kv_bytes": settings.kv_bytes}
+    door: Flags = {
+        "host": settings.host,
+        "port": settings.port,
+        "ready_file": str(ready_file),
+        "shutdown_grace_s": GATEWAY_GRACE_SECONDS,
+    }
+    # The key travels by the environment: everybody can read command lines.
+    secrets = {"LIVESCALE_API_KEY": settings.api_key}
 
-    def command(service: ServiceName, index: int = 0, **more: str | float) -> Command:
+    def command(service: ServiceName, flags: Flags = MappingProxyType({}), index: int = 0) -> Command:
         name = f"{service}-{index}"
-        argv = service_argv(
-            service,
-            id=name,
-            nats_url=nats_url,
-            namespace=settings.namespace,
-            log_level=settings.log_level,
-            **more,
-        )
-        worker = service == "worker"
-        return Command(
-            name,
-            argv,
-            env=WORKER_ENV if worker else {"LIVESCALE_API_KEY": settings.api_key},
-            nice=WORKER_NICE if worker else 0,
-            essential=not worker,
-        )
+        return Command(name, service_argv(service, {"id": name, **bus, **flags}), env=secrets)
 
-    link: dict[str, str | float] = {"transport": settings.transport, "link_rate": settings.link_rate}
-    memory: dict[str, str | float] = {"arena_bytes": settings.arena_bytes, "kv_bytes": settings.kv_bytes}
+    def worker(index: int) -> Command:
+        plain = command("worker", {**memory, **link}, index)
+        return replace(plain, env=WORKER_ENV, nice=WORKER_NICE, essential=False)
+
     return [
         *(command(service) for service in CONTROL),
-        *(command("worker", index, **memory, **link) for index in range(count_workers(settings))),
-        command("host", **link),
-        command("gateway", host=settings.host, port=settings.port, ready_file=str(ready_file)),
+        *(worker(index) for index in range(count_workers(settings))),
+        command("host", link),
+        command("gateway", door),
     ]

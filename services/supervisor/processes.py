@@ -78,6 +78,7 @@ class Child:
             # A descendant that left the group could hold the pipe open.
             await asyncio.wait([reader], timeout=1.0)
             reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
             self.pid = None
 
     async def _read_lines(self, process: Process) -> None:
@@ -141,7 +142,7 @@ class Supervisor:
         echo: Echo,
         *,
         make_policy: Callable[[], RestartPolicy] = RestartPolicy,
-        grace_seconds: float = 5.0,
+        grace_seconds: float = 12.0,
     ) -> None:
         self.children: dict[str, Child] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}

@@ -65,9 +65,6 @@ class StackSettings(Settings, frozen=True, kw_only=True):
     namespace: Annotated[str, Meta(description="Keeps systems on one NATS server apart", pattern="^[a-z0-9-]+$")] = (
         "default"
     )
-    data_dir: Annotated[str, Meta(description="Where the NATS server keeps its files and models are packed")] = (
-        ".livescale"
-    )
     start_timeout_s: Annotated[
         float, Meta(description="How long processes and models may take until all is ready", gt=0)
     ] = 300.0

@@ -9,16 +9,17 @@ from types import TracebackType
 from typing import Self
 
 import msgspec
+from shared.bus.nats import NatsBus
 
 from services.supervisor.checks import check_models, check_port, choose_dtype, make_spec
 from services.supervisor.commands import stack_commands
 from services.supervisor.processes import Child, Echo, Supervisor
+from services.supervisor.readiness import failed_models, missing_instances, missing_members
 from services.supervisor.settings import StackSettings
 from shared.bus.contract import Bus, BusError, Refusal
-from shared.bus.nats import NatsBus
-from shared.bus.server import nats_server
+from shared.bus.server import NatsServer
 from shared.messages.membership import AskSnapshot, Register, Snapshot
-from shared.messages.parameters import ModelSpec
+from shared.messages.parameters import DType, ModelSpec
 from shared.subjects import REGISTER, SNAPSHOT
 
 POLL_SECONDS = 0.1
@@ -53,7 +54,7 @@ class Stack:
         check_port(self._settings.host, self._settings.port)
         async with AsyncExitStack() as cleanup:
             run_dir = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="livescale-")))
-            await self._start(cleanup, run_dir / "gateway.json")
+            await self._start(cleanup, run_dir)
             self._cleanup = cleanup.pop_all()
         return self
 
@@ -64,3 +65,80 @@ class Stack:
         if "gateway-0" in self.supervisor.children:
             await self.supervisor.stop("gateway-0")
         await self._cleanup.aclose()
+
+    async def _start(self, cleanup: AsyncExitStack, run_dir: Path) -> None:
+        settings, ready_file = self._settings, run_dir / "gateway.json"
+        self.nats_url = settings.nats_url
+        if not self.nats_url:
+            # Its files are of this run alone: models that an earlier run had registered do not come back.
+            server = await cleanup.enter_async_context(NatsServer.start(run_dir / "nats"))
+            self.nats_url = server.url
+        self.supervisor = await cleanup.enter_async_context(Supervisor(self._echo))
+        self.bus = await NatsBus.connect(self.nats_url, settings.namespace, "supervisor", timeout=CALL_SECONDS)
+        cleanup.push_async_callback(self.bus.close)
+        deadline = asyncio.get_running_loop().time() + settings.start_timeout_s
+        for command in stack_commands(settings, self.nats_url, ready_file):
+            self.supervisor.start(command)
+        names = list(self.supervisor.children)
+        await self._wait(lambda snapshot: missing_members(snapshot, names), deadline)
+        auto_dtype = read_dtype()
+        specs = [make_spec(model, settings, auto_dtype) for model in settings.models]
+        for spec in specs:
+            await self._register(spec, deadline)
+        await self._wait(lambda snapshot: missing_instances(snapshot, specs), deadline)
+        await self._wait(lambda _: [] if read_url(ready_file) else ["gateway-0"], deadline)
+        self.url = read_url(ready_file)
+
+    async def _wait(self, missing: Callable[[Snapshot], list[str]], deadline: float) -> None:
+        """Until nothing is missing. Raises StackFailed at the deadline or for a model that cannot be read."""
+        waiting_for = ["the registry"]
+        while asyncio.get_running_loop().time() < deadline:
+            self.supervisor.check()
+            snapshot = await self._ask_snapshot()
+            if snapshot is not None:
+                if failed := failed_models(snapshot):
+                    raise StackFailed("; ".join(failed))
+                now_missing = missing(snapshot)
+                if not now_missing:
+                    return
+                if now_missing != waiting_for:
+                    self._progress(f"waiting for {', '.join(now_missing)}")
+                waiting_for = now_missing
+            await asyncio.sleep(POLL_SECONDS)
+        raise StackFailed(
+            f"not ready within {self._settings.start_timeout_s:g} s, still waiting for {', '.join(waiting_for)}"
+            + "".join(last_words(child) for name, child in self.supervisor.children.items() if name in waiting_for)
+        )
+
+    async def _ask_snapshot(self) -> Snapshot | None:
+        try:
+            return await self.bus.call(SNAPSHOT, AskSnapshot(), timeout=CALL_SECONDS)
+        except BusError:
+            return None  # the registry is starting; the deadline is the caller's
+
+    async def _register(self, spec: ModelSpec, deadline: float) -> None:
+        """A hub id is fetched before this is answered, so it may take all the time there is."""
+        self._progress(f"registering {spec.name} ({spec.dtype}) from {spec.path}")
+        remaining = deadline - asyncio.get_running_loop().time()
+        try:
+            await self.bus.call(REGISTER, Register(spec=spec), timeout=remaining)
+        except Refusal as refusal:
+            raise StackFailed(f"model {spec.name}: {refusal.message}") from None
+        except BusError as error:
+            raise StackFailed(f"model {spec.name} could not be registered: {error}") from None
+
+
+def read_dtype() -> DType:
+    return choose_dtype(Path("/proc/cpuinfo").read_text())
+
+
+def read_url(ready_file: Path) -> str:
+    """Where the gateway listens; empty until it has said so."""
+    try:
+        return msgspec.json.decode(ready_file.read_bytes(), type=dict[str, str])["url"]
+    except (FileNotFoundError, msgspec.DecodeError):
+        return ""
+
+
+def last_words(child: Child) -> str:
+    return f"\n{child.command.name} last said:" + "".join(f"\n  {line}" for line in list(child.last_lines)[-12:])

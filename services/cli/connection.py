@@ -1,0 +1,79 @@
+"""How a command finds the bus and asks a question on it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, TypeVar
+
+import click
+
+from services.supervisor.running import find_running, pointer_path
+from shared.bus.contract import Bus, BusError, CallTimeout, Refusal, ServiceAbsent
+from shared.settings import ProcessSettings
+
+T = TypeVar("T")
+
+CALL_SECONDS = 5.0
+
+
+class BusAddress(NamedTuple):
+    url: str
+    namespace: str
+
+
+def bus_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command --nats-url and --namespace."""
+    url = click.option(
+        "--nats-url",
+        envvar=["LIVESCALE_NATS_URL", "NATS_URL"],
+        show_envvar=True,
+        help="The bus; by default that of the `livescale up` that runs on this machine.",
+    )
+    namespace = click.option(
+        "--namespace", envvar="LIVESCALE_NAMESPACE", show_envvar=True, help="The system on it, where it has several."
+    )
+    return url(namespace(command))
+
+
+def find_bus(nats_url: str | None, namespace: str | None) -> BusAddress:
+    """Flag or environment first, then the system that runs on this machine, then the default."""
+    running = find_running(pointer_path()) if nats_url is None else None
+    default = ProcessSettings()
+    return BusAddress(
+        url=nats_url or (running.nats_url if running else default.nats_url),
+        namespace=namespace or (running.namespace if running else default.namespace),
+    )
+
+
+def ask(address: BusAddress, question: Callable[[Bus], Awaitable[T]]) -> T:
+    """The answer of `question`, asked over a connection of its own. Raises ClickException with what to do."""
+    return asyncio.run(_ask(address, question))
+
+
+async def _ask(address: BusAddress, question: Callable[[Bus], Awaitable[T]]) -> T:
+    from shared.bus.nats import NatsBus
+
+    try:
+        bus = await NatsBus.connect(address.url, address.namespace, "cli", timeout=CALL_SECONDS)
+    except BusError as error:
+        raise click.ClickException(
+            f"no NATS server answers at {address.url} ({error}): start `livescale up`, or name one with --nats-url"
+        ) from None
+    try:
+        return await question(bus)
+    except Refusal as refusal:
+        raise click.ClickException(refusal.message) from None
+    except ServiceAbsent as error:
+        raise click.ClickException(
+            f"{error}: on {address.url}, namespace {address.namespace!r}, that service does not run"
+        ) from None
+    except CallTimeout as error:
+        raise click.ClickException(f"{error}; `livescale status` shows which processes live") from None
+    except BusError as error:
+        raise click.ClickException(str(error)) from None
+    finally:
+        await bus.close()
+
+
+def nats_req(address: BusAddress, subject: str, body: str = "") -> str:
+    """The same question for the nats CLI."""
+    return f"nats --server {address.url} req livescale.{address.namespace}.{subject} '{body}'"

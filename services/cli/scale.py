@@ -1,0 +1,76 @@
+"""`livescale scale`: have this many instances, by hand."""
+
+import asyncio
+import json
+
+import click
+
+from services.cli.connection import CALL_SECONDS, ask, bus_options, find_bus, nats_req
+from shared.bus.contract import Bus
+from shared.messages.scaling import AskScales, Scale, ScaleAccepted, ScaleRecord
+from shared.subjects import SCALE, SCALES
+
+POLL_SECONDS = 0.2
+RECORDS = 1_000
+
+EPILOG = """
+\b
+Examples:
+  livescale scale tiny --instances 2 --wait
+  livescale scale tiny --instances 0
+The same with the nats CLI:
+  nats req livescale.default.svc.planner.scale '{"model": "tiny", "instances": 2}'
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("name")
+@click.option("--instances", required=True, type=click.IntRange(min=0), help="How many to have.")
+@click.option("--wait", is_flag=True, help="Return when the new instances serve, or the old ones are spare.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=300.0,
+    show_default=True,
+    help="Most seconds to --wait.",
+)
+@bus_options
+def scale(name: str, instances: int, wait: bool, timeout: float, nats_url: str | None, namespace: str | None) -> None:
+    """Have this many instances of the model NAME.
+
+    New instances get their parameters from the least busy source; instances given back finish what they have. The
+    monitor goes on deciding from the load: to keep a number for good, set min-instances and max-instances.
+    """
+    address = find_bus(nats_url, namespace)
+    accepted, record = ask(address, lambda bus: ask_scale(bus, name, instances, timeout if wait else None))
+    click.echo(f"{name}: {accepted.actual} -> {accepted.target} instances: {accepted.reason}")
+    click.echo(nats_req(address, "svc.planner.scale", json.dumps({"model": name, "instances": instances})), err=True)
+    if record is not None:
+        click.echo(f"{record.id} {record.state}: {record.outcome}")
+        if record.state == "failed":
+            raise click.ClickException(f"the scale failed; `livescale why {name}` shows its phases")
+
+
+async def ask_scale(
+    bus: Bus, model: str, instances: int, wait_seconds: float | None
+) -> tuple[ScaleAccepted, ScaleRecord | None]:
+    """The planner's answer, and with `wait_seconds` the record of the scale once it has ended."""
+    accepted = await bus.call(SCALE, Scale(model=model, instances=instances), timeout=CALL_SECONDS)
+    if wait_seconds is None or accepted.scale_id is None:
+        return accepted, None
+    try:
+        async with asyncio.timeout(wait_seconds):
+            return accepted, await wait_for_end(bus, model, accepted.scale_id)
+    except TimeoutError:
+        raise click.ClickException(
+            f"{accepted.scale_id} goes on after {wait_seconds:g} s; `livescale why {model}` shows how far it is"
+        ) from None
+
+
+async def wait_for_end(bus: Bus, model: str, scale_id: str) -> ScaleRecord:
+    while True:
+        answer = await bus.call(SCALES, AskScales(model=model, limit=RECORDS), timeout=CALL_SECONDS)
+        for record in answer.records:
+            if record.id == scale_id and record.state in ("done", "failed"):
+                return record
+        await asyncio.sleep(POLL_SECONDS)

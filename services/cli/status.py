@@ -1,0 +1,94 @@
+"""`livescale status`: who runs, who serves what, what waits."""
+
+import asyncio
+from contextlib import suppress
+
+import click
+import msgspec
+
+from services.cli.connection import CALL_SECONDS, ask, bus_options, find_bus
+from services.cli.status_view import Status, make_status
+from shared.bus.contract import Bus
+from shared.messages.membership import AskSnapshot, QueueLoad, RouterReport
+from shared.subjects import HEARTBEAT, SNAPSHOT
+
+# Routers report twice a second.
+REPORT_SECONDS = 1.5
+
+EPILOG = """
+\b
+The same with the nats CLI (the queues are in the router's heartbeat):
+  nats req livescale.default.svc.registry.snapshot ''
+  nats sub 'livescale.default.hb.router.*'
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of tables.")
+@bus_options
+def status(as_json: bool, nats_url: str | None, namespace: str | None) -> None:
+    """Processes, workers, instances and queues.
+
+    Ready and total count blocks of parameters; a queue of which no router has reported is unknown, null in JSON.
+    """
+    found = ask(find_bus(nats_url, namespace), ask_status)
+    if as_json:
+        click.echo(msgspec.json.encode(found))
+    else:
+        print_status(found)
+
+
+async def ask_status(bus: Bus) -> Status:
+    reports = await bus.subscribe(HEARTBEAT, service="router")
+    snapshot = await bus.call(SNAPSHOT, AskSnapshot(), timeout=CALL_SECONDS)
+    queues: list[QueueLoad] | None = None
+    with suppress(TimeoutError):
+        async with asyncio.timeout(REPORT_SECONDS):
+            async for received in reports:
+                if isinstance(received.message, RouterReport):
+                    queues = received.message.queues
+                    break
+    await reports.close()
+    return make_status(snapshot, queues)
+
+
+def print_status(found: Status) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+
+    def show(title: str, rows: list[msgspec.Struct]) -> None:
+        table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+        for name in rows[0].__struct_fields__:
+            table.add_column(name)
+        for row in rows:
+            table.add_row(*(cell(value) for value in msgspec.structs.astuple(row)))
+        console.print(table)
+        console.print()
+
+    for title, rows in (
+        ("Processes", found.processes),
+        ("Workers", found.workers),
+        ("Models", found.models),
+        ("Instances", found.instances),
+        ("Queues", found.queues),
+    ):
+        if rows is None:
+            console.print(f"{title}: unknown, no router reported")
+        elif not rows:
+            console.print(f"{title}: none\n")
+        else:
+            show(title, list(rows))
+
+
+def cell(value: object) -> str:
+    match value:
+        case None:
+            return "-"
+        case list():
+            return " ".join(map(str, value))
+        case float():
+            return f"{value:.2f}"
+        case _:
+            return str(value)

@@ -1,0 +1,132 @@
+"""The registry's picture as operators want it: flat rows, for people and for `--json`."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from shared.messages.membership import Member, QueueLoad, Snapshot, WorkerReport
+
+# An instance of several workers is as far as its slowest rank.
+PROGRESS = ("spare", "loading", "live", "draining", "serving")
+
+
+class ProcessRow(msgspec.Struct, frozen=True, kw_only=True):
+    service: str
+    id: str
+    pid: int
+    host: str
+    lease: str
+
+
+class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
+    """`ready` of `total` blocks of `model` are whole and verified."""
+
+    id: str
+    pid: int | None
+    host: str | None
+    model: str | None
+    instance: str | None
+    role: str | None
+    state: str
+    ready: int
+    total: int
+
+
+class InstanceRow(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    model: str
+    role: str | None
+    state: str
+    workers: list[str]
+
+
+class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    state: str
+    dtype: str
+    size_bytes: int
+    min_instances: int
+    max_instances: int
+    error: str | None
+
+
+class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
+    model: str
+    waiting_requests: int
+    waiting_tokens: int
+    oldest_seconds: float
+    running: int
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """`queues` is None when no router reported in time: unknown, not empty."""
+
+    processes: list[ProcessRow]
+    workers: list[WorkerRow]
+    instances: list[InstanceRow]
+    models: list[ModelRow]
+    queues: list[QueueRow] | None
+
+
+def make_status(snapshot: Snapshot, queues: Sequence[QueueLoad] | None) -> Status:
+    members = {member.id: member for member in snapshot.members}
+    return Status(
+        processes=[
+            msgspec.convert(each, ProcessRow, from_attributes=True)
+            for each in sorted(snapshot.members, key=lambda each: (each.service, each.id))
+        ],
+        workers=[worker_row(each, members.get(each.id)) for each in sorted(snapshot.workers, key=lambda w: w.id)],
+        instances=instance_rows(snapshot.workers),
+        models=[
+            ModelRow(
+                name=each.spec.name,
+                state=each.state,
+                dtype=each.spec.dtype,
+                size_bytes=each.size_bytes,
+                min_instances=each.spec.min_instances,
+                max_instances=each.spec.max_instances,
+                error=each.error,
+            )
+            for each in sorted(snapshot.models, key=lambda each: each.spec.name)
+        ],
+        queues=queue_rows(queues),
+    )
+
+
+def worker_row(report: WorkerReport, member: Member | None) -> WorkerRow:
+    return WorkerRow(
+        id=report.id,
+        pid=member.pid if member else None,
+        host=member.host if member else None,
+        model=report.model,
+        instance=report.instance,
+        role=report.role,
+        state=report.state,
+        ready=len(report.holding.ready) if report.holding else 0,
+        total=report.holding.total if report.holding else 0,
+    )
+
+
+def instance_rows(workers: Sequence[WorkerReport]) -> list[InstanceRow]:
+    """One row an instance, its workers in the order of their ranks."""
+    ranks: dict[str, list[WorkerReport]] = {}
+    for worker in sorted(workers, key=lambda each: (each.rank, each.id)):
+        if worker.instance is not None:
+            ranks.setdefault(worker.instance, []).append(worker)
+    return [
+        InstanceRow(
+            id=instance,
+            model=reports[0].model or "",
+            role=reports[0].role,
+            state=min((each.state for each in reports), key=PROGRESS.index),
+            workers=[each.id for each in reports],
+        )
+        for instance, reports in sorted(ranks.items())
+    ]
+
+
+def queue_rows(queues: Sequence[QueueLoad] | None) -> list[QueueRow] | None:
+    if queues is None:
+        return None
+    ordered = sorted(queues, key=lambda each: each.model)
+    return [msgspec.convert(each, QueueRow, from_attributes=True) for each in ordered]

@@ -1,0 +1,89 @@
+"""`livescale up`: a whole system on this machine."""
+
+import asyncio
+import json
+import signal
+
+import click
+
+from services.cli.options import settings_options
+from services.supervisor.checks import BadSettings
+from services.supervisor.processes import ChildFailed
+from services.supervisor.running import announce, pointer_path
+from services.supervisor.settings import ModelSettings, StackSettings
+from services.supervisor.stack import Stack, StackFailed
+
+EPILOG = """
+\b
+Examples:
+  livescale up --model tiny=/tmp/tiny --workers 2
+  livescale up --model a=/models/a --model b=/models/b --min-instances 0 --port 0
+  livescale up --config up.yaml
+
+\b
+In the file each model may have bounds of its own:
+  workers: 4
+  models:
+    - name: a
+      path: /models/a
+      min-instances: 1
+      max-instances: 3
+      downscale-delay-s: 10
+      bounds: {prefill-lo: 0.3, prefill-hi: 0.6}
+
+What the services themselves can be told (`livescale run worker --help`) is passed on by the environment, for example
+LIVESCALE_MAX_NUM_SEQS=32.
+"""
+
+
+class NamedDirectory(click.ParamType[ModelSettings]):
+    """NAME=DIR."""
+
+    name = "NAME=DIR"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> ModelSettings:
+        if isinstance(value, ModelSettings):
+            return value  # from the configuration file
+        name, equals, path = str(value).partition("=")
+        if not (name and equals and path):
+            self.fail(f"{value!r} is not NAME=DIR, for example tiny=/tmp/tiny", param, ctx)
+        return ModelSettings(name=name, path=path)
+
+
+@click.command(epilog=EPILOG)
+@settings_options(StackSettings, models=NamedDirectory())
+def up(settings: StackSettings) -> None:
+    """Serve models on this machine until Ctrl-C.
+
+    Starts a NATS server, every service and the workers; each model starts with its minimum of instances, the other
+    workers are spare. When all is ready one line of JSON is printed on stdout; logs go to stderr.
+    """
+    if not settings.models:
+        raise click.UsageError("no model to serve: give --model NAME=DIR, or models in a --config file")
+    try:
+        asyncio.run(serve(settings))
+    except BadSettings as error:
+        raise click.UsageError(str(error)) from None
+    except (ChildFailed, StackFailed) as error:
+        raise click.ClickException(str(error)) from None
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        click.echo("stopped", err=True)
+
+
+async def serve(settings: StackSettings) -> None:
+    """Until Ctrl-C or SIGTERM, which cancel this task. Raises ChildFailed when an essential process is given up."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    async with Stack(settings, progress=print_progress, echo=print_line) as stack:
+        with announce(pointer_path(), url=stack.url, nats_url=stack.nats_url, namespace=settings.namespace):
+            click.echo(json.dumps({"ready": True, "url": stack.url, "nats_url": stack.nats_url}))
+            raise await stack.supervisor.failed()
+
+
+def print_line(name: str, line: str) -> None:
+    click.echo(f"{name:<10} | {line}", err=True)
+
+
+def print_progress(text: str) -> None:
+    click.echo(f"{'up':<10} | {text}", err=True)

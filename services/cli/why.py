@@ -1,0 +1,51 @@
+"""`livescale why`: every decision of a model, what it was made from, and what came of it."""
+
+import click
+import msgspec
+
+from services.cli.connection import CALL_SECONDS, ask, bus_options, find_bus
+from services.cli.why_view import explain
+from shared.bus.contract import Bus
+from shared.messages.scaling import AskDecisions, AskScales, Decision, ScaleRecord
+from shared.subjects import DECISIONS, SCALES
+
+EPILOG = """
+\b
+The same with the nats CLI:
+  nats req livescale.default.svc.planner.scales '{"model": "tiny"}'
+  nats req livescale.default.svc.monitor.decisions '{"model": "tiny"}'
+"""
+
+
+class Why(msgspec.Struct, frozen=True):
+    """What `--json` prints; both newest last."""
+
+    decisions: list[Decision]
+    scales: list[ScaleRecord]
+
+
+@click.command(epilog=EPILOG)
+@click.argument("name")
+@click.option("--limit", type=click.IntRange(min=1, max=1000), default=10, show_default=True, help="How many of each.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
+@bus_options
+def why(name: str, limit: int, as_json: bool, nats_url: str | None, namespace: str | None) -> None:
+    """Why the model NAME was scaled, or was not.
+
+    Each decision with its inputs, rule and reason; of a scale the plan, the moments of its phases and the outcome.
+    """
+    found = ask(find_bus(nats_url, namespace), lambda bus: ask_why(bus, name, limit))
+    if as_json:
+        click.echo(msgspec.json.encode(found))
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    for line in explain(name, found.decisions, found.scales):
+        console.print(line, markup=False, soft_wrap=True)
+
+
+async def ask_why(bus: Bus, model: str, limit: int) -> Why:
+    scales = await bus.call(SCALES, AskScales(model=model, limit=limit), timeout=CALL_SECONDS)
+    decisions = await bus.call(DECISIONS, AskDecisions(model=model, limit=limit), timeout=CALL_SECONDS)
+    return Why(decisions.decisions, scales.records)
