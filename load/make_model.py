@@ -9,6 +9,7 @@ import os
 import shutil
 import tempfile
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -163,13 +164,19 @@ def _parameter(name: str, shape: torch.Size, embedding_std: float, seed: int) ->
     return (std * noise).bfloat16()
 
 
+option = partial(click.option, show_default=True, show_envvar=True)
+
+
 @click.command("make-model")
 @click.argument("directory", type=click.Path(path_type=Path))
-@click.option("--family", type=click.Choice(get_args(Family)), default="llama", show_default=True, help="Architecture.")
-@click.option("--size", type=click.Choice(get_args(Size)), default="small", show_default=True, help="1M, 30M or 120M.")
-@click.option("--seed", type=int, default=0, show_default=True, help="The same seed makes the same bytes.")
+@option("--family", type=click.Choice(get_args(Family)), default="llama", envvar="LIVESCALE_FAMILY")
+@option("--size", type=click.Choice(get_args(Size)), default="small", envvar="LIVESCALE_SIZE")
+@option("--seed", type=int, default=0, envvar="LIVESCALE_SEED")
 def make_model_command(directory: Path, family: Family, size: Size, seed: int) -> None:
-    """Make a checkpoint with random parameters, a tokenizer and a chat template in DIRECTORY."""
+    """Make a checkpoint with random parameters, a tokenizer and a chat template in DIRECTORY.
+
+    Sizes: tiny has about 1M parameters, small 30M, medium 120M. The same seed makes the same bytes.
+    """
     try:
         made = make_model(directory, family, size, seed)
     except OSError as error:

@@ -20,7 +20,7 @@ def resolve_model_path(name_or_dir: str) -> Path:
     Obeys HF_HUB_OFFLINE, HF_ENDPOINT and HF_HOME as huggingface_hub does. Raises CheckpointError.
     """
     path = Path(name_or_dir)
-    if path.is_dir():
+    if name_or_dir and path.is_dir():
         return path.resolve()
     if path.exists() or not HUB_ID.fullmatch(name_or_dir):
         raise CheckpointError(

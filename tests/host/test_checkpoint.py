@@ -1,0 +1,147 @@
+"""Reading: the bytes of a block are those that transformers would compute with."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import xxhash
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from services.host import checkpoint as module
+from services.host.checkpoint import Checkpoint, open_checkpoint
+from shared.messages.parameters import DType, Family, Manifest, Tensor
+from shared.model_config import CheckpointError
+from tests.host.spoil import rewrite_json
+from tests.made import FAMILIES, copy, tiny
+
+TORCH: dict[DType, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def read(checkpoint: Checkpoint) -> tuple[Manifest, list[bytearray]]:
+    # Filled with other bytes first, so that a gap that is not written shows.
+    blocks = [bytearray(b"\xa5" * layout.size_bytes) for layout in checkpoint.layouts]
+    checksums = [checkpoint.read_block(index, memoryview(block)) for index, block in enumerate(blocks)]
+    return checkpoint.manifest(checksums), blocks
+
+
+def tensor_of(block: bytearray, tensor: Tensor, dtype: DType) -> torch.Tensor:
+    count = torch.Size(tensor.shape).numel()
+    return torch.frombuffer(block, dtype=TORCH[dtype], count=count, offset=tensor.offset).view(tensor.shape)
+
+
+def assert_as_transformers(directory: Path, dtype: DType) -> None:
+    model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=TORCH[dtype])
+    expected = dict(model.named_parameters())
+    manifest, blocks = read(open_checkpoint(directory, dtype))
+    for block in manifest.blocks:
+        for tensor in block.tensors:
+            packed = tensor_of(blocks[block.index], tensor, dtype)
+            assert torch.equal(packed, expected.pop(tensor.name)), tensor.name
+    assert not expected
+
+
+def store_as(directory: Path, dtype: torch.dtype) -> None:
+    for file in directory.glob("*.safetensors"):
+        save_file({name: tensor.to(dtype) for name, tensor in load_file(file).items()}, file, {"format": "pt"})
+
+
+@pytest.mark.parametrize("dtype", TORCH)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_packed_tensors_are_those_of_transformers_bit_for_bit(family: Family, dtype: DType) -> None:
+    assert_as_transformers(tiny(family), dtype)
+
+
+@pytest.mark.parametrize("dtype", TORCH)
+@pytest.mark.parametrize("stored", [torch.float32, torch.float16])
+def test_other_stored_dtypes_are_converted_as_transformers_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: torch.dtype, dtype: DType
+) -> None:
+    monkeypatch.setattr(module, "SCRATCH_BYTES", 10_000)  # several pieces a tensor, the last one shorter
+    directory = copy("llama", tmp_path)
+    store_as(directory, stored)
+    assert_as_transformers(directory, dtype)
+
+
+@pytest.mark.parametrize("dtype", TORCH)
+def test_checksums_cover_every_byte_gaps_included(dtype: DType) -> None:
+    manifest, blocks = read(open_checkpoint(tiny("qwen2"), dtype))
+    for block in manifest.blocks:
+        data = blocks[block.index]
+        assert block.size_bytes == len(data)
+        assert block.checksum == xxhash.xxh3_64_intdigest(data)
+        ends = [tensor.offset + torch.Size(tensor.shape).numel() * TORCH[dtype].itemsize for tensor in block.tensors]
+        starts = [tensor.offset for tensor in block.tensors[1:]] + [block.size_bytes]
+        assert not any(any(data[end:start]) for end, start in zip(ends, starts, strict=True))
+
+
+def test_sizes_are_known_before_anything_is_read() -> None:
+    checkpoint = open_checkpoint(tiny("llama"), "bfloat16")
+    manifest, _ = read(checkpoint)
+    assert checkpoint.size_bytes == manifest.size_bytes
+    assert len(checkpoint.layouts) == checkpoint.config.num_hidden_layers + 2
+
+
+def test_a_version_names_the_content_not_the_place(tmp_path: Path) -> None:
+    original, _ = read(open_checkpoint(tiny("llama"), "bfloat16"))
+    copied, _ = read(open_checkpoint(copy("llama", tmp_path), "bfloat16"))
+    assert copied == original
+    assert len(original.version) == 32
+
+
+def test_another_dtype_configuration_or_parameter_is_another_version(tmp_path: Path) -> None:
+    directory = copy("qwen2", tmp_path)
+    versions = {read(open_checkpoint(directory, dtype))[0].version for dtype in TORCH}
+    rewrite_json(directory / "config.json", rms_norm_eps=1e-4)
+    versions.add(read(open_checkpoint(directory, "bfloat16"))[0].version)
+    file = directory / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-2] + b"\0\0")
+    versions.add(read(open_checkpoint(directory, "bfloat16"))[0].version)
+    assert len(versions) == 4
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_a_tensor_that_is_not_finite_is_named(tmp_path: Path, value: float) -> None:
+    directory = copy("qwen2", tmp_path)
+    tensors = load_file(directory / "model.safetensors")
+    tensors["model.layers.1.mlp.up_proj.weight"][3, 5] = value
+    save_file(tensors, directory / "model.safetensors", {"format": "pt"})
+    checkpoint = open_checkpoint(directory, "bfloat16")
+    with pytest.raises(CheckpointError, match=r"model\.layers\.1\.mlp\.up_proj\.weight holds NaN or infinity"):
+        read(checkpoint)
+
+
+def test_a_file_cut_after_it_was_checked_is_refused(tmp_path: Path) -> None:
+    directory = copy("qwen2", tmp_path)
+    checkpoint = open_checkpoint(directory, "bfloat16")
+    file = directory / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1_000])
+    with pytest.raises(CheckpointError, match="changed while it was read"):
+        read(checkpoint)
+
+
+def test_a_file_removed_after_it_was_checked_is_refused(tmp_path: Path) -> None:
+    directory = copy("qwen2", tmp_path)
+    checkpoint = open_checkpoint(directory, "bfloat16")
+    (directory / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        read(checkpoint)
+
+
+def test_a_buffer_of_another_size_is_a_mistake_of_the_caller() -> None:
+    checkpoint = open_checkpoint(tiny("qwen2"), "bfloat16")
+    with pytest.raises(ValueError, match="block 0 has"):
+        checkpoint.read_block(0, memoryview(bytearray(10)))
+
+
+def test_a_tied_head_that_is_repeated_must_be_the_embedding(tmp_path: Path) -> None:
+    directory = copy("qwen2", tmp_path)
+    file = directory / "model.safetensors"
+    tensors = load_file(file)
+    original = read(open_checkpoint(directory, "bfloat16"))[0]
+    save_file(tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}, file)
+    assert read(open_checkpoint(directory, "bfloat16"))[0] == original
+    save_file(tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"] * 2}, file)
+    with pytest.raises(CheckpointError, match=r"differs from .* tie_word_embeddings"):
+        read(open_checkpoint(directory, "bfloat16"))

@@ -1,0 +1,156 @@
+"""A checkpoint that is not whole is refused before anything is read, with its file and a remedy."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.host.checkpoint import open_checkpoint
+from shared.model_config import CheckpointError
+from tests.host.spoil import Header, rewrite_header, rewrite_json, weight_map
+from tests.made import copy
+
+UP = "model.layers.0.mlp.up_proj.weight"
+
+
+def refused(directory: Path) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        open_checkpoint(directory, "bfloat16")
+    message = str(caught.value)
+    assert str(directory) in message
+    assert "; " in message, "no remedy"
+    return message
+
+
+@pytest.fixture
+def single(tmp_path: Path) -> Path:
+    return copy("qwen2", tmp_path)
+
+
+@pytest.fixture
+def sharded(tmp_path: Path) -> Path:
+    return copy("llama", tmp_path)
+
+
+def test_a_directory_without_parameters_is_refused(single: Path) -> None:
+    (single / "model.safetensors").unlink()
+    assert "neither model.safetensors nor model.safetensors.index.json" in refused(single)
+
+
+def test_pickled_parameters_are_refused_with_the_way_to_convert(single: Path) -> None:
+    (single / "model.safetensors").rename(single / "pytorch_model.bin")
+    assert "convert its *.bin files" in refused(single)
+
+
+def test_a_missing_shard_is_named(sharded: Path) -> None:
+    (sharded / "model-00002-of-00003.safetensors").unlink()
+    assert "model-00002-of-00003.safetensors: cannot be read" in refused(sharded)
+
+
+@pytest.mark.parametrize("kept", [0, 5, 8, 300])
+def test_a_file_cut_in_its_header_is_refused(single: Path, kept: int) -> None:
+    file = single / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:kept])
+    assert "model.safetensors: truncated" in refused(single)
+
+
+@pytest.mark.parametrize("cut", [1, 100_000])
+def test_a_file_cut_in_its_tensors_is_refused(single: Path, cut: int) -> None:
+    file = single / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-cut])
+    assert "truncated or damaged" in refused(single)
+
+
+def test_a_file_of_another_kind_is_refused(single: Path) -> None:
+    (single / "model.safetensors").write_bytes(b"\x80\x02}q\x00." * 1_000)
+    assert "not a safetensors file" in refused(single)
+
+
+def test_a_header_that_is_not_json_is_refused(single: Path) -> None:
+    file = single / "model.safetensors"
+    data = bytearray(file.read_bytes())
+    data[8:20] = b"x" * 12
+    file.write_bytes(data)
+    assert "malformed safetensors header" in refused(single)
+
+
+def _set(field: str, value: Any) -> Callable[[Header], None]:
+    return lambda header: header[UP].update({field: value})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (_set("dtype", "I64"), f"{UP} is I64; supported are F32, BF16, F16"),
+        (_set("dtype", "F8_E4M3"), "is F8_E4M3"),
+        (_set("dtype", "F32"), "but its offsets are"),
+        (_set("shape", [168, 463]), "but its offsets are"),
+        (_set("shape", [-464, -168]), "but its offsets are"),
+        (_set("shape", "all"), "malformed safetensors header"),
+        (_set("data_offsets", [0]), "malformed safetensors header"),
+        (_set("shape", [168, 464]), f"{UP} has shape [168, 464], config.json makes it [464, 168]"),
+        (
+            lambda header: {k: v for k, v in header.items() if k != UP},
+            f"tensors missing from the safetensors files: {UP}",
+        ),
+        (
+            lambda header: header | {"model.layers.0.self_attn.q_norm.weight": header["model.norm.weight"]},
+            "does not use: model.layers.0.self_attn.q_norm.weight",
+        ),
+    ],
+)
+def test_a_header_that_does_not_fit_the_model_is_refused(
+    single: Path, change: Callable[[Header], Header | None], said: str
+) -> None:
+    rewrite_header(single / "model.safetensors", change)
+    assert said in refused(single)
+
+
+def test_many_missing_tensors_are_counted(single: Path) -> None:
+    rewrite_json(single / "config.json", num_hidden_layers=4)
+    assert "and 7 more" in refused(single)
+
+
+def test_frequencies_that_old_checkpoints_carry_are_ignored(single: Path) -> None:
+    name = "model.layers.0.self_attn.rotary_emb.inv_freq"
+    rewrite_header(single / "model.safetensors", lambda header: header | {name: header["model.norm.weight"]})
+    assert name not in open_checkpoint(single, "bfloat16").stored
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../model-00001-of-00003.safetensors",
+        "/etc/model.safetensors",
+        "sub/model.safetensors",
+        "sub\\model.safetensors",
+        "..",
+        "",
+        "tokenizer.json",
+    ],
+)
+def test_an_index_that_points_elsewhere_is_refused(sharded: Path, name: str) -> None:
+    rewrite_json(sharded / "model.safetensors.index.json", weight_map=weight_map(sharded) | {UP: name})
+    assert f"index.json: {name!r} is not the name of a safetensors file beside it" in refused(sharded)
+
+
+def test_an_index_that_names_the_wrong_shard_is_refused(sharded: Path) -> None:
+    names = weight_map(sharded)
+    wrong = next(name for name in names.values() if name != names[UP])
+    rewrite_json(sharded / "model.safetensors.index.json", weight_map=names | {UP: wrong})
+    assert f"{wrong}: lacks tensors that model.safetensors.index.json places there: {UP}" in refused(sharded)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"weight_map": {"a": 1}}', "\xff"])
+def test_a_malformed_index_is_refused(sharded: Path, text: str) -> None:
+    (sharded / "model.safetensors.index.json").write_bytes(text.encode("latin-1"))
+    assert "model.safetensors.index.json" in refused(sharded)
+
+
+def test_an_unknown_architecture_is_refused_before_its_files_are_opened(single: Path) -> None:
+    config = json.loads((single / "config.json").read_text())
+    (single / "config.json").write_text(json.dumps(config | {"model_type": "mixtral"}))
+    (single / "model.safetensors").unlink()
+    assert "model_type 'mixtral' is not supported; supported are dense Llama" in refused(single)

@@ -1,0 +1,29 @@
+"""Made checkpoints for tests: each is made once a run and never changed (copy it first)."""
+
+import atexit
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from load.make_model import make_model
+from shared.messages.parameters import Family
+
+FAMILIES: tuple[Family, ...] = ("llama", "qwen2")
+
+
+def tiny(family: Family) -> Path:
+    """Llama is sharded and has a head of its own; Qwen2 is a single file with a tied head."""
+    return make_model(_directory() / family, family, "tiny", seed=7)
+
+
+def copy(family: Family, to: Path) -> Path:
+    """A copy to spoil."""
+    return Path(shutil.copytree(tiny(family), to / f"{family}-copy"))
+
+
+@cache
+def _directory() -> Path:
+    directory = Path(tempfile.mkdtemp(prefix="livescale-made-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory
