@@ -1,0 +1,67 @@
+"""The arena: memory for parameters, made and touched at process start, never given back before the end.
+
+The first touch of fresh memory is 20 times slower than the transfer that would fill it.
+"""
+
+import mmap
+from collections.abc import Sequence
+from contextlib import suppress
+
+import numpy as np
+
+ALIGNMENT = 4096
+MADV_POPULATE_WRITE = 23  # Linux 5.14; not in Python's mmap module
+
+
+class ArenaFull(Exception):
+    """A model needs more memory than the arena has left."""
+
+
+class Arena:
+    """One buffer of `size_bytes`; blocks are placed one after the other and forgotten together."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self._memory = mmap.mmap(-1, max(size_bytes, ALIGNMENT), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._memory.madvise(mmap.MADV_HUGEPAGE)
+        _touch(self._memory)
+        self._used = 0
+
+    @property
+    def used_bytes(self) -> int:
+        return self._used
+
+    def place(self, sizes: Sequence[int]) -> list[memoryview]:
+        """A writable view per block, aligned to pages. Raises ArenaFull and places nothing."""
+        needed = sum(_aligned(size) for size in sizes)
+        left = self.size_bytes - self._used
+        if needed > left:
+            raise ArenaFull(
+                f"the model needs {needed} bytes and the arena has {left} of {self.size_bytes} left; "
+                "start this process with a larger arena"
+            )
+        views = []
+        for size in sizes:
+            views.append(memoryview(self._memory)[self._used : self._used + size])
+            self._used += _aligned(size)
+        return views
+
+    def clear(self) -> None:
+        """Forget what was placed; the views still work, and share their memory with whatever is placed next."""
+        self._used = 0
+
+    def close(self) -> None:
+        """Unmap. Where a view is still in use the memory goes with the last of them."""
+        with suppress(BufferError):
+            self._memory.close()
+
+
+def _touch(memory: mmap.mmap) -> None:
+    try:
+        memory.madvise(MADV_POPULATE_WRITE)
+    except OSError:  # an older kernel: write one byte of each page
+        np.frombuffer(memory, dtype=np.uint8)[::ALIGNMENT] = 0
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,1 @@
+"""Moving a model's blocks between processes: one executor for every plan."""

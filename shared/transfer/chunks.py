@@ -1,0 +1,77 @@
+"""Chunks: the unit of moving. Pure: sizes, tags, deadlines, and which chunks are here."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+MIB = 1 << 20
+MAX_CHUNK_BYTES = 16 * MIB
+CHUNK_SECONDS = 0.01
+
+TICKET_BITS, BLOCK_BITS, CHUNK_BITS = 24, 16, 24
+
+
+def chunk_bytes_for(rate: float) -> int:
+    """Chunk size for a link of `rate` bytes a second (0: unshaped): 10 ms of it, whole MiB between 1 and 16.
+
+    Small chunks keep a chain of R receivers near M/B + (R - 1) * chunk/B; large ones reach the speed of memcpy.
+    """
+    if rate <= 0:
+        return MAX_CHUNK_BYTES
+    return min(max(round(rate * CHUNK_SECONDS / MIB), 1) * MIB, MAX_CHUNK_BYTES)
+
+
+def chunk_tag(ticket: int, block: int, chunk: int) -> int:
+    """The 64-bit tag of a chunk. Raises ValueError where a part does not fit its bits."""
+    for name, value, bits in (
+        ("ticket", ticket, TICKET_BITS),
+        ("block", block, BLOCK_BITS),
+        ("chunk", chunk, CHUNK_BITS),
+    ):
+        if not 0 <= value < 1 << bits:
+            raise ValueError(f"{name} {value} does not fit {bits} bits of a tag")
+    return (ticket << BLOCK_BITS | block) << CHUNK_BITS | chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Bytes [offset, offset + size) of a block. `number` counts over all blocks, `index` within the block."""
+
+    number: int
+    block: int
+    index: int
+    offset: int
+    size: int
+
+
+def cut(sizes: Sequence[int], chunk_bytes: int) -> tuple[Chunk, ...]:
+    """The chunks of blocks of these sizes, in order of sending. Raises ValueError."""
+    if chunk_bytes <= 0:
+        raise ValueError(f"chunk_bytes must be positive, not {chunk_bytes}")
+    spans = ((block, offset) for block, size in enumerate(sizes) for offset in range(0, size, chunk_bytes))
+    return tuple(
+        Chunk(number, block, offset // chunk_bytes, offset, min(chunk_bytes, sizes[block] - offset))
+        for number, (block, offset) in enumerate(spans)
+    )
+
+
+class ChunkMap:
+    """Which chunks of a model are here: a bit each, and a count per block."""
+
+    def __init__(self, chunks: Sequence[Chunk], blocks: int) -> None:
+        self._here = bytearray(len(chunks))
+        self._missing = [0] * blocks
+        for chunk in chunks:
+            self._missing[chunk.block] += 1
+
+    def add(self, chunk: Chunk) -> None:
+        """Raises ValueError for a chunk that is here already."""
+        if self._here[chunk.number]:
+            raise ValueError(f"chunk {chunk.index} of block {chunk.block} came twice")
+        self._here[chunk.number] = 1
+        self._missing[chunk.block] -= 1
+
+    def has(self, chunk: Chunk) -> bool:
+        return bool(self._here[chunk.number])
+
+    def is_whole(self, block: int) -> bool:
+        return self._missing[block] == 0
