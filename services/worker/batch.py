@@ -1,0 +1,65 @@
+"""One engine step: pieces of requests that run together. Made by the scheduler, carried out by the engine."""
+
+from dataclasses import dataclass
+
+from shared.messages.requests import Sampling
+
+# Prompts are cut at multiples of this, everywhere and always: a row's bits depend on where its chunk begins and ends.
+PREFILL_CHUNK = 128
+# Beyond this many rows the linear kernels are no longer known to give every row the same bits.
+MAX_BATCH_ROWS = 2_048
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A token to choose after a piece's last row: generated token number `index`. None of `forbidden` may be chosen."""
+
+    sampling: Sampling
+    index: int
+    forbidden: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Positions `start` .. `stop` of one request; its KV lies in `blocks`, one contiguous stretch.
+
+    A prompt's chunk attends as a whole. Generated positions (`decode`) attend row by row, however many of them are
+    in the piece: so a resumed request that replays them gets the bits it got when they were generated one by one.
+    """
+
+    request_id: str
+    tokens: tuple[int, ...]
+    start: int
+    blocks: range
+    decode: bool
+    draw: Draw | None = None
+
+    def __post_init__(self) -> None:
+        fits_chunk = self.start % PREFILL_CHUNK == 0 and len(self.tokens) <= PREFILL_CHUNK
+        if not self.tokens or not (self.decode or fits_chunk):
+            raise ValueError(f"{self.request_id}: positions {self.start} .. {self.stop} are not one chunk of a prompt")
+
+    @property
+    def stop(self) -> int:
+        return self.start + len(self.tokens)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The pieces of one step. Pieces of one request are in order of position."""
+
+    step: int
+    pieces: tuple[Piece, ...]
+
+    @property
+    def prefill_rows(self) -> int:
+        return sum(len(piece.tokens) for piece in self.pieces if not piece.decode)
+
+    @property
+    def decode_rows(self) -> int:
+        return sum(len(piece.tokens) for piece in self.pieces if piece.decode)
+
+    @property
+    def draws(self) -> tuple[Draw, ...]:
+        """What the step has to choose, in the order of the pieces."""
+        return tuple(piece.draw for piece in self.pieces if piece.draw is not None)

@@ -1,0 +1,106 @@
+"""The engine on a CPU: embed, layers and head as separate steps over rows of many requests.
+
+A row's result depends on its own tokens only, bit for bit: linear kernels give every row the same bits in any batch,
+attention is computed per sequence, prompts are cut at fixed positions, generated positions attend one by one.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch.nn.functional import embedding, rms_norm
+
+from services.worker.batch import Batch, Piece
+from services.worker.engine.attention import CausalMask
+from services.worker.engine.kv_store import KvStore
+from services.worker.engine.layer import Layer
+from services.worker.engine.parameters import TORCH_DTYPES, Linear, Tensors, block_tensors, padded
+from services.worker.engine.rope import RopeTable
+from services.worker.engine.rows import Geometry, Rows
+from services.worker.engine.sampling import choose_tokens
+from shared.messages.parameters import Manifest
+
+EMBEDDING = "model.embed_tokens"
+
+
+class BlockMissing(RuntimeError):
+    """A step was asked for before the block it needs was added."""
+
+
+class Engine:
+    """One model, its KV cache in `memory`, for requests of `max_model_len` tokens. To be called on the torch thread."""
+
+    def __init__(self, manifest: Manifest, memory: torch.Tensor, block_tokens: int, max_model_len: int) -> None:
+        config, dtype = manifest.config, TORCH_DTYPES[manifest.dtype]
+        self.store = KvStore(memory, config, manifest.dtype, block_tokens)
+        self._manifest = manifest
+        self._config = config
+        group = config.num_attention_heads // config.num_key_value_heads
+        rope, mask = RopeTable(config, max_model_len, dtype), CausalMask(max_model_len, dtype)
+        self._geometry = Geometry(self.store, rope, mask, group)
+        self._embedding: torch.Tensor | None = None
+        self._layers: dict[int, Layer] = {}
+        self._norm: torch.Tensor | None = None
+        self._head: Linear | None = None
+
+    @torch.inference_mode()
+    def add_block(self, index: int, buffer: memoryview) -> None:
+        """Take block `index` from `buffer`, which must stay as it is while the engine lives. In any order."""
+        if not 0 <= index < len(self._manifest.blocks):
+            raise ValueError(f"the model has blocks 0 to {len(self._manifest.blocks) - 1}, not {index}")
+        tensors = block_tensors(self._manifest.blocks[index], buffer, self._manifest.dtype)
+        if index == 0:
+            self._add_embedding(tensors)
+        elif index <= self._config.num_hidden_layers:
+            self._layers[index - 1] = Layer(self._config, index - 1, tensors)
+        else:
+            self._add_head(tensors)
+
+    def _add_embedding(self, tensors: Tensors) -> None:
+        self._embedding = tensors[f"{EMBEDDING}.weight"]
+        if self._config.tie_word_embeddings:
+            self._head = Linear(tensors, EMBEDDING)
+
+    def _add_head(self, tensors: Tensors) -> None:
+        self._norm = tensors["model.norm.weight"]
+        if not self._config.tie_word_embeddings:
+            self._head = Linear(tensors, "lm_head")
+
+    def rows(self, pieces: Sequence[Piece]) -> Rows:
+        """What the other steps need to know of `pieces`; made once, used for all layers."""
+        return Rows(pieces, self._geometry)
+
+    @torch.inference_mode()
+    def embed(self, rows: Rows) -> torch.Tensor:
+        """-> activations `[row, hidden]`."""
+        if self._embedding is None:
+            raise BlockMissing("cannot embed: block 0 was not added")
+        return embedding(rows.token_ids, self._embedding)
+
+    @torch.inference_mode()
+    def layers(self, start: int, end: int, hidden: torch.Tensor, rows: Rows) -> torch.Tensor:
+        """Run layers `start` .. `end - 1` on activations `[row, hidden]`; their KV goes into the cache."""
+        missing = [layer for layer in range(start, end) if layer not in self._layers]
+        if missing:
+            raise BlockMissing(f"cannot run layer {missing[0]}: block {missing[0] + 1} was not added")
+        hidden = padded(hidden)
+        for layer in range(start, end):
+            hidden = self._layers[layer](hidden, rows, self.store)
+        return hidden[: rows.count]
+
+    @torch.inference_mode()
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Activations `[row, hidden]` -> logits `[row, vocab]`."""
+        if self._norm is None or self._head is None:
+            needed = len(self._manifest.blocks) - 1 if self._norm is None else 0
+            raise BlockMissing(f"cannot make logits: block {needed} was not added")
+        normed = rms_norm(padded(hidden), self._norm.shape, self._norm, self._config.rms_norm_eps)
+        return self._head(normed)[: len(hidden)]
+
+    @torch.inference_mode()
+    def step(self, batch: Batch) -> list[int]:
+        """All layers on `batch`; the token chosen for each of its draws."""
+        rows = self.rows(batch.pieces)
+        hidden = self.layers(0, self._config.num_hidden_layers, self.embed(rows), rows)
+        if not batch.draws:
+            return []
+        return choose_tokens(self.head(hidden[rows.drawn]), batch.draws)

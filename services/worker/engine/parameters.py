@@ -1,0 +1,60 @@
+"""Parameters as torch sees them: tensors over the arena's bytes, and matrices laid out for the CPU's kernels."""
+
+from collections.abc import Mapping
+
+import torch
+
+from shared.messages.parameters import Block, DType
+
+TORCH_DTYPES: dict[DType, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+# Kernels for fewer rows are slower than those for this many.
+MIN_ROWS = 4
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+def block_tensors(block: Block, buffer: memoryview, dtype: DType) -> dict[str, torch.Tensor]:
+    """The tensors of `block` by name, as views of `buffer` (writable, at least the block's size)."""
+    if buffer.nbytes < block.size_bytes:
+        raise ValueError(f"block {block.index} ({block.name}) has {block.size_bytes} bytes, its buffer {buffer.nbytes}")
+    data = torch.frombuffer(buffer, dtype=torch.uint8)
+    tensors = {}
+    for tensor in block.tensors:
+        count = torch.Size(tensor.shape).numel() * TORCH_DTYPES[dtype].itemsize
+        piece = data[tensor.offset : tensor.offset + count]
+        tensors[tensor.name] = piece.view(TORCH_DTYPES[dtype]).view(tensor.shape)
+    return tensors
+
+
+class Linear:
+    """One or more matrices `[out, in]` with the same input as one, laid out for oneDNN.
+
+    Its rows have the same bits in every batch, and the layout serves every number of rows.
+    """
+
+    def __init__(self, tensors: Tensors, *names: str) -> None:
+        weight = _joined([tensors[f"{name}.weight"] for name in names])
+        biases = [tensors[f"{name}.bias"] for name in names if f"{name}.bias" in tensors]
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+        self._bias = _joined(biases) if biases else None
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """`[row, in]` -> `[row, out]`."""
+        result: torch.Tensor = torch.ops.mkldnn._linear_pointwise(rows, self._weight, self._bias, "none", [], "")
+        return result
+
+    def plus(self, rows: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        """`residual` `[row, out]` and what this makes of `rows`, added before rounding."""
+        binary = torch.ops.mkldnn._linear_pointwise.binary
+        result: torch.Tensor = binary(rows, residual, self._weight, self._bias, "add")
+        return result
+
+
+def _joined(tensors: list[torch.Tensor]) -> torch.Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+
+
+def padded(rows: torch.Tensor) -> torch.Tensor:
+    """`rows` `[row, n]` with zero rows added up to MIN_ROWS."""
+    missing = MIN_ROWS - rows.shape[0]
+    return torch.nn.functional.pad(rows, (0, 0, 0, missing)) if missing > 0 else rows

@@ -1,0 +1,49 @@
+"""Rotary position embedding (RoFormer) in the form of Hugging Face's Llama: a head's halves are turned together."""
+
+from math import pi
+
+import torch
+
+from shared.messages.parameters import ModelConfig, RopeScaling
+
+# Tables are made for a multiple of this many positions: vector kernels and their scalar tails differ in the last
+# bit, and tables of different lengths must not differ anywhere.
+TABLE_STEP = 1_024
+
+
+class RopeTable:
+    """Cosines and signed sines `[position, 1, head_dim]`, for every head at once."""
+
+    def __init__(self, config: ModelConfig, positions: int, dtype: torch.dtype) -> None:
+        steps = torch.arange(-(-positions // TABLE_STEP) * TABLE_STEP).float()
+        angles = torch.outer(steps, inverse_frequencies(config))
+        cosines, sines = angles.cos(), angles.sin()
+        self._cosines = torch.cat((cosines, cosines), dim=1).to(dtype).unsqueeze(1)
+        self._sines = torch.cat((-sines, sines), dim=1).to(dtype).unsqueeze(1)
+
+    def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and signed sines `[row, 1, head_dim]` of `positions` `[row]`."""
+        return self._cosines[positions], self._sines[positions]
+
+
+def turn(heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> None:
+    """Turn `heads` `[row, head, head_dim]` in place."""
+    swapped = heads.roll(heads.shape[-1] // 2, -1)
+    heads.mul_(cosines).addcmul_(swapped, sines)
+
+
+def inverse_frequencies(config: ModelConfig) -> torch.Tensor:
+    """Radians per position, `[head_dim / 2]`, in float32 as the models were trained with."""
+    exponents = torch.arange(0, config.head_dim, 2).float() / config.head_dim
+    frequencies = 1.0 / config.rope_theta**exponents
+    return frequencies if config.rope_scaling is None else _scaled(frequencies, config.rope_scaling)
+
+
+def _scaled(frequencies: torch.Tensor, scaling: RopeScaling) -> torch.Tensor:
+    """Llama 3.1: long waves are stretched by `factor`, short ones kept, those between blended."""
+    context = scaling.original_max_position_embeddings
+    waves = 2 * pi / frequencies
+    keep = (context / waves - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    blended = (1 - keep) * frequencies / scaling.factor + keep * frequencies
+    kept_or_blended = torch.where(waves < context / scaling.high_freq_factor, frequencies, blended)
+    return torch.where(waves > context / scaling.low_freq_factor, frequencies / scaling.factor, kept_or_blended)

@@ -1,0 +1,79 @@
+"""The engine as an actor sees it: every call is awaited, torch runs on one thread of its own."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+
+from services.worker.batch import Batch
+from services.worker.engine.engine import Engine
+from services.worker.engine.kv_store import allocate_kv_memory
+from services.worker.engine.rates import Rates
+from shared.messages.parameters import Manifest
+
+T = TypeVar("T")
+
+
+class EngineRunner:
+    """One engine at a time, in KV memory that is allocated and touched at the start and kept for every model.
+
+    Calls are carried out in the order they were made. A caller that is cancelled leaves its step running: the next
+    call waits for it.
+    """
+
+    def __init__(self, kv_bytes: int, block_tokens: int, threads: int = 1) -> None:
+        self.rates = Rates()
+        self._block_tokens = block_tokens
+        self._engine: Engine | None = None
+        self._thread = ThreadPoolExecutor(1, "engine", torch.set_num_threads, (threads,))
+        self._memory = self._thread.submit(allocate_kv_memory, kv_bytes)
+
+    async def load(self, manifest: Manifest, max_model_len: int) -> int:
+        """Make ready for the blocks of a model; the number of KV blocks it has. Raises ValueError where none fits."""
+
+        def make() -> int:
+            self._engine = Engine(manifest, self._memory.result(), self._block_tokens, max_model_len)
+            return self._engine.store.blocks
+
+        self.rates = Rates()
+        return await self.call(make)
+
+    async def add_block(self, index: int, buffer: memoryview) -> None:
+        """Lay out block `index`, which is whole in `buffer`. The buffer is in use until `unload` has returned."""
+        await self.call(lambda: self._loaded().add_block(index, buffer))
+
+    async def step(self, batch: Batch) -> list[int]:
+        """Run `batch` through the whole model: the token of each of its draws."""
+
+        def timed() -> list[int]:
+            begun = time.perf_counter()
+            tokens = self._loaded().step(batch)
+            self.rates.observe(batch, time.perf_counter() - begun)
+            return tokens
+
+        return await self.call(timed)
+
+    async def unload(self) -> None:
+        """Forget the model and let go of its buffers."""
+
+        def forget() -> None:
+            self._engine = None
+
+        await self.call(forget)
+
+    async def close(self) -> None:
+        """Wait for what is under way and end the thread. Idempotent."""
+        await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
+        self._engine = None
+
+    async def call(self, job: Callable[[], T]) -> T:
+        """Run `job` on the torch thread, after all that was asked before."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, job)
+
+    def _loaded(self) -> Engine:
+        if self._engine is None:
+            raise RuntimeError("no model is loaded: call load first")
+        return self._engine

@@ -1,0 +1,192 @@
+"""Continuous batching: which rows run in the next step. Decodes first, then prompts, first come first served."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from services.worker.batch import MAX_BATCH_ROWS, PREFILL_CHUNK, Batch, Piece
+from services.worker.engine.kv_blocks import KvBlocks
+from services.worker.sequence import Sequence
+from shared.bus.contract import Refusal
+from shared.messages.membership import EngineLoad
+from shared.messages.requests import FinishReason, Submit, Tokens
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one model on one worker has room for."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    vocab_size: int
+    kv_blocks: int
+    kv_block_tokens: int
+
+    def __post_init__(self) -> None:
+        least = self.max_num_seqs + PREFILL_CHUNK
+        if not least <= self.max_num_batched_tokens <= MAX_BATCH_ROWS:
+            raise ValueError(
+                f"max_num_batched_tokens is {self.max_num_batched_tokens}, must be {least} (max_num_seqs and one chunk"
+                f" of {PREFILL_CHUNK}, or prompts would starve) to {MAX_BATCH_ROWS}"
+            )
+
+
+@dataclass(frozen=True)
+class Output:
+    """A row of the next token frame to `gateway`; its finish reason is set when the request left the scheduler."""
+
+    gateway: str
+    row: Tokens
+
+
+class Scheduler:
+    """Requests in, batches out, one batch under way at a time.
+
+    KV blocks for the whole of a request, prompt and `max_tokens`, are reserved when it starts: nothing that runs is
+    ever preempted. Waiting requests start in order of priority (lower first), then of arrival.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._kv = KvBlocks(limits.kv_blocks)
+        self._waiting: dict[str, Sequence] = {}
+        self._running: dict[str, Sequence] = {}  # in the order they started
+        self._under_way: list[tuple[Sequence, Piece]] = []
+        self._arrivals = 0
+        self._steps = 0
+
+    def add(self, request: Submit) -> None:
+        """Take a request. Raises Refusal: 400 for what can never run here, 409 for an id that is here already."""
+        if request.request_id in self._waiting or request.request_id in self._running:
+            raise Refusal(409, f"request {request.request_id} is already here")
+        reason = self._never_runs(request)
+        if reason is not None:
+            raise Refusal(400, reason)
+        self._arrivals += 1
+        self._waiting[request.request_id] = Sequence(request, self._arrivals)
+
+    def cancel(self, request_id: str) -> Output | None:
+        """End a request and free its KV at once; None where it is not here (any more)."""
+        sequence = self._waiting.get(request_id) or self._running.get(request_id)
+        return None if sequence is None else self._end(sequence, "cancelled")
+
+    def fail(self, error: str) -> list[Output]:
+        """End all requests with `error`, the batch under way included: the engine's state is not to be trusted."""
+        self._under_way = []
+        return [self._end(sequence, "error", error=error) for sequence in self._all()]
+
+    def next_batch(self) -> Batch | None:
+        """The next step, or None when there is nothing to do. The last batch must have been completed."""
+        if self._under_way:
+            raise RuntimeError("a batch is under way: complete it first")
+        self._start_waiting()
+        self._under_way = list(self._choose())
+        if not self._under_way:
+            return None
+        self._steps += 1
+        return Batch(self._steps, tuple(piece for _, piece in self._under_way))
+
+    def complete(self, batch: Batch, tokens: list[int], now: float) -> list[Output]:
+        """Take the tokens chosen for `batch.draws`; `now` is in seconds since the epoch, as deadlines are.
+
+        The rows for gateways: one a request that gained a token or ended.
+        """
+        chosen = iter(tokens)
+        outputs = []
+        for sequence, piece in self._under_way:
+            token = None if piece.draw is None else next(chosen)
+            if self._running.get(piece.request_id) is not sequence:
+                continue  # cancelled meanwhile
+            sequence.computed = piece.stop
+            if token is not None:
+                outputs.append(self._advance(sequence, token, now))
+        self._under_way = []
+        late = [sequence for sequence in self._all() if sequence.request.deadline <= now]
+        return outputs + [self._end(sequence, "deadline") for sequence in late]
+
+    def load(self, prefill_rate: float | None = None, decode_rate: float | None = None) -> EngineLoad:
+        """What there is to do and room for; the rates, in tokens/s, are the runner's."""
+        return EngineLoad(
+            waiting_requests=len(self._waiting),
+            waiting_tokens=sum(sequence.waiting_tokens for sequence in self._all()),
+            running_requests=len(self._running),
+            max_requests=self._limits.max_num_seqs,
+            kv_blocks_used=self._kv.used,
+            kv_blocks_total=self._kv.total,
+            kv_block_tokens=self._limits.kv_block_tokens,
+            prefill_tokens_per_second=prefill_rate,
+            decode_tokens_per_second=decode_rate,
+        )
+
+    def _never_runs(self, request: Submit) -> str | None:
+        total = len(request.prompt) + request.max_tokens
+        if not request.prompt:
+            return "prompt is empty; give at least one token"
+        if len(request.generated) >= request.max_tokens:
+            return (
+                f"max_tokens is {request.max_tokens} and {len(request.generated)} are generated: nothing is left to do"
+            )
+        if total > self._limits.max_model_len:
+            return f"prompt and max_tokens are {total} tokens, max_model_len is {self._limits.max_model_len}"
+        if self._blocks_needed(request) > self._limits.kv_blocks:
+            room = self._limits.kv_blocks * self._limits.kv_block_tokens
+            return f"prompt and max_tokens are {total} tokens, the whole KV cache holds {room}"
+        outside = _outside(self._limits.vocab_size, request.prompt, request.generated, request.stop_token_ids)
+        return None if outside is None else f"token id {outside} is not in the vocabulary of {self._limits.vocab_size}"
+
+    def _blocks_needed(self, request: Submit) -> int:
+        return -(-(len(request.prompt) + request.max_tokens) // self._limits.kv_block_tokens)
+
+    def _all(self) -> list[Sequence]:
+        return [*self._running.values(), *self._waiting.values()]
+
+    def _start_waiting(self) -> None:
+        """Start waiting requests in order until one does not fit: a later one never overtakes it."""
+        order = sorted(self._waiting.values(), key=lambda sequence: (sequence.request.priority, sequence.arrival))
+        for sequence in order[: self._limits.max_num_seqs - len(self._running)]:
+            request = sequence.request
+            blocks = self._kv.allocate(request.request_id, self._blocks_needed(request))
+            if blocks is None:
+                return
+            sequence.blocks = blocks
+            self._running[request.request_id] = self._waiting.pop(request.request_id)
+
+    def _choose(self) -> Iterator[tuple[Sequence, Piece]]:
+        budget = self._limits.max_num_batched_tokens
+        decoding = [sequence for sequence in self._running.values() if sequence.decodes]
+        prefilling = [sequence for sequence in self._running.values() if not sequence.decodes]
+        for sequence in decoding + prefilling:
+            for piece in sequence.pieces(budget):
+                budget -= len(piece.tokens)
+                yield sequence, piece
+
+    def _advance(self, sequence: Sequence, token: int, now: float) -> Output:
+        finish_reason = sequence.append(token)
+        if finish_reason is None and sequence.request.deadline <= now:
+            finish_reason = "deadline"
+        if finish_reason is not None:
+            return self._end(sequence, finish_reason, [token])
+        row = Tokens(request_id=sequence.request.request_id, index=sequence.generated - 1, token_ids=[token])
+        return Output(sequence.request.gateway, row)
+
+    def _end(
+        self, sequence: Sequence, finish_reason: FinishReason, tokens: Iterable[int] = (), error: str | None = None
+    ) -> Output:
+        request = sequence.request
+        if self._waiting.pop(request.request_id, None) is None:
+            del self._running[request.request_id]
+            self._kv.free(request.request_id)
+        token_ids = list(tokens)
+        row = Tokens(
+            request_id=request.request_id,
+            index=sequence.generated - len(token_ids),
+            token_ids=token_ids,
+            finish_reason=finish_reason,
+            error=error,
+        )
+        return Output(request.gateway, row)
+
+
+def _outside(vocab_size: int, *lists: list[int]) -> int | None:
+    """The first token id that the vocabulary does not have."""
+    return next((token for tokens in lists for token in tokens if not 0 <= token < vocab_size), None)
