@@ -35,19 +35,26 @@ class Caller:
             seconds = min(timeout, context.deadline - self._clock.wall())
         if seconds <= 0:
             raise CallTimeout(f"{subject}: the deadline has passed")
+        headers = context_headers(context, seconds) | {CONTENT_TYPE: MSGPACK}
+        data, extra = await self.exchange(subject, encode(message), headers, seconds)
+        return _read(subject, call, data, extra)
+
+    async def exchange(self, subject: str, data: bytes, headers: Headers, timeout: float) -> Answer:
+        """Send and wait. Raises CallTimeout, Disconnected, and what `send` raises."""
         token = str(next(self._tokens))
-        future = self._pending[token] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
+        self._pending[token] = future
         try:
-            self._send(subject, encode(message), context_headers(context, seconds) | {CONTENT_TYPE: MSGPACK}, token)
-            async with asyncio.timeout(seconds):
+            self._send(subject, data, headers, token)
+            async with asyncio.timeout(timeout):
                 answer = await future
         except TimeoutError:
-            raise CallTimeout(f"{subject} did not answer within {seconds:.3g} s") from None
+            raise CallTimeout(f"{subject} did not answer within {timeout:.3g} s") from None
         finally:
             del self._pending[token]
         if answer is None:
             raise Disconnected(f"the bus went away while {subject} was asked")
-        return _read(subject, call, *answer)
+        return answer
 
     def answer(self, token: str, data: bytes, headers: Mapping[str, str]) -> None:
         """A late or second answer finds nobody, and is dropped."""

@@ -3,6 +3,7 @@
 A `Topic` is one-way, a `Call` is answered; each is tied to the types of its messages, so nobody decodes by hand.
 """
 
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
@@ -134,6 +135,7 @@ class Bus(Protocol):
     """One connection. Undecodable messages are counted, logged (rate-limited) and dropped, never raised at readers."""
 
     kv: KeyValue
+    counts: Counter[str]  # messages by outcome: published, dropped_disconnected, undecodable, ...
 
     @property
     def connected(self) -> bool: ...
@@ -148,7 +150,10 @@ class Bus(Protocol):
         """Listen; a hole that is left out matches anything. On return the subscription is known to the server."""
 
     async def serve(self, info: ServiceInfo, endpoints: list[Endpoint]) -> None:
-        """Register as a micro service and answer `endpoints` until `close`. On return the server knows them."""
+        """Register as a micro service and answer `endpoints` until `close`. On return the server knows them.
+
+        A second call with the same `info` adds endpoints.
+        """
 
     def watch_connection(self, on_change: Callable[[bool], None]) -> None:
         """Call `on_change(connected)` at every loss and return of the connection."""

@@ -19,6 +19,7 @@ from shared.bus.contract import (
     Context,
     Disconnected,
     Endpoint,
+    KeyValue,
     M,
     Q,
     ServiceAbsent,
@@ -29,7 +30,7 @@ from shared.bus.contract import (
 from shared.bus.headers import Headers
 from shared.bus.limits import MAX_PAYLOAD_BYTES, check_size
 from shared.bus.seldom import SeldomLog
-from shared.bus.serving import Reply, ServedEndpoint
+from shared.bus.serving import DRAIN_SECONDS, Reply, ServedEndpoint
 from shared.bus.subscription import QueuedSubscription
 from shared.messages.message import Message
 from shared.world import Clock, LoopClock
@@ -111,7 +112,7 @@ class LocalBus:
     """One actor's connection to a LocalBroker. Made by `broker.connect()`."""
 
     def __init__(self, broker: LocalBroker) -> None:
-        self.kv = LocalKeyValue(broker)
+        self.kv: KeyValue = LocalKeyValue(broker)
         self.counts: Counter[str] = Counter()
         self._broker = broker
         self._caller = Caller(broker.clock, self._send)
@@ -175,7 +176,7 @@ class LocalBus:
         for listener in list(self._listeners):
             self._leave(listener)
         for served in self._served:
-            await served.drain()
+            await served.drain(DRAIN_SECONDS if self.connected else 0)
         for subscription in self._subscriptions:
             subscription.end()
         self._closed = True

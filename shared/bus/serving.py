@@ -15,6 +15,7 @@ from shared.world import Clock
 # A call that brings no deadline (someone's by hand) gets this one, so that no handler lives for ever.
 DEADLINE_SECONDS = 60.0
 RETRY_AFTER_MS = 100
+DRAIN_SECONDS = 5.0
 
 Reply = Callable[[bytes, Headers], None]
 
@@ -52,8 +53,12 @@ class ServedEndpoint:
         self.running.add(task)
         task.add_done_callback(self.running.discard)
 
-    async def drain(self) -> None:
-        """Wait until all that was accepted is answered. Each has its deadline."""
+    async def drain(self, seconds: float) -> None:
+        """Wait until all that was accepted is answered; after `seconds` give up the rest."""
+        if self.running:
+            await asyncio.wait(self.running, timeout=seconds)
+        for task in self.running:
+            task.cancel()
         await asyncio.gather(*self.running, return_exceptions=True)
 
     @property

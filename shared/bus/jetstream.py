@@ -1,0 +1,90 @@
+"""What is kept on the server: small declared state in a key-value bucket, and a day of events."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import nats.errors
+import nats.js.errors
+from nats.aio.client import Client
+from nats.js.api import RetentionPolicy, StorageType
+
+from shared.bus.codec import decode, encode
+from shared.bus.contract import BusError, CallTimeout, Disconnected, M, ServiceAbsent
+from shared.messages.message import Message
+
+TIMEOUT_SECONDS = 2.0
+EVENT_SECONDS = 86_400.0
+EVENT_BYTES = 256 << 20
+
+
+@contextmanager
+def _bus_errors() -> Iterator[None]:
+    try:
+        yield
+    except nats.js.errors.InvalidKeyError as error:
+        raise ValueError("a key is made of letters, digits and - _ / = .") from error
+    except nats.errors.TimeoutError as error:
+        raise CallTimeout("JetStream did not answer") from error
+    except (nats.errors.NoRespondersError, nats.js.errors.ServiceUnavailableError) as error:
+        raise ServiceAbsent("this NATS server runs without JetStream: start it with -js") from error
+    except (nats.errors.ConnectionClosedError, nats.errors.OutboundBufferLimitError) as error:
+        raise Disconnected("the bus is down") from error
+    except nats.errors.Error as error:
+        raise BusError(f"JetStream: {error}") from error
+
+
+class NatsKeyValue:
+    """A bucket, made when it is first needed. Values are JSON, so that `nats kv get` shows them."""
+
+    def __init__(self, client: Client, bucket: str) -> None:
+        self._client = client
+        self._name = bucket
+        self._bucket: Any = None
+
+    async def put(self, key: str, value: Message) -> None:
+        with _bus_errors():
+            await (await self._open()).put(key, encode(value, json=True))
+
+    async def get(self, key: str, type: type[M]) -> M | None:
+        with _bus_errors():
+            try:
+                entry = await (await self._open()).get(key)
+            except nats.js.errors.KeyNotFoundError:
+                return None
+        return decode(type, entry.value, json=True)
+
+    async def delete(self, key: str) -> None:
+        with _bus_errors():
+            await (await self._open()).delete(key)
+
+    async def list(self, prefix: str, type: type[M]) -> dict[str, M]:
+        with _bus_errors():
+            try:
+                keys = await (await self._open()).keys()
+            except nats.js.errors.NoKeysError:
+                return {}
+        within = prefix and prefix + "."
+        values = {key: await self.get(key, type) for key in sorted(keys) if key.startswith(within)}
+        return {key: value for key, value in values.items() if value is not None}
+
+    async def _open(self) -> Any:  # noqa: ANN401 nats-py's KeyValue is untyped
+        if not self._client.is_connected:
+            raise Disconnected("the bus is down")
+        if self._bucket is None:
+            stream = self._client.jetstream(timeout=TIMEOUT_SECONDS)
+            self._bucket = await stream.create_key_value(bucket=self._name, storage=StorageType.FILE)
+        return self._bucket
+
+
+async def keep_events(client: Client, name: str, subjects: str) -> None:
+    """Have the server keep what is published on `subjects` for a day. Raises BusError."""
+    with _bus_errors():
+        await client.jetstream(timeout=TIMEOUT_SECONDS).add_stream(
+            name=name,
+            subjects=[subjects],
+            max_age=EVENT_SECONDS,
+            max_bytes=EVENT_BYTES,
+            retention=RetentionPolicy.LIMITS,
+            storage=StorageType.FILE,
+        )

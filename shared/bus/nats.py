@@ -1,0 +1,252 @@
+"""The bus on NATS. nats-py does the protocol; what it does not do well is done here and in the modules beside.
+
+Requests and answers go through one inbox of our own, whose pending calls fail at once when the connection breaks.
+Handlers and readers never run on the read path. A watchdog asks the server for an echo, because a client whose
+read loop died still calls itself connected. When the connection is closed for good, `on_closed` lets the process exit.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import nats.errors
+import structlog
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from shared.bus.addressing import fill, fill_wildcards
+from shared.bus.calling import NO_CONTEXT, Caller
+from shared.bus.codec import CONTENT_TYPE, content_type, encode
+from shared.bus.connection import connect
+from shared.bus.contract import (
+    A,
+    BusError,
+    Call,
+    Context,
+    Disconnected,
+    Endpoint,
+    KeyValue,
+    M,
+    Q,
+    ServiceInfo,
+    Subscription,
+    Topic,
+)
+from shared.bus.headers import Headers
+from shared.bus.jetstream import NatsKeyValue, keep_events
+from shared.bus.limits import check_size
+from shared.bus.micro import MicroEndpoint, MicroService
+from shared.bus.outgoing import Outgoing
+from shared.bus.seldom import SeldomLog
+from shared.bus.serving import DRAIN_SECONDS, ServedEndpoint
+from shared.bus.subscription import QueuedSubscription
+from shared.subjects import EVENTS
+from shared.world import Clock, LoopClock
+
+FLUSH_SECONDS = 5.0
+WATCHDOG_SECONDS = 5.0
+
+log = structlog.get_logger()
+
+
+class NatsBus:
+    """One process's connection. Made by `NatsBus.connect`."""
+
+    @classmethod
+    async def connect(
+        cls,
+        url: str,
+        namespace: str,
+        name: str,
+        *,
+        timeout: float = 10.0,
+        on_closed: Callable[[], None] = lambda: None,
+        clock: Clock | None = None,
+    ) -> "NatsBus":
+        """Raises Disconnected when the server cannot be reached within `timeout` seconds."""
+        bus = cls(namespace, on_closed, clock or LoopClock())
+        await connect(bus._client, url, name, timeout, bus._lost, bus._returned, bus._closed, bus._error)
+        await bus._start()
+        return bus
+
+    def __init__(self, namespace: str, on_closed: Callable[[], None], clock: Clock) -> None:
+        self._client = Client()
+        self._prefix = f"livescale.{namespace}."
+        self._clock = clock
+        self.counts: Counter[str] = Counter()
+        self.kv: KeyValue = NatsKeyValue(self._client, f"livescale-{namespace}")
+        self._namespace = namespace
+        self._on_closed = on_closed
+        self._log = SeldomLog(clock.now)
+        self._outgoing = Outgoing(self._client, self.counts)
+        self._caller = Caller(clock, self._send)
+        self._inbox = self._client.new_inbox()
+        self._services: dict[str, MicroService] = {}
+        self._serving: list[Any] = []  # nats-py's subscriptions behind endpoints
+        self._subscriptions: list[QueuedSubscription[Any]] = []
+        self._watchers: list[Callable[[bool], None]] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._closing = False
+
+    @property
+    def connected(self) -> bool:
+        return bool(self._client.is_connected)
+
+    def publish(self, topic: Topic[M], message: M, **holes: str) -> None:
+        subject, data = self._prefix + fill(topic.pattern, holes), encode(message, json=topic.json)
+        headers = {CONTENT_TYPE: content_type(topic.json)}
+        check_size(subject, data, headers, self._client.max_payload)
+        self._outgoing.put(subject, data, headers)
+
+    async def call(
+        self, call: Call[Q, A], message: Q, *, timeout: float, context: Context = NO_CONTEXT, **holes: str
+    ) -> A:
+        return await self._caller.call(self._prefix + fill(call.pattern, holes), call, message, timeout, context)
+
+    async def subscribe(self, topic: Topic[M], *, limit: int = 4096, **holes: str) -> Subscription[M]:
+        subscription = QueuedSubscription(topic, limit, self.counts, self._log)
+
+        async def deliver(message: Msg) -> None:
+            subscription.deliver(message.subject.removeprefix(self._prefix), message.data)
+
+        theirs = await self._listen(self._prefix + fill_wildcards(topic.pattern, holes), deliver)
+        subscription.on_close(partial(self._unsubscribe, theirs))
+        self._subscriptions.append(subscription)
+        await self.flush()
+        return subscription
+
+    async def serve(self, info: ServiceInfo, endpoints: list[Endpoint]) -> None:
+        service = self._services.get(info.id) or await self._register(info)
+        for endpoint in endpoints:
+            subject = self._prefix + fill(endpoint.call.pattern, endpoint.holes)
+            served = ServedEndpoint(endpoint, self._clock)
+            queue = info.name if endpoint.call.queue else ""
+            self._serving.append(await self._listen(subject, partial(self._accept, served), queue))
+            service.endpoints.append(MicroEndpoint(subject, queue, served))
+        await self.flush()
+
+    def watch_connection(self, on_change: Callable[[bool], None]) -> None:
+        self._watchers.append(on_change)
+
+    async def flush(self) -> None:
+        # An echo through our own inbox: the server handles what one client sends in order. nats-py's flush is no
+        # barrier, its PING overtakes what waits in its buffer.
+        await self._caller.exchange(f"{self._inbox}.echo", b"", {}, FLUSH_SECONDS)
+
+    async def keep_events(self) -> None:
+        """Have the server keep all events for a day (JetStream). Raises BusError."""
+        await keep_events(self._client, f"livescale-{self._namespace}-events", self._prefix + EVENTS)
+
+    async def close(self) -> None:
+        if self._closing:
+            return
+        self._closing = True
+        await self._drain()
+        for subscription in self._subscriptions:
+            subscription.end()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._client.close()
+        self._caller.fail_all()
+
+    async def _start(self) -> None:
+        self._tasks = [
+            asyncio.create_task(self._outgoing.run(), name="bus outgoing"),
+            asyncio.create_task(self._watch(), name="bus watchdog"),
+        ]
+        await self._listen(f"{self._inbox}.*", self._on_answer)
+        await self.flush()
+
+    async def _register(self, info: ServiceInfo) -> MicroService:
+        service = MicroService(info, datetime.now(UTC).isoformat().replace("+00:00", "Z"))
+        self._services[info.id] = service
+        for subject, verb in service.subjects().items():
+
+            async def tell(message: Msg, verb: str = verb) -> None:
+                if message.reply:
+                    self._outgoing.put(message.reply, service.answer(verb), {})
+
+            await self._listen(subject, tell)
+        return service
+
+    async def _listen(self, subject: str, deliver: Callable[[Msg], Awaitable[None]], queue: str = "") -> Any:  # noqa: ANN401
+        if self._client.is_closed or self._closing:
+            raise Disconnected("the bus is closed")
+        return await self._client.subscribe(subject, queue=queue, cb=deliver)
+
+    async def _unsubscribe(self, theirs: Any) -> None:  # noqa: ANN401 nats-py is untyped
+        if not self._closing and not self._client.is_closed:
+            await theirs.unsubscribe()
+
+    async def _accept(self, served: ServedEndpoint, message: Msg) -> None:
+        served.accept(message.data, message.headers or {}, partial(self._reply, message))
+
+    def _reply(self, request: Msg, data: bytes, headers: Headers) -> None:
+        check_size(f"the answer of {request.subject}", data, headers, self._client.max_payload)
+        if request.reply:
+            self._outgoing.put(request.reply, data, headers)
+
+    def _send(self, subject: str, data: bytes, headers: Headers, token: str) -> None:
+        check_size(subject, data, headers, self._client.max_payload)
+        if subject.endswith(".echo"):
+            subject, reply = f"{self._inbox}.{token}", ""
+        else:
+            reply = f"{self._inbox}.{token}"
+        if not self._outgoing.put(subject, data, headers, reply):
+            raise Disconnected(f"the bus is down; {subject} was not asked")
+
+    async def _on_answer(self, message: Msg) -> None:
+        self._caller.answer(message.subject.rsplit(".", 1)[1], message.data, message.headers or {})
+
+    async def _drain(self) -> None:
+        """Take no more requests, answer those in hand. Without a connection there is nobody to answer."""
+        if self.connected:
+            with suppress(nats.errors.Error):
+                await asyncio.gather(*(theirs.drain() for theirs in self._serving))
+        seconds = DRAIN_SECONDS if self.connected else 0.0
+        endpoints = [endpoint for service in self._services.values() for endpoint in service.endpoints]
+        await asyncio.gather(*(endpoint.served.drain(seconds) for endpoint in endpoints))
+        if self.connected:
+            with suppress(BusError):
+                await self.flush()
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(WATCHDOG_SECONDS)
+            if not self.connected:
+                continue
+            try:
+                await self.flush()
+            except BusError as error:
+                log.warning("bus_echo_lost", error=str(error))
+                await self._client.force_reconnect()
+
+    def _lost(self) -> None:
+        self._outgoing.drop_all()
+        self._caller.fail_all()
+        if not self._closing:
+            log.warning("bus_disconnected")
+            self._tell(False)
+
+    def _returned(self) -> None:
+        self.counts["reconnects"] += 1
+        log.info("bus_reconnected")
+        self._tell(True)
+
+    def _closed(self) -> None:
+        if not self._closing:
+            log.error("bus_closed", error=str(self._client.last_error))
+            self._on_closed()
+
+    def _error(self, error: Exception) -> None:
+        self.counts["errors"] += 1
+        self._log.warning("bus_error", type(error).__name__, error=str(error))
+
+    def _tell(self, connected: bool) -> None:
+        for on_change in self._watchers:
+            on_change(connected)

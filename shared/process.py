@@ -1,0 +1,139 @@
+"""What every process stands on: logs, bus, membership of a micro service, signals, exit code.
+
+By convention `services/<name>/main.py` holds the whole wiring of a service:
+
+    def main(settings: RouterSettings) -> None:
+        run_process(settings, "router", lambda world: Router(world, settings))
+
+`build` gets the `World` and returns the actor; the actor's `run()` is one TaskGroup and ends only by being
+cancelled. Nothing is printed on stdout.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+import uvloop
+
+from shared.bus.contract import Bus, BusError, Context, Endpoint, ServiceInfo
+from shared.bus.nats import NatsBus
+from shared.messages.membership import AskMetrics, MetricsText, ServiceName
+from shared.settings import ProcessSettings
+from shared.subjects import METRICS
+from shared.telemetry import Telemetry, configure_logging
+from shared.world import Clock, Ids, LoopClock, RandomIds
+
+CONNECT_SECONDS = 30.0
+STOP_SECONDS = 10.0
+
+DESCRIPTIONS: dict[ServiceName, str] = {
+    "gateway": "OpenAI-compatible REST door",
+    "router": "decides which instance serves a request",
+    "registry": "parameter pool, membership and leases",
+    "planner": "plans scales and carries them through",
+    "monitor": "decides when to scale",
+    "host": "host cache and checkpoints on disk",
+    "worker": "runs layers, holds and sends parameters",
+}
+
+log = structlog.get_logger()
+
+
+class Actor(Protocol):
+    """What a service is made of."""
+
+    async def run(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class World:
+    """All an actor may touch. `info` is what it serves under; `host` is this machine's name."""
+
+    info: ServiceInfo
+    host: str
+    bus: Bus
+    clock: Clock
+    ids: Ids
+    telemetry: Telemetry
+
+
+Build = Callable[[World], Actor]
+
+
+def run_process(settings: ProcessSettings, service: ServiceName, build: Build) -> None:
+    """Run the actor until SIGTERM or SIGINT, then exit: 0 when asked to, 1 on an error or when the bus closed."""
+    id = settings.id or f"{service}-0"
+    configure_logging(service, id, settings.log_level, settings.log_format)
+    try:
+        code = uvloop.run(_main(settings, ServiceInfo(service, id, DESCRIPTIONS[service]), build))
+    except Exception:  # the process's main: whatever it is, say it and end
+        log.exception("process_failed")
+        code = 1
+    sys.stderr.flush()
+    sys.exit(code)
+
+
+async def _main(settings: ProcessSettings, info: ServiceInfo, build: Build) -> int:
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    closed = asyncio.Event()
+    telemetry = Telemetry(info.name, info.id)
+    try:
+        bus = await NatsBus.connect(
+            settings.nats_url, settings.namespace, info.id, timeout=CONNECT_SECONDS, on_closed=closed.set
+        )
+    except BusError as error:
+        log.error("bus_unreachable", url=settings.nats_url, error=str(error))
+        return 1
+    world = World(info, settings.host_name or socket.gethostname(), bus, LoopClock(), RandomIds(), telemetry)
+    try:
+        await _serve_metrics(world)
+        return await _run_until_stopped(build(world), stopping, closed)
+    finally:
+        await _leave(bus, telemetry)
+
+
+async def _run_until_stopped(actor: Actor, stopping: asyncio.Event, closed: asyncio.Event) -> int:
+    running = asyncio.create_task(actor.run(), name="actor")
+    ends = [asyncio.create_task(event.wait()) for event in (stopping, closed)]
+    await asyncio.wait([running, *ends], return_when=asyncio.FIRST_COMPLETED)
+    for end in ends:
+        end.cancel()
+    if running.done():
+        running.result()
+        return 0
+    log.info("stopping", reason="asked to" if stopping.is_set() else "the bus closed")
+    running.cancel()
+    await asyncio.wait([running], timeout=STOP_SECONDS)
+    if not running.done():
+        log.error("stop_took_too_long", seconds=STOP_SECONDS)
+        os._exit(1)  # whatever it hangs in would hang the interpreter's exit as well
+    if not running.cancelled():
+        running.result()
+    return 0 if stopping.is_set() else 1
+
+
+async def _serve_metrics(world: World) -> None:
+    async def metrics(message: AskMetrics, context: Context) -> MetricsText:
+        return MetricsText(text=world.telemetry.exposition())
+
+    world.telemetry.watch_counts(
+        "livescale_bus_messages_total", "Messages of this process by outcome", "outcome", lambda: world.bus.counts
+    )
+    await world.bus.serve(world.info, [Endpoint(METRICS, metrics, {"id": world.info.id}, limit=8)])
+
+
+async def _leave(bus: Bus, telemetry: Telemetry) -> None:
+    try:
+        async with asyncio.timeout(STOP_SECONDS):
+            await bus.close()
+    except TimeoutError:
+        log.warning("bus_not_drained", seconds=STOP_SECONDS)
+    await telemetry.shutdown()
