@@ -4,7 +4,7 @@ Built from what workers and hosts report; only the declared part (ModelSpec) has
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -79,7 +79,13 @@ class Pool:
         self._hosts: dict[str, HostReport] = {}
 
     def entries(self) -> list[ModelEntry]:
-        return [self._models[name].entry() for name in sorted(self._models)]
+        """Models whose checkpoint has been checked."""
+        return [model.entry() for _, model in sorted(self._models.items()) if model.checked is not None]
+
+    def restore(self, entry: ModelEntry) -> None:
+        """Take over what an earlier registry declared; who holds it, reports will tell."""
+        checked = ModelChecked(size_bytes=entry.size_bytes, blocks=entry.blocks, max_model_len=entry.max_model_len)
+        self._models[entry.spec.name] = _Model(entry.spec, entry.created, checked=checked)
 
     def entry(self, name: str) -> ModelEntry:
         return self._model(name).entry()
@@ -125,13 +131,14 @@ class Pool:
         self._models.pop(name, None)
 
     def host_to_read(self, spec: ModelSpec) -> ReadOrder:
-        """The least filled host. Raises Refusal 503 where there is none."""
+        """A host that has it already, else the least filled one. Raises Refusal 503 where there is none."""
         if not self._hosts:
             raise Refusal(
                 503, "no host service is alive to read checkpoints: start one with `livescale run host`", 1000
             )
-        host = min(self._hosts, key=lambda id: (self._filled(id), id))
-        return ReadOrder(host, spec, f"{host} is the least filled of {len(self._hosts)} hosts")
+        having = [id for id, host in self._hosts.items() if any(h.model == spec.name for h in host.holdings)]
+        host = min(having or self._hosts, key=lambda id: (self._filled(id), id))
+        return ReadOrder(host, spec, f"{host} {'has it' if having else 'is the least filled host'}")
 
     def _filled(self, host: str) -> int:
         reading = sum(m.checked.size_bytes for m in self._models.values() if m.reader == host and m.checked)
@@ -141,12 +148,9 @@ class Pool:
         """This host was told to read the model."""
         self._models[name].reader = host
 
-    def checked(self, name: str, host: str, answer: ModelChecked) -> None:
+    def checked(self, name: str, answer: ModelChecked) -> None:
         """The host found the checkpoint well-formed; reading has begun."""
-        model = self._model(name)
-        model.checked = answer
-        if model.state == "failed":
-            model.state, model.error = "reading", None
+        self._model(name).checked = answer
 
     def read(self, event: ModelRead) -> None:
         """A host has the model in memory, or could not read it."""
@@ -169,9 +173,10 @@ class Pool:
             whole = Holding(model=name, version=manifest.version, ready=indices, total=len(indices))
             self._hosts[host] = replace(report, holdings=[*report.holdings, whole])
 
-    def refused(self, name: str, host: str, error: str) -> None:
-        """A host would not read the model."""
-        self.read(ModelRead(host=host, model=name, error=error))
+    def not_reading(self, name: str, host: str) -> None:
+        """The host could not be asked, or did not answer: ask again later."""
+        if name in self._models and self._models[name].reader == host:
+            self._models[name].reader = None
 
     def on_worker(self, report: WorkerReport) -> None:
         self._workers[report.id] = report
@@ -203,15 +208,12 @@ class Pool:
 
     def without_copy(self) -> list[str]:
         """Models of which no whole copy is in any memory, whether or not one is being read."""
-        return [name for name, model in sorted(self._models.items()) if not self._has_copy(model)]
+        return [name for name, model in sorted(self._models.items()) if model.checked and not self._has_copy(model)]
 
     def _has_copy(self, model: _Model) -> bool:
         return model.manifest is not None and bool(self.holders(model.manifest.version))
 
-    def to_read(self) -> Iterable[ReadOrder]:
-        """Copies that have to be made anew, one at a time; empty while no host is alive."""
-        for name in self.without_copy():
-            model = self._models[name]
-            if self._hosts and model.reader is None and model.state != "failed":
-                order = self.host_to_read(model.spec)
-                yield ReadOrder(order.host, order.spec, f"no copy in memory; {order.reason}")
+    def to_read(self) -> list[ReadOrder]:
+        """Copies that have to be made anew; none while no host is alive."""
+        missing = [self._models[name] for name in self.without_copy()] if self._hosts else []
+        return [self.host_to_read(one.spec) for one in missing if one.reader is None and one.state != "failed"]

@@ -1,0 +1,226 @@
+"""The registry: hears everyone, judges who is alive, knows which models there are and who holds them."""
+
+import asyncio
+
+import structlog
+
+from services.registry.leases import LeaseMoved, Leases, LeaseTimes, SpokeStale
+from services.registry.pool import Pool, ReadOrder
+from services.registry.saved import SavedState
+from services.registry.settings import RegistrySettings
+from shared.bus.contract import BusError, Context, Endpoint, Received, Refusal, Subscription
+from shared.membership import Membership
+from shared.messages.membership import (
+    AskModels,
+    AskSnapshot,
+    Beat,
+    HostReport,
+    Join,
+    Joined,
+    LeaseChanged,
+    ModelEntry,
+    ModelList,
+    Named,
+    Register,
+    Report,
+    RouterReport,
+    Snapshot,
+    Stale,
+    WorkerReport,
+)
+from shared.messages.parameters import Manifest
+from shared.messages.scaling import ModelRead, ReadModel
+from shared.process import World
+from shared.subjects import HEARTBEAT, JOIN, LEASE, MANIFEST, MODEL_READ, MODELS, READ_MODEL, REGISTER, SNAPSHOT, STALE
+
+TICK_SECONDS = 0.1
+COPIES_SECONDS = 1.0
+READ_TIMEOUT_SECONDS = 60.0  # a checkpoint on a hub is fetched before the host answers
+
+log = structlog.get_logger()
+
+
+class Registry:
+    """The only judge of who is alive."""
+
+    def __init__(self, world: World, settings: RegistrySettings) -> None:
+        self._bus, self._clock = world.bus, world.clock
+        self._info = world.info
+        self._leases = Leases(LeaseTimes(settings.suspect_seconds, settings.dead_seconds))
+        self._pool = Pool()
+        self._saved = SavedState(world.bus.kv)
+        self._settle_seconds = settings.suspect_seconds
+        self._membership = Membership(world.bus, world.clock, "registry", world.info.id, world.host)
+        self._missing: list[str] = []
+        self._without_copy = world.telemetry.gauge(
+            "livescale_registry_models_without_copy", "Models of which no whole copy is in any memory"
+        )
+        self._moves = world.telemetry.counter(
+            "livescale_registry_lease_changes_total",
+            "Changes of leases by new state",
+            ["state"],
+            [("alive",), ("suspect",), ("dead",)],
+        )
+
+    async def run(self) -> None:
+        await self._restore()
+        self._bus.watch_connection(self._connection_changed)
+        heartbeats = await self._bus.subscribe(HEARTBEAT)
+        reads = await self._bus.subscribe(MODEL_READ)
+        await self._bus.serve(self._info, self._endpoints())
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._hear(heartbeats), name="heartbeats")
+            group.create_task(self._follow_reads(reads), name="reads")
+            group.create_task(self._judge(), name="leases")
+            group.create_task(self._restore_copies(), name="copies")
+            group.create_task(self._saved.run(), name="saved")
+            group.create_task(self._membership.run(), name="membership")
+
+    def _endpoints(self) -> list[Endpoint]:
+        return [
+            Endpoint(JOIN, self._join),
+            Endpoint(SNAPSHOT, self._snapshot),
+            Endpoint(MODELS, self._models),
+            Endpoint(REGISTER, self._register, limit=16),
+            Endpoint(MANIFEST, self._manifest),
+        ]
+
+    async def _restore(self) -> None:
+        models, members = await self._saved.load()
+        for entry in models:
+            self._pool.restore(entry)
+        # Its own lease died with the registry before this one.
+        self._leases.restore((one for one in members if one.service != "registry"), self._clock.now())
+
+    def _connection_changed(self, connected: bool) -> None:
+        if connected:
+            self._leases.thaw(self._clock.now())
+            self._saved.save_again()
+        else:
+            self._leases.freeze()
+
+    async def _join(self, join: Join, context: Context) -> Joined:
+        member, moves = self._leases.join(join, self._clock.now())
+        self._pool.gone(join.id)
+        for move in moves:
+            self._announce(move)
+        self._saved.put_member(member)
+        return Joined(epoch=member.epoch)
+
+    async def _snapshot(self, ask: AskSnapshot, context: Context) -> Snapshot:
+        return Snapshot(
+            members=self._leases.members(),
+            workers=self._pool.workers(),
+            hosts=self._pool.hosts(),
+            models=self._pool.entries(),
+        )
+
+    async def _models(self, ask: AskModels, context: Context) -> ModelList:
+        return ModelList(models=self._pool.entries())
+
+    async def _manifest(self, named: Named, context: Context) -> Manifest:
+        return self._pool.manifest(named.model)
+
+    async def _register(self, register: Register, context: Context) -> ModelEntry:
+        """A model is there once a host has found its checkpoint well-formed."""
+        spec = register.spec
+        if self._pool.declare(spec, int(self._clock.wall())):
+            try:
+                await self._read(self._pool.host_to_read(spec), self._seconds_left(context))
+            except Refusal:
+                self._pool.withdraw(spec.name)
+                raise
+            except BusError as error:
+                self._pool.withdraw(spec.name)
+                raise Refusal(503, f"the host did not answer: {error}", retry_after_ms=1000) from error
+        entry = self._pool.entry(spec.name)
+        self._saved.put_model(entry)
+        log.info("model_registered", model=spec.name, size_bytes=entry.size_bytes, blocks=entry.blocks)
+        return entry
+
+    def _seconds_left(self, context: Context) -> float:
+        return READ_TIMEOUT_SECONDS if context.deadline is None else context.deadline - self._clock.wall()
+
+    async def _read(self, order: ReadOrder, timeout: float) -> None:
+        name = order.spec.name
+        log.info("model_read_ordered", model=name, host=order.host, reason=order.reason)
+        self._pool.reading(name, order.host)
+        try:
+            answer = await self._bus.call(READ_MODEL, ReadModel(spec=order.spec), timeout=timeout, id=order.host)
+        except BusError:
+            self._pool.not_reading(name, order.host)
+            raise
+        self._pool.checked(name, answer)
+
+    async def _hear(self, heartbeats: Subscription[Report]) -> None:
+        async for received in heartbeats:
+            report = received.message
+            effects = self._leases.beat(report.id, report.epoch, self._clock.now())
+            for effect in effects:
+                self._announce(effect)
+            if not any(isinstance(effect, SpokeStale) for effect in effects):
+                self._take(report)
+
+    def _take(self, report: Report) -> None:
+        match report:
+            case WorkerReport():
+                self._pool.on_worker(report)
+            case HostReport():
+                self._pool.on_host(report)
+            case Beat() | RouterReport():
+                pass
+
+    async def _follow_reads(self, reads: Subscription[ModelRead]) -> None:
+        async for received in reads:
+            self._model_read(received)
+
+    def _model_read(self, received: Received[ModelRead]) -> None:
+        event = received.message
+        self._pool.read(event)
+        if event.error is None:
+            log.info("model_read", model=event.model, host=event.host)
+        else:
+            log.error("model_not_read", model=event.model, host=event.host, error=event.error)
+
+    async def _judge(self) -> None:
+        while True:
+            for move in self._leases.tick(self._clock.now()):
+                self._announce(move)
+            await asyncio.sleep(TICK_SECONDS)
+
+    def _announce(self, effect: LeaseMoved | SpokeStale) -> None:
+        if isinstance(effect, SpokeStale):
+            log.warning("stale_epoch", member=effect.id, epoch=effect.epoch)
+            self._bus.publish(STALE, Stale(id=effect.id, epoch=effect.epoch), id=effect.id)
+            return
+        if effect.state == "dead":
+            self._pool.gone(effect.id)
+            self._saved.delete_member(effect.id)
+        self._moves.labels(effect.state).inc()
+        log.info("lease_changed", member=effect.id, epoch=effect.epoch, state=effect.state, reason=effect.reason)
+        change = LeaseChanged(
+            service=effect.service,
+            id=effect.id,
+            epoch=effect.epoch,
+            state=effect.state,
+            reason=effect.reason,
+            at=self._clock.wall(),
+        )
+        self._bus.publish(LEASE, change, id=effect.id)
+
+    async def _restore_copies(self) -> None:
+        """Name the models without a copy in memory, and have each read from disk again."""
+        # After a restart everyone first gets the time to say what he holds.
+        await asyncio.sleep(self._settle_seconds)
+        while True:
+            missing = self._pool.without_copy()
+            self._without_copy.set(len(missing))
+            if missing != self._missing:
+                log.warning("models_without_copy", models=missing)
+            self._missing = missing
+            for order in self._pool.to_read():
+                try:
+                    await self._read(order, READ_TIMEOUT_SECONDS)
+                except BusError as error:
+                    log.error("model_not_read", model=order.spec.name, host=order.host, error=str(error))
+            await asyncio.sleep(COPIES_SECONDS)

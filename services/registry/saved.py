@@ -1,0 +1,91 @@
+"""What the registry keeps on the bus's key-value store, so that its successor need not start from nothing.
+
+Only small declared state: the models, and who had joined. Whoever restarts the store gets all of it again.
+"""
+
+import asyncio
+from urllib.parse import quote
+
+import structlog
+
+from shared.bus.contract import BusError, KeyValue, ServiceAbsent
+from shared.messages.membership import Member, ModelEntry
+
+RETRY_SECONDS = 1.0
+PERSISTED = Member | ModelEntry
+
+log = structlog.get_logger()
+
+
+class SavedState:
+    """Writes behind: `put` and `delete` return at once, `run` does the work and tries until it succeeds."""
+
+    def __init__(self, store: KeyValue) -> None:
+        self._store = store
+        self._values: dict[str, PERSISTED] = {}
+        self._unsaved: dict[str, PERSISTED | None] = {}
+        self._wake = asyncio.Event()
+
+    async def load(self) -> tuple[list[ModelEntry], list[Member]]:
+        """What an earlier registry left. Empty on a server that keeps nothing."""
+        while True:
+            try:
+                models = await self._store.list("models", ModelEntry)
+                members = await self._store.list("members", Member)
+            except ServiceAbsent as error:
+                log.warning("nothing_is_kept", error=str(error))
+                return [], []
+            except BusError as error:
+                log.warning("saved_state_unreadable", error=str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                self._values = {**models, **members}
+                return list(models.values()), list(members.values())
+
+    def put_model(self, entry: ModelEntry) -> None:
+        self._set(f"models.{_word(entry.spec.name)}", entry)
+
+    def put_member(self, member: Member) -> None:
+        self._set(f"members.{member.id}", member)
+
+    def delete_member(self, id: str) -> None:
+        self._set(f"members.{id}", None)
+
+    def _set(self, key: str, value: PERSISTED | None) -> None:
+        if value is None:
+            self._values.pop(key, None)
+        else:
+            self._values[key] = value
+        self._unsaved[key] = value
+        self._wake.set()
+
+    def save_again(self) -> None:
+        """The store may have been lost with its server."""
+        self._unsaved = {**self._values, **self._unsaved}
+        self._wake.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self._save()
+            except BusError as error:
+                log.warning("state_not_saved", waiting=len(self._unsaved), error=str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+                self._wake.set()
+
+    async def _save(self) -> None:
+        while self._unsaved:
+            key, value = next(iter(self._unsaved.items()))
+            if value is None:
+                await self._store.delete(key)
+            else:
+                await self._store.put(key, value)
+            if self._unsaved.get(key) is value:
+                del self._unsaved[key]
+
+
+def _word(name: str) -> str:
+    """A model's name as one word of a key."""
+    return quote(name, safe="").replace(".", "%2E").replace("%", "=")
