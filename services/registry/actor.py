@@ -63,6 +63,7 @@ class Registry:
         )
 
     async def run(self) -> None:
+        await self._keep_events()
         await self._restore()
         self._bus.watch_connection(self._connection_changed)
         heartbeats = await self._bus.subscribe(HEARTBEAT)
@@ -84,6 +85,12 @@ class Registry:
             Endpoint(REGISTER, self._register, limit=16),
             Endpoint(MANIFEST, self._manifest),
         ]
+
+    async def _keep_events(self) -> None:
+        try:
+            await self._bus.keep_events()
+        except BusError as error:
+            log.warning("events_are_not_kept", error=str(error))
 
     async def _restore(self) -> None:
         models, members = await self._saved.load()

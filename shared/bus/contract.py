@@ -161,5 +161,8 @@ class Bus(Protocol):
     async def flush(self) -> None:
         """Return once the server has processed all that was published before."""
 
+    async def keep_events(self) -> None:
+        """Have the server keep all events for a day, where it can. Raises BusError."""
+
     async def close(self) -> None:
         """Drain and leave; answers what is in hand first. Idempotent."""

@@ -170,6 +170,9 @@ class LocalBus:
         if not self.connected:
             raise Disconnected("the bus is down")
 
+    async def keep_events(self) -> None:
+        await self.flush()  # nothing is kept here
+
     async def close(self) -> None:
         if self._closed:
             return
