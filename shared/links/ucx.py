@@ -1,11 +1,13 @@
 """`UcxLink`: bulk bytes over UCX; by CMA on one host, by tcp or RDMA between hosts."""
 
 import asyncio
+import struct
 from collections.abc import Callable
 from typing import Any
 
 import xxhash
 from ucxx._lib.arr import Array
+from ucxx._lib.libucxx import UCXRequest
 from ucxx.exceptions import UCXError
 from ucxx.types import Tag
 
@@ -13,7 +15,9 @@ from shared.links.contract import Buffer, LinkError
 from shared.links.ucx_engine import UcxEngine
 
 SCHEME = b"ucx:"
-HELLO = Tag(0x6C697665_7363616C)
+CONTROL = Tag(0x6C697665_7363616C)
+WORD = struct.Struct("8sQ")  # what a peer says on CONTROL, and the hash of its address
+HELLO, GOODBYE = b"hello   ", b"goodbye "
 SETTLE_SECONDS = 5.0
 
 
@@ -24,56 +28,62 @@ class UcxPeer:
         self._engine = engine
         self._on_lost = on_lost
         self._mine = xxhash.xxh3_64_intdigest(engine.address)
-        self._theirs = xxhash.xxh3_64_intdigest(address)
+        self.hash = xxhash.xxh3_64_intdigest(address)
         self._lost: str | None = None
         self._greeted = False
         self._endpoint: Any = engine.endpoint(address)
-        self._endpoint.set_close_callback(asyncio.get_running_loop().call_soon, (self._lose, "the peer is gone"))
+        self._endpoint.set_close_callback(asyncio.get_running_loop().call_soon, (self.lose, "the peer is gone"))
 
     async def greet(self, timeout: float) -> None:
         """Connect for good: the first message brings the transports up, or shows that nobody is there."""
-        if self._greeted:
-            return
-        memory = Array(memoryview(bytes(8)))
-        await self._run(lambda: self._endpoint.tag_send(memory, HELLO), memory, "connect", timeout)
-        self._greeted = True
+        if not self._greeted:
+            await self._run(lambda: self._say(HELLO), "connect", timeout)
+            self._greeted = True
 
     async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
         memory, wire = Array(buffer.view), _wire(tag, buffer, self._mine)
-        await self._run(lambda: self._endpoint.tag_send(memory, wire), memory, f"send {tag:#x}", timeout)
+        await self._run(lambda: (self._endpoint.tag_send(memory, wire), memory), f"send {tag:#x}", timeout)
 
     async def receive(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
-        memory, wire = Array(buffer.view), _wire(tag, buffer, self._theirs)
+        memory, wire = Array(buffer.view), _wire(tag, buffer, self.hash)
         # A receive posted on the worker would never end when the peer dies; one on the endpoint does.
-        await self._run(lambda: self._endpoint.tag_recv(memory, wire), memory, f"receive {tag:#x}", timeout)
+        await self._run(lambda: (self._endpoint.tag_recv(memory, wire), memory), f"receive {tag:#x}", timeout)
 
     async def close(self) -> None:
-        self._lose("closed")
+        self._leave("closed")
 
-    async def _run(self, submit: Callable[[], Any], memory: Array, what: str, timeout: float) -> None:
+    async def _run(self, submit: Callable[[], tuple[UCXRequest, Array]], what: str, timeout: float) -> None:
         if self._lost is not None:
             raise LinkError(f"{what}: {self._lost}")
-        done = self._engine.watch(submit(), memory)
+        done = self._engine.watch(*submit())
         try:
             await asyncio.wait((done,), timeout=timeout)
+            if not done.done():
+                await self._abandon(done, f"{what} took more than {timeout:g} s")
         except asyncio.CancelledError:
             await self._abandon(done, f"{what} was cancelled")
             raise
-        if not done.done():
-            await self._abandon(done, f"{what} took more than {timeout:g} s")
-        try:
-            done.result()
-        except LinkError as error:
-            raise LinkError(f"{what}: {self._lost or error}") from None
+        error = done.result()
+        if error is not None:
+            raise LinkError(f"{what}: {self._lost or error}")
 
-    async def _abandon(self, done: asyncio.Future[None], reason: str) -> None:
+    async def _abandon(self, done: asyncio.Future[str | None], reason: str) -> None:
         """Close the endpoint, and see to it that nothing writes into the buffer any more."""
-        self._lose(reason)
+        self._leave(reason)
         await asyncio.wait((done,), timeout=SETTLE_SECONDS)
         if not done.done():
-            done.set_exception(LinkError(f"{reason} and the transport did not let go of its buffer"))
+            done.set_result("the transport did not let go of the buffer")
 
-    def _lose(self, reason: str) -> None:
+    def _leave(self, reason: str) -> None:
+        # UCX does not tell the other end of a living process that an endpoint was closed.
+        if self._lost is None:
+            request, memory = self._say(GOODBYE)
+            self._engine.push(request)
+            self.lose(reason)
+            del memory
+
+    def lose(self, reason: str) -> None:
+        """End every operation under way with `reason`. Idempotent."""
         if self._lost is not None:
             return
         self._lost = reason
@@ -83,6 +93,10 @@ class UcxPeer:
         self._engine.reap()
         self._on_lost()
 
+    def _say(self, word: bytes) -> tuple[UCXRequest, Array]:
+        memory = Array(memoryview(WORD.pack(word, self._mine)))
+        return self._endpoint.tag_send(memory, CONTROL), memory
+
 
 class UcxLink:
     """A process's door over UCX. Made by `UcxLink.open` inside a running loop."""
@@ -90,7 +104,7 @@ class UcxLink:
     def __init__(self, engine: UcxEngine) -> None:
         self._engine = engine
         self._peers: dict[bytes, UcxPeer] = {}
-        self._hellos = asyncio.create_task(self._take_hellos())
+        self._hearing = asyncio.create_task(self._hear())
         self._closed = False
 
     @classmethod
@@ -120,8 +134,8 @@ class UcxLink:
         self._closed = True
         for peer in list(self._peers.values()):
             await peer.close()
-        self._hellos.cancel()
-        await asyncio.wait((self._hellos,))
+        self._hearing.cancel()
+        await asyncio.wait((self._hearing,))
         self._engine.close()
 
     def _new_peer(self, address: bytes) -> UcxPeer:
@@ -131,11 +145,15 @@ class UcxLink:
         except UCXError as error:
             raise LinkError(f"connect: {error}") from error
 
-    async def _take_hellos(self) -> None:
-        # Left alone, they would gather in UCX's queue of unexpected messages.
-        memory = Array(memoryview(bytearray(8)))
+    async def _hear(self) -> None:
+        memory = bytearray(WORD.size)
+        view = Array(memoryview(memory))
         while True:
-            await self._engine.watch(self._engine.worker.tag_recv(memory, HELLO), memory)
+            await self._engine.watch(self._engine.worker.tag_recv(view, CONTROL), view)
+            word, sender = WORD.unpack(memory)
+            if word == GOODBYE:
+                for peer in [peer for peer in self._peers.values() if peer.hash == sender]:
+                    peer.lose("the peer closed the connection")
 
 
 def worker_address(address: bytes) -> bytes:

@@ -34,7 +34,7 @@ class UcxEngine:
         self.worker.init_blocking_progress_mode()
         self.address = bytes(memoryview(self.worker.address))
         # A request writes into its buffer until it is completed, whoever still waits for it: both stay here.
-        self._pending: dict[UCXRequest, tuple[asyncio.Future[None], Array]] = {}
+        self._pending: dict[UCXRequest, tuple[asyncio.Future[str | None], Array]] = {}
         self._soon: asyncio.Handle | None = None
         self._loop.add_reader(self.worker.epoll_file_descriptor, self._drive)
         self._tick = self._loop.call_later(TICK_SECONDS, self._on_tick)
@@ -43,9 +43,9 @@ class UcxEngine:
         """An endpoint with peer error handling. Raises UCXError."""
         return UCXEndpoint.create_from_worker_address(self.worker, UCXAddress.create_from_buffer(address), True)
 
-    def watch(self, request: UCXRequest, memory: Array) -> asyncio.Future[None]:
-        """A future that ends when `request` is completed: None, or LinkError."""
-        future: asyncio.Future[None] = self._loop.create_future()
+    def watch(self, request: UCXRequest, memory: Array) -> asyncio.Future[str | None]:
+        """A future that ends when `request` is completed: None, or what went wrong."""
+        future: asyncio.Future[str | None] = self._loop.create_future()
         self._pending[request] = (future, memory)
         self.wake()
         return future
@@ -54,6 +54,12 @@ class UcxEngine:
         """Make progress soon; after every submission."""
         if self._soon is None:
             self._soon = self._loop.call_soon(self._drive)
+
+    def push(self, request: UCXRequest) -> None:
+        """Give a small last message one slice to leave this process."""
+        until = time.perf_counter() + SLICE_SECONDS
+        while not request.completed and time.perf_counter() < until:
+            self.worker.progress_once()
 
     def reap(self) -> None:
         """Finish the requests of an endpoint that failed or was closed: only a full progress cancels them."""
@@ -90,16 +96,15 @@ class UcxEngine:
         for request in [request for request in self._pending if request.completed]:
             future, _ = self._pending.pop(request)
             if not future.done():
-                _settle(future, request)
+                future.set_result(_error_of(request))
 
 
-def _settle(future: asyncio.Future[None], request: UCXRequest) -> None:
+def _error_of(request: UCXRequest) -> str | None:
     try:
         request.check_error()
     except UCXError as error:
-        future.set_exception(LinkError(str(error)))
-    else:
-        future.set_result(None)
+        return str(error)
+    return None
 
 
 def _settings(bind: str) -> dict[str, str]:
