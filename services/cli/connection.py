@@ -1,10 +1,12 @@
 """How a command finds the bus and asks a question on it."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
 
 import click
+import structlog
 
 from services.supervisor.running import find_running, pointer_path
 from shared.bus.contract import Bus, BusError, CallTimeout, Refusal, ServiceAbsent
@@ -13,6 +15,7 @@ from shared.settings import ProcessSettings
 T = TypeVar("T")
 
 CALL_SECONDS = 5.0
+CONNECT_SECONDS = 2.0
 
 
 class BusAddress(NamedTuple):
@@ -52,12 +55,12 @@ def ask(address: BusAddress, question: Callable[[Bus], Awaitable[T]]) -> T:
 async def _ask(address: BusAddress, question: Callable[[Bus], Awaitable[T]]) -> T:
     from shared.bus.nats import NatsBus
 
+    # What the connection would log is told by the error that ends the command.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     try:
-        bus = await NatsBus.connect(address.url, address.namespace, "cli", timeout=CALL_SECONDS)
+        bus = await NatsBus.connect(address.url, address.namespace, "cli", timeout=CONNECT_SECONDS)
     except BusError as error:
-        raise click.ClickException(
-            f"no NATS server answers at {address.url} ({error}): start `livescale up`, or name one with --nats-url"
-        ) from None
+        raise connection_error(error) from None
     try:
         return await question(bus)
     except Refusal as refusal:
@@ -72,6 +75,10 @@ async def _ask(address: BusAddress, question: Callable[[Bus], Awaitable[T]]) -> 
         raise click.ClickException(str(error)) from None
     finally:
         await bus.close()
+
+
+def connection_error(error: BusError) -> click.ClickException:
+    return click.ClickException(f"{error}: start `livescale up`, or name a server with --nats-url")
 
 
 def nats_req(address: BusAddress, subject: str, body: str = "") -> str:

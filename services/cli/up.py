@@ -5,6 +5,7 @@ import json
 import signal
 
 import click
+import msgspec
 
 from services.cli.options import settings_options
 from services.supervisor.checks import BadSettings
@@ -12,6 +13,7 @@ from services.supervisor.processes import ChildFailed
 from services.supervisor.running import announce, pointer_path
 from services.supervisor.settings import ModelSettings, StackSettings
 from services.supervisor.stack import Stack, StackFailed
+from shared.telemetry import configure_logging
 
 EPILOG = """
 \b
@@ -47,7 +49,10 @@ class NamedDirectory(click.ParamType[ModelSettings]):
         name, equals, path = str(value).partition("=")
         if not (name and equals and path):
             self.fail(f"{value!r} is not NAME=DIR, for example tiny=/tmp/tiny", param, ctx)
-        return ModelSettings(name=name, path=path)
+        try:
+            return msgspec.convert({"name": name, "path": path}, ModelSettings)
+        except msgspec.ValidationError:
+            self.fail(f"{name!r} is no name for a model: letters, digits and . _ / - only", param, ctx)
 
 
 @click.command(epilog=EPILOG)
@@ -60,6 +65,7 @@ def up(settings: StackSettings) -> None:
     """
     if not settings.models:
         raise click.UsageError("no model to serve: give --model NAME=DIR, or models in a --config file")
+    configure_logging("up", "up", settings.log_level)
     try:
         asyncio.run(serve(settings))
     except BadSettings as error:

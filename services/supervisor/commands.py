@@ -48,12 +48,10 @@ def stack_commands(settings: StackSettings, nats_url: str, ready_file: Path) -> 
         "ready_file": str(ready_file),
         "shutdown_grace_s": GATEWAY_GRACE_SECONDS,
     }
-    # The key travels by the environment: everybody can read command lines.
-    secrets = {"LIVESCALE_API_KEY": settings.api_key}
 
     def command(service: ServiceName, flags: Flags = MappingProxyType({}), index: int = 0) -> Command:
         name = f"{service}-{index}"
-        return Command(name, service_argv(service, {"id": name, **bus, **flags}), env=secrets)
+        return Command(name, service_argv(service, {"id": name, **bus, **flags}))
 
     def worker(index: int) -> Command:
         plain = command("worker", {**memory, **link}, index)
@@ -63,5 +61,6 @@ def stack_commands(settings: StackSettings, nats_url: str, ready_file: Path) -> 
         *(command(service) for service in CONTROL),
         *(worker(index) for index in range(count_workers(settings))),
         command("host", link),
-        command("gateway", door),
+        # The key travels by the environment: everybody can read command lines.
+        replace(command("gateway", door), env={"LIVESCALE_API_KEY": settings.api_key}),
     ]

@@ -1,0 +1,96 @@
+"""The command line as a whole: help of every command, fast, without torch; errors without tracebacks."""
+
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from services.cli.lazy import LazyCommand, LazyGroup, load_command
+from services.cli.main import BENCHES, COMMANDS, cli
+from services.cli.run import SUMMARIES
+
+EVERY_COMMAND = [
+    *([name] for name in COMMANDS),
+    *(["bench", name] for name in BENCHES),
+    *(["run", name] for name in SUMMARIES),
+]
+
+
+def test_help_lists_every_command_and_says_what_to_do_first() -> None:
+    output = CliRunner().invoke(cli, ["--help"]).output
+    assert all(name in output for name in COMMANDS)
+    assert "livescale up --model" in output
+
+
+@pytest.mark.parametrize("words", EVERY_COMMAND, ids=" ".join)
+def test_every_command_has_help(words: list[str]) -> None:
+    result = CliRunner().invoke(cli, [*words, "--help"])
+    assert result.exit_code == 0, result.output
+    assert "Usage: " in result.output
+
+
+def test_every_name_of_a_module_is_right() -> None:
+    for command in [*COMMANDS.values(), *BENCHES.values()]:
+        assert find_spec(command.target.split(":")[0]) is not None
+
+
+def test_help_is_fast_and_imports_neither_torch_nor_nats() -> None:
+    code = """
+import sys
+from services.cli.main import main
+sys.argv = ["livescale", "--help"]
+try:
+    main()
+except SystemExit:
+    pass
+heavy = {"torch", "nats", "msgspec", "rich", "load"} & set(sys.modules)
+raise SystemExit(f"imported {heavy}" if heavy else 0)
+"""
+    started_at = time.monotonic()
+    result = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert time.monotonic() - started_at < 5  # 0.1 s on an idle machine
+
+
+@pytest.mark.parametrize("words", [["run", "worker"], ["up"], ["status"]], ids=" ".join)
+def test_help_of_commands_does_not_import_torch(words: list[str]) -> None:
+    code = f"""
+import sys
+from services.cli.main import main
+sys.argv = ["livescale", *{words!r}, "--help"]
+try:
+    main()
+except SystemExit:
+    pass
+raise SystemExit("torch" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0
+
+
+def test_version_is_printed() -> None:
+    output = CliRunner().invoke(cli, ["--version"]).output
+    assert output.startswith("livescale, version 0.")
+
+
+@pytest.mark.parametrize("words", [["serve"], ["run", "planer"], ["bench", "disk"]], ids=" ".join)
+def test_an_unknown_command_is_refused_by_name(words: list[str]) -> None:
+    result = CliRunner().invoke(cli, words)
+    assert result.exit_code == 2
+    assert words[-1] in result.output
+
+
+def test_a_missing_package_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    monkeypatch.delitem(sys.modules, "services.cli.config_file", raising=False)
+    with pytest.raises(click.ClickException, match="'yaml', which is not installed: run `make install`"):
+        load_command("services.cli.config_file:kebab")
+
+
+def test_a_group_imports_a_command_only_when_it_is_called() -> None:
+    group = LazyGroup("group", {"broken": LazyCommand("nowhere.at_all:command", "Never loaded.")}, "Help.")
+    assert "Never loaded." in CliRunner().invoke(group, ["--help"]).output
+    assert "nowhere" in CliRunner().invoke(group, ["broken"]).output

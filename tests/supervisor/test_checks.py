@@ -1,0 +1,142 @@
+"""What is refused before anything starts, and what a model is registered with."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from services.supervisor.checks import (
+    BadSettings,
+    check_models,
+    check_port,
+    choose_dtype,
+    count_workers,
+    make_spec,
+)
+from services.supervisor.settings import Bounds, ModelSettings, StackSettings
+from shared.messages.parameters import ScalingBounds
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    (tmp_path / "config.json").write_text("{}")
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "dtype"),
+    [
+        ("processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512_bf16\n", "bfloat16"),
+        ("flags\t\t: fpu amx_bf16 amx_tile\n", "bfloat16"),
+        ("Features\t: fp asimd bf16\n", "bfloat16"),
+        ("flags\t\t: fpu avx2 avx512f\n", "float32"),
+        ("model name\t: avx512_bf16\n", "float32"),
+        ("", "float32"),
+    ],
+)
+def test_bfloat16_is_chosen_where_the_cpu_computes_in_it(cpuinfo: str, dtype: str) -> None:
+    assert choose_dtype(cpuinfo) == dtype
+
+
+def test_there_is_a_worker_a_core_and_at_least_two() -> None:
+    assert count_workers(StackSettings()) == max(2, os.cpu_count() or 1)
+    assert count_workers(StackSettings(workers=1)) == 1
+
+
+def test_models_that_exist_are_accepted(checkpoint: str) -> None:
+    check_models(StackSettings(models=(ModelSettings(name="a", path=checkpoint),), workers=1))
+
+
+def test_a_hub_id_is_left_to_the_host() -> None:
+    check_models(StackSettings(models=(ModelSettings(name="a", path="Qwen/Qwen2.5-0.5B-Instruct"),)))
+
+
+@pytest.mark.parametrize("path", ["nowhere", "./no/where", "/no/where", "a/b/c", "../b", "~/b"])
+def test_a_missing_directory_is_refused(path: str) -> None:
+    with pytest.raises(BadSettings, match="there is no directory"):
+        check_models(StackSettings(models=(ModelSettings(name="a", path=path),)))
+
+
+def test_a_missing_directory_beside_others_is_no_hub_id(checkpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(checkpoint).parent)
+    with pytest.raises(BadSettings, match="there is no directory"):
+        check_models(StackSettings(models=(ModelSettings(name="a", path=f"{Path(checkpoint).name}/small"),)))
+
+
+def test_a_file_is_no_checkpoint(checkpoint: str) -> None:
+    with pytest.raises(BadSettings, match="there is no directory"):
+        check_models(StackSettings(models=(ModelSettings(name="a", path=f"{checkpoint}/config.json"),)))
+
+
+def test_a_directory_without_config_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadSettings, match=r"no config\.json"):
+        check_models(StackSettings(models=(ModelSettings(name="a", path=str(tmp_path)),)))
+
+
+def test_a_name_given_twice_is_refused(checkpoint: str) -> None:
+    model = ModelSettings(name="a", path=checkpoint)
+    with pytest.raises(BadSettings, match="'a' is given twice"):
+        check_models(StackSettings(models=(model, model)))
+
+
+def test_more_instances_than_workers_are_refused(checkpoint: str) -> None:
+    models = tuple(ModelSettings(name=name, path=checkpoint) for name in "abc")
+    with pytest.raises(BadSettings, match="keep 3 instances and there are 2 workers"):
+        check_models(StackSettings(models=models, workers=2))
+    check_models(StackSettings(models=models, workers=2, min_instances=0))
+
+
+def test_bounds_the_wrong_way_round_are_refused(checkpoint: str) -> None:
+    upside_down = ModelSettings(name="a", path=checkpoint, min_instances=2, max_instances=1)
+    with pytest.raises(BadSettings, match="min-instances 2 is above max-instances 1"):
+        check_models(StackSettings(models=(upside_down,)))
+    crossed = ModelSettings(name="a", path=checkpoint, bounds=Bounds(prefill_lo=0.9))
+    with pytest.raises(BadSettings, match="lower scaling bound"):
+        check_models(StackSettings(models=(crossed,)))
+
+
+def test_a_port_in_use_is_refused_and_a_free_one_accepted() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(BadSettings, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
+            check_port("127.0.0.1", port)
+    check_port("127.0.0.1", port)
+    check_port("127.0.0.1", 0)
+
+
+def test_an_address_of_another_machine_is_refused() -> None:
+    with pytest.raises(BadSettings, match=r"cannot listen on 192\.0\.2\.1:0"):
+        check_port("192.0.2.1", 0)
+
+
+def test_a_model_takes_what_it_leaves_out_from_the_flags(checkpoint: str) -> None:
+    settings = StackSettings(min_instances=0, max_instances=3, workers=4)
+    spec = make_spec(ModelSettings(name="a", path=checkpoint), settings, "bfloat16")
+    assert (spec.dtype, spec.min_instances, spec.max_instances) == ("bfloat16", 0, 3)
+    own = ModelSettings(
+        name="a", path=checkpoint, dtype="float32", min_instances=1, max_instances=2, bounds=Bounds(decode_lo=0.5)
+    )
+    spec = make_spec(own, settings, "bfloat16")
+    assert (spec.dtype, spec.min_instances, spec.max_instances) == ("float32", 1, 2)
+    assert spec.bounds == ScalingBounds(decode_lo=0.5)
+
+
+def test_all_workers_may_serve_a_model_without_a_bound(checkpoint: str) -> None:
+    spec = make_spec(ModelSettings(name="a", path=checkpoint), StackSettings(workers=7), "float32")
+    assert spec.max_instances == 7
+
+
+def test_a_directory_is_registered_as_an_absolute_path(checkpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(checkpoint).parent)
+    model = ModelSettings(name="a", path=Path(checkpoint).name)
+    assert make_spec(model, StackSettings(), "float32").path == checkpoint
+    hub = ModelSettings(name="a", path="Qwen/Qwen2.5-0.5B")
+    assert make_spec(hub, StackSettings(), "float32").path == "Qwen/Qwen2.5-0.5B"
+
+
+def test_default_bounds_are_those_of_the_message() -> None:
+    ours, theirs = Bounds(), ScalingBounds()
+    assert [getattr(ours, name) for name in ours.__struct_fields__] == [
+        getattr(theirs, name) for name in theirs.__struct_fields__
+    ]

@@ -1,0 +1,62 @@
+"""The note that lets commands find a running system."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from services.supervisor.running import Running, announce, find_running, pointer_path, process_started
+
+ADDRESSES = {"url": "http://127.0.0.1:8000", "nats_url": "nats://127.0.0.1:4222", "namespace": "default"}
+
+
+def test_a_running_system_is_found_until_it_stops(tmp_path: Path) -> None:
+    path = tmp_path / "livescale" / "run.json"
+    with announce(path, **ADDRESSES):
+        found = find_running(path)
+        assert found is not None
+        assert (found.pid, found.nats_url) == (os.getpid(), "nats://127.0.0.1:4222")
+    assert find_running(path) is None
+    assert list(path.parent.iterdir()) == []
+
+
+def test_the_note_of_a_dead_process_is_stale(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    with subprocess.Popen([sys.executable, "-S", "-c", ""]) as dead:
+        started = process_started(dead.pid) or 0
+    path.write_bytes(msgspec.json.encode(Running(pid=dead.pid, pid_started=started, **ADDRESSES)))
+    assert find_running(path) is None
+
+
+def test_the_note_of_a_process_that_had_this_pid_before_is_stale(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_bytes(msgspec.json.encode(Running(pid=os.getpid(), pid_started=1, **ADDRESSES)))
+    assert find_running(path) is None
+
+
+def test_a_note_that_is_garbage_is_ignored(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text("{")
+    assert find_running(path) is None
+
+
+def test_the_note_of_a_later_system_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    started = process_started(os.getppid())
+    assert started is not None
+    later = Running(pid=os.getppid(), pid_started=started, **ADDRESSES)
+    with announce(path, **ADDRESSES):
+        path.write_bytes(msgspec.json.encode(later))
+    assert find_running(path) == later
+
+
+def test_the_runtime_directory_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert pointer_path() == tmp_path / "livescale" / "run.json"
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/nowhere")
+    assert pointer_path() == Path(".livescale/run.json")
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    assert pointer_path() == Path(".livescale/run.json")
