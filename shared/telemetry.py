@@ -38,7 +38,11 @@ _propagator = TraceContextTextMapPropagator()
 def configure_logging(service: str, id: str, level: str = "info", format: str = "text") -> None:
     """Send structlog's events, and what libraries log, to stderr; every line names this process."""
     shown = getattr(logging, level.upper())
-    renderer: structlog.typing.Processor = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    renderer: structlog.typing.Processor = structlog.dev.ConsoleRenderer(
+        # The default shows local variables, which may hold prompts.
+        colors=sys.stderr.isatty(),
+        exception_formatter=structlog.dev.plain_traceback,
+    )
     if format == "json":
         renderer = structlog.processors.JSONRenderer(
             lambda event, **_: msgspec.json.encode(event, enc_hook=str).decode()

@@ -8,6 +8,8 @@ from nats.aio.client import Client
 
 from shared.bus.contract import Disconnected
 
+log = structlog.get_logger()
+
 
 async def connect(
     client: Client,
@@ -41,12 +43,15 @@ async def connect(
 
 
 def _total(callback: Callable[..., None]) -> Callable[..., Awaitable[None]]:
-    """nats-py's read loop dies of an exception in a callback, and stays "connected": let none out."""
-
     async def safe(*arguments: object) -> None:
-        try:
-            callback(*arguments)
-        except Exception:  # noqa: BLE001
-            structlog.get_logger().exception("bus_callback_failed")
+        call_safely(callback, *arguments)
 
     return safe
+
+
+def call_safely(callback: Callable[..., None], *arguments: object) -> None:
+    """nats-py's read loop dies of an exception in a callback, and stays "connected": let none out."""
+    try:
+        callback(*arguments)
+    except Exception:
+        log.exception("bus_callback_failed")

@@ -135,7 +135,7 @@ class LocalBus:
         if not self.connected:
             self.counts["dropped_disconnected"] += 1
             return
-        self.counts["published"] += 1
+        self.counts["sent"] += 1
         self._broker.route(subject, data, headers)
 
     async def call(

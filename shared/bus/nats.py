@@ -21,7 +21,7 @@ from nats.aio.msg import Msg
 from shared.bus.addressing import fill, fill_wildcards
 from shared.bus.calling import NO_CONTEXT, Caller
 from shared.bus.codec import CONTENT_TYPE, content_type, encode
-from shared.bus.connection import connect
+from shared.bus.connection import call_safely, connect
 from shared.bus.contract import (
     A,
     BusError,
@@ -249,4 +249,4 @@ class NatsBus:
 
     def _tell(self, connected: bool) -> None:
         for on_change in self._watchers:
-            on_change(connected)
+            call_safely(on_change, connected)

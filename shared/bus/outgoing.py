@@ -51,6 +51,6 @@ class Outgoing:
                 self._size_bytes -= len(data)
                 try:
                     await self._client.publish(subject, data, reply, headers)
-                    self._counts["published"] += 1
+                    self._counts["sent"] += 1
                 except nats.errors.Error:
                     self._counts["dropped_disconnected"] += 1

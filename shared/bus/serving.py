@@ -17,6 +17,8 @@ DEADLINE_SECONDS = 60.0
 RETRY_AFTER_MS = 100
 DRAIN_SECONDS = 5.0
 
+log = structlog.get_logger()
+
 Reply = Callable[[bytes, Headers], None]
 
 
@@ -73,8 +75,8 @@ class ServedEndpoint:
             body, extra = encode(message, json=json), {CONTENT_TYPE: content_type(json)}
         except Refusal as refusal:
             body, extra = b"", self._refused(refusal)
-        except Exception as error:  # noqa: BLE001 the boundary: one bad message must not stop the process
-            structlog.get_logger().exception("handler_failed", subject=self._subject)
+        except Exception as error:  # the boundary: one bad message must not stop the process
+            log.exception("handler_failed", subject=self._subject)
             body, extra = b"", self._refused(Refusal(500, f"{type(error).__name__} in {self._subject}"))
         self.stats.processing_time += round((self.clock.now() - started) * 1e9)
         try:
