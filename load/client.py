@@ -51,7 +51,7 @@ class EventStream:
 def open_session(url: str, api_key: str, timeout: float) -> aiohttp.ClientSession:
     """A session without a limit of connections, so that no request waits for another on the client's side."""
     return aiohttp.ClientSession(
-        base_url=url,
+        base_url=f"{url.rstrip('/')}/",
         connector=aiohttp.TCPConnector(limit=0),
         timeout=aiohttp.ClientTimeout(total=timeout, sock_connect=10),
         headers={"authorization": f"Bearer {api_key}"} if api_key else {},
@@ -78,7 +78,7 @@ class Client:
         stream = Stream(ask, due, self.now(), self._tally)
         self._tally.on_sent()
         try:
-            async with self._session.post("/v1/completions", data=self._body(ask), headers=JSON) as response:
+            async with self._session.post("v1/completions", data=self._body(ask), headers=JSON) as response:
                 stream.status = response.status
                 if response.status == 200:
                     await self._follow(response, stream)

@@ -14,7 +14,7 @@ from rich.console import Console
 from load.arrivals import Shape, calm_burst_calm, poisson
 from load.client import Client, open_session, send_open_loop
 from load.records import RequestRecord, find_fault, write_records
-from load.settings import LoadSettings
+from load.settings import LoadSettings, refuse_replay_without_trace
 from load.stats import summarise
 from load.tables import duration, latency_table
 from load.tally import Tally
@@ -28,7 +28,10 @@ PROGRESS_SECONDS = 2.0
 
 
 def keep_url(ctx: click.Context, param: click.Parameter, url: str) -> None:
-    ctx.meta["url"] = url
+    """The settings are the options; the argument travels beside them. OpenAI's base URLs end in /v1, ours do not."""
+    if not url.startswith(("http://", "https://")):
+        raise click.BadParameter(f"{url!r} is not a URL, as in http://127.0.0.1:8000", ctx, param)
+    ctx.meta["url"] = url.rstrip("/").removesuffix("/v1")
 
 
 @click.command("load")
@@ -52,18 +55,25 @@ def load(settings: LoadSettings) -> None:
 
 def plan_load(settings: LoadSettings) -> Trace:
     """The arrivals that the settings ask for. Raises ClickException."""
-    if settings.trace is None:
-        phases = calm_burst_calm(settings.duration, settings.rate, settings.burst_rate)
-        return poisson(phases, Shape(settings.prompt_tokens, settings.output_tokens), settings.seed)
     try:
-        part = parse_window(settings.window) if settings.window else Window(0.0, settings.duration)
-        trace = replay(
-            read_trace(Path(settings.trace)), part, settings.rate_scale, settings.length_scale, settings.seed
-        )
+        refuse_replay_without_trace(settings)
+        return make_up_load(settings) if settings.trace is None else read_load(settings, Path(settings.trace))
     except (TraceError, ValueError) as error:
         raise click.ClickException(str(error)) from None
+
+
+def make_up_load(settings: LoadSettings) -> Trace:
+    phases = calm_burst_calm(settings.duration, settings.rate, settings.burst_rate)
+    return poisson(phases, Shape(settings.prompt_tokens, settings.output_tokens), settings.seed)
+
+
+def read_load(settings: LoadSettings, path: Path) -> Trace:
+    """The part of a trace that the settings name. Raises TraceError and ValueError."""
+    part = parse_window(settings.window) if settings.window else Window(0.0, settings.duration)
+    trace = replay(read_trace(path), part, settings.rate_scale, settings.length_scale, settings.seed)
     if not trace:
-        raise click.ClickException(f"{settings.trace}: no request between {part.start:g} and {part.end or 'its end'} s")
+        end = "its end" if part.end is None else f"{part.end:g} s"
+        raise TraceError(f"{path}: no request between {part.start:g} s and {end}")
     return trace
 
 

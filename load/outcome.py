@@ -17,18 +17,23 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
     wrong: list[str]
     ties: int
+    ties_allowed: int
     criterion: str
 
     @property
     def good(self) -> bool:
-        return self.streams > 0 and not self.faults and not self.wrong
+        return self.streams > 0 and not self.faults and not self.wrong and self.ties <= self.ties_allowed
 
     def sentence(self) -> str:
+        ties = f"{self.ties} ties ({self.ties_allowed} allowed)"
         if self.good:
-            return f"Every stream was complete and right: {self.streams} streams, {self.tokens} tokens."
+            return f"Every stream was complete and right: {self.streams} streams, {self.tokens} tokens, {ties}."
         if not self.streams:
             return "No stream was sent, so nothing was shown."
-        return f"Of {self.streams} streams, {len(self.faults)} were not complete and {len(self.wrong)} not right."
+        return (
+            f"Not every stream was complete and right: of {self.streams}, {len(self.faults)} were not complete; "
+            f"of {self.tokens} tokens, {len(self.wrong)} were wrong, {ties}."
+        )
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from load.outcome import Outcome
-from load.series import Points, gap_points, rate_per_second, running_percentile, ttft_points
+from load.series import Points, gap_points, rate_of, running_percentile, ttft_points
 
 # Stands for the page's own text colour until the SVG is written.
 INK = "#010203"
@@ -48,14 +48,16 @@ def draw_pictures(outcome: Outcome) -> list[Picture]:
     return [
         draw(*RATE, lambda axes: paint_rate(axes, outcome)),
         draw(*INSTANCES, lambda axes: paint_instances(axes, outcome)),
+        draw(*QUEUE, lambda axes: paint_queue(axes, outcome)),
         draw(*TTFT, lambda axes: paint_latency(axes, outcome, ttft_points(outcome.records, outcome.start), "TTFT (s)")),
         draw(*BLOCKS, lambda axes: paint_blocks(axes, outcome)),
         draw(*TBT, lambda axes: paint_latency(axes, outcome, gap_points(outcome.records, outcome.start), "TBT (s)")),
     ]
 
 
-RATE = ("Requests", "Requests due and answered in each second. The shaded stretch is the burst.")
+RATE = ("Requests", "Requests due and answered, a second, in steps of 2 s. The shaded stretch is the burst.")
 INSTANCES = ("Instances", "Workers in each state. A dotted line is a decision to scale.")
+QUEUE = ("Queue", "Requests that wait at the router, and requests that an instance works on.")
 TTFT = ("Time to first token", "A point is a request, at the time it was due; the lines are the median and p99 of 2 s.")
 BLOCKS = (
     "Parameters arriving",
@@ -66,7 +68,7 @@ TBT = ("Time between tokens", "A point is one token of one stream; the lines are
 
 def draw(title: str, description: str, paint: Callable[[Axes], None]) -> Picture:
     with mpl.rc_context({**STYLE, "svg.hashsalt": title}):
-        figure = Figure(figsize=(5.6, 3.1), layout="constrained")
+        figure = Figure(figsize=(4.9, 2.9), layout="constrained")
         axes = figure.add_subplot()
         paint(axes)
         written = io.StringIO()
@@ -88,7 +90,9 @@ def as_inline(svg: str, title: str) -> str:
 
 def paint_frame(axes: Axes, outcome: Outcome, label: str) -> None:
     for period in outcome.periods[1:2]:
-        axes.axvspan(period.start - outcome.start, period.end - outcome.start, color=GREY, alpha=0.18, linewidth=0)
+        axes.axvspan(
+            period.start - outcome.start, period.end - outcome.start, color=GREY, alpha=0.18, linewidth=0, zorder=0
+        )
     axes.set_xlim(0, outcome.end - outcome.start)
     axes.set_ylim(bottom=0)
     axes.set_xlabel("seconds")
@@ -96,12 +100,12 @@ def paint_frame(axes: Axes, outcome: Outcome, label: str) -> None:
 
 
 def paint_rate(axes: Axes, outcome: Outcome) -> None:
-    due = rate_per_second((record.due for record in outcome.records), outcome.start, outcome.end)
-    ended = rate_per_second((record.ended for record in outcome.records), outcome.start, outcome.end)
-    axes.bar(*columns(due), width=1.0, color=BLUE, alpha=0.5, label="due")
+    due = rate_of((record.due for record in outcome.records), outcome.start, outcome.end)
+    ended = rate_of((record.ended for record in outcome.records), outcome.start, outcome.end)
+    axes.bar(*columns(due), width=2.0, color=BLUE, alpha=0.5, label="due")
     axes.plot(*columns(ended), color=ORANGE, linewidth=1.6, label="answered")
     paint_frame(axes, outcome, "requests/s")
-    axes.legend(ncols=2, loc="upper right")
+    place_legend(axes)
 
 
 def paint_instances(axes: Axes, outcome: Outcome) -> None:
@@ -114,15 +118,25 @@ def paint_instances(axes: Axes, outcome: Outcome) -> None:
             axes.axvline(decision.at - outcome.start, color=INK, linestyle=":", linewidth=1.2)
     paint_frame(axes, outcome, "workers")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend(ncols=5, loc="lower center", bbox_to_anchor=(0.5, 1.0), handlelength=1, columnspacing=1)
+    place_legend(axes)
+
+
+def paint_queue(axes: Axes, outcome: Outcome) -> None:
+    points = [point for point in outcome.story.queue if outcome.start <= point.at <= outcome.end]
+    times = [point.at - outcome.start for point in points]
+    axes.plot(times, [point.running for point in points], color=BLUE, linewidth=1.6, label="running")
+    axes.plot(times, [point.waiting for point in points], color=ORANGE, linewidth=1.6, label="waiting")
+    paint_frame(axes, outcome, "requests")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    place_legend(axes)
 
 
 def paint_latency(axes: Axes, outcome: Outcome, points: Points, label: str) -> None:
-    axes.scatter(*columns(points), s=7, color=BLUE, alpha=0.35, linewidths=0, rasterized=len(points) > 5_000)
+    axes.scatter(*columns(points), s=7, color=BLUE, alpha=0.55, linewidths=0, rasterized=len(points) > 5_000)
     axes.plot(*columns(running_percentile(points, 50)), color=GREEN, linewidth=1.6, label="p50")
     axes.plot(*columns(running_percentile(points, 99)), color=ORANGE, linewidth=1.6, label="p99")
     paint_frame(axes, outcome, label)
-    axes.legend(ncols=2, loc="upper right")
+    place_legend(axes)
 
 
 def paint_blocks(axes: Axes, outcome: Outcome) -> None:
@@ -134,14 +148,20 @@ def paint_blocks(axes: Axes, outcome: Outcome) -> None:
         first = newcomer.since_decision(newcomer.first_token_at)
         if first is not None:
             axes.plot([first], [points[-1][1]], marker="*", markersize=14, color=color)
-    if not newcomers:
+    if newcomers:
+        place_legend(axes)
+    else:
         axes.text(0.5, 0.5, "no instance was added", ha="center", transform=axes.transAxes)
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
     axes.set_xlabel("seconds since the decision")
     axes.set_ylabel("blocks ready")
-    if newcomers:
-        axes.legend(loc="lower right")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def place_legend(axes: Axes) -> None:
+    """Above the axes, where it hides nothing."""
+    axes.legend(ncols=5, loc="lower right", bbox_to_anchor=(1.0, 1.0), handlelength=1.2, columnspacing=1)
 
 
 def columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:

@@ -10,11 +10,11 @@ from load.stats import percentile
 Points = list[tuple[float, float]]
 
 
-def rate_per_second(times: Iterable[float], start: float, end: float) -> Points:
-    """Events in each whole second from `start` to `end`, at the second's middle."""
-    edges = np.arange(0.0, max(1.0, np.ceil(end - start)) + 1)
+def rate_of(times: Iterable[float], start: float, end: float, width: float = 2.0) -> Points:
+    """Events a second in each stretch of `width` seconds from `start` to `end`, at the stretch's middle."""
+    edges = np.arange(0.0, max(width, end - start) + width, width)
     counts, _ = np.histogram([at - start for at in times], bins=edges)
-    return [(float(edge) + 0.5, float(count)) for edge, count in zip(edges[:-1], counts, strict=True)]
+    return [(float(edge + width / 2), float(count / width)) for edge, count in zip(edges[:-1], counts, strict=True)]
 
 
 def ttft_points(records: Iterable[RequestRecord], start: float) -> Points:

@@ -1,10 +1,12 @@
 """Settings of the load generator and of the demo, each field a flag."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from shared.settings import Settings
+
+Positive = Annotated[float, Meta(gt=0)]
 
 
 class TraceSettings(Settings, frozen=True, kw_only=True):
@@ -38,3 +40,33 @@ class LoadSettings(TraceSettings, frozen=True, kw_only=True):
     api_key: Annotated[str, Meta(description="Sent as a bearer token")] = ""
     output: Annotated[str | None, Meta(description="Write a JSON line for each request to this file")] = None
     json: Annotated[bool, Meta(description="Print the summary as JSON instead of a table")] = False
+
+
+class DemoSettings(TraceSettings, frozen=True, kw_only=True):
+    """The main job, on this machine."""
+
+    rate_scale: Annotated[
+        Positive | None,
+        Meta(description="As many times the trace's requests; by default what overloads one worker here"),
+    ] = None
+    length_scale: Annotated[
+        Positive | None,
+        Meta(description="As many times the trace's tokens; by default as long as the made-up requests"),
+    ] = None
+    model: Annotated[
+        str | None, Meta(description="Checkpoint in Hugging Face format; by default a small one is made once")
+    ] = None
+    dtype: Annotated[Literal["float32", "bfloat16"], Meta(description="Type the model runs in")] = "float32"
+    workers: Annotated[int, Meta(description="Worker processes; 0 is one a CPU core and at least two", ge=0)] = 0
+    transport: Annotated[Literal["ucx", "socket"], Meta(description="How parameters travel between processes")] = "ucx"
+    link_rate: Annotated[
+        float, Meta(description="Bytes a second that leave a worker, so that blocks can be seen arriving", ge=0)
+    ] = 30e6
+    report: Annotated[str, Meta(description="Where the HTML report is written")] = "livescale-demo.html"
+
+
+def refuse_replay_without_trace(settings: LoadSettings | DemoSettings) -> None:
+    """Raises ValueError where an option says how to replay a trace that is not given."""
+    for name in ("window", "rate_scale", "length_scale"):
+        if settings.trace is None and getattr(settings, name) not in (None, 1.0):
+            raise ValueError(f"--{name.replace('_', '-')} says how to replay a trace: give the trace with --trace")

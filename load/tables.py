@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from load.stats import Summary
+from load.story import Newcomer
 
 
 def latency_table(rows: Sequence[Summary], title: str) -> Table:
@@ -29,3 +30,20 @@ def duration(seconds: float | None) -> str:
     if seconds is None:
         return "-"
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+def newcomer_table(newcomers: Sequence[Newcomer], title: str) -> Table:
+    table = Table(title=title, title_justify="left", header_style="bold")
+    for heading in ("instance", "worker", "from"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("parameters whole", "first token"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for newcomer in newcomers:
+        table.add_row(
+            newcomer.instance,
+            newcomer.worker,
+            newcomer.source,
+            duration(newcomer.since_decision(newcomer.whole_at)),
+            duration(newcomer.since_decision(newcomer.first_token_at)),
+        )
+    return table

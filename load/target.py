@@ -48,10 +48,10 @@ class Target(msgspec.Struct, frozen=True):
 
 async def learn_target(session: aiohttp.ClientSession, model: str | None) -> Target:
     """Ask the server for `model`, or for the only one it has. Raises TargetError."""
-    cards = (await ask(session, "GET", "/v1/models", None, Models)).data
+    cards = (await ask(session, "GET", "v1/models", None, Models)).data
     card = choose(cards, model)
     body = msgspec.json.encode({"model": card.id, "prompt": SAMPLE, "add_special_tokens": False})
-    sample = await ask(session, "POST", "/tokenize", body, Tokenized)
+    sample = await ask(session, "POST", "tokenize", body, Tokenized)
     return Target(card.id, card.max_model_len, sorted(set(sample.tokens)))
 
 
@@ -72,13 +72,13 @@ async def ask(session: aiohttp.ClientSession, method: str, path: str, body: byte
         async with session.request(method, path, data=body, headers=headers, timeout=timeout) as response:
             answer = await response.read()
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        raise TargetError(f"no answer from {path}: {error or type(error).__name__}") from error
+        raise TargetError(f"no answer from /{path}: {error or type(error).__name__}") from error
     if response.status != 200:
-        raise TargetError(f"{path} answered {response.status}: {answer[:300].decode(errors='replace')}")
+        raise TargetError(f"/{path} answered {response.status}: {answer[:300].decode(errors='replace')}")
     try:
         return msgspec.json.decode(answer, type=kind)
     except msgspec.DecodeError as error:
-        raise TargetError(f"{path} did not answer as an OpenAI server does: {error}") from error
+        raise TargetError(f"/{path} did not answer as an OpenAI server does: {error}") from error
 
 
 def make_asks(trace: Trace, target: Target, seed: int) -> list[Ask]:

@@ -115,7 +115,7 @@ def scale_out_and_in() -> list[tuple[float, Message]]:
         (50.0, decision(50.0, 2, 1)),
         (50.1, report("worker-1", "draining")),
         (51.0, report("worker-1", "spare")),
-        (30.0, RouterReport(id="router-0", epoch=1, queues=[queue(3)])),
+        *((at, RouterReport(id="router-0", epoch=1, queues=[queue(3)])) for at in (29.0, 30.0)),
     ]
     return sorted(told, key=lambda item: item[0])
 
@@ -151,6 +151,7 @@ def outcome() -> Outcome:
             tokens=1200,
             wrong=[],
             ties=0,
+            ties_allowed=1,
             criterion="Right: each token is the reference's argmax.",
         ),
         settings={"seed": "0", "link-rate": "100 MB/s", "command": "livescale demo --trace <a & b>.csv"},

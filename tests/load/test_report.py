@@ -62,7 +62,7 @@ def test_the_page_is_well_formed_and_fetches_nothing(page: str) -> None:
 
 
 def test_the_page_says_what_happened(page: str) -> None:
-    assert "Every stream was complete and right: 150 streams, 1200 tokens." in page
+    assert "Every stream was complete and right: 150 streams, 1200 tokens, 0 ties" in page
     for text in ("worker-1", "12/12", "4.20 s", "4.80 s", "1 → 2 instances", "before", "burst", "after"):
         assert text in page
 
@@ -77,6 +77,7 @@ def test_each_picture_is_xml_with_a_name_and_the_pages_text_colour() -> None:
     assert [picture.title for picture in pictures] == [
         "Requests",
         "Instances",
+        "Queue",
         "Time to first token",
         "Parameters arriving",
         "Time between tokens",
@@ -101,10 +102,11 @@ def test_faults_are_listed_and_long_lists_cut() -> None:
         tokens=10,
         wrong=["request 3: token 4 is 17, the reference has 9"],
         ties=0,
+        ties_allowed=1,
         criterion="",
     )
     page = render_report(msgspec.structs.replace(happenings.outcome(), verdict=verdict))
-    assert "Of 30 streams, 25 were not complete and 1 not right." in page
+    assert "of 30, 25 were not complete; of 10 tokens, 1 were wrong" in page
     assert "and 5 more" in page
     assert "request 3: token 4" in page
 

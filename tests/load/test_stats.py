@@ -5,7 +5,7 @@ import pytest
 
 from load.outcome import find_faults
 from load.records import find_fault
-from load.series import gap_points, rate_per_second, running_percentile, ttft_points
+from load.series import gap_points, rate_of, running_percentile, ttft_points
 from load.stats import Period, percentile, summarise, summarise_periods
 from load.tables import duration
 from tests.load.happenings import START, record
@@ -53,8 +53,8 @@ def test_requests_that_never_ended_are_faults_too() -> None:
     assert find_faults([record(0, 0.0)], asked=3) == ["a request never ended"] * 2
 
 
-def test_rates_are_counted_by_the_second() -> None:
-    assert rate_per_second([START + 0.1, START + 0.9, START + 2.5], START, START + 3) == [
+def test_rates_are_counted_by_stretches_of_time() -> None:
+    assert rate_of([START + 0.1, START + 0.9, START + 2.5], START, START + 3, width=1.0) == [
         (0.5, 2.0),
         (1.5, 0.0),
         (2.5, 1.0),

@@ -64,7 +64,7 @@ def test_progress_queue_and_presence_are_the_latest() -> None:
     assert story.settled()
     assert story.serving() == 2
     assert [report.id for report in story.present(START + 25)] == ["worker-1"]  # worker-0 has been silent since -1 s
-    assert [point.waiting for point in told(scale_out_and_in()).queue] == [3]
+    assert [point.waiting for point in told(scale_out_and_in()).queue] == [3, 3]
 
 
 def test_other_models_and_other_messages_are_passed_over() -> None:

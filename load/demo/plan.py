@@ -1,0 +1,82 @@
+"""Which load to send, so that on any machine its burst is too much for one worker and not for two. Pure."""
+
+import msgspec
+
+from load.arrivals import Shape, calm_burst_calm, poisson
+from load.settings import DemoSettings
+from load.trace import Arrival, Trace, Window, busiest, fit, parse_window, replay
+
+# Share of one worker's capacity that is asked for when calm and in the burst. Two workers and the control
+# processes share the machine's cores, so two workers are somewhat less than twice one.
+CALM_LOAD = 0.3
+BURST_LOAD = 1.4
+SHAPE = Shape(prompt_tokens=192, output_tokens=24)
+
+
+class Capacity(msgspec.Struct, frozen=True):
+    """What one worker was measured to do, in tokens a second."""
+
+    prefill_rate: float
+    decode_rate: float
+
+    def seconds(self, arrival: Arrival) -> float:
+        """Time that one worker is busy with a request."""
+        return arrival.prompt_tokens / self.prefill_rate + arrival.output_tokens / self.decode_rate
+
+
+class DemoLoad(msgspec.Struct, frozen=True):
+    """What is sent, and when its burst is (seconds from the start). Scales are None without a trace."""
+
+    trace: Trace
+    seconds: float
+    burst: Window
+    rate_scale: float | None = None
+    length_scale: float | None = None
+
+
+def plan_load(settings: DemoSettings, capacity: Capacity, source: Trace | None, context: int) -> DemoLoad:
+    """The load for these settings on this machine. Raises ValueError where the trace has no request in the window."""
+    if source is None:
+        return plan_made_up(settings, capacity, context)
+    return plan_replay(settings, capacity, source, context)
+
+
+def plan_made_up(settings: DemoSettings, capacity: Capacity, context: int) -> DemoLoad:
+    request_seconds = capacity.seconds(Arrival(0.0, SHAPE.prompt_tokens, SHAPE.output_tokens))
+    phases = calm_burst_calm(settings.duration, CALM_LOAD / request_seconds, BURST_LOAD / request_seconds)
+    before, burst, _ = phases
+    return DemoLoad(
+        trace=fit(poisson(phases, SHAPE, settings.seed), context),
+        seconds=settings.duration,
+        burst=Window(before.seconds, before.seconds + burst.seconds),
+    )
+
+
+def plan_replay(settings: DemoSettings, capacity: Capacity, source: Trace, context: int) -> DemoLoad:
+    """A trace, by default scaled so that its busiest quarter is the burst."""
+    part = parse_window(settings.window) if settings.window else Window(0.0, settings.duration)
+    seconds = part.seconds or max(0.0, source[-1].at - part.start)
+    length_scale = settings.length_scale or length_scale_of(replay(source, part, 1.0, 1.0, settings.seed))
+    as_is = fit(replay(source, part, 1.0, length_scale, settings.seed), context)
+    rate_scale = settings.rate_scale or BURST_LOAD / load_of(as_is, capacity, seconds)
+    trace = fit(replay(source, part, rate_scale, length_scale, settings.seed), context)
+    if not trace:
+        raise ValueError(f"nothing is left of the trace at {rate_scale:.3g} times its rate")
+    return DemoLoad(trace, seconds, busiest(trace, seconds), rate_scale, length_scale)
+
+
+def length_scale_of(trace: Trace) -> float:
+    """Makes the mean request as long as the made-up ones, never longer than it was."""
+    if not trace:
+        raise ValueError("the trace has no request in this window")
+    mean = sum(arrival.prompt_tokens + arrival.output_tokens for arrival in trace) / len(trace)
+    return min(1.0, (SHAPE.prompt_tokens + SHAPE.output_tokens) / mean)
+
+
+def load_of(trace: Trace, capacity: Capacity, seconds: float) -> float:
+    """Share of one worker's capacity that the busiest quarter asks for."""
+    if not trace:
+        raise ValueError("the trace has no request in this window")
+    burst = busiest(trace, seconds)
+    work = sum(capacity.seconds(arrival) for arrival in trace if burst.start <= arrival.at < (burst.end or seconds))
+    return work / (burst.seconds or seconds)

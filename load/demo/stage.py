@@ -1,0 +1,140 @@
+"""The demo's course: start the system, measure it, send the load, wait for calm. The checks come after."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from load.client import Client, open_session, send_open_loop
+from load.demo.calibrate import calibrate
+from load.demo.plan import Capacity, DemoLoad, plan_load
+from load.demo.screen import Screen
+from load.demo.view import View
+from load.demo.watch import complete_story, watching
+from load.records import Ask, RequestRecord
+from load.settings import DemoSettings
+from load.story import Story
+from load.tables import duration
+from load.tally import Tally
+from load.target import learn_target, make_asks
+from load.trace import Trace
+from services.supervisor.settings import ModelSettings, StackSettings
+from services.supervisor.stack import Stack
+from shared.world import Clock
+
+MODEL = "demo"
+MIB = 1024 * 1024
+REFRESH_SECONDS = 0.25
+REQUEST_SECONDS = 300.0
+CALM_SECONDS = 60.0
+
+
+class Happened(msgspec.Struct, frozen=True):
+    """What a run left behind, to be checked and reported."""
+
+    load: DemoLoad
+    capacity: Capacity
+    asks: list[Ask]
+    records: list[RequestRecord]
+    story: Story
+    start: float
+    end: float
+
+
+class Stage:
+    """One run of the demo. `log` takes what the processes print."""
+
+    def __init__(self, settings: DemoSettings, screen: Screen, clock: Clock, log: Callable[[str, str], None]) -> None:
+        self._settings = settings
+        self._screen = screen
+        self._clock = clock
+        self._log = log
+        self._story = Story(MODEL)
+        self._tally = Tally()
+        self._records: list[RequestRecord] = []
+        self._asks: list[Ask] = []
+
+    async def run(self, checkpoint: Path, source: Trace | None) -> Happened:
+        """Everything that needs the system up; on return it is down again."""
+        stack_settings = make_stack_settings(self._settings, checkpoint)
+        async with (
+            Stack(stack_settings, progress=self._screen.note, echo=self._log) as stack,
+            watching(stack.bus, self._story, self._clock, self._screen.note),
+            open_session(stack.url, "", REQUEST_SECONDS) as session,
+        ):
+            target = await learn_target(session, MODEL)
+            capacity = await calibrate(Client(session, MODEL, self._clock, Tally()), target)
+            load = plan_load(self._settings, capacity, source, target.context)
+            self._screen.note(describe_load(load, capacity))
+            self._asks = make_asks(load.trace, target, self._settings.seed)
+            client = Client(session, MODEL, self._clock, self._tally)
+            await self._calm_down("settling", client.now())
+            start = client.now()
+            await self._send(client, load, start)
+            await self._calm_down("waiting for scale-in", start)
+            await complete_story(stack.bus, self._story, MODEL, self._clock)
+            end = client.now()
+        return Happened(load, capacity, self._asks, self._records, self._story, start, end)
+
+    async def _calm_down(self, stage: str, start: float) -> None:
+        """Until one instance serves and nothing moves, or for a minute."""
+        deadline = self._clock.now() + CALM_SECONDS
+        while not (self._story.settled() and self._story.serving() == 1):
+            if self._clock.now() > deadline:
+                serving = self._story.serving()
+                self._screen.note(f"{stage}: {serving} instances still serve after {CALM_SECONDS:.0f} s")
+                return
+            self._show(stage, start, None)
+            await asyncio.sleep(REFRESH_SECONDS)
+
+    async def _send(self, client: Client, load: DemoLoad, start: float) -> None:
+        """The whole load, shown while it runs."""
+
+        async def show() -> None:
+            while True:
+                self._show(phase_name(load, self._clock.wall() - start), start, load.seconds)
+                await asyncio.sleep(REFRESH_SECONDS)
+
+        showing = asyncio.create_task(show(), name="show")
+        try:
+            await send_open_loop(client, self._asks, self._records)
+        finally:
+            showing.cancel()
+            await asyncio.wait([showing])
+
+    def _show(self, stage: str, start: float, seconds: float | None) -> None:
+        now = self._clock.wall()
+        elapsed = max(0.0, now - start)
+        self._screen.show(View(stage, elapsed, seconds, len(self._asks), now, self._story, self._tally))
+
+
+def make_stack_settings(settings: DemoSettings, checkpoint: Path) -> StackSettings:
+    """A system of its own: free ports, an arena that fits the model, links slow enough to watch."""
+    parameters = sum(file.stat().st_size for file in checkpoint.glob("*.safetensors"))
+    return StackSettings(
+        models=(ModelSettings(name=MODEL, path=str(checkpoint)),),
+        workers=settings.workers,
+        port=0,
+        dtype=settings.dtype,
+        # Twice for bfloat16 that becomes float32, and some for alignment.
+        arena_bytes=max(256 * MIB, 2 * parameters + 64 * MIB),
+        transport=settings.transport,
+        link_rate=settings.link_rate,
+    )
+
+
+def phase_name(load: DemoLoad, elapsed: float) -> str:
+    if elapsed < load.burst.start:
+        return "calm"
+    return "burst" if elapsed < (load.burst.end or load.seconds) else "calm"
+
+
+def describe_load(load: DemoLoad, capacity: Capacity) -> str:
+    mean = sum(capacity.seconds(arrival) for arrival in load.trace) / len(load.trace)
+    scales = "" if load.rate_scale is None else f"; rate x {load.rate_scale:.3g}, lengths x {load.length_scale:.3g}"
+    return (
+        f"one worker here: {capacity.prefill_rate:.0f} prompt tokens/s, {capacity.decode_rate:.0f} output tokens/s, "
+        f"{duration(mean)} a request. The load: {len(load.trace)} requests in {load.seconds:.0f} s, the burst from "
+        f"{load.burst.start:.0f} to {load.burst.end:.0f} s{scales}"
+    )

@@ -1,0 +1,88 @@
+"""What the screen shows at one moment, made from the story and the tally."""
+
+import msgspec
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from load.story import Story
+from load.tables import duration
+from load.tally import Tally
+from shared.messages.membership import WorkerReport
+
+STATE_COLORS = {"spare": "dim", "loading": "yellow", "live": "cyan", "serving": "green", "draining": "magenta"}
+SHOWN_DECISIONS = 4
+
+
+class View(msgspec.Struct, frozen=True):
+    """One moment: what is going on, since and until when (seconds), and what is known then."""
+
+    stage: str
+    elapsed: float
+    seconds: float | None
+    total: int
+    now: float
+    story: Story
+    tally: Tally
+
+
+def render_line(view: View) -> str:
+    """The moment in one line of plain text."""
+    states = ", ".join(f"{report.id} {describe_state(report, view.story)}" for report in view.story.present(view.now))
+    return f"{render_clock(view)} {view.stage:<6}  {states}  {render_load(view)}"
+
+
+def render_screen(view: View) -> RenderableType:
+    """The moment as a picture for a terminal."""
+    heading = Text.assemble((f"{view.stage} ", "bold"), (render_clock(view), "dim"))
+    return Group(heading, render_workers(view), Text(render_load(view)), *render_decisions(view))
+
+
+def render_clock(view: View) -> str:
+    return f"{view.elapsed:5.1f} s" + (f" of {view.seconds:.0f}" if view.seconds is not None else "")
+
+
+def render_load(view: View) -> str:
+    ttft, tbt = view.tally.recent(view.now)
+    waiting = view.story.queue[-1].waiting if view.story.queue else "?"
+    return (
+        f"sent {view.tally.sent}/{view.total}, running {view.tally.running}, queued {waiting}, "
+        f"failed {view.tally.failed}; TTFT {duration(ttft)}, TBT {duration(tbt)}"
+    )
+
+
+def render_workers(view: View) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    for report in view.story.present(view.now):
+        ready, total = blocks(report, view.story)
+        bar = ProgressBar(total=max(1, total), completed=ready, width=30) if total else Text("")
+        running = f"{report.load.running_requests} running" if report.load and report.state != "spare" else ""
+        state = Text(report.state, style=STATE_COLORS[report.state])
+        table.add_row(report.id, state, bar, f"{ready}/{total} blocks" if total else "", running)
+    return table
+
+
+def render_decisions(view: View) -> list[Text]:
+    made = [decision for decision in view.story.decisions if decision.action != "hold"][-SHOWN_DECISIONS:]
+    return [
+        Text(
+            f"{decision.at - view.now:+.0f} s  {decision.current} -> {decision.target}: {decision.reason}",
+            style="dim",
+            no_wrap=True,
+            overflow="ellipsis",
+        )
+        for decision in made
+    ]
+
+
+def blocks(report: WorkerReport, story: Story) -> tuple[int, int]:
+    """Blocks ready and in all at a worker; (0, 0) where it has none to show."""
+    if report.state == "loading":
+        return story.progress(report.id) or (0, 0)
+    return (len(report.holding.ready), report.holding.total) if report.holding else (0, 0)
+
+
+def describe_state(report: WorkerReport, story: Story) -> str:
+    ready, total = blocks(report, story)
+    return f"loading {ready}/{total}" if report.state == "loading" and total else report.state

@@ -1,0 +1,63 @@
+"""Follows the bus while a load runs, and feeds the story."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from load.story import Story
+from shared.bus.contract import Bus, Subscription, Topic
+from shared.messages.message import Message
+from shared.messages.scaling import AskScales, Decision, InstanceServing, Transfer
+from shared.subjects import BLOCK, DECISION, HEARTBEAT, INSTANCE, PLAN, SCALES, TRANSFER
+from shared.world import Clock
+
+TOPICS: tuple[Topic[Any], ...] = (HEARTBEAT, DECISION, PLAN, BLOCK, TRANSFER, INSTANCE)
+CALL_SECONDS = 5.0
+
+
+@asynccontextmanager
+async def watching(bus: Bus, story: Story, clock: Clock, note: Callable[[str], None]) -> AsyncIterator[None]:
+    """Inside, `story` hears of every event; `note` gets a line for those that a person wants to read."""
+    subscriptions = [await bus.subscribe(topic) for topic in TOPICS]
+
+    async def follow(subscription: Subscription[Any]) -> None:
+        async for received in subscription:
+            story.on_message(received.message, clock.wall())
+            if line := describe(received.message):
+                note(line)
+
+    followers = [asyncio.create_task(follow(subscription)) for subscription in subscriptions]
+    try:
+        yield
+    finally:
+        for subscription in subscriptions:
+            await subscription.close()
+        # Not a TaskGroup: what goes wrong inside reaches the caller as it is.
+        await asyncio.gather(*followers)
+
+
+async def complete_story(bus: Bus, story: Story, model: str, clock: Clock) -> None:
+    """Ask the planner for its records, which say it all even where an event was lost."""
+    answer = await bus.call(SCALES, AskScales(model=model, limit=1_000), timeout=CALL_SECONDS)
+    for record in answer.records:
+        story.on_message(record, clock.wall())
+
+
+def describe(message: Message) -> str | None:
+    """One line for an event that a person wants to read."""
+    match message:
+        case Decision(action="out" | "in"):
+            return f"decision: {message.current} -> {message.target} instances, because {message.reason}"
+        case Transfer(state="whole"):
+            return f"{message.node}: parameters whole ({message.received_bytes / 1e6:.0f} MB)"
+        case Transfer(state="failed"):
+            return f"{message.node}: transfer failed: {message.error}"
+        case InstanceServing(what="serving"):
+            return f"{message.worker}: serves"
+        case InstanceServing(what="first_token"):
+            return f"{message.worker}: first token"
+        case InstanceServing(what="spare"):
+            return f"{message.worker}: drained, spare again"
+        case _:
+            return None
