@@ -16,10 +16,8 @@ from shared.messages.scaling import Action
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds: a signal older than `stale` is unknown; an answer of the planner is awaited for `asked` at most;
-    after a scale failed, the next is asked for `retry` later."""
+    """For how long an answer of the planner is awaited, and nothing is asked after a scale failed."""
 
-    stale_seconds: float = 2.0
     asked_seconds: float = 5.0
     retry_seconds: float = 1.0
 

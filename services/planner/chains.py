@@ -101,8 +101,8 @@ def _requests(report: WorkerReport) -> int:
 
 
 def _alive(snapshot: Snapshot) -> dict[str, Member]:
-    """Suspects take part in nothing new."""
-    return {member.id: member for member in snapshot.members if member.lease == "alive"}
+    """Suspects take part in nothing new, nor does who has not told where to connect to."""
+    return {member.id: member for member in snapshot.members if member.lease == "alive" and member.address}
 
 
 def _choose_targets(

@@ -4,24 +4,35 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from services.planner.scales import Command
+from shared.messages.membership import LeaseChanged, Member
 from shared.messages.parameters import Manifest
 from shared.messages.scaling import Abort, Chain, Load, Node, Plan, PlannedInstance, Send, Serve
 
 
 @dataclass(frozen=True)
 class Orders:
-    """What they carry. `epochs` are those of the workers and hosts when the plan was made."""
+    """What they carry. `members` as they were when the plan was made: their addresses and epochs."""
 
     plan: Plan
     manifest: Manifest
-    nodes: Mapping[str, Node]
-    epochs: Mapping[str, int]
+    members: Mapping[str, Member]
     ticket: int
     chunk_bytes: int
     max_model_len: int
 
+    def _node(self, id: str) -> Node:
+        member = self.members[id]
+        return Node(id=id, place="host" if member.service == "host" else "worker", address=member.address or b"")
+
     def instance_of(self, worker: str) -> PlannedInstance:
         return next(one for one in self.plan.instances if worker in one.ranks)
+
+    def is_gone(self, change: LeaseChanged) -> bool:
+        """Whether this says that a member is dead, or has joined anew, since the plan was made."""
+        planned = self.members.get(change.id)
+        if planned is None or change.epoch < planned.epoch:
+            return False
+        return change.state == "dead" or change.epoch > planned.epoch
 
     def loads(self) -> Iterable[Command]:
         """Last hop first, so that whoever forwards finds its receiver ready."""
@@ -44,11 +55,11 @@ class Orders:
             role=instance.role,
             rank=instance.ranks.index(worker),
             manifest=self.manifest,
-            upstream=self.nodes[upstream],
-            downstream=[self.nodes[id] for id in downstream],
+            upstream=self._node(upstream),
+            downstream=[self._node(id) for id in downstream],
             chunk_bytes=self.chunk_bytes,
             max_model_len=self.max_model_len,
-            epoch=self.epochs[worker],
+            epoch=self.members[worker].epoch,
         )
 
     def sends(self) -> list[Command]:
@@ -59,15 +70,17 @@ class Orders:
             plan_id=self.plan.id,
             ticket=self.ticket,
             version=self.plan.version,
-            downstream=[self.nodes[chain.targets[0]]],
+            downstream=[self._node(chain.targets[0])],
             chunk_bytes=self.chunk_bytes,
-            epoch=self.epochs[chain.source],
+            epoch=self.members[chain.source].epoch,
         )
 
     def serves(self, instance: PlannedInstance) -> list[Command]:
         return [
             Command(
-                rank, Serve(plan_id=self.plan.id, instance=instance.id, epoch=self.epochs[rank]), "every rank is whole"
+                rank,
+                Serve(plan_id=self.plan.id, instance=instance.id, epoch=self.members[rank].epoch),
+                "every rank is whole",
             )
             for rank in instance.ranks
         ]

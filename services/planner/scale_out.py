@@ -125,9 +125,7 @@ class ScaleOut(Scale):
         return []
 
     def on_lease(self, change: LeaseChanged, now: float) -> list[Command]:
-        ours = self._orders.epochs.get(change.id)
-        gone = change.state == "dead" or (ours is not None and change.epoch > ours)
-        if self.ended or ours is None or not gone or change.epoch < ours:
+        if self.ended or not self._orders.is_gone(change):
             return []
         return self._lost(change.id, f"{change.id} is gone: {change.reason}", now)
 

@@ -55,7 +55,7 @@ class Scale:
         self.model = decision.model
         self.instances = instances
         self.state: ScaleState = "planned"
-        self._decision = decision
+        self.decision = decision
         self._plan = plan
         self._phases = [Phase(name="decided", at=decision.at)]
         self._outcome = ""
@@ -123,7 +123,7 @@ class Scale:
     def record(self) -> ScaleRecord:
         return ScaleRecord(
             id=self.id,
-            decision=self._decision,
+            decision=self.decision,
             state=self.state,
             plan=self._plan,
             instances=self.instances,

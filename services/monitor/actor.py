@@ -1,0 +1,175 @@
+"""The monitor: hears load, lets the policy decide, tells the planner."""
+
+import asyncio
+
+import structlog
+
+from services.monitor.journal import Journal
+from services.monitor.policy import Pace, ScalingPolicy, Verdict
+from services.monitor.settings import MonitorSettings
+from services.monitor.signals import Signals
+from shared.bus.contract import BusError, Context, Endpoint, Refusal, Subscription
+from shared.membership import Membership
+from shared.messages.membership import (
+    AskModels,
+    AskSnapshot,
+    Beat,
+    HostReport,
+    LeaseChanged,
+    Report,
+    RouterReport,
+    WorkerReport,
+)
+from shared.messages.scaling import AskDecisions, Decision, Decisions, Scale, ScaleRecord
+from shared.process import World
+from shared.subjects import DECISION, DECISIONS, HEARTBEAT, LEASE, MODELS, PLAN, SCALE, SNAPSHOT
+
+EVALUATE_SECONDS = 0.05
+SPACING_SECONDS = 0.005  # a flood of reports is answered by one evaluation
+MODELS_SECONDS = 0.5
+CALL_SECONDS = 5.0
+
+log = structlog.get_logger()
+
+
+class Monitor:
+    """One policy for all models."""
+
+    def __init__(self, world: World, settings: MonitorSettings) -> None:
+        self._bus, self._clock, self._ids, self._info = world.bus, world.clock, world.ids, world.info
+        self._signals = Signals(settings.stale_seconds)
+        self._policy = ScalingPolicy(self._signals, Pace(CALL_SECONDS, settings.retry_seconds))
+        self._journal = Journal()
+        self._membership = Membership(world.bus, world.clock, "monitor", world.info.id, world.host)
+        self._calls = asyncio.TaskGroup()
+        self._news = asyncio.Event()
+        self._decisions = world.telemetry.counter(
+            "livescale_monitor_decisions_total", "Decisions by action and rule", ["action", "rule"]
+        )
+        self._target = world.telemetry.gauge(
+            "livescale_monitor_target_instances", "Instances last decided on", ["model_name"]
+        )
+
+    async def run(self) -> None:
+        heartbeats = await self._bus.subscribe(HEARTBEAT)
+        leases = await self._bus.subscribe(LEASE)
+        plans = await self._bus.subscribe(PLAN)
+        await self._bus.serve(self._info, [Endpoint(DECISIONS, self._last_decisions)])
+        async with self._calls as group:
+            group.create_task(self._hear(heartbeats), name="heartbeats")
+            group.create_task(self._follow_leases(leases), name="leases")
+            group.create_task(self._follow_plans(plans), name="plans")
+            group.create_task(self._keep_models(), name="models")
+            group.create_task(self._evaluate_for_ever(), name="evaluation")
+            group.create_task(self._membership.run(), name="membership")
+
+    async def _last_decisions(self, ask: AskDecisions, context: Context) -> Decisions:
+        return Decisions(decisions=self._journal.last(ask.model, ask.limit))
+
+    async def _hear(self, heartbeats: Subscription[Report]) -> None:
+        async for received in heartbeats:
+            match received.message:
+                case WorkerReport() as report:
+                    self._signals.on_worker(report, self._clock.now())
+                    self._news.set()
+                case RouterReport() as report:
+                    self._signals.on_router(report, self._clock.now())
+                    self._news.set()
+                case Beat() | HostReport():
+                    pass
+
+    async def _follow_leases(self, leases: Subscription[LeaseChanged]) -> None:
+        async for received in leases:
+            self._signals.on_lease(received.message)
+            self._news.set()
+
+    async def _follow_plans(self, plans: Subscription[ScaleRecord]) -> None:
+        async for received in plans:
+            record = received.message
+            self._signals.on_scale(record)
+            if record.state == "failed":
+                self._policy.failed(record.decision.model, self._clock.now())
+            self._news.set()
+
+    async def _keep_models(self) -> None:
+        while True:
+            try:
+                answer = await self._bus.call(MODELS, AskModels(), timeout=CALL_SECONDS)
+            except BusError as error:
+                log.debug("models_unknown", error=str(error))
+            else:
+                self._signals.on_models(answer.models)
+            await asyncio.sleep(MODELS_SECONDS)
+
+    async def _learn_workers(self) -> None:
+        """What serves already, before the first evaluation: a worker not heard yet is not a worker not there."""
+        while True:
+            try:
+                snapshot = await self._bus.call(SNAPSHOT, AskSnapshot(), timeout=CALL_SECONDS)
+            except BusError as error:
+                log.debug("registry_unknown", error=str(error))
+                await asyncio.sleep(EVALUATE_SECONDS)
+            else:
+                for report in snapshot.workers:
+                    self._signals.on_worker(report, self._clock.now())
+                return
+
+    async def _evaluate_for_ever(self) -> None:
+        await self._learn_workers()
+        while True:
+            for verdict in self._policy.decide(self._clock.now()):
+                if self._journal.is_news(verdict):
+                    self._decide(verdict)
+            await asyncio.sleep(SPACING_SECONDS)
+            try:
+                async with asyncio.timeout(EVALUATE_SECONDS):
+                    await self._news.wait()
+            except TimeoutError:
+                continue
+            self._news.clear()
+
+    def _decide(self, verdict: Verdict) -> None:
+        decision = Decision(
+            id=self._ids.new("decision"),
+            model=verdict.model,
+            at=self._clock.wall(),
+            action=verdict.action,
+            current=verdict.current,
+            target=verdict.target,
+            rule=verdict.rule,
+            reason=verdict.reason,
+            by="monitor",
+            inputs=verdict.inputs,
+        )
+        self._journal.add(decision)
+        self._decisions.labels(verdict.action, verdict.rule).inc()
+        log.info(
+            "decided",
+            model=verdict.model,
+            action=verdict.action,
+            current=verdict.current,
+            target=verdict.target,
+            rule=verdict.rule,
+            reason=verdict.reason,
+        )
+        if decision.action != "hold":
+            self._target.labels(decision.model).set(decision.target)
+            self._policy.asked(decision.model, decision.target, self._clock.now())
+            self._calls.create_task(self._ask(decision), name=f"scale {decision.model}")
+        self._bus.publish(DECISION, decision, model=decision.model)
+
+    async def _ask(self, decision: Decision) -> None:
+        scale = Scale(model=decision.model, instances=decision.target, decision=decision)
+        try:
+            accepted = await self._bus.call(SCALE, scale, timeout=CALL_SECONDS)
+        except BusError as error:
+            reason = error.message if isinstance(error, Refusal) else str(error)
+            log.warning("scale_not_accepted", model=decision.model, target=decision.target, reason=reason)
+            self._policy.failed(decision.model, self._clock.now())
+            return
+        if accepted.scale_id is None:
+            # The planner sees it otherwise; look again when what we see has caught up.
+            log.info("nothing_to_scale", model=decision.model, reason=accepted.reason)
+            self._policy.failed(decision.model, self._clock.now())
+        else:
+            self._policy.answered(decision.model)

@@ -1,0 +1,16 @@
+"""What the monitor can be told. Bounds and limits belong to each model (ModelSpec)."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from shared.settings import ProcessSettings
+
+
+class MonitorSettings(ProcessSettings, frozen=True, kw_only=True):
+    """The monitor: load in, decisions to scale out."""
+
+    stale_seconds: Annotated[
+        float, Meta(description="A report older than this is unknown: hold rather than decide", gt=0)
+    ] = 2.0
+    retry_seconds: Annotated[float, Meta(description="Wait so long after a scale failed", gt=0)] = 1.0

@@ -1,0 +1,66 @@
+"""The planner's book of scales: those that run and those that were. Pure."""
+
+from collections.abc import Iterator
+from itertools import count
+
+from services.planner.scale_out import ScaleOut
+from services.planner.scales import Scale
+from shared.messages.scaling import ScaleRecord
+
+KEPT = 500
+TICKETS = 1 << 24
+
+
+class Book:
+    """Scales by id, oldest first. `first_ticket` should differ from one planner process to the next."""
+
+    def __init__(self, first_ticket: int) -> None:
+        self._scales: dict[str, Scale] = {}
+        self._tickets = count(first_ticket)
+
+    def add(self, scale: Scale) -> None:
+        self._scales[scale.id] = scale
+        ended = [one.id for one in self._scales.values() if one.ended]
+        for id in ended[: max(0, len(self._scales) - KEPT)]:
+            del self._scales[id]
+
+    def get(self, id: str) -> Scale | None:
+        return self._scales.get(id)
+
+    def running(self) -> list[Scale]:
+        return [scale for scale in self._scales.values() if not scale.ended]
+
+    def concerned(self, instance: str) -> list[Scale]:
+        """Scales that add or take away this instance; an ended one still wants to know its first token."""
+        return [scale for scale in self._scales.values() if instance in scale.instances]
+
+    def coming(self, model: str) -> frozenset[str]:
+        """Instances of this model that running plans will add."""
+        return frozenset(id for scale in self.running() if scale.model == model for id in scale.coming)
+
+    def leaving(self) -> frozenset[str]:
+        return frozenset(id for scale in self.running() for id in scale.leaving)
+
+    def reserved(self) -> frozenset[str]:
+        """Workers that running plans have taken."""
+        return frozenset(worker for scale in self.running() for worker in scale.reserved)
+
+    def flows(self) -> dict[str, int]:
+        """How many chains each source sends for."""
+        flows: dict[str, int] = {}
+        for source in self._sources():
+            flows[source] = flows.get(source, 0) + 1
+        return flows
+
+    def _sources(self) -> Iterator[str]:
+        return (scale.source for scale in self.running() if scale.source is not None)
+
+    def fresh_ticket(self) -> int:
+        """A 24-bit number that no running plan has."""
+        taken = {scale.ticket for scale in self.running() if isinstance(scale, ScaleOut)}
+        return next(ticket for ticket in (number % TICKETS for number in self._tickets) if ticket not in taken)
+
+    def records(self, model: str | None, limit: int) -> list[ScaleRecord]:
+        """The newest `limit` of one model, or of all; newest last."""
+        chosen = [scale for scale in self._scales.values() if model is None or scale.model == model]
+        return [scale.record() for scale in chosen[-limit:]] if limit > 0 else []

@@ -1,0 +1,65 @@
+"""What the planner goes by: the registry's snapshot, brought up to date by the heartbeats it heard itself."""
+
+import asyncio
+
+from msgspec.structs import replace
+
+from shared.bus.contract import Bus, BusError, Refusal
+from shared.messages.membership import AskSnapshot, LeaseChanged, ModelEntry, Named, Snapshot, WorkerReport
+from shared.messages.parameters import Manifest
+from shared.subjects import MANIFEST, SNAPSHOT
+
+CALL_SECONDS = 2.0
+
+
+class Picture:
+    """Asks the registry. Manifests never change within a version, so they are asked for once."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._manifests: dict[str, Manifest] = {}
+        self._reports: dict[str, WorkerReport] = {}
+
+    def on_report(self, report: WorkerReport) -> None:
+        known = self._reports.get(report.id)
+        if known is None or report.epoch >= known.epoch:
+            self._reports[report.id] = report
+
+    def on_lease(self, change: LeaseChanged) -> None:
+        known = self._reports.get(change.id)
+        if change.state == "dead" and known is not None and known.epoch <= change.epoch:
+            del self._reports[change.id]
+
+    async def look(self, model: str) -> tuple[Snapshot, ModelEntry, Manifest]:
+        """Raises Refusal: 404 unknown model, 503 one that is not in memory yet, or no registry."""
+        try:
+            return await self._look(model)
+        except Refusal:
+            raise
+        except BusError as error:
+            raise Refusal(503, f"the registry does not answer: {error}", retry_after_ms=500) from error
+
+    async def _look(self, model: str) -> tuple[Snapshot, ModelEntry, Manifest]:
+        cached = self._manifests.get(model)
+        if cached is None:
+            snapshot, manifest = await asyncio.gather(self._ask_snapshot(), self._ask_manifest(model))
+        else:
+            snapshot, manifest = await self._ask_snapshot(), cached
+        entry = next((entry for entry in snapshot.models if entry.spec.name == model), None)
+        if entry is None:
+            raise Refusal(404, f"model {model!r} is not registered")
+        if entry.version != manifest.version:
+            manifest = await self._ask_manifest(model)
+        self._manifests[model] = manifest
+        return snapshot, entry, manifest
+
+    async def _ask_snapshot(self) -> Snapshot:
+        snapshot = await self._bus.call(SNAPSHOT, AskSnapshot(), timeout=CALL_SECONDS)
+        return replace(snapshot, workers=[self._newest(report) for report in snapshot.workers])
+
+    def _newest(self, report: WorkerReport) -> WorkerReport:
+        own = self._reports.get(report.id)
+        return own if own is not None and own.epoch >= report.epoch else report
+
+    async def _ask_manifest(self, model: str) -> Manifest:
+        return await self._bus.call(MANIFEST, Named(model=model), timeout=CALL_SECONDS)

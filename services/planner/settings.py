@@ -1,0 +1,19 @@
+"""What the planner can be told."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from shared.settings import ProcessSettings
+
+
+class PlannerSettings(ProcessSettings, frozen=True, kw_only=True):
+    """The planner: carries scales through."""
+
+    link_rate: Annotated[
+        float,
+        Meta(description="What the workers' links carry, bytes a second, to size chunks by; 0 is unshaped", ge=0),
+    ] = 0.0
+    patience_seconds: Annotated[
+        float, Meta(description="Give a scale up when nothing of it arrived anywhere for so long", gt=0)
+    ] = 30.0

@@ -1,0 +1,180 @@
+"""The router: takes requests from gateways, hands each to an instance, and sees that it ends."""
+
+import asyncio
+from typing import assert_never
+
+import structlog
+
+from services.router.effects import AdmitTo, Effect, Finish, Lose, StopWork
+from services.router.metrics import RouterMetrics
+from services.router.policy import Limits, RouterPolicy
+from services.router.settings import RouterSettings
+from shared.bus.contract import BusError, Context, Endpoint, Refusal, Subscription, TooLarge
+from shared.membership import Membership
+from shared.messages.membership import AskModels, LeaseChanged, Report, RouterReport, WorkerReport
+from shared.messages.requests import Admit, Cancel, RequestLost, RequestsEnded, Submit, Submitted, TokenFrame, Tokens
+from shared.process import World
+from shared.subjects import ADMIT, CANCEL, CANCEL_WORK, ENDED, HEARTBEAT, LEASE, MODELS, SUBMIT, TOKENS
+
+TICK_SECONDS = 0.1
+MODELS_SECONDS = 0.5
+REPORT_SECONDS = 0.05  # how soon after another a report of a changed queue may follow
+CALL_SECONDS = 2.0
+
+log = structlog.get_logger()
+
+
+class Router:
+    """One queue per model; the policy decides, this performs."""
+
+    def __init__(self, world: World, settings: RouterSettings) -> None:
+        self._bus, self._clock, self._info = world.bus, world.clock, world.info
+        self._policy = RouterPolicy(Limits(settings.max_waiting, settings.look_ahead, settings.retry_after_ms))
+        self._membership = Membership(world.bus, world.clock, "router", world.info.id, world.host, report=self._report)
+        self._metrics = RouterMetrics(world.telemetry)
+        self._calls = asyncio.TaskGroup()
+        self._queues_changed = asyncio.Event()
+        self._reported: list[tuple[str, int]] = []
+
+    async def run(self) -> None:
+        workers = await self._bus.subscribe(HEARTBEAT, service="worker")
+        leases = await self._bus.subscribe(LEASE)
+        ended = await self._bus.subscribe(ENDED)
+        cancels = await self._bus.subscribe(CANCEL)
+        await self._bus.serve(self._info, [Endpoint(SUBMIT, self._submit)])
+        async with self._calls as group:
+            group.create_task(self._hear_workers(workers), name="workers")
+            group.create_task(self._follow_leases(leases), name="leases")
+            group.create_task(self._follow_ended(ended), name="ended")
+            group.create_task(self._follow_cancels(cancels), name="cancels")
+            group.create_task(self._keep_time(), name="deadlines")
+            group.create_task(self._keep_models(), name="models")
+            group.create_task(self._report_changes(), name="reports")
+            group.create_task(self._membership.run(), name="membership")
+
+    async def _submit(self, request: Submit, context: Context) -> Submitted:
+        if not self._policy.knows(request.model):
+            await self._refresh_models()
+        started, now = self._clock.now(), self._clock.wall()
+        self._perform(self._policy.supersede(request))
+        try:
+            ahead = self._policy.submit(request, now)
+        except Refusal as refusal:
+            self._metrics.refused(refusal.code)
+            raise
+        self._dispatch()
+        self._metrics.decided(self._clock.now() - started)
+        return Submitted(ahead=ahead)
+
+    def _dispatch(self) -> None:
+        """After every event: whatever has room now is admitted."""
+        now = self._clock.wall()
+        self._perform(self._policy.dispatch(now))
+        queues = [(queue.model, queue.waiting_requests) for queue in self._policy.loads(now)]
+        if queues != self._reported:
+            self._reported = queues
+            self._queues_changed.set()
+            self._metrics.queues(queues)
+
+    def _perform(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case AdmitTo():
+                    self._calls.create_task(self._admit(effect), name=f"admit {effect.request.request_id}")
+                case Finish():
+                    self._finish(effect)
+                case Lose():
+                    self._lose(effect)
+                case StopWork():
+                    self._bus.publish(CANCEL_WORK, Cancel(request_id=effect.request_id), id=effect.worker)
+                case _:
+                    assert_never(effect)
+
+    def _finish(self, effect: Finish) -> None:
+        log.info("request_ended_here", request=effect.request_id, reason=effect.finish_reason, error=effect.error)
+        row = Tokens(
+            request_id=effect.request_id,
+            index=effect.index,
+            token_ids=[],
+            finish_reason=effect.finish_reason,
+            error=effect.error,
+        )
+        self._bus.publish(TOKENS, TokenFrame(worker=self._info.id, step=0, rows=[row]), gateway=effect.gateway)
+
+    def _lose(self, effect: Lose) -> None:
+        log.warning("request_lost", request=effect.request_id, reason=effect.reason)
+        self._metrics.lost()
+        lost = RequestLost(request_id=effect.request_id, reason=effect.reason)
+        self._bus.publish(TOKENS, lost, gateway=effect.gateway)
+
+    async def _admit(self, effect: AdmitTo) -> None:
+        request_id, worker = effect.request.request_id, effect.worker
+        context = Context(epoch=effect.epoch, request_id=request_id)
+        admit = Admit(request=effect.request, attempt=effect.attempt)
+        try:
+            await self._bus.call(ADMIT, admit, timeout=CALL_SECONDS, context=context, id=worker)
+        except BusError as error:
+            code = _code_of(error)
+            log.warning("admission_refused", request=request_id, worker=worker, code=code, error=str(error))
+            self._perform(self._policy.refused(effect, code, str(error)))
+        else:
+            self._metrics.admitted()
+            self._perform(self._policy.admitted(worker, request_id))
+        self._dispatch()
+
+    async def _hear_workers(self, heartbeats: Subscription[Report]) -> None:
+        async for received in heartbeats:
+            if isinstance(received.message, WorkerReport):
+                self._perform(self._policy.on_report(received.message, self._clock.wall()))
+                self._dispatch()
+
+    async def _follow_leases(self, leases: Subscription[LeaseChanged]) -> None:
+        async for received in leases:
+            self._perform(self._policy.on_lease(received.message))
+            self._dispatch()
+
+    async def _follow_ended(self, ended: Subscription[RequestsEnded]) -> None:
+        async for received in ended:
+            self._policy.on_ended(received.message)
+            self._dispatch()
+
+    async def _follow_cancels(self, cancels: Subscription[Cancel]) -> None:
+        async for received in cancels:
+            self._perform(self._policy.cancel(received.message.request_id))
+            self._dispatch()
+
+    async def _keep_time(self) -> None:
+        while True:
+            self._perform(self._policy.expire(self._clock.wall()))
+            self._dispatch()
+            await asyncio.sleep(TICK_SECONDS)
+
+    async def _keep_models(self) -> None:
+        while True:
+            await self._refresh_models()
+            await asyncio.sleep(MODELS_SECONDS)
+
+    async def _refresh_models(self) -> None:
+        try:
+            answer = await self._bus.call(MODELS, AskModels(), timeout=CALL_SECONDS)
+        except BusError as error:
+            log.debug("models_unknown", error=str(error))
+        else:
+            self._policy.on_models(answer.models)
+
+    async def _report_changes(self) -> None:
+        while True:
+            await self._queues_changed.wait()
+            self._queues_changed.clear()
+            self._membership.changed()
+            await asyncio.sleep(REPORT_SECONDS)
+
+    def _report(self, epoch: int) -> RouterReport:
+        return RouterReport(id=self._info.id, epoch=epoch, queues=self._policy.loads(self._clock.wall()))
+
+
+def _code_of(error: BusError) -> int:
+    """A worker that was not reached may be another time; a request that does not fit a message never will."""
+    if isinstance(error, Refusal):
+        return error.code
+    return 413 if isinstance(error, TooLarge) else 503

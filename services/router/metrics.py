@@ -1,0 +1,41 @@
+"""What the router shows to Prometheus."""
+
+from shared.telemetry import Telemetry
+
+DECISION_BUCKETS = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1)
+
+
+class RouterMetrics:
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._decision = telemetry.histogram(
+            "livescale_router_decision_seconds",
+            "Time to queue a request and place what has room",
+            buckets=DECISION_BUCKETS,
+        )
+        self._depth = telemetry.gauge(
+            "livescale_router_queue_depth", "Requests that wait at the router", ["model_name"]
+        )
+        self._admitted = telemetry.counter("livescale_router_admissions_total", "Requests that a worker took")
+        self._lost = telemetry.counter("livescale_router_lost_total", "Started requests whose worker is gone")
+        self._refused = telemetry.counter(
+            "livescale_router_refusals_total",
+            "Requests refused, by code",
+            ["code"],
+            [(code,) for code in ("404", "409", "429", "503", "504")],
+        )
+
+    def decided(self, seconds: float) -> None:
+        self._decision.observe(seconds)
+
+    def queues(self, depths: list[tuple[str, int]]) -> None:
+        for model, waiting in depths:
+            self._depth.labels(model).set(waiting)
+
+    def admitted(self) -> None:
+        self._admitted.inc()
+
+    def lost(self) -> None:
+        self._lost.inc()
+
+    def refused(self, code: int) -> None:
+        self._refused.labels(str(code)).inc()

@@ -1,0 +1,19 @@
+"""What the router can be told."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from shared.settings import ProcessSettings
+
+
+class RouterSettings(ProcessSettings, frozen=True, kw_only=True):
+    """The router: one queue per model."""
+
+    max_waiting: Annotated[
+        int, Meta(description="Requests of one model that may wait; more are refused with 429", ge=1)
+    ] = 4096
+    look_ahead: Annotated[
+        int, Meta(description="Requests an instance is given beyond those it can run at once", ge=0, le=64)
+    ] = 1
+    retry_after_ms: Annotated[int, Meta(description="When a refused client may come back", ge=0)] = 1000
