@@ -97,6 +97,11 @@ class Lifecycle:
     def release(self) -> None:
         """loading or draining -> spare; forgets the parameters."""
         self._advance(State.SPARE)
+        self.fence()
+
+    def fence(self) -> None:
+        """Any state -> spare: the one way round the table, for a worker that was declared dead."""
+        self.state = State.SPARE
         self.assignment = None
         self.ready = set()
 

@@ -1,0 +1,137 @@
+"""A worker's shell: it joins, obeys the planner and the router, and reports."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from msgspec import structs
+
+from services.worker.deployment import Deployment, Resources
+from services.worker.engine.runner import EngineRunner
+from services.worker.metrics import WorkerMetrics
+from services.worker.serving import Serving
+from services.worker.settings import WorkerSettings
+from shared.arena import Arena
+from shared.bus.contract import Context, Endpoint, Refusal
+from shared.links.contract import Link
+from shared.membership import Membership
+from shared.messages.membership import Holding, WorkerReport
+from shared.messages.message import Ack
+from shared.messages.requests import Admit, Replay
+from shared.process import World
+from shared.subjects import ABORT, ADMIT, CANCEL_WORK, DRAIN, LOAD, REPLAY, SEND, SERVE
+
+LOAD_REPORT_SECONDS = 0.1  # how often a changed load is worth a heartbeat of its own
+
+
+class Worker:
+    """Model-agnostic and warm: arena and KV memory are touched before it joins, so that a scale costs only bytes."""
+
+    def __init__(self, world: World, settings: WorkerSettings, open_link: Callable[[], Awaitable[Link]]) -> None:
+        self._world = world
+        self._id = world.info.id
+        self._settings = settings
+        self._open_link = open_link
+        self._reported_at = 0.0
+
+    async def run(self) -> None:
+        settings, world = self._settings, self._world
+        runner = EngineRunner(settings.kv_bytes, settings.block_size, settings.threads)
+        self._serving = Serving(self._id, world.bus, world.clock, runner, WorkerMetrics(world.telemetry, self._id))
+        self._serving.on_step = self._load_changed
+        arena, _ = await asyncio.gather(asyncio.to_thread(Arena, settings.arena_bytes), runner.call(lambda: None))
+        link = await self._open_link()
+        try:
+            with ThreadPoolExecutor(1, "checksum") as hashing:
+                await self._work(Resources(arena, link, runner, hashing))
+        finally:
+            await link.close()
+            await runner.close()
+
+    async def _work(self, resources: Resources) -> None:
+        world = self._world
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            self._membership = Membership(
+                world.bus,
+                world.clock,
+                "worker",
+                self._id,
+                world.host,
+                address=resources.link.address,
+                report=self._report,
+                on_stale=self._fence,
+            )
+            self._deployment = Deployment(world, self._settings, resources, self._serving, tasks, self._membership)
+            await self._serve_endpoints()
+            tasks.create_task(self._membership.run(), name="membership")
+            tasks.create_task(self._serving.run(), name="steps")
+            tasks.create_task(self._obey_cancels(), name="cancels")
+
+    async def _serve_endpoints(self) -> None:
+        deployment, me = self._deployment, {"id": self._id}
+        endpoints = [
+            Endpoint(LOAD, deployment.load, me),
+            Endpoint(SEND, deployment.send, me),
+            Endpoint(SERVE, deployment.serve, me),
+            Endpoint(DRAIN, deployment.drain, me),
+            Endpoint(ABORT, deployment.abort, me),
+            Endpoint(ADMIT, self._admit, me),
+            Endpoint(REPLAY, self._replay, me),
+        ]
+        await self._world.bus.serve(self._world.info, endpoints)
+
+    def _fence(self) -> None:
+        self._tasks.create_task(self._deployment.give_up(), name="fence")
+
+    async def _admit(self, command: Admit, context: Context) -> Ack:
+        request, lifecycle = command.request, self._deployment.lifecycle
+        if not lifecycle.accepts_requests(request.model):
+            raise Refusal(409, f"this worker takes no requests for {request.model}: it is {lifecycle.state}")
+        self._serving.admit(request)
+        self._load_changed()
+        return Ack()
+
+    async def _replay(self, command: Replay, context: Context) -> Ack:
+        self._serving.replay(command)
+        return Ack()
+
+    async def _obey_cancels(self) -> None:
+        async for received in await self._world.bus.subscribe(CANCEL_WORK, id=self._id):
+            self._serving.cancel(received.message.request_id)
+
+    def _load_changed(self) -> None:
+        now = self._world.clock.now()
+        if now - self._reported_at >= LOAD_REPORT_SECONDS:
+            self._reported_at = now
+            self._membership.changed()
+
+    def _report(self, epoch: int) -> WorkerReport:
+        deployment, lifecycle = self._deployment, self._deployment.lifecycle
+        assignment = lifecycle.assignment
+        common = WorkerReport(
+            id=self._id,
+            epoch=epoch,
+            state=lifecycle.state.value,
+            arena_bytes=self._settings.arena_bytes,
+            flows_out=deployment.flows_out,
+        )
+        if assignment is None:
+            return common
+        manifest = assignment.manifest
+        holding = Holding(
+            model=assignment.model,
+            version=manifest.version,
+            ready=sorted(lifecycle.ready),
+            total=len(manifest.blocks),
+        )
+        return structs.replace(
+            common,
+            model=assignment.model,
+            version=manifest.version,
+            instance=assignment.instance,
+            role=assignment.role,
+            rank=assignment.rank,
+            holding=holding,
+            load=self._serving.load(),
+        )

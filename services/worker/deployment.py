@@ -1,0 +1,202 @@
+"""What the planner does with a worker: load, send, serve, drain, abort.
+
+Each command is answered at once; what takes time goes on as a task and is told by events.
+"""
+
+import asyncio
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Literal
+
+import structlog
+
+from services.worker.engine.runner import EngineRunner
+from services.worker.lifecycle import Lifecycle, State
+from services.worker.loading import Loading
+from services.worker.scheduler import Limits
+from services.worker.serving import Serving
+from services.worker.settings import WorkerSettings
+from shared.arena import Arena, ArenaFull
+from shared.bus.contract import Context, Refusal
+from shared.links.contract import Link
+from shared.membership import Membership
+from shared.messages.message import Ack
+from shared.messages.scaling import Abort, Drain, InstanceServing, Load, Send, Serve
+from shared.process import World
+from shared.subjects import INSTANCE
+from shared.transfer.outgoing import Outgoing
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a worker owns for its whole life, made and touched at its start."""
+
+    arena: Arena
+    link: Link
+    runner: EngineRunner
+    hashing: Executor
+
+
+class Deployment:
+    """The parameters in the arena and the instance they belong to."""
+
+    def __init__(
+        self,
+        world: World,
+        settings: WorkerSettings,
+        resources: Resources,
+        serving: Serving,
+        tasks: asyncio.TaskGroup,
+        membership: Membership,
+    ) -> None:
+        self.lifecycle = Lifecycle()
+        self._membership = membership
+        self._world = world
+        self._id = world.info.id
+        self._settings = settings
+        self._arena = resources.arena
+        self._link = resources.link
+        self._runner = resources.runner
+        self._hashing = resources.hashing
+        self._serving = serving
+        self._tasks = tasks
+        self._on_change = membership.changed
+        self._outgoing = Outgoing(self._id, resources.link, tasks, membership.changed)
+        self._loading: Loading | None = None
+        self._loading_task: asyncio.Task[None] | None = None
+
+    @property
+    def flows_out(self) -> int:
+        """Nodes that parameters are being sent to, as a source or as a hop."""
+        forwarding = self._loading_task is not None and not self._loading_task.done()
+        hops = len(self._loading.command.downstream) if forwarding and self._loading is not None else 0
+        return len(self._outgoing) + hops
+
+    async def load(self, command: Load, context: Context) -> Ack:
+        self._check_epoch(command.epoch)
+        self.lifecycle.load(command)
+        try:
+            memory = self._arena.place([block.size_bytes for block in command.manifest.blocks])
+        except ArenaFull as error:
+            self.lifecycle.release()
+            raise Refusal(409, f"arena_bytes: {error}") from error
+        loading = Loading(self._id, command, memory, self._world, self._runner, self._block_ready)
+        self._loading = loading
+        self._loading_task = self._tasks.create_task(self._load(loading), name=f"load {command.plan_id}")
+        self._on_change()
+        return Ack()
+
+    async def send(self, command: Send, context: Context) -> Ack:
+        self._check_epoch(command.epoch)
+        loading = self._loading
+        if loading is None or loading.manifest.version != command.version:
+            held = "nothing" if loading is None else loading.manifest.version
+            raise Refusal(409, f"cannot send version {command.version}: this worker holds {held}")
+        self._outgoing.start(command, loading.memory, loading.ready)
+        return Ack()
+
+    async def serve(self, command: Serve, context: Context) -> Ack:
+        self._check_epoch(command.epoch)
+        served = self.lifecycle.state is State.SERVING
+        self.lifecycle.serve(command)
+        if not served and self._loading is not None:
+            self._serving.open(self._loading.command.model, self._limits(self._loading))
+            self._serving.on_first_token = lambda: self._tell("first_token")
+            self._tell("serving")
+            self._on_change()
+        return Ack()
+
+    async def drain(self, command: Drain, context: Context) -> Ack:
+        self._check_epoch(command.epoch)
+        draining = self.lifecycle.state is State.DRAINING
+        self.lifecycle.drain(command)
+        if not draining:
+            self._tasks.create_task(self._drain(), name=f"drain {command.instance}")
+            self._on_change()
+        return Ack()
+
+    async def abort(self, command: Abort, context: Context) -> Ack:
+        self._outgoing.abort(command.plan_id)
+        if self.lifecycle.aborts(command.plan_id):
+            log.info("load_aborted", plan=command.plan_id, reason=command.reason)
+            await self._stop_loading()
+            await self._release_if_loading(command.plan_id)
+        return Ack()
+
+    async def give_up(self) -> None:
+        """The registry had declared this worker dead: nothing it holds is its own any more."""
+        self._serving.close("this worker was declared dead; the request goes on elsewhere")
+        self._outgoing.abort_all()
+        await self._stop_loading()
+        await self._outgoing.none.wait()
+        self.lifecycle.fence()
+        await self._clear()
+
+    async def _load(self, loading: Loading) -> None:
+        if not await loading.run(self._link, self._hashing):
+            await self._release_if_loading(loading.command.plan_id)
+
+    def _block_ready(self, plan_id: str, index: int) -> None:
+        if self.lifecycle.block_ready(plan_id, index):
+            self._on_change()
+
+    async def _drain(self) -> None:
+        """Finish what runs and what is being sent on, then be spare."""
+        await self._serving.idle.wait()
+        self._serving.close("drained")
+        if self._loading_task is not None:
+            await asyncio.wait([self._loading_task])
+        await self._outgoing.none.wait()
+        await self._release()
+
+    async def _stop_loading(self) -> None:
+        if self._loading_task is not None:
+            self._loading_task.cancel()
+            await asyncio.wait([self._loading_task])
+
+    async def _release_if_loading(self, plan_id: str) -> None:
+        if self.lifecycle.aborts(plan_id):
+            await self._release()
+
+    async def _release(self) -> None:
+        await self._clear()
+        self._tell("spare")
+        self.lifecycle.release()
+        self._on_change()
+
+    async def _clear(self) -> None:
+        """Forget the parameters. The engine lets go of the arena before anything else may be placed in it."""
+        self._loading = None
+        await self._runner.unload()
+        self._arena.clear()
+        self._on_change()
+
+    def _check_epoch(self, epoch: int) -> None:
+        if epoch != self._membership.epoch:
+            raise Refusal(409, f"epoch {epoch} is stale, this worker is at {self._membership.epoch}")
+
+    def _limits(self, loading: Loading) -> Limits:
+        return Limits(
+            max_num_seqs=self._settings.max_num_seqs,
+            max_num_batched_tokens=self._settings.max_num_batched_tokens,
+            max_model_len=loading.command.max_model_len,
+            vocab_size=loading.manifest.config.vocab_size,
+            kv_blocks=loading.kv_blocks,
+            kv_block_tokens=self._settings.block_size,
+        )
+
+    def _tell(self, what: Literal["serving", "first_token", "spare"]) -> None:
+        assignment = self.lifecycle.assignment
+        if assignment is None:
+            return
+        event = InstanceServing(
+            instance=assignment.instance,
+            model=assignment.model,
+            worker=self._id,
+            plan_id=assignment.plan_id,
+            what=what,
+            at=self._world.clock.wall(),
+        )
+        self._world.bus.publish(INSTANCE, event, instance=assignment.instance)

@@ -1,0 +1,128 @@
+"""Requests on a worker: batches go through the engine, and each step's tokens out in one frame a gateway."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from services.worker.batch import Batch
+from services.worker.engine.runner import EngineRunner
+from services.worker.history import History
+from services.worker.metrics import WorkerMetrics
+from services.worker.scheduler import Limits, Output, Scheduler
+from shared.bus.contract import Bus, Refusal
+from shared.messages.membership import EngineLoad
+from shared.messages.requests import Replay, RequestsEnded, Submit, TokenFrame, Tokens
+from shared.subjects import ENDED, TOKENS
+from shared.world import Clock
+
+log = structlog.get_logger()
+
+
+class Serving:
+    """Runs the requests of one model at a time. `on_step` is called after every step."""
+
+    def __init__(self, worker: str, bus: Bus, clock: Clock, runner: EngineRunner, metrics: WorkerMetrics) -> None:
+        self._worker = worker
+        self._bus = bus
+        self._clock = clock
+        self._runner = runner
+        self._metrics = metrics
+        self._scheduler: Scheduler | None = None
+        self._history = History()
+        self._work = asyncio.Event()
+        self._steps = 0
+        self.idle = asyncio.Event()
+        self.idle.set()
+        self.on_step: Callable[[], None] = lambda: None
+        self.on_first_token: Callable[[], None] | None = None
+
+    def open(self, model: str, limits: Limits) -> None:
+        """Take requests from now on."""
+        self._scheduler = Scheduler(limits)
+        self._metrics.serve(model)
+
+    def close(self, reason: str) -> None:
+        """Take none any more; those that are left end with an error."""
+        if self._scheduler is not None:
+            self._publish(self._scheduler.fail(reason))
+        self._scheduler = None
+        self.idle.set()
+
+    def load(self) -> EngineLoad | None:
+        rates = self._runner.rates
+        if self._scheduler is None:
+            return None
+        return self._scheduler.load(rates.prefill_tokens_per_second, rates.decode_tokens_per_second)
+
+    def admit(self, request: Submit) -> None:
+        """Raises Refusal where the request can never run here, or is here already."""
+        if self._scheduler is None:
+            raise Refusal(409, "this worker serves nothing")
+        self._scheduler.add(request)
+        self._metrics.admitted(request, self._clock.now())
+        self.idle.clear()
+        self._work.set()
+
+    def cancel(self, request_id: str) -> None:
+        """End a request and free its KV blocks at once. Unknown ids are nothing new."""
+        output = None if self._scheduler is None else self._scheduler.cancel(request_id)
+        if output is not None:
+            self._publish([output])
+
+    def replay(self, command: Replay) -> None:
+        """Send a request's tokens again. Raises Refusal 404 where they are not known (any more)."""
+        row = self._history.since(command.request_id, command.index)
+        if row is None:
+            raise Refusal(404, f"request {command.request_id} has no token {command.index} here")
+        self._send(command.gateway, [row])
+
+    async def run(self) -> None:
+        """One step after the other, while there is work."""
+        while True:
+            scheduler = self._scheduler
+            batch = None if scheduler is None else scheduler.next_batch()
+            if scheduler is None or batch is None:
+                self.idle.set()
+                self._work.clear()
+                await self._work.wait()
+                continue
+            outputs = await self._step(scheduler, batch)
+            if self._scheduler is scheduler:
+                self._publish(outputs)
+            self.on_step()
+
+    async def _step(self, scheduler: Scheduler, batch: Batch) -> list[Output]:
+        begun = self._clock.now()
+        try:
+            tokens = await self._runner.step(batch)
+        except (RuntimeError, MemoryError) as error:  # torch's own, out of memory included
+            log.error("step_failed", step=batch.step, rows=batch.prefill_rows + batch.decode_rows, error=str(error))
+            return scheduler.fail(f"the engine failed: {error}")
+        outputs = scheduler.complete(batch, tokens, self._clock.wall())
+        self._metrics.stepped(batch, scheduler.load(), begun, self._clock.now())
+        return outputs
+
+    def _publish(self, outputs: Iterable[Output]) -> None:
+        rows: dict[str, list[Tokens]] = defaultdict(list)
+        for output in outputs:
+            rows[output.gateway].append(output.row)
+            self._history.record(output.row)
+            self._metrics.emitted(output.row, self._clock.now())
+        if not rows:
+            return
+        for gateway, theirs in rows.items():
+            self._send(gateway, theirs)
+        sent = [row for theirs in rows.values() for row in theirs]
+        if self.on_first_token is not None and any(row.token_ids for row in sent):
+            self.on_first_token()
+            self.on_first_token = None
+        ended = [row.request_id for row in sent if row.finish_reason is not None]
+        if ended:
+            self._bus.publish(ENDED, RequestsEnded(worker=self._worker, request_ids=ended), worker=self._worker)
+
+    def _send(self, gateway: str, rows: list[Tokens]) -> None:
+        self._steps += 1
+        frame = TokenFrame(worker=self._worker, step=self._steps, rows=rows)
+        self._bus.publish(TOKENS, frame, gateway=gateway)
