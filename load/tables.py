@@ -2,14 +2,22 @@
 
 from collections.abc import Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from load.stats import Summary
 from load.story import Newcomer
 
 
+def new_table(title: str) -> Table:
+    """Narrow enough for 80 columns."""
+    return Table(
+        title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1)
+    )
+
+
 def latency_table(rows: Sequence[Summary], title: str) -> Table:
-    table = Table(title=title, title_justify="left", header_style="bold")
+    table = new_table(title)
     table.add_column("", no_wrap=True)
     for heading in ("requests", "failed", "req/s", "tokens/s", "TTFT p50", "p99", "TBT p50", "p99"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -33,7 +41,7 @@ def duration(seconds: float | None) -> str:
 
 
 def newcomer_table(newcomers: Sequence[Newcomer], title: str) -> Table:
-    table = Table(title=title, title_justify="left", header_style="bold")
+    table = new_table(title)
     for heading in ("instance", "worker", "from"):
         table.add_column(heading, no_wrap=True)
     for heading in ("parameters whole", "first token"):

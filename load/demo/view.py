@@ -56,7 +56,7 @@ def render_workers(view: View) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     for report in view.story.present(view.now):
         ready, total = blocks(report, view.story)
-        bar = ProgressBar(total=max(1, total), completed=ready, width=30) if total else Text("")
+        bar = ProgressBar(total, ready, width=30, complete_style="yellow", finished_style="green") if total else Text()
         running = f"{report.load.running_requests} running" if report.load and report.state != "spare" else ""
         state = Text(report.state, style=STATE_COLORS[report.state])
         table.add_row(report.id, state, bar, f"{ready}/{total} blocks" if total else "", running)
