@@ -1,0 +1,55 @@
+"""The rows of `livescale status`."""
+
+from services.cli.status_view import make_status
+from shared.messages.membership import Holding, Member, ModelEntry, QueueLoad, Snapshot, WorkerReport, WorkerState
+from shared.messages.parameters import ModelSpec
+
+
+def worker(id: str, state: WorkerState = "spare", instance: str | None = None, rank: int = 0) -> WorkerReport:
+    holding = Holding(model="tiny", version="v", ready=[0, 2], total=4) if instance else None
+    return WorkerReport(
+        id=id,
+        epoch=1,
+        state=state,
+        model="tiny" if instance else None,
+        instance=instance,
+        rank=rank,
+        role="colocated" if instance else None,
+        holding=holding,
+    )
+
+
+def test_a_worker_is_shown_with_its_process_and_its_blocks() -> None:
+    member = Member(service="worker", id="worker-0", pid=17, host="h1", epoch=1, lease="alive")
+    snapshot = Snapshot(members=[member], workers=[worker("worker-0", "loading", "i-1")])
+    (row,) = make_status(snapshot, []).workers
+    assert (row.pid, row.host, row.state, row.ready, row.total) == (17, "h1", "loading", 2, 4)
+
+
+def test_a_spare_holds_nothing_and_a_worker_without_member_has_no_pid() -> None:
+    (row,) = make_status(Snapshot(workers=[worker("worker-0")]), []).workers
+    assert (row.pid, row.model, row.instance, row.ready, row.total) == (None, None, None, 0, 0)
+
+
+def test_an_instance_is_as_far_as_its_slowest_rank() -> None:
+    workers = [worker("worker-1", "serving", "i-1", rank=0), worker("worker-0", "loading", "i-1", rank=1)]
+    (row,) = make_status(Snapshot(workers=workers), []).instances
+    assert (row.id, row.model, row.state, row.workers) == ("i-1", "tiny", "loading", ["worker-1", "worker-0"])
+
+
+def test_rows_come_in_the_order_of_their_names() -> None:
+    members = [
+        Member(service=service, id=id, pid=1, host="h", epoch=1, lease="alive")
+        for service, id in (("worker", "worker-1"), ("gateway", "gateway-0"), ("worker", "worker-0"))
+    ]
+    models = [ModelEntry(spec=ModelSpec(name=name, path="/m"), state="ready") for name in "ba"]
+    status = make_status(Snapshot(members=members, models=models), [])
+    assert [row.id for row in status.processes] == ["gateway-0", "worker-0", "worker-1"]
+    assert [row.name for row in status.models] == ["a", "b"]
+
+
+def test_queues_that_nobody_reported_are_unknown_and_not_empty() -> None:
+    assert make_status(Snapshot(), None).queues is None
+    load = QueueLoad(model="tiny", waiting_requests=2, waiting_tokens=90, oldest_seconds=0.5, running=3)
+    (row,) = make_status(Snapshot(), [load]).queues or []
+    assert (row.waiting_requests, row.waiting_tokens, row.oldest_seconds, row.running) == (2, 90, 0.5, 3)

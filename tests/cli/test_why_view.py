@@ -1,0 +1,66 @@
+"""Decisions and scales in words."""
+
+from typing import Any
+
+from services.cli.why_view import explain
+from shared.messages.scaling import Action, Chain, Decision, Phase, Plan, PlannedInstance, ScaleRecord
+
+
+def decision(id: str, action: Action = "hold", at: float = 100.0, **more: Any) -> Decision:
+    values: dict[str, Any] = {"current": 1, "target": 2, "rule": "above hi", "reason": "queue grows", "by": "monitor"}
+    return Decision(id=id, model="tiny", at=at, action=action, **(values | more))
+
+
+def record(of: Decision) -> ScaleRecord:
+    plan = Plan(
+        id="scale-1",
+        model="tiny",
+        version="v",
+        instances=[PlannedInstance(id="i-2", ranks=["worker-1"])],
+        chains=[Chain(source="worker-0", targets=["worker-1", "worker-2"])],
+        size_bytes=2_500_000,
+        reasons=["worker-0 sends nothing else"],
+    )
+    phases = [Phase(name="planned", at=100.012), Phase(name="whole", at=100.25, node="worker-1")]
+    return ScaleRecord(id="scale-1", decision=of, state="done", plan=plan, phases=phases, outcome="1 instance serves")
+
+
+def text(decisions: list[Decision], scales: list[ScaleRecord]) -> str:
+    return "\n".join(explain("tiny", decisions, scales))
+
+
+def test_a_scale_is_told_from_its_decision_to_its_outcome() -> None:
+    out = decision("d-1", "out", inputs={"waiting_tokens": 512.0, "tokens_per_second": None})
+    told = text([out], [record(out)])
+    assert "out 1 -> 2, by monitor" in told
+    assert "above hi: queue grows" in told
+    assert "from tokens_per_second unknown, waiting_tokens 512" in told
+    assert "scale-1 done: 1 instance serves" in told
+    assert "i-2 on worker-1" in told
+    assert "2.5 MB along worker-0 -> worker-1 -> worker-2" in told
+    assert "because worker-0 sends nothing else" in told
+    assert "+12.0 ms planned" in told
+    assert "+250.0 ms whole at worker-1" in told
+
+
+def test_equal_holds_in_a_row_are_told_once() -> None:
+    holds = [decision(f"d-{index}", at=100.0 + index, inputs={"queue": float(index)}) for index in range(3)]
+    told = text(holds, [])
+    assert told.count("hold at 1") == 1
+    assert "(3 times)" in told
+    assert "queue 2" in told
+
+
+def test_holds_by_another_rule_are_told_apart() -> None:
+    told = text([decision("d-1"), decision("d-2", rule="unknown load")], [])
+    assert told.count("hold at 1") == 2
+
+
+def test_what_an_operator_ordered_is_told_among_the_monitors_decisions() -> None:
+    ordered = decision("d-9", "out", at=101.0, by="operator", rule="by hand")
+    told = text([decision("d-1", at=100.0), decision("d-2", at=102.0)], [record(ordered)])
+    assert told.index("by monitor") < told.index("by operator") < told.rindex("by monitor")
+
+
+def test_nothing_decided_is_said() -> None:
+    assert "nothing was decided yet" in text([], [])
