@@ -98,7 +98,6 @@ class Client:
                 "model": self._model,
                 "prompt": ask.prompt,
                 "max_tokens": ask.max_tokens,
-                "min_tokens": ask.max_tokens,
                 "ignore_eos": True,
                 "temperature": 0.0,
                 "stream": True,
