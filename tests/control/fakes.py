@@ -1,0 +1,397 @@
+"""Small workers and hosts that speak the contract: bytes and tokens take virtual time, nothing is computed."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from shared.bus.contract import Bus, Context, Endpoint, Refusal, ServiceInfo
+from shared.membership import Membership
+from shared.messages.membership import EngineLoad, Holding, HostReport, WorkerReport, WorkerState
+from shared.messages.message import Ack
+from shared.messages.parameters import Block, Manifest, ModelConfig
+from shared.messages.requests import Admit, Cancel, RequestsEnded, Submit, TokenFrame, Tokens
+from shared.messages.scaling import (
+    Abort,
+    BlockReady,
+    Drain,
+    InstanceServing,
+    Load,
+    ModelChecked,
+    ModelRead,
+    ReadModel,
+    Send,
+    Serve,
+    Transfer,
+)
+from shared.subjects import (
+    ABORT,
+    ADMIT,
+    BLOCK,
+    CANCEL_WORK,
+    DRAIN,
+    ENDED,
+    INSTANCE,
+    LOAD,
+    MODEL_READ,
+    READ_MODEL,
+    SEND,
+    SERVE,
+    TOKENS,
+    TRANSFER,
+)
+from shared.world import LoopClock
+
+CLOCK = LoopClock(epoch=1_000_000.0)
+BLOCKS, BLOCK_BYTES = 4, 1_000_000
+RATE = 20e6  # bytes a second between any two
+STEP_SECONDS = 0.02
+PREFILL_RATE = 2_000.0
+SLOTS = 4
+
+
+def manifest(version: str) -> Manifest:
+    config = ModelConfig(
+        family="llama",
+        vocab_size=8,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=BLOCKS - 2,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        head_dim=8,
+        rms_norm_eps=1e-5,
+        rope_theta=1e4,
+        max_position_embeddings=512,
+    )
+    blocks = [Block(index=i, name=f"b{i}", size_bytes=BLOCK_BYTES, checksum=0, tensors=[]) for i in range(BLOCKS)]
+    return Manifest(version=version, config=config, dtype="float32", blocks=blocks)
+
+
+def whole(model: str, version: str) -> Holding:
+    return Holding(model=model, version=version, ready=list(range(BLOCKS)), total=BLOCKS)
+
+
+class Node:
+    """What a fake worker and a fake host have in common: membership and sending."""
+
+    def __init__(self, bus: Bus, fabric: dict[str, "Node"]) -> None:
+        self.bus = bus
+        self.fabric = fabric
+        self.tasks: asyncio.TaskGroup = asyncio.TaskGroup()
+        self.sends: list[Send] = []
+        self.aborts: list[Abort] = []
+
+    async def send(self, send: Send, context: Context) -> Ack:
+        self.sends.append(send)
+        for node in send.downstream:
+            target = self.fabric[node.id]
+            assert isinstance(target, FakeWorker)
+            target.begin(send.plan_id)
+        return Ack()
+
+
+class FakeHost(Node):
+    """Reads any model but those that are called bad."""
+
+    def __init__(self, bus: Bus, id: str, fabric: dict[str, Node]) -> None:
+        super().__init__(bus, fabric)
+        self.id = id
+        self.holdings: list[Holding] = []
+        self.read_seconds = 0.2
+        self.reads: list[str] = []
+        self.membership = Membership(bus, CLOCK, "host", id, f"box-{id}", address=id.encode(), report=self.report)
+        fabric[id] = self
+
+    def report(self, epoch: int) -> HostReport:
+        cached = len(self.holdings) * BLOCKS * BLOCK_BYTES
+        return HostReport(id=self.id, epoch=epoch, holdings=self.holdings, cache_bytes=cached)
+
+    async def run(self) -> None:
+        endpoints = [Endpoint(READ_MODEL, self.read, {"id": self.id}), Endpoint(SEND, self.send, {"id": self.id})]
+        await self.bus.serve(ServiceInfo("host", self.id, "a fake host"), endpoints)
+        async with self.tasks as group:
+            group.create_task(self.membership.run())
+
+    async def read(self, read: ReadModel, context: Context) -> ModelChecked:
+        name = read.spec.name
+        self.reads.append(name)
+        if "missing" in read.spec.path:
+            raise Refusal(400, f"{read.spec.path}: no config.json")
+        self.tasks.create_task(self.read_blocks(name, "broken" in read.spec.path))
+        return ModelChecked(size_bytes=BLOCKS * BLOCK_BYTES, blocks=BLOCKS, max_model_len=512)
+
+    async def read_blocks(self, name: str, broken: bool) -> None:
+        await asyncio.sleep(self.read_seconds)
+        if broken:
+            event = ModelRead(host=self.id, model=name, error="block 2 is cut short")
+        else:
+            self.holdings = [h for h in self.holdings if h.model != name] + [whole(name, f"v-{name}")]
+            event = ModelRead(host=self.id, model=name, manifest=manifest(f"v-{name}"))
+        self.bus.publish(MODEL_READ, event, host=self.id)
+        self.membership.changed()
+
+
+@dataclass
+class Running:
+    request: Submit
+    prefill_left: float
+    made: int = 0
+
+
+@dataclass
+class Faults:
+    """What goes wrong at a worker."""
+
+    refuse_loads: bool = False
+    refuse_admissions: int = 0
+    break_after_blocks: int | None = None
+    stall_after_blocks: int | None = None
+
+
+@dataclass
+class Assigned:
+    load: Load
+    ready: list[int] = field(default_factory=list)
+
+
+class FakeWorker(Node):
+    """A worker whose engine makes one token a step for each request, after its prompt was prefilled."""
+
+    def __init__(self, bus: Bus, id: str, host: str, fabric: dict[str, Node], faults: Faults | None = None) -> None:
+        super().__init__(bus, fabric)
+        self.id = id
+        self.faults = faults or Faults()
+        self.state: WorkerState = "spare"
+        self.assigned: Assigned | None = None
+        self.running: dict[str, Running] = {}
+        self.admitted: list[Admit] = []
+        self.cancelled: list[str] = []
+        self.first_token_told = False
+        self.step = 0
+        self.work = asyncio.Event()
+        self.membership = Membership(
+            bus, CLOCK, "worker", id, host, address=id.encode(), report=self.report, on_stale=self.become_spare
+        )
+        fabric[id] = self
+
+    async def run(self) -> None:
+        holes = {"id": self.id}
+        endpoints = [
+            Endpoint(LOAD, self.load, holes),
+            Endpoint(SEND, self.send, holes),
+            Endpoint(SERVE, self.serve, holes),
+            Endpoint(DRAIN, self.drain, holes),
+            Endpoint(ADMIT, self.admit, holes),
+            Endpoint(ABORT, self.abort, holes),
+        ]
+        cancels = await self.bus.subscribe(CANCEL_WORK, id=self.id)
+        await self.bus.serve(ServiceInfo("worker", self.id, "a fake worker"), endpoints)
+
+        async def hear_cancels() -> None:
+            async for received in cancels:
+                self.cancel(received.message)
+
+        async with self.tasks as group:
+            group.create_task(self.membership.run())
+            group.create_task(self.compute())
+            group.create_task(hear_cancels())
+
+    def report(self, epoch: int) -> WorkerReport:
+        if self.assigned is None:
+            return WorkerReport(id=self.id, epoch=epoch, state=self.state, arena_bytes=2 * BLOCKS * BLOCK_BYTES)
+        load = self.assigned.load
+        holding = Holding(
+            model=load.model, version=load.manifest.version, ready=list(self.assigned.ready), total=BLOCKS
+        )
+        return WorkerReport(
+            id=self.id,
+            epoch=epoch,
+            state=self.state,
+            model=load.model,
+            version=load.manifest.version,
+            instance=load.instance,
+            role=load.role,
+            rank=load.rank,
+            holding=holding,
+            arena_bytes=2 * BLOCKS * BLOCK_BYTES,
+            load=self.engine_load(),
+        )
+
+    def engine_load(self) -> EngineLoad:
+        prefilling = [one for one in self.running.values() if one.prefill_left > 0]
+        return EngineLoad(
+            waiting_requests=len(prefilling),
+            waiting_tokens=round(sum(one.prefill_left for one in prefilling)),
+            running_requests=len(self.running) - len(prefilling),
+            max_requests=SLOTS,
+            kv_blocks_used=len(self.running),
+            kv_blocks_total=64,
+            kv_block_tokens=16,
+            prefill_tokens_per_second=PREFILL_RATE if self.admitted else None,
+        )
+
+    def become_spare(self) -> None:
+        self.state, self.assigned = "spare", None
+        self.running.clear()
+        self.first_token_told = False
+        self.membership.changed()
+
+    async def load(self, load: Load, context: Context) -> Ack:
+        if self.faults.refuse_loads:
+            raise Refusal(503, "the arena is broken")
+        if self.state != "spare":
+            raise Refusal(409, f"the worker is {self.state}")
+        assert load.epoch == self.membership.epoch
+        self.state, self.assigned = "loading", Assigned(load)
+        self.membership.changed()
+        return Ack()
+
+    def begin(self, plan_id: str) -> None:
+        """Bytes come in from upstream."""
+        self.tasks.create_task(self.receive(plan_id))
+
+    async def receive(self, plan_id: str) -> None:
+        await asyncio.sleep(0.001)
+        if self.assigned is None or self.assigned.load.plan_id != plan_id:
+            return
+        assigned, load = self.assigned, self.assigned.load
+        self.transfer("started")
+        for node in load.downstream:
+            target = self.fabric[node.id]
+            assert isinstance(target, FakeWorker)
+            target.begin(plan_id)
+        for index in range(BLOCKS):
+            if index == self.faults.break_after_blocks:
+                self.transfer("failed", error="the peer is gone")
+                self.become_spare()
+                return
+            if index == self.faults.stall_after_blocks:
+                return
+            await asyncio.sleep(BLOCK_BYTES / RATE)
+            if self.assigned is not assigned:
+                return
+            assigned.ready.append(index)
+            self.block_ready(load, index)
+        self.transfer("whole")
+        self.membership.changed()
+
+    def transfer(self, state: str, error: str | None = None) -> None:
+        assert self.assigned is not None
+        plan, wall = self.assigned.load.plan_id, CLOCK.wall()
+        event = Transfer(plan_id=plan, node=self.id, state=state, at=wall, error=error)  # type: ignore[arg-type]
+        self.bus.publish(TRANSFER, event, plan=plan)
+
+    def block_ready(self, load: Load, index: int) -> None:
+        event = BlockReady(
+            worker=self.id,
+            model=load.model,
+            instance=load.instance,
+            plan_id=load.plan_id,
+            index=index,
+            ready=index + 1,
+            total=BLOCKS,
+            at=CLOCK.wall(),
+        )
+        self.bus.publish(BLOCK, event, worker=self.id)
+
+    def tell(self, what: str) -> None:
+        assert self.assigned is not None
+        load = self.assigned.load
+        event = InstanceServing(
+            instance=load.instance,
+            model=load.model,
+            worker=self.id,
+            plan_id=load.plan_id,
+            what=what,  # type: ignore[arg-type]
+            at=CLOCK.wall(),
+        )
+        self.bus.publish(INSTANCE, event, instance=load.instance)
+
+    async def serve(self, serve: Serve, context: Context) -> Ack:
+        assert self.assigned is not None
+        assert len(self.assigned.ready) == BLOCKS
+        self.state = "serving"
+        self.tell("serving")
+        self.membership.changed()
+        return Ack()
+
+    async def drain(self, drain: Drain, context: Context) -> Ack:
+        assert self.assigned is not None
+        assert self.assigned.load.instance == drain.instance
+        self.state = "draining"
+        self.membership.changed()
+        self.finish_draining()
+        return Ack()
+
+    def finish_draining(self) -> None:
+        if self.state == "draining" and not self.running:
+            self.tell("spare")
+            self.become_spare()
+
+    async def abort(self, abort: Abort, context: Context) -> Ack:
+        self.aborts.append(abort)
+        if self.state == "loading" and self.assigned is not None and self.assigned.load.plan_id == abort.plan_id:
+            self.become_spare()
+        return Ack()
+
+    async def admit(self, admit: Admit, context: Context) -> Ack:
+        if self.state != "serving":
+            raise Refusal(409, f"the worker is {self.state}")
+        if self.faults.refuse_admissions > 0:
+            self.faults.refuse_admissions -= 1
+            raise Refusal(429, "full", retry_after_ms=10)
+        request = admit.request
+        self.admitted.append(admit)
+        self.running[request.request_id] = Running(request, len(request.prompt) + len(request.generated))
+        self.running[request.request_id].made = len(request.generated)
+        self.work.set()
+        self.membership.changed()
+        return Ack()
+
+    def cancel(self, cancel: Cancel) -> None:
+        self.cancelled.append(cancel.request_id)
+        if self.running.pop(cancel.request_id, None) is not None:
+            self.ended([cancel.request_id])
+
+    def ended(self, request_ids: list[str]) -> None:
+        self.bus.publish(ENDED, RequestsEnded(worker=self.id, request_ids=request_ids), worker=self.id)
+        self.membership.changed()
+        self.finish_draining()
+
+    async def compute(self) -> None:
+        while True:
+            await self.work.wait()
+            await asyncio.sleep(STEP_SECONDS)
+            self.one_step()
+            if not self.running:
+                self.work.clear()
+
+    def one_step(self) -> None:
+        self.step += 1
+        budget = PREFILL_RATE * STEP_SECONDS
+        frames: dict[str, list[Tokens]] = {}
+        done = []
+        for one in list(self.running.values()):
+            taken = min(budget, one.prefill_left)
+            one.prefill_left, budget = one.prefill_left - taken, budget - taken
+            if one.prefill_left > 0:
+                continue
+            one.made += 1
+            last = one.made >= one.request.max_tokens
+            row = Tokens(
+                request_id=one.request.request_id,
+                index=one.made - 1,
+                token_ids=[one.made],
+                finish_reason="length" if last else None,
+            )
+            frames.setdefault(one.request.gateway, []).append(row)
+            if last:
+                done.append(one.request.request_id)
+        for gateway, rows in frames.items():
+            self.bus.publish(TOKENS, TokenFrame(worker=self.id, step=self.step, rows=rows), gateway=gateway)
+        if frames and not self.first_token_told:
+            self.first_token_told = True
+            self.tell("first_token")
+        for id in done:
+            del self.running[id]
+        if done:
+            self.ended(done)

@@ -1,0 +1,220 @@
+"""The four services of the control plane on a local bus, with fake workers, hosts and a gateway around them."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from services.monitor.actor import Monitor
+from services.monitor.settings import MonitorSettings
+from services.planner.actor import Planner
+from services.planner.settings import PlannerSettings
+from services.registry.actor import Registry
+from services.registry.settings import RegistrySettings
+from services.router.actor import Router
+from services.router.settings import RouterSettings
+from shared.bus.contract import BusError, ServiceInfo
+from shared.bus.local import Listener, LocalBroker, LocalBus
+from shared.membership import Membership
+from shared.messages.membership import AskSnapshot, ModelEntry, Register, Snapshot
+from shared.messages.parameters import ModelSpec
+from shared.messages.requests import Cancel, RequestLost, Submit, TokenFrame
+from shared.messages.scaling import AskDecisions, AskScales, Decision, Scale, ScaleAccepted, ScaleRecord
+from shared.process import Actor, World
+from shared.subjects import CANCEL, DECISIONS, REGISTER, SCALE, SCALES, SNAPSHOT, SUBMIT, TOKENS
+from shared.telemetry import Telemetry
+from shared.world import CountedIds
+from tests.control.fakes import CLOCK, FakeHost, FakeWorker, Faults, Node
+
+LOGGED = ("evt.>", "hb.>", "tok.>", "req.>")
+
+
+@dataclass
+class FakeGateway:
+    """Submits, collects tokens, submits again what was lost."""
+
+    bus: LocalBus
+    id: str = "gateway-0"
+    tokens: dict[str, list[int]] = field(default_factory=dict)
+    finished: dict[str, str] = field(default_factory=dict)
+    lost: list[str] = field(default_factory=list)
+    submitted: dict[str, Submit] = field(default_factory=dict)
+    resubmits: bool = True
+
+    async def run(self) -> None:
+        frames = await self.bus.subscribe(TOKENS, gateway=self.id)
+        membership = Membership(self.bus, CLOCK, "gateway", self.id, "box-a")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(membership.run())
+            async for received in frames:
+                match received.message:
+                    case TokenFrame() as frame:
+                        self.collect(frame)
+                    case RequestLost() as lost:
+                        self.lost.append(lost.request_id)
+                        if self.resubmits and lost.request_id not in self.finished:
+                            group.create_task(self.resubmit(lost.request_id))
+
+    def collect(self, frame: TokenFrame) -> None:
+        for row in frame.rows:
+            have = self.tokens.setdefault(row.request_id, [])
+            if row.index <= len(have):
+                have += row.token_ids[len(have) - row.index :]
+            if row.finish_reason is not None:
+                self.finished[row.request_id] = row.finish_reason
+
+    async def resubmit(self, request_id: str) -> None:
+        first = self.submitted[request_id]
+        request = Submit(
+            request_id=request_id,
+            model=first.model,
+            gateway=self.id,
+            prompt=first.prompt,
+            generated=list(self.tokens.get(request_id, [])),
+            max_tokens=first.max_tokens,
+            deadline=first.deadline,
+        )
+        await self.bus.call(SUBMIT, request, timeout=2.0)
+
+    async def submit(
+        self, id: str, model: str = "m", prompt: int = 20, max_tokens: int = 10, seconds: float = 60.0
+    ) -> int:
+        deadline = CLOCK.wall() + seconds
+        request = Submit(
+            request_id=id, model=model, gateway=self.id, prompt=[1] * prompt, max_tokens=max_tokens, deadline=deadline
+        )
+        self.submitted[id] = request
+        return (await self.bus.call(SUBMIT, request, timeout=2.0)).ahead
+
+    def cancel(self, id: str) -> None:
+        self.bus.publish(CANCEL, Cancel(request_id=id))
+
+
+class Plane:
+    """A running control plane."""
+
+    def __init__(self, group: asyncio.TaskGroup) -> None:
+        self.broker = LocalBroker(CLOCK)
+        self.log: list[tuple[str, bytes]] = []
+        self.fabric: dict[str, Node] = {}
+        self.ids = CountedIds()
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+        self.buses: dict[str, LocalBus] = {}
+        self._group = group
+        self.operator = self.broker.connect()
+        self.gateway = FakeGateway(self.broker.connect())
+        for wanted in LOGGED:
+            self.broker.listen(Listener(wanted, "", lambda subject, data, h, r: self.log.append((subject, data))))
+
+    def world(self, service: str) -> World:
+        bus = self.buses[f"{service}-0"] = self.broker.connect()
+        info = ServiceInfo(service, f"{service}-0", f"the {service}")
+        return World(info, "box-a", bus, CLOCK, self.ids, Telemetry(service, f"{service}-0"))
+
+    def start(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
+        async def running() -> None:
+            await run()
+
+        self.tasks[name] = self._group.create_task(running(), name=name)
+
+    def start_services(self, *, look_ahead: int = 0, patience: float = 5.0) -> None:
+        actors: dict[str, Actor] = {
+            "registry-0": Registry(self.world("registry"), RegistrySettings()),
+            "router-0": Router(self.world("router"), RouterSettings(look_ahead=look_ahead, max_waiting=50)),
+            "planner-0": Planner(self.world("planner"), PlannerSettings(patience_seconds=patience)),
+            "monitor-0": Monitor(self.world("monitor"), MonitorSettings()),
+        }
+        for name, actor in actors.items():
+            self.start(name, actor.run)
+
+    def add_worker(self, index: int, faults: Faults | None = None) -> FakeWorker:
+        id = f"worker-{index}"
+        bus = self.buses[id] = self.broker.connect()
+        worker = FakeWorker(bus, id, f"box-{'ab'[index % 2]}", self.fabric, faults)
+        self.start(id, worker.run)
+        return worker
+
+    def add_host(self, index: int = 0) -> FakeHost:
+        id = f"host-{index}"
+        bus = self.buses[id] = self.broker.connect()
+        host = FakeHost(bus, id, self.fabric)
+        self.start(id, host.run)
+        return host
+
+    async def kill(self, name: str) -> None:
+        """The process is gone, without a word."""
+        bus = self.buses.pop(name)
+        for listener in list(bus._listeners):
+            bus._leave(listener)
+        self.tasks[name].cancel()
+        await asyncio.wait([self.tasks.pop(name)])
+        await bus.close()
+
+    async def register(self, spec: ModelSpec) -> ModelEntry:
+        return await self.operator.call(REGISTER, Register(spec=spec), timeout=5.0)
+
+    async def scale(self, instances: int, model: str = "m") -> ScaleAccepted:
+        return await self.operator.call(SCALE, Scale(model=model, instances=instances), timeout=5.0)
+
+    async def snapshot(self) -> Snapshot:
+        return await self.operator.call(SNAPSHOT, AskSnapshot(), timeout=5.0)
+
+    async def records(self, model: str = "m") -> list[ScaleRecord]:
+        return (await self.operator.call(SCALES, AskScales(model=model, limit=100), timeout=5.0)).records
+
+    async def decisions(self, model: str = "m") -> list[Decision]:
+        return (await self.operator.call(DECISIONS, AskDecisions(model=model, limit=100), timeout=5.0)).decisions
+
+    async def serving(self, model: str = "m") -> list[str]:
+        try:
+            workers = (await self.snapshot()).workers
+        except BusError:
+            return []
+        return [worker.id for worker in workers if worker.model == model and worker.state == "serving"]
+
+    async def until(self, holds: Callable[[], Awaitable[bool]], seconds: float = 20.0) -> None:
+        """Wait for something to become true."""
+        async with asyncio.timeout(seconds):
+            while not await holds():
+                await asyncio.sleep(0.05)
+
+    async def until_serving(self, count: int, model: str = "m") -> None:
+        async def holds() -> bool:
+            return len(await self.serving(model)) == count
+
+        await self.until(holds)
+
+
+def spec(name: str = "m", **more: object) -> ModelSpec:
+    return ModelSpec(name=name, path=f"/models/{name}", **{"downscale_delay_s": 1.0, **more})  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def control_plane(workers: int = 3, *, register: bool = True, **settings: float) -> AsyncIterator[Plane]:
+    """Everything up, one model registered and one instance of it serving."""
+    group = asyncio.TaskGroup()
+    async with group:
+        plane = Plane(group)
+        plane.start_services(**settings)  # type: ignore[arg-type]
+        plane.add_host()
+        for index in range(workers):
+            plane.add_worker(index)
+        plane.start("gateway-0", plane.gateway.run)
+        await asyncio.sleep(1.0)
+        if register:
+            await plane.register(spec())
+            await plane.until_serving(1)
+        try:
+            yield plane
+        finally:
+            for task in plane.tasks.values():
+                task.cancel()
+            await asyncio.gather(*plane.tasks.values(), return_exceptions=True)
+            for bus in list(plane.broker.buses):
+                await bus.close()
+
+
+def numbered(prefix: str) -> Callable[[], str]:
+    numbers = itertools.count(1)
+    return lambda: f"{prefix}-{next(numbers)}"
