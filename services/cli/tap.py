@@ -1,46 +1,51 @@
-"""`livescale tap`: the bus traffic, decoded."""
+"""`livescale tap`: the bus as it is, one line a message.
+
+Decoded with the `msgpack` package: a second opinion on what our own codec writes.
+"""
 
 import asyncio
+import json
 from contextlib import suppress
 from datetime import datetime
+from typing import Any
 
 import click
+import msgpack
 
 from services.cli.connection import CONNECT_SECONDS, BusAddress, bus_options, connection_error, find_bus
-from services.cli.tap_view import describe
+
+# What a user said, or was told: shown as a count unless asked for.
+TOKENS = ("prompt", "generated", "token_ids")
+TEXT_LIMIT = 60
+ITEMS_LIMIT = 4
 
 EPILOG = """
 \b
 Examples:
-  livescale tap 'evt.>'              decisions, plans, transfers, blocks
-  livescale tap 'hb.worker.*'        what workers report, twice a second
-  livescale tap 'svc.>' --count 10   the next ten questions to the services
+  livescale tap --subject 'evt.>'         decisions, plans, transfers, blocks
+  livescale tap --subject 'hb.worker.*'   what workers report, twice a second
+  livescale tap --limit 10                the next ten messages
 The same with the nats CLI, which shows JSON but not msgpack:
   nats sub 'livescale.default.evt.>'
 """
 
 
 @click.command(epilog=EPILOG)
-@click.argument("subject", default=">")
-@click.option("--count", type=click.IntRange(min=1), help="End after so many messages.")
-@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="End after so long.")
-@click.option("--full", is_flag=True, help="Print long lists whole, token ids of prompts and outputs among them.")
+@click.option("--subject", default=">", show_default=True, help="What to listen to, below livescale.NAMESPACE.")
+@click.option("--limit", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option("--full", is_flag=True, help="Show token ids of prompts and outputs, and long values whole.")
 @bus_options
-def tap(
-    subject: str, count: int | None, seconds: float | None, full: bool, nats_url: str | None, namespace: str | None
-) -> None:
-    """Print what goes over the bus, one line a message, until Ctrl-C.
+def tap(subject: str, limit: int | None, full: bool, nats_url: str | None, namespace: str | None) -> None:
+    """Print what goes over the bus until Ctrl-C: time, subject, type, fields.
 
-    SUBJECT is below livescale.NAMESPACE, with the wildcards of NATS: * is one word, a last > the rest. Answers go to
-    inboxes of their own and are not seen.
+    In a subject * is any one word and a last > the rest. Answers go to inboxes of their own and are not seen.
     """
-    address = find_bus(nats_url, namespace)
     with suppress(KeyboardInterrupt):
-        asyncio.run(listen(address, subject, count, seconds, full))
+        asyncio.run(listen(find_bus(nats_url, namespace), subject, limit, full))
 
 
-async def listen(address: BusAddress, subject: str, count: int | None, seconds: float | None, full: bool) -> None:
-    """Print until `count` messages were seen or `seconds` are over. Raises ClickException without a server."""
+async def listen(address: BusAddress, subject: str, limit: int | None, full: bool) -> None:
+    """Print `limit` messages. Raises ClickException without a server or for a subject that is none."""
     import nats.errors
     from nats.aio.client import Client
     from nats.aio.msg import Msg
@@ -48,33 +53,59 @@ async def listen(address: BusAddress, subject: str, count: int | None, seconds: 
     from shared.bus.connection import connect
     from shared.bus.contract import BusError
 
-    prefix = f"livescale.{address.namespace}."
-    seen = 0
-    enough = asyncio.Event()
-
-    async def show(message: Msg) -> None:
-        nonlocal seen
-        if enough.is_set():
-            return
-        seen += 1
-        at = datetime.now().astimezone().strftime("%H:%M:%S.%f")[:-3]
-        click.echo(f"{at} {message.subject.removeprefix(prefix)} {describe(message.data, full)}")
-        if seen == count:
-            enough.set()
-
     def ignore(*_: object) -> None: ...
 
-    client = Client()
+    client, messages = Client(), asyncio.Queue[Msg | None]()
+    prefix, count = f"livescale.{address.namespace}.", 0
     try:
-        await connect(client, address.url, "tap", CONNECT_SECONDS, ignore, ignore, enough.set, ignore)
+        await connect(
+            client, address.url, "tap", CONNECT_SECONDS, ignore, ignore, lambda: messages.put_nowait(None), ignore
+        )
+        await client.subscribe(prefix + subject, cb=messages.put)
+        while count != limit and (message := await messages.get()) is not None:
+            count += 1
+            at = datetime.now().astimezone().strftime("%H:%M:%S.%f")[:-3]
+            click.echo(f"{at} {message.subject.removeprefix(prefix)}  {describe(message.data, full)}")
     except BusError as error:
         raise connection_error(error) from None
-    try:
-        await client.subscribe(prefix + subject, cb=show)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await enough.wait()
     except nats.errors.BadSubjectError:
-        raise click.BadParameter(f"{subject!r} is no NATS subject, for example 'evt.>'", param_hint="SUBJECT") from None
+        raise click.BadParameter(f"{subject!r} is no subject, for example 'evt.>'", param_hint="--subject") from None
     finally:
         await client.close()
+
+
+def describe(data: bytes, full: bool) -> str:
+    """A message's type and fields. What cannot be decoded is shown as such."""
+    try:
+        content = json.loads(data or b"{}") if data[:1] in (b"", b"{") else msgpack.unpackb(data)
+    except (ValueError, msgpack.UnpackException):
+        content = None
+    if not isinstance(content, dict):
+        return f"{len(data)} bytes that are no message"
+    return f"{content.get('type', '-')}  {_fields(content, full)}".rstrip()
+
+
+def _fields(content: dict[str, Any], full: bool) -> str:
+    return " ".join(f"{name}={_plain(name, value, full)}" for name, value in content.items() if name != "type")
+
+
+def _plain(name: str, value: object, full: bool) -> str:
+    match value:
+        case list() if name in TOKENS and not full:
+            return f"<{len(value)} tokens>"
+        case list():
+            shown = value if full else value[:ITEMS_LIMIT]
+            more = [f"+{len(value) - len(shown)}"] if len(value) > len(shown) else []
+            return f"[{', '.join([*(_plain('', item, full) for item in shown), *more])}]"
+        case dict():
+            return "{" + _fields(value, full) + "}"
+        case bytes():
+            return f"<{len(value)} bytes>"
+        case float():
+            return f"{value:.6g}" if abs(value) < 1e6 else f"{value:.3f}"
+        case str() if len(value) > TEXT_LIMIT and not full:
+            return repr(value[:TEXT_LIMIT] + "…")
+        case str() if not value or " " in value:
+            return repr(value)
+        case _:
+            return str(value)

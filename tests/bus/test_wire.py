@@ -1,0 +1,123 @@
+"""Every message as bytes, against the independent `msgpack` package; and refusals that name the field."""
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from typing import Any
+
+import msgpack
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import shared.messages
+from shared.bus.codec import Undecodable, decode, encode, is_json
+from shared.messages.membership import Beat, Report, WorkerReport
+from shared.messages.message import Message
+
+
+def message_types() -> Iterator[type[Message]]:
+    for module in pkgutil.iter_modules(shared.messages.__path__, "shared.messages."):
+        importlib.import_module(module.name)
+    yield from sorted(Message.__subclasses__(), key=lambda kind: kind.__name__)
+
+
+TYPES = list(message_types())
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+SIMPLE: dict[type[msgspec.inspect.Type], st.SearchStrategy[Any]] = {
+    msgspec.inspect.StrType: TEXTS,
+    msgspec.inspect.IntType: st.integers(-(2**63), 2**64 - 1),
+    msgspec.inspect.FloatType: st.floats(allow_nan=False, allow_infinity=False),
+    msgspec.inspect.BoolType: st.booleans(),
+    msgspec.inspect.BytesType: st.binary(max_size=40),
+    msgspec.inspect.NoneType: st.none(),
+}
+
+
+def values(kind: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
+    """Values of a field's type."""
+    match kind:
+        case msgspec.inspect.LiteralType(values=literals):
+            return st.sampled_from(literals)
+        case msgspec.inspect.ListType(item_type=item):
+            return st.lists(values(item), max_size=3)
+        case msgspec.inspect.DictType(key_type=key, value_type=value):
+            return st.dictionaries(values(key), values(value), max_size=3)
+        case msgspec.inspect.UnionType(types=kinds):
+            return st.one_of(*map(values, kinds))
+        case msgspec.inspect.StructType(cls=struct):
+            return messages(struct)
+    return SIMPLE[type(kind)]
+
+
+def messages(kind: type[Any]) -> st.SearchStrategy[Any]:
+    described = msgspec.inspect.type_info(kind)
+    assert isinstance(described, msgspec.inspect.StructType)
+    return st.builds(kind, **{field.name: values(field.type) for field in described.fields})
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_both_packages_write_the_same_bytes_and_read_the_same_message(kind: type[Message], data: st.DataObject) -> None:
+    message = data.draw(messages(kind))
+    ours = encode(message)
+    assert msgpack.packb(msgspec.to_builtins(message, builtin_types=(bytes,))) == ours
+    assert msgpack.unpackb(ours)["type"] == kind.__name__
+    assert decode(kind, msgpack.packb(msgpack.unpackb(ours))) == message
+    assert decode(kind, encode(message, json=True), json=True) == message
+
+
+def test_no_message_class_is_left_out() -> None:
+    assert len(TYPES) > 50
+    assert all(not kind.__subclasses__() for kind in TYPES)
+
+
+def test_unknown_fields_are_tolerated() -> None:
+    data = msgpack.packb({"type": "Beat", "service": "router", "id": "r", "epoch": 1, "mood": "good"})
+    assert decode(Beat, data) == Beat(service="router", id="r", epoch=1)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("epoch", "1", "Expected `int`, got `str` - at `$.epoch`"),
+        ("service", "chef", "Invalid enum value 'chef' - at `$.service`"),
+        ("type", "Brunch", "Invalid value 'Brunch' - at `$.type`"),
+    ],
+)
+def test_a_wrong_field_is_named(field: str, value: object, words: str) -> None:
+    raw = {"type": "Beat", "service": "router", "id": "r", "epoch": 1} | {field: value}
+    for data, json in ((msgpack.packb(raw), False), (msgspec.json.encode(raw), True)):
+        with pytest.raises(Undecodable) as wrong:
+            decode(Report, data, json=json)
+        assert words in str(wrong.value)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_decode_or_are_undecodable(data: bytes) -> None:
+    for json in (False, True):
+        try:
+            decode(WorkerReport, data, json=json)
+        except Undecodable:
+            continue
+
+
+def test_nesting_without_end_is_undecodable() -> None:
+    with pytest.raises(Undecodable):
+        decode(Beat, b'{"more":' + b"[" * 100_000, json=True)
+
+
+@pytest.mark.parametrize(
+    ("data", "headers", "json"),
+    [
+        (b"", {}, True),
+        (b'{"model": "m"}', {}, True),
+        (b"\x81\xa4type", {}, False),
+        (b"", {"Content-Type": "application/msgpack"}, False),
+        (b"[]", {"Content-Type": "application/json; charset=utf-8"}, True),
+    ],
+)
+def test_a_form_is_told_by_its_header_or_its_first_byte(data: bytes, headers: dict[str, str], json: bool) -> None:
+    assert is_json(data, headers) is json
