@@ -1,0 +1,64 @@
+"""The operator's endpoints: each asks the process that owns the matter."""
+
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from services.gateway.answers import Listing
+from services.gateway.bodies import ScaleRequest
+from services.gateway.errors import bad_request, from_bus
+from services.gateway.models import Models
+from services.gateway.parse import parse_body
+from services.gateway.pool_view import instances
+from services.gateway.reading import json_answer, read_body
+from shared.bus.contract import A, Bus, BusError, Call, Q
+from shared.messages.membership import AskSnapshot, Register
+from shared.messages.parameters import ModelSpec
+from shared.messages.scaling import AskDecisions, Scale
+from shared.subjects import DECISIONS, REGISTER, SCALE, SNAPSHOT
+
+ASK_TIMEOUT_SECONDS = 2.0
+# The planner and the hosts look at things before they answer.
+ORDER_TIMEOUT_SECONDS = 30.0
+MOST_DECISIONS = 1_000
+
+
+@dataclass(frozen=True)
+class Admin:
+    """Endpoints of starlette: a request in, an answer out. They raise ApiError."""
+
+    bus: Bus
+    models: Models
+    max_body_bytes: int
+
+    async def list_models(self, request: Request) -> Response:
+        await self.models.refresh_for_client()
+        return json_answer(Listing(self.models.entries))
+
+    async def register(self, request: Request) -> Response:
+        spec = parse_body(await read_body(request, self.max_body_bytes), ModelSpec)
+        entry = await self._ask(REGISTER, Register(spec=spec), ORDER_TIMEOUT_SECONDS)
+        await self.models.refresh_for_client()
+        return json_answer(entry, 201)
+
+    async def list_instances(self, request: Request) -> Response:
+        return json_answer(Listing(instances(await self._ask(SNAPSHOT, AskSnapshot(), ASK_TIMEOUT_SECONDS))))
+
+    async def scale(self, request: Request) -> Response:
+        body = parse_body(await read_body(request, self.max_body_bytes), ScaleRequest)
+        message = Scale(model=body.model, instances=body.instances)
+        return json_answer(await self._ask(SCALE, message, ORDER_TIMEOUT_SECONDS, model=body.model), 202)
+
+    async def decisions(self, request: Request) -> Response:
+        limit = request.query_params.get("limit", "20")
+        if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit) <= MOST_DECISIONS:
+            raise bad_request(f"'limit' must be a number from 1 to {MOST_DECISIONS}.", param="limit")
+        question = AskDecisions(model=request.query_params.get("model"), limit=int(limit))
+        return json_answer(Listing((await self._ask(DECISIONS, question, ASK_TIMEOUT_SECONDS)).decisions))
+
+    async def _ask(self, call: Call[Q, A], message: Q, timeout: float, model: str | None = None) -> A:
+        try:
+            return await self.bus.call(call, message, timeout=timeout)
+        except BusError as error:
+            raise from_bus(error, model) from None

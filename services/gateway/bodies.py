@@ -1,0 +1,114 @@
+"""Request bodies: OpenAI's and vLLM's names, types and bounds. From these come checks and documentation alike."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
+Stops = Annotated[list[StopString], Meta(max_length=4)]
+ModelName = Annotated[str, Meta(description="A registered model; GET /v1/models lists them")]
+
+
+class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Only for streams."""
+
+    include_usage: Annotated[bool, Meta(description="A last chunk with usage and without choices")] = False
+
+
+class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What both generating endpoints understand. A parameter that is null is the same as one that is absent."""
+
+    model: ModelName
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    max_tokens: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="Tokens to generate at most")] = None
+    min_tokens: Annotated[int, Meta(description="No end-of-sequence and no stop string before so many", ge=0)] = 0
+    ignore_eos: Annotated[bool, Meta(description="Generate on after an end-of-sequence token")] = False
+    stop: Annotated[
+        StopString | Stops | None, Meta(description="Up to 4 strings that end the text; they are not part of it")
+    ] = None
+    seed: Annotated[
+        Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None,
+        Meta(description="The same seed gives the same tokens; by default a fresh one"),
+    ] = None
+    temperature: Annotated[
+        Annotated[float, Meta(ge=0, le=2)] | None,
+        Meta(description="0 is greedy. By default as in the checkpoint's generation_config.json, else 1"),
+    ] = None
+    top_p: Annotated[
+        Annotated[float, Meta(gt=0, le=1)] | None,
+        Meta(description="By default as in the checkpoint's generation_config.json, else 1 (off)"),
+    ] = None
+    top_k: Annotated[
+        Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None,
+        Meta(description="0 and -1 are off. By default as in the checkpoint's generation_config.json, else off"),
+    ] = None
+    return_token_ids: Annotated[bool, Meta(description="Add prompt_token_ids and token_ids to the answer")] = False
+    user: Annotated[str | None, Meta(description="Accepted and ignored")] = None
+    priority: Annotated[int, Meta(description="Smaller is served earlier", ge=-(2**31), le=2**31 - 1)] = 0
+    timeout: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(description="Seconds until the request ends with an error; the gateway sets default and maximum"),
+    ] = None
+
+
+class CompletionRequest(GenerationOptions, frozen=True, kw_only=True):
+    """POST /v1/completions. `max_tokens` is 16 by default."""
+
+    prompt: Annotated[
+        str | list[str | TokenId | list[TokenId]],
+        Meta(description="A text, a list of texts, the token ids of a text, or a list of those"),
+    ]
+
+
+class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A part of a message's content. Other types than text are not supported."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ChatMessage(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One message of a conversation; text parts are joined with newlines."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[TextPart] | None = None
+    name: str | None = None
+
+
+Conversation = Annotated[list[ChatMessage], Meta(min_length=1)]
+
+
+class ChatRequest(GenerationOptions, frozen=True, kw_only=True):
+    """POST /v1/chat/completions. By default up to as many tokens as the context has room for."""
+
+    messages: Conversation
+    max_completion_tokens: Annotated[
+        Annotated[int, Meta(ge=1)] | None, Meta(description="The newer name of max_tokens")
+    ] = None
+
+
+class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """POST /tokenize: give `prompt` or `messages`."""
+
+    model: ModelName
+    prompt: str | None = None
+    messages: Conversation | None = None
+    add_special_tokens: Annotated[bool, Meta(description="Of a prompt: begin it as /v1/completions would")] = True
+    add_generation_prompt: Annotated[bool, Meta(description="Of messages: ask for the assistant's turn")] = True
+
+
+class DetokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """POST /detokenize."""
+
+    model: ModelName
+    tokens: list[TokenId]
+
+
+class ScaleRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """POST /admin/v1/scale: have this many instances of a model."""
+
+    model: ModelName
+    instances: Annotated[int, Meta(ge=0)]

@@ -1,0 +1,76 @@
+"""The endpoints about models and tokens."""
+
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from services.gateway.answers import Detokenized, Listing, ModelCard, Tokenized
+from services.gateway.bodies import DetokenizeRequest, TokenizeRequest
+from services.gateway.completing import render_chat
+from services.gateway.errors import bad_request
+from services.gateway.models import Models, context_tokens
+from services.gateway.parse import parse_body
+from services.gateway.pool_view import status
+from services.gateway.reading import json_answer, read_body
+from services.gateway.submission import check_token_ids
+from shared.bus.contract import Bus, BusError
+from shared.messages.membership import AskSnapshot, ModelEntry, Snapshot
+from shared.subjects import SNAPSHOT
+
+ASK_TIMEOUT_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """Endpoints of starlette: a request in, an answer out. They raise ApiError."""
+
+    bus: Bus
+    models: Models
+    max_body_bytes: int
+
+    async def cards(self, request: Request) -> Response:
+        if not self.models.entries:
+            await self.models.refresh_for_client()
+        snapshot = await self.snapshot()
+        return json_answer(Listing([_card(entry, snapshot) for entry in self.models.entries]))
+
+    async def card(self, request: Request) -> Response:
+        entry = await self.models.find(request.path_params["model"], failed=True)
+        return json_answer(_card(entry, await self.snapshot()))
+
+    async def tokenize(self, request: Request) -> Response:
+        body = parse_body(await read_body(request, self.max_body_bytes), TokenizeRequest)
+        entry = await self.models.find(body.model)
+        text = await self.models.text(entry)
+        if (body.prompt is None) == (body.messages is None):
+            raise bad_request("Give either 'prompt' or 'messages'.", param="prompt")
+        if body.messages is not None:
+            prompt = render_chat(text, body.messages, body.add_generation_prompt)
+            tokens = await self.models.encode(text, prompt, add_special_tokens=False)
+        else:
+            tokens = await self.models.encode(text, body.prompt or "", add_special_tokens=body.add_special_tokens)
+        return json_answer(Tokenized(count=len(tokens), max_model_len=context_tokens(entry), tokens=tokens))
+
+    async def detokenize(self, request: Request) -> Response:
+        body = parse_body(await read_body(request, self.max_body_bytes), DetokenizeRequest)
+        text = await self.models.text(await self.models.find(body.model))
+        check_token_ids(body.tokens, text.vocab_size, "tokens")
+        return json_answer(Detokenized(prompt=text.decode_all(body.tokens)))
+
+    async def snapshot(self) -> Snapshot | None:
+        """None where the registry does not answer."""
+        try:
+            return await self.bus.call(SNAPSHOT, AskSnapshot(), timeout=ASK_TIMEOUT_SECONDS)
+        except BusError:
+            return None
+
+
+def _card(entry: ModelEntry, snapshot: Snapshot | None) -> ModelCard:
+    return ModelCard(
+        id=entry.spec.name,
+        created=entry.created,
+        root=entry.spec.path,
+        max_model_len=entry.max_model_len,
+        livescale=status(entry, snapshot),
+    )

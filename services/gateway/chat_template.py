@@ -1,0 +1,88 @@
+"""A checkpoint's chat template: from messages to the prompt, in a sandbox, as transformers renders it."""
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from services.gateway.bodies import ChatMessage
+
+Wall = Callable[[], float]
+
+
+class TemplateRefusal(Exception):
+    """The template does not accept these messages (or is broken); the text says why."""
+
+
+class ChatTemplate:
+    """`source` is a Jinja template from the checkpoint; `special_tokens` are its `bos_token`, `eos_token`, ...
+
+    Raises TemplateRefusal where the source is not a template.
+    """
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str], wall: Wall) -> None:
+        try:
+            self._template = _environment(wall).from_string(source)
+        except jinja2.TemplateError as error:
+            raise TemplateRefusal(f"the checkpoint's chat template is broken: {error}") from None
+        self._special_tokens = dict(special_tokens)
+
+    def render(self, messages: list[ChatMessage], add_generation_prompt: bool = True) -> str:
+        """The prompt of a conversation. Raises TemplateRefusal."""
+        try:
+            return self._template.render(
+                messages=[_plain(message) for message in messages],
+                add_generation_prompt=add_generation_prompt,
+                tools=None,
+                documents=None,
+                **self._special_tokens,
+            )
+        # A template is a program of its own: what it does wrong shows as one of these.
+        except (jinja2.TemplateError, TypeError, ValueError, KeyError, RecursionError) as error:
+            raise TemplateRefusal(str(error)) from None
+
+
+def _plain(message: ChatMessage) -> dict[str, str]:
+    content = message.content
+    text = content if isinstance(content, str) else "\n".join(part.text for part in content or [])
+    plain = {"role": str(message.role), "content": text}
+    return plain if message.name is None else {**plain, "name": message.name}
+
+
+class GenerationTag(Extension):
+    """`{% generation %}` marks what the assistant said, for training; for prompts it means nothing."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _environment(wall: Wall) -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols]
+    )
+
+    def strftime_now(format: str) -> str:
+        return datetime.fromtimestamp(wall(), tz=UTC).astimezone().strftime(format)
+
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = strftime_now
+    return environment
+
+
+def _tojson(value: object, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:  # noqa: ANN401
+    """Unlike Jinja's own, does not escape for HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
+
+
+def _raise_exception(message: str) -> None:
+    raise jinja2.TemplateError(message)

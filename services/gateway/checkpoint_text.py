@@ -1,0 +1,167 @@
+"""The text side of a checkpoint: tokenizer, chat template, end-of-sequence ids, generation defaults."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from tokenizers import Tokenizer
+
+from services.gateway.chat_template import ChatTemplate, TemplateRefusal, Wall
+
+T = TypeVar("T")
+
+
+class BadCheckpoint(Exception):
+    """A file of the checkpoint is missing or not what it should be; the text names it."""
+
+
+@dataclass(frozen=True)
+class GenerationDefaults:
+    """What the checkpoint's authors recommend, where the client says nothing."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+
+
+class _Config(msgspec.Struct, frozen=True):
+    """Of config.json."""
+
+    vocab_size: int
+    eos_token_id: int | list[int] | None = None
+
+
+class _GenerationConfig(msgspec.Struct, frozen=True):
+    """Of generation_config.json."""
+
+    eos_token_id: int | list[int] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+
+
+class _AddedToken(msgspec.Struct, frozen=True):
+    content: str
+
+
+class _NamedTemplate(msgspec.Struct, frozen=True):
+    name: str
+    template: str
+
+
+class _TokenizerConfig(msgspec.Struct, frozen=True):
+    """Of tokenizer_config.json."""
+
+    bos_token: str | _AddedToken | None = None
+    eos_token: str | _AddedToken | None = None
+    pad_token: str | _AddedToken | None = None
+    unk_token: str | _AddedToken | None = None
+    chat_template: str | list[_NamedTemplate] | None = None
+
+    @property
+    def special_tokens(self) -> dict[str, str]:
+        named = {
+            "bos_token": self.bos_token,
+            "eos_token": self.eos_token,
+            "pad_token": self.pad_token,
+            "unk_token": self.unk_token,
+        }
+        return {
+            name: token.content if isinstance(token, _AddedToken) else token
+            for name, token in named.items()
+            if token is not None
+        }
+
+
+@dataclass(frozen=True)
+class CheckpointText:
+    """Everything the gateway needs of a checkpoint; never its parameters. `template` is None where it has none."""
+
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    eos_token_ids: tuple[int, ...]
+    vocab_size: int
+    defaults: GenerationDefaults
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        text: str = self.tokenizer.decode(token_ids, skip_special_tokens=True)
+        return text
+
+    def decode_all(self, token_ids: Sequence[int]) -> str:
+        """With special tokens written out: the inverse of `encode`."""
+        text: str = self.tokenizer.decode(token_ids, skip_special_tokens=False)
+        return text
+
+
+def load_checkpoint_text(directory: Path, wall: Wall) -> CheckpointText:
+    """Read the files of a Hugging Face directory. Blocks on the disk. Raises BadCheckpoint."""
+    config = _read(directory / "config.json", _Config)
+    generation = _read(directory / "generation_config.json", _GenerationConfig, missing=_GenerationConfig())
+    about = _read(directory / "tokenizer_config.json", _TokenizerConfig, missing=_TokenizerConfig())
+    tokenizer = _read_tokenizer(directory / "tokenizer.json")
+    special = about.special_tokens
+    eos = {*_ids(generation.eos_token_id), *_ids(config.eos_token_id)}
+    if "eos_token" in special:
+        eos.update(_ids(tokenizer.token_to_id(special["eos_token"])))
+    source = _template_source(directory, about)
+    try:
+        template = None if source is None else ChatTemplate(source, special, wall)
+    except TemplateRefusal as error:
+        raise BadCheckpoint(f"{directory}: {error}") from None
+    return CheckpointText(tokenizer, template, tuple(sorted(eos)), config.vocab_size, _defaults(generation))
+
+
+def _read(path: Path, type: type[T], missing: T | None = None) -> T:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=type)
+    except FileNotFoundError:
+        if missing is None:
+            raise BadCheckpoint(f"{path} is missing") from None
+        return missing
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadCheckpoint(f"{path} cannot be read: {error}") from None
+
+
+def _read_tokenizer(path: Path) -> Tokenizer:
+    if not path.is_file():
+        raise BadCheckpoint(f"{path} is missing: tokenization needs the fast tokenizer's file")
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # noqa: BLE001 the library raises nothing narrower
+        raise BadCheckpoint(f"{path} cannot be read: {error}") from None
+
+
+def _template_source(directory: Path, about: _TokenizerConfig) -> str | None:
+    """A template lies in a file of its own, or in tokenizer_config.json, alone or as one of several by name."""
+    path = directory / "chat_template.jinja"
+    try:
+        if path.is_file():
+            return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadCheckpoint(f"{path} cannot be read: {error}") from None
+    if isinstance(about.chat_template, list):
+        return next((one.template for one in about.chat_template if one.name == "default"), None)
+    return about.chat_template
+
+
+def _ids(value: int | list[int] | None) -> list[int]:
+    if value is None:
+        return []
+    return value if isinstance(value, list) else [value]
+
+
+def _defaults(generation: _GenerationConfig) -> GenerationDefaults:
+    """Values out of our bounds are left aside: they are meant for other libraries."""
+    plain = GenerationDefaults()
+    temperature, top_p, top_k = generation.temperature, generation.top_p, generation.top_k
+    return GenerationDefaults(
+        temperature=temperature if temperature is not None and 0 <= temperature <= 2 else plain.temperature,
+        top_p=top_p if top_p is not None and 0 < top_p <= 1 else plain.top_p,
+        top_k=top_k if top_k is not None and top_k >= 0 else plain.top_k,
+    )

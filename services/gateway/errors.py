@@ -1,0 +1,112 @@
+"""What clients are told when a request cannot be served: `{"error": {"message", "type", "param", "code"}}`."""
+
+import msgspec
+
+from shared.bus.contract import BusError, CallTimeout, Refusal, TooLarge
+
+RETRY_AFTER_MS = 1_000
+
+
+class ErrorDetail(msgspec.Struct, frozen=True):
+    """OpenAI's four fields; `param` names the parameter at fault."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """The body of every answer with a status of 400 or more, and the last event of a stream that failed."""
+
+    error: ErrorDetail
+
+
+class ApiError(Exception):
+    """Ends a request with this status and body."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        type: str = "invalid_request_error",
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_ms: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.detail = ErrorDetail(message, type, param, code)
+        self.retry_after_ms = retry_after_ms
+
+    @property
+    def body(self) -> bytes:
+        return msgspec.json.encode(ErrorBody(self.detail))
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Retry-After in whole seconds, as HTTP has it; clients that know `retry-after-ms` need not round up."""
+        if self.retry_after_ms is None:
+            return {}
+        return {"retry-after": str(-(-self.retry_after_ms // 1000)), "retry-after-ms": str(self.retry_after_ms)}
+
+
+def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    return ApiError(400, message, param=param, code=code)
+
+
+def too_long(message: str, param: str) -> ApiError:
+    return ApiError(400, message, param=param, code="context_length_exceeded")
+
+
+def model_not_found(model: str) -> ApiError:
+    return ApiError(404, f"The model {model!r} does not exist.", param="model", code="model_not_found")
+
+
+def timed_out(message: str) -> ApiError:
+    return ApiError(504, message, type="timeout_error", code="timeout")
+
+
+def overloaded(message: str, retry_after_ms: int | None = None, code: str = "overloaded") -> ApiError:
+    return ApiError(503, message, type="server_error", code=code, retry_after_ms=retry_after_ms or RETRY_AFTER_MS)
+
+
+def queue_full(message: str, retry_after_ms: int | None = None) -> ApiError:
+    after = retry_after_ms or RETRY_AFTER_MS
+    return ApiError(429, message, type="rate_limit_error", code="queue_full", retry_after_ms=after)
+
+
+def internal(message: str) -> ApiError:
+    return ApiError(500, message, type="server_error", code="internal_error")
+
+
+def from_bus(error: BusError, model: str | None = None) -> ApiError:
+    """The client's view of a call that another process refused or did not answer."""
+    match error:
+        case Refusal():
+            return _from_refusal(error, model)
+        case TooLarge():
+            return ApiError(413, f"The request is too large for the bus: {error}", code="request_too_large")
+        case CallTimeout():
+            return overloaded(f"A service did not answer in time: {error}")
+        case _:
+            return overloaded(f"A service cannot be reached: {error}")
+
+
+def _from_refusal(refusal: Refusal, model: str | None) -> ApiError:
+    match refusal.code:
+        case 400:
+            return bad_request(refusal.message)
+        case 404 if model is not None:
+            return model_not_found(model)
+        case 404:
+            return ApiError(404, refusal.message, code="not_found")
+        case 408 | 504:
+            return timed_out(refusal.message)
+        case 409:
+            return ApiError(409, refusal.message, code="conflict")
+        case 429:
+            return queue_full(refusal.message, refusal.retry_after_ms)
+        case _:
+            return overloaded(refusal.message, refusal.retry_after_ms)

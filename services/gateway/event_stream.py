@@ -1,0 +1,88 @@
+"""Answers that take a while: server-sent events, and what happens when the client leaves meanwhile."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from services.gateway.errors import ApiError
+
+T = TypeVar("T")
+Write = Callable[[msgspec.Struct], Awaitable[None]]
+Produce = Callable[[Write], Coroutine[Any, Any, None]]
+
+# The last words to a client that may not be reading any more.
+FAREWELL_SECONDS = 1.0
+HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache", "x-accel-buffering": "no"}
+
+_encode = msgspec.json.Encoder().encode
+
+
+class EventStream(Response):
+    """Begins with the first event, so that what fails before it has a status of its own.
+
+    `produce(write)` ends the stream with `[DONE]`, or, raising ApiError, with an error event and without `[DONE]`.
+    """
+
+    def __init__(self, produce: Produce, headers: Mapping[str, str] | None = None) -> None:
+        self.status_code = 200
+        self.background = None
+        self._produce = produce
+        self._started = False
+        self.init_headers({**HEADERS, **(headers or {})})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await while_connected(receive, self._run(send))
+        except ClientDisconnect:
+            if not self._started:
+                raise
+
+    async def _run(self, send: Send) -> None:
+        async def write(event: msgspec.Struct) -> None:
+            await self._write(send, _encode(event))
+
+        try:
+            await self._produce(write)
+        except ApiError as error:
+            if not self._started:
+                raise
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FAREWELL_SECONDS):
+                    await self._write(send, error.body, more=False)
+        else:
+            await self._write(send, b"[DONE]", more=False)
+
+    async def _write(self, send: Send, data: bytes, more: bool = True) -> None:
+        if not self._started:
+            self._started = True
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": b"data: " + data + b"\n\n", "more_body": more})
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which is cancelled the moment the client goes away. Raises ClientDisconnect.
+
+    The request's body must have been read.
+    """
+    task = asyncio.create_task(work, name="answer")
+    gone = asyncio.create_task(_disconnect(receive), name="watch client")
+    try:
+        await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientDisconnect
+        return task.result()
+    finally:
+        for one in (task, gone):
+            one.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,80 @@
+"""The gateway: the REST door of the system."""
+
+import asyncio
+import os
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from services.gateway.admin import Admin
+from services.gateway.app import make_app
+from services.gateway.catalog import Catalog
+from services.gateway.completing import Completing
+from services.gateway.generation import Engine
+from services.gateway.metrics import GatewayMetrics
+from services.gateway.models import Models
+from services.gateway.operations import Operation, operations
+from services.gateway.probes import Probes
+from services.gateway.server import Server, listen, url_of
+from services.gateway.settings import GatewaySettings
+from services.gateway.streams import Streams
+from shared.membership import Membership
+from shared.process import World
+
+log = structlog.get_logger()
+
+
+class Gateway:
+    """Serves HTTP until cancelled. `url` is known once it listens."""
+
+    def __init__(self, world: World, settings: GatewaySettings) -> None:
+        self._world = world
+        self._settings = settings
+        self._id = world.info.id
+        self._metrics = GatewayMetrics(world.telemetry)
+        self._streams = Streams(world.bus, self._id, self._metrics, settings.max_requests, settings.stream_queue)
+        self.url = ""
+
+    async def run(self) -> None:
+        """Raises PortInUse."""
+        world, settings = self._world, self._settings
+        bound = listen(settings.host, settings.port)
+        with bound, ThreadPoolExecutor(1, "tokenizer") as executor:
+            models = Models(world.bus, world.clock, executor, self._metrics)
+            app = make_app(self._operations(models, executor), settings.api_key, world.ids, self._metrics)
+            arriving = await self._streams.listen()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._streams.run(arriving), name="tokens")
+                group.create_task(models.run(), name="models")
+                group.create_task(Membership(world.bus, world.clock, "gateway", self._id, world.host).run())
+                self._say_ready(url_of(bound))
+                # Not a task of the group: it ends in good order while tokens still arrive.
+                await Server(app, bound, settings.shutdown_grace_s).run()
+
+    def _operations(self, models: Models, executor: ThreadPoolExecutor) -> list[Operation]:
+        world, limit = self._world, self._settings.max_body_bytes
+        engine = Engine(world.bus, world.clock, self._streams, self._metrics)
+        catalog = Catalog(world.bus, models, limit)
+        return operations(
+            Completing(self._settings, self._id, world.ids, engine, models, world.telemetry.tracer),
+            catalog,
+            Admin(world.bus, models, limit),
+            Probes(self._id, world.bus, models, catalog, world.telemetry, executor),
+        )
+
+    def _say_ready(self, url: str) -> None:
+        self.url = url
+        if self._settings.ready_file:
+            write_atomically(Path(self._settings.ready_file), msgspec.json.encode({"url": url}))
+        log.info("gateway_listening", url=url)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Whoever reads `path` finds all of `data`, or what was there before."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)
+    os.replace(temporary, path)

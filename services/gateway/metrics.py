@@ -1,0 +1,60 @@
+"""The gateway's own metric families."""
+
+from shared.telemetry import Telemetry
+
+TBT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 10)
+REJECTION_CODES = ("queue_full", "overloaded", "model_loading", "model_failed", "timeout")
+CLIENT_CLOSED_REQUEST = 499
+ENDPOINTS = ("/v1/completions", "/v1/chat/completions")
+
+
+class GatewayMetrics:
+    """Families labelled by model show zeros as soon as the model is known, the others from the start."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self.requests = telemetry.counter(
+            "livescale_gateway_requests_total",
+            "Requests by endpoint and status",
+            ["endpoint", "status"],
+            known=[(endpoint, "200") for endpoint in ENDPOINTS],
+        )
+        self.rejections = telemetry.counter(
+            "livescale_gateway_rejections_total",
+            "Requests that could not be served, by error code",
+            ["code"],
+            known=[(code,) for code in REJECTION_CODES],
+        )
+        self.streams = telemetry.gauge("livescale_gateway_streams", "Requests under way")
+        self.held = telemetry.gauge(
+            "livescale_gateway_requests_held", "Requests accepted and still without a token", ["model_name"]
+        )
+        self.disconnects = telemetry.counter(
+            "livescale_gateway_disconnects_total", "Clients that left before their answer was whole"
+        )
+        self.replays = telemetry.counter(
+            "livescale_gateway_replays_total", "Times a worker was asked to send tokens again"
+        )
+        self.resumptions = telemetry.counter(
+            "livescale_gateway_resumptions_total", "Requests submitted again because a worker was lost"
+        )
+        self.ttft = telemetry.histogram(
+            "livescale_gateway_time_to_first_token_seconds",
+            "From a request's submission to its first token",
+            ["model_name"],
+        )
+        self.tbt = telemetry.histogram(
+            "livescale_gateway_time_between_tokens_seconds",
+            "From one arrival of a request's tokens to the next, per token",
+            ["model_name"],
+            buckets=TBT_BUCKETS,
+        )
+
+    def know_model(self, model: str) -> None:
+        for family in (self.held, self.ttft, self.tbt):
+            family.labels(model)
+
+    def count_answer(self, endpoint: str, status: int, whole: bool) -> None:
+        """`whole` is false where the client left before the end."""
+        self.requests.labels(endpoint, str(status)).inc()
+        if not whole or status == CLIENT_CLOSED_REQUEST:
+            self.disconnects.inc()

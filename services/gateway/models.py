@@ -1,0 +1,110 @@
+"""The registered models as the registry told them, and the text side of their checkpoints."""
+
+import asyncio
+from concurrent.futures import Executor
+from pathlib import Path
+
+import structlog
+
+from services.gateway.checkpoint_text import BadCheckpoint, CheckpointText, load_checkpoint_text
+from services.gateway.errors import from_bus, internal, model_not_found, overloaded
+from services.gateway.metrics import GatewayMetrics
+from shared.bus.contract import Bus, BusError
+from shared.messages.membership import AskModels, ModelEntry
+from shared.subjects import MODELS
+from shared.world import Clock
+
+REFRESH_SECONDS = 1.0
+REFRESH_TIMEOUT_SECONDS = 2.0
+# Encoding a text of this length takes about a millisecond; longer ones leave the event loop alone.
+LONG_TEXT = 4_096
+
+log = structlog.get_logger()
+
+
+class Models:
+    """`run` keeps the list fresh. Tokenizers are loaded when they are first needed, and stay."""
+
+    def __init__(self, bus: Bus, clock: Clock, executor: Executor, metrics: GatewayMetrics) -> None:
+        self._bus = bus
+        self._clock = clock
+        self._executor = executor
+        self._metrics = metrics
+        self._entries: dict[str, ModelEntry] | None = None
+        self._texts: dict[tuple[str, str | None], asyncio.Future[CheckpointText]] = {}
+
+    @property
+    def entries(self) -> list[ModelEntry]:
+        """By name; empty while the registry has never answered."""
+        return [entry for _, entry in sorted((self._entries or {}).items())]
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.refresh()
+            except BusError as error:
+                log.debug("models_not_refreshed", error=str(error))
+            await asyncio.sleep(REFRESH_SECONDS)
+
+    async def refresh(self) -> None:
+        """Raises BusError; what was known stays."""
+        models = (await self._bus.call(MODELS, AskModels(), timeout=REFRESH_TIMEOUT_SECONDS)).models
+        self._entries = {entry.spec.name: entry for entry in models}
+        kept = {_text_key(entry) for entry in models}
+        self._texts = {key: text for key, text in self._texts.items() if key in kept}
+        for entry in models:
+            self._metrics.know_model(entry.spec.name)
+
+    async def find(self, model: str, *, failed: bool = False) -> ModelEntry:
+        """Raises ApiError: 404 where it is not registered, 503 where nobody knows, or (unless `failed` models are
+        looked for as well) where its checkpoint could not be read."""
+        if self._entries is None or model not in self._entries:
+            await self.refresh_for_client()
+        entry = (self._entries or {}).get(model)
+        if entry is None:
+            raise model_not_found(model)
+        if entry.state == "failed" and not failed:
+            raise overloaded(f"The model {model!r} could not be read: {entry.error}", code="model_failed")
+        return entry
+
+    async def text(self, entry: ModelEntry) -> CheckpointText:
+        """Raises ApiError 500 where the gateway cannot read the checkpoint's text files."""
+        key = _text_key(entry)
+        if key not in self._texts:
+            loading = asyncio.get_running_loop().run_in_executor(
+                self._executor, load_checkpoint_text, Path(entry.spec.path), self._clock.wall
+            )
+            self._texts[key] = asyncio.ensure_future(loading)
+        try:
+            return await asyncio.shield(self._texts[key])  # others may wait for it as well
+        except BadCheckpoint as error:
+            self._texts.pop(key, None)
+            log.error("checkpoint_text_unreadable", model=entry.spec.name, error=str(error))
+            raise internal(f"The gateway cannot read the tokenizer of {entry.spec.name!r}: {error}") from None
+
+    async def encode(self, text: CheckpointText, prompt: str, *, add_special_tokens: bool) -> list[int]:
+        """Token ids; a long prompt is encoded in a thread (the tokenizer releases the interpreter's lock)."""
+        if len(prompt) < LONG_TEXT:
+            return text.encode(prompt, add_special_tokens=add_special_tokens)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._executor, lambda: text.encode(prompt, add_special_tokens=add_special_tokens)
+        )
+
+    async def refresh_for_client(self) -> None:
+        """A newer list, if it can be had. Raises ApiError 503 where there has never been one."""
+        try:
+            await self.refresh()
+        except BusError as error:
+            if self._entries is None:
+                raise from_bus(error) from None
+
+
+def _text_key(entry: ModelEntry) -> tuple[str, str | None]:
+    return entry.spec.path, entry.version
+
+
+def context_tokens(entry: ModelEntry) -> int:
+    """Tokens a request may have, prompt and output together. Raises ApiError 503 while that is not known."""
+    if entry.max_model_len <= 0:
+        raise overloaded(f"The model {entry.spec.name!r} is still being checked.", 500, code="model_loading")
+    return entry.max_model_len

@@ -1,0 +1,82 @@
+"""The OpenAPI document, generated from the operations and their structs."""
+
+import re
+from collections.abc import Sequence
+from http import HTTPStatus
+from importlib.metadata import version
+from typing import Any
+
+import msgspec
+
+from services.gateway.errors import ErrorBody
+from services.gateway.operations import Operation
+
+REF = "#/components/schemas/{name}"
+Document = dict[str, Any]
+
+
+def describe(operations: Sequence[Operation], *, with_key: bool) -> Document:
+    """`with_key`: whether protected operations need the API key here."""
+    schemas = _schemas(operations)
+    paths: Document = {}
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, schemas[0], with_key)
+    components: Document = {"schemas": schemas[1]}
+    if with_key:
+        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "livescale", "version": version("livescale"), "license": {"name": "Apache-2.0"}},
+        "paths": paths,
+        "components": components,
+    }
+
+
+def _schemas(operations: Sequence[Operation]) -> tuple[dict[Any, Document], Document]:
+    """Per type the schema to refer to it by, and all components."""
+    types: list[Any] = [ErrorBody]
+    for operation in operations:
+        candidates = [operation.body, operation.stream, *operation.answers.values()]
+        types.extend(one for one in candidates if one is not None and not isinstance(one, str) and one not in types)
+    references, components = msgspec.json.schema_components(types, ref_template=REF)
+    return dict(zip(types, references, strict=True)), components
+
+
+def _operation(operation: Operation, schemas: dict[Any, Document], with_key: bool) -> Document:
+    errors = {*operation.errors, *((401,) if operation.protected and with_key else ())}
+    responses = {str(status): _answer(operation, status, schemas) for status in operation.answers}
+    error = {"application/json": {"schema": schemas[ErrorBody]}}
+    responses |= {
+        str(status): {"description": HTTPStatus(status).phrase, "content": error} for status in sorted(errors)
+    }
+    described: Document = {
+        "operationId": operation.method.lower() + re.sub(r"\W+", "_", operation.path).rstrip("_"),
+        "summary": operation.summary,
+        "parameters": _parameters(operation),
+        "responses": responses,
+    }
+    if operation.body is not None:
+        content = {"application/json": {"schema": schemas[operation.body]}}
+        described["requestBody"] = {"required": True, "content": content}
+    if operation.protected and with_key:
+        described["security"] = [{"key": []}]
+    return described
+
+
+def _answer(operation: Operation, status: int, schemas: dict[Any, Document]) -> Document:
+    kind = operation.answers[status]
+    if isinstance(kind, str):
+        content: Document = {kind: {"schema": {"type": "string"}}}
+    else:
+        content = {"application/json": {"schema": schemas[kind]}}
+    if operation.stream is not None:
+        content["text/event-stream"] = {"schema": schemas[operation.stream]}
+    return {"description": HTTPStatus(status).phrase, "content": content}
+
+
+def _parameters(operation: Operation) -> list[Document]:
+    text = {"type": "string"}
+    names = [part[1:-1] for part in operation.path.split("/") if part.startswith("{")]
+    in_path = [{"name": name, "in": "path", "required": True, "schema": text} for name in names]
+    in_query = [{"name": name, "in": "query", "description": doc, "schema": text} for name, doc in operation.query]
+    return [*in_path, *in_query]

@@ -1,0 +1,177 @@
+"""Every endpoint, once: what serves it, and what it takes and gives. Routes and documentation are made from this."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from services.gateway import answers, bodies
+from services.gateway.admin import Admin
+from services.gateway.catalog import Catalog
+from services.gateway.completing import Completing
+from services.gateway.probes import Probes
+from shared.messages.membership import ModelEntry
+from shared.messages.parameters import ModelSpec
+from shared.messages.scaling import ScaleAccepted
+
+Serve = Callable[[Request], Awaitable[Response]]
+
+BODY_ERRORS = (400, 408, 413)
+MODEL_ERRORS = (404, 500, 503)
+GENERATION_ERRORS = (*BODY_ERRORS, *MODEL_ERRORS, 429, 504)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """`answers` by status: the type of the JSON body, or a media type. `stream` is the type of an event."""
+
+    method: str
+    path: str
+    serve: Serve
+    summary: str
+    answers: dict[int, Any]
+    body: Any = None
+    stream: Any = None
+    errors: tuple[int, ...] = ()
+    query: tuple[tuple[str, str], ...] = ()
+    protected: bool = False
+
+
+def operations(completing: Completing, catalog: Catalog, admin: Admin, probes: Probes) -> list[Operation]:
+    """All but the documentation itself."""
+    return [*_openai(completing, catalog), *_tokens(catalog), *_admin(admin), *_probes(probes)]
+
+
+def _openai(completing: Completing, catalog: Catalog) -> list[Operation]:
+    return [
+        Operation(
+            "POST",
+            "/v1/chat/completions",
+            completing.chat,
+            "Continue a conversation, by the checkpoint's chat template",
+            {200: answers.ChatCompletion},
+            body=bodies.ChatRequest,
+            stream=answers.ChatCompletionChunk,
+            errors=GENERATION_ERRORS,
+            protected=True,
+        ),
+        Operation(
+            "POST",
+            "/v1/completions",
+            completing.completion,
+            "Continue one or more texts",
+            {200: answers.Completion},
+            body=bodies.CompletionRequest,
+            stream=answers.Completion,
+            errors=GENERATION_ERRORS,
+            protected=True,
+        ),
+        Operation(
+            "GET",
+            "/v1/models",
+            catalog.cards,
+            "The registered models",
+            {200: answers.CardList},
+            errors=(503,),
+            protected=True,
+        ),
+        Operation(
+            "GET",
+            "/v1/models/{model}",
+            catalog.card,
+            "One model",
+            {200: answers.ModelCard},
+            errors=(404, 503),
+            protected=True,
+        ),
+    ]
+
+
+def _tokens(catalog: Catalog) -> list[Operation]:
+    errors = (*BODY_ERRORS, *MODEL_ERRORS)
+    return [
+        Operation(
+            "POST",
+            "/tokenize",
+            catalog.tokenize,
+            "The token ids of a prompt or of messages",
+            {200: answers.Tokenized},
+            body=bodies.TokenizeRequest,
+            errors=errors,
+        ),
+        Operation(
+            "POST",
+            "/detokenize",
+            catalog.detokenize,
+            "The text of token ids",
+            {200: answers.Detokenized},
+            body=bodies.DetokenizeRequest,
+            errors=errors,
+        ),
+    ]
+
+
+def _admin(admin: Admin) -> list[Operation]:
+    return [
+        Operation(
+            "GET",
+            "/admin/v1/models",
+            admin.list_models,
+            "Models as registered, with their state",
+            {200: answers.EntryList},
+            errors=(503,),
+            protected=True,
+        ),
+        Operation(
+            "POST",
+            "/admin/v1/models",
+            admin.register,
+            "Register a model; answered once its checkpoint was checked",
+            {201: ModelEntry},
+            body=ModelSpec,
+            errors=(*BODY_ERRORS, 404, 409, 503, 504),
+            protected=True,
+        ),
+        Operation(
+            "GET",
+            "/admin/v1/instances",
+            admin.list_instances,
+            "Instances with their workers and states",
+            {200: answers.InstanceList},
+            errors=(503,),
+            protected=True,
+        ),
+        Operation(
+            "POST",
+            "/admin/v1/scale",
+            admin.scale,
+            "Have this many instances of a model",
+            {202: ScaleAccepted},
+            body=bodies.ScaleRequest,
+            errors=(*BODY_ERRORS, 404, 409, 429, 503, 504),
+            protected=True,
+        ),
+        Operation(
+            "GET",
+            "/admin/v1/decisions",
+            admin.decisions,
+            "The monitor's last decisions, with inputs, rule and reason; newest last",
+            {200: answers.DecisionList},
+            query=(("model", "Of this model only"), ("limit", "At most so many; 20 by default")),
+            errors=(400, 503),
+            protected=True,
+        ),
+    ]
+
+
+def _probes(probes: Probes) -> list[Operation]:
+    health = {200: answers.Health, 503: answers.Health}
+    return [
+        Operation("GET", "/live", probes.live, "The process answers", {200: answers.Live}),
+        Operation("GET", "/ready", probes.health, "Requests can be answered, or held until they can", health),
+        Operation("GET", "/health", probes.health, "The same as /ready", health),
+        Operation("GET", "/version", probes.version, "The version", {200: answers.Version}),
+        Operation("GET", "/metrics", probes.metrics, "All processes' metrics, for Prometheus", {200: "text/plain"}),
+    ]

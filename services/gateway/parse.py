@@ -1,0 +1,149 @@
+"""From bytes to a checked request body: malformed, unknown, unsupported and mistyped are refused by name."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from services.gateway.bodies import ChatRequest, CompletionRequest
+from services.gateway.errors import ApiError, bad_request
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+# Parameters of OpenAI's and vLLM's that are not supported, with the values that ask for nothing; null always does.
+# A parameter that is refused can be supported later; one that is ignored would be a silent lie.
+SAMPLING: Mapping[str, tuple[object, ...]] = {
+    "n": (1,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
+    "length_penalty": (1,),
+    "min_p": (0,),
+    "logit_bias": ({},),
+    "use_beam_search": (False,),
+    "bad_words": ([],),
+    "allowed_token_ids": (),
+    "stop_token_ids": ([],),
+    "include_stop_str_in_output": (False,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "truncate_prompt_tokens": (),
+    "prompt_logprobs": (),
+    "logits_processors": ([],),
+    "response_format": ({"type": "text"},),
+    "structured_outputs": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "return_tokens_as_token_ids": (False,),
+    "mm_processor_kwargs": (),
+    "kv_transfer_params": (),
+    "vllm_xargs": (),
+    "cache_salt": (),
+    "request_id": (),
+}
+UNSUPPORTED: Mapping[type, Mapping[str, tuple[object, ...]]] = {
+    CompletionRequest: {
+        **SAMPLING,
+        "best_of": (1,),
+        "echo": (False,),
+        "logprobs": (False,),
+        "suffix": ("",),
+        "add_special_tokens": (True,),
+    },
+    ChatRequest: {
+        **SAMPLING,
+        "logprobs": (False,),
+        "top_logprobs": (0,),
+        "echo": (False,),
+        "tools": ([],),
+        "tool_choice": ("none", "auto"),
+        "parallel_tool_calls": (False, True),
+        "functions": ([],),
+        "function_call": ("none", "auto"),
+        "modalities": (["text"],),
+        "audio": (),
+        "prediction": (),
+        "reasoning_effort": (),
+        "verbosity": (),
+        "web_search_options": (),
+        "store": (False,),
+        "metadata": ({},),
+        "service_tier": ("auto", "default"),
+        "safety_identifier": (),
+        "prompt_cache_key": (),
+        "documents": ([],),
+        "chat_template": (),
+        "chat_template_kwargs": ({},),
+        "add_generation_prompt": (True,),
+        "continue_final_message": (False,),
+        "add_special_tokens": (False,),
+    },
+}
+
+_PATH = re.compile(r" - at `(?:key in )?\$\.?(?P<path>[^`]*)`$")
+_FIELD = re.compile(r"(?:missing required|unknown) field `(?P<field>[^`]*)`")
+
+
+def parse_body(data: bytes, type: type[T]) -> T:
+    """`data` as a checked `type`; null is the same as absent. Raises ApiError 400 naming the parameter at fault."""
+    try:
+        body = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise bad_request(f"The body is not valid JSON: {error}.", code="invalid_json") from None
+    except RecursionError:
+        raise bad_request("The body is nested too deeply.", code="invalid_json") from None
+    if not isinstance(body, dict):
+        raise bad_request("The body must be a JSON object.")
+    body = {name: value for name, value in body.items() if value is not None}
+    _refuse_unsupported(body, UNSUPPORTED.get(type, {}))
+    _refuse_unknown(body, type)
+    try:
+        return msgspec.convert({name: _without_empty(value) for name, value in body.items()}, type)
+    except msgspec.ValidationError as error:
+        raise _wrong_type(str(error)) from None
+
+
+def _refuse_unsupported(body: dict[str, Any], unsupported: Mapping[str, tuple[object, ...]]) -> None:
+    """Takes out of `body` what asks for nothing."""
+    for name in unsupported.keys() & body.keys():
+        if not _is_one_of(body.pop(name), unsupported[name]):
+            raise bad_request(
+                f"The parameter {name!r} is not supported (yet); leave it out.", name, code="unsupported_parameter"
+            )
+
+
+def _is_one_of(value: object, neutral: tuple[object, ...]) -> bool:
+    """Equal and of one kind: in JSON `false` is not 0."""
+    return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in neutral)
+
+
+def _refuse_unknown(body: Mapping[str, Any], struct: type[msgspec.Struct], path: str = "") -> None:
+    fields = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
+    for name, value in body.items():
+        # The tag of messages may be left out, and may be there.
+        if name not in fields and name != struct.__struct_config__.tag_field:
+            raise bad_request(f"Unknown parameter: {path + name!r}.", path + name, code="unknown_parameter")
+        inner = fields.get(name)
+        if isinstance(value, dict) and isinstance(inner, type) and issubclass(inner, msgspec.Struct):
+            _refuse_unknown(value, inner, f"{path}{name}.")
+
+
+def _without_empty(value: object) -> object:
+    """Clients send back what answers contained: inside a parameter, a field that is null, empty or false is none."""
+    if isinstance(value, list):
+        return [_without_empty(one) for one in value] if any(isinstance(one, dict) for one in value) else value
+    if isinstance(value, dict):
+        return {name: one for name, one in value.items() if not (one is None or one is False or one in ([], {}))}
+    return value
+
+
+def _wrong_type(message: str) -> ApiError:
+    path = _PATH.search(message)
+    field = _FIELD.search(message)
+    parts = [path["path"] if path else "", field["field"] if field else ""]
+    param = ".".join(part for part in parts if part) or None
+    plain = _PATH.sub("", message)
+    return bad_request(f"{plain}{f' (parameter {param!r})' if param else ''}.", param, code="invalid_value")

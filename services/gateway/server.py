@@ -1,0 +1,83 @@
+"""uvicorn inside an actor: our socket, our signals, and an orderly end."""
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+from starlette.types import ASGIApp
+
+CLEANUP_SECONDS = 1.0
+BACKLOG = 2048
+
+
+class PortInUse(Exception):
+    """The address cannot be listened on; the text says which and why."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket bound to `host`; port 0 takes a free one. Raises PortInUse."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
+            0
+        ]
+        bound = socket.socket(family, kind)
+    except OSError as error:
+        raise PortInUse(f"cannot listen on {host}:{port}: {error}") from None
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+        bound.listen(BACKLOG)
+    except OSError as error:
+        bound.close()
+        raise PortInUse(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port, or 0") from None
+    bound.setblocking(False)
+    return bound
+
+
+def url_of(bound: socket.socket) -> str:
+    """Where clients on this machine reach it."""
+    host, port = bound.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class Server:
+    """Serves until cancelled; then takes no new request and gives the running ones `grace_seconds`."""
+
+    def __init__(self, app: ASGIApp, bound: socket.socket, grace_seconds: int) -> None:
+        config = uvicorn.Config(
+            app,
+            loop="none",
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_graceful_shutdown=grace_seconds,
+        )
+        self._server = _WithoutSignals(config)
+        self._bound = bound
+
+    async def run(self) -> None:
+        serving = asyncio.create_task(self._server.serve(sockets=[self._bound]), name="http")
+        try:
+            await asyncio.shield(serving)
+        except asyncio.CancelledError:
+            self._server.should_exit = True
+            await serving
+            # Those that had no time left were cancelled, and clean up.
+            if self._server.server_state.tasks:
+                await asyncio.wait(self._server.server_state.tasks, timeout=CLEANUP_SECONDS)
+            raise
+
+
+class _WithoutSignals(uvicorn.Server):
+    """Signals belong to the process, which cancels us."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

@@ -1,0 +1,25 @@
+"""What a gateway can be told."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from shared.settings import ProcessSettings
+
+
+class GatewaySettings(ProcessSettings, frozen=True, kw_only=True):
+    """The REST door. vLLM's words where it has them."""
+
+    host: Annotated[str, Meta(description="Address to listen on; 0.0.0.0 for all")] = "127.0.0.1"
+    port: Annotated[int, Meta(description="Port to listen on; 0 takes a free one", ge=0, le=65535)] = 8000
+    api_key: Annotated[str, Meta(description="Clients of /v1 and /admin must bring it; empty asks for none")] = ""
+    ready_file: Annotated[str, Meta(description='Written when listening: {"url": ...}; empty writes none')] = ""
+    default_timeout_s: Annotated[float, Meta(description="Deadline of requests that bring none", gt=0)] = 600.0
+    max_timeout_s: Annotated[float, Meta(description="Longest deadline a request may ask for", gt=0)] = 3600.0
+    max_body_bytes: Annotated[int, Meta(description="Larger request bodies are refused with 413", ge=1024)] = 4 << 20
+    max_requests: Annotated[int, Meta(description="Requests under way at once; more are refused with 429", ge=1)] = 4096
+    max_prompts: Annotated[int, Meta(description="Prompts in one completion request", ge=1)] = 128
+    stream_queue: Annotated[
+        int, Meta(description="Engine steps a client may lag behind before its request is cancelled", ge=1)
+    ] = 1024
+    shutdown_grace_s: Annotated[int, Meta(description="Time that running requests get at shutdown", ge=0, le=8)] = 5

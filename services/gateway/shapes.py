@@ -1,0 +1,171 @@
+"""How pieces look to clients: OpenAI's objects of either endpoint, streamed and whole."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from services.gateway.answers import (
+    AssistantMessage,
+    ChatChoice,
+    ChatChunkChoice,
+    ChatCompletion,
+    ChatCompletionChunk,
+    ChatDelta,
+    Completion,
+    CompletionChoice,
+    StopReason,
+    Usage,
+)
+from services.gateway.output import Piece
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What all objects of one answer share. With `usage_follows` chunks say `usage: null` until the last one."""
+
+    id: str
+    created: int
+    model: str
+    token_ids: bool
+    usage_follows: bool
+
+    @property
+    def no_usage(self) -> UnsetType | None:
+        return None if self.usage_follows else UNSET
+
+    def ids(self, token_ids: Sequence[int]) -> list[int] | UnsetType:
+        return list(token_ids) if self.token_ids else UNSET
+
+    def says_nothing(self, piece: Piece) -> bool:
+        """Text that is held back needs no event of its own."""
+        return not piece.text and piece.finish_reason is None and not self.token_ids
+
+
+@dataclass
+class Choice:
+    """One choice of a whole answer, as it comes together."""
+
+    prompt: list[int]
+    texts: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: StopReason = "length"
+
+    def add(self, piece: Piece) -> None:
+        self.texts.append(piece.text)
+        self.token_ids.extend(piece.token_ids)
+        self.finish_reason = piece.finish_reason or self.finish_reason
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+
+class Shape(Protocol):
+    """One endpoint's objects. `prompt` comes with a choice's first piece."""
+
+    prefix: str
+
+    def chunks(self, frame: Frame, index: int, piece: Piece, prompt: list[int] | None) -> list[msgspec.Struct]: ...
+
+    def usage_chunk(self, frame: Frame, usage: Usage) -> msgspec.Struct: ...
+
+    def whole(self, frame: Frame, choices: list[Choice], usage: Usage) -> msgspec.Struct: ...
+
+
+class CompletionShape:
+    """/v1/completions."""
+
+    prefix = "cmpl"
+
+    def chunks(self, frame: Frame, index: int, piece: Piece, prompt: list[int] | None) -> list[msgspec.Struct]:
+        if frame.says_nothing(piece):
+            return []
+        choice = CompletionChoice(
+            index=index,
+            text=piece.text,
+            finish_reason=piece.finish_reason,
+            prompt_token_ids=UNSET if prompt is None else frame.ids(prompt),
+            token_ids=frame.ids(piece.token_ids),
+        )
+        return [self._object(frame, [choice], frame.no_usage)]
+
+    def usage_chunk(self, frame: Frame, usage: Usage) -> msgspec.Struct:
+        return self._object(frame, [], usage)
+
+    def whole(self, frame: Frame, choices: list[Choice], usage: Usage) -> msgspec.Struct:
+        made = [
+            CompletionChoice(
+                index=index,
+                text=choice.text,
+                finish_reason=choice.finish_reason,
+                prompt_token_ids=frame.ids(choice.prompt),
+                token_ids=frame.ids(choice.token_ids),
+            )
+            for index, choice in enumerate(choices)
+        ]
+        return self._object(frame, made, usage)
+
+    def _object(self, frame: Frame, choices: list[CompletionChoice], usage: Usage | UnsetType | None) -> Completion:
+        return Completion(id=frame.id, created=frame.created, model=frame.model, choices=choices, usage=usage)
+
+
+class ChatShape:
+    """/v1/chat/completions."""
+
+    prefix = "chatcmpl"
+
+    def chunks(self, frame: Frame, index: int, piece: Piece, prompt: list[int] | None) -> list[msgspec.Struct]:
+        chunks: list[msgspec.Struct] = []
+        if prompt is not None:
+            opening = ChatChunkChoice(index=index, delta=ChatDelta(role="assistant", content=""))
+            chunks.append(self._chunk(frame, [opening], frame.no_usage, frame.ids(prompt)))
+        if not frame.says_nothing(piece):
+            choice = ChatChunkChoice(
+                index=index,
+                delta=ChatDelta(content=piece.text),
+                finish_reason=piece.finish_reason,
+                token_ids=frame.ids(piece.token_ids),
+            )
+            chunks.append(self._chunk(frame, [choice], frame.no_usage))
+        return chunks
+
+    def usage_chunk(self, frame: Frame, usage: Usage) -> msgspec.Struct:
+        return self._chunk(frame, [], usage)
+
+    def whole(self, frame: Frame, choices: list[Choice], usage: Usage) -> msgspec.Struct:
+        made = [
+            ChatChoice(
+                index=index,
+                message=AssistantMessage(content=choice.text),
+                finish_reason=choice.finish_reason,
+                token_ids=frame.ids(choice.token_ids),
+            )
+            for index, choice in enumerate(choices)
+        ]
+        return ChatCompletion(
+            id=frame.id,
+            created=frame.created,
+            model=frame.model,
+            choices=made,
+            usage=usage,
+            prompt_token_ids=frame.ids(choices[0].prompt),
+        )
+
+    def _chunk(
+        self,
+        frame: Frame,
+        choices: list[ChatChunkChoice],
+        usage: Usage | UnsetType | None,
+        prompt: list[int] | UnsetType = UNSET,
+    ) -> ChatCompletionChunk:
+        return ChatCompletionChunk(
+            id=frame.id,
+            created=frame.created,
+            model=frame.model,
+            choices=choices,
+            usage=usage,
+            prompt_token_ids=prompt,
+        )

@@ -1,0 +1,158 @@
+"""The requests under way, by id: token frames from workers are handed to the stream of each request."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import structlog
+
+from services.gateway.errors import queue_full
+from services.gateway.metrics import GatewayMetrics
+from services.gateway.sequence import Fresh, Gap, TokenSequence
+from shared.bus.contract import Bus, BusError, Refusal, ServiceAbsent, Subscription
+from shared.messages.requests import Cancel, Replay, RequestLost, TokenFrame, Tokens
+from shared.subjects import CANCEL, REPLAY, TOKENS
+
+REPLAY_TIMEOUT_SECONDS = 1.0
+REPLAYS = 3  # for one gap
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Nobody works on this request any more; it may be submitted again."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class TooSlow:
+    """The client reads slower than tokens are made, and had its time to catch up."""
+
+
+Event = Fresh | Lost | TooSlow
+
+
+class Stream:
+    """What happened to one submitted request, in order. Bounded: a reader that lags too far ends it."""
+
+    def __init__(self, request_id: str, received: int, limit: int) -> None:
+        self.request_id = request_id
+        self.worker: str | None = None
+        self.replaying = False
+        self.replays = 0
+        self.over = False
+        self._sequence = TokenSequence(received)
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._limit = limit
+
+    @property
+    def received(self) -> int:
+        return self._sequence.received
+
+    async def next(self) -> Event:
+        return await self._events.get()
+
+    def accept(self, row: Tokens) -> Gap | None:
+        """Take what is new; a Gap where tokens are missing."""
+        new = None if self.over else self._sequence.accept(row)
+        if isinstance(new, Fresh):
+            self.replays = 0
+            if self._events.qsize() >= self._limit:
+                self._end(TooSlow())
+            else:
+                self._events.put_nowait(new)
+                self.over = new.finish_reason is not None
+            return None
+        return new
+
+    def lose(self, reason: str) -> None:
+        self._end(Lost(reason))
+
+    def _end(self, event: Lost | TooSlow) -> None:
+        if not self.over:
+            self.over = True
+            self._events.put_nowait(event)
+
+
+class Streams:
+    """The table. `run` dispatches what arrives for this gateway; `open` holds a request's place in it."""
+
+    def __init__(self, bus: Bus, gateway: str, metrics: GatewayMetrics, max_requests: int, stream_queue: int) -> None:
+        self._bus = bus
+        self._gateway = gateway
+        self._metrics = metrics
+        self._max_requests = max_requests
+        self._stream_queue = stream_queue
+        self._streams: dict[str, Stream] = {}
+        self._replays: asyncio.TaskGroup | None = None
+
+    async def listen(self) -> Subscription[TokenFrame | RequestLost]:
+        """Before the first request is taken."""
+        return await self._bus.subscribe(TOKENS, gateway=self._gateway)
+
+    async def run(self, arriving: Subscription[TokenFrame | RequestLost]) -> None:
+        async with asyncio.TaskGroup() as self._replays:
+            async for received in arriving:
+                match received.message:
+                    case TokenFrame() as frame:
+                        self._dispatch(frame)
+                    case RequestLost(request_id=request_id, reason=reason):
+                        if request_id in self._streams:
+                            self._streams[request_id].lose(reason)
+
+    @contextmanager
+    def open(self, request_id: str, received: int) -> Iterator[Stream]:
+        """A stream that already has `received` tokens. Raises ApiError 429 when too many are open."""
+        if len(self._streams) >= self._max_requests:
+            raise queue_full(f"The gateway has {self._max_requests} requests under way.")
+        stream = self._streams[request_id] = Stream(request_id, received, self._stream_queue)
+        self._metrics.streams.set(len(self._streams))
+        try:
+            yield stream
+        finally:
+            del self._streams[request_id]
+            self._metrics.streams.set(len(self._streams))
+
+    def ask_again(self, stream: Stream) -> None:
+        """Have the worker send what the stream lacks, unless it has been asked already."""
+        if stream.worker is None or stream.replaying or stream.over or self._replays is None:
+            return
+        stream.replaying = True
+        self._metrics.replays.inc()
+        self._replays.create_task(self._replay(stream, stream.worker), name=f"replay {stream.request_id}")
+
+    def _dispatch(self, frame: TokenFrame) -> None:
+        for row in frame.rows:
+            stream = self._streams.get(row.request_id)
+            if stream is None or stream.over:
+                continue
+            stream.worker = frame.worker
+            if stream.accept(row) is not None:
+                self._fill_gap(stream)
+            elif stream.over and row.finish_reason is None:
+                # At once: the reader that lags may not look for long.
+                self._bus.publish(CANCEL, Cancel(request_id=stream.request_id))
+
+    def _fill_gap(self, stream: Stream) -> None:
+        if stream.replaying:
+            return
+        if stream.replays >= REPLAYS:
+            stream.lose(f"tokens from {stream.received} on are missing and worker {stream.worker} does not resend them")
+            return
+        stream.replays += 1
+        log.warning("tokens_missing", request=stream.request_id, worker=stream.worker, index=stream.received)
+        self.ask_again(stream)
+
+    async def _replay(self, stream: Stream, worker: str) -> None:
+        message = Replay(request_id=stream.request_id, index=stream.received, gateway=self._gateway)
+        try:
+            await self._bus.call(REPLAY, message, timeout=REPLAY_TIMEOUT_SECONDS, id=worker)
+        except (Refusal, ServiceAbsent) as error:
+            stream.lose(f"worker {worker} does not know the request any more: {error}")
+        except BusError as error:
+            log.warning("replay_not_answered", request=stream.request_id, worker=worker, error=str(error))
+        finally:
+            stream.replaying = False

@@ -1,0 +1,108 @@
+"""From a checked body and its prompt's tokens to what the router is asked: the last checks, all pure."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from services.gateway.bodies import ChatRequest, CompletionRequest, GenerationOptions
+from services.gateway.checkpoint_text import CheckpointText, GenerationDefaults
+from services.gateway.errors import bad_request, too_long
+from shared.messages.requests import Sampling, Submit
+
+COMPLETION_MAX_TOKENS = 16  # OpenAI's default
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a submission needs to know of the gateway and of the request it belongs to."""
+
+    request_id: str
+    gateway: str
+    deadline: float
+
+
+def check_options(body: GenerationOptions) -> None:
+    """What no single field's bounds can say. Raises ApiError 400."""
+    if body.stream_options is not None and not body.stream:
+        raise bad_request("'stream_options' is for requests with 'stream': true.", param="stream_options")
+    limit = asked_tokens(body)
+    if limit is not None and body.min_tokens > limit:
+        raise bad_request(f"'min_tokens' is more than the {limit} tokens asked for.", param="min_tokens")
+
+
+def asked_tokens(body: GenerationOptions) -> int | None:
+    """The client's limit of generated tokens; None is as many as fit."""
+    if isinstance(body, ChatRequest):
+        return body.max_completion_tokens or body.max_tokens
+    return body.max_tokens or COMPLETION_MAX_TOKENS
+
+
+def split_prompts(body: CompletionRequest, max_prompts: int) -> list[str | list[int]]:
+    """One entry per choice: texts, or token ids. Raises ApiError 400 for a mixture or none."""
+    prompt = body.prompt
+    if isinstance(prompt, str):
+        return [prompt]
+    if prompt and all(isinstance(one, int) for one in prompt):
+        return [[one for one in prompt if isinstance(one, int)]]
+    if not prompt or any(isinstance(one, int) for one in prompt):
+        raise bad_request("'prompt' must be one text, one list of token ids, or a list of those.", param="prompt")
+    if len(prompt) > max_prompts:
+        raise bad_request(f"'prompt' has {len(prompt)} prompts; at most {max_prompts} are served.", param="prompt")
+    return [one for one in prompt if not isinstance(one, int)]
+
+
+def stop_strings(body: GenerationOptions) -> list[str]:
+    if body.stop is None:
+        return []
+    return [body.stop] if isinstance(body.stop, str) else body.stop
+
+
+def make_submit(
+    body: GenerationOptions, prompt: list[int], text: CheckpointText, context_tokens: int, origin: Origin
+) -> Submit:
+    """Raises ApiError 400 where the prompt is empty, unknown to the vocabulary, or too long for the context."""
+    param = "messages" if isinstance(body, ChatRequest) else "prompt"
+    check_token_ids(prompt, text.vocab_size, param)
+    if not prompt:
+        raise bad_request(f"{param!r} has no tokens.", param=param)
+    room = context_tokens - len(prompt)
+    asked = asked_tokens(body)
+    if room < (asked or 1):
+        raise too_long(
+            f"This model's maximum context length is {context_tokens} tokens. You requested "
+            f"{len(prompt) + (asked or 1)} tokens: {len(prompt)} in {param!r} and {asked or 1} to generate.",
+            param=param,
+        )
+    return Submit(
+        request_id=origin.request_id,
+        model=body.model,
+        gateway=origin.gateway,
+        prompt=prompt,
+        sampling=_sampling(body, text.defaults, origin.request_id),
+        max_tokens=asked or room,
+        min_tokens=body.min_tokens,
+        stop_token_ids=[] if body.ignore_eos else list(text.eos_token_ids),
+        priority=body.priority,
+        deadline=origin.deadline,
+    )
+
+
+def check_token_ids(token_ids: Sequence[int], vocab_size: int, param: str) -> None:
+    """Raises ApiError 400 for an id that the model's embedding does not have."""
+    largest = max(token_ids, default=0)
+    if largest >= vocab_size:
+        raise bad_request(f"{param!r} has token id {largest}; the vocabulary has {vocab_size}.", param=param)
+
+
+def _sampling(body: GenerationOptions, defaults: GenerationDefaults, request_id: str) -> Sampling:
+    return Sampling(
+        temperature=defaults.temperature if body.temperature is None else body.temperature,
+        top_p=defaults.top_p if body.top_p is None else body.top_p,
+        top_k=max(0, defaults.top_k if body.top_k is None else body.top_k),
+        seed=_seed_of(request_id) if body.seed is None else body.seed,
+    )
+
+
+def _seed_of(request_id: str) -> int:
+    """As unpredictable as the id, and the same wherever the request is continued."""
+    return int.from_bytes(hashlib.blake2b(request_id.encode(), digest_size=8).digest()) >> 1

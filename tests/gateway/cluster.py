@@ -1,0 +1,249 @@
+"""The rest of the system as the gateway sees it: one actor that answers for registry, router, worker and planner."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from shared.bus.contract import Context, Endpoint, Refusal, ServiceInfo
+from shared.bus.local import LocalBroker
+from shared.messages.membership import (
+    AskMetrics,
+    AskModels,
+    AskSnapshot,
+    EngineLoad,
+    Holding,
+    Join,
+    Joined,
+    Member,
+    MetricsText,
+    ModelEntry,
+    ModelList,
+    Register,
+    Snapshot,
+    WorkerReport,
+)
+from shared.messages.message import Ack
+from shared.messages.parameters import ModelSpec
+from shared.messages.requests import Cancel, FinishReason, Replay, RequestLost, Submit, Submitted, TokenFrame, Tokens
+from shared.messages.scaling import AskDecisions, Decision, Decisions, Scale, ScaleAccepted
+from shared.subjects import (
+    CANCEL,
+    DECISIONS,
+    JOIN,
+    METRICS,
+    MODELS,
+    REGISTER,
+    REPLAY,
+    SCALE,
+    SNAPSHOT,
+    SUBMIT,
+    TOKENS,
+)
+
+WORKER = "worker-1"
+CONTEXT_TOKENS = 256
+WORKER_METRICS = """# HELP vllm:num_requests_running Requests that run.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="worker-1",model_name="tiny"} 3.0
+"""
+
+
+class Cluster:
+    """Generates `output` over and over, one token a frame; the knobs below make trouble.
+
+    `before` is awaited before each token with the request and the token's position; what it raises ends the request.
+    """
+
+    def __init__(self, broker: LocalBroker, checkpoint: Path) -> None:
+        self.bus = broker.connect()
+        self.output: list[int] = [65, 66, 67]
+        self.submitted: list[Submit] = []
+        self.contexts: list[Context] = []
+        self.cancelled: list[str] = []
+        self.replayed: list[Replay] = []
+        self.scaled: list[Scale] = []
+        self.refusal: Refusal | None = None
+        self.replay_refusal: Refusal | None = None
+        self.before: Callable[[Submit, int], asyncio.Future[None] | None] = lambda request, position: None
+        self.lose_frame: Callable[[int], bool] = lambda position: False
+        self.lost_at: dict[int, int] = {}  # position by attempt, from 1
+        self.finish: FinishReason | None = None
+        self.tokens_per_frame = 1
+        self.members = [_member("router", "router-0"), _member("worker", WORKER)]
+        self.models = [_entry(checkpoint)]
+        self._sent: dict[str, list[Tokens]] = {}
+        self._running: dict[str, asyncio.Task[None]] = {}
+
+    async def start(self) -> None:
+        endpoints = [
+            Endpoint(SUBMIT, self._submit),
+            Endpoint(MODELS, self._models),
+            Endpoint(SNAPSHOT, self._snapshot),
+            Endpoint(JOIN, self._join),
+            Endpoint(REGISTER, self._register),
+            Endpoint(SCALE, self._scale),
+            Endpoint(DECISIONS, self._decisions),
+            Endpoint(REPLAY, self._replay, {"id": WORKER}),
+            Endpoint(METRICS, self._metrics, {"id": WORKER}),
+        ]
+        await self.bus.serve(ServiceInfo("cluster", "cluster", "the rest"), endpoints)
+        cancels = await self.bus.subscribe(CANCEL)
+
+        async def follow_cancels() -> None:
+            async for received in cancels:
+                self._cancel(received.message)
+
+        self._running["cancels"] = asyncio.create_task(follow_cancels())
+
+    async def stop(self) -> None:
+        for task in self._running.values():
+            task.cancel()
+        await asyncio.gather(*self._running.values(), return_exceptions=True)
+        await self.bus.close()
+
+    async def _submit(self, request: Submit, context: Context) -> Submitted:
+        if self.refusal is not None:
+            raise self.refusal
+        self.submitted.append(request)
+        self.contexts.append(context)
+        self._running[request.request_id] = asyncio.create_task(self._generate(request, len(self.submitted)))
+        return Submitted(ahead=0)
+
+    async def _generate(self, request: Submit, attempt: int) -> None:
+        await asyncio.sleep(0)  # the answer to SUBMIT goes first
+        position = len(request.generated)
+        while position < request.max_tokens:
+            wait = self.before(request, position)
+            if wait is not None:
+                await wait
+            if self.lost_at.get(attempt) == position:
+                lost = RequestLost(request_id=request.request_id, reason="worker-1 is dead")
+                self.bus.publish(TOKENS, lost, gateway=request.gateway)
+                return
+            end = min(position + self.tokens_per_frame, request.max_tokens)
+            ids = [self.output[one % len(self.output)] for one in range(position, end)]
+            stop = next((i for i, one in enumerate(ids) if one in request.stop_token_ids), None)
+            if stop is not None:
+                ids = ids[: stop + 1]
+            last: FinishReason = "stop" if stop is not None else "length"
+            over = stop is not None or end == request.max_tokens
+            row = Tokens(
+                request_id=request.request_id,
+                index=position,
+                token_ids=ids,
+                finish_reason=(self.finish or last) if over else None,
+                error="kernel exploded" if over and self.finish == "error" else None,
+                cached_tokens=2,
+            )
+            self._send(request.gateway, row)
+            if over:
+                return
+            position = end
+            await asyncio.sleep(0)
+
+    def _send(self, gateway: str, row: Tokens) -> None:
+        self._sent.setdefault(row.request_id, []).append(row)
+        if not self.lose_frame(row.index):
+            self.bus.publish(TOKENS, TokenFrame(worker=WORKER, step=row.index, rows=[row]), gateway=gateway)
+
+    def _cancel(self, message: Cancel) -> None:
+        self.cancelled.append(message.request_id)
+        if message.request_id in self._running:
+            self._running[message.request_id].cancel()
+
+    async def _replay(self, message: Replay, context: Context) -> Ack:
+        self.replayed.append(message)
+        if self.replay_refusal is not None:
+            raise self.replay_refusal
+        rows = [row for row in self._sent[message.request_id] if row.index + len(row.token_ids) > message.index]
+        self.bus.publish(TOKENS, TokenFrame(worker=WORKER, step=0, rows=rows), gateway=message.gateway)
+        return Ack()
+
+    async def _models(self, message: AskModels, context: Context) -> ModelList:
+        return ModelList(models=self.models)
+
+    async def _snapshot(self, message: AskSnapshot, context: Context) -> Snapshot:
+        return Snapshot(members=self.members, workers=[_worker()], models=self.models)
+
+    async def _join(self, message: Join, context: Context) -> Joined:
+        return Joined(epoch=1)
+
+    async def _register(self, message: Register, context: Context) -> ModelEntry:
+        if not Path(message.spec.path).is_dir():
+            raise Refusal(400, f"{message.spec.path}: no such directory")
+        self.models.append(ModelEntry(spec=message.spec, state="reading", max_model_len=CONTEXT_TOKENS))
+        return self.models[-1]
+
+    async def _scale(self, message: Scale, context: Context) -> ScaleAccepted:
+        if all(entry.spec.name != message.model for entry in self.models):
+            raise Refusal(404, f"no model {message.model}")
+        self.scaled.append(message)
+        return ScaleAccepted(scale_id="scale-1", actual=1, target=message.instances, reason="asked by hand")
+
+    async def _decisions(self, message: AskDecisions, context: Context) -> Decisions:
+        decision = Decision(
+            id="decision-1",
+            model=message.model or "tiny",
+            at=1.0,
+            action="hold",
+            current=1,
+            target=1,
+            rule="within-bounds",
+            reason="load is within bounds",
+            by="monitor",
+            inputs={"waiting": None},
+        )
+        return Decisions(decisions=[decision] * min(message.limit, 3))
+
+    async def _metrics(self, message: AskMetrics, context: Context) -> MetricsText:
+        return MetricsText(text=WORKER_METRICS)
+
+
+@asynccontextmanager
+async def running_cluster(broker: LocalBroker, checkpoint: Path) -> AsyncIterator[Cluster]:
+    cluster = Cluster(broker, checkpoint)
+    await cluster.start()
+    try:
+        yield cluster
+    finally:
+        await cluster.stop()
+
+
+def _member(service: str, id: str) -> Member:
+    return Member(service=service, id=id, pid=1, host="here", epoch=1, lease="alive")  # type: ignore[arg-type]
+
+
+def _entry(checkpoint: Path) -> ModelEntry:
+    spec = ModelSpec(name="tiny", path=str(checkpoint))
+    return ModelEntry(
+        spec=spec,
+        state="ready",
+        version="v1",
+        size_bytes=1,
+        blocks=5,
+        max_model_len=CONTEXT_TOKENS,
+        created=1_700_000_000,
+    )
+
+
+def _worker() -> WorkerReport:
+    return WorkerReport(
+        id=WORKER,
+        epoch=1,
+        state="serving",
+        model="tiny",
+        version="v1",
+        instance="instance-1",
+        role="colocated",
+        holding=Holding(model="tiny", version="v1", ready=[0, 1, 2, 3, 4], total=5),
+        load=EngineLoad(
+            waiting_requests=0,
+            waiting_tokens=0,
+            running_requests=0,
+            max_requests=16,
+            kv_blocks_used=0,
+            kv_blocks_total=100,
+            kv_block_tokens=16,
+        ),
+    )

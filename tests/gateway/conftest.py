@@ -1,0 +1,96 @@
+"""A gateway on a real port, and behind it a scripted cluster on a local bus."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import pytest
+from openai import AsyncOpenAI
+from tokenizers import Tokenizer
+
+from services.gateway.gateway import Gateway
+from services.gateway.settings import GatewaySettings
+from shared.bus.contract import ServiceInfo
+from shared.bus.local import LocalBroker
+from shared.process import World
+from shared.telemetry import Telemetry
+from shared.world import LoopClock, RandomIds
+from tests.gateway.cluster import Cluster, running_cluster
+from tests.made import tiny
+
+
+@dataclass
+class Site:
+    """What a test holds in its hands."""
+
+    cluster: Cluster
+    broker: LocalBroker
+    gateway: Gateway
+    client: AsyncOpenAI
+    http: aiohttp.ClientSession
+    tokenizer: Tokenizer
+    serving: asyncio.Task[None]
+
+    @property
+    def url(self) -> str:
+        return self.gateway.url
+
+    async def post(self, path: str, body: object) -> tuple[int, dict[str, object]]:
+        async with self.http.post(self.url + path, json=body) as answer:
+            return answer.status, await answer.json()
+
+    async def get(self, path: str) -> tuple[int, dict[str, object]]:
+        async with self.http.get(self.url + path) as answer:
+            return answer.status, await answer.json()
+
+    def says(self, text: str) -> list[int]:
+        """Let the cluster generate this text; its tokens."""
+        self.cluster.output = self.tokenizer.encode(text, add_special_tokens=False).ids
+        return self.cluster.output
+
+
+OpenSite = Callable[..., AbstractAsyncContextManager[Site]]
+
+
+@asynccontextmanager
+async def open_site(checkpoint: Path, **settings: object) -> AsyncIterator[Site]:
+    broker = LocalBroker()
+    async with running_cluster(broker, checkpoint) as cluster:
+        bus = broker.connect()
+        info = ServiceInfo("gateway", "gateway-0", "the door")
+        world = World(info, "here", bus, LoopClock(), RandomIds(), Telemetry("gateway", "gateway-0"))
+        gateway = Gateway(world, GatewaySettings(port=0, **settings))  # type: ignore[arg-type]
+        serving = asyncio.create_task(gateway.run())
+        while not gateway.url and not serving.done():
+            await asyncio.sleep(0.001)
+        key = str(settings.get("api_key", "none"))
+        client = AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key=key, max_retries=0)
+        tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+        try:
+            async with client, aiohttp.ClientSession() as http:
+                yield Site(cluster, broker, gateway, client, http, tokenizer, serving)
+        finally:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+            await bus.close()
+
+
+@pytest.fixture(scope="session")
+def checkpoint() -> Path:
+    return tiny("qwen2")
+
+
+@pytest.fixture
+async def site(checkpoint: Path) -> AsyncIterator[Site]:
+    async with open_site(checkpoint) as opened:
+        yield opened
+
+
+async def eventually(holds: Callable[[], bool]) -> None:
+    """Wait until it holds; five seconds at most."""
+    async with asyncio.timeout(5):
+        while not holds():
+            await asyncio.sleep(0.005)
