@@ -28,7 +28,7 @@ class PlanIds:
 
 @dataclass(frozen=True)
 class Source:
-    """Somebody who holds the whole model. Workers come before hosts, then the least busy."""
+    """Somebody who holds the whole model. The one with the fewest flows comes first, of equals a worker."""
 
     id: str
     place: Place
@@ -36,8 +36,8 @@ class Source:
     load: int
 
     @property
-    def order(self) -> tuple[bool, int, int, str]:
-        return self.place == "host", self.flows, self.load, self.id
+    def order(self) -> tuple[int, bool, int, str]:
+        return self.flows, self.place == "host", self.load, self.id
 
 
 def plan_chain(

@@ -30,7 +30,8 @@ class ScaleIn(Scale):
         ]
 
     def acknowledged(self, command: Command, now: float) -> list[Command]:
-        self._note("commanded", now, command.node)
+        if command.node in self._busy:
+            self._note("commanded", now, command.node)
         return []
 
     def refused(self, command: Command, error: str, now: float) -> list[Command]:

@@ -1,0 +1,81 @@
+"""Decisions are pure: a policy module imports no I/O, no clock, no chance, and nothing of its own that does."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FORBIDDEN = {
+    *("asyncio", "nats", "ucxx", "torch", "time", "random", "os", "uuid", "threading", "datetime", "secrets"),
+    *("socket", "selectors", "subprocess", "multiprocessing", "concurrent", "signal", "structlog", "logging"),
+    *("numpy", "uvloop", "starlette", "uvicorn", "prometheus_client", "opentelemetry"),
+}
+POLICIES = (
+    *("services/*/policy.py", "services/*/effects.py", "services/router/queue.py", "services/router/instances.py"),
+    *("services/registry/leases.py", "services/registry/pool.py"),
+    *("services/planner/chains.py", "services/planner/fleet.py", "services/planner/orders.py"),
+    *("services/planner/scales.py", "services/planner/scale_out.py", "services/planner/scale_in.py"),
+    *("services/planner/book.py", "services/monitor/needs.py", "services/monitor/signals.py"),
+    *("services/monitor/journal.py", "services/supervisor/restarts.py", "services/supervisor/readiness.py"),
+    *("services/worker/scheduler.py", "services/worker/lifecycle.py", "services/worker/kv_blocks.py"),
+    *("services/worker/batch.py", "services/worker/sequence.py"),
+    *("services/gateway/stops.py", "services/gateway/detokenize.py"),
+    *("shared/transfer/chunks.py", "shared/bus/addressing.py"),
+)
+DECIDING = {"registry", "router", "planner", "monitor", "worker", "gateway"}
+
+
+def policy_modules() -> list[Path]:
+    return sorted({path for pattern in POLICIES for path in ROOT.glob(pattern)})
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Full names of the modules that a file imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def file_of(module: str) -> Path | None:
+    """The project's own file of this module."""
+    if module.split(".")[0] not in ("services", "shared", "load"):
+        return None
+    path = ROOT / Path(*module.split(".")).with_suffix(".py")
+    return path if path.exists() else None
+
+
+def reached(path: Path) -> set[Path]:
+    """The file, and whatever of the project it imports, directly or not."""
+    seen: set[Path] = set()
+    waiting = [path]
+    while waiting:
+        current = waiting.pop()
+        if current not in seen:
+            seen.add(current)
+            waiting += [file for module in imported(current) if (file := file_of(module)) is not None]
+    return seen
+
+
+@pytest.mark.parametrize("path", policy_modules(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_policy_reaches_no_io_clock_or_chance(path: Path) -> None:
+    for file in sorted(reached(path)):
+        roots = {module.split(".")[0] for module in imported(file)}
+        assert not roots & FORBIDDEN, f"{path.relative_to(ROOT)} reaches {file.relative_to(ROOT)}"
+
+
+@pytest.mark.parametrize("path", policy_modules(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_policy_neither_awaits_nor_opens_files(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        assert not isinstance(node, ast.AsyncFunctionDef | ast.Await), f"{path.name}:{node.lineno} awaits"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id not in ("open", "print", "input"), f"{path.name}:{node.lineno} {node.func.id}"
+
+
+def test_every_service_that_decides_has_its_policy_here() -> None:
+    covered = {path.relative_to(ROOT).parts[1] for path in policy_modules() if path.is_relative_to(ROOT / "services")}
+    assert covered >= DECIDING, f"no policy module found for {sorted(DECIDING - covered)}"
