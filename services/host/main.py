@@ -1,0 +1,24 @@
+"""The host process."""
+
+import structlog
+from msgspec.structs import replace
+
+from services.host.actor import Host
+from services.host.disk import ThreadDisk
+from services.host.machine import available_bytes
+from services.host.settings import HostSettings
+from shared.links.open import open_link
+from shared.process import World, run_process
+
+log = structlog.get_logger()
+
+
+def main(settings: HostSettings) -> None:
+    def build(world: World) -> Host:
+        available = available_bytes()
+        if available < settings.cache_bytes:
+            log.warning("cache_limited_by_machine", cache_bytes=settings.cache_bytes, available_bytes=available)
+        limited = replace(settings, cache_bytes=min(settings.cache_bytes, available))
+        return Host(world, limited, ThreadDisk(), lambda: open_link(settings))
+
+    run_process(settings, "host", build)
