@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import os
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -33,5 +34,8 @@ async def _no_leftover_tasks() -> AsyncIterator[None]:
 
 def _children() -> set[int]:
     """Pids of this process's living children; a child that ended and was not waited for counts as well."""
-    tasks = Path(f"/proc/{os.getpid()}/task")
-    return {int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()}
+    pids: set[int] = set()
+    for thread in Path(f"/proc/{os.getpid()}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended meanwhile
+            pids.update(int(pid) for pid in (thread / "children").read_text().split())
+    return pids

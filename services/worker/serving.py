@@ -101,7 +101,7 @@ class Serving:
             log.error("step_failed", step=batch.step, rows=batch.prefill_rows + batch.decode_rows, error=str(error))
             return scheduler.fail(f"the engine failed: {error}")
         outputs = scheduler.complete(batch, tokens, self._clock.wall())
-        self._metrics.stepped(batch, scheduler.load(), begun, self._clock.now())
+        self._metrics.stepped(batch, scheduler.load(), begun)
         return outputs
 
     def _publish(self, outputs: Iterable[Output]) -> None:

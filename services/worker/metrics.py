@@ -1,0 +1,134 @@
+"""What a worker shows Prometheus: vLLM's families, so that dashboards and autoscalers made for it work."""
+
+from dataclasses import dataclass, field
+
+from prometheus_client import Counter, Gauge, Histogram
+
+from services.worker.batch import Batch
+from shared.messages.membership import EngineLoad
+from shared.messages.requests import Submit, Tokens
+from shared.telemetry import Telemetry
+
+LABELS = ("model_name", "engine")
+FINISH_REASONS = ("stop", "length", "cancelled", "deadline", "error")
+TOKEN_BUCKETS = tuple(float(1 << power) for power in range(16))
+GAP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.5, 1.0, 2.5, 5.0)
+
+
+@dataclass
+class Times:
+    """One request's moments, in seconds of the worker's clock."""
+
+    prompt_tokens: int
+    admitted: float
+    started: float | None = None
+    first: float | None = None
+    last: float | None = None
+    tokens: int = 0
+
+
+@dataclass
+class WorkerMetrics:
+    """One worker's families. Call `serve` when a model is taken up; the others as things happen."""
+
+    telemetry: Telemetry
+    worker: str
+    _model: str = ""
+    _times: dict[str, Times] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        counter, gauge = self.telemetry.counter, self.telemetry.gauge
+        self._waiting = gauge("vllm:num_requests_waiting", "Requests that wait for their first step", LABELS)
+        self._running = gauge("vllm:num_requests_running", "Requests in the batch", LABELS)
+        self._kv = gauge("vllm:kv_cache_usage_perc", "Share of the KV blocks in use, 0 to 1", LABELS)
+        self._prompt = counter("vllm:prompt_tokens", "Prompt tokens prefilled", LABELS)
+        self._generated = counter("vllm:generation_tokens", "Tokens generated", LABELS)
+        self._preempted = counter("vllm:num_preemptions", "Requests preempted", LABELS)
+        self._queries = counter("vllm:prefix_cache_queries", "Tokens looked up in the prefix cache", LABELS)
+        self._hits = counter("vllm:prefix_cache_hits", "Tokens found in the prefix cache", LABELS)
+        self._success = counter("vllm:request_success", "Requests that ended", (*LABELS, "finished_reason"))
+        self._ttft = self._seconds("time_to_first_token", "From admission to the first token")
+        self._gap = self.telemetry.histogram(
+            "vllm:inter_token_latency_seconds", "Between two tokens of a request", LABELS, buckets=GAP_BUCKETS
+        )
+        self._e2e = self._seconds("e2e_request_latency", "From admission to the last token")
+        self._queue = self._seconds("request_queue_time", "From admission to the first step")
+        self._prefill = self._seconds("request_prefill_time", "From the first step to the first token")
+        self._decode = self._seconds("request_decode_time", "From the first token to the last")
+        self._inference = self._seconds("request_inference_time", "From the first step to the last token")
+        self._prompt_size = self._tokens("request_prompt_tokens", "Tokens of a prompt")
+        self._output_size = self._tokens("request_generation_tokens", "Tokens generated for a request")
+
+    def serve(self, model: str) -> None:
+        """Take up a model: its families are there from now on, at zero."""
+        self._model = model
+        self._times.clear()
+        for family in (self._waiting, self._running, self._kv):
+            family.labels(model, self.worker).set(0)
+        for counter in (self._prompt, self._generated, self._preempted, self._queries, self._hits):
+            counter.labels(model, self.worker)
+        for reason in FINISH_REASONS:
+            self._success.labels(model, self.worker, reason)
+
+    def admitted(self, request: Submit, now: float) -> None:
+        self._times[request.request_id] = Times(len(request.prompt), now)
+        self._observe(self._prompt_size, len(request.prompt))
+
+    def stepped(self, batch: Batch, load: EngineLoad, begun: float) -> None:
+        """A step began at `begun` and is over; `load` is what is left to do."""
+        for piece in batch.pieces:
+            times = self._times.get(piece.request_id)
+            if times is not None and times.started is None:
+                times.started = begun
+                self._observe(self._queue, begun - times.admitted)
+        self._add(self._prompt, batch.prefill_rows)
+        self._set(self._waiting, load.waiting_requests)
+        self._set(self._running, load.running_requests)
+        self._set(self._kv, load.kv_blocks_used / load.kv_blocks_total)
+
+    def emitted(self, row: Tokens, now: float) -> None:
+        """A row went out to a gateway."""
+        times = self._times.get(row.request_id)
+        if times is None:
+            return
+        if row.token_ids:
+            self._add(self._generated, len(row.token_ids))
+            times.tokens += len(row.token_ids)
+            self._token(times, now)
+        if row.finish_reason is not None:
+            del self._times[row.request_id]
+            self._success.labels(self._model, self.worker, row.finish_reason).inc()
+            self._ended(times, now)
+
+    def _token(self, times: Times, now: float) -> None:
+        if times.last is not None:
+            self._observe(self._gap, now - times.last)
+        if times.first is None:
+            times.first = now
+            self._observe(self._ttft, now - times.admitted)
+            if times.started is not None:
+                self._observe(self._prefill, now - times.started)
+        times.last = now
+
+    def _ended(self, times: Times, now: float) -> None:
+        self._observe(self._e2e, now - times.admitted)
+        self._observe(self._output_size, times.tokens)
+        if times.started is not None:
+            self._observe(self._inference, now - times.started)
+        if times.first is not None:
+            self._observe(self._decode, now - times.first)
+
+    def _seconds(self, name: str, doc: str) -> Histogram:
+        return self.telemetry.histogram(f"vllm:{name}_seconds", doc, LABELS)
+
+    def _tokens(self, name: str, doc: str) -> Histogram:
+        return self.telemetry.histogram(f"vllm:{name}", doc, LABELS, buckets=TOKEN_BUCKETS)
+
+    def _observe(self, histogram: Histogram, value: float) -> None:
+        histogram.labels(self._model, self.worker).observe(value)
+
+    def _add(self, counter: Counter, amount: int) -> None:
+        counter.labels(self._model, self.worker).inc(amount)
+
+    def _set(self, gauge: Gauge, value: float) -> None:
+        gauge.labels(self._model, self.worker).set(value)

@@ -1,0 +1,186 @@
+"""Real workers in one process: real engines and links, the local bus, and a registry that lets everyone in."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+from services.host.checkpoint import open_checkpoint
+from services.worker.actor import Worker
+from services.worker.settings import MIB, WorkerSettings
+from shared.bus.contract import Bus, Context, Endpoint, ServiceInfo
+from shared.bus.local import LocalBroker
+from shared.links.contract import Link
+from shared.links.open import open_link
+from shared.messages.membership import Join, Joined, WorkerReport
+from shared.messages.parameters import Manifest
+from shared.messages.requests import Admit, RequestsEnded, Submit, TokenFrame, Tokens
+from shared.messages.scaling import Load, Node, Send, Serve, Transfer
+from shared.process import World
+from shared.settings import LinkSettings
+from shared.subjects import ADMIT, ENDED, HEARTBEAT, JOIN, LOAD, SEND, SERVE, TOKENS, TRANSFER
+from shared.telemetry import Telemetry
+from shared.transfer.part import Part, TransferFailed
+from shared.transfer.ready import ReadyBlocks
+from shared.transfer.send import send_blocks
+from shared.world import LoopClock, RandomIds
+from tests.made import tiny
+
+CONTEXT = 256
+PATIENCE_SECONDS = 20.0
+
+
+@dataclass
+class Fleet:
+    """The planner's and the router's end of the bus, and what the workers said."""
+
+    bus: Bus
+    broker: LocalBroker
+    link: Link
+    manifest: Manifest
+    memory: list[memoryview]
+    tasks: asyncio.TaskGroup
+    reports: dict[str, WorkerReport] = field(default_factory=dict)
+    transfers: list[Transfer] = field(default_factory=list)
+    rows: dict[str, list[Tokens]] = field(default_factory=dict)
+    ended: list[str] = field(default_factory=list)
+    addresses: dict[str, bytes] = field(default_factory=dict)
+    workers: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+    def state(self, worker: str) -> str:
+        return self.reports[worker].state if worker in self.reports else "absent"
+
+    def node(self, worker: str) -> Node:
+        return Node(id=worker, place="worker", address=self.addresses[worker])
+
+    @property
+    def me(self) -> Node:
+        return Node(id="source", place="host", address=self.link.address)
+
+    async def start(self, worker: str, **settings: int) -> None:
+        """A spare worker, joined."""
+        told = WorkerSettings(id=worker, transport="socket", arena_bytes=64 * MIB, kv_bytes=16 * MIB, **settings)
+        info = ServiceInfo("worker", worker, "worker under test")
+        world = World(info, "here", self.broker.connect(), LoopClock(), RandomIds(), Telemetry("worker", worker))
+        run = Worker(world, told, lambda: open_link(told)).run()
+        self.workers[worker] = self.tasks.create_task(run, name=worker)
+        await self.until(lambda: self.state(worker) == "spare")
+
+    def command(
+        self, worker: str, upstream: Node, downstream: list[Node], plan: str = "plan-1", epoch: int = 1
+    ) -> Load:
+        return Load(
+            plan_id=plan,
+            ticket=7,
+            model="m",
+            instance=f"m-{worker}",
+            role="colocated",
+            rank=0,
+            manifest=self.manifest,
+            upstream=upstream,
+            downstream=downstream,
+            chunk_bytes=64 * 1024,
+            max_model_len=CONTEXT,
+            epoch=epoch,
+        )
+
+    async def load(self, worker: str, upstream: Node, downstream: list[Node], plan: str = "plan-1") -> None:
+        await self.bus.call(LOAD, self.command(worker, upstream, downstream, plan), timeout=5, id=worker)
+
+    def feed(self, first: str) -> None:
+        """Send the parameters to the first worker of a chain, as a host would."""
+        part = Part("source", 7, 64 * 1024, self.memory, [self.node(first)])
+        self.tasks.create_task(self._feed(part))
+
+    async def _feed(self, part: Part) -> None:
+        with suppress(TransferFailed):  # the worker says why
+            await send_blocks(self.link, part, ReadyBlocks(range(len(self.memory))).wait_ready)
+
+    async def send(self, source: str, target: str, plan: str) -> None:
+        command = Send(
+            plan_id=plan,
+            ticket=7,
+            version=self.manifest.version,
+            downstream=[self.node(target)],
+            chunk_bytes=64 * 1024,
+            epoch=1,
+        )
+        await self.bus.call(SEND, command, timeout=5, id=source)
+
+    async def whole(self, *workers: str) -> None:
+        await self.until(lambda: set(workers) <= {t.node for t in self.transfers if t.state == "whole"})
+
+    async def serve(self, worker: str) -> None:
+        await self.bus.call(SERVE, Serve(plan_id="plan-1", instance=f"m-{worker}", epoch=1), timeout=5, id=worker)
+
+    async def admit(self, worker: str, request: Submit) -> None:
+        await self.bus.call(ADMIT, Admit(request=request), timeout=5, id=worker)
+
+    async def finished(self, request_id: str) -> list[int]:
+        """The tokens of a request that ended, checked to be in order and without a gap."""
+        await self.until(lambda: any(row.finish_reason for row in self.rows.get(request_id, [])))
+        tokens: list[int] = []
+        for row in self.rows[request_id]:
+            assert row.index == len(tokens)
+            tokens += row.token_ids
+        return tokens
+
+
+@asynccontextmanager
+async def fleet(*workers: str, **settings: int) -> AsyncIterator[Fleet]:
+    """Spare workers that have joined, and the parameters of a tiny model to give them."""
+    checkpoint = open_checkpoint(tiny("llama"), "float32")
+    memory = [memoryview(bytearray(block.size_bytes)) for block in checkpoint.layouts]
+    manifest = checkpoint.manifest([checkpoint.read_block(index, view) for index, view in enumerate(memory)])
+    broker = LocalBroker()
+    bus = broker.connect()
+    link = await open_link(LinkSettings(transport="socket"))
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            made = Fleet(bus, broker, link, manifest, memory, tasks)
+            listening = await _listen(made)
+            for worker in workers:
+                await made.start(worker, **settings)
+            yield made
+            for task in [*made.workers.values(), *listening]:
+                task.cancel()
+    finally:
+        await link.close()
+
+
+async def _listen(made: Fleet) -> list[asyncio.Task[None]]:
+    async def join(message: Join, context: Context) -> Joined:
+        assert message.address is not None
+        made.addresses[message.id] = message.address
+        return Joined(epoch=1)
+
+    registry = made.broker.connect()
+    await registry.serve(ServiceInfo("registry", "registry-0", "lets everyone in"), [Endpoint(JOIN, join)])
+
+    def note(message: object) -> None:
+        match message:
+            case WorkerReport():
+                made.reports[message.id] = message
+            case Transfer():
+                made.transfers.append(message)
+            case TokenFrame():
+                for row in message.rows:
+                    made.rows.setdefault(row.request_id, []).append(row)
+            case RequestsEnded():
+                made.ended += message.request_ids
+        made.changed.set()
+
+    async def follow(topic: object) -> None:
+        async for received in await made.bus.subscribe(topic):  # type: ignore[arg-type]
+            note(received.message)
+
+    tasks = [made.tasks.create_task(follow(topic)) for topic in (HEARTBEAT, TRANSFER, TOKENS, ENDED)]
+    await asyncio.sleep(0)
+    return tasks

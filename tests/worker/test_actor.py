@@ -1,0 +1,154 @@
+import pytest
+from msgspec.structs import replace
+
+from services.worker.engine.engine import Engine
+from services.worker.engine.kv_store import allocate_kv_memory
+from services.worker.settings import MIB
+from shared.bus.contract import Refusal
+from shared.messages.requests import Cancel, Replay
+from shared.messages.scaling import Abort, Drain
+from shared.subjects import ABORT, ADMIT, CANCEL_WORK, DRAIN, LOAD, REPLAY
+from tests.worker.fleet import CONTEXT, Fleet, fleet
+from tests.worker.serving import random_prompt, serve, submit
+
+
+def undisturbed(made: Fleet, **requests: int) -> dict[str, list[int]]:
+    """What an engine alone makes of prompts of these seeds."""
+    engine = Engine(made.manifest, allocate_kv_memory(16 * MIB), 16, CONTEXT)
+    for index, view in enumerate(made.memory):
+        engine.add_block(index, view)
+
+    def alone(name: str, seed: int) -> list[int]:
+        return serve(engine, [(0, submit(name, random_prompt(seed, 40), max_tokens=24))]).tokens[name]
+
+    return {name: alone(name, seed) for name, seed in requests.items()}
+
+
+async def chain_of_two(made: Fleet) -> None:
+    await made.load("w-2", made.node("w-1"), [])
+    await made.load("w-1", made.me, [made.node("w-2")])
+    made.feed("w-1")
+    await made.whole("w-1", "w-2")
+
+
+async def test_a_chain_loads_two_workers_and_both_give_the_same_right_tokens() -> None:
+    async with fleet("w-1", "w-2") as made:
+        await chain_of_two(made)
+        await made.serve("w-1")
+        await made.serve("w-2")
+        expected = undisturbed(made, a=1, b=2)
+        for worker in ("w-1", "w-2"):
+            for name, seed in {"a": 1, "b": 2}.items():
+                await made.admit(worker, submit(f"{name}-{worker}", random_prompt(seed, 40), max_tokens=24))
+        for worker in ("w-1", "w-2"):
+            assert await made.finished(f"a-{worker}") == expected["a"]
+            assert await made.finished(f"b-{worker}") == expected["b"]
+        await made.until(lambda: len(made.ended) == 4)
+
+
+async def test_a_serving_worker_feeds_a_new_one_while_it_serves() -> None:
+    async with fleet("w-1", "w-2") as made:
+        await made.load("w-1", made.me, [])
+        made.feed("w-1")
+        await made.whole("w-1")
+        await made.serve("w-1")
+        await made.admit("w-1", submit("a", random_prompt(1, 40), max_tokens=24))
+        await made.load("w-2", made.node("w-1"), [], plan="plan-2")
+        await made.send("w-1", "w-2", "plan-2")
+        await made.whole("w-2")
+        await made.serve("w-2")
+        await made.admit("w-2", submit("b", random_prompt(2, 40), max_tokens=24))
+        expected = undisturbed(made, a=1, b=2)
+        assert await made.finished("a") == expected["a"]
+        assert await made.finished("b") == expected["b"]
+        await made.until(lambda: made.reports["w-1"].flows_out == 0)
+
+
+async def test_draining_finishes_what_runs_refuses_what_is_new_and_ends_spare() -> None:
+    async with fleet("w-1") as made:
+        await made.load("w-1", made.me, [])
+        made.feed("w-1")
+        await made.whole("w-1")
+        await made.serve("w-1")
+        await made.admit("w-1", submit("a", random_prompt(1, 40), max_tokens=24))
+        await made.bus.call(DRAIN, Drain(instance="m-w-1", epoch=1), timeout=5, id="w-1")
+        with pytest.raises(Refusal, match="takes no requests"):
+            await made.admit("w-1", submit("b"))
+        assert len(await made.finished("a")) == 24
+        await made.until(lambda: made.state("w-1") == "spare")
+        assert made.reports["w-1"].holding is None
+        # And it can load again.
+        made.transfers.clear()
+        await made.load("w-1", made.me, [], plan="plan-2")
+        made.feed("w-1")
+        await made.whole("w-1")
+
+
+async def test_an_aborted_load_leaves_a_spare_worker_and_nothing_behind() -> None:
+    async with fleet("w-1") as made:
+        await made.load("w-1", made.me, [])
+        await made.until(lambda: made.state("w-1") == "loading")
+        await made.bus.call(ABORT, Abort(plan_id="plan-0", reason="another plan"), timeout=5, id="w-1")
+        assert made.state("w-1") == "loading"
+        await made.bus.call(ABORT, Abort(plan_id="plan-1", reason="test"), timeout=5, id="w-1")
+        await made.until(lambda: made.state("w-1") == "spare")
+
+
+async def test_a_damaged_block_is_told_and_the_worker_is_spare_again() -> None:
+    async with fleet("w-1") as made:
+        made.memory[2][5] ^= 1
+        await made.load("w-1", made.me, [])
+        made.feed("w-1")
+        await made.until(lambda: any(transfer.state == "failed" for transfer in made.transfers))
+        error = next(transfer.error for transfer in made.transfers if transfer.state == "failed")
+        assert error is not None
+        assert "block 2" in error
+        await made.until(lambda: made.state("w-1") == "spare")
+
+
+async def test_a_model_that_does_not_fit_the_arena_is_refused() -> None:
+    async with fleet("w-1") as made:
+        command = made.command("w-1", made.me, [])
+        huge = replace(command.manifest.blocks[0], size_bytes=65 * MIB)
+        manifest = replace(command.manifest, blocks=[huge])
+        with pytest.raises(Refusal, match="arena"):
+            await made.bus.call(LOAD, replace(command, manifest=manifest), timeout=5, id="w-1")
+        await made.load("w-1", made.me, [])
+
+
+async def test_a_stale_epoch_is_refused() -> None:
+    async with fleet("w-1") as made:
+        with pytest.raises(Refusal, match="epoch 3 is stale"):
+            await made.bus.call(LOAD, made.command("w-1", made.me, [], epoch=3), timeout=5, id="w-1")
+
+
+async def test_a_cancelled_request_ends_at_once_and_a_lost_frame_can_be_asked_for_again() -> None:
+    async with fleet("w-1") as made:
+        await made.load("w-1", made.me, [])
+        made.feed("w-1")
+        await made.whole("w-1")
+        await made.serve("w-1")
+        await made.admit("w-1", submit("a", random_prompt(1, 40), max_tokens=200))
+        await made.until(lambda: len(made.rows.get("a", [])) > 5)
+        made.bus.publish(CANCEL_WORK, Cancel(request_id="a"), id="w-1")
+        tokens = await made.finished("a")
+        assert len(tokens) < 200
+        assert made.rows["a"][-1].finish_reason == "cancelled"
+        await made.until(lambda: made.reports["w-1"].load is not None and made.reports["w-1"].load.kv_blocks_used == 0)
+        made.rows.clear()
+        await made.bus.call(REPLAY, Replay(request_id="a", index=2, gateway="g"), timeout=5, id="w-1")
+        await made.until(lambda: "a" in made.rows)
+        assert made.rows["a"][0].token_ids == tokens[2:]
+        with pytest.raises(Refusal, match="404"):
+            await made.bus.call(REPLAY, Replay(request_id="zz", index=0, gateway="g"), timeout=5, id="w-1")
+
+
+async def test_a_request_that_can_never_fit_is_refused_with_the_limit() -> None:
+    async with fleet("w-1") as made:
+        await made.load("w-1", made.me, [])
+        made.feed("w-1")
+        await made.whole("w-1")
+        await made.serve("w-1")
+        with pytest.raises(Refusal, match=f"max_model_len is {CONTEXT}"):
+            await made.admit("w-1", submit("a", random_prompt(1, 40), max_tokens=CONTEXT))
+        assert ADMIT.pattern == "worker.{id}.admit"
