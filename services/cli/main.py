@@ -10,9 +10,7 @@ from services.cli.lazy import LazyCommand, LazyGroup
 COMMANDS = {
     "up": LazyCommand("services.cli.up:up", "Serve models on this machine until Ctrl-C."),
     "run": LazyCommand("services.cli.run:run", "Run one service, to spread a system over machines."),
-    "demo": LazyCommand(
-        "load.demo.command:demo", "The main job: a burst scales out and every token is checked."
-    ),
+    "demo": LazyCommand("load.demo.command:demo", "The main job: a burst scales out and every token is checked."),
     "load": LazyCommand("load.command:load", "Send an open-loop load to any OpenAI-compatible URL."),
     "make-model": LazyCommand("load.make_model:make_model_command", "Write a random checkpoint to try things with."),
     "status": LazyCommand("services.cli.status:status", "Processes, workers, instances and queues."),

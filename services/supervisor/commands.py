@@ -13,6 +13,9 @@ from shared.messages.membership import ServiceName
 
 CONTROL: tuple[ServiceName, ...] = ("registry", "router", "planner", "monitor")
 
+NATS = "nats"
+LOOPBACK = "127.0.0.1"
+
 # Ctrl-C should not wait longer for streams; below the supervisor's own grace.
 GATEWAY_GRACE_SECONDS = 5
 
@@ -37,17 +40,19 @@ def service_argv(service: ServiceName, settings: Flags) -> tuple[str, ...]:
     return (sys.executable, "-m", "services.cli.main", "run", service, *flags)
 
 
-def stack_commands(settings: StackSettings, nats_url: str, ready_file: Path) -> list[Command]:
-    """Every process of a system on this machine, in the order to start them."""
-    bus: Flags = {"nats_url": nats_url, "namespace": settings.namespace, "log_level": settings.log_level}
+def nats_command(program: str, port: int, store: Path) -> Command:
+    """A NATS server on loopback. Its port is fixed, so that after a restart the others find it again."""
+    return Command(
+        NATS,
+        (program, "--addr", LOOPBACK, "--port", str(port), "--jetstream", "--store_dir", str(store)),
+    )
+
+
+def service_commands(settings: StackSettings, nats_url: str) -> list[Command]:
+    """Every process of a system on this machine but the gateway."""
+    bus = bus_flags(settings, nats_url)
     link: Flags = {"transport": settings.transport, "link_rate": settings.link_rate}
     memory: Flags = {"arena_bytes": settings.arena_bytes, "kv_bytes": settings.kv_bytes}
-    door: Flags = {
-        "host": settings.host,
-        "port": settings.port,
-        "ready_file": str(ready_file),
-        "shutdown_grace_s": GATEWAY_GRACE_SECONDS,
-    }
 
     def command(service: ServiceName, flags: Flags = MappingProxyType({}), index: int = 0) -> Command:
         name = f"{service}-{index}"
@@ -61,6 +66,20 @@ def stack_commands(settings: StackSettings, nats_url: str, ready_file: Path) -> 
         *(command(service) for service in CONTROL),
         *(worker(index) for index in range(count_workers(settings))),
         command("host", link),
-        # The key travels by the environment: everybody can read command lines.
-        replace(command("gateway", door), env={"LIVESCALE_API_KEY": settings.api_key}),
     ]
+
+
+def gateway_command(settings: StackSettings, nats_url: str, ready_file: Path) -> Command:
+    door: Flags = {
+        "host": settings.host,
+        "port": settings.port,
+        "ready_file": str(ready_file),
+        "shutdown_grace_s": GATEWAY_GRACE_SECONDS,
+    }
+    argv = service_argv("gateway", {"id": "gateway-0", **bus_flags(settings, nats_url), **door})
+    # The key travels by the environment: everybody can read command lines.
+    return Command("gateway-0", argv, env={"LIVESCALE_API_KEY": settings.api_key})
+
+
+def bus_flags(settings: StackSettings, nats_url: str) -> Flags:
+    return {"nats_url": nats_url, "namespace": settings.namespace, "log_level": settings.log_level}

@@ -135,7 +135,7 @@ def status_text(returncode: int) -> str:
 
 
 class Supervisor:
-    """Keeps programs running from `start` until the end of its `async with`."""
+    """Keeps programs running from `start` until the end of its `async with`, which ends the last started first."""
 
     def __init__(
         self,
@@ -146,6 +146,7 @@ class Supervisor:
     ) -> None:
         self.children: dict[str, Child] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._waves: list[tuple[str, ...]] = []
         self._failure: asyncio.Future[ChildFailed] = asyncio.get_running_loop().create_future()
         self._echo = echo
         self._make_policy = make_policy
@@ -157,22 +158,21 @@ class Supervisor:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.stop(*self.children)
+        for wave in reversed(self._waves):
+            await self._stop(wave)
 
-    def start(self, command: Command) -> None:
+    def start(self, *commands: Command) -> None:
+        """Start these together; together they end, after all that is started later."""
+        self._waves.append(tuple(command.name for command in commands))
+        for command in commands:
+            self._start(command)
+
+    def _start(self, command: Command) -> None:
         child = Child(command, self._make_policy(), self._echo, self._grace_seconds)
         task = asyncio.create_task(child.keep_up(), name=f"supervise-{command.name}")
         self.children[command.name] = child
         self._tasks[command.name] = task
         task.add_done_callback(lambda done: self._on_done(command, done))
-
-    async def stop(self, *names: str) -> None:
-        """End these programs, all at the same time, and forget them."""
-        for name in names:
-            self._tasks[name].cancel()
-        await asyncio.gather(*(self._tasks[name] for name in names), return_exceptions=True)
-        for name in names:
-            del self._tasks[name], self.children[name]
 
     async def failed(self) -> ChildFailed:
         """Return once an essential program was given up."""
@@ -183,12 +183,17 @@ class Supervisor:
         if self._failure.done():
             raise self._failure.result()
 
+    async def _stop(self, names: tuple[str, ...]) -> None:
+        for name in names:
+            self._tasks[name].cancel()
+        await asyncio.gather(*(self._tasks[name] for name in names), return_exceptions=True)
+
     def _on_done(self, command: Command, task: asyncio.Task[None]) -> None:
         if task.cancelled():
             return
         error = task.exception()
         if not isinstance(error, ChildFailed):
             error = ChildFailed(command.name, repr(error), [])
-        self._echo(command.name, f"(supervisor) {error}")
+        self._echo(command.name, f"(supervisor) {str(error).splitlines()[0]}")
         if command.essential and not self._failure.done():
             self._failure.set_result(error)

@@ -1,6 +1,8 @@
 """A whole system on one machine: `async with Stack(settings) as stack:` and everything serves inside."""
 
 import asyncio
+import os
+import socket
 import tempfile
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -9,21 +11,22 @@ from types import TracebackType
 from typing import Self
 
 import msgspec
-from shared.bus.nats import NatsBus
 
 from services.supervisor.checks import check_models, check_port, choose_dtype, make_spec
-from services.supervisor.commands import stack_commands
+from services.supervisor.commands import LOOPBACK, NATS, gateway_command, nats_command, service_commands
 from services.supervisor.processes import Child, Echo, Supervisor
 from services.supervisor.readiness import failed_models, missing_instances, missing_members
 from services.supervisor.settings import StackSettings
 from shared.bus.contract import Bus, BusError, Refusal
-from shared.bus.server import NatsServer
+from shared.bus.nats import NatsBus
+from shared.bus.server import find_server
 from shared.messages.membership import AskSnapshot, Register, Snapshot
 from shared.messages.parameters import DType, ModelSpec
 from shared.subjects import REGISTER, SNAPSHOT
 
 POLL_SECONDS = 0.1
 CALL_SECONDS = 5.0
+CONNECT_SECONDS = 10.0
 
 Progress = Callable[[str], None]
 
@@ -61,25 +64,23 @@ class Stack:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Streams end before those who feed them.
-        if "gateway-0" in self.supervisor.children:
-            await self.supervisor.stop("gateway-0")
         await self._cleanup.aclose()
 
     async def _start(self, cleanup: AsyncExitStack, run_dir: Path) -> None:
         settings, ready_file = self._settings, run_dir / "gateway.json"
-        self.nats_url = settings.nats_url
-        if not self.nats_url:
-            # Its files are of this run alone: models that an earlier run had registered do not come back.
-            server = await cleanup.enter_async_context(NatsServer.start(run_dir / "nats"))
-            self.nats_url = server.url
         self.supervisor = await cleanup.enter_async_context(Supervisor(self._echo))
-        self.bus = await NatsBus.connect(self.nats_url, settings.namespace, "supervisor", timeout=CALL_SECONDS)
+        # What is started last ends first: streams before those who feed them, the bus after all.
+        try:
+            self.nats_url = settings.nats_url or self._start_nats(run_dir / "nats")
+            self.bus = await NatsBus.connect(self.nats_url, settings.namespace, "supervisor", timeout=CONNECT_SECONDS)
+        except BusError as error:
+            self.supervisor.check()
+            raise StackFailed(str(error)) from None
         cleanup.push_async_callback(self.bus.close)
         deadline = asyncio.get_running_loop().time() + settings.start_timeout_s
-        for command in stack_commands(settings, self.nats_url, ready_file):
-            self.supervisor.start(command)
-        names = list(self.supervisor.children)
+        self.supervisor.start(*service_commands(settings, self.nats_url))
+        self.supervisor.start(gateway_command(settings, self.nats_url, ready_file))
+        names = [name for name in self.supervisor.children if name != NATS]
         await self._wait(lambda snapshot: missing_members(snapshot, names), deadline)
         auto_dtype = read_dtype()
         specs = [make_spec(model, settings, auto_dtype) for model in settings.models]
@@ -88,6 +89,12 @@ class Stack:
         await self._wait(lambda snapshot: missing_instances(snapshot, specs), deadline)
         await self._wait(lambda _: [] if read_url(ready_file) else ["gateway-0"], deadline)
         self.url = read_url(ready_file)
+
+    def _start_nats(self, store: Path) -> str:
+        """A server of our own. Its files are of this run alone: models of an earlier run do not come back."""
+        port = free_port()
+        self.supervisor.start(nats_command(find_server(os.environ), port, store))
+        return f"nats://{LOOPBACK}:{port}"
 
     async def _wait(self, missing: Callable[[Snapshot], list[str]], deadline: float) -> None:
         """Until nothing is missing. Raises StackFailed at the deadline or for a model that cannot be read."""
@@ -126,6 +133,12 @@ class Stack:
             raise StackFailed(f"model {spec.name}: {refusal.message}") from None
         except BusError as error:
             raise StackFailed(f"model {spec.name} could not be registered: {error}") from None
+
+
+def free_port() -> int:
+    with socket.create_server((LOOPBACK, 0)) as door:
+        port: int = door.getsockname()[1]
+        return port
 
 
 def read_dtype() -> DType:

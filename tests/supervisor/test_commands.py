@@ -6,12 +6,13 @@ import pytest
 from click.testing import CliRunner
 
 from services.cli.main import cli
-from services.supervisor.commands import stack_commands
+from services.supervisor.commands import gateway_command, nats_command, service_commands
 from services.supervisor.processes import Command
 from services.supervisor.settings import StackSettings
 
 SETTINGS = StackSettings(workers=2, port=0, api_key="sesame", transport="socket", link_rate=1e8, arena_bytes=1 << 26)
-COMMANDS = {each.name: each for each in stack_commands(SETTINGS, "nats://127.0.0.1:1", Path("/run/gateway.json"))}
+GATEWAY = gateway_command(SETTINGS, "nats://127.0.0.1:1", Path("/run/gateway.json"))
+COMMANDS = {each.name: each for each in [*service_commands(SETTINGS, "nats://127.0.0.1:1"), GATEWAY]}
 
 
 def resolve(command: Command) -> str:
@@ -62,3 +63,8 @@ def test_workers_yield_to_the_control_plane_and_compute_on_one_thread() -> None:
     assert worker.env["OMP_NUM_THREADS"] == "1"
     assert not worker.essential
     assert COMMANDS["registry-0"].essential
+
+
+def test_the_nats_server_listens_on_loopback_only() -> None:
+    command = nats_command("/bin/nats-server", 4223, Path("/run/nats"))
+    assert command.argv[:5] == ("/bin/nats-server", "--addr", "127.0.0.1", "--port", "4223")

@@ -90,15 +90,24 @@ async def test_what_a_process_started_ends_with_it() -> None:
     await until(lambda: not is_alive(grandchild))
 
 
-async def test_one_process_can_be_stopped_before_the_others() -> None:
+async def test_what_was_started_last_ends_first() -> None:
     log = Log()
+    tells_its_end = """
+import signal, sys, time
+def end(*_):
+    time.sleep(0.05)
+    sys.exit(print("ended"))
+signal.signal(signal.SIGTERM, end)
+print("up")
+time.sleep(60)
+"""
     async with Supervisor(log) as supervisor:
-        supervisor.start(python("first", SLEEPER))
-        supervisor.start(python("second", SLEEPER))
-        await until(lambda: len(log.lines) == 2)
-        await supervisor.stop("first")
-        assert list(supervisor.children) == ["second"]
-        assert supervisor.children["second"].pid is not None
+        supervisor.start(python("bus", tells_its_end))
+        supervisor.start(python("left", tells_its_end), python("right", tells_its_end))
+        await until(lambda: [line for _, line in log.lines].count("up") == 3)
+    ended = [name for name, line in log.lines if line == "ended"]
+    assert sorted(ended[:2]) == ["left", "right"]
+    assert ended[2:] == ["bus"]
 
 
 async def test_a_process_gets_its_environment_and_its_priority() -> None:
