@@ -5,6 +5,9 @@ import torch
 from services.worker.engine.parameters import TORCH_DTYPES
 from shared.messages.parameters import DType, ModelConfig
 
+# The attention kernel's bits depend on where keys begin, modulo 16 bytes: every block begins at a multiple of 64.
+TOKEN_STEP = 16
+
 
 def allocate_kv_memory(size_bytes: int) -> torch.Tensor:
     """Memory for the KV cache, touched now: a first touch while requests wait can take seconds."""
@@ -18,6 +21,8 @@ class KvStore:
     """
 
     def __init__(self, memory: torch.Tensor, config: ModelConfig, dtype: DType, block_tokens: int) -> None:
+        if block_tokens % TOKEN_STEP:
+            raise ValueError(f"block_size is {block_tokens}, must be a multiple of {TOKEN_STEP}")
         layers, heads, head_dim = config.num_hidden_layers, config.num_key_value_heads, config.head_dim
         whole_items = memory.numel() // 4 * 4
         items = memory[:whole_items].view(TORCH_DTYPES[dtype])

@@ -9,6 +9,9 @@ from services.worker.engine.rope import turn
 from services.worker.engine.rows import Rows
 from shared.messages.parameters import ModelConfig
 
+# The attention kernel's bits depend on where its queries begin, modulo 16 bytes: each row begins at a multiple of 64.
+ROW_STEP = 32
+
 
 class Layer:
     """Layer `index`, made of the tensors of its block."""
@@ -22,7 +25,8 @@ class Layer:
         self._kv_heads = config.num_key_value_heads
         self._head_dim = config.head_dim
         self._input_norm = tensors[f"{prefix}.input_layernorm.weight"]
-        self._qkv = Linear(tensors, f"{attention}.q_proj", f"{attention}.k_proj", f"{attention}.v_proj")
+        projections = (f"{attention}.{name}_proj" for name in "qkv")
+        self._qkv = Linear(tensors, *projections, out_step=ROW_STEP)
         self._output = Linear(tensors, f"{attention}.o_proj")
         self._mlp_norm = tensors[f"{prefix}.post_attention_layernorm.weight"]
         self._gate_up = Linear(tensors, f"{mlp}.gate_proj", f"{mlp}.up_proj")
@@ -39,7 +43,8 @@ class Layer:
         return rms_norm(hidden, weight.shape, weight, self._epsilon)
 
     def _attend(self, normed: torch.Tensor, rows: Rows, store: KvStore) -> torch.Tensor:
-        heads = self._qkv(normed).view(len(normed), -1, self._head_dim)
+        features = (self._query_heads + 2 * self._kv_heads) * self._head_dim
+        heads = self._qkv(normed)[:, :features].view(len(normed), -1, self._head_dim)
         turn(heads[:, : self._query_heads + self._kv_heads], rows.cosines, rows.sines)
         queries, keys_values = torch.split_with_sizes(
             heads[: rows.count], (self._query_heads, 2 * self._kv_heads), dim=1

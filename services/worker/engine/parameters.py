@@ -29,14 +29,16 @@ def block_tensors(block: Block, buffer: memoryview, dtype: DType) -> dict[str, t
 class Linear:
     """One or more matrices `[out, in]` with the same input as one, laid out for oneDNN.
 
-    Its rows have the same bits in every batch, and the layout serves every number of rows.
+    Its rows have the same bits in every batch, and the layout serves every number of rows. `out` is rounded up to a
+    multiple of `out_step` by features that are zero.
     """
 
-    def __init__(self, tensors: Tensors, *names: str) -> None:
-        weight = _joined([tensors[f"{name}.weight"] for name in names])
+    def __init__(self, tensors: Tensors, *names: str, out_step: int = 1) -> None:
+        weights = [tensors[f"{name}.weight"] for name in names]
         biases = [tensors[f"{name}.bias"] for name in names if f"{name}.bias" in tensors]
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, None)
-        self._bias = _joined(biases) if biases else None
+        missing = -sum(len(weight) for weight in weights) % out_step
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(_joined(weights, missing), None)
+        self._bias = _joined(biases, missing) if biases else None
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """`[row, in]` -> `[row, out]`."""
@@ -50,7 +52,9 @@ class Linear:
         return result
 
 
-def _joined(tensors: list[torch.Tensor]) -> torch.Tensor:
+def _joined(tensors: list[torch.Tensor], missing: int) -> torch.Tensor:
+    if missing:
+        tensors = [*tensors, tensors[0].new_zeros(missing, *tensors[0].shape[1:])]
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
 

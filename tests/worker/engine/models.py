@@ -1,0 +1,137 @@
+"""Small models of many shapes: the reference in transformers, and our engine over the same checkpoint."""
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, PreTrainedModel, Qwen2Config
+from transformers.utils.logging import disable_progress_bar
+
+from services.host.checkpoint import open_checkpoint
+from services.worker.engine.engine import Engine
+from services.worker.engine.kv_store import allocate_kv_memory
+from shared.messages.parameters import DType, Manifest
+
+BLOCK_TOKENS = 16
+CONTEXT = 2_200
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 128,
+}
+
+
+def _config(kind: type[PreTrainedConfig], **fields: Any) -> PreTrainedConfig:
+    shape = {"num_hidden_layers": 2, "max_position_embeddings": CONTEXT, "rms_norm_eps": 1e-5}
+    return kind(**{**shape, "bos_token_id": 0, "eos_token_id": 1, **fields})
+
+
+# Odd on purpose: heads that do not make up the hidden size, vocabularies that are no power of two.
+CONFIGS: dict[str, PreTrainedConfig] = {
+    "llama2-untied": _config(
+        LlamaConfig,
+        vocab_size=1_003,
+        hidden_size=64,
+        intermediate_size=172,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        head_dim=16,
+        tie_word_embeddings=False,
+    ),
+    "llama3-scaled-tied": _config(
+        LlamaConfig,
+        vocab_size=517,
+        hidden_size=60,
+        intermediate_size=100,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        head_dim=20,
+        tie_word_embeddings=True,
+        rope_parameters=LLAMA3,
+    ),
+    "qwen2-tied": _config(
+        Qwen2Config,
+        vocab_size=771,
+        hidden_size=70,
+        intermediate_size=131,
+        num_attention_heads=7,
+        num_key_value_heads=1,
+        head_dim=10,
+        tie_word_embeddings=True,
+        num_hidden_layers=3,
+    ),
+    "qwen2-untied": _config(
+        Qwen2Config,
+        vocab_size=640,
+        hidden_size=96,
+        intermediate_size=96,
+        num_attention_heads=3,
+        num_key_value_heads=3,
+        head_dim=32,
+        tie_word_embeddings=False,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Checkpointed:
+    """A manifest and the bytes of its blocks."""
+
+    manifest: Manifest
+    blocks: tuple[bytearray, ...]
+
+    def engine(self, kv_tokens: int = 8_192) -> Engine:
+        """An engine with every block added."""
+        engine = self.empty_engine(kv_tokens)
+        for index, block in enumerate(self.blocks):
+            engine.add_block(index, memoryview(block))
+        return engine
+
+    def empty_engine(self, kv_tokens: int = 8_192) -> Engine:
+        config = self.manifest.config
+        per_token = config.num_hidden_layers * 2 * config.num_key_value_heads * config.head_dim * 4
+        return Engine(self.manifest, allocate_kv_memory(kv_tokens * per_token), BLOCK_TOKENS, CONTEXT)
+
+
+@cache
+def reference(name: str, dtype: DType = "float32") -> PreTrainedModel:
+    """The model `name` in transformers. Scaled so that its output varies and depends on every token before it."""
+    torch.manual_seed(11)
+    model = AutoModelForCausalLM.from_config(CONFIGS[name], dtype=torch.float32)
+    for parameter_name, parameter in model.named_parameters():
+        noise = torch.randn(parameter.shape)
+        if "norm" in parameter_name:
+            parameter.data = 1 + 0.05 * noise
+        elif parameter_name.endswith("bias"):
+            parameter.data = 0.3 * noise
+        else:
+            parameter.data = noise * (0.6 if "embed" in parameter_name else 1.6 / parameter.shape[1] ** 0.5)
+        # Values that bfloat16 has, so that both dtypes serve the same parameters.
+        parameter.data = parameter.data.bfloat16().float()
+    model.tie_weights()
+    return model.to(torch.bfloat16 if dtype == "bfloat16" else torch.float32).eval()
+
+
+@cache
+def checkpointed(name: str, dtype: DType = "float32") -> Checkpointed:
+    """The same model as a host reads it from a Hugging Face directory."""
+    with TemporaryDirectory() as directory:
+        disable_progress_bar()
+        reference(name).save_pretrained(directory)
+        checkpoint = open_checkpoint(Path(directory), dtype)
+        blocks = tuple(bytearray(layout.size_bytes) for layout in checkpoint.layouts)
+        checksums = [checkpoint.read_block(index, memoryview(block)) for index, block in enumerate(blocks)]
+        return Checkpointed(checkpoint.manifest(checksums), blocks)
+
+
+def reference_logits(name: str, tokens: list[int], dtype: DType = "float32") -> torch.Tensor:
+    """`[position, vocab]` in float32."""
+    with torch.inference_mode():
+        logits: torch.Tensor = reference(name, dtype)(torch.tensor([tokens])).logits[0].float()
+    return logits

@@ -1,0 +1,110 @@
+"""Steps of the engine: what they need, what they refuse, and a hand-off in the middle of the layers."""
+
+import pytest
+import torch
+
+from services.worker.batch import PREFILL_CHUNK, Batch, Draw, Piece
+from services.worker.engine.engine import BlockMissing, Engine
+from services.worker.engine.kv_store import allocate_kv_memory
+from shared.messages.requests import Sampling
+from tests.worker.engine.models import checkpointed
+from tests.worker.serving import random_prompt, serve, submit
+
+LLAMA = checkpointed("llama2-untied")
+TIED = checkpointed("qwen2-tied")
+PROMPT = tuple(random_prompt(0, 20))
+
+
+def _piece(tokens: tuple[int, ...] = PROMPT, start: int = 0, decode: bool = False) -> Piece:
+    return Piece("a", tokens, start, range(0, 8), decode, Draw(Sampling(), 0))
+
+
+def test_no_layer_runs_before_its_block_was_added() -> None:
+    engine = LLAMA.empty_engine()
+    rows = engine.rows([_piece()])
+    with pytest.raises(BlockMissing, match="block 0"):
+        engine.embed(rows)
+    engine.add_block(0, memoryview(LLAMA.blocks[0]))
+    engine.add_block(1, memoryview(LLAMA.blocks[1]))
+    hidden = engine.layers(0, 1, engine.embed(rows), rows)
+    with pytest.raises(BlockMissing, match="layer 1: block 2"):
+        engine.layers(0, 2, hidden, rows)
+    with pytest.raises(BlockMissing, match="logits: block 3"):
+        engine.head(hidden)
+
+
+def test_a_tied_head_needs_the_embedding() -> None:
+    engine = TIED.empty_engine()
+    last = len(TIED.blocks) - 1
+    engine.add_block(last, memoryview(TIED.blocks[last]))
+    with pytest.raises(BlockMissing, match="logits: block 0"):
+        engine.head(torch.zeros(1, TIED.manifest.config.hidden_size))
+
+
+def test_blocks_may_be_added_in_any_order() -> None:
+    engine = TIED.empty_engine()
+    for index in reversed(range(len(TIED.blocks))):
+        engine.add_block(index, memoryview(TIED.blocks[index]))
+    request = submit("a", PROMPT, max_tokens=4)
+    assert serve(engine, [(0, request)]).tokens == serve(TIED.engine(), [(0, request)]).tokens
+
+
+def test_adding_blocks_leaves_their_bytes_as_they_are() -> None:
+    before = [bytes(block) for block in TIED.blocks]
+    serve(TIED.engine(), [(0, submit("a", PROMPT, max_tokens=4))])
+    assert [bytes(block) for block in TIED.blocks] == before
+
+
+def test_a_block_that_the_model_does_not_have_is_refused() -> None:
+    with pytest.raises(ValueError, match="blocks 0 to 3, not 4"):
+        LLAMA.empty_engine().add_block(4, memoryview(LLAMA.blocks[0]))
+
+
+def test_a_buffer_that_is_too_small_is_refused() -> None:
+    with pytest.raises(ValueError, match="layer-0"):
+        LLAMA.empty_engine().add_block(1, memoryview(LLAMA.blocks[1])[:-1])
+
+
+def test_kv_memory_that_holds_no_block_is_refused() -> None:
+    with pytest.raises(ValueError, match="kv_bytes is 4096"):
+        Engine(LLAMA.manifest, allocate_kv_memory(4_096), 16, 100)
+
+
+def test_a_batch_has_rows_and_not_too_many() -> None:
+    engine = LLAMA.engine()
+    with pytest.raises(ValueError, match="not 0"):
+        engine.rows([])
+    with pytest.raises(ValueError, match="not 2176"):
+        engine.rows([_piece(tuple(range(PREFILL_CHUNK)))] * 17)
+
+
+@pytest.mark.parametrize(("start", "count"), [(0, PREFILL_CHUNK + 1), (1, 2), (100, 28), (0, 0)])
+def test_a_prompt_is_cut_at_fixed_positions_only(start: int, count: int) -> None:
+    with pytest.raises(ValueError, match="not one chunk"):
+        _piece(tuple(range(count)), start)
+
+
+def test_a_step_without_draws_chooses_nothing() -> None:
+    engine = LLAMA.engine()
+    assert engine.step(Batch(1, (Piece("a", PROMPT, 0, range(8), decode=False),))) == []
+
+
+def test_layers_can_be_handed_over_in_the_middle() -> None:
+    """Layer 0 here; activations and KV go to another worker, which runs the rest and decodes on."""
+    here, there = LLAMA.engine(), LLAMA.engine()
+    rows = here.rows([_piece()])
+    activations = here.layers(0, 1, here.embed(rows), rows)
+    moved = Piece("a", PROMPT, 0, range(40, 48), decode=False)
+    there.store.import_kv(range(40, 48), range(0, 1), here.store.export_kv(range(0, 8), range(0, 1)))
+    moved_rows = there.rows([moved])
+    finished = there.layers(1, 2, activations.clone(), moved_rows)
+    step = Piece("a", (7,), len(PROMPT), moved.blocks, decode=True)
+    decoded = _whole(there, step)
+    whole = _whole(here, _piece())
+    assert torch.equal(there.head(finished), here.head(whole))
+    assert torch.equal(decoded, _whole(here, _piece((7,), len(PROMPT), decode=True)))
+
+
+def _whole(engine: Engine, piece: Piece) -> torch.Tensor:
+    rows = engine.rows([piece])
+    return engine.layers(0, len(engine.store.cache), engine.embed(rows), rows)

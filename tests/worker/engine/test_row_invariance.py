@@ -1,0 +1,92 @@
+"""A request's logits have the same bits whatever it is batched with, however it is cut, wherever it resumes."""
+
+import random
+
+import pytest
+import torch
+
+from services.worker.engine.engine import Engine
+from shared.messages.parameters import DType
+from shared.messages.requests import Sampling, Submit
+from tests.worker.engine.models import CONFIGS, checkpointed
+from tests.worker.serving import Served, random_prompt, serve, submit
+
+DTYPES: tuple[DType, ...] = ("float32", "bfloat16")
+LENGTHS = (1, 2, 3, 4, 17, 64, 127, 128, 129, 200, 255, 257, 400, 900)
+
+
+def _requests(seed: int) -> list[Submit]:
+    chance = random.Random(seed)
+    return [
+        submit(
+            f"r{length}",
+            random_prompt(length, length),
+            max_tokens=chance.randint(2, 40),
+            sampling=Sampling(temperature=chance.choice((0.0, 0.9)), seed=length),
+        )
+        for length in LENGTHS
+    ]
+
+
+def _alone(engine: Engine, requests: list[Submit]) -> dict[str, Served]:
+    return {request.request_id: serve(engine, [(0, request)]) for request in requests}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_batch_composition_changes_no_bit(name: str, dtype: DType) -> None:
+    engine = checkpointed(name, dtype).engine()
+    requests = _requests(seed=5)
+    alone = _alone(engine, requests)
+    for seed in range(4):
+        chance = random.Random(seed)
+        arrivals = [(chance.randrange(30), request) for request in chance.sample(requests, len(requests))]
+        rows = chance.choice((144, 200, 512, 2_048))
+        together = serve(
+            engine,
+            arrivals,
+            spans=chance.randint(1, 2),
+            max_num_seqs=chance.randint(1, 16),
+            max_num_batched_tokens=rows,
+        )
+        for key, served in alone.items():
+            assert together.tokens[key] == served.tokens[key]
+            assert torch.equal(together.rows(key), served.rows(key)), (key, seed)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_resumed_request_continues_with_the_same_bits(name: str, dtype: DType) -> None:
+    whole = submit("whole", random_prompt(9, 150), max_tokens=60, sampling=Sampling(temperature=0.8, seed=4))
+    engine = checkpointed(name, dtype).engine()
+    uninterrupted = serve(engine, [(0, whole)])
+    tokens = uninterrupted.tokens["whole"]
+    resumed = [
+        (
+            chance,
+            submit(f"from-{known}", whole.prompt, generated=tokens[:known], max_tokens=60, sampling=whole.sampling),
+        )
+        for chance, known in enumerate((1, 2, 5, 30, 59))
+    ]
+    again = serve(engine, resumed, max_num_batched_tokens=150)
+    for _, request in resumed:
+        known = len(request.generated)
+        assert again.tokens[request.request_id] == tokens[known:]
+        assert torch.equal(again.rows(request.request_id), uninterrupted.rows("whole")[known:])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_prompt_of_2000_tokens_has_the_same_bits_in_a_crowd(dtype: DType) -> None:
+    engine = checkpointed("qwen2-tied", dtype).engine()
+    long = submit("long", random_prompt(2, 2_000), max_tokens=6)
+    alone = serve(engine, [(0, long)], max_num_batched_tokens=2_048)
+    crowd = [(step, submit(f"c{step}", random_prompt(step, 30 * step + 1), max_tokens=20)) for step in range(9)]
+    together = serve(engine, [*crowd, (3, long)], max_num_batched_tokens=160)
+    assert torch.equal(together.rows("long"), alone.rows("long"))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_two_workers_compute_the_same_bits(dtype: DType) -> None:
+    request = submit("a", random_prompt(8, 140), max_tokens=12)
+    one, other = (serve(checkpointed("qwen2-untied", dtype).engine(), [(0, request)]) for _ in range(2))
+    assert torch.equal(one.rows("a"), other.rows("a"))

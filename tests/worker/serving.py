@@ -1,0 +1,90 @@
+"""Runs requests through the real scheduler and the real engine, one step after the other."""
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from services.worker.batch import Batch
+from services.worker.engine.engine import Engine
+from services.worker.engine.sampling import choose_tokens
+from services.worker.scheduler import Limits, Output, Scheduler
+from shared.messages.requests import Submit
+from tests.worker.engine.models import BLOCK_TOKENS, CONTEXT
+
+NEVER = 4e9
+
+
+def submit(request_id: str = "a", prompt: Iterable[int] = (1, 2, 3), **fields: Any) -> Submit:
+    fields = {"model": "m", "gateway": "g", "deadline": NEVER, **fields}
+    return Submit(request_id=request_id, prompt=list(prompt), **fields)
+
+
+def random_prompt(seed: int, length: int, vocab_size: int = 500) -> list[int]:
+    chance = random.Random(seed)
+    return [chance.randrange(vocab_size) for _ in range(length)]
+
+
+def limits(**fields: Any) -> Limits:
+    defaults = {
+        "max_num_seqs": 16,
+        "max_num_batched_tokens": 512,
+        "max_model_len": CONTEXT,
+        "vocab_size": 10_000,
+        "kv_blocks": 512,
+        "kv_block_tokens": BLOCK_TOKENS,
+    }
+    return Limits(**{**defaults, **fields})
+
+
+@dataclass
+class Served:
+    """What each request got: its new tokens, and the logits they were chosen from."""
+
+    tokens: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    logits: dict[str, list[torch.Tensor]] = field(default_factory=lambda: defaultdict(list))
+    steps: int = 0
+
+    def take(self, batch: Batch, logits: torch.Tensor | None, outputs: list[Output]) -> None:
+        self.steps += 1
+        drawing = [piece.request_id for piece in batch.pieces if piece.draw is not None]
+        for request_id, row in zip(drawing, () if logits is None else logits.unbind(0), strict=True):
+            self.logits[request_id].append(row)
+        for output in outputs:
+            self.tokens[output.row.request_id] += output.row.token_ids
+
+    def rows(self, request_id: str) -> torch.Tensor:
+        """The logits of a request, `[generated token, vocab]`."""
+        return torch.stack(self.logits[request_id])
+
+
+def serve(engine: Engine, arrivals: Iterable[tuple[int, Submit]], spans: int = 1, **fields: Any) -> Served:
+    """Serve requests that arrive before the given steps, the layers in `spans` parts."""
+    scheduler = Scheduler(limits(kv_blocks=engine.store.blocks, **fields))
+    pending = sorted(arrivals, key=lambda arrival: arrival[0])
+    served = Served()
+    while True:
+        while pending and pending[0][0] <= served.steps:
+            scheduler.add(pending.pop(0)[1])
+        batch = scheduler.next_batch()
+        if batch is None and not pending:
+            return served
+        if batch is None:
+            served.steps += 1
+            continue
+        logits = batch_logits(engine, batch, spans)
+        tokens = [] if logits is None else choose_tokens(logits.clone(), batch.draws)
+        served.take(batch, logits, scheduler.complete(batch, tokens, 0.0))
+
+
+def batch_logits(engine: Engine, batch: Batch, spans: int) -> torch.Tensor | None:
+    """The logits of the batch's draws, `[draw, vocab]`."""
+    rows = engine.rows(batch.pieces)
+    hidden = engine.embed(rows)
+    count = len(engine.store.cache)
+    for part in range(spans):
+        hidden = engine.layers(part * count // spans, (part + 1) * count // spans, hidden, rows)
+    return engine.head(hidden[rows.drawn]) if batch.draws else None
