@@ -30,7 +30,7 @@ from shared.telemetry import Telemetry, configure_logging
 from shared.world import Clock, Ids, LoopClock, RandomIds
 
 CONNECT_SECONDS = 30.0
-STOP_SECONDS = 10.0
+STOP_SECONDS = 15.0
 
 DESCRIPTIONS: dict[ServiceName, str] = {
     "gateway": "OpenAI-compatible REST door",
@@ -72,6 +72,9 @@ def run_process(settings: ProcessSettings, service: ServiceName, build: Build) -
     configure_logging(service, id, settings.log_level, settings.log_format)
     try:
         code = uvloop.run(_main(settings, ServiceInfo(service, id, DESCRIPTIONS[service]), build))
+    except BusError as error:
+        log.error("bus_failed", error=str(error))
+        code = 1
     except Exception:  # the process's main: whatever it is, say it and end
         log.exception("process_failed")
         code = 1
@@ -80,44 +83,47 @@ def run_process(settings: ProcessSettings, service: ServiceName, build: Build) -
 
 
 async def _main(settings: ProcessSettings, info: ServiceInfo, build: Build) -> int:
-    stopping = asyncio.Event()
+    stopping, closed = asyncio.Event(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    closed = asyncio.Event()
+    living = asyncio.create_task(_live(settings, info, build, closed.set), name=info.id)
+    ends = [asyncio.create_task(event.wait()) for event in (stopping, closed)]
+    await asyncio.wait([living, *ends], return_when=asyncio.FIRST_COMPLETED)
+    for end in ends:
+        end.cancel()
+    if not living.done():
+        log.info("stopping", reason="asked to" if stopping.is_set() else "the bus closed")
+        living.cancel()
+        await asyncio.wait([living], timeout=STOP_SECONDS)
+    if not living.done():
+        log.error("stop_took_too_long", seconds=STOP_SECONDS)
+        os._exit(1)  # whatever it hangs in would hang the interpreter's exit as well
+    if not living.cancelled():
+        living.result()
+    return 1 if closed.is_set() else 0
+
+
+async def _live(settings: ProcessSettings, info: ServiceInfo, build: Build, on_closed: Callable[[], None]) -> None:
     telemetry = Telemetry(info.name, info.id)
-    try:
-        bus = await NatsBus.connect(
-            settings.nats_url, settings.namespace, info.id, timeout=CONNECT_SECONDS, on_closed=closed.set
-        )
-    except BusError as error:
-        log.error("bus_unreachable", url=settings.nats_url, error=str(error))
-        return 1
+    bus = await NatsBus.connect(
+        settings.nats_url, settings.namespace, info.id, timeout=CONNECT_SECONDS, on_closed=on_closed
+    )
     world = World(info, settings.host_name or socket.gethostname(), bus, LoopClock(), RandomIds(), telemetry)
     try:
         await _serve_metrics(world)
-        return await _run_until_stopped(build(world), stopping, closed)
+        if info.name == "registry":
+            await _keep_events(bus)
+        await build(world).run()
     finally:
-        await _leave(bus, telemetry)
+        await bus.close()
+        await telemetry.shutdown()
 
 
-async def _run_until_stopped(actor: Actor, stopping: asyncio.Event, closed: asyncio.Event) -> int:
-    running = asyncio.create_task(actor.run(), name="actor")
-    ends = [asyncio.create_task(event.wait()) for event in (stopping, closed)]
-    await asyncio.wait([running, *ends], return_when=asyncio.FIRST_COMPLETED)
-    for end in ends:
-        end.cancel()
-    if running.done():
-        running.result()
-        return 0
-    log.info("stopping", reason="asked to" if stopping.is_set() else "the bus closed")
-    running.cancel()
-    await asyncio.wait([running], timeout=STOP_SECONDS)
-    if not running.done():
-        log.error("stop_took_too_long", seconds=STOP_SECONDS)
-        os._exit(1)  # whatever it hangs in would hang the interpreter's exit as well
-    if not running.cancelled():
-        running.result()
-    return 0 if stopping.is_set() else 1
+async def _keep_events(bus: NatsBus) -> None:
+    try:
+        await bus.keep_events()
+    except BusError as error:
+        log.warning("events_not_kept", error=str(error))
 
 
 async def _serve_metrics(world: World) -> None:
@@ -128,12 +134,3 @@ async def _serve_metrics(world: World) -> None:
         "livescale_bus_messages_total", "Messages of this process by outcome", "outcome", lambda: world.bus.counts
     )
     await world.bus.serve(world.info, [Endpoint(METRICS, metrics, {"id": world.info.id}, limit=8)])
-
-
-async def _leave(bus: Bus, telemetry: Telemetry) -> None:
-    try:
-        async with asyncio.timeout(STOP_SECONDS):
-            await bus.close()
-    except TimeoutError:
-        log.warning("bus_not_drained", seconds=STOP_SECONDS)
-    await telemetry.shutdown()

@@ -46,6 +46,7 @@ def matches(wanted: str, subject: str) -> bool:
     return len(parts) == len(tokens) and all(p in ("*", t) for p, t in zip(parts, tokens, strict=True))
 
 
+@lru_cache(maxsize=4096)
 def _token(value: str) -> str:
     # Model names may hold dots and slashes, which would split the subject.
     return quote(value, safe="").replace(".", "%2E")

@@ -159,6 +159,8 @@ class NatsBus:
             asyncio.create_task(self._outgoing.run(), name="bus outgoing"),
             asyncio.create_task(self._watch(), name="bus watchdog"),
         ]
+        for task in self._tasks:
+            task.add_done_callback(self._task_ended)
         await self._listen(f"{self._inbox}.*", self._on_answer)
         await self.flush()
 
@@ -175,8 +177,8 @@ class NatsBus:
         return service
 
     async def _listen(self, subject: str, deliver: Callable[[Msg], Awaitable[None]], queue: str = "") -> Any:  # noqa: ANN401
-        if self._client.is_closed or self._closing:
-            raise Disconnected("the bus is closed")
+        if self._closing or not self.connected:
+            raise Disconnected(f"the bus is down; cannot listen on {subject}")
         return await self._client.subscribe(subject, queue=queue, cb=deliver)
 
     async def _unsubscribe(self, theirs: Any) -> None:  # noqa: ANN401 nats-py is untyped
@@ -241,6 +243,11 @@ class NatsBus:
     def _closed(self) -> None:
         if not self._closing:
             log.error("bus_closed", error=str(self._client.last_error))
+            self._on_closed()
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        if not self._closing and not task.cancelled():
+            log.error("bus_task_ended", task=task.get_name(), exc_info=task.exception())
             self._on_closed()
 
     def _error(self, error: Exception) -> None:

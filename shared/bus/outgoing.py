@@ -52,5 +52,5 @@ class Outgoing:
                 try:
                     await self._client.publish(subject, data, reply, headers)
                     self._counts["sent"] += 1
-                except nats.errors.Error:
+                except (nats.errors.Error, OSError):
                     self._counts["dropped_disconnected"] += 1

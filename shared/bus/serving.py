@@ -43,7 +43,7 @@ class ServedEndpoint:
     endpoint: Endpoint
     clock: Clock
     stats: EndpointStats = field(default_factory=EndpointStats)
-    running: set[asyncio.Task[None]] = field(default_factory=set)
+    running: dict[asyncio.Task[None], None] = field(default_factory=dict)  # in the order of arrival
 
     def accept(self, data: bytes, headers: Mapping[str, str], reply: Reply) -> None:
         """Answer in a task of its own, or at once with 429 when `limit` are under way. Never raises."""
@@ -52,8 +52,8 @@ class ServedEndpoint:
             reply(b"", self._refused(Refusal(429, f"{self._subject} is at its limit of calls", RETRY_AFTER_MS)))
             return
         task = asyncio.create_task(self._answer(data, headers, reply), name=f"answer {self._subject}")
-        self.running.add(task)
-        task.add_done_callback(self.running.discard)
+        self.running[task] = None
+        task.add_done_callback(self.running.pop)
 
     async def drain(self, seconds: float) -> None:
         """Wait until all that was accepted is answered; after `seconds` give up the rest."""

@@ -50,10 +50,15 @@ class QueuedSubscription(Generic[M]):
             self._closed = True
             self._queue.put_nowait(None)
 
-    async def __aiter__(self) -> AsyncIterator[Received[M]]:
-        while (received := await self._queue.get()) is not None:
-            yield received
-        self._queue.put_nowait(None)  # for whoever else reads
+    def __aiter__(self) -> AsyncIterator[Received[M]]:
+        return self
+
+    async def __anext__(self) -> Received[M]:
+        received = await self._queue.get()
+        if received is None:
+            self._queue.put_nowait(None)  # for whoever else reads
+            raise StopAsyncIteration
+        return received
 
     async def close(self) -> None:
         if not self._closed:

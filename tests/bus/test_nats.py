@@ -129,6 +129,27 @@ async def test_the_largest_message_that_passes_the_check_passes_the_server(nats_
     assert bus.connected
 
 
+async def test_more_than_the_queue_holds_is_dropped_and_counted(nats_net: Net) -> None:
+    bus = await nats_net.connect("a")
+    cancels = await bus.subscribe(CANCEL)
+    for _ in range(20):
+        bus.publish(CANCEL, Cancel(request_id="x" * 1_000_000))
+    assert bus.counts["dropped_full"] == 20 - (16 << 20) // 1_000_000
+    await bus.flush()
+    await cancels.close()
+    assert len([received async for received in cancels]) == (16 << 20) // 1_000_000
+
+
+async def test_a_background_task_that_dies_closes_the_bus(server: RealServer) -> None:
+    closed = asyncio.Event()
+    bus = await NatsBus.connect(server.url, "test", "a", on_closed=closed.set)
+    bus._outgoing._packets.append(None)  # type: ignore[arg-type]
+    bus.publish(CANCEL, Cancel(request_id="r"))
+    async with asyncio.timeout(2):
+        await closed.wait()
+    await bus.close()
+
+
 async def test_a_callback_that_fails_does_not_stop_the_connection(nats_net: Net) -> None:
     bus = await nats_net.connect("a")
 

@@ -98,6 +98,14 @@ async def test_a_process_waits_for_a_server_that_comes_late(tmp_path: Path, unus
             assert (await end(child))[0] == 0
 
 
+async def test_a_process_can_be_stopped_while_it_waits_for_the_server(unused_tcp_port: int) -> None:
+    async with process(f"nats://127.0.0.1:{unused_tcp_port}") as child:
+        assert child.stderr is not None
+        await child.stderr.readline()
+        child.send_signal(signal.SIGTERM)
+        assert (await end(child))[0] == 0
+
+
 async def test_a_process_whose_bus_closes_for_good_exits_non_zero(tmp_path: Path) -> None:
     find = "import gc, nats.aio.client as c; client = next(o for o in gc.get_objects() if type(o) is c.Client)"
     body = f"{find}; await client.close(); await asyncio.sleep(30)"
