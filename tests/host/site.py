@@ -1,0 +1,135 @@
+"""A host on a local bus, with a registry that gives it epochs and an ear for what it says."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from services.host.actor import Host
+from services.host.checkpoint import Checkpoint
+from services.host.disk import Disk, ThreadDisk
+from services.host.settings import HostSettings
+from shared import virtual_time
+from shared.bus.contract import Bus, Context, Endpoint, ServiceInfo, Topic
+from shared.bus.local import LocalBroker
+from shared.links.contract import Link, Peer
+from shared.messages.membership import HostReport, Join, Joined
+from shared.messages.parameters import ModelSpec
+from shared.messages.scaling import ModelChecked, ModelRead, ReadModel
+from shared.process import World
+from shared.subjects import HEARTBEAT, JOIN, MODEL_READ, READ_MODEL
+from shared.telemetry import Telemetry
+from shared.world import CountedIds, LoopClock
+
+CLOCK = LoopClock(epoch=0.0)
+HOST = "host-0"
+
+
+class SlowDisk:
+    """A disk that takes a second a block."""
+
+    def __init__(self) -> None:
+        self._disk = ThreadDisk()
+        self.blocks_read = 0
+        self.open = self._disk.open
+        self.allocate = self._disk.allocate
+        self.close = self._disk.close
+
+    async def read_block(self, checkpoint: Checkpoint, index: int, into: memoryview) -> int:
+        await asyncio.sleep(1.0)
+        self.blocks_read += 1
+        return await self._disk.read_block(checkpoint, index, into)
+
+
+class NoLink:
+    """An address and nothing behind it."""
+
+    address = b"nowhere"
+
+    async def connect(self, address: bytes, *, timeout: float) -> Peer:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        pass
+
+
+@dataclass
+class Site:
+    """What tests see and do."""
+
+    broker: LocalBroker
+    bus: Bus
+    disk: Disk
+    joins: list[Join] = field(default_factory=list)
+    reports: list[HostReport] = field(default_factory=list)
+    reads: list[ModelRead] = field(default_factory=list)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def read(self, path: Path, model: str = "m", **spec: Any) -> ModelChecked:
+        command = ReadModel(spec=ModelSpec(name=model, path=str(path), **spec))
+        return await self.bus.call(READ_MODEL, command, timeout=10, id=HOST)
+
+    async def whole(self, count: int = 1) -> ModelRead:
+        """The `count`th ModelRead."""
+        await self.until(lambda: len(self.reads) >= count)
+        return self.reads[count - 1]
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(60):
+            while not condition():
+                self.news.clear()
+                await self.news.wait()
+
+
+async def _none() -> Link:
+    return NoLink()
+
+
+@asynccontextmanager
+async def site(
+    disk: Disk | None = None,
+    cache_bytes: int = 1 << 26,
+    open_link: Callable[[], Awaitable[Link]] = _none,
+) -> AsyncIterator[Site]:
+    """A host that has joined; on leaving it has ended."""
+    broker = LocalBroker(CLOCK)
+    here = Site(broker, broker.connect(), disk or ThreadDisk())
+    await _answer_joins(here)
+    ears = [
+        asyncio.create_task(_hear(here, HEARTBEAT, here.reports)),
+        asyncio.create_task(_hear(here, MODEL_READ, here.reads)),
+    ]
+    info = ServiceInfo("host", HOST, "host")
+    world = World(info, "box", broker.connect(), CLOCK, CountedIds(), Telemetry("host", HOST))
+    running = asyncio.create_task(Host(world, HostSettings(cache_bytes=cache_bytes), here.disk, open_link).run())
+    try:
+        await here.until(lambda: bool(here.reports))
+        yield here
+        assert not running.done()
+    finally:
+        for task in (running, *ears):
+            task.cancel()
+        await asyncio.gather(running, *ears, return_exceptions=True)
+        await world.bus.close()
+        await here.bus.close()
+    assert running.cancelled()
+
+
+def in_virtual_time(main: Coroutine[Any, Any, None]) -> None:
+    virtual_time.run(main, limit_seconds=1_000)
+
+
+async def _answer_joins(here: Site) -> None:
+    async def join(message: Join, context: Context) -> Joined:
+        here.joins.append(message)
+        return Joined(epoch=len(here.joins))
+
+    await here.bus.serve(ServiceInfo("registry", "registry-0", "registry"), [Endpoint(JOIN, join)])
+
+
+async def _hear(here: Site, topic: Topic[Any], heard: list[Any]) -> None:
+    async for received in await here.bus.subscribe(topic):
+        heard.append(received.message)
+        here.news.set()

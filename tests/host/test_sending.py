@@ -1,0 +1,83 @@
+"""Parameters from a host's memory over a real link."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from services.host.checkpoint import open_checkpoint
+from shared.links.contract import Link
+from shared.links.open import open_link
+from shared.messages.parameters import Manifest
+from shared.messages.scaling import Abort, Node, Send
+from shared.settings import LinkSettings
+from shared.subjects import ABORT, SEND
+from shared.transfer.part import Part
+from shared.transfer.receive import receive_blocks
+from tests.host.site import HOST, Site, site
+from tests.made import tiny
+
+CHUNK_BYTES = 1 << 18
+
+
+@pytest.fixture
+async def target() -> AsyncIterator[Link]:
+    link = await open_link(LinkSettings(transport="socket"))
+    yield link
+    await link.close()
+
+
+async def held(here: Site) -> Manifest:
+    await here.read(tiny("llama"))
+    manifest = (await here.whole()).manifest
+    assert manifest is not None
+    return manifest
+
+
+async def send(here: Site, manifest: Manifest, target: Link) -> None:
+    child = Node(id="worker-0", place="worker", address=target.address)
+    command = Send(
+        plan_id="plan-1", ticket=7, version=manifest.version, downstream=[child], chunk_bytes=CHUNK_BYTES, epoch=1
+    )
+    await here.bus.call(SEND, command, timeout=5, id=HOST)
+
+
+def socket_link(rate: float = 0.0) -> LinkSettings:
+    return LinkSettings(transport="socket", link_rate=rate)
+
+
+async def test_a_worker_receives_exactly_what_the_checkpoint_holds(target: Link) -> None:
+    async with site(open_link=lambda: open_link(socket_link())) as here:
+        manifest = await held(here)
+        memory = [memoryview(bytearray(block.size_bytes)) for block in manifest.blocks]
+        upstream = Node(id=HOST, place="host", address=here.joins[0].address or b"")
+        part = Part("worker-0", 7, CHUNK_BYTES, memory)
+        verified: list[int] = []
+        with ThreadPoolExecutor(1) as executor:
+            receiving = receive_blocks(
+                target,
+                part,
+                upstream,
+                manifest.blocks,
+                executor,
+                on_first_byte=lambda: None,
+                on_block=verified.append,
+                on_lost=lambda failure: None,
+            )
+            _, _ = await asyncio.gather(receiving, send(here, manifest, target))
+        assert verified == [0, 1, 2, 3, 4]
+        checkpoint = open_checkpoint(tiny("llama"), "bfloat16")
+        for index, block in enumerate(memory):
+            expected = bytearray(block.nbytes)
+            checkpoint.read_block(index, memoryview(expected))
+            assert block == expected
+
+
+async def test_a_send_is_counted_until_its_plan_is_aborted(target: Link) -> None:
+    async with site(open_link=lambda: open_link(socket_link(rate=1_000.0))) as here:
+        manifest = await held(here)
+        await send(here, manifest, target)
+        await here.until(lambda: here.reports[-1].flows_out == 1)
+        await here.bus.call(ABORT, Abort(plan_id="plan-1", reason="test"), timeout=5, id=HOST)
+        await here.until(lambda: here.reports[-1].flows_out == 0)
