@@ -56,7 +56,6 @@ class Router:
         if not self._policy.knows(request.model):
             await self._refresh_models()
         started, now = self._clock.now(), self._clock.wall()
-        self._perform(self._policy.supersede(request))
         try:
             ahead = self._policy.submit(request, now)
         except Refusal as refusal:

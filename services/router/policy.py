@@ -50,15 +50,6 @@ class RouterPolicy:
     def knows(self, model: str) -> bool:
         return model in self._models
 
-    def supersede(self, request: Submit) -> list[Effect]:
-        """A gateway that has tokens beyond those of an earlier submission starts the request anew, elsewhere."""
-        for id in sorted(self._instances):
-            admission = self._instances[id].admitted.get(request.request_id)
-            if admission is not None and len(request.generated) > len(admission.waiting.request.generated):
-                del self._instances[id].admitted[request.request_id]
-                return [StopWork(id, request.request_id, "submitted again")]
-        return []
-
     def submit(self, request: Submit, now: float) -> int:
         """Queue the request; returns how many are ahead of it.
 

@@ -1,0 +1,284 @@
+from dataclasses import replace
+
+import pytest
+
+from services.router.effects import AdmitTo, Finish, Lose, StopWork
+from shared.bus.contract import Refusal
+from shared.messages.membership import QueueLoad
+from shared.messages.requests import RequestsEnded
+from tests.router.made import NOW, admissions, admit, entry, lease, load, policy, report, request
+
+
+def test_a_request_goes_to_the_least_loaded_instance_with_room() -> None:
+    made = policy(report("a", load(running=1)), report("b"))
+    assert admit(made, request("r-1")) == [("r-1", "b")]
+
+
+def test_equal_instances_are_taken_in_order_of_their_ids() -> None:
+    made = policy(report("b"), report("a"))
+    assert admit(made, *(request(f"r-{n}") for n in range(4))) == [
+        ("r-0", "a"),
+        ("r-1", "b"),
+        ("r-2", "a"),
+        ("r-3", "b"),
+    ]
+
+
+def test_what_was_admitted_counts_before_any_report_says_so() -> None:
+    made = policy(report("a", load(slots=1)))
+    assert admit(made, request("r-1"), request("r-2")) == [("r-1", "a")]
+    made.on_report(report("a", load(slots=1)), NOW + 0.1)  # sent before the admission arrived
+    assert made.dispatch(NOW + 0.1) == []
+
+
+def test_requests_that_an_earlier_router_admitted_count_too() -> None:
+    made = policy(report("a", load(running=2)))
+    assert admit(made, request("r-1")) == []
+    made.on_report(report("a", load(running=1)), NOW)
+    assert admissions(made.dispatch(NOW)) == [("r-1", "a")]
+
+
+def test_look_ahead_gives_an_instance_more_than_its_slots() -> None:
+    made = policy(report("a", load(slots=1)), look_ahead=1)
+    assert len(admit(made, *(request(f"r-{n}") for n in range(3)))) == 2
+
+
+def test_blocks_for_prompt_and_output_are_reserved() -> None:
+    made = policy(report("a", load(slots=9, blocks=9)))
+    # 10 + 6 tokens are 4 blocks of 4.
+    assert admit(made, *(request(f"r-{n}") for n in range(3))) == [("r-0", "a"), ("r-1", "a")]
+    made.on_ended(RequestsEnded(worker="a", request_ids=["r-0"]))
+    assert admissions(made.dispatch(NOW)) == [("r-2", "a")]
+
+
+def test_the_head_of_the_queue_is_not_overtaken_by_a_smaller_request() -> None:
+    made = policy(report("a", load(slots=9, blocks=9, used=3)))
+    assert admit(made, request("large", prompt=26), request("small", prompt=1)) == []
+
+
+def test_models_do_not_wait_for_one_another() -> None:
+    made = policy(report("a", load(slots=1)), report("b", model="n"))
+    admitted = admit(made, request("m-1"), request("m-2"), request("n-1", model="n"))
+    assert admitted == [("m-1", "a"), ("n-1", "b")]
+
+
+def test_priority_goes_first_then_resumed_requests_then_arrival() -> None:
+    made = policy()
+    for one in (
+        request("plain"),
+        request("later"),
+        request("resumed", generated=[5]),
+        request("urgent", priority=-1),
+        request("idle", priority=1),
+    ):
+        made.submit(one, NOW)
+    made.on_report(report("a", load(slots=9)), NOW)
+    order = [id for id, _ in admissions(made.dispatch(NOW))]
+    assert order == ["urgent", "resumed", "plain", "later", "idle"]
+
+
+def test_submit_tells_how_many_are_ahead() -> None:
+    made = policy()
+    assert [made.submit(request(id, priority=p), NOW) for id, p in (("a", 0), ("b", 0), ("c", -1))] == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("submitted", "code", "words"),
+    [
+        (request("r-1", model="x"), 404, "'x' is not registered"),
+        (request("r-1", model="broken"), 503, "no such file"),
+        (request("r-1", deadline=NOW), 504, "deadline"),
+        (request("twice"), 409, "already here"),
+    ],
+)
+def test_what_cannot_be_queued_is_refused(submitted: object, code: int, words: str) -> None:
+    made = policy()
+    made.on_models([entry("m"), entry("broken", state="failed", error="no such file")])
+    made.submit(request("twice"), NOW)
+    with pytest.raises(Refusal, match=words) as refused:
+        made.submit(submitted, NOW)  # type: ignore[arg-type]
+    assert refused.value.code == code
+
+
+def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
+    made = policy(max_waiting=2)
+    made.submit(request("r-1"), NOW)
+    made.submit(request("r-2"), NOW)
+    with pytest.raises(Refusal, match="2 requests") as refused:
+        made.submit(request("r-3"), NOW)
+    assert (refused.value.code, refused.value.retry_after_ms) == (429, 1000)
+    made.submit(request("other", model="n"), NOW)
+
+
+@pytest.mark.parametrize("code", [409, 429, 503])
+def test_a_refused_admission_goes_back_to_the_head_and_elsewhere(code: int) -> None:
+    made = policy(report("a"), report("b"))
+    made.submit(request("r-1"), NOW)
+    [first] = made.dispatch(NOW)
+    assert isinstance(first, AdmitTo)
+    made.submit(request("r-2"), NOW)
+    assert made.refused(first, code, "not now") == []
+    effects = made.dispatch(NOW)
+    assert admissions(effects) == [("r-1", "b"), ("r-2", "b")]
+    assert isinstance(effects[0], AdmitTo)
+    assert effects[0].attempt == 1
+
+
+def test_an_instance_that_refused_is_asked_again_after_its_next_report() -> None:
+    made = policy(report("a"))
+    made.submit(request("r-1"), NOW)
+    [effect] = made.dispatch(NOW)
+    assert isinstance(effect, AdmitTo)
+    made.refused(effect, 429, "full")
+    assert made.dispatch(NOW) == []
+    made.on_report(report("a"), NOW + 0.5)
+    assert admissions(made.dispatch(NOW + 0.5)) == [("r-1", "a")]
+
+
+def test_a_request_that_a_worker_calls_wrong_ends_with_that_error() -> None:
+    made = policy(report("a"))
+    made.submit(request("r-1", generated=[7, 8]), NOW)
+    [effect] = made.dispatch(NOW)
+    assert isinstance(effect, AdmitTo)
+    assert made.refused(effect, 400, "bad") == [Finish("gateway-0", "r-1", 2, "error", "bad")]
+    assert made.dispatch(NOW) == []
+
+
+def test_a_request_that_never_fits_is_refused() -> None:
+    made = policy(report("a", load(blocks=4)), report("b", load(blocks=5)))
+    made.submit(request("huge", prompt=30), NOW)
+    [effect] = made.dispatch(NOW)
+    assert isinstance(effect, Finish)
+    assert effect.finish_reason == "error"
+    assert effect.error == "prompt and max_tokens need room for 36 tokens; the largest instance has 20"
+
+
+def test_a_request_past_its_deadline_in_the_queue_ends_so() -> None:
+    made = policy()
+    made.submit(request("r-1", deadline=NOW + 1), NOW)
+    made.submit(request("r-2"), NOW)
+    assert made.expire(NOW + 0.9) == []
+    assert made.expire(NOW + 1) == [Finish("gateway-0", "r-1", 0, "deadline", None)]
+    assert made.loads(NOW + 1)[0].waiting_requests == 1
+
+
+def test_a_dead_worker_loses_what_it_had_started() -> None:
+    made = policy(report("a"), report("b"))
+    admit(made, request("r-1"), request("r-2"))
+    assert made.on_lease(lease("a", "dead")) == [Lose("gateway-0", "r-1", "a is gone: said so")]
+    assert admit(made, request("r-1", generated=[3])) == [("r-1", "b")]
+
+
+def test_a_dead_worker_is_not_heard_any_more() -> None:
+    made = policy(report("a"))
+    made.on_lease(lease("a", "dead"))
+    made.on_report(report("a"), NOW)
+    assert admit(made, request("r-1")) == []
+    made.on_report(report("a", epoch=2), NOW)
+    assert admissions(made.dispatch(NOW)) == [("r-1", "a")]
+
+
+def test_a_worker_that_joined_anew_has_lost_what_it_had() -> None:
+    made = policy(report("a"))
+    admit(made, request("r-1"))
+    assert made.on_report(report("a", epoch=2), NOW) == [Lose("gateway-0", "r-1", "a no longer serves i-a")]
+    admit(made, request("r-2"))
+    assert made.on_lease(lease("a", "alive", epoch=3)) == [Lose("gateway-0", "r-2", "a is gone: said so")]
+
+
+def test_a_suspected_worker_gets_nothing_new_and_loses_nothing() -> None:
+    made = policy(report("a"))
+    admit(made, request("r-1"))
+    assert made.on_lease(lease("a", "suspect")) == []
+    assert admit(made, request("r-2")) == []
+    made.on_lease(lease("a", "alive"))
+    assert admissions(made.dispatch(NOW)) == [("r-2", "a")]
+
+
+def test_a_draining_instance_finishes_what_it_has_and_gets_nothing_new() -> None:
+    made = policy(report("a"))
+    admit(made, request("r-1"))
+    assert made.on_report(report("a", load(running=1), state="draining"), NOW) == []
+    assert admit(made, request("r-2")) == []
+    made.on_ended(RequestsEnded(worker="a", request_ids=["r-1"]))
+    assert made.on_report(report("a", state="spare", instance=None, model=None), NOW) == []
+
+
+@pytest.mark.parametrize("state", ["loading", "spare"])
+def test_only_serving_instances_get_requests(state: str) -> None:
+    made = policy(report("a", state=state))
+    assert admit(made, request("r-1")) == []
+
+
+def test_only_the_leading_rank_gets_requests() -> None:
+    made = policy(report("a", rank=1, instance="i"), report("b", rank=0, instance="i"))
+    assert admit(made, request("r-1"), request("r-2"), request("r-3")) == [("r-1", "b"), ("r-2", "b")]
+
+
+def test_cancelling_takes_a_request_out_of_the_queue_or_stops_its_worker() -> None:
+    made = policy(report("a", load(slots=1)))
+    admit(made, request("runs"), request("waits"))
+    assert made.cancel("waits") == []
+    assert made.cancel("runs") == [StopWork("a", "runs", "cancelled")]
+    assert made.cancel("unknown") == []
+    made.on_ended(RequestsEnded(worker="a", request_ids=["runs"]))
+    assert made.dispatch(NOW) == []
+
+
+def test_cancelling_during_the_admission_stops_the_request_once_it_is_in() -> None:
+    made = policy(report("a"))
+    made.submit(request("r-1"), NOW)
+    made.dispatch(NOW)
+    assert made.cancel("r-1") == []
+    assert made.admitted("a", "r-1") == [StopWork("a", "r-1", "cancelled")]
+
+
+def test_cancelled_while_it_is_refused_it_does_not_come_back() -> None:
+    made = policy(report("a"))
+    made.submit(request("r-1"), NOW)
+    [effect] = made.dispatch(NOW)
+    assert isinstance(effect, AdmitTo)
+    made.cancel("r-1")
+    assert made.refused(effect, 503, "full") == []
+    made.on_report(report("a"), NOW)
+    assert made.dispatch(NOW) == []
+
+
+def test_a_dead_gateway_takes_its_requests_with_it() -> None:
+    made = policy(report("a", load(slots=1)))
+    admit(made, request("runs"), request("waits"), request("others", gateway="gateway-1"))
+    assert made.on_lease(lease("gateway-0", "dead", service="gateway")) == [
+        StopWork("a", "runs", "gateway gateway-0 is gone")
+    ]
+    made.on_ended(RequestsEnded(worker="a", request_ids=["runs"]))
+    assert admissions(made.dispatch(NOW)) == [("others", "a")]
+
+
+def test_a_worker_that_is_idle_for_long_has_lost_what_the_router_thinks_it_has() -> None:
+    made = policy(report("a"))
+    admit(made, request("r-1"))
+    made.on_report(report("a", load(running=1)), NOW + 0.1)
+    assert made.on_report(report("a"), NOW + 1) == []
+    assert made.on_report(report("a"), NOW + 2.9) == []
+    assert made.on_report(report("a"), NOW + 3) == [Lose("gateway-0", "r-1", "a does not have it")]
+
+
+def test_the_queues_load_counts_what_waits_and_what_runs() -> None:
+    made = policy(report("a", load(slots=1)))
+    admit(made, request("r-1"))
+    admit(made, request("r-2", prompt=3, generated=[1]), request("r-3"))
+    assert made.loads(NOW + 2) == [
+        QueueLoad(model="m", waiting_requests=2, waiting_tokens=14, oldest_seconds=2, running=1),
+        QueueLoad(model="n", waiting_requests=0, waiting_tokens=0, oldest_seconds=0, running=0),
+    ]
+
+
+def test_an_answer_of_a_worker_that_is_gone_changes_nothing() -> None:
+    made = policy(report("a"))
+    made.submit(request("r-1"), NOW)
+    [effect] = made.dispatch(NOW)
+    assert isinstance(effect, AdmitTo)
+    made.on_lease(lease("a", "dead"))
+    assert made.admitted("a", "r-1") == []
+    assert made.refused(effect, 503, "gone") == []
+    assert made.refused(replace(effect, worker="never"), 503, "gone") == []
