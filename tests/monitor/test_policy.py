@@ -1,0 +1,220 @@
+import pytest
+
+from services.monitor.journal import Journal
+from services.monitor.policy import Verdict
+from shared.messages.scaling import Decision
+from tests.monitor.made import Watched, dead, load, queues, record, serving, spare, spec
+
+SPARES = [spare(f"w-{index}") for index in range(3, 9)]
+
+
+def test_below_the_range_it_goes_to_the_midpoint_at_once() -> None:
+    watched = Watched()
+    watched.hear(0.0, serving("w-1"), queues(2100), *SPARES)
+    assert watched.judge(0.0) == ("out", 4, "prefill")
+
+
+def test_the_verdict_shows_what_it_was_made_from() -> None:
+    watched = Watched()
+    watched.hear(0.0, serving("w-1", load(waiting_tokens=100, running_requests=3)), queues(2000), *SPARES)
+    [verdict] = watched.policy.decide(0.0)
+    assert verdict.reason == "2100 prompt tokens wait at 1000 tokens/s an instance"
+    shown = {name: verdict.inputs[name] for name in ("waiting_tokens", "running_requests", "instances", "needed_low")}
+    assert shown == {"waiting_tokens": 2100, "running_requests": 3, "instances": 1, "needed_low": 3}
+
+
+def test_the_rate_is_the_median_of_the_models_instances() -> None:
+    watched = Watched()
+    rates = (500.0, 1000.0, 9000.0)
+    watched.hear(0.0, *(serving(f"w-{i}", load(prefill_tokens_per_second=rate)) for i, rate in enumerate(rates)))
+    watched.hear(0.0, queues(2100), *SPARES)
+    assert watched.judge(0.0) == ("hold", 3, "within")
+
+
+def test_a_rate_that_nobody_tells_now_is_what_was_last_known() -> None:
+    watched = Watched(spec(min_instances=0))
+    watched.hear(0.0, serving("w-1"), queues())
+    watched.judge(0.0)
+    watched.signals.on_lease(dead("w-1"))
+    watched.hear(0.0, queues(2100), *SPARES)
+    assert watched.judge(0.0) == ("out", 4, "prefill")
+
+
+def test_it_does_not_ask_again_while_the_planner_thinks() -> None:
+    watched = Watched()
+    watched.hear(0.0, serving("w-1"), queues(2100), *SPARES)
+    watched.policy.asked("m", 4, 0.0)
+    assert watched.judge(0.1) == ("hold", 1, "asked")
+    watched.policy.answered("m")
+    assert watched.judge(0.2)[0] == "out"
+
+
+def test_a_planner_that_never_answers_is_asked_again() -> None:
+    watched = Watched()
+    watched.policy.asked("m", 4, 0.0)
+    watched.hear(5.0, serving("w-1"), queues(2100), *SPARES)
+    assert watched.judge(5.0)[0] == "out"
+
+
+def test_what_is_coming_counts_before_it_is_seen_and_once_it_is() -> None:
+    watched = Watched()
+    watched.hear(0.0, serving("w-1"), queues(2100), *SPARES)
+    watched.signals.on_scale(record("loading", ["w-3", "w-4", "w-5"]))
+    assert watched.judge(0.0) == ("hold", 4, "within")
+    watched.hear(0.0, *(serving(f"w-{i}", state="loading") for i in (3, 4, 5)))
+    assert watched.judge(0.0) == ("hold", 4, "within")
+    watched.signals.on_scale(record("done", ["w-3", "w-4", "w-5"]))
+    assert watched.judge(0.0) == ("hold", 4, "within")
+
+
+def test_after_a_failed_scale_it_waits_a_little_and_asks_again() -> None:
+    watched = Watched()
+    watched.hear(0.0, serving("w-1"), queues(2100), *SPARES)
+    watched.signals.on_scale(record("loading", ["w-3", "w-4", "w-5"]))
+    watched.signals.on_scale(record("failed", ["w-3", "w-4", "w-5"]))
+    watched.policy.failed("m", 0.0)
+    assert watched.judge(0.5)[2] == "retry"
+    assert watched.judge(1.0) == ("out", 4, "prefill")
+
+
+def test_spare_workers_limit_the_ask_and_the_reason_says_so() -> None:
+    watched = Watched()
+    watched.hear(0.0, serving("w-1"), queues(2100), spare("w-3"), spare("small", arena_bytes=10))
+    assert watched.judge(0.0) == ("out", 2, "prefill")
+    assert "only 1 spare workers of 3 wanted" in watched.reason(0.0)
+
+
+def test_without_spare_workers_it_holds_and_says_so() -> None:
+    watched = Watched()
+    watched.hear(0.0, serving("w-1"), queues(2100))
+    assert watched.judge(0.0) == ("hold", 1, "capacity")
+
+
+def test_workers_that_a_running_plan_has_taken_are_not_spare() -> None:
+    watched = Watched()
+    watched.hear(0.0, serving("w-1"), queues(2100), spare("w-3"), spare("w-4"))
+    watched.signals.on_scale(record("planned", ["w-3"]))
+    assert watched.judge(0.0) == ("out", 3, "prefill")
+
+
+def test_one_at_a_time_is_given_back_after_fewer_were_enough_for_the_delay() -> None:
+    watched = Watched()
+
+    def hear(now: float) -> tuple[str, int, str]:
+        watched.hear(now, *(serving(f"w-{i}") for i in (1, 2, 3)), queues())
+        return watched.judge(now)
+
+    assert hear(0.0) == ("hold", 3, "idle")
+    assert hear(1.9) == ("hold", 3, "idle")
+    assert hear(2.0) == ("in", 2, "idle")
+    assert hear(2.1) == ("hold", 3, "idle")
+    assert hear(4.0) == ("in", 2, "idle")
+
+
+def test_load_in_between_starts_the_idle_time_anew() -> None:
+    watched = Watched()
+    for now, tokens in ((0.0, 0), (1.0, 1400), (2.0, 0), (3.9, 0)):
+        watched.hear(now, serving("w-1"), serving("w-2"), queues(tokens))
+        assert watched.judge(now)[0] == "hold"
+    watched.hear(4.0, serving("w-1"), serving("w-2"), queues())
+    assert watched.judge(4.0)[0] == "in"
+
+
+def test_nothing_is_given_back_while_an_instance_loads() -> None:
+    watched = Watched()
+    for now in (0.0, 2.0):
+        watched.hear(now, serving("w-1"), serving("w-2", state="loading"), queues())
+        assert watched.judge(now)[0] == "hold"
+    assert watched.judge(2.0)[2] == "loading"
+
+
+def test_instances_that_leave_are_not_given_back_twice() -> None:
+    watched = Watched()
+    watched.signals.on_scale(record("draining", ["w-2"], action="in"))
+    for now in (0.0, 2.0, 4.0):
+        watched.hear(now, serving("w-1"), serving("w-2"), queues())
+        assert watched.judge(now) == ("hold", 1, "within")
+
+
+@pytest.mark.parametrize("minimum", [0, 1])
+def test_it_never_goes_below_the_minimum(minimum: int) -> None:
+    watched = Watched(spec(min_instances=minimum))
+    for now in (0.0, 2.0):
+        watched.hear(now, serving("w-1"), queues())
+        action, target, _ = watched.judge(now)
+    assert (action, target) == (("in", 0) if minimum == 0 else ("hold", 1))
+
+
+def test_an_upscale_delay_is_waited_for() -> None:
+    watched = Watched(spec(upscale_delay_s=1.0))
+    watched.hear(0.0, serving("w-1"), queues(2100), *SPARES)
+    assert watched.judge(0.0) == ("hold", 1, "delay")
+    assert watched.judge(1.0) == ("out", 4, "prefill")
+
+
+def test_the_minimum_waits_for_nothing() -> None:
+    watched = Watched(spec(upscale_delay_s=9.0, min_instances=2))
+    watched.hear(0.0, *SPARES)
+    assert watched.judge(0.0) == ("out", 2, "minimum")
+
+
+@pytest.mark.parametrize("late", ["worker", "router"])
+def test_a_stale_signal_holds_and_is_named(late: str) -> None:
+    watched = Watched()
+    watched.hear(0.0, serving("w-1"), queues(2100), *SPARES)
+    watched.hear(2.5, queues(2100) if late == "worker" else serving("w-1"))
+    assert watched.judge(2.5) == ("hold", 1, "unknown")
+    assert watched.reason(2.5) == f"{'w-1' if late == 'worker' else 'the router'} was last heard 2.5 s ago"
+
+
+def test_a_router_that_was_never_heard_is_unknown() -> None:
+    watched = Watched()
+    watched.hear(0.0, serving("w-1"))
+    assert watched.judge(0.0) == ("hold", 1, "unknown")
+
+
+def test_a_dead_worker_counts_no_more() -> None:
+    watched = Watched(spec(min_instances=2))
+    watched.hear(0.0, serving("w-1"), serving("w-2"), queues(), *SPARES)
+    assert watched.judge(0.0)[0] == "hold"
+    watched.signals.on_lease(dead("w-2"))
+    watched.hear(0.0, serving("w-2"))  # what was still on its way
+    assert watched.judge(0.0) == ("out", 2, "minimum")
+
+
+def test_a_model_that_is_not_in_memory_is_not_judged() -> None:
+    watched = Watched()
+    [entry] = watched.signals.models()
+    watched.signals.on_models([type(entry)(spec=entry.spec, state="reading")])
+    assert watched.policy.decide(0.0) == []
+
+
+def test_the_journal_keeps_scales_and_what_makes_it_hold() -> None:
+    journal = Journal()
+
+    def news(action: str, rule: str) -> bool:
+        verdict = Verdict("m", action, 1, 1, rule, "why", {})  # type: ignore[arg-type]
+        if not journal.is_news(verdict):
+            return False
+        number = len(journal.last(None, 99))
+        decision = Decision(
+            id=f"d-{number}",
+            model="m",
+            at=0.0,
+            action=action,
+            current=1,
+            target=1,
+            rule=rule,
+            reason="",
+            by="monitor",  # type: ignore[arg-type]
+        )
+        journal.add(decision)
+        return True
+
+    told = [
+        news(*one) for one in (("hold", "within"), ("hold", "within"), ("hold", "idle"), ("in", "idle"), ("in", "idle"))
+    ]
+    assert told == [True, False, True, True, True]
+    assert [one.id for one in journal.last("m", 2)] == ["d-2", "d-3"]
+    assert journal.last("other", 2) == []
+    assert journal.last(None, 0) == []
