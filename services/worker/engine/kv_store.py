@@ -51,7 +51,7 @@ class KvStore:
 
     def export_kv(self, blocks: range, layers: range) -> memoryview:
         """A copy of `blocks` in `layers`, contiguous bytes ordered as the cache is."""
-        copy = self._part(blocks, layers).contiguous()
+        copy = self._part(blocks, layers).clone(memory_format=torch.contiguous_format)
         return memoryview(copy.view(torch.uint8).flatten().numpy().data)
 
     def import_kv(self, blocks: range, layers: range, data: memoryview) -> None:

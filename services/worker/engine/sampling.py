@@ -14,6 +14,7 @@ LEAST_TEMPERATURE = 1e-5
 SEED_BITS = (1 << 64) - 1
 
 Floats = npt.NDArray[np.float64]
+Ids = npt.NDArray[np.intp]
 
 
 def choose_tokens(logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
@@ -40,17 +41,24 @@ def draw_token(logits: Floats, draw: Draw) -> int:
     return int(candidates[place])
 
 
-def likeliest(probabilities: Floats, top_k: int, top_p: float) -> npt.NDArray[np.intp]:
+def likeliest(probabilities: Floats, top_k: int, top_p: float) -> Ids:
     """The ids that may be drawn; likeliest first where `top_k` or `top_p` cut, else by id."""
-    # All tokens below this bound weigh less than 1 - top_p together: none can be among the top_p, none is sorted.
-    bound = (1.0 - top_p) / len(probabilities)
-    ids = np.flatnonzero(probabilities > bound)
-    if top_k == 0 and top_p >= 1.0:
-        return ids
-    ids = ids[np.argsort(-probabilities[ids], kind="stable")][: top_k or None]
-    cumulative = probabilities[ids].cumsum()
-    kept = int(cumulative.searchsorted(top_p * cumulative[-1])) + 1
-    return ids[:kept]
+    ids = np.flatnonzero(probabilities)
+    if 0 < top_k < len(ids):
+        least = np.partition(probabilities, -top_k)[-top_k]
+        ids = _by_likelihood(probabilities, np.flatnonzero(probabilities >= least))[:top_k]
+    if top_p < 1.0:
+        total = probabilities[ids].sum()
+        # What lies below this bound weighs less than 1 - top_p together: it is cut anyway, and need not be sorted.
+        bound = (1.0 - top_p) * total / len(ids)
+        ids = _by_likelihood(probabilities, ids[probabilities[ids] > bound])
+        ids = ids[: int(probabilities[ids].cumsum().searchsorted(top_p * total)) + 1]
+    return ids
+
+
+def _by_likelihood(probabilities: Floats, ids: Ids) -> Ids:
+    """Likeliest first, equally likely ones in the order given."""
+    return ids[np.argsort(-probabilities[ids], kind="stable")]
 
 
 def uniform(seed: int, index: int) -> float:

@@ -1,0 +1,71 @@
+"""The KV cache's bytes: shaped to the model, exported and imported by blocks and layers."""
+
+import pytest
+import torch
+
+from services.worker.engine.kv_store import KvStore, allocate_kv_memory
+from shared.messages.parameters import DType
+from tests.worker.engine.models import checkpointed
+
+CONFIG = checkpointed("qwen2-tied").manifest.config
+BLOCK_ITEMS = CONFIG.num_hidden_layers * 2 * CONFIG.num_key_value_heads * 16 * CONFIG.head_dim
+
+
+def _store(blocks: int = 6, dtype: DType = "float32") -> KvStore:
+    size = 4 if dtype == "float32" else 2
+    store = KvStore(allocate_kv_memory(blocks * BLOCK_ITEMS * size + 3), CONFIG, dtype, 16)
+    store.cache.copy_(torch.randn(store.cache.shape))
+    return store
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_is_exported_can_be_imported_elsewhere(dtype: DType) -> None:
+    one, other = _store(dtype=dtype), _store(dtype=dtype)
+    untouched = other.cache.clone()
+    other.import_kv(range(3, 5), range(1, 3), one.export_kv(range(0, 2), range(1, 3)))
+    assert torch.equal(other.cache[1:3, :, :, 48:80], one.cache[1:3, :, :, 0:32])
+    assert torch.equal(other.cache[0], untouched[0])
+    assert torch.equal(other.cache[:, :, :, :48], untouched[:, :, :, :48])
+    assert torch.equal(other.cache[:, :, :, 80:], untouched[:, :, :, 80:])
+
+
+def test_parts_imported_one_by_one_make_the_whole() -> None:
+    one, other = _store(), _store()
+    for layer in range(3):
+        for block in range(6):
+            blocks, layers = range(block, block + 1), range(layer, layer + 1)
+            other.import_kv(blocks, layers, one.export_kv(blocks, layers))
+    assert torch.equal(other.cache, one.cache)
+
+
+def test_an_export_is_a_copy() -> None:
+    store = _store()
+    exported = store.export_kv(range(0, 6), range(0, 3))
+    before = bytes(exported)
+    store.cache.zero_()
+    assert bytes(exported) == before
+
+
+@pytest.mark.parametrize(
+    ("blocks", "layers"), [(range(5, 7), range(1)), (range(0), range(1)), (range(1), range(3, 4)), (range(1), range(0))]
+)
+def test_blocks_and_layers_outside_the_cache_are_refused(blocks: range, layers: range) -> None:
+    with pytest.raises(ValueError, match="the cache has no blocks"):
+        _store().export_kv(blocks, layers)
+
+
+def test_an_import_of_the_wrong_size_is_refused() -> None:
+    store = _store()
+    exported = store.export_kv(range(0, 2), range(0, 1))
+    with pytest.raises(ValueError, match="3 blocks of 1 layers"):
+        store.import_kv(range(0, 3), range(0, 1), exported)
+
+
+def test_blocks_that_are_not_aligned_are_refused() -> None:
+    with pytest.raises(ValueError, match="block_size is 8"):
+        KvStore(allocate_kv_memory(1 << 20), CONFIG, "float32", 8)
+
+
+def test_memory_is_used_as_far_as_whole_blocks_go() -> None:
+    assert _store(blocks=6).blocks == 6
+    assert _store(blocks=6, dtype="bfloat16").tokens == 96

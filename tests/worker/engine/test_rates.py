@@ -1,0 +1,38 @@
+"""Measured rates: unknown until measured, prefill and decode apart."""
+
+from services.worker.batch import Batch, Piece
+from services.worker.engine.rates import Rates
+
+
+def _batch(prefill: int, decode: int) -> Batch:
+    chunk = (Piece("p", (1,) * prefill, 0, range(8), decode=False),) if prefill else ()
+    return Batch(1, (*chunk, *(Piece(f"d{row}", (1,), 5, range(8), decode=True) for row in range(decode))))
+
+
+def test_rates_are_unknown_until_measured() -> None:
+    rates = Rates()
+    assert rates.prefill_tokens_per_second is None
+    rates.observe(_batch(100, 0), 0.5)
+    assert rates.prefill_tokens_per_second == 200
+    assert rates.decode_tokens_per_second is None
+
+
+def test_decodes_that_ride_along_count_as_prefill() -> None:
+    rates = Rates()
+    rates.observe(_batch(96, 4), 0.5)
+    assert rates.prefill_tokens_per_second == 200
+    assert rates.decode_tokens_per_second is None
+
+
+def test_a_step_that_is_half_and_half_says_nothing() -> None:
+    rates = Rates()
+    rates.observe(_batch(8, 8), 0.5)
+    assert (rates.prefill_tokens_per_second, rates.decode_tokens_per_second) == (None, None)
+
+
+def test_the_average_follows_what_changes() -> None:
+    rates = Rates()
+    for seconds in [0.1] * 50 + [0.2] * 50:
+        rates.observe(_batch(0, 10), seconds)
+    assert rates.decode_tokens_per_second is not None
+    assert abs(rates.decode_tokens_per_second - 50) < 1

@@ -1,0 +1,87 @@
+"""The runner: a model loaded, served and given back, all on one thread beside the event loop."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+
+import pytest
+
+from services.worker.engine.runner import EngineRunner
+from services.worker.scheduler import Scheduler
+from tests.worker.engine.models import BLOCK_TOKENS, CONTEXT, Checkpointed, checkpointed
+from tests.worker.serving import limits, random_prompt, serve, submit
+
+KV_BYTES = 4 << 20
+
+
+@pytest.fixture
+async def runner() -> AsyncIterator[EngineRunner]:
+    runner = EngineRunner(KV_BYTES, BLOCK_TOKENS)
+    yield runner
+    await runner.close()
+
+
+async def _load(runner: EngineRunner, model: Checkpointed) -> int:
+    blocks = await runner.load(model.manifest, CONTEXT)
+    for index, block in enumerate(model.blocks):
+        await runner.add_block(index, memoryview(block))
+    return blocks
+
+
+async def _serve(runner: EngineRunner, kv_blocks: int) -> list[int]:
+    scheduler = Scheduler(limits(kv_blocks=kv_blocks))
+    scheduler.add(submit("a", random_prompt(1, 200), max_tokens=8))
+    tokens: list[int] = []
+    while (batch := scheduler.next_batch()) is not None:
+        for output in scheduler.complete(batch, await runner.step(batch), now=0.0):
+            tokens += output.row.token_ids
+    return tokens
+
+
+async def test_one_model_after_the_other_is_served_from_the_same_memory(runner: EngineRunner) -> None:
+    for name in ("llama2-untied", "qwen2-tied"):
+        model = checkpointed(name)
+        tokens = await _serve(runner, await _load(runner, model))
+        alone = serve(model.engine(), [(0, submit("a", random_prompt(1, 200), max_tokens=8))])
+        assert tokens == alone.tokens["a"]
+        await runner.unload()
+
+
+async def test_rates_are_measured_while_serving_and_unknown_for_the_next_model(runner: EngineRunner) -> None:
+    blocks = await _load(runner, checkpointed("llama2-untied"))
+    assert runner.rates.prefill_tokens_per_second is None
+    await _serve(runner, blocks)
+    assert runner.rates.prefill_tokens_per_second is not None
+    assert runner.rates.decode_tokens_per_second is not None
+    await runner.unload()
+    await _load(runner, checkpointed("qwen2-tied"))
+    assert runner.rates.decode_tokens_per_second is None
+
+
+async def test_a_step_without_a_model_is_refused(runner: EngineRunner) -> None:
+    with pytest.raises(RuntimeError, match="no model is loaded"):
+        await runner.add_block(0, memoryview(bytearray(8)))
+
+
+async def test_a_model_whose_kv_does_not_fit_is_refused() -> None:
+    runner = EngineRunner(1_024, BLOCK_TOKENS)
+    with pytest.raises(ValueError, match="kv_bytes is 1024"):
+        await runner.load(checkpointed("llama2-untied").manifest, CONTEXT)
+    await runner.close()
+
+
+async def test_calls_are_carried_out_in_order_on_one_thread(runner: EngineRunner) -> None:
+    seen: list[tuple[int, int]] = []
+    await asyncio.gather(*(runner.call(lambda n=n: seen.append((n, threading.get_ident()))) for n in range(20)))  # type: ignore[misc]
+    assert [number for number, _ in seen] == list(range(20))
+    assert {thread for _, thread in seen} != {threading.get_ident()}
+    assert len({thread for _, thread in seen}) == 1
+
+
+async def test_closing_twice_is_fine_and_leaves_no_thread() -> None:
+    before = threading.active_count()
+    runner = EngineRunner(KV_BYTES, BLOCK_TOKENS)
+    await runner.close()
+    await runner.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("engine")]
+    assert threading.active_count() <= before + 1  # the loop's own pool may have begun
