@@ -1,6 +1,5 @@
 """Whether every stream was complete and right."""
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,9 +14,9 @@ STEPS = 4
 def check_run(
     checkpoint: Path, dtype: DType, asks: Sequence[Ask], records: Sequence[RequestRecord], tell: Callable[[str], None]
 ) -> Verdict:
-    """Completeness of all streams, rightness of all tokens that came; a prefill a stream, on all cores.
+    """Completeness of all streams, rightness of all tokens that came; a prefill a stream, which blocks.
 
-    Nothing else may want the cores meanwhile: this blocks.
+    On one thread: where other programs want the cores too, threads that wait for each other take ten times as long.
     """
     # transformers takes seconds to import, which nobody should pay before the system is even up.
     from load.rightness import Stream, check_streams
@@ -29,7 +28,7 @@ def check_run(
         if done * STEPS // total > (done - 1) * STEPS // total:
             tell(f"  checked {done} of {total}")
 
-    found = check_streams(checkpoint, streams, dtype, os.cpu_count() or 1, tell_progress)
+    found = check_streams(checkpoint, streams, dtype, on_progress=tell_progress)
     return Verdict(
         streams=len(asks),
         faults=find_faults(records, len(asks)),
