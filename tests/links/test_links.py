@@ -185,7 +185,8 @@ async def test_a_process_that_dies_or_freezes_in_mid_transfer_fails_what_is_unde
     assert process.stdout is not None
     link = await open_link(settings)
     address = bytes.fromhex(await asyncio.to_thread(process.stdout.readline))
-    print(link.address.hex(), file=process.stdin, flush=True)
+    process.stdin.write(link.address.hex() + "\n")
+    process.stdin.flush()
     peer = await link.connect(address, timeout=5)
     for tag in range(3):
         await peer.receive(tag, buffer(bytearray(CHUNK)), timeout=5)

@@ -2,11 +2,13 @@
 
 import asyncio
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.links.contract import Buffer, Link
+from shared.links.contract import Buffer, Peer
 from shared.links.shaping import ShapedLink, TokenBucket
+from shared.virtual_time import run
 
 MIB = 1 << 20
 
@@ -42,3 +44,39 @@ def test_no_interval_carries_more_than_the_rate_and_one_message(messages: list[t
             carried = sum(size for _, size in departures[first + 1 : last + 1])
             seconds = departures[last][0] - departures[first][0]
             assert carried <= rate * seconds + max(size for _, size in departures) + 1e-6
+
+
+class RecordingLink:
+    """A link without limits; notes when each message left. Its own only peer."""
+
+    address = b"here"
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, float]] = []
+
+    async def connect(self, address: bytes, *, timeout: float) -> Peer:
+        return self
+
+    async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
+        self.sent.append((tag, asyncio.get_running_loop().time()))
+
+    async def receive(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
+        """Not shaped."""
+
+    async def close(self) -> None:
+        """Nothing to free."""
+
+
+def test_all_peers_of_a_link_share_its_rate() -> None:
+    async def send_to_two() -> list[tuple[int, float]]:
+        inner = RecordingLink()
+        link = ShapedLink(inner, 100.0)
+        peers = [await link.connect(address, timeout=1) for address in (b"one", b"two")]
+        buffer = Buffer(memoryview(bytes(50)))
+        await asyncio.sleep(10)
+        await asyncio.gather(*(peers[tag % 2].send(tag, buffer, timeout=1) for tag in range(4)))
+        return inner.sent
+
+    sent = run(send_to_two())
+    assert [tag for tag, _ in sent] == [0, 1, 2, 3]
+    assert [at for _, at in sent] == pytest.approx([10.0, 10.5, 11.0, 11.5])

@@ -1,0 +1,91 @@
+"""The processes of a bench, started, told what to do together, and ended."""
+
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from subprocess import DEVNULL, Popen, TimeoutExpired
+from typing import TypeVar
+
+from load.bench.nodes import Done, Failed, Hello, Job, Outfit
+from shared.messages.parameters import Block
+from shared.messages.scaling import Node
+from shared.settings import LinkSettings
+
+T = TypeVar("T")
+
+START_SECONDS = 120.0  # memory is touched at first-touch speed
+JOB_SECONDS = 600.0
+END_SECONDS = 5.0
+
+
+class BenchFailed(Exception):
+    """A process of the bench failed or did not answer."""
+
+
+class Fleet:
+    """Processes that wait for jobs. Process 0 is the source, and the only one whose memory is filled."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.blocks: Sequence[Block] = ()
+        self._children: list[tuple[Connection, Popen[bytes]]] = []
+
+    def start(self, outfits: Sequence[Outfit]) -> None:
+        """Return when all are up. Raises BenchFailed."""
+        for outfit in outfits:
+            ours, theirs = Pipe()
+            # A program of its own: a child forked from a process that has used UCX hangs.
+            command = [sys.executable, "-c", f"from load.bench.nodes import main; main({theirs.fileno()})"]
+            process = Popen(command, pass_fds=[theirs.fileno()], stdin=DEVNULL, stdout=DEVNULL)
+            self._children.append((ours, process))
+            theirs.close()
+            ours.send(outfit)
+        hellos = [self._answer(index, Hello, START_SECONDS) for index in range(len(outfits))]
+        self.nodes = [Node(id=f"node-{i}", place="worker", address=hello.address) for i, hello in enumerate(hellos)]
+        self.blocks = hellos[0].blocks
+
+    def end(self) -> None:
+        """End every process: by asking, by force after some seconds."""
+        for pipe, _ in self._children:
+            with suppress(OSError):
+                pipe.send(None)
+        deadline = time.monotonic() + END_SECONDS
+        for pipe, process in self._children:
+            with suppress(TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
+            process.kill()
+            process.wait()
+            pipe.close()
+
+    def run(self, jobs: Mapping[int, Job]) -> dict[int, Done]:
+        """Run jobs at the same time, begun in the order given. Raises BenchFailed."""
+        for index, job in jobs.items():
+            self._children[index][0].send(job)
+        return {index: self._answer(index, Done, JOB_SECONDS) for index in jobs}
+
+    def _answer(self, index: int, kind: type[T], seconds: float) -> T:
+        pipe = self._children[index][0]
+        if not pipe.poll(seconds):
+            raise BenchFailed(f"process {index} did not answer within {seconds:g} s")
+        try:
+            answer = pipe.recv()
+        except EOFError:
+            raise BenchFailed(f"process {index} died") from None
+        if isinstance(answer, Failed):
+            raise BenchFailed(f"process {index}: {answer.reason}")
+        assert isinstance(answer, kind)
+        return answer
+
+
+@contextmanager
+def started(count: int, settings: LinkSettings, sizes: Sequence[int], has_spare: bool = False) -> Iterator[Fleet]:
+    """A fleet of `count` processes with a set of blocks of these sizes each, ended with the block of code."""
+    fleet = Fleet()
+    try:
+        fleet.start([Outfit(settings, sizes, index == 0, has_spare) for index in range(count)])
+        yield fleet
+    finally:
+        fleet.end()

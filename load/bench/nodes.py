@@ -1,0 +1,202 @@
+"""A process that moves parameters for a bench: it has an arena and a link, and is told over a pipe what to do."""
+
+import asyncio
+import ctypes
+import signal
+import time
+from collections.abc import Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import assert_never
+
+import numpy as np
+import uvloop
+import xxhash
+
+from shared.arena import Arena
+from shared.links.contract import Buffer, Link, LinkError
+from shared.links.open import open_link
+from shared.messages.parameters import Block
+from shared.messages.scaling import Node
+from shared.settings import LinkSettings
+from shared.transfer.part import Part, TransferFailed, together
+from shared.transfer.ready import ReadyBlocks
+from shared.transfer.receive import RECEIVES, receive_blocks
+from shared.transfer.send import send_blocks
+
+PR_SET_PDEATHSIG = 1
+HOP_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Copy the whole set within this process: what a hop is measured against."""
+
+
+@dataclass(frozen=True)
+class Hop:
+    """Send every block as one message, or take these blocks; checksums only after the clock was stopped."""
+
+    peer: Node
+    takes: Sequence[Block] = ()
+
+
+@dataclass(frozen=True)
+class Give:
+    """The source's part in a chain."""
+
+    ticket: int
+    chunk_bytes: int
+    downstream: Sequence[Node]
+
+
+@dataclass(frozen=True)
+class Take:
+    """A target's part in a chain."""
+
+    ticket: int
+    chunk_bytes: int
+    upstream: Node
+    downstream: Sequence[Node]
+    blocks: Sequence[Block]
+
+
+Job = Copy | Hop | Give | Take
+
+
+@dataclass(frozen=True)
+class Hello:
+    """A process is up: its address, and the blocks in its memory (the source's only)."""
+
+    address: bytes
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True)
+class Done:
+    """A job's begin and end on the machine's monotonic clock, and the CPU seconds it took."""
+
+    began: float
+    ended: float
+    cpu: float
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A job failed; says why."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Outfit:
+    """What a process of the bench has: its link's settings, a set of blocks, filled or not, a second set to copy
+    into or not."""
+
+    settings: LinkSettings
+    sizes: Sequence[int]
+    is_source: bool
+    has_spare: bool
+
+
+def main(descriptor: int) -> None:
+    """Do one job after the other until the pipe brings None or ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    with Connection(descriptor) as pipe, suppress(EOFError, KeyboardInterrupt):
+        try:
+            uvloop.run(_serve(pipe, pipe.recv()))
+        except LinkError as error:
+            pipe.send(Failed(str(error)))
+
+
+async def _serve(pipe: Connection, outfit: Outfit) -> None:
+    arena = Arena(sum(outfit.sizes) * 2 if outfit.has_spare else sum(outfit.sizes))
+    memory = arena.place(outfit.sizes)
+    spare = arena.place(outfit.sizes) if outfit.has_spare else []
+    blocks = [_fill(index, view) for index, view in enumerate(memory)] if outfit.is_source else []
+    link = await open_link(outfit.settings)
+    with ThreadPoolExecutor(1) as executor:
+        mover = Mover(link, memory, spare, executor)
+        pipe.send(Hello(link.address, blocks))
+        while (job := await asyncio.to_thread(pipe.recv)) is not None:
+            pipe.send(await mover.timed(job))
+    await link.close()
+
+
+def _fill(index: int, view: memoryview) -> Block:
+    view[:] = np.random.default_rng(index).bytes(view.nbytes)
+    checksum = xxhash.xxh3_64_intdigest(view)
+    return Block(index=index, name=f"block.{index}", size_bytes=view.nbytes, checksum=checksum, tensors=[])
+
+
+@dataclass(frozen=True)
+class Mover:
+    """Does the jobs."""
+
+    link: Link
+    memory: Sequence[memoryview]
+    spare: Sequence[memoryview]
+    executor: Executor
+
+    async def timed(self, job: Job) -> Done | Failed:
+        began, cpu = time.monotonic(), time.process_time()
+        try:
+            await self._do(job)
+        except (LinkError, TransferFailed) as error:
+            return Failed(str(error))
+        done = Done(began=began, ended=time.monotonic(), cpu=time.process_time() - cpu)
+        if isinstance(job, Hop) and not self._holds(job.takes):
+            return Failed("the hop delivered other bytes than were sent")
+        if isinstance(job, Take) or (isinstance(job, Hop) and job.takes):
+            self._wipe()
+        return done
+
+    def _holds(self, blocks: Sequence[Block]) -> bool:
+        return all(xxhash.xxh3_64_intdigest(self.memory[block.index]) == block.checksum for block in blocks)
+
+    def _wipe(self) -> None:
+        # What this job left must not let the next one pass.
+        for view in self.memory:
+            np.frombuffer(view, np.uint8)[:] = 0
+
+    async def _do(self, job: Job) -> None:
+        match job:
+            case Copy():
+                for source, target in zip(self.memory, self.spare, strict=True):
+                    np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
+            case Hop():
+                await self._hop(job)
+            case Give(ticket, chunk_bytes, downstream):
+                part = Part("source", ticket, chunk_bytes, self.memory, downstream)
+                await send_blocks(self.link, part, ReadyBlocks(range(len(self.memory))).wait_ready)
+            case Take():
+                await self._take(job)
+            case _:
+                assert_never(job)
+
+    async def _hop(self, job: Hop) -> None:
+        peer = await self.link.connect(job.peer.address, timeout=HOP_SECONDS)
+        move = peer.receive if job.takes else peer.send
+
+        async def lane(start: int) -> None:
+            for index in range(start, len(self.memory), RECEIVES):
+                await move(index, Buffer(self.memory[index]), timeout=HOP_SECONDS)
+
+        await together(*(lane(start) for start in range(RECEIVES)))
+
+    async def _take(self, job: Take) -> None:
+        lost: list[TransferFailed] = []
+        await receive_blocks(
+            self.link,
+            Part("target", job.ticket, job.chunk_bytes, self.memory, job.downstream),
+            job.upstream,
+            job.blocks,
+            self.executor,
+            on_first_byte=lambda: None,
+            on_block=lambda index: None,
+            on_lost=lost.append,
+        )
+        if lost:
+            raise lost[0]

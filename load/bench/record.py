@@ -1,0 +1,76 @@
+"""The one form of every bench: a JSON line a case on stdout, progress and a table on stderr."""
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """One case. `against`: what `value` is measured against in the same run, in the same unit; `ratio` is
+    value / against, `bar` its limit, and `ok` whether it was kept (null without a bar)."""
+
+    bench: str
+    case: str
+    value: float
+    unit: str
+    against: float | None = None
+    ratio: float | None = None
+    bar: float | None = None
+    ok: bool | None = None
+
+
+def measured(
+    bench: str,
+    case: str,
+    value: float,
+    unit: str,
+    against: float | None = None,
+    *,
+    at_least: float | None = None,
+    at_most: float | None = None,
+) -> Record:
+    """A record with its ratio to `against` and the verdict of at most one bar on that ratio."""
+    ratio = value / against if against else None
+    bar = at_most if at_least is None else at_least
+    ok = None
+    if ratio is not None and bar is not None:
+        ok = ratio >= bar if at_least is not None else ratio <= bar
+    return Record(bench=bench, case=case, value=value, unit=unit, against=against, ratio=ratio, bar=bar, ok=ok)
+
+
+class Printer:
+    """Prints records as they come, and the table at the end."""
+
+    def __init__(self, bench: str) -> None:
+        self.bench = bench
+        self._records: list[Record] = []
+        self._console = Console(stderr=True)
+
+    def progress(self, text: str) -> None:
+        self._console.print(text, style="dim", highlight=False)
+
+    def emit(self, record: Record) -> None:
+        self._records.append(record)
+        click.echo(msgspec.json.encode(_rounded(record)))
+
+    def finish(self) -> bool:
+        """Print the table; whether every bar was kept."""
+        table = Table("case", "value", "unit", "against", "ratio", "bar", "ok", title=f"bench {self.bench}")
+        for record in self._records:
+            figures = (record.value, record.unit, record.against, record.ratio, record.bar)
+            verdict = {None: "", True: "yes", False: "[red]NO[/red]"}[record.ok]
+            table.add_row(record.case, *map(_shown, figures), verdict)
+        self._console.print(table)
+        return all(record.ok is not False for record in self._records)
+
+
+def _rounded(record: Record) -> dict[str, object]:
+    fields = msgspec.structs.asdict(record)
+    return {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in fields.items()}
+
+
+def _shown(figure: float | str | None) -> str:
+    if figure is None:
+        return ""
+    return figure if isinstance(figure, str) else f"{figure:.4g}"

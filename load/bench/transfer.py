@@ -1,0 +1,94 @@
+"""`livescale bench transfer`: parameters over one hop against memcpy, and along chains against the link's rate."""
+
+import itertools
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import click
+
+from load.bench.fleet import BenchFailed, Fleet, started
+from load.bench.nodes import Copy, Done, Give, Hop, Job, Take
+from load.bench.record import Printer, Record, measured
+from shared.settings import LinkSettings
+from shared.transfer.chunks import MAX_CHUNK_BYTES, MIB, chunk_bytes_for
+
+BENCH = "transfer"
+HOP_BAR = 0.5
+CHAIN_BAR = 1.05
+
+
+@click.command()
+@click.option("--transport", type=click.Choice(["ucx", "socket"]), default="ucx", show_default=True)
+@click.option("--megabytes", type=click.IntRange(1), default=400, show_default=True, help="Size of the set, at least.")
+@click.option("--rate", type=click.FloatRange(1), default=100.0, show_default=True, help="Of shaped links, in MB/s.")
+@click.option("--receivers", type=click.IntRange(1, 64), multiple=True, default=(1, 3, 7), show_default=True)
+@click.option("--passes", type=click.IntRange(1), default=5, show_default=True, help="Of the hop; medians count.")
+def transfer(
+    transport: Literal["ucx", "socket"], megabytes: int, rate: float, receivers: Sequence[int], passes: int
+) -> None:
+    """Parameters over one hop (against memcpy) and along chains (against bytes / rate)."""
+    printer = Printer(BENCH)
+    sizes = [MAX_CHUNK_BYTES] * -(-megabytes * 1_000_000 // MAX_CHUNK_BYTES)
+    try:
+        for record in itertools.chain(
+            hop(printer, LinkSettings(transport=transport), sizes, passes),
+            chains(printer, LinkSettings(transport=transport, link_rate=rate * 1e6), sizes, receivers),
+        ):
+            printer.emit(record)
+    except BenchFailed as error:
+        raise click.ClickException(str(error)) from None
+    if not printer.finish():
+        sys.exit(1)
+
+
+def hop(printer: Printer, settings: LinkSettings, sizes: Sequence[int], passes: int) -> Iterator[Record]:
+    """One hop in 16 MiB messages between two processes; every pass copies, moves, and moves with checksums."""
+    gigabytes = sum(sizes) / 1e9
+    with started(2, settings, sizes, has_spare=True) as fleet:
+        rounds = []
+        for number in range(passes + 1):
+            printer.progress(f"hop: pass {number} of {passes}" + (" (not counted)" if number == 0 else ""))
+            copy = fleet.run({1: Copy()})
+            bare = fleet.run({1: Hop(fleet.nodes[0], takes=fleet.blocks), 0: Hop(fleet.nodes[1])})
+            checked = fleet.run(chain_jobs(fleet, 1, number, MAX_CHUNK_BYTES))
+            rounds.append((copy, bare, checked))
+    copies, bares, checkeds = zip(*rounds[1:], strict=True)
+    memcpy = statistics.median(gigabytes / seconds(done) for done in copies)
+    yield measured(BENCH, "memcpy", memcpy, "GB/s")
+    for case, dones, bar in (("hop", bares, HOP_BAR), ("hop, checksums", checkeds, None)):
+        speed = statistics.median(gigabytes / seconds(done) for done in dones)
+        yield measured(BENCH, case, speed, "GB/s", memcpy, at_least=bar)
+        for process, role in enumerate(("sender", "receiver")):
+            cpu = statistics.median(done[process].cpu / gigabytes for done in dones)
+            yield measured(BENCH, f"{case}, {role}'s CPU", cpu, "CPU s/GB")
+
+
+def chains(
+    printer: Printer, settings: LinkSettings, sizes: Sequence[int], receivers: Sequence[int]
+) -> Iterator[Record]:
+    """Chains over shaped links, checksums on: seconds from the first send until the last receiver has verified all."""
+    printer.progress(f"chains: starting {max(receivers) + 1} processes, each touches {sum(sizes) // MIB} MiB")
+    with started(max(receivers) + 1, settings, sizes) as fleet:
+        for ticket, length in enumerate(receivers):
+            printer.progress(f"chain of {length}")
+            done = fleet.run(chain_jobs(fleet, length, ticket, chunk_bytes_for(settings.link_rate)))
+            ideal = sum(sizes) / settings.link_rate
+            yield measured(BENCH, f"chain of {length}", seconds(done), "s", ideal, at_most=CHAIN_BAR)
+
+
+def chain_jobs(fleet: Fleet, length: int, ticket: int, chunk_bytes: int) -> dict[int, Job]:
+    """Node 0 gives, nodes 1 to `length` take and pass on; the last begins first."""
+    nodes = fleet.nodes
+    jobs: dict[int, Job] = {
+        index: Take(ticket, chunk_bytes, nodes[index - 1], nodes[index + 1 : length + 1][:1], fleet.blocks)
+        for index in range(length, 0, -1)
+    }
+    return jobs | {0: Give(ticket, chunk_bytes, nodes[1:2])}
+
+
+def seconds(done: dict[int, Done]) -> float:
+    """From the begin of the source (of the only process, in a copy) to the end of the last."""
+    source = done[min(done)]
+    return max(one.ended for one in done.values()) - source.began

@@ -1,0 +1,29 @@
+"""`livescale bench transfer` with a small set, over real processes."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from load.bench.fleet import BenchFailed, started
+from load.bench.transfer import transfer
+from shared.settings import LinkSettings
+
+pytestmark = pytest.mark.system
+
+
+@pytest.mark.parametrize("transport", ["ucx", "socket"])
+def test_it_prints_a_line_for_the_hop_and_for_each_chain(transport: str) -> None:
+    flags = ["--transport", transport, "--megabytes", "30", "--passes", "1", "--rate", "200"]
+    result = CliRunner().invoke(transfer, [*flags, "--receivers", "1", "--receivers", "3"])
+    records = {record["case"]: record for record in map(json.loads, result.stdout.splitlines())}
+    assert {"memcpy", "hop", "hop, checksums", "chain of 1", "chain of 3"} <= set(records), result.output
+    assert records["chain of 3"]["against"] == pytest.approx(2 * (16 << 20) / 200e6, rel=1e-3)
+    assert records["chain of 3"]["ratio"] >= 0.9
+    assert result.exit_code == (0 if all(record["ok"] is not False for record in records.values()) else 1)
+
+
+def test_a_process_that_cannot_open_its_link_is_reported() -> None:
+    settings = LinkSettings(bind="203.0.113.7")
+    with pytest.raises(BenchFailed, match=r"process 0: bind: .*203\.0\.113\.7"), started(1, settings, [4096]):
+        pass
