@@ -51,7 +51,6 @@ class Loading:
     async def run(self, link: Link, executor: Executor) -> bool:
         """Whether every block came and was passed on. Failures are told to the planner, not raised."""
         try:
-            self.kv_blocks = await self._runner.load(self.manifest, self.command.max_model_len)
             await together(self._receive(link, executor), self._lay_out())
         except (TransferFailed, ValueError, RuntimeError, MemoryError) as error:
             log.warning("load_failed", plan=self.command.plan_id, error=str(error))
@@ -78,6 +77,8 @@ class Loading:
         self._verified.put_nowait(index)
 
     async def _lay_out(self) -> None:
+        # The engine makes itself ready while the first bytes are on their way.
+        self.kv_blocks = await self._runner.load(self.manifest, self.command.max_model_len)
         for laid_out in range(1, len(self.manifest.blocks) + 1):
             index = await self._verified.get()
             await self._runner.add_block(index, self.memory[index])

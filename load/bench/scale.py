@@ -1,0 +1,108 @@
+"""`livescale bench scale`: from decision to parameters whole on new workers, against the bare link."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import click
+import uvloop
+
+from load.bench.fleet import BenchFailed, started
+from load.bench.nodes import Hop
+from load.bench.record import Printer, Record, measured
+from load.bench.system import kept_model, logged
+from load.bench.transfer import seconds
+from services.cli.scale import ask_scale
+from services.supervisor.processes import Echo
+from services.supervisor.settings import ModelSettings, StackSettings
+from services.supervisor.stack import Stack
+from shared.arena import ALIGNMENT
+from shared.messages.membership import AskModels
+from shared.messages.scaling import ScaleRecord
+from shared.settings import LinkSettings
+from shared.subjects import MODELS
+from shared.transfer.chunks import MIB, chunk_bytes_for
+
+BENCH = "scale"
+MODEL = "bench"
+BAR = 1.1
+SLACK_SECONDS = 0.1
+SCALE_SECONDS = 300.0
+
+
+@click.command()
+@click.option("--transport", type=click.Choice(["ucx", "socket"]), default="ucx", show_default=True)
+@click.option("--rate", type=click.FloatRange(1), default=100.0, show_default=True, help="Of every link, in MB/s.")
+@click.option("--new", "counts", type=click.IntRange(1, 16), multiple=True, default=(1, 3), show_default=True)
+def scale(transport: Literal["ucx", "socket"], rate: float, counts: Sequence[int]) -> None:
+    """Decision -> parameters whole on new workers, against the same bytes over a bare link in this run."""
+    printer = Printer(BENCH)
+    link = LinkSettings(transport=transport, link_rate=rate * 1e6)
+    checkpoint = kept_model("medium", printer)
+    try:
+        with logged() as echo:
+            size_bytes, records = uvloop.run(
+                scales(printer, stack_settings(checkpoint, link, max(counts)), counts, echo)
+            )
+        printer.progress(f"probe: the same {size_bytes / 1e6:.0f} MB over one bare link")
+        probe = bare_link(link, size_bytes)
+    except BenchFailed as error:
+        raise click.ClickException(str(error)) from None
+    for record in report(counts, records, probe):
+        printer.emit(record)
+    if not printer.finish():
+        sys.exit(1)
+
+
+def stack_settings(checkpoint: Path, link: LinkSettings, most: int) -> StackSettings:
+    """One instance serves, `most` workers are spare, and the monitor leaves what was scaled by hand alone."""
+    parameters = sum(file.stat().st_size for file in checkpoint.glob("*.safetensors"))
+    return StackSettings(
+        models=(ModelSettings(name=MODEL, path=str(checkpoint), downscale_delay_s=3600, max_model_len=2048),),
+        workers=most + 1,
+        port=0,
+        dtype="float32",
+        arena_bytes=2 * parameters + 16 * MIB,
+        kv_bytes=128 * MIB,
+        transport=link.transport,
+        link_rate=link.link_rate,
+    )
+
+
+async def scales(
+    printer: Printer, settings: StackSettings, counts: Sequence[int], echo: Echo
+) -> tuple[int, list[ScaleRecord]]:
+    """Scale out by each of `counts`, back to one between; the model's bytes and the records."""
+    records = []
+    async with Stack(settings, progress=printer.progress, echo=echo) as stack:
+        models = await stack.bus.call(MODELS, AskModels(), timeout=5.0)
+        for count in counts:
+            printer.progress(f"scaling out to {count} new workers")
+            _, record = await ask_scale(stack.bus, MODEL, 1 + count, SCALE_SECONDS)
+            if record is None or record.state != "done":
+                raise BenchFailed(f"the scale to {1 + count} failed: {record and record.outcome}")
+            records.append(record)
+            await ask_scale(stack.bus, MODEL, 1, SCALE_SECONDS)
+    return models.models[0].size_bytes, records
+
+
+def bare_link(link: LinkSettings, size_bytes: int) -> float:
+    """Seconds for as many bytes in the same chunks between two processes that do nothing else."""
+    chunk = chunk_bytes_for(link.link_rate)
+    whole, rest = divmod(size_bytes, chunk)
+    sizes = [chunk] * whole + [rest + -rest % ALIGNMENT]
+    with started(2, link, sizes) as fleet:
+        return seconds(fleet.run({1: Hop(fleet.nodes[0], takes=fleet.blocks), 0: Hop(fleet.nodes[1])}))
+
+
+def report(counts: Sequence[int], records: Sequence[ScaleRecord], probe: float) -> Iterator[Record]:
+    """The bar is 1.1 times the probe and 100 ms, as a ratio to the probe."""
+    yield measured(BENCH, "bare link", probe, "s")
+    for count, record in zip(counts, records, strict=True):
+        times = {phase.name: phase.at for phase in record.phases}  # the last worker's, where there are several
+        bar = BAR + SLACK_SECONDS / probe
+        took = times["whole"] - record.decision.at
+        yield measured(BENCH, f"decision to whole, {count} new", took, "s", probe, at_most=bar)
+        first = min(phase.at for phase in record.phases if phase.name == "first_byte") - record.decision.at
+        yield measured(BENCH, f"decision to first byte, {count} new", first * 1e3, "ms")
