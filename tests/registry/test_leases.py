@@ -1,0 +1,173 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.registry.leases import MOVES, LeaseMoved, Leases, LeaseTimes, SpokeStale, advance
+from shared.bus.contract import Refusal
+from shared.messages.membership import Join, LeaseState, Member
+
+TIMES = LeaseTimes(suspect_seconds=1.5, dead_seconds=2.5, forget_seconds=60.0)
+STEP = 0.1
+
+
+def join(id: str, host: str = "box", service: str = "worker", pid: int = 1) -> Join:
+    return Join(service=service, id=id, pid=pid, host=host, address=b"a")  # type: ignore[arg-type]
+
+
+def states(effects: list[LeaseMoved]) -> list[tuple[str, str, int]]:
+    return [(effect.id, effect.state, effect.epoch) for effect in effects]
+
+
+def tick(leases: Leases, start: float, end: float) -> list[tuple[float, str, str]]:
+    """Tick as the registry does; (time, id, state) of what changes."""
+    moves = []
+    for step in range(round(start / STEP), round(end / STEP) + 1):
+        moves += [(round(step * STEP, 1), move.id, move.state) for move in leases.tick(step * STEP)]
+    return moves
+
+
+def test_a_silent_member_is_suspected_then_declared_dead() -> None:
+    leases = Leases(TIMES)
+    leases.join(join("w"), 0.0)
+    assert tick(leases, 0.0, 5.0) == [(1.5, "w", "suspect"), (2.5, "w", "dead")]
+    assert not leases.is_alive("w")
+
+
+def test_a_member_that_beats_stays_alive() -> None:
+    leases = Leases(TIMES)
+    member, _ = leases.join(join("w"), 0.0)
+    for second in range(20):
+        assert tick(leases, second / 2, second / 2 + 0.4) == []
+        assert leases.beat("w", member.epoch, second / 2 + 0.5) == []
+
+
+def test_a_suspect_that_is_heard_is_alive_again() -> None:
+    leases = Leases(TIMES)
+    member, _ = leases.join(join("w"), 0.0)
+    tick(leases, 0.0, 2.0)
+    [moved] = leases.beat("w", member.epoch, 2.0)
+    assert isinstance(moved, LeaseMoved)
+    assert (moved.state, moved.reason) == ("alive", "heard again")
+
+
+def test_the_dead_are_stale_until_they_join_with_a_new_epoch() -> None:
+    leases = Leases(TIMES)
+    first, _ = leases.join(join("w"), 0.0)
+    tick(leases, 0.0, 3.0)
+    assert leases.beat("w", first.epoch, 3.0) == [SpokeStale("w", first.epoch)]
+    second, moves = leases.join(join("w"), 3.1)
+    assert second.epoch > first.epoch
+    assert states(moves) == [("w", "alive", second.epoch)]
+    assert leases.beat("w", second.epoch, 3.2) == []
+    assert leases.beat("w", first.epoch, 3.3) == [SpokeStale("w", first.epoch)]
+
+
+def test_a_restarted_process_replaces_the_one_before_it() -> None:
+    leases = Leases(TIMES)
+    first, _ = leases.join(join("w", pid=1), 0.0)
+    second, moves = leases.join(join("w", pid=2), 0.5)
+    assert states(moves) == [("w", "dead", first.epoch), ("w", "alive", second.epoch)]
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [(join("w", host="elsewhere"), "alive on box"), (join("w", service="host"), "belongs to a worker")],
+)
+def test_an_id_in_use_is_refused_and_the_message_says_what_to_do(second: Join, words: str) -> None:
+    leases = Leases(TIMES)
+    leases.join(join("w"), 0.0)
+    with pytest.raises(Refusal, match=words) as refused:
+        leases.join(second, 0.1)
+    assert refused.value.code == 409
+    assert "--id" in refused.value.message
+
+
+def test_an_id_is_free_elsewhere_once_its_holder_is_suspected() -> None:
+    leases = Leases(TIMES)
+    leases.join(join("w"), 0.0)
+    tick(leases, 0.0, 1.5)
+    member, _ = leases.join(join("w", host="elsewhere"), 1.6)
+    assert member.host == "elsewhere"
+
+
+def test_nobody_is_judged_while_the_bus_is_down_nor_for_a_lease_time_after() -> None:
+    leases = Leases(TIMES)
+    leases.join(join("w"), 0.0)
+    tick(leases, 0.0, 1.0)
+    leases.freeze()
+    assert tick(leases, 1.0, 30.0) == []
+    leases.thaw(30.0)
+    assert tick(leases, 30.0, 33.0) == [(31.5, "w", "suspect"), (32.5, "w", "dead")]
+
+
+def test_a_registry_that_was_itself_stopped_judges_nobody_by_it() -> None:
+    leases = Leases(TIMES)
+    leases.join(join("w"), 0.0)
+    tick(leases, 0.0, 0.5)
+    assert leases.tick(60.0) == []
+    assert tick(leases, 60.0, 61.0) == []
+
+
+def test_the_dead_are_forgotten_in_the_end_and_their_epochs_never_come_again() -> None:
+    leases = Leases(TIMES)
+    first, _ = leases.join(join("w"), 0.0)
+    tick(leases, 0.0, 61.0)
+    assert leases.members() == []
+    assert leases.beat("w", first.epoch, 61.0) == [SpokeStale("w", first.epoch)]
+    second, _ = leases.join(join("w"), 61.0)
+    assert second.epoch > first.epoch
+
+
+def test_an_epoch_of_an_earlier_registry_is_never_given_out_again() -> None:
+    leases = Leases(TIMES)
+    assert leases.beat("w", 41, 0.0) == [SpokeStale("w", 41)]
+    member, _ = leases.join(join("w"), 0.0)
+    assert member.epoch == 42
+
+
+def test_restored_members_need_not_join_again() -> None:
+    leases = Leases(TIMES)
+    leases.restore([Member(service="worker", id="w", pid=1, host="box", epoch=7, lease="alive")], 0.0)
+    assert leases.beat("w", 7, 0.5) == []
+    other, _ = leases.join(join("x"), 0.5)
+    assert other.epoch == 8
+
+
+def test_members_are_listed_by_id() -> None:
+    leases = Leases(TIMES)
+    for id in ("b", "a"):
+        leases.join(join(id), 0.0)
+    assert [(member.id, member.lease, member.address) for member in leases.members()] == [
+        ("a", "alive", b"a"),
+        ("b", "alive", b"a"),
+    ]
+
+
+@pytest.mark.parametrize(("old", "new"), [(old, new) for old in MOVES for new in MOVES if new not in MOVES[old]])
+def test_moves_that_are_not_in_the_table_are_refused(old: LeaseState, new: LeaseState) -> None:
+    with pytest.raises(ValueError, match=f"from {old} to {new}"):
+        advance(old, new)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["join", "beat", "tick", "freeze", "thaw"]), st.floats(0.0, 1.2))))
+def test_whoever_was_heard_within_the_suspect_time_is_never_dead(steps: list[tuple[str, float]]) -> None:
+    leases, now, heard, epoch, epochs = Leases(TIMES), 0.0, 0.0, 0, []
+    for what, seconds in steps:
+        now += seconds
+        match what:
+            case "join":
+                member, _ = leases.join(join("w"), now)
+                epochs.append(member.epoch)
+                heard, epoch = now, member.epoch
+            case "beat":
+                if leases.is_alive("w") and not any(isinstance(e, SpokeStale) for e in leases.beat("w", epoch, now)):
+                    heard = now
+            case "tick":
+                for move in leases.tick(now):
+                    assert now - heard >= TIMES.suspect_seconds
+                    assert move.epoch == epoch
+            case "freeze":
+                leases.freeze()
+            case "thaw":
+                leases.thaw(now)
+    assert epochs == sorted(set(epochs))
