@@ -1,0 +1,118 @@
+"""Pictures of a pool that the planner's tests are made of."""
+
+from services.planner.orders import Orders
+from services.planner.scale_out import ScaleOut
+from services.planner.scales import Command
+from shared.messages.membership import EngineLoad, HostReport, Member, ModelEntry, Snapshot, WorkerReport
+from shared.messages.parameters import ModelSpec
+from shared.messages.scaling import (
+    Chain,
+    Decision,
+    InstanceServing,
+    Plan,
+    PlannedInstance,
+    Transfer,
+)
+from tests.control.fakes import BLOCKS, manifest, whole
+
+SIZE = 100
+VERSION = "v"
+ENTRY = ModelEntry(spec=ModelSpec(name="m", path="/m"), state="ready", version=VERSION, size_bytes=SIZE)
+
+
+def load(running: int = 0) -> EngineLoad:
+    return EngineLoad(
+        waiting_requests=0,
+        waiting_tokens=0,
+        running_requests=running,
+        max_requests=8,
+        kv_blocks_used=0,
+        kv_blocks_total=10,
+        kv_block_tokens=16,
+    )
+
+
+def spare(id: str, arena_bytes: int = SIZE) -> WorkerReport:
+    return WorkerReport(id=id, epoch=1, state="spare", arena_bytes=arena_bytes)
+
+
+def serving(id: str, running: int = 0, **more: object) -> WorkerReport:
+    common = {"state": "serving", "model": "m", "version": VERSION, "instance": f"i-{id}", "arena_bytes": SIZE}
+    return WorkerReport(id=id, epoch=1, load=load(running), holding=whole("m", VERSION), **{**common, **more})  # type: ignore[arg-type]
+
+
+def host(id: str, flows_out: int = 0) -> HostReport:
+    return HostReport(id=id, epoch=1, holdings=[whole("m", VERSION)], flows_out=flows_out)
+
+
+def member(id: str, machine: str = "box", **more: object) -> Member:
+    service = "host" if id.startswith("host") else "worker"
+    common = {"pid": 1, "epoch": 1, "lease": "alive", "address": id.encode()}
+    return Member(service=service, id=id, host=machine, **{**common, **more})  # type: ignore[arg-type]
+
+
+def snapshot(*reports: WorkerReport | HostReport, members: list[Member] | None = None) -> Snapshot:
+    return Snapshot(
+        members=members if members is not None else [member(report.id) for report in reports],
+        workers=[report for report in reports if isinstance(report, WorkerReport)],
+        hosts=[report for report in reports if isinstance(report, HostReport)],
+        models=[ENTRY],
+    )
+
+
+def decision(action: str = "out") -> Decision:
+    return Decision(
+        id="d-1",
+        model="m",
+        at=10.0,
+        action=action,
+        current=1,
+        target=2,
+        rule="r",
+        reason="why",
+        by="monitor",  # type: ignore[arg-type]
+    )
+
+
+def scale_out(targets: list[str], ranks: int = 1) -> ScaleOut:
+    """A scale from worker `s` along one chain; `ranks` consecutive targets make an instance."""
+    groups = [targets[index : index + ranks] for index in range(0, len(targets), ranks)]
+    plan = Plan(
+        id="scale-1",
+        model="m",
+        version=VERSION,
+        instances=[PlannedInstance(id=f"i-{group[0]}", ranks=group) for group in groups],
+        chains=[Chain(source="s", targets=targets)],
+        size_bytes=SIZE,
+    )
+    orders = Orders(
+        plan=plan,
+        manifest=manifest(VERSION),
+        members={id: member(id, epoch=5) for id in ("s", *targets)},
+        ticket=77,
+        chunk_bytes=1 << 20,
+        max_model_len=512,
+    )
+    return ScaleOut("scale-1", decision(), orders, patience_seconds=5.0)
+
+
+def names(commands: list[Command]) -> list[tuple[str, str]]:
+    """(what, to whom)."""
+    return [(type(command.message).__name__, command.node) for command in commands]
+
+
+def acknowledge(scale: ScaleOut, commands: list[Command], now: float = 11.0) -> list[Command]:
+    return [following for command in commands for following in scale.acknowledged(command, now)]
+
+
+def transfer(node: str, state: str, at: float = 12.0, error: str | None = None) -> Transfer:
+    return Transfer(plan_id="scale-1", node=node, state=state, at=at, error=error)  # type: ignore[arg-type]
+
+
+def happened(what: str, worker: str, at: float = 13.0) -> InstanceServing:
+    return InstanceServing(instance=f"i-{worker}", model="m", worker=worker, plan_id="scale-1", what=what, at=at)  # type: ignore[arg-type]
+
+
+def loading(worker: str, blocks: int = BLOCKS) -> WorkerReport:
+    holding = whole("m", VERSION) if blocks == BLOCKS else None
+    return WorkerReport(id=worker, epoch=5, state="loading", model="m", instance=f"i-{worker}", holding=holding)

@@ -1,0 +1,201 @@
+import pytest
+
+from services.planner.scale_out import ScaleOut
+from services.planner.scales import MOVES, Command, advance
+from shared.messages.membership import LeaseChanged
+from shared.messages.scaling import Load, ScaleState, Send, Serve
+from tests.planner.made import acknowledge, happened, loading, names, scale_out, serving, transfer
+
+
+def started(targets: list[str], ranks: int = 1) -> ScaleOut:
+    """Every target is ready and the source sends."""
+    scale = scale_out(targets, ranks)
+    sends = acknowledge(scale, scale.start(10.5))
+    assert names(sends) == [("Send", "s")]
+    assert acknowledge(scale, sends) == []
+    return scale
+
+
+def dead(id: str, epoch: int = 5) -> LeaseChanged:
+    return LeaseChanged(service="worker", id=id, epoch=epoch, state="dead", reason="silent", at=12.0)
+
+
+def phases(scale: ScaleOut) -> list[tuple[str, str | None, float]]:
+    return [(phase.name, phase.node, phase.at) for phase in scale.record().phases]
+
+
+def test_loads_go_out_last_hop_first_and_name_the_neighbours() -> None:
+    scale = scale_out(["a", "b", "c"])
+    commands = scale.start(10.5)
+    loads = [command.message for command in commands if isinstance(command.message, Load)]
+    hops = [(load.instance, load.upstream.id, [node.id for node in load.downstream]) for load in loads]
+    assert hops == [("i-c", "b", []), ("i-b", "a", ["c"]), ("i-a", "s", ["b"])]
+    assert [command.node for command in commands] == ["c", "b", "a"]
+    assert {(load.ticket, load.epoch, load.rank, load.max_model_len) for load in loads} == {(77, 5, 0, 512)}
+
+
+def test_the_source_sends_only_once_every_target_is_ready() -> None:
+    scale = scale_out(["a", "b"])
+    first, second = scale.start(10.5)
+    assert scale.acknowledged(first, 11.0) == []
+    [command] = scale.acknowledged(second, 11.0)
+    assert isinstance(command.message, Send)
+    assert [node.id for node in command.message.downstream] == ["a"]
+    assert (command.message.ticket, command.message.epoch) == (77, 5)
+
+
+def test_a_scale_runs_through_its_phases() -> None:
+    scale = started(["a"])
+    assert scale.take_change()
+    scale.on_transfer(transfer("a", "started", 12.0), 12.0)
+    [serve] = scale.on_transfer(transfer("a", "whole", 13.0), 13.0)
+    assert isinstance(serve.message, Serve)
+    assert scale.coming == {"i-a"}
+    scale.on_instance(happened("serving", "a", 13.5), 13.5)
+    assert acknowledge(scale, [serve]) == []
+    assert (scale.state, scale.record().outcome, scale.coming) == ("done", "1 new instances serve", frozenset())
+    scale.on_instance(happened("first_token", "a", 14.0), 14.0)
+    assert phases(scale) == [
+        ("decided", None, 10.0),
+        ("planned", None, 10.5),
+        ("commanded", None, 11.0),
+        ("first_byte", "a", 12.0),
+        ("whole", "a", 13.0),
+        ("serving", "a", 13.5),
+        ("first_token", "a", 14.0),
+    ]
+
+
+def test_targets_serve_one_by_one_and_the_scale_ends_with_the_last() -> None:
+    scale = started(["a", "b"])
+    for worker in ("b", "a"):
+        serve = scale.on_transfer(transfer(worker, "whole"), 12.0)
+        assert names(serve) == [("Serve", worker)]
+        assert scale.state == "loading"
+        acknowledge(scale, serve)
+    assert scale.state == "done"
+
+
+def test_an_instance_serves_once_every_rank_is_whole() -> None:
+    scale = started(["a", "b"], ranks=2)
+    assert scale.on_transfer(transfer("a", "whole"), 12.0) == []
+    serves = scale.on_transfer(transfer("b", "whole"), 12.0)
+    assert names(serves) == [("Serve", "a"), ("Serve", "b")]
+    acknowledge(scale, serves)
+    assert scale.state == "done"
+
+
+def test_a_lost_event_is_made_up_for_by_the_workers_report() -> None:
+    scale = started(["a"])
+    assert scale.on_report(loading("a", blocks=2), 12.0) == []
+    assert names(scale.on_report(loading("a"), 12.0)) == [("Serve", "a")]
+    assert scale.on_report(loading("a"), 12.1) == []
+    scale.on_report(serving("a"), 12.5)
+    assert scale.state == "done"
+
+
+def refuse(scale: ScaleOut, command: Command, error: str = "no") -> list[tuple[str, str]]:
+    return names(scale.refused(command, error, 11.0))
+
+
+def test_a_target_that_refuses_ends_the_scale_before_anything_moves() -> None:
+    scale = scale_out(["a", "b", "c"])
+    commands = scale.start(10.5)
+    scale.acknowledged(commands[0], 11.0)
+    assert refuse(scale, commands[1], "busy") == [("Abort", "a"), ("Abort", "b"), ("Abort", "c"), ("Abort", "s")]
+    assert (scale.state, scale.record().outcome) == ("failed", "b did not load: busy")
+    assert scale.reserved == frozenset()
+    assert scale.acknowledged(commands[2], 11.5) == []
+
+
+def test_a_source_that_refuses_ends_the_scale() -> None:
+    scale = scale_out(["a"])
+    [send] = acknowledge(scale, scale.start(10.5))
+    assert refuse(scale, send, "gone") == [("Abort", "a"), ("Abort", "s")]
+    assert scale.record().outcome == "s did not send: gone"
+
+
+def test_a_target_that_fails_takes_those_behind_it_along() -> None:
+    scale = started(["a", "b", "c", "d"])
+    scale.on_transfer(transfer("c", "whole"), 12.0)
+    aborts = scale.on_transfer(transfer("b", "failed", error="cut off"), 12.0)
+    # c was whole before; a is upstream and goes on.
+    assert names(aborts) == [("Abort", "b"), ("Abort", "d")]
+    assert scale.reserved == {"a", "c"}
+    assert scale.coming == {"i-a", "i-c"}
+    scale.on_report(serving("c"), 12.5)
+    acknowledge(scale, scale.on_transfer(transfer("a", "whole"), 13.0))
+    assert (scale.state, scale.record().outcome) == ("failed", "b: cut off")
+    assert [phase for phase in phases(scale) if phase[0] == "serving"] == [
+        ("serving", "c", 12.5),
+        ("serving", "a", 11.0),
+    ]
+
+
+def test_a_dead_source_ends_those_that_are_not_whole() -> None:
+    scale = started(["a", "b"])
+    serve = scale.on_transfer(transfer("a", "whole"), 12.0)
+    assert names(scale.on_lease(dead("s"), 12.0)) == [("Abort", "b"), ("Abort", "s")]
+    acknowledge(scale, serve)
+    assert scale.record().outcome == "s is gone: silent"
+
+
+def test_only_the_lease_that_was_planned_with_counts() -> None:
+    scale = started(["a"])
+    assert scale.on_lease(dead("a", epoch=4), 12.0) == []
+    assert scale.on_lease(dead("unconcerned"), 12.0) == []
+    assert (
+        scale.on_lease(LeaseChanged(service="worker", id="a", epoch=5, state="suspect", reason="", at=1.0), 12.0) == []
+    )
+    rejoined = LeaseChanged(service="worker", id="a", epoch=6, state="alive", reason="joined", at=1.0)
+    assert names(scale.on_lease(rejoined, 12.0)) == [("Abort", "a"), ("Abort", "s")]
+
+
+def test_one_rank_that_fails_fails_its_instance() -> None:
+    scale = started(["a", "b"], ranks=2)
+    scale.on_transfer(transfer("a", "whole"), 12.0)
+    assert names(scale.on_transfer(transfer("b", "failed"), 12.0)) == [("Abort", "a"), ("Abort", "b"), ("Abort", "s")]
+    assert scale.state == "failed"
+
+
+def test_a_worker_that_will_not_serve_fails_alone() -> None:
+    scale = started(["a", "b"])
+    [serve] = scale.on_transfer(transfer("a", "whole"), 12.0)
+    assert refuse(scale, serve) == [("Abort", "a")]
+    acknowledge(scale, scale.on_transfer(transfer("b", "whole"), 12.5))
+    assert scale.state == "failed"
+
+
+def test_a_scale_of_which_nothing_arrives_any_more_is_given_up() -> None:
+    scale = started(["a", "b"])
+    scale.on_transfer(transfer("a", "started"), 12.0)
+    scale.on_progress(14.0)
+    assert scale.tick(18.9) == []
+    assert names(scale.tick(19.0)) == [("Abort", "a"), ("Abort", "b"), ("Abort", "s")]
+    assert scale.record().outcome == "nothing arrived for 5.0 s"
+    assert scale.tick(30.0) == []
+
+
+def test_once_ended_nothing_moves_it() -> None:
+    scale = started(["a"])
+    acknowledge(scale, scale.on_transfer(transfer("a", "whole"), 12.0))
+    assert scale.take_change()
+    assert scale.on_transfer(transfer("a", "failed"), 13.0) == []
+    assert scale.on_lease(dead("a"), 13.0) == []
+    assert scale.on_report(serving("a"), 13.0) == []
+    assert scale.on_instance(happened("serving", "other"), 13.0) == []
+    assert not scale.take_change()
+    assert scale.state == "done"
+
+
+def test_the_source_counts_as_sending_until_everyone_is_whole() -> None:
+    scale = started(["a"])
+    assert scale.source == "s"
+    scale.on_transfer(transfer("a", "whole"), 12.0)
+    assert scale.source is None
+
+
+@pytest.mark.parametrize(("old", "new"), [(old, new) for old in MOVES for new in MOVES if new not in MOVES[old]])
+def test_moves_that_are_not_in_the_table_are_refused(old: ScaleState, new: ScaleState) -> None:
+    with pytest.raises(ValueError, match=f"from {old} to {new}"):
+        advance(old, new)
