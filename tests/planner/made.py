@@ -37,8 +37,11 @@ def spare(id: str, arena_bytes: int = SIZE) -> WorkerReport:
 
 
 def serving(id: str, running: int = 0, **more: object) -> WorkerReport:
-    common = {"state": "serving", "model": "m", "version": VERSION, "instance": f"i-{id}", "arena_bytes": SIZE}
-    return WorkerReport(id=id, epoch=1, load=load(running), holding=whole("m", VERSION), **{**common, **more})  # type: ignore[arg-type]
+    common = {
+        **{"state": "serving", "model": "m", "version": VERSION, "instance": f"i-{id}", "arena_bytes": SIZE},
+        **{"load": load(running), "holding": whole("m", VERSION)},
+    }
+    return WorkerReport(id=id, epoch=1, **{**common, **more})  # type: ignore[arg-type]
 
 
 def host(id: str, flows_out: int = 0) -> HostReport:
