@@ -57,17 +57,20 @@ async def listen(address: BusAddress, subject: str, limit: int | None, full: boo
 
     client, messages = Client(), asyncio.Queue[Msg | None]()
     prefix, count = f"livescale.{address.namespace}.", 0
+
+    def end() -> None:
+        messages.put_nowait(None)
+
     try:
-        await connect(
-            client, address.url, "tap", CONNECT_SECONDS, ignore, ignore, lambda: messages.put_nowait(None), ignore
-        )
+        await connect(client, address.url, "tap", CONNECT_SECONDS, ignore, ignore, end, ignore)
+    except BusError as error:
+        raise connection_error(error) from None
+    try:
         await client.subscribe(prefix + subject, cb=messages.put)
         while count != limit and (message := await messages.get()) is not None:
             count += 1
             at = datetime.now().astimezone().strftime("%H:%M:%S.%f")[:-3]
             click.echo(f"{at} {message.subject.removeprefix(prefix)}  {describe(message.data, full)}")
-    except BusError as error:
-        raise connection_error(error) from None
     except nats.errors.BadSubjectError:
         raise click.BadParameter(f"{subject!r} is no subject, for example 'evt.>'", param_hint="--subject") from None
     finally:

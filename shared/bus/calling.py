@@ -14,7 +14,7 @@ STATUS = "Status"
 NO_RESPONDERS = "503"
 
 Answer = tuple[bytes, Mapping[str, str]]
-Send = Callable[[str, bytes, Headers, str], None]
+Send = Callable[[str, bytes, Headers, str], None]  # subject, data, headers, token
 
 NO_CONTEXT = Context()
 
@@ -36,24 +36,25 @@ class Caller:
         if seconds <= 0:
             raise CallTimeout(f"{subject}: the deadline has passed")
         headers = context_headers(context, seconds) | {CONTENT_TYPE: MSGPACK}
-        data, extra = await self.exchange(subject, encode(message), headers, seconds)
-        return _read(subject, call, data, extra)
+        data = encode(message)
+        answer = await self.exchange(subject, lambda token: self._send(subject, data, headers, token), seconds)
+        return _read(subject, call, *answer)
 
-    async def exchange(self, subject: str, data: bytes, headers: Headers, timeout: float) -> Answer:
-        """Send and wait. Raises CallTimeout, Disconnected, and what `send` raises."""
+    async def exchange(self, whom: str, send: Callable[[str], None], timeout: float) -> Answer:
+        """Send with a fresh token and wait for its answer. Raises CallTimeout, Disconnected, and what `send` raises."""
         token = str(next(self._tokens))
         future: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
         self._pending[token] = future
         try:
-            self._send(subject, data, headers, token)
+            send(token)
             async with asyncio.timeout(timeout):
                 answer = await future
         except TimeoutError:
-            raise CallTimeout(f"{subject} did not answer within {timeout:.3g} s") from None
+            raise CallTimeout(f"{whom} did not answer within {timeout:.3g} s") from None
         finally:
             del self._pending[token]
         if answer is None:
-            raise Disconnected(f"the bus went away while {subject} was asked")
+            raise Disconnected(f"the bus went away while {whom} was asked")
         return answer
 
     def answer(self, token: str, data: bytes, headers: Mapping[str, str]) -> None:

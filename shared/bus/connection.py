@@ -2,11 +2,16 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from urllib.parse import urlsplit
 
+import nats.errors
 import structlog
 from nats.aio.client import Client
 
-from shared.bus.contract import Disconnected
+from shared.bus.contract import BusError, Disconnected
+
+DEFAULT_PORT = 4222
+SCHEMES = ("nats", "tls", "ws", "wss")
 
 log = structlog.get_logger()
 
@@ -21,7 +26,8 @@ async def connect(
     on_closed: Callable[[], None],
     on_error: Callable[[Exception], None],
 ) -> None:
-    """Raises Disconnected when the server cannot be reached in time."""
+    """Raises Disconnected when the server cannot be reached in time, BusError for a malformed `url`."""
+    shown = without_password(url)
     try:
         async with asyncio.timeout(timeout):
             await client.connect(
@@ -36,10 +42,23 @@ async def connect(
                 ping_interval=5,
                 max_outstanding_pings=2,
             )
-    except (TimeoutError, OSError, ValueError) as error:
-        reason = client.last_error or error
-        await client.close()
-        raise Disconnected(f"no NATS server at {url} within {timeout:.3g} s: {reason}") from None
+    except (TimeoutError, OSError, ValueError, nats.errors.Error) as error:
+        raise Disconnected(f"no NATS server at {shown} within {timeout:.3g} s: {client.last_error or error}") from None
+    finally:
+        if not client.is_connected:
+            await client.close()
+
+
+def without_password(url: str) -> str:
+    """The address as it may be shown. Raises BusError for a malformed one."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or DEFAULT_PORT
+    except ValueError:
+        parts, port = urlsplit(""), 0
+    if parts.scheme not in SCHEMES or not parts.hostname:
+        raise BusError(f"{url!r} is no address of a NATS server: write nats://host:port")
+    return f"{parts.scheme}://{parts.hostname}:{port}"
 
 
 def _total(callback: Callable[..., None]) -> Callable[..., Awaitable[None]]:

@@ -13,7 +13,7 @@ from shared.bus.codec import decode, encode
 from shared.bus.contract import BusError, CallTimeout, Disconnected, M, ServiceAbsent
 from shared.messages.message import Message
 
-TIMEOUT_SECONDS = 2.0
+TIMEOUT_SECONDS = 5.0
 EVENT_SECONDS = 86_400.0
 EVENT_BYTES = 256 << 20
 
@@ -59,13 +59,15 @@ class NatsKeyValue:
             await (await self._open()).delete(key)
 
     async def list(self, prefix: str, type: type[M]) -> dict[str, M]:
+        # Not nats-py's `keys()`: it watches, without a deadline.
+        subjects = f"$KV.{self._name}."
         with _bus_errors():
-            try:
-                keys = await (await self._open()).keys()
-            except nats.js.errors.NoKeysError:
-                return {}
-        within = prefix and prefix + "."
-        values = {key: await self.get(key, type) for key in sorted(keys) if key.startswith(within)}
+            await self._open()
+            stream = self._client.jetstream(timeout=TIMEOUT_SECONDS)
+            wanted = f"{subjects}{prefix}.>" if prefix else f"{subjects}>"
+            info = await stream.stream_info(f"KV_{self._name}", subjects_filter=wanted)
+        keys = sorted(subject.removeprefix(subjects) for subject in info.state.subjects or {})
+        values = {key: await self.get(key, type) for key in keys}
         return {key: value for key, value in values.items() if value is not None}
 
     async def _open(self) -> Any:  # noqa: ANN401 nats-py's KeyValue is untyped

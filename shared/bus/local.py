@@ -149,6 +149,7 @@ class LocalBus:
         listener = Listener(wanted, "", lambda subject, data, headers, reply: subscription.deliver(subject, data))
 
         async def leave() -> None:
+            self._subscriptions.remove(subscription)
             self._leave(listener)
 
         subscription.on_close(leave)

@@ -70,7 +70,11 @@ class NatsBus:
         """Raises Disconnected when the server cannot be reached within `timeout` seconds."""
         bus = cls(namespace, on_closed, clock or LoopClock())
         await connect(bus._client, url, name, timeout, bus._lost, bus._returned, bus._closed, bus._error)
-        await bus._start()
+        try:
+            await bus._start()
+        except BaseException:
+            await bus.close()
+            raise
         return bus
 
     def __init__(self, namespace: str, on_closed: Callable[[], None], clock: Clock) -> None:
@@ -114,7 +118,7 @@ class NatsBus:
             subscription.deliver(message.subject.removeprefix(self._prefix), message.data)
 
         theirs = await self._listen(self._prefix + fill_wildcards(topic.pattern, holes), deliver)
-        subscription.on_close(partial(self._unsubscribe, theirs))
+        subscription.on_close(partial(self._unsubscribe, subscription, theirs))
         self._subscriptions.append(subscription)
         await self.flush()
         return subscription
@@ -135,7 +139,7 @@ class NatsBus:
     async def flush(self) -> None:
         # An echo through our own inbox: the server handles what one client sends in order. nats-py's flush is no
         # barrier, its PING overtakes what waits in its buffer.
-        await self._caller.exchange(f"{self._inbox}.echo", b"", {}, FLUSH_SECONDS)
+        await self._caller.exchange("the NATS server", self._send_echo, FLUSH_SECONDS)
 
     async def keep_events(self) -> None:
         """Have the server keep all events for a day (JetStream). Raises BusError."""
@@ -181,7 +185,8 @@ class NatsBus:
             raise Disconnected(f"the bus is down; cannot listen on {subject}")
         return await self._client.subscribe(subject, queue=queue, cb=deliver)
 
-    async def _unsubscribe(self, theirs: Any) -> None:  # noqa: ANN401 nats-py is untyped
+    async def _unsubscribe(self, ours: QueuedSubscription[Any], theirs: Any) -> None:  # noqa: ANN401 nats-py is untyped
+        self._subscriptions.remove(ours)
         if not self._closing and not self._client.is_closed:
             await theirs.unsubscribe()
 
@@ -195,12 +200,12 @@ class NatsBus:
 
     def _send(self, subject: str, data: bytes, headers: Headers, token: str) -> None:
         check_size(subject, data, headers, self._client.max_payload)
-        if subject.endswith(".echo"):
-            subject, reply = f"{self._inbox}.{token}", ""
-        else:
-            reply = f"{self._inbox}.{token}"
-        if not self._outgoing.put(subject, data, headers, reply):
+        if not self._outgoing.put(subject, data, headers, reply=f"{self._inbox}.{token}"):
             raise Disconnected(f"the bus is down; {subject} was not asked")
+
+    def _send_echo(self, token: str) -> None:
+        if not self._outgoing.put(f"{self._inbox}.{token}", b"", {}):
+            raise Disconnected("the bus is down")
 
     async def _on_answer(self, message: Msg) -> None:
         self._caller.answer(message.subject.rsplit(".", 1)[1], message.data, message.headers or {})
@@ -213,7 +218,7 @@ class NatsBus:
         seconds = DRAIN_SECONDS if self.connected else 0.0
         endpoints = [endpoint for service in self._services.values() for endpoint in service.endpoints]
         await asyncio.gather(*(endpoint.served.drain(seconds) for endpoint in endpoints))
-        if self.connected:
+        if self.connected and not any(task.done() for task in self._tasks):
             with suppress(BusError):
                 await self.flush()
 
@@ -231,7 +236,7 @@ class NatsBus:
     def _lost(self) -> None:
         self._outgoing.drop_all()
         self._caller.fail_all()
-        if not self._closing:
+        if self._tasks and not self._closing:
             log.warning("bus_disconnected")
             self._tell(False)
 
@@ -241,7 +246,7 @@ class NatsBus:
         self._tell(True)
 
     def _closed(self) -> None:
-        if not self._closing:
+        if self._tasks and not self._closing:
             log.error("bus_closed", error=str(self._client.last_error))
             self._on_closed()
 

@@ -11,7 +11,7 @@ import pytest
 from nats.aio.client import Client
 
 import shared.bus.nats
-from shared.bus.contract import Call, Context, Disconnected, Endpoint, Refusal, ServiceInfo, TooLarge
+from shared.bus.contract import BusError, Call, Context, Disconnected, Endpoint, Refusal, ServiceInfo, TooLarge
 from shared.bus.nats import NatsBus
 from shared.messages.membership import AskSnapshot, Named, Snapshot
 from shared.messages.requests import Cancel
@@ -236,6 +236,14 @@ async def test_namespaces_do_not_hear_each_other(server: RealServer, serving: Na
 async def test_a_server_that_is_not_there_is_named(unused_tcp_port: int) -> None:
     with pytest.raises(Disconnected, match=f"no NATS server at nats://127.0.0.1:{unused_tcp_port} within 0.3 s"):
         await NatsBus.connect(f"nats://127.0.0.1:{unused_tcp_port}", "test", "a", timeout=0.3)
+
+
+@pytest.mark.parametrize(
+    "url", ["", "localhost:4222", "http://localhost:4222", "nats://", "nats://h:99999", "nats://h:x"]
+)
+async def test_a_malformed_address_is_refused_by_name(url: str) -> None:
+    with pytest.raises(BusError, match=f"'{url}' is no address of a NATS server: write nats://host:port"):
+        await NatsBus.connect(url, "test", "a")
 
 
 async def until_connected(bus: Any) -> None:
