@@ -86,6 +86,9 @@ def make_model(directory: Path, family: Family, size: Size, seed: int) -> Path:
         _write(unfinished, recipe)
         unfinished.chmod(0o755)
         os.replace(unfinished, directory)  # so that a directory of that name is always whole
+    except OSError:
+        if not _already_made(directory, recipe):  # somebody else may have been faster
+            raise
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return directory

@@ -156,7 +156,7 @@ class Host:
             self._read_bytes.inc(block.nbytes)
             self._changed()
         self._memory[model] = blocks
-        seconds = self._clock.now() - began
+        seconds = round(self._clock.now() - began, 3)
         log.info("model_read", model=model, size_bytes=checkpoint.size_bytes, blocks=len(blocks), seconds=seconds)
         return checkpoint.manifest(checksums)
 

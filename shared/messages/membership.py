@@ -56,7 +56,10 @@ class EngineLoad(Message, frozen=True, kw_only=True):
 
 
 class Holding(Message, frozen=True, kw_only=True):
-    """Blocks of one model version that are whole and verified in this process's memory."""
+    """Blocks of one model version that are whole and verified in this process's memory.
+
+    A version is known once every block is, so it is empty while a host reads the model from disk.
+    """
 
     model: str
     version: str

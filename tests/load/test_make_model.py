@@ -1,5 +1,6 @@
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import asdict
@@ -12,6 +13,7 @@ import torch
 from click.testing import CliRunner
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from load import make_model as module
 from load.make_model import SHAPES, make_model, make_model_command
 from shared.block_layout import block_layouts
 from shared.messages.parameters import Family
@@ -113,6 +115,16 @@ def test_an_empty_directory_is_filled(tmp_path: Path) -> None:
     make_model(directory, "qwen2", "tiny", 7)
     assert digest(directory) == digest(tiny("qwen2"))
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+
+
+def test_two_who_make_the_same_model_at_once_both_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_while_another_finishes(directory: Path, recipe: module.Recipe) -> None:
+        shutil.copytree(tiny("qwen2"), directory, dirs_exist_ok=True)
+        shutil.copytree(tiny("qwen2"), tmp_path / "made")
+
+    monkeypatch.setattr(module, "_write", write_while_another_finishes)
+    assert make_model(tmp_path / "made", "qwen2", "tiny", 7) == tmp_path / "made"
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
 
 
 def test_a_directory_with_anything_else_is_left_alone(tmp_path: Path) -> None:
