@@ -57,7 +57,7 @@ def draw_pictures(outcome: Outcome) -> list[Picture]:
 
 RATE = ("Requests", "Requests due and answered, a second, in steps of 2 s. The shaded stretch is the burst.")
 INSTANCES = ("Instances", "Workers in each state. A dotted line is a decision to scale.")
-QUEUE = ("Queue", "Requests that wait at the router, and requests that an instance works on.")
+QUEUE = ("Queue", "Requests that wait, at the router or at an instance, and requests that are being answered.")
 TTFT = ("Time to first token", "A point is a request, at the time it was due; the lines are the median and p99 of 2 s.")
 BLOCKS = (
     "Parameters arriving",

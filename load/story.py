@@ -16,7 +16,7 @@ SILENT_SECONDS = 5.0
 
 
 class QueuePoint(msgspec.Struct, frozen=True):
-    """The model's queue at the router at one time."""
+    """The model's requests at one time: those that wait for their prefill, anywhere, and those being answered."""
 
     at: float
     waiting: int
@@ -87,7 +87,13 @@ class Story:
     def _on_queues(self, report: RouterReport, at: float) -> None:
         for queue in report.queues:
             if queue.model == self._model:
-                self.queue.append(QueuePoint(at, queue.waiting_requests, queue.running))
+                at_workers = sum(
+                    worker.load.waiting_requests
+                    for worker in self.workers.values()
+                    if worker.load and worker.model == self._model
+                )
+                running = max(0, queue.running - at_workers)
+                self.queue.append(QueuePoint(at, queue.waiting_requests + at_workers, running))
 
     def present(self, now: float) -> list[WorkerReport]:
         """The workers heard of lately, by id."""

@@ -1,5 +1,6 @@
 """The command `livescale demo`."""
 
+import asyncio
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import click
 import msgspec
+import structlog
 import uvloop
 from rich.console import Console
 
@@ -85,20 +87,28 @@ def find_checkpoint(settings: DemoSettings, console: Console) -> Path:
 
 
 def run(settings: DemoSettings, checkpoint: Path, source: Trace | None, console: Console) -> Happened:
-    """The system's part of the demo. Raises ClickException."""
+    """The system's part of the demo. Raises ClickException, and Abort after Ctrl-C."""
     try:
         with open_log(LOG) as log, open_screen(console) as screen:
             screen.note(f"Starting {checkpoint.name} ({settings.dtype}); the processes' logs go to {LOG}")
             return uvloop.run(Stage(settings, screen, LoopClock(), log).run(checkpoint, source))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        raise click.Abort from None
     except (BadSettings, StackFailed, ChildFailed, CalibrationFailed, TargetError, ValueError) as error:
         raise click.ClickException(str(error)) from None
 
 
 @contextmanager
 def open_log(path: Path) -> Iterator[Callable[[str, str], None]]:
+    """Where the processes' lines go, and this one's, which would tear the picture on the screen."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8") as file:
-        yield lambda name, line: print(f"{name} | {line}", file=file, flush=True)
+    before = structlog.get_config()
+    with path.open("w", encoding="utf-8", buffering=1) as file:
+        structlog.configure(logger_factory=structlog.PrintLoggerFactory(file))
+        try:
+            yield lambda name, line: print(f"{name:<10} | {line}", file=file)
+        finally:
+            structlog.configure(**before)
 
 
 def make_outcome(settings: DemoSettings, happened: Happened, verdict: Verdict) -> Outcome:
@@ -129,7 +139,7 @@ def describe_settings(settings: DemoSettings, happened: Happened) -> dict[str, s
     }
     values = {**msgspec.to_builtins(settings), **chosen}
     return {
-        name.replace("_", "-"): f"{value:g}" if isinstance(value, float) else str(value)
+        name.replace("_", "-"): f"{round(value, 4):,}" if isinstance(value, float) else str(value)
         for name, value in values.items()
         if value is not None
     }

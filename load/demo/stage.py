@@ -1,6 +1,7 @@
 """The demo's course: start the system, measure it, send the load, wait for calm. The checks come after."""
 
 import asyncio
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from load.target import learn_target, make_asks
 from load.trace import Trace
 from services.supervisor.settings import ModelSettings, StackSettings
 from services.supervisor.stack import Stack
+from shared.bus.contract import BusError
 from shared.world import Clock
 
 MODEL = "demo"
@@ -56,7 +58,8 @@ class Stage:
         self._asks: list[Ask] = []
 
     async def run(self, checkpoint: Path, source: Trace | None) -> Happened:
-        """Everything that needs the system up; on return it is down again."""
+        """Everything that needs the system up; on return it is down again. SIGTERM cancels it, as Ctrl-C does."""
+        end_on_sigterm()
         stack_settings = make_stack_settings(self._settings, checkpoint)
         async with (
             Stack(stack_settings, progress=self._screen.note, echo=self._log) as stack,
@@ -73,7 +76,10 @@ class Stage:
             start = client.now()
             await self._send(client, load, start)
             await self._calm_down("waiting for scale-in", start)
-            await complete_story(stack.bus, self._story, MODEL, self._clock)
+            try:
+                await complete_story(stack.bus, self._story, MODEL, self._clock)
+            except BusError as error:
+                self._screen.note(f"the planner's records are missing from the report: {error}")
             end = client.now()
         return Happened(load, capacity, self._asks, self._records, self._story, start, end)
 
@@ -107,6 +113,12 @@ class Stage:
         now = self._clock.wall()
         elapsed = max(0.0, now - start)
         self._screen.show(View(stage, elapsed, seconds, len(self._asks), now, self._story, self._tally))
+
+
+def end_on_sigterm() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
 
 
 def make_stack_settings(settings: DemoSettings, checkpoint: Path) -> StackSettings:
