@@ -1,7 +1,6 @@
 """The four services of the control plane on a local bus, with fake workers, hosts and a gateway around them."""
 
 import asyncio
-import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -176,7 +175,7 @@ class Plane:
     async def until(self, holds: Callable[[], Awaitable[bool]], seconds: float = 20.0) -> None:
         """Wait for something to become true."""
         async with asyncio.timeout(seconds):
-            while not await holds():
+            while not await holds():  # noqa: ASYNC110 what is waited for is others' to know
                 await asyncio.sleep(0.05)
 
     async def until_serving(self, count: int, model: str = "m") -> None:
@@ -187,7 +186,7 @@ class Plane:
 
 
 def spec(name: str = "m", **more: object) -> ModelSpec:
-    return ModelSpec(name=name, path=f"/models/{name}", **{"downscale_delay_s": 1.0, **more})  # type: ignore[arg-type]
+    return ModelSpec(name=name, **{"path": f"/models/{name}", "downscale_delay_s": 1.0, **more})  # type: ignore[arg-type]
 
 
 @asynccontextmanager
@@ -213,8 +212,3 @@ async def control_plane(workers: int = 3, *, register: bool = True, **settings: 
             await asyncio.gather(*plane.tasks.values(), return_exceptions=True)
             for bus in list(plane.broker.buses):
                 await bus.close()
-
-
-def numbered(prefix: str) -> Callable[[], str]:
-    numbers = itertools.count(1)
-    return lambda: f"{prefix}-{next(numbers)}"

@@ -1,7 +1,28 @@
-"""The whole control plane under virtual time: what an operator and a client would see."""
+"""Scales, seen by an operator and a client: the whole control plane under virtual time."""
+
+import asyncio
+
+import pytest
 
 from shared import virtual_time
-from tests.control.plane import control_plane
+from shared.bus.contract import Refusal
+from shared.messages.scaling import ScaleRecord
+from tests.control.fakes import CLOCK, Faults
+from tests.control.plane import Plane, control_plane, spec
+
+
+def phases(record: ScaleRecord) -> list[str]:
+    return [phase.name for phase in record.phases]
+
+
+def last_out(records: list[ScaleRecord]) -> ScaleRecord:
+    return [record for record in records if record.decision.action == "out"][-1]
+
+
+async def keep(plane: Plane, instances: int) -> None:
+    """Have the monitor leave this many alone."""
+    await plane.register(spec(min_instances=instances))
+    await plane.until_serving(instances)
 
 
 def test_a_registered_model_comes_to_its_minimum_of_instances() -> None:
@@ -10,25 +31,205 @@ def test_a_registered_model_comes_to_its_minimum_of_instances() -> None:
             assert await plane.serving() == ["worker-0"]
             [record] = await plane.records()
             assert record.state == "done"
-            assert [phase.name for phase in record.phases] == [
-                *("decided", "planned", "commanded", "first_byte", "whole", "serving")
-            ]
+            assert phases(record) == ["decided", "planned", "commanded", "first_byte", "whole", "serving"]
+            [decision] = [one for one in await plane.decisions() if one.action == "out"]
+            assert record.decision == decision
+            assert (decision.rule, decision.target) == ("minimum", 1)
 
     virtual_time.run(main(), limit_seconds=100)
 
 
-def test_a_burst_scales_out_and_calm_scales_in_again() -> None:
+def test_a_burst_scales_out_and_calm_scales_in_again_and_every_token_arrives_once() -> None:
     async def main() -> None:
         async with control_plane() as plane:
             for index in range(30):
                 await plane.gateway.submit(f"r-{index}", max_tokens=50)
             await plane.until_serving(3)
             await plane.until_serving(1)
-            assert len(plane.gateway.finished) == 30
-            for index in range(30):
-                assert plane.gateway.tokens[f"r-{index}"] == list(range(1, 51))
-            out = [one for one in await plane.records() if one.decision.action == "out"]
-            assert out[-1].plan is not None
-            assert out[-1].plan.chains[0].source == "worker-0"
+            assert set(plane.gateway.finished.values()) == {"length"}
+            assert all(plane.gateway.tokens[f"r-{index}"] == list(range(1, 51)) for index in range(30))
+            record = last_out(await plane.records())
+            assert record.plan is not None
+            assert record.plan.reasons
+            assert "first_token" in phases(record)
 
     virtual_time.run(main(), limit_seconds=200)
+
+
+def test_commands_go_out_at_once_and_the_first_byte_moves_within_milliseconds() -> None:
+    async def main() -> None:
+        async with control_plane() as plane:
+            await plane.register(spec(min_instances=3))
+            await plane.until_serving(3)
+            record = last_out(await plane.records())
+            first_bytes = [phase.at for phase in record.phases if phase.name == "first_byte"]
+            assert len(first_bytes) == 2
+            assert max(first_bytes) - record.decision.at < 0.02
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+def test_a_second_scale_is_planned_while_the_first_still_loads() -> None:
+    async def main() -> None:
+        async with control_plane(workers=4) as plane:
+            await plane.register(spec(max_instances=8))
+            first, second = await asyncio.gather(plane.scale(2), plane.scale(4))
+            assert {first.scale_id, second.scale_id} == {"scale-2", "scale-3"}
+            records = {record.id: record for record in await plane.records()}
+            taken = [worker for id in ("scale-2", "scale-3") for worker in records[id].plan.chains[0].targets]  # type: ignore[union-attr]
+            assert sorted(taken) == ["worker-1", "worker-2", "worker-3"]
+            assert [records[id].state for id in ("scale-2", "scale-3")] == ["loading", "loading"]
+            # Two flows from one source would halve each other.
+            assert [records[id].plan.chains[0].source for id in ("scale-2", "scale-3")] == ["worker-0", "host-0"]  # type: ignore[union-attr]
+            await plane.until_serving(4)
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+def test_asking_for_what_is_there_does_nothing() -> None:
+    async def main() -> None:
+        async with control_plane() as plane:
+            accepted = await plane.scale(1)
+            assert (accepted.scale_id, accepted.actual, accepted.target) == (None, 1, 1)
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+@pytest.mark.parametrize(
+    ("model", "instances", "code", "words"),
+    [
+        ("unknown", 1, 404, "not registered"),
+        ("m", 3, 400, "instances must be 1 to 2 for 'm', not 3"),
+        ("m", 0, 400, "instances must be 1 to 2"),
+    ],
+)
+def test_a_scale_that_cannot_be_is_refused(model: str, instances: int, code: int, words: str) -> None:
+    async def main() -> None:
+        async with control_plane() as plane:
+            await plane.register(spec(max_instances=2))
+            with pytest.raises(Refusal, match=words) as refused:
+                await plane.scale(instances, model)
+            assert refused.value.code == code
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+def test_without_a_spare_worker_the_operator_is_told() -> None:
+    async def main() -> None:
+        async with control_plane(workers=1) as plane:
+            with pytest.raises(Refusal, match="no spare worker fits: 0 spare") as refused:
+                await plane.scale(2)
+            assert refused.value.code == 503
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+def test_draining_lets_requests_finish_and_takes_the_idlest_instance() -> None:
+    async def main() -> None:
+        async with control_plane() as plane:
+            await keep(plane, 2)
+            await plane.gateway.submit("long", max_tokens=200)
+            await asyncio.sleep(0.2)
+            await plane.register(spec(min_instances=1, downscale_delay_s=99.0))
+            accepted = await plane.scale(1)
+            assert accepted.target == 1
+            await plane.until_serving(1)
+            assert await plane.serving() == ["worker-0"]
+            await asyncio.sleep(10.0)
+            assert plane.gateway.finished == {"long": "length"}
+            assert plane.gateway.lost == []
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+def test_a_target_that_dies_fails_the_scale_and_another_takes_its_place() -> None:
+    async def main() -> None:
+        async with control_plane(workers=2) as plane:
+            await plane.register(spec(min_instances=2))
+
+            async def loads() -> bool:
+                return (await plane.records())[-1].state == "loading"
+
+            await plane.until(loads)
+            await plane.kill("worker-1")
+            plane.add_worker(2)
+            await plane.until_serving(2)
+            assert await plane.serving() == ["worker-0", "worker-2"]
+            failed = [record for record in await plane.records() if record.state == "failed"]
+            assert failed[0].outcome.startswith("worker-1 is gone: silent for 2.")
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+@pytest.mark.parametrize(
+    ("faults", "outcome"),
+    [
+        (Faults(refuse_loads=True), "worker-1 did not load: the arena is broken"),
+        (Faults(break_after_blocks=2), "worker-1: the peer is gone"),
+        (Faults(stall_after_blocks=2), "nothing arrived for 5."),
+    ],
+    ids=["refuses", "breaks", "stalls"],
+)
+def test_a_target_that_does_not_load_is_given_up_and_freed(faults: Faults, outcome: str) -> None:
+    async def main() -> None:
+        async with control_plane(workers=1, patience=5.0) as plane:
+            broken = plane.add_worker(1, faults)
+            await asyncio.sleep(1.0)
+            with_two = await plane.scale(2)
+
+            async def ended() -> bool:
+                return (await plane.records())[-1].state != "loading"
+
+            await plane.until(ended)
+            record = next(record for record in await plane.records() if record.id == with_two.scale_id)
+            assert record.state == "failed"
+            assert record.outcome.startswith(outcome)
+            assert phases(record)[-1] == "failed"
+            assert broken.state == "spare"
+            assert await plane.serving() == ["worker-0"]
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+def test_events_that_get_lost_do_not_stop_a_scale() -> None:
+    async def main() -> None:
+        async with control_plane() as plane:
+            plane.broker.lose = lambda subject: subject.startswith(("evt.transfer", "evt.instance", "evt.layer"))
+            await plane.register(spec(min_instances=2))
+            await plane.until_serving(2)
+            plane.broker.lose = lambda subject: False
+            assert (await plane.records())[-1].state == "done"
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+def test_scaling_to_zero_and_back_holds_the_request() -> None:
+    async def main() -> None:
+        async with control_plane() as plane:
+            await plane.register(spec(min_instances=0))
+            await plane.until_serving(0)
+            asked = CLOCK.now()
+            await plane.gateway.submit("r-1")
+            await plane.until_serving(1)
+            await asyncio.sleep(0.5)
+            assert plane.gateway.finished == {"r-1": "length"}
+            assert CLOCK.now() - asked < 2.0
+            assert [one.rule for one in await plane.decisions() if one.action == "out"][-1] in (
+                "from-zero",
+                "prefill",
+                "decode",
+            )
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+def test_two_models_share_the_workers() -> None:
+    async def main() -> None:
+        async with control_plane(workers=4) as plane:
+            await plane.register(spec("n"))
+            await plane.until_serving(1, "n")
+            await asyncio.gather(*(plane.gateway.submit(f"r-{i}", model="mn"[i % 2]) for i in range(8)))
+            await asyncio.sleep(3.0)
+            assert len(plane.gateway.finished) == 8
+
+    virtual_time.run(main(), limit_seconds=100)
