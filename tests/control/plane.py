@@ -102,7 +102,8 @@ class Plane:
         self.buses: dict[str, LocalBus] = {}
         self._group = group
         self.operator = self.broker.connect()
-        self.gateway = FakeGateway(self.broker.connect())
+        self.buses["gateway-0"] = self.broker.connect()
+        self.gateway = FakeGateway(self.buses["gateway-0"])
         for wanted in LOGGED:
             self.broker.listen(Listener(wanted, "", lambda subject, data, h, r: self.log.append((subject, data))))
 
