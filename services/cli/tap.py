@@ -50,10 +50,8 @@ async def listen(address: BusAddress, subject: str, limit: int | None, full: boo
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
-    from shared.bus.connection import connect
+    from shared.bus.connection import Callbacks, connect
     from shared.bus.contract import BusError
-
-    def ignore(*_: object) -> None: ...
 
     client, messages = Client(), asyncio.Queue[Msg | None]()
     prefix, count = f"livescale.{address.namespace}.", 0
@@ -62,7 +60,7 @@ async def listen(address: BusAddress, subject: str, limit: int | None, full: boo
         messages.put_nowait(None)
 
     try:
-        await connect(client, address.url, "tap", CONNECT_SECONDS, ignore, ignore, end, ignore)
+        await connect(client, address.url, "tap", CONNECT_SECONDS, Callbacks(closed=end))
     except BusError as error:
         raise connection_error(error) from None
     try:

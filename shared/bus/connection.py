@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import nats.errors
@@ -16,16 +17,20 @@ SCHEMES = ("nats", "tls", "ws", "wss")
 log = structlog.get_logger()
 
 
-async def connect(
-    client: Client,
-    url: str,
-    name: str,
-    timeout: float,
-    on_lost: Callable[[], None],
-    on_returned: Callable[[], None],
-    on_closed: Callable[[], None],
-    on_error: Callable[[Exception], None],
-) -> None:
+def _ignore(*_: object) -> None: ...
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """What the connection tells: lost and returned (again and again), closed (for good), an error."""
+
+    lost: Callable[[], None] = _ignore
+    returned: Callable[[], None] = _ignore
+    closed: Callable[[], None] = _ignore
+    error: Callable[[Exception], None] = _ignore
+
+
+async def connect(client: Client, url: str, name: str, timeout: float, callbacks: Callbacks) -> None:
     """Raises Disconnected when the server cannot be reached in time, BusError for a malformed `url`."""
     shown = without_password(url)
     try:
@@ -33,10 +38,10 @@ async def connect(
             await client.connect(
                 url,
                 name=name,
-                error_cb=_total(on_error),
-                disconnected_cb=_total(on_lost),
-                reconnected_cb=_total(on_returned),
-                closed_cb=_total(on_closed),
+                error_cb=_total(callbacks.error),
+                disconnected_cb=_total(callbacks.lost),
+                reconnected_cb=_total(callbacks.returned),
+                closed_cb=_total(callbacks.closed),
                 reconnect_time_wait=0.1,  # type: ignore[arg-type]
                 max_reconnect_attempts=-1,
                 ping_interval=5,

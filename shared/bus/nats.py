@@ -21,7 +21,7 @@ from nats.aio.msg import Msg
 from shared.bus.addressing import fill, fill_wildcards
 from shared.bus.calling import NO_CONTEXT, Caller
 from shared.bus.codec import CONTENT_TYPE, content_type, encode
-from shared.bus.connection import call_safely, connect
+from shared.bus.connection import Callbacks, call_safely, connect
 from shared.bus.contract import (
     A,
     BusError,
@@ -69,7 +69,8 @@ class NatsBus:
     ) -> "NatsBus":
         """Raises Disconnected when the server cannot be reached within `timeout` seconds."""
         bus = cls(namespace, on_closed, clock or LoopClock())
-        await connect(bus._client, url, name, timeout, bus._lost, bus._returned, bus._closed, bus._error)
+        callbacks = Callbacks(bus._lost, bus._returned, bus._closed, bus._error)
+        await connect(bus._client, url, name, timeout, callbacks)
         try:
             await bus._start()
         except BaseException:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from shared.bus.codec import CONTENT_TYPE, Undecodable, content_type, decode, encode, is_json
-from shared.bus.contract import Endpoint, Refusal, TooLarge
+from shared.bus.contract import BusError, CallTimeout, Disconnected, Endpoint, Refusal, ServiceAbsent, TooLarge
 from shared.bus.headers import Headers, read_context, refusal_headers
 from shared.messages.message import Message
 from shared.world import Clock
@@ -73,8 +73,8 @@ class ServedEndpoint:
         try:
             message = await self._handle(data, headers, json)
             body, extra = encode(message, json=json), {CONTENT_TYPE: content_type(json)}
-        except Refusal as refusal:
-            body, extra = b"", self._refused(refusal)
+        except BusError as error:
+            body, extra = b"", self._refused(_refusal_of(error))
         except Exception as error:  # the boundary: one bad message must not stop the process
             log.exception("handler_failed", subject=self._subject)
             body, extra = b"", self._refused(Refusal(500, f"{type(error).__name__} in {self._subject}"))
@@ -108,3 +108,16 @@ class ServedEndpoint:
         self.stats.num_errors += 1
         self.stats.last_error = str(refusal)
         return refusal_headers(refusal)
+
+
+def _refusal_of(error: BusError) -> Refusal:
+    """What a handler's own refusal, or the failure of somebody it had to ask, means for its caller."""
+    match error:
+        case Refusal():
+            return error
+        case ServiceAbsent() | Disconnected():
+            return Refusal(503, str(error), RETRY_AFTER_MS)
+        case CallTimeout():
+            return Refusal(504, str(error))
+        case _:
+            return Refusal(500, str(error))

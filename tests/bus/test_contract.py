@@ -7,6 +7,7 @@ import pytest
 
 from shared.bus.contract import (
     Bus,
+    BusError,
     Call,
     CallTimeout,
     Context,
@@ -194,6 +195,23 @@ async def test_an_unexpected_error_is_500_and_the_server_goes_on(net: Net) -> No
     with pytest.raises(Refusal, match="500: KeyError"):
         await asker.call(ECHO, Named(model="bad"), timeout=1)
     assert await asker.call(ECHO, Named(model="good"), timeout=1) == Named(model="good")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(ServiceAbsent("no host"), 503), (CallTimeout("slow host"), 504), (Refusal(404, "no file"), 404)],
+)
+async def test_the_failure_of_someone_the_server_had_to_ask_keeps_its_meaning(
+    net: Net, error: BusError, code: int
+) -> None:
+    asker, server = await net.connect("a"), await net.connect("b")
+
+    async def ask_further(message: Named, context: Context) -> Named:
+        raise error
+
+    await serve(server, ask_further)
+    with pytest.raises(Refusal, match=f"{code}: "):
+        await asker.call(ECHO, Named(model="m"), timeout=1)
 
 
 async def test_a_request_of_the_wrong_type_is_400_and_names_the_field(net: Net) -> None:

@@ -246,6 +246,12 @@ async def test_a_malformed_address_is_refused_by_name(url: str) -> None:
         await NatsBus.connect(url, "test", "a")
 
 
+async def test_a_password_in_the_address_is_not_shown(unused_tcp_port: int) -> None:
+    with pytest.raises(Disconnected) as absent:
+        await NatsBus.connect(f"nats://me:secret@127.0.0.1:{unused_tcp_port}", "test", "a", timeout=0.2)
+    assert "secret" not in str(absent.value)
+
+
 async def until_connected(bus: Any) -> None:
     back = asyncio.Event()
     bus.watch_connection(lambda connected: back.set() if connected else None)

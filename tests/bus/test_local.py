@@ -1,0 +1,113 @@
+"""What the in-process twin adds: faults on demand, and the same run every time."""
+
+import asyncio
+
+import pytest
+
+from shared import virtual_time
+from shared.bus.codec import Undecodable
+from shared.bus.contract import Call, CallTimeout, Context, Disconnected, Endpoint, Refusal, ServiceInfo
+from shared.bus.local import LocalBroker
+from shared.messages.membership import Beat, Named
+from shared.messages.requests import Cancel
+from shared.subjects import CANCEL, HEARTBEAT
+from shared.world import LoopClock
+
+ECHO: Call[Named, Named] = Call("svc.echo.say", Named, Named, queue=True)
+CLOCK = LoopClock(epoch=1_000_000.0)
+
+
+async def busy_system() -> list[tuple[float, str]]:
+    """Three servers, ten askers, different speeds: who answered whom, and when."""
+    broker, seen = LocalBroker(CLOCK), list[tuple[float, str]]()
+    buses = [broker.connect() for _ in range(4)]
+    for number, bus in enumerate(buses[:3]):
+
+        async def say(message: Named, context: Context, number: int = number) -> Named:
+            await asyncio.sleep(0.1 * (number + 1))
+            seen.append((CLOCK.now(), f"{number} answers {message.model}"))
+            return message
+
+        await bus.serve(ServiceInfo("echo", f"echo-{number}", "echo"), [Endpoint(ECHO, say)])
+
+    async def ask(number: int) -> None:
+        for turn in range(5):
+            answer = await buses[3].call(ECHO, Named(model=f"{number}.{turn}"), timeout=5)
+            seen.append((CLOCK.now(), f"{answer.model} came back"))
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(10):
+            group.create_task(ask(number))
+    for bus in buses:
+        await bus.close()
+    return seen
+
+
+def test_two_runs_are_the_same_run() -> None:
+    first = virtual_time.run(busy_system())
+    assert len(first) == 100
+    assert virtual_time.run(busy_system()) == first
+
+
+def test_a_lost_request_is_a_timeout() -> None:
+    async def main() -> None:
+        broker = LocalBroker(CLOCK, lose=lambda subject: subject == ECHO.pattern)
+        asker, server = broker.connect(), broker.connect()
+
+        async def say(message: Named, context: Context) -> Named:
+            return message
+
+        await server.serve(ServiceInfo("echo", "echo-0", "echo"), [Endpoint(ECHO, say)])
+        with pytest.raises(CallTimeout):
+            await asker.call(ECHO, Named(model="m"), timeout=2)
+        assert CLOCK.now() == pytest.approx(2)
+
+    virtual_time.run(main())
+
+
+def test_a_handler_that_outlives_its_callers_deadline_is_stopped() -> None:
+    async def main() -> None:
+        broker = LocalBroker(CLOCK)
+        asker, server = broker.connect(), broker.connect()
+        stopped: list[float] = []
+
+        async def hang(message: Named, context: Context) -> Named:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                stopped.append(CLOCK.now())
+            return message
+
+        await server.serve(ServiceInfo("echo", "echo-0", "echo"), [Endpoint(ECHO, hang)])
+        with pytest.raises((CallTimeout, Refusal)):
+            await asker.call(ECHO, Named(model="m"), timeout=3)
+        await asyncio.sleep(1)
+        assert stopped == [pytest.approx(3)]
+
+    virtual_time.run(main())
+
+
+async def test_a_message_of_the_wrong_type_is_its_senders_mistake() -> None:
+    bus = LocalBroker().connect()
+    with pytest.raises(Undecodable, match="type"):
+        bus.publish(CANCEL, Named(model="m"))  # type: ignore[misc]
+    wrong = Beat(service="router", id="r", epoch="one")  # type: ignore[arg-type]
+    with pytest.raises(Undecodable, match="epoch"):
+        bus.publish(HEARTBEAT, wrong, service="router", id="r")
+
+
+async def test_while_the_broker_is_down_nothing_passes_and_it_shows() -> None:
+    broker = LocalBroker()
+    bus, reader = broker.connect(), broker.connect()
+    cancels = await reader.subscribe(CANCEL)
+    broker.down()
+    assert not bus.connected
+    bus.publish(CANCEL, Cancel(request_id="lost"))
+    for asked in (bus.flush(), bus.kv.get("a", Named), bus.kv.put("a", Named(model="m")), bus.kv.list("", Named)):
+        with pytest.raises(Disconnected):
+            await asked
+    broker.up()
+    bus.publish(CANCEL, Cancel(request_id="kept"))
+    await reader.close()
+    assert [received.message.request_id async for received in cancels] == ["kept"]
+    assert bus.counts == {"dropped_disconnected": 1, "sent": 1}
