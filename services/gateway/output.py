@@ -44,7 +44,7 @@ class Output:
             last = position == len(fresh.token_ids)
             if last and fresh.finish_reason == "stop" and token_id in self._stop_token_ids:
                 break
-            scanned = self._scan(self._detokenizer.feed([token_id]))
+            scanned = self._scan(self._detokenizer.feed(token_id))
             text += scanned.text
             if scanned.stop is not None:
                 return Piece(text, fresh.token_ids[:position], "stop")

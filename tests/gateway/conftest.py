@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -38,11 +39,11 @@ class Site:
     def url(self) -> str:
         return self.gateway.url
 
-    async def post(self, path: str, body: object) -> tuple[int, dict[str, object]]:
+    async def post(self, path: str, body: object) -> tuple[int, Any]:
         async with self.http.post(self.url + path, json=body) as answer:
             return answer.status, await answer.json()
 
-    async def get(self, path: str) -> tuple[int, dict[str, object]]:
+    async def get(self, path: str) -> tuple[int, Any]:
         async with self.http.get(self.url + path) as answer:
             return answer.status, await answer.json()
 
@@ -62,10 +63,9 @@ async def open_site(checkpoint: Path, **settings: object) -> AsyncIterator[Site]
         bus = broker.connect()
         info = ServiceInfo("gateway", "gateway-0", "the door")
         world = World(info, "here", bus, LoopClock(), RandomIds(), Telemetry("gateway", "gateway-0"))
-        gateway = Gateway(world, GatewaySettings(port=0, **settings))  # type: ignore[arg-type]
+        gateway = Gateway(world, GatewaySettings(**{"port": 0, **settings}))  # type: ignore[arg-type]
         serving = asyncio.create_task(gateway.run())
-        while not gateway.url and not serving.done():
-            await asyncio.sleep(0.001)
+        await eventually(lambda: bool(gateway.url) or serving.done())
         key = str(settings.get("api_key", "none"))
         client = AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key=key, max_retries=0)
         tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
@@ -89,8 +89,12 @@ async def site(checkpoint: Path) -> AsyncIterator[Site]:
         yield opened
 
 
+def port_of(site: Site) -> int:
+    return int(site.url.rsplit(":", 1)[1])
+
+
 async def eventually(holds: Callable[[], bool]) -> None:
     """Wait until it holds; five seconds at most."""
     async with asyncio.timeout(5):
-        while not holds():
-            await asyncio.sleep(0.005)
+        while not holds():  # noqa: ASYNC110 whatever it is that is waited for, it sets no event
+            await asyncio.sleep(0.002)

@@ -165,11 +165,10 @@ async def test_errors_map_to_the_clients_exceptions(site: Site) -> None:
 async def test_a_stream_that_fails_says_so_and_is_not_done(site: Site) -> None:
     site.cluster.finish = "error"
     stream = await site.client.completions.create(model="tiny", prompt="abc", max_tokens=3, stream=True)
-    texts = []
+    await anext(stream)
+    await anext(stream)
     with pytest.raises(openai.APIError, match="kernel exploded"):
-        async for chunk in stream:
-            texts.append(chunk.choices[0].text)
-    assert len(texts) == 2
+        await anext(stream)
 
 
 async def test_a_client_that_leaves_a_stream_frees_its_request_at_once(site: Site) -> None:
@@ -181,14 +180,13 @@ async def test_a_client_that_leaves_a_stream_frees_its_request_at_once(site: Sit
     await eventually(lambda: site.cluster.cancelled == [site.cluster.submitted[0].request_id])
 
 
-async def test_a_client_that_leaves_while_it_waits_frees_its_request_at_once(site: Site) -> None:
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_leaves_while_it_waits_frees_its_request_at_once(site: Site, stream: bool) -> None:
     never = asyncio.get_running_loop().create_future()
     site.cluster.before = lambda request, position: never
-    for stream in (False, True):
-        asking = asyncio.create_task(
-            site.client.completions.create(model="tiny", prompt="abc", stream=stream)  # type: ignore[call-overload]
-        )
-        await eventually(lambda: len(site.cluster.submitted) == 1 + stream)
-        asking.cancel()
-        await eventually(lambda: len(site.cluster.cancelled) == 1 + stream)
-    assert site.cluster.cancelled == [submit.request_id for submit in site.cluster.submitted]
+    asking = asyncio.create_task(
+        site.client.completions.create(model="tiny", prompt="abc", stream=stream)  # type: ignore[call-overload]
+    )
+    await eventually(lambda: len(site.cluster.submitted) == 1)
+    asking.cancel()
+    await eventually(lambda: site.cluster.cancelled == [site.cluster.submitted[0].request_id])

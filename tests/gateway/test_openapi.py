@@ -1,0 +1,97 @@
+"""The documentation is whole: every route, every status, every reference."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from services.gateway.bodies import ChatRequest, CompletionRequest
+from tests.gateway.conftest import Site
+
+ROUTES = {
+    "/v1/models": {"get"},
+    "/v1/models/{model}": {"get"},
+    "/v1/chat/completions": {"post"},
+    "/v1/completions": {"post"},
+    "/tokenize": {"post"},
+    "/detokenize": {"post"},
+    "/live": {"get"},
+    "/ready": {"get"},
+    "/health": {"get"},
+    "/metrics": {"get"},
+    "/version": {"get"},
+    "/docs": {"get"},
+    "/openapi.json": {"get"},
+    "/admin/v1/models": {"get", "post"},
+    "/admin/v1/instances": {"get"},
+    "/admin/v1/scale": {"post"},
+    "/admin/v1/decisions": {"get"},
+}
+
+
+async def document(site: Site) -> dict[str, Any]:
+    return (await site.get("/openapi.json"))[1]
+
+
+def references(node: object) -> Iterator[str]:
+    if isinstance(node, dict):
+        for key, value in node.items():
+            if key == "$ref":
+                yield value
+            else:
+                yield from references(value)
+    elif isinstance(node, list):
+        for one in node:
+            yield from references(one)
+
+
+async def test_every_route_is_described_and_every_description_is_a_route(site: Site) -> None:
+    described = await document(site)
+    assert described["openapi"] == "3.1.0"
+    assert {path: set(methods) for path, methods in described["paths"].items()} == ROUTES
+    for path, methods in ROUTES.items():
+        for method in methods:
+            async with site.http.request(method, site.url + path.replace("{model}", "tiny")) as answer:
+                assert str(answer.status) in described["paths"][path][method]["responses"], path
+
+
+async def test_operations_are_structurally_sound(site: Site) -> None:
+    described = await document(site)
+    schemas = described["components"]["schemas"]
+    assert {reference.rsplit("/", 1)[1] for reference in references(described)} <= set(schemas)
+    assert all(reference.startswith("#/components/schemas/") for reference in references(described))
+    operations = [one for methods in described["paths"].values() for one in methods.values()]
+    assert len({one["operationId"] for one in operations}) == len(operations)
+    for operation in operations:
+        assert operation["summary"]
+        for status, response in operation["responses"].items():
+            assert re.fullmatch(r"[2-5]\d\d", status)
+            assert response["description"]
+            assert response["content"]
+
+
+@pytest.mark.parametrize("type", [CompletionRequest, ChatRequest])
+async def test_bodies_are_described_with_bounds_and_meaning(site: Site, type: type) -> None:
+    schema = (await document(site))["components"]["schemas"][type.__name__]
+    assert set(schema["properties"]) == set(type.__struct_fields__)  # type: ignore[attr-defined]
+    temperature = schema["properties"]["temperature"]
+    assert {"type": "number", "minimum": 0, "maximum": 2} in temperature["anyOf"]
+    assert temperature["description"].startswith("0 is greedy")
+
+
+async def test_generating_endpoints_name_every_way_they_can_end(site: Site) -> None:
+    responses = (await document(site))["paths"]["/v1/completions"]["post"]["responses"]
+    assert set(responses) == {"200", "400", "404", "408", "413", "429", "500", "503", "504"}
+    assert set(responses["200"]["content"]) == {"application/json", "text/event-stream"}
+
+
+async def test_the_page_shows_everything_and_needs_nothing_else(site: Site) -> None:
+    async with site.http.get(f"{site.url}/docs") as answer:
+        page = await answer.text()
+    assert answer.headers["content-type"].startswith("text/html")
+    for path in ROUTES:
+        assert f"<code>{path}</code>" in page
+    assert "max_completion_tokens" in page
+    assert "://" not in page
+    assert "<script" not in page

@@ -1,0 +1,136 @@
+"""Bodies are refused by name: what is malformed, unknown, unsupported, mistyped or out of range."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from services.gateway.bodies import ChatRequest, CompletionRequest, ScaleRequest
+from services.gateway.errors import ApiError
+from services.gateway.parse import UNSUPPORTED, parse_body
+from shared.messages.parameters import ModelSpec
+
+COMPLETION = {"model": "m", "prompt": "abc"}
+CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+
+
+def refusal(body: object, type: type[msgspec.Struct]) -> tuple[str | None, str | None]:
+    with pytest.raises(ApiError) as refused:
+        parse_body(body if isinstance(body, bytes) else msgspec.json.encode(body), type)
+    assert refused.value.status == 400
+    return refused.value.detail.param, refused.value.detail.code
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b'{"model": NaN}', b"\xff", b'{"model": "\xff"}', b"[" * 100_000])
+def test_malformed_json_is_refused(data: bytes) -> None:
+    assert refusal(data, CompletionRequest) == (None, "invalid_json")
+
+
+@pytest.mark.parametrize("data", [b"[]", b'"text"', b"null"])
+def test_a_body_that_is_no_object_is_refused(data: bytes) -> None:
+    assert refusal(data, CompletionRequest) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"model": 1}, "model"),
+        ({"model": None}, "model"),
+        ({"prompt": 1.5}, "prompt"),
+        ({"prompt": [1, "a", [2.5]]}, "prompt[2][0]"),
+        ({"prompt": [-1]}, "prompt[0]"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": "12"}, "max_tokens"),
+        ({"temperature": 2.1}, "temperature"),
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": True}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"top_p": 1.1}, "top_p"),
+        ({"top_k": -2}, "top_k"),
+        ({"seed": 2**63}, "seed"),
+        ({"stop": ""}, "stop"),
+        ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
+        ({"stop": ["a", 1]}, "stop[1]"),
+        ({"timeout": 0}, "timeout"),
+        ({"stream": "yes"}, "stream"),
+    ],
+)
+def test_wrong_values_are_refused_by_name(changes: dict[str, object], param: str) -> None:
+    assert refusal({**COMPLETION, **changes}, CompletionRequest) == (param, "invalid_value")
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "robot", "content": "a"}]}, "messages[0].role"),
+        ({"messages": [{"content": "a"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
+        ({"messages": [{"role": "user", "content": "a", "tool_calls": [{"id": "1"}]}]}, "messages[0].tool_calls"),
+    ],
+)
+def test_wrong_messages_are_refused_by_their_place(changes: dict[str, object], param: str) -> None:
+    assert refusal({**CHAT, **changes}, ChatRequest) == (param, "invalid_value")
+
+
+def test_unknown_parameters_are_refused_by_name() -> None:
+    assert refusal({**COMPLETION, "temprature": 1}, CompletionRequest) == ("temprature", "unknown_parameter")
+    inside = {**COMPLETION, "stream_options": {"usage": 1}}
+    assert refusal(inside, CompletionRequest) == ("stream_options.usage", "invalid_value")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("n", 2),
+        ("best_of", 2),
+        ("logprobs", 0),
+        ("echo", True),
+        ("presence_penalty", 0.5),
+        ("logit_bias", {"1": 2}),
+        ("response_format", {"type": "json_object"}),
+        ("stop_token_ids", [1]),
+    ],
+)
+def test_unsupported_parameters_are_refused_by_name(name: str, value: object) -> None:
+    assert refusal({**COMPLETION, name: value}, CompletionRequest) == (name, "unsupported_parameter")
+
+
+def test_tools_are_refused_in_chats() -> None:
+    assert refusal({**CHAT, "tools": [{"type": "function"}]}, ChatRequest) == ("tools", "unsupported_parameter")
+
+
+@pytest.mark.parametrize(("type", "body"), [(CompletionRequest, COMPLETION), (ChatRequest, CHAT)])
+def test_values_that_ask_for_nothing_are_accepted(type: type[msgspec.Struct], body: dict[str, object]) -> None:
+    for name, neutral in UNSUPPORTED[type].items():
+        for value in (None, *neutral):
+            parse_body(msgspec.json.encode({**body, name: value}), type)
+
+
+def test_null_is_the_same_as_absent() -> None:
+    names = [field.encode_name for field in msgspec.structs.fields(CompletionRequest)]
+    nulls = {name: None for name in names if name not in COMPLETION}
+    body = parse_body(msgspec.json.encode({**COMPLETION, **nulls}), CompletionRequest)
+    assert body == CompletionRequest(**COMPLETION)  # type: ignore[arg-type]
+
+
+def test_an_answers_message_may_be_sent_back_as_it_came() -> None:
+    said = {"role": "assistant", "content": "hi", "refusal": None, "annotations": [], "tool_calls": None, "audio": None}
+    body = parse_body(msgspec.json.encode({**CHAT, "messages": [*CHAT["messages"], said]}), ChatRequest)
+    assert body.messages[1].content == "hi"
+
+
+def test_whole_numbers_are_numbers() -> None:
+    body = parse_body(msgspec.json.encode({**COMPLETION, "temperature": 1, "timeout": 5}), CompletionRequest)
+    assert (body.temperature, body.timeout) == (1.0, 5.0)
+
+
+def test_admin_bodies_are_checked_as_well() -> None:
+    assert refusal({"model": "m", "instances": -1}, ScaleRequest) == ("instances", "invalid_value")
+    assert refusal({"name": "m"}, ModelSpec) == ("path", "invalid_value")
+    assert refusal({"name": "m", "path": "/p", "bounds": {"prefil_hi": 1}}, ModelSpec) == (
+        "bounds.prefil_hi",
+        "unknown_parameter",
+    )
+    spec = parse_body(b'{"type": "ModelSpec", "name": "m", "path": "/p", "bounds": {"prefill_lo": 0}}', ModelSpec)
+    assert spec.bounds.prefill_lo == 0

@@ -1,0 +1,200 @@
+"""Frames get lost and workers die; clients get every token once, or an error."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from services.gateway.errors import ApiError
+from services.gateway.generation import Engine, Generation
+from services.gateway.metrics import GatewayMetrics
+from services.gateway.output import Output
+from services.gateway.streams import Streams
+from shared.bus.contract import Context, Refusal
+from shared.bus.local import LocalBroker
+from shared.messages.requests import RequestLost, Submit
+from shared.subjects import TOKENS
+from shared.telemetry import Telemetry
+from shared.world import LoopClock
+from tests.gateway.cluster import running_cluster
+from tests.gateway.conftest import Site, eventually, open_site
+
+EXTRA = {"return_token_ids": True}
+ASK = {"model": "tiny", "prompt": "abc", "max_tokens": 9, "return_token_ids": True}
+WHOLE = [65, 66, 67] * 3
+
+
+async def token_ids(site: Site) -> list[int]:
+    answer = await site.client.completions.create(model="tiny", prompt="abc", max_tokens=9, extra_body=EXTRA)
+    ids: list[int] = answer.choices[0].model_dump()["token_ids"]
+    return ids
+
+
+async def streamed(site: Site, **options: object) -> str:
+    """The raw stream."""
+    async with site.http.post(f"{site.url}/v1/completions", json={**ASK, **options, "stream": True}) as answer:
+        return await answer.text()
+
+
+async def test_a_lost_frame_is_sent_again(site: Site) -> None:
+    site.cluster.lose_frame = lambda position: position in (0, 4)
+    assert await token_ids(site) == WHOLE
+    assert [replay.index for replay in site.cluster.replayed] == [0, 4]
+
+
+async def test_a_lost_last_frame_is_asked_for_after_a_silence(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.gateway.generation.SILENCE_SECONDS", 0.05)
+    site.cluster.lose_frame = lambda position: position == 8
+    assert await token_ids(site) == WHOLE
+
+
+async def test_a_worker_that_has_forgotten_the_request_is_left(site: Site) -> None:
+    site.cluster.lose_frame = lambda position: position == 3 and len(site.cluster.submitted) == 1
+    site.cluster.replay_refusal = Refusal(404, "no such request")
+    assert await token_ids(site) == WHOLE
+    first, second = site.cluster.submitted
+    assert second.generated == WHOLE[:3]
+    assert first.request_id in site.cluster.cancelled
+
+
+async def test_tokens_that_are_never_resent_are_generated_elsewhere(site: Site) -> None:
+    site.cluster.lose_frame = lambda position: position == 3 and len(site.cluster.submitted) == 1
+    site.cluster.before = lambda request, position: asyncio.ensure_future(asyncio.sleep(0.005))
+    site.cluster.resends = False
+    assert await token_ids(site) == WHOLE
+    assert [replay.index for replay in site.cluster.replayed] == [3, 3, 3]
+    assert site.cluster.submitted[1].generated == WHOLE[:3]
+
+
+async def test_a_request_whose_worker_dies_continues_where_it_was(site: Site) -> None:
+    site.cluster.lost_at = {1: 2, 2: 5}
+    assert await token_ids(site) == WHOLE
+    first, second, third = site.cluster.submitted
+    assert [one.generated for one in site.cluster.submitted] == [[], WHOLE[:2], WHOLE[:5]]
+    assert len({first.request_id, second.request_id, third.request_id}) == 3
+    assert first.sampling == second.sampling == third.sampling
+    assert first.deadline == third.deadline
+
+
+async def test_a_dead_workers_late_tokens_are_not_heard(site: Site) -> None:
+    """The old attempt goes on talking after the request was resumed."""
+    resumed = asyncio.Event()
+    site.cluster.before = lambda request, position: (
+        asyncio.ensure_future(resumed.wait()) if not request.generated and position == 2 else None
+    )
+    asking = asyncio.create_task(token_ids(site))
+    await eventually(lambda: len(site.cluster.submitted) == 1)
+    await asyncio.sleep(0.02)
+    site.cluster.output = [70]
+    lost = RequestLost(request_id=site.cluster.submitted[0].request_id, reason="suspected")
+    site.cluster.bus.publish(TOKENS, lost, gateway="gateway-0")
+    resumed.set()
+    assert await asking == [65, 66, *[70] * 7]
+
+
+async def test_a_loss_after_the_last_token_ends_the_request(site: Site) -> None:
+    site.cluster.lost_at = {1: 8}
+    site.cluster.output = [65, 66]
+    text = await streamed(site, max_tokens=8)
+    assert text.endswith("data: [DONE]\n\n")
+    assert len(site.cluster.submitted) == 1
+
+
+async def test_a_request_that_is_lost_too_often_ends_with_an_error(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.gateway.generation.RETRY_SECONDS", 0.001)
+    site.cluster.lost_at = dict.fromkeys(range(1, 9), 1)
+    text = await streamed(site)
+    assert len(site.cluster.submitted) == 5
+    assert '"code":"overloaded"' in text
+    assert "[DONE]" not in text
+
+
+async def test_a_refused_resumption_is_tried_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.gateway.generation.RETRY_SECONDS", 0.02)
+    lost = asyncio.get_running_loop().create_future()
+    site.cluster.before = lambda request, position: lost if position == 2 and not request.generated else None
+    asking = asyncio.create_task(token_ids(site))
+    await eventually(lambda: len(site.cluster.submitted) == 1)
+    await asyncio.sleep(0.02)
+    site.cluster.refusal = Refusal(503, "no instance", retry_after_ms=100)
+    id = site.cluster.submitted[0].request_id
+    site.cluster.bus.publish(TOKENS, RequestLost(request_id=id, reason="gone"), gateway="gateway-0")
+    await asyncio.sleep(0.02)
+    site.cluster.refusal = None
+    assert await asking == WHOLE
+
+
+async def test_a_request_without_a_token_until_its_deadline_is_a_504(site: Site) -> None:
+    never = asyncio.get_running_loop().create_future()
+    site.cluster.before = lambda request, position: never
+    for stream in (False, True):
+        status, body = await site.post("/v1/completions", {**ASK, "timeout": 0.05, "stream": stream})
+        assert (status, body["error"]["code"]) == (504, "timeout")
+    await eventually(lambda: len(site.cluster.cancelled) == 2)
+    assert site.cluster.contexts[0].deadline == pytest.approx(site.cluster.submitted[0].deadline, abs=0.04)
+
+
+@pytest.mark.parametrize("reason", ["deadline", "cancelled", "error"])
+async def test_a_stream_that_ends_badly_has_an_error_and_is_not_done(site: Site, reason: str) -> None:
+    site.cluster.finish = reason  # type: ignore[assignment]
+    text = await streamed(site)
+    assert text.count("data: ") == 9
+    assert 'data: {"error":' in text
+    assert "[DONE]" not in text
+
+
+async def test_one_failed_prompt_fails_the_answer_and_frees_the_others(site: Site) -> None:
+    never = asyncio.get_running_loop().create_future()
+    site.cluster.finish = "error"
+    site.cluster.before = lambda request, position: never if request.prompt == [7] else None
+    status, body = await site.post("/v1/completions", {**ASK, "prompt": [[5], [7]]})
+    assert (status, body["error"]["code"]) == (500, "internal_error")
+    await eventually(lambda: site.cluster.submitted[1].request_id in site.cluster.cancelled)
+
+
+async def test_a_client_that_reads_too_slowly_is_cancelled(checkpoint: Path) -> None:
+    """Its request is cancelled while it still hangs in what it was given last."""
+    broker, reads = LocalBroker(), asyncio.Event()
+    async with running_cluster(broker, checkpoint) as cluster:
+        bus, metrics = broker.connect(), GatewayMetrics(Telemetry("gateway", "gateway-0"))
+        streams = Streams(bus, "gateway-0", metrics, max_requests=1, stream_queue=4)
+        receiving = asyncio.create_task(streams.run(await streams.listen()))
+        submit = Submit(
+            request_id="req-1", model="tiny", gateway="gateway-0", prompt=[1], max_tokens=50, deadline=time.time() + 5
+        )
+        output = Output(lambda ids: "x" * len(ids), submit.prompt)
+        generation = Generation(Engine(bus, LoopClock(), streams, metrics), submit, output, Context())
+        running = asyncio.create_task(generation.run(lambda piece: asyncio.ensure_future(reads.wait())))
+        await eventually(lambda: cluster.cancelled == ["req-1"])
+        assert not running.done()
+        reads.set()
+        with pytest.raises(ApiError, match="reads slower than tokens are made"):
+            await running
+        assert len(generation.generated) == 5  # the one it hung in and four that had room
+        receiving.cancel()
+        await asyncio.wait([receiving])
+        await bus.close()
+
+
+async def test_requests_beyond_the_limit_are_refused_at_once(checkpoint: Path) -> None:
+    async with open_site(checkpoint, max_requests=1) as site:
+        never = asyncio.get_running_loop().create_future()
+        site.cluster.before = lambda request, position: never
+        first = asyncio.create_task(token_ids(site))
+        await eventually(lambda: len(site.cluster.submitted) == 1)
+        status, body = await site.post("/v1/completions", ASK)
+        assert (status, body["error"]["code"]) == (429, "queue_full")
+        first.cancel()
+        await eventually(lambda: len(site.cluster.cancelled) == 1)
+        site.cluster.before = lambda request, position: None
+        assert await token_ids(site) == WHOLE
+
+
+async def test_while_the_bus_is_down_requests_are_503(site: Site) -> None:
+    await token_ids(site)
+    site.broker.down()
+    status, body = await site.post("/v1/completions", ASK)
+    assert (status, body["error"]["code"]) == (503, "overloaded")
+    site.broker.up()
+    assert await token_ids(site) == WHOLE

@@ -1,0 +1,90 @@
+"""From a body to what the router is asked."""
+
+from typing import Any
+
+import pytest
+
+from services.gateway.bodies import ChatMessage, ChatRequest, CompletionRequest, StreamOptions
+from services.gateway.checkpoint_text import CheckpointText, GenerationDefaults
+from services.gateway.errors import ApiError
+from services.gateway.submission import Origin, check_options, make_submit, split_prompts
+from shared.messages.requests import Submit
+
+ORIGIN = Origin("req-1", "gateway-0", deadline=100.0)
+TEXT = CheckpointText(
+    tokenizer=None, template=None, eos_token_ids=(2,), vocab_size=50, defaults=GenerationDefaults(0.7, 0.9, 20)
+)
+HELLO = [ChatMessage(role="user", content="hello")]
+
+
+def completion(**options: Any) -> CompletionRequest:
+    return CompletionRequest(**{"model": "m", "prompt": "abc", **options})
+
+
+def submit(body: CompletionRequest | ChatRequest, prompt: list[int]) -> Submit:
+    return make_submit(body, prompt, TEXT, 10, ORIGIN)
+
+
+def code_of(error: pytest.ExceptionInfo[ApiError]) -> tuple[str | None, str | None]:
+    return error.value.detail.param, error.value.detail.code
+
+
+def test_the_clients_sampling_goes_before_the_checkpoints() -> None:
+    sampling = submit(completion(max_tokens=1), [1]).sampling
+    assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.7, 0.9, 20)
+    sampling = submit(completion(max_tokens=1, temperature=0, top_p=1, top_k=-1, seed=-5), [1]).sampling
+    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.seed) == (0, 1, 0, -5)
+
+
+def test_a_seed_is_always_filled_and_differs_between_requests() -> None:
+    other = make_submit(completion(max_tokens=1), [1], TEXT, 10, Origin("req-2", "gateway-0", 1.0))
+    assert 0 <= submit(completion(max_tokens=1), [1]).sampling.seed != other.sampling.seed < 2**63
+
+
+def test_max_tokens_is_what_is_asked_or_what_fits() -> None:
+    assert submit(completion(max_tokens=7), [1, 2, 3]).max_tokens == 7
+    assert submit(ChatRequest(model="m", messages=HELLO), [1, 2, 3]).max_tokens == 7
+    assert submit(ChatRequest(model="m", messages=HELLO, max_tokens=9, max_completion_tokens=2), [1]).max_tokens == 2
+
+
+@pytest.mark.parametrize(("length", "max_tokens"), [(10, 1), (11, 1), (5, 6), (1, 10), (1, None)])
+def test_what_does_not_fit_the_context_is_refused(length: int, max_tokens: int | None) -> None:
+    with pytest.raises(ApiError, match="maximum context length is 10") as refused:
+        submit(completion(max_tokens=max_tokens), [1] * length)
+    assert code_of(refused) == ("prompt", "context_length_exceeded")
+
+
+def test_a_chat_that_leaves_no_room_is_refused() -> None:
+    with pytest.raises(ApiError) as refused:
+        submit(ChatRequest(model="m", messages=HELLO), [1] * 10)
+    assert code_of(refused) == ("messages", "context_length_exceeded")
+
+
+def test_token_ids_outside_the_vocabulary_and_empty_prompts_are_refused() -> None:
+    with pytest.raises(ApiError, match="token id 50; the vocabulary has 50"):
+        submit(completion(max_tokens=1), [49, 50])
+    with pytest.raises(ApiError, match="'prompt' has no tokens"):
+        submit(completion(max_tokens=1), [])
+
+
+def test_prompts_are_texts_or_token_ids() -> None:
+    assert split_prompts(completion(prompt="a"), 3) == ["a"]
+    assert split_prompts(completion(prompt=["a", "b"]), 3) == ["a", "b"]
+    assert split_prompts(completion(prompt=[1, 2]), 3) == [[1, 2]]
+    assert split_prompts(completion(prompt=[[1], [2, 3]]), 3) == [[1], [2, 3]]
+    for wrong in ([], [1, "a"], [1, [2]], ["a"] * 4):
+        with pytest.raises(ApiError) as refused:
+            split_prompts(completion(prompt=wrong), 3)
+        assert refused.value.detail.param == "prompt"
+
+
+def test_options_that_contradict_each_other_are_refused() -> None:
+    check_options(completion(stream=True, stream_options=StreamOptions()))
+    for body, param in (
+        (completion(stream_options=StreamOptions()), "stream_options"),
+        (completion(min_tokens=17), "min_tokens"),
+        (ChatRequest(model="m", messages=HELLO, min_tokens=3, max_completion_tokens=2), "min_tokens"),
+    ):
+        with pytest.raises(ApiError) as refused:
+            check_options(body)
+        assert refused.value.detail.param == param
