@@ -6,8 +6,13 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+import torch
+
 from load.make_model import make_model
 from shared.messages.parameters import Family
+
+# Several threads on cores that other processes use wait for each other; these models are small.
+torch.set_num_threads(1)
 
 FAMILIES: tuple[Family, ...] = ("llama", "qwen2")
 

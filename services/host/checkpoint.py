@@ -3,7 +3,6 @@
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -47,14 +46,14 @@ class Checkpoint:
         layout = self.layouts[index]
         if into.nbytes != layout.size_bytes:
             raise ValueError(f"block {index} has {layout.size_bytes} bytes, not {into.nbytes}")
-        with ExitStack() as files:
-            end = 0
-            for tensor in layout.tensors:
-                stored = self.stored[tensor.name]
-                into[end : tensor.offset] = bytes(tensor.offset - end)
-                end = tensor.offset + prod(tensor.shape) * ITEM_BYTES[self.dtype]
-                _read_tensor(stored, files.enter_context(_open(stored.file)), into[tensor.offset : end], self.dtype)
-            into[end:] = bytes(layout.size_bytes - end)
+        end = 0
+        for tensor in layout.tensors:
+            stored = self.stored[tensor.name]
+            into[end : tensor.offset] = bytes(tensor.offset - end)
+            end = tensor.offset + prod(tensor.shape) * ITEM_BYTES[self.dtype]
+            with _open(stored.file) as stream:
+                _read_tensor(stored, stream, into[tensor.offset : end], self.dtype)
+        into[end:] = bytes(layout.size_bytes - end)
         if index == len(self.layouts) - 1:
             self._check_tied_head()
         return xxhash.xxh3_64_intdigest(into)
@@ -71,12 +70,14 @@ class Checkpoint:
             return
         embedding, head = self.stored[EMBEDDING], self.stored[HEAD]
         with _open(embedding.file) as left, _open(head.file) as right:
-            pairs = zip(_pieces(embedding, left), _pieces(head, right), strict=True)
-            if embedding.dtype != head.dtype or any(one != other for one, other in pairs):
-                raise CheckpointError(
-                    f"{head.file}: {HEAD} differs from {EMBEDDING} though config.json ties them; "
-                    "set tie_word_embeddings to false there"
-                )
+            same = (embedding.dtype, embedding.shape) == (head.dtype, head.shape) and all(
+                one == other for one, other in zip(_pieces(embedding, left), _pieces(head, right), strict=True)
+            )
+        if not same:
+            raise CheckpointError(
+                f"{head.file}: {HEAD} differs from {EMBEDDING} though config.json ties them; "
+                "set tie_word_embeddings to false there"
+            )
 
 
 def open_checkpoint(path: Path, dtype: DType) -> Checkpoint:

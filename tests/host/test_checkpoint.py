@@ -139,9 +139,11 @@ def test_a_tied_head_that_is_repeated_must_be_the_embedding(tmp_path: Path) -> N
     directory = copy("qwen2", tmp_path)
     file = directory / "model.safetensors"
     tensors = load_file(file)
+    embedding = tensors["model.embed_tokens.weight"]
     original = read(open_checkpoint(directory, "bfloat16"))[0]
-    save_file(tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}, file)
+    save_file(tensors | {"lm_head.weight": embedding.clone()}, file)
     assert read(open_checkpoint(directory, "bfloat16"))[0] == original
-    save_file(tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"] * 2}, file)
-    with pytest.raises(CheckpointError, match=r"differs from .* tie_word_embeddings"):
-        read(open_checkpoint(directory, "bfloat16"))
+    for other in (embedding * 2, embedding.float(), embedding[:-1].clone()):
+        save_file(tensors | {"lm_head.weight": other}, file)
+        with pytest.raises(CheckpointError, match=r"differs from .* tie_word_embeddings"):
+            read(open_checkpoint(directory, "bfloat16"))
