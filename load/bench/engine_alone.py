@@ -1,0 +1,73 @@
+"""The worker's engine in this process, without gateway, router and bus: what the control plane is measured against."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from time import time
+
+from services.host.checkpoint import open_checkpoint
+from services.worker.engine.runner import EngineRunner
+from services.worker.scheduler import Limits, Scheduler
+from services.worker.settings import MIB, WorkerSettings
+from shared.messages.parameters import DType
+from shared.messages.requests import Submit
+
+CONTEXT = 512
+
+
+class EngineAlone:
+    """The scheduler and the engine of a worker, called directly."""
+
+    def __init__(self, runner: EngineRunner, scheduler: Scheduler) -> None:
+        self._runner = runner
+        self._scheduler = scheduler
+        self._waiting: dict[str, asyncio.Future[None]] = {}
+        self._work = asyncio.Event()
+
+    async def ask(self, request: Submit) -> None:
+        """Return when the request has ended."""
+        self._scheduler.add(request)
+        self._waiting[request.request_id] = asyncio.get_running_loop().create_future()
+        self._work.set()
+        await self._waiting[request.request_id]
+
+    async def run(self) -> None:
+        while True:
+            batch = self._scheduler.next_batch()
+            if batch is None:
+                self._work.clear()
+                await self._work.wait()
+                continue
+            for output in self._scheduler.complete(batch, await self._runner.step(batch), time()):
+                if output.row.finish_reason is not None:
+                    self._waiting.pop(output.row.request_id).set_result(None)
+
+
+@asynccontextmanager
+async def engine_alone(checkpoint: Path, dtype: DType) -> AsyncIterator[EngineAlone]:
+    """The checkpoint, loaded as a worker would with its default settings."""
+    opened = open_checkpoint(checkpoint, dtype)
+    memory = [memoryview(bytearray(layout.size_bytes)) for layout in opened.layouts]
+    manifest = opened.manifest([opened.read_block(index, view) for index, view in enumerate(memory)])
+    defaults = WorkerSettings()
+    runner = EngineRunner(64 * MIB, defaults.block_size, defaults.threads)
+    kv_blocks = await runner.load(manifest, CONTEXT)
+    for index, view in enumerate(memory):
+        await runner.add_block(index, view)
+    limits = Limits(
+        defaults.max_num_seqs,
+        defaults.max_num_batched_tokens,
+        CONTEXT,
+        manifest.config.vocab_size,
+        kv_blocks,
+        defaults.block_size,
+    )
+    engine = EngineAlone(runner, Scheduler(limits))
+    running = asyncio.create_task(engine.run())
+    try:
+        yield engine
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+        await runner.close()
