@@ -57,7 +57,8 @@ def hop(printer: Printer, settings: LinkSettings, sizes: Sequence[int], passes: 
     copies, bares, checkeds = zip(*rounds[1:], strict=True)
     memcpy = statistics.median(gigabytes / seconds(done) for done in copies)
     yield measured(BENCH, "memcpy", memcpy, "GB/s")
-    for case, dones, bar in (("hop", bares, HOP_BAR), ("hop, checksums", checkeds, None)):
+    hop_bar = HOP_BAR if settings.transport == "ucx" else None  # sockets are there to work, not to be fast
+    for case, dones, bar in (("hop", bares, hop_bar), ("hop, checksums", checkeds, None)):
         speed = statistics.median(gigabytes / seconds(done) for done in dones)
         yield measured(BENCH, case, speed, "GB/s", memcpy, at_least=bar)
         for process, role in enumerate(("sender", "receiver")):

@@ -17,6 +17,7 @@ SCHEME = b"tcp:"
 HELLO = struct.Struct(">8sH")  # magic, length of the dialler's address
 MAGIC = b"lvscale1"
 HELLO_SECONDS = 5.0
+ACCEPT_PAUSE_SECONDS = 0.1
 GONE = "the peer is gone"
 
 
@@ -119,10 +120,13 @@ class SocketLink:
         self._serving: set[asyncio.Task[None]] = set()
         self._accepting = asyncio.create_task(self._accept())
         self._connecting = asyncio.Lock()
+        self._closed = False
 
     @classmethod
     async def open(cls, bind: str) -> "SocketLink":
-        """Raises LinkError where `bind` is not an address of this machine."""
+        """Raises LinkError where `bind` is not an address of this machine that others can dial."""
+        if bind in ("", "0.0.0.0", "::"):
+            raise LinkError(f"bind: {bind!r} is no address that others can reach; name one of this machine's")
         try:
             listener = socket.create_server((bind, 0), family=socket.AF_INET6 if ":" in bind else socket.AF_INET)
         except OSError as error:
@@ -132,15 +136,19 @@ class SocketLink:
 
     async def connect(self, address: bytes, *, timeout: float) -> SocketPeer:
         host, port = _host_and_port(address)
+        if self._closed:
+            raise LinkError("connect: this link is closed")
         try:
             async with asyncio.timeout(timeout), self._connecting:
-                if address not in self._peers:
-                    self._peers[address] = await self._dial(address, host, port)
-                return self._peers[address]
+                return self._peers.get(address) or await self._dial(address, host, port)
         except OSError as error:  # TimeoutError included
             raise LinkError(f"connect to {host}:{port}: {error or 'timed out'}") from error
 
     async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        await asyncio.sleep(0)  # a task cancelled before its first step would not close its connection
         for peer in list(self._peers.values()):
             await peer.close()
         tasks = (self._accepting, *self._serving)
@@ -159,14 +167,25 @@ class SocketLink:
             raise
         connection = Connection(sock)
         peer = SocketPeer(connection, lambda: self._peers.pop(address, None))
-        await connection.write(HELLO.pack(MAGIC, len(self.address)), self.address)
+        # In one step, or a connection that comes meanwhile would not be attached.
+        self._peers[address] = peer
         if address in self._incoming:
             peer.attach(self._incoming[address])
+        try:
+            await asyncio.sleep(0)  # the peer's reader runs, and will close the connection
+            await connection.write(HELLO.pack(MAGIC, len(self.address)), self.address)
+        except (OSError, asyncio.CancelledError):
+            peer.lose("no hello")
+            raise
         return peer
 
     async def _accept(self) -> None:
         while True:
-            sock, _ = await asyncio.get_running_loop().sock_accept(self._listener)
+            try:
+                sock, _ = await asyncio.get_running_loop().sock_accept(self._listener)
+            except OSError:  # no descriptor is free: later there may be one
+                await asyncio.sleep(ACCEPT_PAUSE_SECONDS)
+                continue
             task = asyncio.create_task(self._serve(Connection(sock)))
             self._serving.add(task)
             task.add_done_callback(self._serving.discard)

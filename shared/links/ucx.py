@@ -75,12 +75,12 @@ class UcxPeer:
             done.set_result("the transport did not let go of the buffer")
 
     def _leave(self, reason: str) -> None:
-        # UCX does not tell the other end of a living process that an endpoint was closed.
+        """Close our end and say so: UCX tells the other end of a death, not of a closed endpoint."""
         if self._lost is None:
             request, memory = self._say(GOODBYE)
+            self._engine.watch(request, memory)
             self._engine.push(request)
             self.lose(reason)
-            del memory
 
     def lose(self, reason: str) -> None:
         """End every operation under way with `reason`. Idempotent."""
@@ -149,9 +149,9 @@ class UcxLink:
         memory = bytearray(WORD.size)
         view = Array(memoryview(memory))
         while True:
-            await self._engine.watch(self._engine.worker.tag_recv(view, CONTROL), view)
+            error = await self._engine.watch(self._engine.worker.tag_recv(view, CONTROL), view)
             word, sender = WORD.unpack(memory)
-            if word == GOODBYE:
+            if error is None and word == GOODBYE:
                 for peer in [peer for peer in self._peers.values() if peer.hash == sender]:
                     peer.lose("the peer closed the connection")
 

@@ -1,8 +1,9 @@
 """UCX driven from an event loop: one context, one worker, an epoll descriptor instead of busy polling.
 
 Environment variables `UCX_*` have the last word, as users of UCX expect. Between hosts `UCX_RNDV_SCHEME=put_zcopy`
-doubles what tcp reaches; on one host it must stay unset. Shaped links between network namespaces of one host need
-`UCX_TLS=tcp`, because shared memory would pass the shaping by.
+doubles what tcp reaches; on one host it must stay unset. `UCX_NET_DEVICES=mlx5_0:1` and the like bring RDMA in;
+by default only the device of the bind address is used. Where the kernel shapes links between namespaces of one
+host, `UCX_TLS=tcp` is needed: shared memory would pass the shaping by.
 """
 
 import asyncio
@@ -118,7 +119,10 @@ def _settings(bind: str) -> dict[str, str]:
 
 def device_of(address: str) -> str:
     """The network device that has this IPv4 address. Raises LinkError."""
-    wanted = socket.gethostbyname(address)
+    try:
+        wanted = socket.gethostbyname(address)
+    except OSError as error:
+        raise LinkError(f"bind: {address} is no IPv4 address and no name of one: {error}") from error
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             try:

@@ -3,11 +3,13 @@
 import asyncio
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -162,10 +164,42 @@ async def test_a_process_that_ended_is_a_link_error(settings: LinkSettings) -> N
     await a.close()
 
 
-async def test_a_bind_address_of_another_machine_is_refused(settings: LinkSettings) -> None:
-    elsewhere = LinkSettings(transport=settings.transport, bind="203.0.113.7")
-    with pytest.raises(LinkError, match=r"bind: .*203\.0\.113\.7"):
-        await open_link(elsewhere)
+@pytest.mark.parametrize("bind", ["203.0.113.7", "0.0.0.0", "no-such-host.invalid"])
+async def test_a_bind_address_that_is_not_this_machines_is_refused(settings: LinkSettings, bind: str) -> None:
+    with pytest.raises(LinkError, match=f"bind: .*{re.escape(bind)}"):
+        await open_link(LinkSettings(transport=settings.transport, bind=bind))
+
+
+async def test_a_missing_ucx_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "shared.links.ucx", None)
+    with pytest.raises(LinkError, match=r"UCX is not installed .*choose --transport socket"):
+        await open_link(LinkSettings(transport="ucx"))
+
+
+async def test_a_shaped_link_takes_the_time_its_rate_says() -> None:
+    shaped = await connected(LinkSettings(transport="socket", link_rate=10e6))
+    began = time.perf_counter()
+    for tag in range(5):
+        await asyncio.gather(
+            shaped.to_b.send(tag, buffer(bytes(1_000_000)), timeout=1),
+            shaped.to_a.receive(tag, buffer(bytearray(1_000_000)), timeout=5),
+        )
+    # Five messages, of which an idle link lets one go at once.
+    assert 0.39 < time.perf_counter() - began < 0.8
+    await shaped.a.close()
+    await shaped.b.close()
+
+
+async def test_strangers_at_the_socket_are_shown_out() -> None:
+    link = await open_link(LinkSettings(transport="socket"))
+    port = int(link.address.rpartition(b":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    async with asyncio.timeout(2):
+        with suppress(ConnectionResetError):
+            assert await reader.read() == b""
+    writer.close()
+    await link.close()
 
 
 @pytest.fixture
