@@ -1,6 +1,7 @@
 """`livescale status`: who runs, who serves what, what waits."""
 
 import asyncio
+import sys
 from contextlib import suppress
 
 import click
@@ -14,6 +15,7 @@ from shared.subjects import HEARTBEAT, SNAPSHOT
 
 # Routers report twice a second.
 REPORT_SECONDS = 1.5
+WIDE = 200
 
 EPILOG = """
 \b
@@ -56,12 +58,13 @@ def print_status(found: Status) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    # In a pipe nobody looks at the width, and cut ids are of no use.
+    console = Console(width=None if sys.stdout.isatty() else WIDE)
 
     def show(title: str, rows: list[msgspec.Struct]) -> None:
         table = Table(title=title, title_justify="left", box=None, pad_edge=False)
         for name in rows[0].__struct_fields__:
-            table.add_column(name)
+            table.add_column(name, overflow="fold")
         for row in rows:
             table.add_row(*(cell(value) for value in msgspec.structs.astuple(row)))
         console.print(table)

@@ -78,13 +78,25 @@ def up(settings: StackSettings) -> None:
 
 async def serve(settings: StackSettings) -> None:
     """Until Ctrl-C or SIGTERM, which cancel this task. Raises ChildFailed when an essential process is given up."""
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    cancel_on_signals()
     async with Stack(settings, progress=print_progress, echo=print_line) as stack:
         with announce(pointer_path(), url=stack.url, nats_url=stack.nats_url, namespace=settings.namespace):
             click.echo(json.dumps({"ready": True, "url": stack.url, "nats_url": stack.nats_url}))
             raise await stack.supervisor.failed()
+
+
+def cancel_on_signals() -> None:
+    """The first signal cancels this task; a second one, while all is being stopped, ends the process at once."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+
+    def cancel() -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+        task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, cancel)
 
 
 def print_line(name: str, line: str) -> None:

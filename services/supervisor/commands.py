@@ -40,12 +40,10 @@ def service_argv(service: ServiceName, settings: Flags) -> tuple[str, ...]:
     return (sys.executable, "-m", "services.cli.main", "run", service, *flags)
 
 
-def nats_command(program: str, port: int, store: Path) -> Command:
+def nats_command(program: str, name: str, port: int, store: Path) -> Command:
     """A NATS server on loopback. Its port is fixed, so that after a restart the others find it again."""
-    return Command(
-        NATS,
-        (program, "--addr", LOOPBACK, "--port", str(port), "--jetstream", "--store_dir", str(store)),
-    )
+    door = ("--addr", LOOPBACK, "--port", str(port), "--name", name)
+    return Command(NATS, (program, *door, "--jetstream", "--store_dir", str(store)), quiet=True)
 
 
 def service_commands(settings: StackSettings, nats_url: str) -> list[Command]:

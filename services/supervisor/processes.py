@@ -23,13 +23,15 @@ Echo = Callable[[str, str], None]
 
 @dataclass(frozen=True)
 class Command:
-    """A program to keep running. `essential`: without it the rest is of no use."""
+    """A program to keep running. `essential`: without it the rest is of no use. `quiet`: its lines are kept, for its
+    last words, and not echoed."""
 
     name: str
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     nice: int = 0
     essential: bool = True
+    quiet: bool = False
 
 
 class ChildFailed(Exception):
@@ -94,7 +96,8 @@ class Child:
     def _keep_line(self, line: bytes) -> None:
         text = line.decode(errors="replace").rstrip()
         self.last_lines.append(text)
-        self._echo(self.command.name, text)
+        if not self.command.quiet:
+            self._echo(self.command.name, text)
 
 
 async def spawn(command: Command) -> Process:

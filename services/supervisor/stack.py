@@ -1,6 +1,7 @@
 """A whole system on one machine: `async with Stack(settings) as stack:` and everything serves inside."""
 
 import asyncio
+import json
 import os
 import socket
 import tempfile
@@ -24,7 +25,7 @@ from shared.messages.membership import AskSnapshot, Register, Snapshot
 from shared.messages.parameters import DType, ModelSpec
 from shared.subjects import REGISTER, SNAPSHOT
 
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.05
 CALL_SECONDS = 5.0
 CONNECT_SECONDS = 10.0
 
@@ -71,11 +72,11 @@ class Stack:
         self.supervisor = await cleanup.enter_async_context(Supervisor(self._echo))
         # What is started last ends first: streams before those who feed them, the bus after all.
         try:
-            self.nats_url = settings.nats_url or self._start_nats(run_dir / "nats")
+            self.nats_url = settings.nats_url or await self._start_nats(run_dir / "nats")
             self.bus = await NatsBus.connect(self.nats_url, settings.namespace, "supervisor", timeout=CONNECT_SECONDS)
-        except BusError as error:
+        except (BusError, TimeoutError) as error:
             self.supervisor.check()
-            raise StackFailed(str(error)) from None
+            raise StackFailed(str(error) or "the NATS server did not start") from None
         cleanup.push_async_callback(self.bus.close)
         deadline = asyncio.get_running_loop().time() + settings.start_timeout_s
         self.supervisor.start(*service_commands(settings, self.nats_url))
@@ -90,10 +91,16 @@ class Stack:
         await self._wait(lambda _: [] if read_url(ready_file) else ["gateway-0"], deadline)
         self.url = read_url(ready_file)
 
-    def _start_nats(self, store: Path) -> str:
+    async def _start_nats(self, store: Path) -> str:
         """A server of our own. Its files are of this run alone: models of an earlier run do not come back."""
-        port = free_port()
-        self.supervisor.start(nats_command(find_server(os.environ), port, store))
+        port, name = free_port(), f"livescale-{os.getpid()}"
+        self.supervisor.start(nats_command(find_server(os.environ), name, port, store))
+        async with asyncio.timeout(CONNECT_SECONDS):
+            while (found := await server_name(port)) is None:
+                self.supervisor.check()
+                await asyncio.sleep(POLL_SECONDS)
+        if found != name:
+            raise StackFailed(f"port {port} was taken by another NATS server ({found}); try again")
         return f"nats://{LOOPBACK}:{port}"
 
     async def _wait(self, missing: Callable[[Snapshot], list[str]], deadline: float) -> None:
@@ -139,6 +146,20 @@ def free_port() -> int:
     with socket.create_server((LOOPBACK, 0)) as door:
         port: int = door.getsockname()[1]
         return port
+
+
+async def server_name(port: int) -> str | None:
+    """Who greets on this port; None while nobody does."""
+    try:
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+    except OSError:
+        return None
+    try:
+        greeting = await reader.readline()
+    finally:
+        writer.close()
+        await writer.wait_closed()
+    return str(json.loads(greeting.removeprefix(b"INFO "))["server_name"]) if greeting else None
 
 
 def read_dtype() -> DType:

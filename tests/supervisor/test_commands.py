@@ -66,5 +66,5 @@ def test_workers_yield_to_the_control_plane_and_compute_on_one_thread() -> None:
 
 
 def test_the_nats_server_listens_on_loopback_only() -> None:
-    command = nats_command("/bin/nats-server", 4223, Path("/run/nats"))
+    command = nats_command("/bin/nats-server", "ours", 4223, Path("/run/nats"))
     assert command.argv[:5] == ("/bin/nats-server", "--addr", "127.0.0.1", "--port", "4223")
