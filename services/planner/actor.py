@@ -70,6 +70,7 @@ class Planner:
         self._metrics = PlannerMetrics(world.telemetry)
         self._membership = Membership(world.bus, world.clock, "planner", world.info.id, world.host)
         self._calls = asyncio.TaskGroup()
+        self._aborting: set[str] = set()
 
     async def run(self) -> None:
         transfers = await self._bus.subscribe(TRANSFER)
@@ -217,6 +218,26 @@ class Planner:
                 self._picture.on_report(received.message)
                 for scale in self._book.running():
                     self._after(scale, scale.on_report(received.message, self._clock.wall()))
+                self._end_orphan(received.message)
+
+    def _end_orphan(self, report: WorkerReport) -> None:
+        """Nobody will ever tell a worker to serve whose plan has ended, or was an earlier planner's."""
+        if report.state != "loading" or report.plan_id is None or report.id in self._aborting:
+            return
+        scale = self._book.get(report.plan_id)
+        if scale is None or scale.ended:
+            self._aborting.add(report.id)
+            self._calls.create_task(self._abort(report.id, report.plan_id), name=f"orphan {report.id}")
+
+    async def _abort(self, worker: str, plan_id: str) -> None:
+        log.warning("orphan_aborted", worker=worker, plan=plan_id)
+        try:
+            abort = Abort(plan_id=plan_id, reason="the plan does not run any more")
+            await self._bus.call(ABORT, abort, timeout=COMMAND_SECONDS, id=worker)
+        except BusError as error:
+            log.warning("abort_refused", worker=worker, plan=plan_id, error=str(error))
+        finally:
+            self._aborting.discard(worker)
 
     async def _keep_time(self) -> None:
         while True:

@@ -34,7 +34,7 @@ class Router:
         self._metrics = RouterMetrics(world.telemetry)
         self._calls = asyncio.TaskGroup()
         self._queues_changed = asyncio.Event()
-        self._reported: list[tuple[str, int]] = []
+        self._depths: dict[str, int] = {}
 
     async def run(self) -> None:
         workers = await self._bus.subscribe(HEARTBEAT, service="worker")
@@ -67,13 +67,12 @@ class Router:
 
     def _dispatch(self) -> None:
         """After every event: whatever has room now is admitted."""
-        now = self._clock.wall()
-        self._perform(self._policy.dispatch(now))
-        queues = [(queue.model, queue.waiting_requests) for queue in self._policy.loads(now)]
-        if queues != self._reported:
-            self._reported = queues
+        self._perform(self._policy.dispatch(self._clock.wall()))
+        depths = self._policy.depths()
+        if depths != self._depths:
+            self._depths = depths
             self._queues_changed.set()
-            self._metrics.queues(queues)
+            self._metrics.queues(depths)
 
     def _perform(self, effects: list[Effect]) -> None:
         for effect in effects:

@@ -27,8 +27,8 @@ class RouterMetrics:
     def decided(self, seconds: float) -> None:
         self._decision.observe(seconds)
 
-    def queues(self, depths: list[tuple[str, int]]) -> None:
-        for model, waiting in depths:
+    def queues(self, depths: dict[str, int]) -> None:
+        for model, waiting in depths.items():
             self._depth.labels(model).set(waiting)
 
     def admitted(self) -> None:

@@ -194,7 +194,7 @@ class RouterPolicy:
     def dispatch(self, now: float) -> list[Effect]:
         """Admit what has room. To be called after every event."""
         effects: list[Effect] = []
-        for model in sorted(self._queues):
+        for model in sorted(model for model, queue in self._queues.items() if queue):
             queue = self._queues[model]
             while queue:
                 effect = self._place(queue.head(), now)
@@ -219,6 +219,10 @@ class RouterPolicy:
 
     def _is_open(self, instance: Instance) -> bool:
         return instance.state != "draining" and not instance.refusing and instance.worker not in self._suspects
+
+    def depths(self) -> dict[str, int]:
+        """How many requests of each model wait."""
+        return {**dict.fromkeys(self._models, 0), **{model: len(queue) for model, queue in self._queues.items()}}
 
     def loads(self, now: float) -> list[QueueLoad]:
         """A queue per registered model."""

@@ -68,7 +68,10 @@ class Holding(Message, frozen=True, kw_only=True):
 
 
 class WorkerReport(Message, frozen=True, kw_only=True):
-    """A worker's heartbeat, 2 Hz and on every change. `instance` and `model` are None on a spare."""
+    """A worker's heartbeat, 2 Hz and on every change. `instance` and `model` are None on a spare.
+
+    `plan_id`: the plan that it loads or loaded for.
+    """
 
     id: str
     epoch: int
@@ -76,6 +79,7 @@ class WorkerReport(Message, frozen=True, kw_only=True):
     model: str | None = None
     version: str | None = None
     instance: str | None = None
+    plan_id: str | None = None
     role: Role | None = None
     rank: int = 0
     holding: Holding | None = None

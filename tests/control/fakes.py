@@ -209,6 +209,7 @@ class FakeWorker(Node):
             model=load.model,
             version=load.manifest.version,
             instance=load.instance,
+            plan_id=load.plan_id,
             role=load.role,
             rank=load.rank,
             holding=holding,

@@ -119,14 +119,18 @@ class Plane:
         self.tasks[name] = self._group.create_task(running(), name=name)
 
     def start_services(self, *, look_ahead: int = 0, patience: float = 5.0) -> None:
-        actors: dict[str, Actor] = {
-            "registry-0": Registry(self.world("registry"), RegistrySettings()),
-            "router-0": Router(self.world("router"), RouterSettings(look_ahead=look_ahead, max_waiting=50)),
-            "planner-0": Planner(self.world("planner"), PlannerSettings(patience_seconds=patience)),
-            "monitor-0": Monitor(self.world("monitor"), MonitorSettings()),
+        self._makers: dict[str, Callable[[World], Actor]] = {
+            "registry": lambda world: Registry(world, RegistrySettings()),
+            "router": lambda world: Router(world, RouterSettings(look_ahead=look_ahead, max_waiting=50)),
+            "planner": lambda world: Planner(world, PlannerSettings(patience_seconds=patience)),
+            "monitor": lambda world: Monitor(world, MonitorSettings()),
         }
-        for name, actor in actors.items():
-            self.start(name, actor.run)
+        for service in self._makers:
+            self.restart(service)
+
+    def restart(self, service: str) -> None:
+        """Start a service that does not run, or not any more."""
+        self.start(f"{service}-0", self._makers[service](self.world(service)).run)
 
     def add_worker(self, index: int, faults: Faults | None = None) -> FakeWorker:
         id = f"worker-{index}"

@@ -4,14 +4,6 @@ import asyncio
 
 import pytest
 
-from services.monitor.actor import Monitor
-from services.monitor.settings import MonitorSettings
-from services.planner.actor import Planner
-from services.planner.settings import PlannerSettings
-from services.registry.actor import Registry
-from services.registry.settings import RegistrySettings
-from services.router.actor import Router
-from services.router.settings import RouterSettings
 from shared import virtual_time
 from shared.bus.contract import Refusal
 from shared.messages.membership import ModelEntry, WorkerReport
@@ -113,13 +105,7 @@ def test_a_service_that_is_restarted_goes_on(service: str) -> None:
         async with control_plane() as plane:
             await plane.kill(f"{service}-0")
             await asyncio.sleep(0.2)
-            actor = {
-                "registry": lambda: Registry(plane.world("registry"), RegistrySettings()),
-                "router": lambda: Router(plane.world("router"), RouterSettings()),
-                "planner": lambda: Planner(plane.world("planner"), PlannerSettings()),
-                "monitor": lambda: Monitor(plane.world("monitor"), MonitorSettings()),
-            }[service]()
-            plane.start(f"{service}-0", actor.run)
+            plane.restart(service)
             await asyncio.sleep(5.0)
             assert await plane.serving() == ["worker-0"]
             for index in range(30):
@@ -132,6 +118,26 @@ def test_a_service_that_is_restarted_goes_on(service: str) -> None:
     virtual_time.run(main(), limit_seconds=100)
 
 
+def test_what_a_dead_planner_had_loading_is_freed_and_planned_again() -> None:
+    async def main() -> None:
+        async with control_plane() as plane:
+            target = plane.fabric["worker-1"]
+            assert isinstance(target, FakeWorker)
+            await plane.scale(2)
+            await asyncio.sleep(0.01)
+            assert target.assigned is not None
+            await plane.kill("planner-0")
+            await asyncio.sleep(1.0)
+            plane.restart("planner")
+            await asyncio.sleep(1.0)
+            assert [abort.reason for abort in target.aborts] == ["the plan does not run any more"]
+            assert target.state == "spare"
+            await plane.scale(2)
+            await plane.until_serving(2)
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
 def test_a_restarted_registry_keeps_models_members_and_epochs() -> None:
     async def main() -> None:
         async with control_plane() as plane:
@@ -139,7 +145,7 @@ def test_a_restarted_registry_keeps_models_members_and_epochs() -> None:
             await plane.register(spec(max_instances=2))
             await asyncio.sleep(0.1)
             await plane.kill("registry-0")
-            plane.start("registry-0", Registry(plane.world("registry"), RegistrySettings()).run)
+            plane.restart("registry")
             await asyncio.sleep(4.0)
             after = {member.id: member.epoch for member in (await plane.snapshot()).members}
             assert {id: epoch for id, epoch in after.items() if id != "registry-0"} == {

@@ -4,7 +4,7 @@ from services.monitor.policy import Pace, ScalingPolicy
 from services.monitor.signals import Observed, Signals
 from shared.messages.membership import EngineLoad, LeaseChanged, ModelEntry, QueueLoad, RouterReport, WorkerReport
 from shared.messages.parameters import ModelSpec
-from shared.messages.scaling import Chain, Decision, Plan, PlannedInstance, ScaleRecord, ScaleState
+from shared.messages.scaling import Action, Chain, Decision, Plan, PlannedInstance, ScaleRecord, ScaleState
 
 SIZE = 100
 
@@ -49,17 +49,9 @@ def dead(worker: str) -> LeaseChanged:
     return LeaseChanged(service="worker", id=worker, epoch=1, state="dead", reason="silent", at=0.0)
 
 
-def record(state: ScaleState, workers: list[str], action: str = "out") -> ScaleRecord:
+def record(state: ScaleState, workers: list[str], action: Action = "out") -> ScaleRecord:
     decision = Decision(
-        id="d",
-        model="m",
-        at=0.0,
-        action=action,
-        current=0,
-        target=0,
-        rule="r",
-        reason="r",
-        by="monitor",  # type: ignore[arg-type]
+        id="d", model="m", at=0.0, action=action, current=0, target=0, rule="r", reason="r", by="monitor"
     )
     instances = [PlannedInstance(id=f"i-{worker}", ranks=[worker]) for worker in workers]
     plan = Plan(

@@ -2,7 +2,7 @@ import pytest
 
 from services.monitor.journal import Journal
 from services.monitor.policy import Verdict
-from shared.messages.scaling import Decision
+from shared.messages.scaling import Action, Decision
 from tests.monitor.made import Watched, dead, load, queues, record, serving, spare, spec
 
 SPARES = [spare(f"w-{index}") for index in range(3, 9)]
@@ -192,29 +192,20 @@ def test_a_model_that_is_not_in_memory_is_not_judged() -> None:
 def test_the_journal_keeps_scales_and_what_makes_it_hold() -> None:
     journal = Journal()
 
-    def news(action: str, rule: str) -> bool:
-        verdict = Verdict("m", action, 1, 1, rule, "why", {})  # type: ignore[arg-type]
-        if not journal.is_news(verdict):
+    def news(number: int, action: Action, rule: str) -> bool:
+        if not journal.is_news(Verdict("m", action, 1, 1, rule, "why", {})):
             return False
-        number = len(journal.last(None, 99))
         decision = Decision(
-            id=f"d-{number}",
-            model="m",
-            at=0.0,
-            action=action,
-            current=1,
-            target=1,
-            rule=rule,
-            reason="",
-            by="monitor",  # type: ignore[arg-type]
+            id=f"d-{number}", model="m", at=0.0, action=action, current=1, target=1, rule=rule, reason="", by="monitor"
         )
         journal.add(decision)
         return True
 
-    told = [
-        news(*one) for one in (("hold", "within"), ("hold", "within"), ("hold", "idle"), ("in", "idle"), ("in", "idle"))
+    verdicts: list[tuple[Action, str]] = [
+        *(("hold", "within"), ("hold", "within"), ("hold", "idle"), ("in", "idle"), ("in", "idle"))
     ]
+    told = [news(number, action, rule) for number, (action, rule) in enumerate(verdicts)]
     assert told == [True, False, True, True, True]
-    assert [one.id for one in journal.last("m", 2)] == ["d-2", "d-3"]
+    assert [one.id for one in journal.last("m", 2)] == ["d-3", "d-4"]
     assert journal.last("other", 2) == []
     assert journal.last(None, 0) == []

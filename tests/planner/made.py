@@ -6,6 +6,7 @@ from services.planner.scales import Command
 from shared.messages.membership import EngineLoad, HostReport, Member, ModelEntry, Snapshot, WorkerReport
 from shared.messages.parameters import ModelSpec
 from shared.messages.scaling import (
+    Action,
     Chain,
     Decision,
     InstanceServing,
@@ -63,17 +64,9 @@ def snapshot(*reports: WorkerReport | HostReport, members: list[Member] | None =
     )
 
 
-def decision(action: str = "out") -> Decision:
+def decision(action: Action = "out") -> Decision:
     return Decision(
-        id="d-1",
-        model="m",
-        at=10.0,
-        action=action,
-        current=1,
-        target=2,
-        rule="r",
-        reason="why",
-        by="monitor",  # type: ignore[arg-type]
+        id="d-1", model="m", at=10.0, action=action, current=1, target=2, rule="r", reason="why", by="monitor"
     )
 
 

@@ -100,7 +100,7 @@ def test_as_many_as_there_are_and_the_reason_says_how_many_are_missing() -> None
 )
 def test_without_a_worker_that_fits_there_is_no_plan(unfit: dict[str, object]) -> None:
     reports = [serving("w-1"), spare("w-2", arena_bytes=unfit.get("arena_bytes", SIZE))]  # type: ignore[arg-type]
-    members = [member("w-1"), member("w-2", **{k: v for k, v in unfit.items() if k in ("lease", "address")})]
+    members = [member("w-1"), member("w-2", "box", **{k: v for k, v in unfit.items() if k in ("lease", "address")})]
     reserved = frozenset({"w-2"} if "reserved" in unfit else ())
     with pytest.raises(CannotPlan, match="no spare worker fits"):
         plan(snapshot(*reports, members=members), reserved=reserved)
@@ -117,7 +117,10 @@ def test_each_target_is_in_the_chain_once_and_fits(
     spares: list[tuple[int, str, int]], count: int, taken: set[int]
 ) -> None:
     workers = {f"w-{number}": (machine, arena) for number, machine, arena in spares}
-    reports = [host("host-0"), *(spare(id, arena) for id, (_, arena) in workers.items())]
+    reports: list[WorkerReport | HostReport] = [
+        host("host-0"),
+        *(spare(id, arena) for id, (_, arena) in workers.items()),
+    ]
     members = [member("host-0"), *(member(id, machine) for id, (machine, _) in workers.items())]
     reserved = frozenset(f"w-{number}" for number in taken)
     fits = {id for id, (_, arena) in workers.items() if arena >= SIZE} - reserved

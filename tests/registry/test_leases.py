@@ -1,3 +1,5 @@
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,13 +16,13 @@ def join(id: str, host: str = "box", service: str = "worker", pid: int = 1) -> J
     return Join(service=service, id=id, pid=pid, host=host, address=b"a")  # type: ignore[arg-type]
 
 
-def states(effects: list[LeaseMoved]) -> list[tuple[str, str, int]]:
+def states(effects: Sequence[LeaseMoved]) -> list[tuple[str, str, int]]:
     return [(effect.id, effect.state, effect.epoch) for effect in effects]
 
 
 def tick(leases: Leases, start: float, end: float) -> list[tuple[float, str, str]]:
     """Tick as the registry does; (time, id, state) of what changes."""
-    moves = []
+    moves: list[tuple[float, str, str]] = []
     for step in range(round(start / STEP), round(end / STEP) + 1):
         moves += [(round(step * STEP, 1), move.id, move.state) for move in leases.tick(step * STEP)]
     return moves
