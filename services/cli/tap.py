@@ -50,7 +50,7 @@ async def listen(address: BusAddress, subject: str, limit: int | None, full: boo
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
-    from shared.bus.connection import Callbacks, connect
+    from shared.bus.connection import Callbacks, close, connect
     from shared.bus.contract import BusError
 
     client, messages = Client(), asyncio.Queue[Msg | None]()
@@ -72,7 +72,7 @@ async def listen(address: BusAddress, subject: str, limit: int | None, full: boo
     except nats.errors.BadSubjectError:
         raise click.BadParameter(f"{subject!r} is no subject, for example 'evt.>'", param_hint="--subject") from None
     finally:
-        await client.close()
+        await close(client)
 
 
 def describe(data: bytes, full: bool) -> str:

@@ -11,6 +11,7 @@ from nats.aio.client import Client
 
 from shared.bus.contract import BusError, Disconnected
 
+CLOSE_TRIES = 50
 DEFAULT_PORT = 4222
 SCHEMES = ("nats", "tls", "ws", "wss")
 
@@ -51,7 +52,20 @@ async def connect(client: Client, url: str, name: str, timeout: float, callbacks
         raise Disconnected(f"no NATS server at {shown} within {timeout:.3g} s: {client.last_error or error}") from None
     finally:
         if not client.is_connected:
-            await client.close()
+            await close(client)
+
+
+async def close(client: Client) -> None:
+    """Close for good."""
+    for _ in range(CLOSE_TRIES):
+        await client.close()
+        retrying = client._reconnection_task
+        if retrying is None or retrying.done():
+            return
+        # Before Python 3.12 `wait_for` swallows a cancellation that meets a failing connect: the client would go on
+        # connecting for ever.
+        retrying.cancel()
+        await asyncio.wait([retrying], timeout=0.1)
 
 
 def without_password(url: str) -> str:

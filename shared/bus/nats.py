@@ -21,7 +21,7 @@ from nats.aio.msg import Msg
 from shared.bus.addressing import fill, fill_wildcards
 from shared.bus.calling import NO_CONTEXT, Caller
 from shared.bus.codec import CONTENT_TYPE, content_type, encode
-from shared.bus.connection import Callbacks, call_safely, connect
+from shared.bus.connection import Callbacks, call_safely, close, connect
 from shared.bus.contract import (
     A,
     BusError,
@@ -156,7 +156,7 @@ class NatsBus:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._client.close()
+        await close(self._client)
         self._caller.fail_all()
 
     async def _start(self) -> None:
