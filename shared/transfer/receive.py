@@ -41,35 +41,42 @@ async def receive_blocks(
     peer = await part.connect(link, upstream)
     arrivals = Arrivals(part, on_first_byte)
     pace = Pace(part.patience, RECEIVES)
-    now = asyncio.get_running_loop().time
 
     async def lane(chunks: tuple[Chunk, ...]) -> None:
         for chunk in chunks:
-            try:
-                await peer.receive(part.tag(chunk), part.buffer(chunk), timeout=pace.timeout(chunk))
-            except LinkError as error:
-                raise TransferFailed(part.node, upstream.id, str(error)) from error
-            pace.moved(now())
+            await peer.receive(part.tag(chunk), part.buffer(chunk), timeout=pace.timeout(chunk))
+            pace.moved(asyncio.get_running_loop().time())
             arrivals.add(chunk)
 
-    async def verify() -> None:
-        for block, view in zip(blocks, part.memory, strict=True):
-            await arrivals.whole(block.index)
-            loop = asyncio.get_running_loop()
-            found = await loop.run_in_executor(executor, xxhash.xxh3_64_intdigest, view)
-            if found != block.checksum:
-                reason = f"block {block.index} ({block.name}) has checksum {found:#x}, expected {block.checksum:#x}"
-                raise TransferFailed(part.node, upstream.id, reason)
-            on_block(block.index)
+    try:
+        async with AsyncExitStack() as undo:
+            undo.push_async_callback(peer.close)  # upstream learns at once that we take nothing more
+            await together(
+                _verify(part, upstream, blocks, executor, arrivals, on_block),
+                *(lane(part.chunks[start::RECEIVES]) for start in range(RECEIVES)),
+                *(feed(link, part, child, arrivals.here, on_lost) for child in part.downstream),
+            )
+            undo.pop_all()
+    except LinkError as error:
+        raise TransferFailed(part.node, upstream.id, str(error)) from error
 
-    async with AsyncExitStack() as undo:
-        undo.push_async_callback(peer.close)  # upstream learns at once that we take nothing more
-        await together(
-            verify(),
-            *(lane(part.chunks[start::RECEIVES]) for start in range(RECEIVES)),
-            *(feed(link, part, child, arrivals.here, on_lost) for child in part.downstream),
-        )
-        undo.pop_all()
+
+async def _verify(
+    part: Part,
+    upstream: Node,
+    blocks: Sequence[Block],
+    executor: Executor,
+    arrivals: "Arrivals",
+    on_block: Callable[[int], None],
+) -> None:
+    loop = asyncio.get_running_loop()
+    for number, (block, view) in enumerate(zip(blocks, part.memory, strict=True)):
+        await arrivals.whole(number)
+        found = await loop.run_in_executor(executor, xxhash.xxh3_64_intdigest, view)
+        if found != block.checksum:
+            reason = f"block {block.index} ({block.name}) has checksum {found:#x}, expected {block.checksum:#x}"
+            raise TransferFailed(part.node, upstream.id, reason)
+        on_block(block.index)
 
 
 class Arrivals:

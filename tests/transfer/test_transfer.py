@@ -144,6 +144,28 @@ async def test_a_lost_child_does_not_stop_its_parent(open_places: OpenPlaces, ex
     assert [(failure.node, failure.peer) for failure in target.lost] == [("worker-1", "worker-2")]
 
 
+async def test_a_child_lost_in_the_middle_does_not_stop_its_parent(open_places: OpenPlaces, executor: Executor) -> None:
+    source, place, child = await open_places(3)
+    blocks, ready = some_blocks(), ReadyBlocks([0])
+    parent, last = Target(place, executor, [child]), Target(child, executor)
+    work = asyncio.gather(
+        send_blocks(source.link, part_of(source, blocks, [place]), ready.wait_ready),
+        parent.receive(source, described(blocks)),
+        last.receive(place, described(blocks)),
+        return_exceptions=True,
+    )
+    await last.verified.wait_ready(0)
+    await child.link.close()
+    for index in (1, 2, 3):
+        ready.add(index)
+    async with asyncio.timeout(5):
+        sent, received, failed = await work
+    assert (sent, received) == (None, None)
+    assert isinstance(failed, TransferFailed)
+    assert parent.memory == blocks
+    assert [failure.peer for failure in parent.lost] == ["worker-2"]
+
+
 async def test_a_source_reports_the_child_it_lost_after_it_served_the_others(
     open_places: OpenPlaces, executor: Executor
 ) -> None:
