@@ -1,0 +1,84 @@
+"""A whole system as its user starts it: `livescale up` as a process, found by the line it prints."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.made import tiny
+
+LIVESCALE = Path(sys.executable).with_name("livescale")
+MIB = 1024 * 1024
+READY_SECONDS = 120.0
+COMMAND_SECONDS = 60.0
+
+
+@dataclass
+class System:
+    """A running `livescale up`."""
+
+    process: subprocess.Popen[str]
+    url: str
+    nats_url: str
+
+    def command(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run another livescale command against this system."""
+        env = {**os.environ, "NATS_URL": self.nats_url}
+        return subprocess.run(
+            [LIVESCALE, *words], env=env, check=check, capture_output=True, text=True, timeout=COMMAND_SECONDS
+        )
+
+    def status(self) -> dict[str, Any]:
+        answer: dict[str, Any] = json.loads(self.command("status", "--json").stdout)
+        return answer
+
+    def pids(self) -> list[int]:
+        return [int(process["pid"]) for process in self.status()["processes"]]
+
+
+def start(directory: Path, *options: str) -> System:
+    """Up with one tiny model called `m`, two workers, float32, free ports."""
+    words: Sequence[str | Path] = (
+        *(LIVESCALE, "up", "--model", f"m={tiny('llama')}", "--workers", "2", "--port", "0", "--dtype", "float32"),
+        *("--arena-bytes", str(64 * MIB), "--kv-bytes", str(64 * MIB)),
+        *options,
+    )
+    log = (directory / "up.log").open("w", encoding="utf-8")
+    with log:
+        # Its own working directory: the pointer that `up` leaves for other commands lies there.
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log, text=True, cwd=directory)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        process.wait(READY_SECONDS)
+        pytest.fail(f"up ended with {process.returncode}:\n{(directory / 'up.log').read_text()[-3000:]}")
+    ready = json.loads(line)
+    assert ready["ready"] is True
+    return System(process, ready["url"], ready["nats_url"])
+
+
+def stop(system: System) -> int:
+    system.process.send_signal(signal.SIGINT)
+    code = system.process.wait(30)
+    assert system.process.stdout is not None
+    system.process.stdout.close()
+    return code
+
+
+@pytest.fixture(scope="package")
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    """One system for all tests that leave it as they found it."""
+    running = start(tmp_path_factory.mktemp("system"))
+    try:
+        yield running
+    finally:
+        pids = running.pids() if running.process.poll() is None else []
+        assert stop(running) == 0
+        assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
