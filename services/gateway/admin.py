@@ -34,7 +34,7 @@ class Admin:
 
     async def list_models(self, request: Request) -> Response:
         await self.models.refresh_for_client()
-        return json_answer(Listing(self.models.entries))
+        return json_answer(Listing(data=self.models.entries))
 
     async def register(self, request: Request) -> Response:
         spec = parse_body(await read_body(request, self.max_body_bytes), ModelSpec)
@@ -43,7 +43,7 @@ class Admin:
         return json_answer(entry, 201)
 
     async def list_instances(self, request: Request) -> Response:
-        return json_answer(Listing(instances(await self._ask(SNAPSHOT, AskSnapshot(), ASK_TIMEOUT_SECONDS))))
+        return json_answer(Listing(data=instances(await self._ask(SNAPSHOT, AskSnapshot(), ASK_TIMEOUT_SECONDS))))
 
     async def scale(self, request: Request) -> Response:
         body = parse_body(await read_body(request, self.max_body_bytes), ScaleRequest)
@@ -55,7 +55,7 @@ class Admin:
         if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit) <= MOST_DECISIONS:
             raise bad_request(f"'limit' must be a number from 1 to {MOST_DECISIONS}.", param="limit")
         question = AskDecisions(model=request.query_params.get("model"), limit=int(limit))
-        return json_answer(Listing((await self._ask(DECISIONS, question, ASK_TIMEOUT_SECONDS)).decisions))
+        return json_answer(Listing(data=(await self._ask(DECISIONS, question, ASK_TIMEOUT_SECONDS)).decisions))
 
     async def _ask(self, call: Call[Q, A], message: Q, timeout: float, model: str | None = None) -> A:
         try:

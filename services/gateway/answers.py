@@ -128,11 +128,11 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     livescale: ModelStatus
 
 
-class Listing(msgspec.Struct, Generic[T], frozen=True):
+class Listing(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """A list, as OpenAI wraps them."""
 
-    data: list[T]
     object: Literal["list"] = "list"
+    data: list[T]
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):

@@ -33,7 +33,7 @@ class Catalog:
         if not self.models.entries:
             await self.models.refresh_for_client()
         snapshot = await self.snapshot()
-        return json_answer(Listing([_card(entry, snapshot) for entry in self.models.entries]))
+        return json_answer(Listing(data=[_card(entry, snapshot) for entry in self.models.entries]))
 
     async def card(self, request: Request) -> Response:
         entry = await self.models.find(request.path_params["model"], failed=True)

@@ -19,7 +19,7 @@ from shared.world import Clock
 
 SUBMIT_TIMEOUT_SECONDS = 5.0
 ATTEMPTS = 5
-RETRY_SECONDS = 0.1  # doubles with every attempt
+RETRY_SECONDS = 0.2  # doubles with every attempt
 # A worker that is silent for so long may have sent a frame that was lost.
 SILENCE_SECONDS = 2.0
 

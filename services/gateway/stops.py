@@ -24,6 +24,8 @@ class StopScanner:
 
     def feed(self, piece: str) -> Scanned:
         """Text that may turn out to begin a stop string is held back. Do not feed again after a stop."""
+        if not self._stops:
+            return Scanned(piece)
         text = self._held + piece
         found = min(
             ((start + len(stop), start, stop) for stop in self._stops if (start := text.find(stop)) >= 0), default=None

@@ -128,13 +128,19 @@ class Streams:
         for row in frame.rows:
             stream = self._streams.get(row.request_id)
             if stream is None or stream.over:
+                self._disown(row)
                 continue
             stream.worker = frame.worker
             if stream.accept(row) is not None:
                 self._fill_gap(stream)
-            elif stream.over and row.finish_reason is None:
-                # At once: the reader that lags may not look for long.
-                self._bus.publish(CANCEL, Cancel(request_id=stream.request_id))
+            elif stream.over:
+                self._disown(row)  # at once: a reader that lags may not look for long
+
+    def _disown(self, row: Tokens) -> None:
+        """Nobody here waits for these tokens. Said for every row until they stop: a cancel may be lost, and a gateway
+        that was started anew does not know what it had asked for."""
+        if row.finish_reason is None:
+            self._bus.publish(CANCEL, Cancel(request_id=row.request_id))
 
     def _fill_gap(self, stream: Stream) -> None:
         if stream.replaying:

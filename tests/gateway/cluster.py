@@ -149,7 +149,8 @@ class Cluster:
             self.bus.publish(TOKENS, TokenFrame(worker=WORKER, step=row.index, rows=[row]), gateway=gateway)
 
     def _cancel(self, message: Cancel) -> None:
-        self.cancelled.append(message.request_id)
+        if message.request_id not in self.cancelled:
+            self.cancelled.append(message.request_id)
         if message.request_id in self._running:
             self._running[message.request_id].cancel()
 

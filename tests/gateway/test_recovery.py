@@ -13,7 +13,7 @@ from services.gateway.output import Output
 from services.gateway.streams import Streams
 from shared.bus.contract import Context, Refusal
 from shared.bus.local import LocalBroker
-from shared.messages.requests import RequestLost, Submit
+from shared.messages.requests import RequestLost, Submit, TokenFrame, Tokens
 from shared.subjects import TOKENS
 from shared.telemetry import Telemetry
 from shared.world import LoopClock
@@ -91,6 +91,12 @@ async def test_a_dead_workers_late_tokens_are_not_heard(site: Site) -> None:
     site.cluster.bus.publish(TOKENS, lost, gateway="gateway-0")
     resumed.set()
     assert await asking == [65, 66, *[70] * 7]
+
+
+async def test_tokens_that_nobody_waits_for_are_stopped_at_their_source(site: Site) -> None:
+    row = Tokens(request_id="req-of-before", index=5, token_ids=[65])
+    site.cluster.bus.publish(TOKENS, TokenFrame(worker="worker-1", step=1, rows=[row]), gateway="gateway-0")
+    await eventually(lambda: site.cluster.cancelled == ["req-of-before"])
 
 
 async def test_a_loss_after_the_last_token_ends_the_request(site: Site) -> None:
