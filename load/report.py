@@ -49,6 +49,7 @@ def render_report(outcome: Outcome) -> str:
 <body>
 <h1>livescale: a burst, served</h1>
 <p class="verdict {"good" if verdict.good else "bad"}">{escape(verdict.sentence())}</p>
+<p>{escape(describe_course(outcome))}</p>
 <p class="note">{escape(verdict.criterion)}</p>
 {render_list("Not complete", verdict.faults)}{render_list("Not right", verdict.wrong)}
 <h2>Latency</h2>
@@ -66,6 +67,18 @@ def render_report(outcome: Outcome) -> str:
 </body>
 </html>
 """
+
+
+def describe_course(outcome: Outcome) -> str:
+    first, last = outcome.periods[0], outcome.periods[-1]
+    burst = outcome.periods[1]
+    sources = sorted({newcomer.source for newcomer in outcome.newcomers()})
+    added = f"added {len(outcome.newcomers())}, with parameters from {', '.join(sources)}" if sources else "added none"
+    return (
+        f"{len(outcome.records)} requests were sent in {last.end - first.start:.0f} s through the REST gateway, each "
+        f"when it was due, with a burst from {burst.start - first.start:.0f} to {burst.end - first.start:.0f} s. "
+        f"One instance served at first; the monitor {added}."
+    )
 
 
 def render_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -105,7 +118,10 @@ def render_newcomers(newcomers: Sequence[Newcomer]) -> str:
         ]
         for newcomer in newcomers
     ]
-    return render_table(headings, cells) + '<p class="note">Times count from the decision to scale.</p>'
+    return (
+        render_table(headings, cells)
+        + '<p class="note">Times count from the decision to scale; a dash: it was not needed.</p>'
+    )
 
 
 def render_decisions(outcome: Outcome) -> str:

@@ -90,12 +90,20 @@ def run(settings: DemoSettings, checkpoint: Path, source: Trace | None, console:
     """The system's part of the demo. Raises ClickException, and Abort after Ctrl-C."""
     try:
         with open_log(LOG) as log, open_screen(console) as screen:
-            screen.note(f"Starting {checkpoint.name} ({settings.dtype}); the processes' logs go to {LOG}")
+            screen.note(describe_start(settings, checkpoint))
             return uvloop.run(Stage(settings, screen, LoopClock(), log).run(checkpoint, source))
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise click.Abort from None
     except (BadSettings, StackFailed, ChildFailed, CalibrationFailed, TargetError, ValueError) as error:
         raise click.ClickException(str(error)) from None
+
+
+def describe_start(settings: DemoSettings, checkpoint: Path) -> str:
+    rate = settings.link_rate
+    links = (
+        f"links slowed to {rate / 1e6:g} MB/s so that blocks can be seen arriving" if rate else "links at full speed"
+    )
+    return f"Starting a system that serves {checkpoint.name} in {settings.dtype}; {links}; logs in {LOG}"
 
 
 @contextmanager

@@ -1,0 +1,27 @@
+"""The demo as its user starts it: real processes, a real burst, a real check."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.made import tiny
+
+LIVESCALE = (sys.executable, "-m", "services.cli.main")
+
+
+@pytest.mark.system
+def test_the_demo_serves_a_burst_checks_every_token_and_reports(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    arrivals = [*range(5), *(2 + tenth / 10 for tenth in range(20))]
+    trace.write_text("arrival_s,prompt,output\n" + "".join(f"{at},400,30\n" for at in sorted(arrivals)))
+    command = [*LIVESCALE, "demo", "--model", str(tiny("llama")), "--trace", str(trace), "--duration", "5"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Every stream was complete and right" in done.stdout
+    assert re.search(r"burst +\d+ +0 ", done.stdout)
+    page = (tmp_path / "livescale-demo.html").read_text()
+    assert "Every stream was complete and right" in page
+    assert page.count("<svg") == 6
