@@ -22,9 +22,9 @@ class ProcessSettings(Settings, frozen=True, kw_only=True):
         str, Meta(description="This process's id, [a-z0-9-]+; by default service-0", pattern="^[a-z0-9-]*$")
     ] = ""
     nats_url: Annotated[str, Meta(description="The bus. Also read from NATS_URL")] = "nats://127.0.0.1:4222"
-    namespace: Annotated[
-        str, Meta(description="Keeps systems on one NATS server apart", pattern="^[a-z0-9-]+$")
-    ] = "default"
+    namespace: Annotated[str, Meta(description="Keeps systems on one NATS server apart", pattern="^[a-z0-9-]+$")] = (
+        "default"
+    )
     host_name: Annotated[str, Meta(description="This machine's name in status; by default the system's")] = ""
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="Least severe log event that is printed")

@@ -128,6 +128,7 @@ class Worker:
         return structs.replace(
             common,
             model=assignment.model,
+            plan_id=assignment.plan_id,
             version=manifest.version,
             instance=assignment.instance,
             role=assignment.role,
