@@ -1,0 +1,39 @@
+"""README.md: every command of ours in it is one that the command line understands."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from services.cli.main import cli
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"^```\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+COMMANDS = [line for block in BLOCKS for line in block.splitlines() if line.startswith("livescale ")]
+TARGETS = [line.split()[1] for block in BLOCKS for line in block.splitlines() if line.startswith("make ")]
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_every_command_is_understood(line: str) -> None:
+    words = shlex.split(line.removesuffix("&"), comments=True)
+    # Help is shown only after the options were read.
+    result = CliRunner().invoke(cli, [*words[1:], "--help"])
+    assert result.exit_code == 0, result.output
+
+
+def test_it_opens_with_the_two_commands() -> None:
+    assert TARGETS[:2] == ["demo", "test"]
+
+
+def test_every_target_of_make_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    assert all(f"\n{target}:" in makefile for target in TARGETS)
+
+
+def test_the_example_configuration_is_understood() -> None:
+    result = CliRunner().invoke(cli, ["up", "--config", str(ROOT / "examples/up.yaml"), "--print-config"])
+    assert result.exit_code == 0, result.output
+    assert "downscale-delay-s: 10.0" in result.output
