@@ -36,6 +36,7 @@ class Instance:
         self.refusing = False  # it refused since its last report
         self.idle_since: float | None = None
         self._load: EngineLoad | None = None
+        self._own_blocks = 0
         self._foreign_requests = 0
         self._foreign_blocks = 0
 
@@ -47,14 +48,22 @@ class Instance:
         requests = 0 if load is None else load.waiting_requests + load.running_requests
         blocks = 0 if load is None else load.kv_blocks_used
         self._foreign_requests = max(0, requests - len(self.admitted))
-        self._foreign_blocks = max(0, blocks - self._own_blocks())
+        self._foreign_blocks = max(0, blocks - self._own_blocks)
         if requests or load is None:
             self.idle_since = None
         elif self.idle_since is None:
             self.idle_since = now
 
     def admit(self, waiting: Waiting, now: float) -> None:
-        self.admitted[waiting.request.request_id] = Admission(waiting, self._need(waiting.request), now)
+        admission = Admission(waiting, self._need(waiting.request), now)
+        self.admitted[waiting.request.request_id] = admission
+        self._own_blocks += admission.blocks
+
+    def release(self, request_id: str) -> Admission | None:
+        """The request is no longer here; None if it never was."""
+        admission = self.admitted.pop(request_id, None)
+        self._own_blocks -= 0 if admission is None else admission.blocks
+        return admission
 
     @property
     def kv_tokens(self) -> int:
@@ -70,7 +79,7 @@ class Instance:
         if load is None:
             return False
         slots = load.max_requests + look_ahead - self._requests()
-        blocks = load.kv_blocks_total - self._own_blocks() - self._foreign_blocks
+        blocks = load.kv_blocks_total - self._own_blocks - self._foreign_blocks
         return slots > 0 and self._need(request) <= blocks
 
     def share(self) -> tuple[float, float]:
@@ -78,7 +87,7 @@ class Instance:
         load = self._load
         if load is None:
             return 1.0, 1.0
-        blocks = self._own_blocks() + self._foreign_blocks
+        blocks = self._own_blocks + self._foreign_blocks
         return self._requests() / max(1, load.max_requests), blocks / max(1, load.kv_blocks_total)
 
     def _need(self, request: Submit) -> int:
@@ -88,6 +97,3 @@ class Instance:
 
     def _requests(self) -> int:
         return len(self.admitted) + self._foreign_requests
-
-    def _own_blocks(self) -> int:
-        return sum(admission.blocks for admission in self.admitted.values())

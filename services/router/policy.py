@@ -106,7 +106,7 @@ class RouterPolicy:
     def refused(self, effect: AdmitTo, code: int, error: str) -> list[Effect]:
         """The worker did not take the request. What it may take later, or another may, goes back to the head."""
         instance = self._instances.get(effect.worker)
-        admission = None if instance is None else instance.admitted.pop(effect.request.request_id, None)
+        admission = None if instance is None else instance.release(effect.request.request_id)
         if instance is None or admission is None:
             return []
         instance.refusing = True
@@ -139,18 +139,20 @@ class RouterPolicy:
         if instance.idle_since is None or now - instance.idle_since < self._limits.silent_seconds:
             return []
         silent = [id for id, a in sorted(instance.admitted.items()) if a.confirmed and a.at <= instance.idle_since]
-        return [self._lose(instance, id, f"{instance.worker} does not have it") for id in silent]
+        return self._lose(instance, silent, f"{instance.worker} does not have it")
 
-    def _lose(self, instance: Instance, request_id: str, reason: str) -> Lose:
-        request = instance.admitted.pop(request_id).waiting.request
-        return Lose(request.gateway, request_id, reason)
+    def _lose(self, instance: Instance, request_ids: Iterable[str], reason: str) -> list[Effect]:
+        """What was stopped has nobody left to tell."""
+        lost = [admission for id in request_ids if (admission := instance.release(id)) is not None]
+        requests = [admission.waiting.request for admission in lost if not admission.stopped]
+        return [Lose(request.gateway, request.request_id, reason) for request in requests]
 
     def on_ended(self, ended: RequestsEnded) -> None:
         """Requests left a worker."""
         instance = self._instances.get(ended.worker)
         if instance is not None:
             for request_id in ended.request_ids:
-                instance.admitted.pop(request_id, None)
+                instance.release(request_id)
 
     def on_lease(self, change: LeaseChanged) -> list[Effect]:
         """The registry's judgement of a process."""
@@ -169,8 +171,7 @@ class RouterPolicy:
 
     def _drop(self, worker: str, reason: str) -> list[Effect]:
         instance = self._instances.pop(worker)
-        wanted = [id for id, admission in sorted(instance.admitted.items()) if not admission.stopped]
-        return [self._lose(instance, id, reason) for id in wanted]
+        return self._lose(instance, sorted(instance.admitted), reason)
 
     def _forget_gateway(self, gateway: str) -> list[Effect]:
         for queue in self._queues.values():
