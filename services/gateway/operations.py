@@ -19,6 +19,7 @@ from shared.messages.scaling import ScaleAccepted
 Serve = Callable[[Request], Awaitable[Response]]
 
 BODY_ERRORS = (400, 408, 413)
+BUS_ERRORS = (429, 503, 504)
 MODEL_ERRORS = (404, 500, 503)
 GENERATION_ERRORS = (*BODY_ERRORS, *MODEL_ERRORS, 429, 504)
 
@@ -41,10 +42,17 @@ class Operation:
 
 def operations(completing: Completing, catalog: Catalog, admin: Admin, probes: Probes) -> list[Operation]:
     """All but the documentation itself."""
-    return [*_openai(completing, catalog), *_tokens(catalog), *_admin(admin), *_probes(probes)]
+    return [
+        *_generation(completing),
+        *_models(catalog),
+        *_tokens(catalog),
+        *_admin_questions(admin),
+        *_admin_orders(admin),
+        *_probes(probes),
+    ]
 
 
-def _openai(completing: Completing, catalog: Catalog) -> list[Operation]:
+def _generation(completing: Completing) -> list[Operation]:
     return [
         Operation(
             "POST",
@@ -68,6 +76,11 @@ def _openai(completing: Completing, catalog: Catalog) -> list[Operation]:
             errors=GENERATION_ERRORS,
             protected=True,
         ),
+    ]
+
+
+def _models(catalog: Catalog) -> list[Operation]:
+    return [
         Operation(
             "GET",
             "/v1/models",
@@ -113,7 +126,7 @@ def _tokens(catalog: Catalog) -> list[Operation]:
     ]
 
 
-def _admin(admin: Admin) -> list[Operation]:
+def _admin_questions(admin: Admin) -> list[Operation]:
     return [
         Operation(
             "GET",
@@ -121,17 +134,7 @@ def _admin(admin: Admin) -> list[Operation]:
             admin.list_models,
             "Models as registered, with their state",
             {200: answers.EntryList},
-            errors=(503,),
-            protected=True,
-        ),
-        Operation(
-            "POST",
-            "/admin/v1/models",
-            admin.register,
-            "Register a model; answered once its checkpoint was checked",
-            {201: ModelEntry},
-            body=ModelSpec,
-            errors=(*BODY_ERRORS, 404, 409, 503, 504),
+            errors=BUS_ERRORS,
             protected=True,
         ),
         Operation(
@@ -140,17 +143,7 @@ def _admin(admin: Admin) -> list[Operation]:
             admin.list_instances,
             "Instances with their workers and states",
             {200: answers.InstanceList},
-            errors=(503,),
-            protected=True,
-        ),
-        Operation(
-            "POST",
-            "/admin/v1/scale",
-            admin.scale,
-            "Have this many instances of a model",
-            {202: ScaleAccepted},
-            body=bodies.ScaleRequest,
-            errors=(*BODY_ERRORS, 404, 409, 429, 503, 504),
+            errors=BUS_ERRORS,
             protected=True,
         ),
         Operation(
@@ -160,7 +153,32 @@ def _admin(admin: Admin) -> list[Operation]:
             "The monitor's last decisions, with inputs, rule and reason; newest last",
             {200: answers.DecisionList},
             query=(("model", "Of this model only"), ("limit", "At most so many; 20 by default")),
-            errors=(400, 503),
+            errors=(400, *BUS_ERRORS),
+            protected=True,
+        ),
+    ]
+
+
+def _admin_orders(admin: Admin) -> list[Operation]:
+    return [
+        Operation(
+            "POST",
+            "/admin/v1/models",
+            admin.register,
+            "Register a model; answered once its checkpoint was checked",
+            {201: ModelEntry},
+            body=ModelSpec,
+            errors=(*BODY_ERRORS, 404, 409, *BUS_ERRORS),
+            protected=True,
+        ),
+        Operation(
+            "POST",
+            "/admin/v1/scale",
+            admin.scale,
+            "Have this many instances of a model",
+            {202: ScaleAccepted},
+            body=bodies.ScaleRequest,
+            errors=(*BODY_ERRORS, 404, 409, *BUS_ERRORS),
             protected=True,
         ),
     ]

@@ -58,6 +58,8 @@ class WorkerMetrics:
         self._inference = self._seconds("request_inference_time", "From the first step to the last token")
         self._prompt_size = self._tokens("request_prompt_tokens", "Tokens of a prompt")
         self._output_size = self._tokens("request_generation_tokens", "Tokens generated for a request")
+        phases = (self._ttft, self._gap, self._e2e, self._queue, self._prefill, self._decode, self._inference)
+        self._histograms = (*phases, self._prompt_size, self._output_size)
 
     def serve(self, model: str) -> None:
         """Take up a model: its families are there from now on, at zero."""
@@ -67,6 +69,8 @@ class WorkerMetrics:
             family.labels(model, self.worker).set(0)
         for counter in (self._prompt, self._generated, self._preempted, self._queries, self._hits):
             counter.labels(model, self.worker)
+        for histogram in self._histograms:
+            histogram.labels(model, self.worker)
         for reason in FINISH_REASONS:
             self._success.labels(model, self.worker, reason)
 

@@ -1,0 +1,83 @@
+"""vLLM's families, at zero from the start and right after a request."""
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from services.worker.batch import Batch, Piece
+from services.worker.metrics import WorkerMetrics
+from shared.messages.membership import EngineLoad
+from shared.messages.requests import Submit, Tokens
+from shared.telemetry import Telemetry
+
+LOAD = EngineLoad(
+    waiting_requests=1,
+    waiting_tokens=7,
+    running_requests=2,
+    max_requests=16,
+    kv_blocks_used=25,
+    kv_blocks_total=100,
+    kv_block_tokens=16,
+)
+REQUEST = Submit(request_id="req-1", model="m", gateway="gateway-0", prompt=[1, 2, 3], deadline=100.0)
+
+
+def values(telemetry: Telemetry) -> dict[str, float]:
+    """By name without the prefix, with the reason where there is one; buckets left out."""
+    found = {}
+    for family in text_string_to_metric_families(telemetry.exposition()):
+        for name, labels, value, *_ in family.samples:
+            if name.startswith("vllm:") and "le" not in labels:
+                assert (labels["model_name"], labels["engine"]) == ("m", "worker-1")
+                found[name.removeprefix("vllm:") + labels.get("finished_reason", "")] = value
+    return found
+
+
+def served() -> tuple[Telemetry, WorkerMetrics]:
+    telemetry = Telemetry("worker", "worker-1")
+    metrics = WorkerMetrics(telemetry, "worker-1")
+    metrics.serve("m")
+    return telemetry, metrics
+
+
+def test_every_family_is_there_at_zero_once_a_model_is_served() -> None:
+    found = values(served()[0])
+    assert set(found.values()) == {0.0}
+    assert {
+        *("num_requests_waiting", "num_requests_running", "kv_cache_usage_perc", "num_preemptions_total"),
+        *("prompt_tokens_total", "generation_tokens_total", "prefix_cache_queries_total", "prefix_cache_hits_total"),
+        *(f"request_success_total{reason}" for reason in ("stop", "length", "cancelled", "deadline", "error")),
+        *("time_to_first_token_seconds_count", "inter_token_latency_seconds_sum", "e2e_request_latency_seconds_count"),
+        *(f"request_{phase}_time_seconds_count" for phase in ("queue", "prefill", "decode", "inference")),
+        *("request_prompt_tokens_count", "request_generation_tokens_count"),
+    } <= set(found)
+
+
+def test_a_request_is_measured_from_admission_to_its_last_token() -> None:
+    telemetry, metrics = served()
+    metrics.admitted(REQUEST, 10.0)
+    prefill = Piece("req-1", (1, 2, 3), start=0, blocks=range(1), decode=False)
+    metrics.stepped(Batch(step=1, pieces=(prefill,)), LOAD, begun=12.0)
+    for index, now in enumerate((13.0, 13.5, 14.5)):
+        finish = "length" if index == 2 else None
+        row = Tokens(request_id="req-1", index=index, token_ids=[5], finish_reason=finish)  # type: ignore[arg-type]
+        metrics.emitted(row, now)
+    found = values(telemetry)
+    expected = {
+        "num_requests_waiting": 1,
+        "num_requests_running": 2,
+        "kv_cache_usage_perc": 0.25,
+        "prompt_tokens_total": 3,
+        "generation_tokens_total": 3,
+        "request_success_totallength": 1,
+        "request_success_totalstop": 0,
+        "request_queue_time_seconds_sum": 2.0,
+        "request_prefill_time_seconds_sum": 1.0,
+        "time_to_first_token_seconds_sum": 3.0,
+        "inter_token_latency_seconds_sum": 1.5,
+        "inter_token_latency_seconds_count": 2,
+        "request_decode_time_seconds_sum": 1.5,
+        "request_inference_time_seconds_sum": 2.5,
+        "e2e_request_latency_seconds_sum": 4.5,
+        "request_prompt_tokens_sum": 3,
+        "request_generation_tokens_sum": 3,
+    }
+    assert {name: found[name] for name in expected} == expected
