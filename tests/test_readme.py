@@ -11,7 +11,7 @@ from services.cli.main import cli
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"^```\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+BLOCKS = re.findall(r"^```\w*\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
 COMMANDS = [line for block in BLOCKS for line in block.splitlines() if line.startswith("livescale ")]
 TARGETS = [line.split()[1] for block in BLOCKS for line in block.splitlines() if line.startswith("make ")]
 
