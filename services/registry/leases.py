@@ -80,10 +80,10 @@ class Leases:
         return id in self._leases and self._leases[id].member.lease != "dead"
 
     def restore(self, members: Iterable[Member], now: float) -> None:
-        """Take over what an earlier registry knew; each has one lease time to be heard."""
+        """Take over what an earlier registry knew. Each is suspect until heard, and has one lease time for it."""
         for member in members:
             self._last_epoch = max(self._last_epoch, member.epoch)
-            self._leases[member.id] = _Lease(member, now)
+            self._leases[member.id] = _Lease(replace(member, lease="suspect"), now)
 
     def join(self, join: Join, now: float) -> tuple[Member, list[LeaseMoved]]:
         """Admit a process under a new epoch; one of the same id before it is dead from here on.

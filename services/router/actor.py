@@ -158,7 +158,7 @@ class Router:
         except BusError as error:
             log.debug("models_unknown", error=str(error))
         else:
-            self._policy.on_models(answer.models)
+            self._perform(self._policy.on_models(answer.models))
 
     async def _report_changes(self) -> None:
         while True:

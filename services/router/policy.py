@@ -43,9 +43,17 @@ class RouterPolicy:
         self._dead: dict[str, int] = {}  # the last epoch that was declared dead; what it still says is not heard
         self._arrivals = 0
 
-    def on_models(self, entries: Iterable[ModelEntry]) -> None:
+    def on_models(self, entries: Iterable[ModelEntry]) -> list[Effect]:
         """The registry's list of models."""
         self._models = {entry.spec.name: entry for entry in entries}
+        broken = [
+            entry for entry in self._models.values() if entry.state == "failed" and entry.spec.name in self._queues
+        ]
+        return [
+            _finish(waiting.request, "error", _broken(entry))
+            for entry in broken
+            for waiting in self._queues[entry.spec.name].remove_if(lambda _: True)
+        ]
 
     def knows(self, model: str) -> bool:
         return model in self._models
@@ -65,7 +73,7 @@ class RouterPolicy:
         if entry is None:
             raise Refusal(404, f"model {request.model!r} is not registered")
         if entry.state == "failed":
-            raise Refusal(503, f"model {request.model!r} could not be read: {entry.error}")
+            raise Refusal(503, _broken(entry))
         if request.deadline <= now:
             raise Refusal(504, f"request {request.request_id} is past its deadline")
         if self._runs(request.request_id) or (queue is not None and request.request_id in queue):
@@ -242,6 +250,10 @@ class RouterPolicy:
 
 def _finish(request: Submit, reason: FinishReason, error: str | None) -> Finish:
     return Finish(request.gateway, request.request_id, len(request.generated), reason, error)
+
+
+def _broken(entry: ModelEntry) -> str:
+    return f"model {entry.spec.name!r} could not be read: {entry.error}"
 
 
 def _never_fits(request: Submit, instances: list[Instance]) -> str:

@@ -130,9 +130,16 @@ def test_an_epoch_of_an_earlier_registry_is_never_given_out_again() -> None:
 def test_restored_members_need_not_join_again() -> None:
     leases = Leases(TIMES)
     leases.restore([Member(service="worker", id="w", pid=1, host="box", epoch=7, lease="alive")], 0.0)
-    assert leases.beat("w", 7, 0.5) == []
+    assert leases.beat("w", 7, 0.5) == [LeaseMoved("worker", "w", 7, "alive", "heard again")]
     other, _ = leases.join(join("x"), 0.5)
     assert other.epoch == 8
+
+
+def test_a_restored_member_that_is_not_heard_keeps_nobody_out() -> None:
+    leases = Leases(TIMES)
+    leases.restore([Member(service="worker", id="w", pid=1, host="gone", epoch=7, lease="alive")], 0.0)
+    member, _ = leases.join(join("w"), 0.1)
+    assert (member.host, member.epoch) == ("box", 8)
 
 
 def test_members_are_listed_by_id() -> None:

@@ -100,6 +100,16 @@ def test_what_cannot_be_queued_is_refused(submitted: object, code: int, words: s
     assert refused.value.code == code
 
 
+def test_what_waits_for_a_model_that_turns_out_broken_ends_with_its_error() -> None:
+    made = policy()
+    made.submit(request("r-1"), NOW)
+    made.submit(request("r-2", model="n"), NOW)
+    broken = entry("m", state="failed", error="cut short")
+    error = "model 'm' could not be read: cut short"
+    assert made.on_models([broken, entry("n")]) == [Finish("gateway-0", "r-1", 0, "error", error)]
+    assert made.depths() == {"m": 0, "n": 1}
+
+
 def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
     made = policy(max_waiting=2)
     made.submit(request("r-1"), NOW)
