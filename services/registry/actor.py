@@ -52,6 +52,7 @@ class Registry:
         self._settle_seconds = settings.suspect_seconds
         self._membership = Membership(world.bus, world.clock, "registry", world.info.id, world.host)
         self._missing: list[str] = []
+        self._reconnected = asyncio.Event()
         self._without_copy = world.telemetry.gauge(
             "livescale_registry_models_without_copy", "Models of which no whole copy is in any memory"
         )
@@ -75,6 +76,7 @@ class Registry:
             group.create_task(self._judge(), name="leases")
             group.create_task(self._restore_copies(), name="copies")
             group.create_task(self._saved.run(), name="saved")
+            group.create_task(self._keep_events_again(), name="events")
             group.create_task(self._membership.run(), name="membership")
 
     def _endpoints(self) -> list[Endpoint]:
@@ -85,6 +87,13 @@ class Registry:
             Endpoint(REGISTER, self._register, limit=16),
             Endpoint(MANIFEST, self._manifest),
         ]
+
+    async def _keep_events_again(self) -> None:
+        """A server that was replaced may have forgotten that it was asked to."""
+        while True:
+            await self._reconnected.wait()
+            self._reconnected.clear()
+            await self._keep_events()
 
     async def _keep_events(self) -> None:
         try:
@@ -103,6 +112,7 @@ class Registry:
         if connected:
             self._leases.thaw(self._clock.now())
             self._saved.save_again()
+            self._reconnected.set()
         else:
             self._leases.freeze()
 

@@ -1,0 +1,91 @@
+"""What outlives the registry, on a store that is not always there."""
+
+import asyncio
+
+from services.registry.saved import RETRY_SECONDS, SavedState
+from shared import virtual_time
+from shared.bus.contract import ServiceAbsent
+from shared.bus.local import LocalBroker
+from shared.messages.membership import Member, ModelEntry
+from shared.messages.message import Message
+from shared.messages.parameters import ModelSpec
+from shared.world import LoopClock
+
+CLOCK = LoopClock(epoch=0.0)
+ENTRY = ModelEntry(spec=ModelSpec(name="org/llama-3.1", path="/m"), state="ready", size_bytes=9)
+MEMBER = Member(service="worker", id="w-1", pid=1, host="box", epoch=3, lease="alive", address=b"\x00\xff")
+
+
+class NoStore:
+    """A server without JetStream."""
+
+    async def list(self, prefix: str, type: type[Message]) -> dict[str, Message]:
+        raise ServiceAbsent("this NATS server runs without JetStream")
+
+
+def test_what_was_put_is_loaded_by_the_next() -> None:
+    async def main() -> None:
+        bus = LocalBroker(CLOCK).connect()
+        saved = SavedState(bus.kv)
+        running = asyncio.create_task(saved.run())
+        saved.put_model(ENTRY)
+        saved.put_member(MEMBER)
+        saved.put_member(Member(service="host", id="h", pid=2, host="box", epoch=4, lease="alive"))
+        saved.delete_member("h")
+        await asyncio.sleep(0.1)
+        assert await SavedState(bus.kv).load() == ([ENTRY], [MEMBER])
+        running.cancel()
+
+    virtual_time.run(main())
+
+
+def test_a_name_with_dots_and_slashes_is_one_word_of_a_key() -> None:
+    async def main() -> None:
+        broker = LocalBroker(CLOCK)
+        saved = SavedState(broker.connect().kv)
+        running = asyncio.create_task(saved.run())
+        saved.put_model(ENTRY)
+        await asyncio.sleep(0.1)
+        assert list(broker.values) == ["models.org=2Fllama-3=2E1"]
+        running.cancel()
+
+    virtual_time.run(main())
+
+
+def test_what_could_not_be_saved_is_saved_later() -> None:
+    async def main() -> None:
+        broker = LocalBroker(CLOCK)
+        saved = SavedState(broker.connect().kv)
+        running = asyncio.create_task(saved.run())
+        broker.down()
+        saved.put_member(MEMBER)
+        await asyncio.sleep(5.0)
+        assert broker.values == {}
+        broker.up()
+        await asyncio.sleep(RETRY_SECONDS)
+        assert list(broker.values) == ["members.w-1"]
+        running.cancel()
+
+    virtual_time.run(main())
+
+
+def test_loading_waits_for_the_store() -> None:
+    async def main() -> None:
+        broker = LocalBroker(CLOCK)
+        bus = broker.connect()
+        broker.down()
+        loading = asyncio.create_task(SavedState(bus.kv).load())
+        await asyncio.sleep(3.5)
+        assert not loading.done()
+        broker.up()
+        assert await loading == ([], [])
+        assert CLOCK.now() == 4.0
+
+    virtual_time.run(main())
+
+
+def test_a_server_that_keeps_nothing_is_no_obstacle() -> None:
+    async def main() -> None:
+        assert await SavedState(NoStore()).load() == ([], [])  # type: ignore[arg-type]
+
+    virtual_time.run(main())
