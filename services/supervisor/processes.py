@@ -150,6 +150,7 @@ class Supervisor:
         self.children: dict[str, Child] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._waves: list[tuple[str, ...]] = []
+        self._given_up: dict[str, ChildFailed] = {}
         self._failure: asyncio.Future[ChildFailed] = asyncio.get_running_loop().create_future()
         self._echo = echo
         self._make_policy = make_policy
@@ -181,10 +182,11 @@ class Supervisor:
         """Return once an essential program was given up."""
         return await asyncio.shield(self._failure)
 
-    def check(self) -> None:
-        """Raises ChildFailed if an essential program was given up."""
-        if self._failure.done():
-            raise self._failure.result()
+    def check(self, *needed: str) -> None:
+        """Raises ChildFailed if an essential program, or one of these, was given up."""
+        for name, failure in self._given_up.items():
+            if name in needed or self.children[name].command.essential:
+                raise failure
 
     async def _stop(self, names: tuple[str, ...]) -> None:
         for name in names:
@@ -198,5 +200,6 @@ class Supervisor:
         if not isinstance(error, ChildFailed):
             error = ChildFailed(command.name, repr(error), [])
         self._echo(command.name, f"(supervisor) {str(error).splitlines()[0]}")
+        self._given_up[command.name] = error
         if command.essential and not self._failure.done():
             self._failure.set_result(error)

@@ -1,6 +1,6 @@
 """What a starting system still waits for."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from shared.messages.membership import Snapshot
 from shared.messages.parameters import ModelSpec
@@ -27,6 +27,10 @@ def missing_instances(snapshot: Snapshot, specs: Iterable[ModelSpec]) -> list[st
     return missing
 
 
-def failed_models(snapshot: Snapshot) -> list[str]:
-    """One line for each model that could not be read."""
-    return [f"model {model.spec.name}: {model.error}" for model in snapshot.models if model.state == "failed"]
+def failed_models(snapshot: Snapshot, names: Container[str]) -> list[str]:
+    """One line for each of these models that could not be read."""
+    return [
+        f"model {model.spec.name}: {model.error}"
+        for model in snapshot.models
+        if model.state == "failed" and model.spec.name in names
+    ]

@@ -1,9 +1,6 @@
 """A whole system on one machine: `async with Stack(settings) as stack:` and everything serves inside."""
 
 import asyncio
-import json
-import os
-import socket
 import tempfile
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -13,21 +10,21 @@ from typing import Self
 
 import msgspec
 
+from services.supervisor.bus_server import start_nats
 from services.supervisor.checks import check_models, check_port, choose_dtype, make_spec
-from services.supervisor.commands import LOOPBACK, NATS, gateway_command, nats_command, service_commands
+from services.supervisor.commands import NATS, gateway_command, service_commands
 from services.supervisor.processes import Child, Echo, Supervisor
 from services.supervisor.readiness import failed_models, missing_instances, missing_members
 from services.supervisor.settings import StackSettings
 from shared.bus.contract import Bus, BusError, Refusal
 from shared.bus.nats import NatsBus
-from shared.bus.server import find_server
 from shared.messages.membership import AskSnapshot, Register, Snapshot
 from shared.messages.parameters import DType, ModelSpec
 from shared.subjects import REGISTER, SNAPSHOT
 
 POLL_SECONDS = 0.05
 CALL_SECONDS = 5.0
-CONNECT_SECONDS = 10.0
+CONNECT_SECONDS = 5.0
 
 Progress = Callable[[str], None]
 
@@ -72,11 +69,11 @@ class Stack:
         self.supervisor = await cleanup.enter_async_context(Supervisor(self._echo))
         # What is started last ends first: streams before those who feed them, the bus after all.
         try:
-            self.nats_url = settings.nats_url or await self._start_nats(run_dir / "nats")
+            # Its files are of this run alone: models of an earlier run do not come back.
+            self.nats_url = settings.nats_url or await start_nats(self.supervisor, run_dir / "nats")
             self.bus = await NatsBus.connect(self.nats_url, settings.namespace, "supervisor", timeout=CONNECT_SECONDS)
-        except (BusError, TimeoutError) as error:
-            self.supervisor.check()
-            raise StackFailed(str(error) or "the NATS server did not start") from None
+        except BusError as error:
+            raise StackFailed(str(error)) from None
         cleanup.push_async_callback(self.bus.close)
         deadline = asyncio.get_running_loop().time() + settings.start_timeout_s
         self.supervisor.start(*service_commands(settings, self.nats_url))
@@ -91,26 +88,14 @@ class Stack:
         await self._wait(lambda _: [] if read_url(ready_file) else ["gateway-0"], deadline)
         self.url = read_url(ready_file)
 
-    async def _start_nats(self, store: Path) -> str:
-        """A server of our own. Its files are of this run alone: models of an earlier run do not come back."""
-        port, name = free_port(), f"livescale-{os.getpid()}"
-        self.supervisor.start(nats_command(find_server(os.environ), name, port, store))
-        async with asyncio.timeout(CONNECT_SECONDS):
-            while (found := await server_name(port)) is None:
-                self.supervisor.check()
-                await asyncio.sleep(POLL_SECONDS)
-        if found != name:
-            raise StackFailed(f"port {port} was taken by another NATS server ({found}); try again")
-        return f"nats://{LOOPBACK}:{port}"
-
     async def _wait(self, missing: Callable[[Snapshot], list[str]], deadline: float) -> None:
         """Until nothing is missing. Raises StackFailed at the deadline or for a model that cannot be read."""
         waiting_for = ["the registry"]
         while asyncio.get_running_loop().time() < deadline:
-            self.supervisor.check()
+            self.supervisor.check(*waiting_for)
             snapshot = await self._ask_snapshot()
             if snapshot is not None:
-                if failed := failed_models(snapshot):
+                if failed := failed_models(snapshot, {model.name for model in self._settings.models}):
                     raise StackFailed("; ".join(failed))
                 now_missing = missing(snapshot)
                 if not now_missing:
@@ -135,31 +120,16 @@ class Stack:
         self._progress(f"registering {spec.name} ({spec.dtype}) from {spec.path}")
         remaining = deadline - asyncio.get_running_loop().time()
         try:
-            await self.bus.call(REGISTER, Register(spec=spec), timeout=remaining)
+            entry = await self.bus.call(REGISTER, Register(spec=spec), timeout=remaining)
         except Refusal as refusal:
             raise StackFailed(f"model {spec.name}: {refusal.message}") from None
         except BusError as error:
             raise StackFailed(f"model {spec.name} could not be registered: {error}") from None
-
-
-def free_port() -> int:
-    with socket.create_server((LOOPBACK, 0)) as door:
-        port: int = door.getsockname()[1]
-        return port
-
-
-async def server_name(port: int) -> str | None:
-    """Who greets on this port; None while nobody does."""
-    try:
-        reader, writer = await asyncio.open_connection(LOOPBACK, port)
-    except OSError:
-        return None
-    try:
-        greeting = await reader.readline()
-    finally:
-        writer.close()
-        await writer.wait_closed()
-    return str(json.loads(greeting.removeprefix(b"INFO "))["server_name"]) if greeting else None
+        if entry.size_bytes > self._settings.arena_bytes:
+            raise StackFailed(
+                f"model {spec.name} has {entry.size_bytes} bytes of parameters and a worker's arena "
+                f"{self._settings.arena_bytes}: raise --arena-bytes"
+            )
 
 
 def read_dtype() -> DType:

@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+import uvloop
 
 from services.supervisor.processes import ChildFailed, Supervisor
 from services.supervisor.restarts import RestartPolicy
@@ -48,6 +49,10 @@ async def test_a_killed_process_is_started_again() -> None:
     assert any("killed by SIGKILL" in line for line in log.of("victim"))
 
 
+def test_the_supervisor_works_on_uvloop_too() -> None:
+    uvloop.run(test_a_killed_process_is_started_again())
+
+
 async def test_a_process_that_dies_at_once_is_given_up_with_its_last_words() -> None:
     async with Supervisor(Log(), make_policy=quick_policy) as supervisor:
         supervisor.start(python("broken", "raise SystemExit('no such arena')"))
@@ -65,8 +70,10 @@ async def test_a_process_that_is_not_essential_is_given_up_alone() -> None:
         supervisor.start(python("other", SLEEPER))
         supervisor.start(python("broken", "raise SystemExit(1)", essential=False))
         await until(lambda: any("does not stay up" in line for line in log.of("broken")))
-        supervisor.check()
+        supervisor.check("other")
         assert supervisor.children["other"].pid is not None
+        with pytest.raises(ChildFailed, match="broken"):
+            supervisor.check("broken")
 
 
 async def test_a_stubborn_process_is_killed_after_its_grace() -> None:

@@ -57,4 +57,6 @@ def test_a_model_with_no_least_instance_only_has_to_be_in_memory() -> None:
 
 
 def test_a_model_that_could_not_be_read_is_told_with_its_error() -> None:
-    assert failed_models(Snapshot(models=[entry("failed", "no tensor lm_head")])) == ["model tiny: no tensor lm_head"]
+    snapshot = Snapshot(models=[entry("failed", "no tensor lm_head")])
+    assert failed_models(snapshot, ["tiny"]) == ["model tiny: no tensor lm_head"]
+    assert failed_models(snapshot, ["other"]) == []

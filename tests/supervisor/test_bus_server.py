@@ -1,0 +1,53 @@
+"""The NATS server under the supervisor."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from services.supervisor import bus_server
+from services.supervisor.bus_server import server_name, start_nats
+from services.supervisor.processes import Supervisor
+from shared.bus.contract import Disconnected
+from shared.bus.nats import NatsBus
+from shared.bus.server import NatsServer, ServerError
+from tests.supervisor.children import Log, until
+
+
+async def test_a_bus_can_be_opened_at_once_and_returns_after_the_server_died(tmp_path: Path) -> None:
+    log = Log()
+    async with Supervisor(log) as supervisor:
+        url = await start_nats(supervisor, tmp_path)
+        bus = await NatsBus.connect(url, "default", "test")
+        try:
+            server = supervisor.children["nats"]
+            assert server.pid is not None
+            os.kill(server.pid, signal.SIGKILL)
+            await until(lambda: not bus.connected)
+            await until(lambda: bus.connected and server.starts == 2)
+            await bus.flush()
+        finally:
+            await bus.close()
+    # The server is quiet, the supervisor is not.
+    assert log.lines == [("nats", log.lines[0][1])]
+    assert "killed by SIGKILL" in log.lines[0][1]
+    with pytest.raises(Disconnected):
+        await NatsBus.connect(url, "default", "test", timeout=0.2)
+
+
+async def test_another_server_on_the_port_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with NatsServer.start(tmp_path / "other") as other:
+        port = int(other.url.rsplit(":", 1)[1])
+        assert await server_name(port) == other.name
+        monkeypatch.setattr(bus_server, "free_port", lambda: port)
+        async with Supervisor(Log()) as supervisor:
+            with pytest.raises(ServerError, match=f"taken by another NATS server, {other.name}"):
+                await start_nats(supervisor, tmp_path / "ours")
+
+
+async def test_without_the_program_the_remedy_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NATS_SERVER_BIN", "/nowhere/nats-server")
+    async with Supervisor(Log()) as supervisor:
+        with pytest.raises(ServerError, match="/nowhere/nats-server is not a program"):
+            await start_nats(supervisor, tmp_path)
