@@ -21,7 +21,8 @@ POLICIES = (
     *("services/monitor/journal.py", "services/supervisor/restarts.py", "services/supervisor/readiness.py"),
     *("services/worker/scheduler.py", "services/worker/lifecycle.py", "services/worker/kv_blocks.py"),
     *("services/worker/batch.py", "services/worker/sequence.py"),
-    *("services/gateway/stops.py", "services/gateway/detokenize.py"),
+    *("services/gateway/stops.py", "services/gateway/detokenize.py", "services/gateway/sequence.py"),
+    *("services/gateway/output.py", "services/gateway/shapes.py", "services/gateway/pool_view.py"),
     *("shared/transfer/chunks.py", "shared/bus/addressing.py"),
 )
 DECIDING = {"registry", "router", "planner", "monitor", "worker", "gateway"}

@@ -21,7 +21,7 @@ SUBMIT_TIMEOUT_SECONDS = 5.0
 ATTEMPTS = 5
 RETRY_SECONDS = 0.2  # doubles with every attempt
 # A worker that is silent for so long may have sent a frame that was lost.
-SILENCE_SECONDS = 2.0
+SILENCE_SECONDS = 1.0
 
 Emit = Callable[[Piece], Awaitable[None]]
 

@@ -16,6 +16,8 @@ from shared.subjects import CANCEL, REPLAY, TOKENS
 
 REPLAY_TIMEOUT_SECONDS = 1.0
 REPLAYS = 3  # for one gap
+# A worker that reconnects to the bus is absent for a moment; one that is missed twice is gone.
+ABSENCES = 2
 
 log = structlog.get_logger()
 
@@ -43,6 +45,7 @@ class Stream:
         self.worker: str | None = None
         self.replaying = False
         self.replays = 0
+        self.absences = 0
         self.over = False
         self._sequence = TokenSequence(received)
         self._events: asyncio.Queue[Event] = asyncio.Queue()
@@ -59,7 +62,7 @@ class Stream:
         """Take what is new; a Gap where tokens are missing."""
         new = None if self.over else self._sequence.accept(row)
         if isinstance(new, Fresh):
-            self.replays = 0
+            self.replays = self.absences = 0
             if self._events.qsize() >= self._limit:
                 self._end(TooSlow())
             else:
@@ -156,8 +159,12 @@ class Streams:
         message = Replay(request_id=stream.request_id, index=stream.received, gateway=self._gateway)
         try:
             await self._bus.call(REPLAY, message, timeout=REPLAY_TIMEOUT_SECONDS, id=worker)
-        except (Refusal, ServiceAbsent) as error:
+        except Refusal as error:
             stream.lose(f"worker {worker} does not know the request any more: {error}")
+        except ServiceAbsent:
+            stream.absences += 1
+            if stream.absences >= ABSENCES:
+                stream.lose(f"worker {worker} is gone")
         except BusError as error:
             log.warning("replay_not_answered", request=stream.request_id, worker=worker, error=str(error))
         finally:

@@ -70,6 +70,7 @@ class Cluster:
         self.lost_at: dict[int, int] = {}  # position by attempt, from 1
         self.finish: FinishReason | None = None
         self.resends = True
+        self.worker = WORKER
         self.tokens_per_frame = 1
         self.members = [_member("router", "router-0"), _member("worker", WORKER)]
         self.models = [_entry(checkpoint)]
@@ -146,7 +147,7 @@ class Cluster:
     def _send(self, gateway: str, row: Tokens) -> None:
         self._sent.setdefault(row.request_id, []).append(row)
         if not self.lose_frame(row.index):
-            self.bus.publish(TOKENS, TokenFrame(worker=WORKER, step=row.index, rows=[row]), gateway=gateway)
+            self.bus.publish(TOKENS, TokenFrame(worker=self.worker, step=row.index, rows=[row]), gateway=gateway)
 
     def _cancel(self, message: Cancel) -> None:
         if message.request_id not in self.cancelled:

@@ -58,6 +58,24 @@ async def test_a_worker_that_has_forgotten_the_request_is_left(site: Site) -> No
     assert first.request_id in site.cluster.cancelled
 
 
+async def test_a_worker_that_is_missed_twice_is_left(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first time it may only be about to reconnect. It dies before the router knows of it."""
+    monkeypatch.setattr("services.gateway.generation.SILENCE_SECONDS", 0.02)
+    never = asyncio.get_running_loop().create_future()
+    sent = list[str]()
+
+    def watch(subject: str) -> bool:
+        sent.append(subject)
+        return False
+
+    site.broker.lose = watch
+    site.cluster.worker = "worker-9"  # answers nothing
+    site.cluster.before = lambda request, position: never if position == 3 and not request.generated else None
+    assert await token_ids(site) == WHOLE
+    assert [one.generated for one in site.cluster.submitted] == [[], WHOLE[:3]]
+    assert sent.count("worker.worker-9.replay") == 2
+
+
 async def test_tokens_that_are_never_resent_are_generated_elsewhere(site: Site) -> None:
     site.cluster.lose_frame = lambda position: position == 3 and len(site.cluster.submitted) == 1
     site.cluster.before = lambda request, position: asyncio.ensure_future(asyncio.sleep(0.005))
