@@ -107,6 +107,7 @@ class Planner:
         else:
             running = self._plan_out(decision, snapshot, entry, manifest, scale.instances - actual)
             target = actual + len(running.instances)
+        self._metrics.accepted(scale.model, actual, target)
         self._book.add(running)
         self._after(running, running.start(self._clock.wall()))
         return ScaleAccepted(scale_id=running.id, actual=actual, target=target, reason=decision.reason)

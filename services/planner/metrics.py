@@ -21,11 +21,21 @@ class PlannerMetrics:
             "From the decision to a new instance's first token",
             buckets=BUCKETS,
         )
+        self._tracer = telemetry.tracer
+        self._target = telemetry.gauge("livescale_planner_target_instances", "Instances last asked for", ["model_name"])
+        self._actual = telemetry.gauge(
+            "livescale_planner_actual_instances", "Instances that served or loaded when last asked", ["model_name"]
+        )
         self._scales = telemetry.counter(
             "livescale_scales_total", "Scales that ended, by outcome", ["state"], [("done",), ("failed",)]
         )
 
+    def accepted(self, model: str, actual: int, target: int) -> None:
+        self._actual.labels(model).set(actual)
+        self._target.labels(model).set(target)
+
     def ended(self, record: ScaleRecord) -> None:
+        self._trace(record)
         self._scales.labels(record.state).inc()
         for phase in record.phases:
             if phase.name in PHASES:
@@ -33,3 +43,15 @@ class PlannerMetrics:
 
     def first_token(self, seconds: float) -> None:
         self._first_token.observe(max(0.0, seconds))
+
+    def _trace(self, record: ScaleRecord) -> None:
+        """A span from the decision to the outcome, with the phases as its events."""
+        attributes = {"scale": record.id, "model": record.decision.model, "state": record.state}
+        span = self._tracer.start_span("scale", start_time=_nanoseconds(record.decision.at), attributes=attributes)
+        for phase in record.phases:
+            span.add_event(phase.name, {"node": phase.node or ""}, timestamp=_nanoseconds(phase.at))
+        span.end(end_time=max(_nanoseconds(phase.at) for phase in record.phases))
+
+
+def _nanoseconds(seconds: float) -> int:
+    return round(seconds * 1e9)

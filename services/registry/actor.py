@@ -230,14 +230,18 @@ class Registry:
         # After a restart everyone first gets the time to say what he holds.
         await asyncio.sleep(self._settle_seconds)
         while True:
-            missing = self._pool.without_copy()
-            self._without_copy.set(len(missing))
-            if missing != self._missing:
-                log.warning("models_without_copy", models=missing)
-            self._missing = missing
+            self._name_missing(self._pool.without_copy())
             for order in self._pool.to_read():
                 try:
                     await self._read(order, READ_TIMEOUT_SECONDS)
                 except BusError as error:
                     log.error("model_not_read", model=order.spec.name, host=order.host, error=str(error))
             await asyncio.sleep(COPIES_SECONDS)
+
+    def _name_missing(self, models: list[str]) -> None:
+        self._without_copy.set(len(models))
+        if models and models != self._missing:
+            log.warning("models_without_copy", models=models)
+        elif self._missing and not models:
+            log.info("every_model_has_a_copy")
+        self._missing = models

@@ -90,6 +90,13 @@ def test_without_spare_workers_it_holds_and_says_so() -> None:
     assert watched.judge(0.0) == ("hold", 1, "capacity")
 
 
+def test_a_spare_worker_not_heard_lately_is_not_counted_on() -> None:
+    watched = Watched()
+    watched.hear(0.0, spare("w-3"))
+    watched.hear(2.5, serving("w-1"), queues(2100))
+    assert watched.judge(2.5) == ("hold", 1, "capacity")
+
+
 def test_workers_that_a_running_plan_has_taken_are_not_spare() -> None:
     watched = Watched()
     watched.hear(0.0, serving("w-1"), queues(2100), spare("w-3"), spare("w-4"))
