@@ -6,8 +6,9 @@ import msgspec
 from services.cli.connection import CALL_SECONDS, ask, bus_options, find_bus
 from services.cli.why_view import explain
 from shared.bus.contract import Bus
+from shared.messages.membership import AskModels
 from shared.messages.scaling import AskDecisions, AskScales, Decision, ScaleRecord
-from shared.subjects import DECISIONS, SCALES
+from shared.subjects import DECISIONS, MODELS, SCALES
 
 EPILOG = """
 \b
@@ -48,4 +49,13 @@ def why(name: str, limit: int, as_json: bool, nats_url: str | None, namespace: s
 async def ask_why(bus: Bus, model: str, limit: int) -> Why:
     scales = await bus.call(SCALES, AskScales(model=model, limit=limit), timeout=CALL_SECONDS)
     decisions = await bus.call(DECISIONS, AskDecisions(model=model, limit=limit), timeout=CALL_SECONDS)
+    if not scales.records and not decisions.decisions:
+        await check_registered(bus, model)
     return Why(decisions.decisions, scales.records)
+
+
+async def check_registered(bus: Bus, model: str) -> None:
+    """Raises ClickException for a model that nobody knows."""
+    known = [entry.spec.name for entry in (await bus.call(MODELS, AskModels(), timeout=CALL_SECONDS)).models]
+    if model not in known:
+        raise click.ClickException(f"no model {model!r} is registered; there are {', '.join(sorted(known)) or 'none'}")

@@ -73,7 +73,7 @@ class Stack:
             self.nats_url = settings.nats_url or await start_nats(self.supervisor, run_dir / "nats")
             self.bus = await NatsBus.connect(self.nats_url, settings.namespace, "supervisor", timeout=CONNECT_SECONDS)
         except BusError as error:
-            raise StackFailed(str(error)) from None
+            raise StackFailed(f"{error}; without NATS_URL and --nats-url a server is started") from None
         cleanup.push_async_callback(self.bus.close)
         deadline = asyncio.get_running_loop().time() + settings.start_timeout_s
         self.supervisor.start(*service_commands(settings, self.nats_url))
@@ -122,7 +122,7 @@ class Stack:
         try:
             entry = await self.bus.call(REGISTER, Register(spec=spec), timeout=remaining)
         except Refusal as refusal:
-            raise StackFailed(f"model {spec.name}: {refusal.message}") from None
+            raise StackFailed(refusal.message) from None
         except BusError as error:
             raise StackFailed(f"model {spec.name} could not be registered: {error}") from None
         if entry.size_bytes > self._settings.arena_bytes:

@@ -13,7 +13,18 @@ from services.supervisor.running import announce, pointer_path
 from shared.bus.contract import Context, Endpoint, Refusal, ServiceInfo
 from shared.bus.nats import NatsBus
 from shared.bus.server import NatsServer
-from shared.messages.membership import AskSnapshot, Member, QueueLoad, RouterReport, Snapshot, WorkerReport
+from shared.messages.membership import (
+    AskModels,
+    AskSnapshot,
+    Member,
+    ModelEntry,
+    ModelList,
+    QueueLoad,
+    RouterReport,
+    Snapshot,
+    WorkerReport,
+)
+from shared.messages.parameters import ModelSpec
 from shared.messages.scaling import (
     AskDecisions,
     AskScales,
@@ -24,7 +35,7 @@ from shared.messages.scaling import (
     ScaleRecord,
     ScaleRecords,
 )
-from shared.subjects import DECISIONS, HEARTBEAT, SCALE, SCALES, SNAPSHOT
+from shared.subjects import DECISIONS, HEARTBEAT, MODELS, SCALE, SCALES, SNAPSHOT
 
 DECISION = Decision(
     id="d-1", model="tiny", at=1.0, action="out", current=1, target=2, rule="by hand", reason="asked", by="operator"
@@ -51,11 +62,16 @@ class Answers:
         return ScaleAccepted(scale_id="scale-1", actual=1, target=message.instances, reason="one spare worker")
 
     async def scales(self, message: AskScales, context: Context) -> ScaleRecords:
+        if message.model != "tiny":
+            return ScaleRecords()
         self.polls += 1
         state = "loading" if self.polls < 3 else self.outcome
         return ScaleRecords(
             records=[ScaleRecord(id="scale-1", decision=DECISION, state=state, outcome="told")]  # type: ignore[arg-type]
         )
+
+    async def models(self, message: AskModels, context: Context) -> ModelList:
+        return ModelList(models=[ModelEntry(spec=ModelSpec(name="tiny", path="/m"), state="ready")])
 
     async def decisions(self, message: AskDecisions, context: Context) -> Decisions:
         return Decisions()
@@ -82,6 +98,7 @@ async def answers(bus: NatsBus) -> Answers:
         Endpoint(SCALE, answers.scale),
         Endpoint(SCALES, answers.scales),
         Endpoint(DECISIONS, answers.decisions),
+        Endpoint(MODELS, answers.models),
     ]
     await bus.serve(ServiceInfo("registry", "registry-0", "test"), endpoints)
     return answers
@@ -156,6 +173,12 @@ async def test_why_tells_in_words_and_in_json(server: NatsServer, answers: Answe
     found = json.loads((await run(server, "why", "tiny", "--json")).output)
     assert found["scales"][0]["id"] == "scale-1"
     assert found["decisions"] == []
+
+
+async def test_why_refuses_a_model_that_nobody_knows(server: NatsServer, answers: Answers) -> None:
+    result = await run(server, "why", "tinny")
+    assert result.exit_code == 1
+    assert result.output == "Error: no model 'tinny' is registered; there are tiny\n"
 
 
 async def test_a_service_that_does_not_run_is_named(server: NatsServer) -> None:

@@ -34,7 +34,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def up(checkpoint: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+def up(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[str]]:
+    monkeypatch.delenv("NATS_URL", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     with (
         (tmp_path / "log").open("w") as log,
         subprocess.Popen(
@@ -42,7 +44,6 @@ def up(checkpoint: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
         ) as process,
     ):
         yield process
@@ -74,10 +75,7 @@ def children_of(pid: int) -> list[int]:
     return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def test_a_system_serves_scales_survives_and_leaves_nothing_behind(
-    up: subprocess.Popen[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+def test_a_system_serves_scales_survives_and_leaves_nothing_behind(up: subprocess.Popen[str]) -> None:
     assert up.stdout is not None
     ready = json.loads(up.stdout.readline())
     assert ready["ready"] is True
