@@ -144,11 +144,11 @@ class Registry:
         if self._pool.declare(spec, int(self._clock.wall())):
             try:
                 await self._read(self._pool.host_to_read(spec), self._seconds_left(context))
-            except Refusal:
-                self._pool.withdraw(spec.name)
-                raise
             except BusError as error:
                 self._pool.withdraw(spec.name)
+                self._saved.delete_model(spec.name)
+                if isinstance(error, Refusal):
+                    raise
                 raise Refusal(503, f"the host did not answer: {error}", retry_after_ms=1000) from error
         entry = self._pool.entry(spec.name)
         self._saved.put_model(entry)

@@ -48,6 +48,9 @@ class SavedState:
     def put_member(self, member: Member) -> None:
         self._set(f"members.{member.id}", member)
 
+    def delete_model(self, name: str) -> None:
+        self._set(f"models.{_word(name)}", None)
+
     def delete_member(self, id: str) -> None:
         self._set(f"members.{id}", None)
 

@@ -32,6 +32,8 @@ def test_what_was_put_is_loaded_by_the_next() -> None:
         saved.put_member(MEMBER)
         saved.put_member(Member(service="host", id="h", pid=2, host="box", epoch=4, lease="alive"))
         saved.delete_member("h")
+        saved.put_model(ModelEntry(spec=ModelSpec(name="gone", path="/m"), state="failed"))
+        saved.delete_model("gone")
         await asyncio.sleep(0.1)
         assert await SavedState(bus.kv).load() == ([ENTRY], [MEMBER])
         running.cancel()
