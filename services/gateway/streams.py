@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import assert_never
 
 import structlog
 
@@ -105,11 +106,13 @@ class Streams:
                     case RequestLost(request_id=request_id, reason=reason):
                         if request_id in self._streams:
                             self._streams[request_id].lose(reason)
+                    case other:
+                        assert_never(other)
 
     @contextmanager
     def open(self, request_id: str, received: int) -> Iterator[Stream]:
-        """A stream that already has `received` tokens. Raises ApiError 429 when too many are open."""
-        if len(self._streams) >= self._max_requests:
+        """A stream that already has `received` tokens. Raises ApiError 429 where a new one is one too many."""
+        if received == 0 and len(self._streams) >= self._max_requests:
             raise queue_full(f"The gateway has {self._max_requests} requests under way.")
         stream = self._streams[request_id] = Stream(request_id, received, self._stream_queue)
         self._metrics.streams.set(len(self._streams))
@@ -159,13 +162,14 @@ class Streams:
         message = Replay(request_id=stream.request_id, index=stream.received, gateway=self._gateway)
         try:
             await self._bus.call(REPLAY, message, timeout=REPLAY_TIMEOUT_SECONDS, id=worker)
-        except Refusal as error:
-            stream.lose(f"worker {worker} does not know the request any more: {error}")
         except ServiceAbsent:
             stream.absences += 1
             if stream.absences >= ABSENCES:
                 stream.lose(f"worker {worker} is gone")
         except BusError as error:
-            log.warning("replay_not_answered", request=stream.request_id, worker=worker, error=str(error))
+            if isinstance(error, Refusal) and error.code == 404:
+                stream.lose(f"worker {worker} does not know the request any more: {error.message}")
+            else:
+                log.warning("replay_not_answered", request=stream.request_id, worker=worker, error=str(error))
         finally:
             stream.replaying = False

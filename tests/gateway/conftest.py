@@ -94,7 +94,7 @@ def port_of(site: Site) -> int:
 
 
 async def eventually(holds: Callable[[], bool]) -> None:
-    """Wait until it holds; five seconds at most."""
-    async with asyncio.timeout(5):
+    """Wait until it holds; ten seconds at most."""
+    async with asyncio.timeout(10):
         while not holds():  # noqa: ASYNC110 whatever it is that is waited for, it sets no event
             await asyncio.sleep(0.002)

@@ -1,0 +1,64 @@
+"""The gateway as a process, before anything else of the system is there."""
+
+import asyncio
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import msgspec
+import pytest
+
+from shared.bus.server import NatsServer
+from tests.gateway.conftest import eventually
+
+pytestmark = pytest.mark.system
+
+COMMAND = (sys.executable, "-m", "services.cli.main", "run", "gateway", "--log-format", "json")
+
+
+@asynccontextmanager
+async def gateway(nats_url: str, *options: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    child = await asyncio.create_subprocess_exec(
+        *COMMAND, "--nats-url", nats_url, *options, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        yield child
+    finally:
+        if child.returncode is None:
+            child.kill()
+        await child.communicate()
+
+
+async def test_it_serves_says_what_is_missing_and_stops_when_asked(tmp_path: Path) -> None:
+    ready = tmp_path / "ready.json"
+    async with NatsServer.start(tmp_path) as server:
+        options = ("--port", "0", "--ready-file", str(ready))
+        async with gateway(server.url, *options) as child, aiohttp.ClientSession() as http:
+            await eventually(ready.exists)
+            url = msgspec.json.decode(ready.read_bytes())["url"]
+            async with http.get(f"{url}/live") as answer:
+                assert answer.status == 200
+            async with http.get(f"{url}/ready") as answer:
+                assert answer.status == 503
+                assert (await answer.json())["reason"] == "the registry does not answer"
+            async with http.get(f"{url}/v1/models") as answer:
+                assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+                assert (await answer.json())["error"]["code"] == "overloaded"
+            child.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(5):
+                output, _ = await child.communicate()
+    assert (child.returncode, output) == (0, b"")
+
+
+async def test_a_port_in_use_ends_it_with_an_error(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        async with NatsServer.start(tmp_path) as server, gateway(server.url, "--port", port) as child:
+            async with asyncio.timeout(10):
+                _, log = await child.communicate()
+    assert child.returncode == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in log.decode()
