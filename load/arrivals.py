@@ -29,6 +29,7 @@ def poisson(phases: Sequence[Phase], shape: Shape, seed: int) -> Trace:
     trace: list[Arrival] = []
     start = 0.0
     for phase in phases:
+        # Poisson arrivals have no memory, so each phase may start afresh.
         at = start + gap(chance, phase.rate)
         while at < start + phase.seconds:
             trace.append(Arrival(at, vary(chance, shape.prompt_tokens), vary(chance, shape.output_tokens)))

@@ -84,6 +84,7 @@ class Client:
                     await self._follow(response, stream)
                 else:
                     stream.error = describe_refusal(response.status, await response.read())
+        # aiohttp's own time limits are TimeoutErrors as well as ClientErrors: first things first.
         except TimeoutError:
             stream.error = "no end of the stream in time"
         except (aiohttp.ClientError, OSError) as error:
@@ -93,6 +94,7 @@ class Client:
         return record
 
     def _body(self, ask: Ask) -> bytes:
+        # Greedy and of a fixed length, so that every token can be checked and a short stream is a fault.
         return msgspec.json.encode(
             {
                 "model": self._model,
@@ -108,6 +110,7 @@ class Client:
     async def _follow(self, response: aiohttp.ClientResponse, stream: "Stream") -> None:
         events = EventStream()
         async for data in read_available(response):
+            # Tokens that arrive together get the same time, which is when a person would see them.
             at = self.now()
             for payload in events.feed(data):
                 stream.take(payload, at)
@@ -190,5 +193,6 @@ async def send_open_loop(client: Client, asks: list[Ask], records: list[RequestR
     start = client.now()
     async with asyncio.TaskGroup() as group:
         for ask in sorted(asks, key=lambda ask: (ask.at, ask.index)):
+            # From the start, not from the one before: lateness does not add up.
             await asyncio.sleep(max(0.0, start + ask.at - client.now()))
             group.create_task(send(ask, start + ask.at), name=f"request-{ask.index}")

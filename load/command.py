@@ -88,6 +88,7 @@ async def send(url: str, settings: LoadSettings, trace: Trace) -> list[RequestRe
             raise click.ClickException(f"{url}: {error}") from None
         client = Client(session, target.model, LoopClock(), tally)
         sending = send_open_loop(client, make_asks(trace, target, settings.seed), records)
+        # After Ctrl-C the summary says what had ended by then.
         with suppress(asyncio.CancelledError):
             await with_progress(sending, tally, len(trace), client)
     return records

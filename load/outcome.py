@@ -48,7 +48,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str]
 
     def summaries(self) -> list[Summary]:
-        return summarise_periods(self.periods, self.records)
+        """A row a period; a trace may begin or end with its burst."""
+        return summarise_periods([period for period in self.periods if period.start < period.end], self.records)
 
     def newcomers(self) -> list[Newcomer]:
         """Instances that the load itself brought."""

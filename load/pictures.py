@@ -89,10 +89,9 @@ def as_inline(svg: str, title: str) -> str:
 
 
 def paint_frame(axes: Axes, outcome: Outcome, label: str) -> None:
-    for period in outcome.periods[1:2]:
-        axes.axvspan(
-            period.start - outcome.start, period.end - outcome.start, color=GREY, alpha=0.18, linewidth=0, zorder=0
-        )
+    burst = outcome.periods[1]
+    # Behind everything, so that it changes no colour.
+    axes.axvspan(burst.start - outcome.start, burst.end - outcome.start, color=GREY, alpha=0.18, linewidth=0, zorder=0)
     axes.set_xlim(0, outcome.end - outcome.start)
     axes.set_ylim(bottom=0)
     axes.set_xlabel("seconds")
@@ -110,6 +109,7 @@ def paint_rate(axes: Axes, outcome: Outcome) -> None:
 
 def paint_instances(axes: Axes, outcome: Outcome) -> None:
     counts = outcome.story.state_counts()
+    # What was before the load is drawn at its start, and the last state lasts until the end.
     times = [max(0.0, at - outcome.start) for at, _ in counts] + [outcome.end - outcome.start]
     heights = [[*(count[state] for _, count in counts), counts[-1][1][state] if counts else 0] for state in STATES]
     axes.stackplot(times, heights, step="post", colors=list(STATES.values()), labels=list(STATES), alpha=0.85)
@@ -132,6 +132,7 @@ def paint_queue(axes: Axes, outcome: Outcome) -> None:
 
 
 def paint_latency(axes: Axes, outcome: Outcome, points: Points, label: str) -> None:
+    # Thousands of points as vectors would make the page slow; above that they become one small image.
     axes.scatter(*columns(points), s=7, color=BLUE, alpha=0.55, linewidths=0, rasterized=len(points) > 5_000)
     axes.plot(*columns(running_percentile(points, 50)), color=GREEN, linewidth=1.6, label="p50")
     axes.plot(*columns(running_percentile(points, 99)), color=ORANGE, linewidth=1.6, label="p99")

@@ -49,6 +49,8 @@ def find_fault(record: RequestRecord) -> str | None:
     """Why a stream was not complete, or None: exactly the tokens asked for, in one stream, ended as it should."""
     if record.error is not None:
         return record.error
+    if record.finish_reason is not None and not record.token_ids:
+        return "no token ids came: the server does not know return_token_ids"
     if len(record.token_ids) != record.asked_tokens:
         return f"{len(record.token_ids)} of {record.asked_tokens} tokens came"
     if record.finish_reason != "length":

@@ -38,6 +38,7 @@ def percentile(values: Sequence[float], q: float) -> float | None:
 def summarise(name: str, records: Iterable[RequestRecord], seconds: float) -> Summary:
     """Rates are over `seconds`, the time in which the requests were due."""
     chosen = list(records)
+    # Latencies are of all tokens that came, also in streams that failed later: leaving those out would flatter.
     good = [record for record in chosen if find_fault(record) is None]
     ttft = [record.ttft for record in chosen if record.ttft is not None]
     gaps = [gap for record in chosen for gap in record.gaps]

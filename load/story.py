@@ -9,7 +9,7 @@ import msgspec
 
 from shared.messages.membership import RouterReport, WorkerReport, WorkerState
 from shared.messages.message import Message
-from shared.messages.scaling import BlockReady, Decision, InstanceServing, ScaleRecord, Transfer
+from shared.messages.scaling import BlockReady, Decision, ScaleRecord
 
 # A worker that nobody has heard of for so long is no longer counted.
 SILENT_SECONDS = 5.0
@@ -53,8 +53,6 @@ class Story:
         self._states: dict[str, list[tuple[float, WorkerState]]] = defaultdict(list)
         self._heard: dict[str, float] = {}
         self._blocks: dict[tuple[str, str], list[BlockReady]] = defaultdict(list)
-        self._transfers: dict[tuple[str, str], Transfer] = {}
-        self._served: dict[tuple[str, str], float] = {}
 
     def on_message(self, message: Message, at: float) -> None:
         """One event or heartbeat, received at `at`; those of other models and unknown kinds are passed over."""
@@ -69,11 +67,6 @@ class Story:
                 self.scales[message.id] = message
             case BlockReady(model=self._model):
                 self._blocks[message.plan_id, message.worker].append(message)
-            case Transfer(state="whole"):
-                self._transfers[message.plan_id, message.node] = message
-            case InstanceServing(model=self._model):
-                # Only the first token after a scale counts, should more be told.
-                self._served.setdefault((message.instance, message.what), message.at)
             case _:
                 pass
 
@@ -87,6 +80,7 @@ class Story:
     def _on_queues(self, report: RouterReport, at: float) -> None:
         for queue in report.queues:
             if queue.model == self._model:
+                # The router admits more than an engine has begun with: to the user both are waiting.
                 at_workers = sum(
                     worker.load.waiting_requests
                     for worker in self.workers.values()
@@ -130,7 +124,8 @@ class Story:
     def _newcomer(self, record: ScaleRecord, instance: str, worker: str, source: str) -> Newcomer:
         assert record.plan is not None
         blocks = sorted(self._blocks[record.plan.id, worker], key=lambda event: event.at)
-        transfer = self._transfers.get((record.plan.id, worker))
+        # The planner keeps the times, also of what it had to learn in another way because an event got lost.
+        times = {phase.name: phase.at for phase in record.phases if phase.node == worker}
         return Newcomer(
             instance=instance,
             worker=worker,
@@ -138,10 +133,10 @@ class Story:
             decided_at=record.decision.at,
             blocks=[(event.at, event.ready) for event in blocks],
             total_blocks=blocks[0].total if blocks else None,
-            first_byte_at=transfer.first_byte_at if transfer else None,
-            whole_at=transfer.at if transfer else None,
-            serving_at=self._served.get((instance, "serving")),
-            first_token_at=self._served.get((instance, "first_token")),
+            first_byte_at=times.get("first_byte"),
+            whole_at=times.get("whole"),
+            serving_at=times.get("serving"),
+            first_token_at=times.get("first_token"),
         )
 
     def settled(self) -> bool:

@@ -48,10 +48,11 @@ class Target(msgspec.Struct, frozen=True):
 
 async def learn_target(session: aiohttp.ClientSession, model: str | None) -> Target:
     """Ask the server for `model`, or for the only one it has. Raises TargetError."""
-    cards = (await ask(session, "GET", "v1/models", None, Models)).data
+    cards = (await fetch_json(session, "GET", "v1/models", None, Models)).data
     card = choose(cards, model)
+    # Special tokens would end up in the middle of prompts.
     body = msgspec.json.encode({"model": card.id, "prompt": SAMPLE, "add_special_tokens": False})
-    sample = await ask(session, "POST", "tokenize", body, Tokenized)
+    sample = await fetch_json(session, "POST", "tokenize", body, Tokenized)
     return Target(card.id, card.max_model_len, sorted(set(sample.tokens)))
 
 
@@ -65,7 +66,7 @@ def choose(cards: list[ModelCard], model: str | None) -> ModelCard:
     return fitting[0]
 
 
-async def ask(session: aiohttp.ClientSession, method: str, path: str, body: bytes | None, kind: type[T]) -> T:
+async def fetch_json(session: aiohttp.ClientSession, method: str, path: str, body: bytes | None, kind: type[T]) -> T:
     headers = {"content-type": "application/json"} if body else {}
     timeout = aiohttp.ClientTimeout(total=30)
     try:

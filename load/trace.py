@@ -88,6 +88,7 @@ def scale_lengths(trace: Trace, factor: float) -> Trace:
 
 def replay(trace: Trace, part: Window, rate_scale: float, length_scale: float, seed: int) -> Trace:
     """The stretch `part`, with `rate_scale` times its requests, each `length_scale` times as long."""
+    # What comes after the window is needed too: upscaling takes more lengths than the window has.
     following = window(trace, Window(part.start))
     return scale_lengths(upscale(following, rate_scale, seed, until=part.seconds), length_scale)
 
@@ -96,6 +97,7 @@ def fit(trace: Trace, context: int) -> Trace:
     """The trace for a model of `context` tokens: outputs cut to half of it, prompts to what is left."""
     cut = []
     for arrival in trace:
+        # Outputs are cut to half only where they alone would fill the context.
         output = min(arrival.output_tokens, context // 2)
         cut.append(Arrival(arrival.at, min(arrival.prompt_tokens, context - output), output))
     return tuple(cut)

@@ -51,6 +51,7 @@ class MooncakeRow(msgspec.Struct, frozen=True):
 def read_trace(path: Path) -> Trace:
     """All requests of a trace file in order of arrival. Raises TraceError."""
     try:
+        # Spreadsheets put a byte order mark in front of the header.
         with path.open(encoding="utf-8-sig", newline="") as lines:
             opening = lines.read(1)
             lines.seek(0)
@@ -87,6 +88,7 @@ def read_csv(path: Path, lines: Iterator[str]) -> Iterator[Arrival]:
         output = column(where, row, form.output, tokens if not form.lists_failures else tokens_or_none)
         if start is None:
             start = stamp if form.from_first else 0.0
+        # A request that failed where the trace was taken has no lengths to replay.
         if output:
             yield Arrival(max(0.0, stamp - start), column(where, row, form.prompt, tokens), output)
 

@@ -11,6 +11,7 @@ from load.target import Target
 
 PREFILLS = 5
 PREFILL_TOKENS = 256
+# About as many as a worker answers at a time in the burst; a larger batch would take longer than it tells.
 DECODE_BATCH = 8
 DECODE_TOKENS = 32
 

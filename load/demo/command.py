@@ -48,6 +48,7 @@ def demo(settings: DemoSettings) -> None:
     and --length-scale say how. Links are slowed to --link-rate so that blocks can be seen arriving.
     Exits 0 only if every stream was complete and right; speed is shown, not judged.
     """
+    check_report_path(Path(settings.report))
     console = Console()
     source = read_source(settings)
     checkpoint = find_checkpoint(settings, console)
@@ -59,6 +60,12 @@ def demo(settings: DemoSettings) -> None:
     write_report(Path(settings.report), outcome)
     console.print(f"Report: {settings.report}", highlight=False, soft_wrap=True)
     sys.exit(0 if verdict.good else 1)
+
+
+def check_report_path(path: Path) -> None:
+    """Before a minute of work, not after it. Raises ClickException."""
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise click.ClickException(f"--report {path}: not a file in a directory that exists")
 
 
 def read_source(settings: DemoSettings) -> Trace | None:
@@ -94,7 +101,7 @@ def run(settings: DemoSettings, checkpoint: Path, source: Trace | None, console:
             return uvloop.run(Stage(settings, screen, LoopClock(), log).run(checkpoint, source))
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise click.Abort from None
-    except (BadSettings, StackFailed, ChildFailed, CalibrationFailed, TargetError, ValueError) as error:
+    except (BadSettings, StackFailed, ChildFailed, CalibrationFailed, TargetError, TraceError) as error:
         raise click.ClickException(str(error)) from None
 
 

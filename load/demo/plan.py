@@ -5,11 +5,14 @@ import msgspec
 from load.arrivals import Shape, calm_burst_calm, poisson
 from load.settings import DemoSettings
 from load.trace import Arrival, Trace, Window, busiest, fit, parse_window, replay
+from load.traces import TraceError
 
 # Share of one worker's capacity that is asked for when calm and in the burst. Two workers and the control
 # processes share the machine's cores, so two workers are somewhat less than twice one.
 CALM_LOAD = 0.3
 BURST_LOAD = 1.4
+# Mostly prompt, as in chat and code: waiting prompt tokens are what the monitor scales by. Outputs are long enough
+# to show how new instances change the time between tokens.
 SHAPE = Shape(prompt_tokens=192, output_tokens=24)
 
 
@@ -35,7 +38,7 @@ class DemoLoad(msgspec.Struct, frozen=True):
 
 
 def plan_load(settings: DemoSettings, capacity: Capacity, source: Trace | None, context: int) -> DemoLoad:
-    """The load for these settings on this machine. Raises ValueError where the trace has no request in the window."""
+    """The load for these settings on this machine. Raises TraceError where the trace has no request in the window."""
     if source is None:
         return plan_made_up(settings, capacity, context)
     return plan_replay(settings, capacity, source, context)
@@ -57,18 +60,19 @@ def plan_replay(settings: DemoSettings, capacity: Capacity, source: Trace, conte
     part = parse_window(settings.window) if settings.window else Window(0.0, settings.duration)
     seconds = part.seconds or max(0.0, source[-1].at - part.start)
     length_scale = settings.length_scale or length_scale_of(replay(source, part, 1.0, 1.0, settings.seed))
+    # The rate can only be chosen once it is known how long the requests are.
     as_is = fit(replay(source, part, 1.0, length_scale, settings.seed), context)
     rate_scale = settings.rate_scale or BURST_LOAD / load_of(as_is, capacity, seconds)
     trace = fit(replay(source, part, rate_scale, length_scale, settings.seed), context)
     if not trace:
-        raise ValueError(f"nothing is left of the trace at {rate_scale:.3g} times its rate")
+        raise TraceError(f"nothing is left of the trace at {rate_scale:.3g} times its rate")
     return DemoLoad(trace, seconds, busiest(trace, seconds), rate_scale, length_scale)
 
 
 def length_scale_of(trace: Trace) -> float:
     """Makes the mean request as long as the made-up ones, never longer than it was."""
     if not trace:
-        raise ValueError("the trace has no request in this window")
+        raise TraceError("the trace has no request in this window")
     mean = sum(arrival.prompt_tokens + arrival.output_tokens for arrival in trace) / len(trace)
     return min(1.0, (SHAPE.prompt_tokens + SHAPE.output_tokens) / mean)
 
@@ -76,7 +80,7 @@ def length_scale_of(trace: Trace) -> float:
 def load_of(trace: Trace, capacity: Capacity, seconds: float) -> float:
     """Share of one worker's capacity that the busiest quarter asks for."""
     if not trace:
-        raise ValueError("the trace has no request in this window")
+        raise TraceError("the trace has no request in this window")
     burst = busiest(trace, seconds)
     work = sum(capacity.seconds(arrival) for arrival in trace if burst.start <= arrival.at < (burst.end or seconds))
     return work / (burst.seconds or seconds)

@@ -56,5 +56,6 @@ def open_screen(console: Console) -> Iterator[Screen]:
     if not console.is_terminal:
         yield PlainScreen(console)
         return
+    # Drawn only when there is something new; what remains in the end are the notes.
     with Live(console=console, auto_refresh=False, transient=True) as live:
         yield LiveScreen(live)

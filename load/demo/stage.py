@@ -29,6 +29,7 @@ MODEL = "demo"
 MIB = 1024 * 1024
 REFRESH_SECONDS = 0.25
 REQUEST_SECONDS = 300.0
+# Well above the downscale delay, which counts from when the last request has been served.
 CALM_SECONDS = 60.0
 
 
@@ -72,6 +73,7 @@ class Stage:
             self._screen.note(describe_load(load, capacity))
             self._asks = make_asks(load.trace, target, self._settings.seed)
             client = Client(session, MODEL, self._clock, self._tally)
+            # On a slow machine the measuring itself may have added an instance.
             await self._calm_down("settling", client.now())
             start = client.now()
             await self._send(client, load, start)

@@ -78,6 +78,7 @@ def render_decisions(view: View) -> list[Text]:
 
 def blocks(report: WorkerReport, story: Story) -> tuple[int, int]:
     """Blocks ready and in all at a worker; (0, 0) where it has none to show."""
+    # Events come with each block, heartbeats twice a second: while loading the events are ahead.
     if report.state == "loading":
         return story.progress(report.id) or (0, 0)
     return (len(report.holding.ready), report.holding.total) if report.holding else (0, 0)

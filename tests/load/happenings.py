@@ -13,6 +13,7 @@ from shared.messages.scaling import (
     Chain,
     Decision,
     InstanceServing,
+    Phase,
     Plan,
     PlannedInstance,
     ScaleRecord,
@@ -21,6 +22,15 @@ from shared.messages.scaling import (
 
 START = 1_700_000_000.0
 MODEL = "demo"
+
+
+PHASES = [
+    Phase(name="decided", at=START + 20.0),
+    *(
+        Phase(name=name, at=START + at, node="worker-1")
+        for name, at in (("first_byte", 21.2), ("whole", 24.2), ("serving", 24.3), ("first_token", 24.8))
+    ),
+]
 
 
 def record(index: int, due: float, ttft: float = 0.1, gap: float = 0.02, tokens: int = 8) -> RequestRecord:
@@ -58,7 +68,7 @@ def decision(at: float, current: int, target: int) -> Decision:
     )
 
 
-def scale(at: float, worker: str, current: int = 1, target: int = 2) -> ScaleRecord:
+def scale(at: float, worker: str, current: int = 1, target: int = 2, phases: list[Phase] | None = None) -> ScaleRecord:
     instance = PlannedInstance(id=f"instance-of-{worker}", ranks=[worker])
     plan = Plan(
         id=f"scale-{worker}",
@@ -68,7 +78,9 @@ def scale(at: float, worker: str, current: int = 1, target: int = 2) -> ScaleRec
         chains=[Chain(source="worker-0", targets=[worker])],
         size_bytes=1_000,
     )
-    return ScaleRecord(id=f"scale-{worker}", decision=decision(at, current, target), state="done", plan=plan)
+    return ScaleRecord(
+        id=f"scale-{worker}", decision=decision(at, current, target), state="done", plan=plan, phases=phases or []
+    )
 
 
 def block(at: float, worker: str, ready: int, total: int = 12) -> BlockReady:
@@ -112,6 +124,7 @@ def scale_out_and_in() -> list[tuple[float, Message]]:
         (24.3, served(24.3, "worker-1", "serving")),
         (24.3, report("worker-1", "serving")),
         (24.8, served(24.8, "worker-1", "first_token")),
+        (24.9, scale(20.0, "worker-1", phases=PHASES)),
         (50.0, decision(50.0, 2, 1)),
         (50.1, report("worker-1", "draining")),
         (51.0, report("worker-1", "spare")),

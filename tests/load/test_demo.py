@@ -35,7 +35,7 @@ def test_watching_hears_every_kind_of_event_and_leaves_nothing_behind() -> None:
         async with watching(broker.connect(), story, LoopClock(START), notes.append):
             bus.publish(HEARTBEAT, happenings.report("worker-1", "loading"), service="worker", id="worker-1")
             bus.publish(DECISION, happenings.decision(20.0, 1, 2), model=MODEL)
-            bus.publish(PLAN, happenings.scale(20.0, "worker-1"), id="scale-worker-1")
+            bus.publish(PLAN, happenings.scale(20.0, "worker-1", phases=happenings.PHASES), id="scale-worker-1")
             bus.publish(BLOCK, happenings.block(21.0, "worker-1", 12), worker="worker-1")
             bus.publish(TRANSFER, happenings.whole(21.0, "worker-1"), plan="scale-worker-1")
             bus.publish(INSTANCE, happenings.served(22.0, "worker-1", "serving"), instance="instance-of-worker-1")
@@ -45,7 +45,7 @@ def test_watching_hears_every_kind_of_event_and_leaves_nothing_behind() -> None:
     run(watch())  # fails on tasks that are left
     (newcomer,) = story.newcomers(START)
     assert newcomer.blocks == [(START + 21.0, 12)]
-    assert (newcomer.whole_at, newcomer.serving_at) == (START + 21.0, START + 22.0)
+    assert (newcomer.whole_at, newcomer.serving_at) == (START + 24.2, START + 24.3)
     assert story.workers["worker-1"].state == "loading"
     assert len(notes) == 3
 
@@ -132,6 +132,7 @@ def test_the_outcome_has_three_periods_and_what_was_chosen(capsys: pytest.Captur
         (["--window", "0:10"], "--window says how to replay a trace"),
         (["--length-scale", "0.5"], "--length-scale says how to replay a trace"),
         (["--duration", "0"], "--duration"),
+        (["--report", "absent/report.html"], "--report absent/report.html: not a file in a directory that exists"),
         (["--dtype", "int8"], "--dtype"),
     ],
 )

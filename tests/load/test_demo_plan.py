@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from load.demo.plan import BURST_LOAD, CALM_LOAD, SHAPE, Capacity, load_of, plan_load
 from load.settings import DemoSettings
 from load.trace import Arrival, Trace
+from load.traces import TraceError
 
 CONTEXT = 4096
 SETTINGS = DemoSettings(duration=600.0)
@@ -66,7 +67,7 @@ def test_prompts_are_cut_to_the_models_context() -> None:
 
 
 def test_a_window_without_requests_is_refused() -> None:
-    with pytest.raises(ValueError, match="no request in this window"):
+    with pytest.raises(TraceError, match="no request in this window"):
         plan_load(DemoSettings(window="9000:9010"), Capacity(1000, 100), bursty(), CONTEXT)
-    with pytest.raises(ValueError, match="nothing is left of the trace"):
+    with pytest.raises(TraceError, match="nothing is left of the trace"):
         plan_load(DemoSettings(window="0:10", rate_scale=1e-9), Capacity(1000, 100), bursty(), CONTEXT)

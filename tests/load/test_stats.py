@@ -8,6 +8,7 @@ from load.records import find_fault
 from load.series import gap_points, rate_of, running_percentile, ttft_points
 from load.stats import Period, percentile, summarise, summarise_periods
 from load.tables import duration
+from tests.load import happenings
 from tests.load.happenings import START, record
 
 
@@ -29,6 +30,16 @@ def test_a_request_counts_where_it_was_due() -> None:
     assert burst.tbt_p50 == pytest.approx(0.02)
 
 
+def test_a_trace_may_begin_with_its_burst() -> None:
+    periods = [
+        Period("before", START, START),
+        Period("burst", START, START + 9),
+        Period("after", START + 9, START + 60),
+    ]
+    outcome = msgspec.structs.replace(happenings.outcome(), periods=periods)
+    assert [row.name for row in outcome.summaries()] == ["burst", "after"]
+
+
 def test_nothing_measured_is_a_dash_not_a_zero() -> None:
     row = summarise("empty", [], 10.0)
     assert (row.requests, row.ttft_p50, row.tbt_p99) == (0, None, None)
@@ -41,6 +52,7 @@ def test_nothing_measured_is_a_dash_not_a_zero() -> None:
         ({}, None),
         ({"error": "worker lost"}, "worker lost"),
         ({"token_ids": [1]}, "1 of 8 tokens came"),
+        ({"token_ids": []}, "no token ids came: the server does not know return_token_ids"),
         ({"finish_reason": "stop"}, "finish reason 'stop' instead of 'length'"),
         ({"finish_reason": None}, "finish reason None instead of 'length'"),
     ],
