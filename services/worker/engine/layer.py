@@ -1,7 +1,7 @@
 """One decoder layer of Llama and Qwen2 (which differ by the biases of q, k and v)."""
 
 import torch
-from torch.nn.functional import rms_norm, silu
+from torch.nn.functional import rms_norm
 
 from services.worker.engine.kv_store import KvStore
 from services.worker.engine.parameters import Linear, Tensors, padded
@@ -29,15 +29,16 @@ class Layer:
         self._qkv = Linear(tensors, *projections, out_step=ROW_STEP)
         self._output = Linear(tensors, f"{attention}.o_proj")
         self._mlp_norm = tensors[f"{prefix}.post_attention_layernorm.weight"]
-        self._gate_up = Linear(tensors, f"{mlp}.gate_proj", f"{mlp}.up_proj")
+        self._gate = Linear(tensors, f"{mlp}.gate_proj")
+        self._up = Linear(tensors, f"{mlp}.up_proj")
         self._down = Linear(tensors, f"{mlp}.down_proj")
 
     def __call__(self, hidden: torch.Tensor, rows: Rows, store: KvStore) -> torch.Tensor:
         """`[row, hidden]` -> `[row, hidden]`, padding included; writes the others' keys and values into `store`."""
         attended = self._attend(self._normed(hidden, self._input_norm), rows, store)
         hidden = self._output.plus(attended, hidden)
-        gate, up = self._gate_up(self._normed(hidden, self._mlp_norm)).chunk(2, dim=1)
-        return self._down.plus(silu(gate).mul_(up), hidden)
+        normed = self._normed(hidden, self._mlp_norm)
+        return self._down.plus(self._up.times(normed, self._gate.swish(normed)), hidden)
 
     def _normed(self, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return rms_norm(hidden, weight.shape, weight, self._epsilon)

@@ -1,6 +1,7 @@
 """A request's logits have the same bits whatever it is batched with, however it is cut, wherever it resumes."""
 
 import random
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -90,3 +91,21 @@ def test_two_workers_compute_the_same_bits(dtype: DType) -> None:
     request = submit("a", random_prompt(8, 140), max_tokens=12)
     one, other = (serve(checkpointed("qwen2-untied", dtype).engine(), [(0, request)]) for _ in range(2))
     assert torch.equal(one.rows("a"), other.rows("a"))
+
+
+@pytest.fixture
+def _two_threads() -> Iterator[None]:
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(1)
+
+
+@pytest.mark.usefixtures("_two_threads")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_batch_composition_changes_no_bit_on_two_threads(dtype: DType) -> None:
+    engine = checkpointed("llama2-untied", dtype).engine()
+    requests = _requests(seed=5)
+    alone = _alone(engine, requests)
+    together = serve(engine, [(0, request) for request in requests])
+    for key, served in alone.items():
+        assert torch.equal(together.rows(key), served.rows(key)), key
