@@ -64,6 +64,18 @@ def check_path(model: ModelSettings) -> None:
         )
 
 
+def check_memory(settings: StackSettings, meminfo: str) -> None:
+    """Raises BadSettings if the workers would touch more memory than this /proc/meminfo has to give."""
+    needed = count_workers(settings) * (settings.arena_bytes + settings.kv_bytes)
+    for line in meminfo.splitlines():
+        name, _, value = line.partition(":")
+        if name == "MemAvailable" and needed > (available := int(value.split()[0]) * 1024):
+            raise BadSettings(
+                f"{count_workers(settings)} workers take {needed / 1e9:.1f} GB at their start, and "
+                f"{available / 1e9:.1f} GB are free: lower --workers, --arena-bytes or --kv-bytes"
+            )
+
+
 def check_port(host: str, port: int) -> None:
     """Raises BadSettings if the gateway could not listen there."""
     try:
@@ -105,5 +117,5 @@ def make_spec(model: ModelSettings, settings: StackSettings, auto_dtype: DType) 
         ),
         upscale_delay_s=model.upscale_delay_s,
         downscale_delay_s=model.downscale_delay_s,
-        max_model_len=model.max_model_len,
+        max_model_len=model.max_model_len or settings.max_model_len,
     )

@@ -53,7 +53,11 @@ class StackSettings(Settings, frozen=True, kw_only=True):
     ] = "auto"
     min_instances: Annotated[int, Meta(description="Instances that every model keeps", ge=0)] = 1
     max_instances: Annotated[
-        int | None, Meta(description="Most instances of every model; all workers when left out")
+        Annotated[int, Meta(ge=1)] | None, Meta(description="Most instances of every model; all workers when left out")
+    ] = None
+    max_model_len: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(description="Tokens of a request, prompt and output; the checkpoint's limit when left out"),
     ] = None
     arena_bytes: Annotated[int, Meta(description="Memory of each worker for parameters", ge=MIB)] = 1024 * MIB
     kv_bytes: Annotated[int, Meta(description="Memory of each worker for its KV cache", ge=MIB)] = 512 * MIB

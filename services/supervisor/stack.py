@@ -11,7 +11,7 @@ from typing import Self
 import msgspec
 
 from services.supervisor.bus_server import start_nats
-from services.supervisor.checks import check_models, check_port, choose_dtype, make_spec
+from services.supervisor.checks import check_memory, check_models, check_port, choose_dtype, make_spec
 from services.supervisor.commands import NATS, gateway_command, service_commands
 from services.supervisor.processes import Child, Echo, Supervisor
 from services.supervisor.readiness import failed_models, missing_instances, missing_members
@@ -19,7 +19,7 @@ from services.supervisor.settings import StackSettings
 from shared.bus.contract import Bus, BusError, Refusal
 from shared.bus.nats import NatsBus
 from shared.messages.membership import AskSnapshot, Register, Snapshot
-from shared.messages.parameters import DType, ModelSpec
+from shared.messages.parameters import ModelSpec
 from shared.subjects import REGISTER, SNAPSHOT
 
 POLL_SECONDS = 0.05
@@ -52,6 +52,7 @@ class Stack:
 
     async def __aenter__(self) -> Self:
         check_models(self._settings)
+        check_memory(self._settings, read_proc("meminfo"))
         check_port(self._settings.host, self._settings.port)
         async with AsyncExitStack() as cleanup:
             run_dir = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="livescale-")))
@@ -80,7 +81,7 @@ class Stack:
         self.supervisor.start(gateway_command(settings, self.nats_url, ready_file))
         names = [name for name in self.supervisor.children if name != NATS]
         await self._wait(lambda snapshot: missing_members(snapshot, names), deadline)
-        auto_dtype = read_dtype()
+        auto_dtype = choose_dtype(read_proc("cpuinfo"))
         specs = [make_spec(model, settings, auto_dtype) for model in settings.models]
         for spec in specs:
             await self._register(spec, deadline)
@@ -132,8 +133,8 @@ class Stack:
             )
 
 
-def read_dtype() -> DType:
-    return choose_dtype(Path("/proc/cpuinfo").read_text())
+def read_proc(name: str) -> str:
+    return Path("/proc", name).read_text()
 
 
 def read_url(ready_file: Path) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from services.supervisor.checks import (
     BadSettings,
+    check_memory,
     check_models,
     check_port,
     choose_dtype,
@@ -96,6 +97,14 @@ def test_bounds_the_wrong_way_round_are_refused(checkpoint: str) -> None:
         check_models(StackSettings(models=(crossed,)))
 
 
+def test_more_memory_than_is_free_is_refused() -> None:
+    settings = StackSettings(workers=3, arena_bytes=1 << 30, kv_bytes=1 << 30)
+    with pytest.raises(BadSettings, match=r"3 workers take 6\.4 GB at their start, and 4\.1 GB are free"):
+        check_memory(settings, "MemTotal: 8000000 kB\nMemAvailable: 4000000 kB\n")
+    check_memory(settings, "MemAvailable: 8000000 kB\n")
+    check_memory(settings, "")
+
+
 def test_a_port_in_use_is_refused_and_a_free_one_accepted() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -111,9 +120,10 @@ def test_an_address_of_another_machine_is_refused() -> None:
 
 
 def test_a_model_takes_what_it_leaves_out_from_the_flags(checkpoint: str) -> None:
-    settings = StackSettings(min_instances=0, max_instances=3, workers=4)
+    settings = StackSettings(min_instances=0, max_instances=3, max_model_len=512, workers=4)
     spec = make_spec(ModelSettings(name="a", path=checkpoint), settings, "bfloat16")
     assert (spec.dtype, spec.min_instances, spec.max_instances) == ("bfloat16", 0, 3)
+    assert spec.max_model_len == 512
     own = ModelSettings(
         name="a", path=checkpoint, dtype="float32", min_instances=1, max_instances=2, bounds=Bounds(decode_lo=0.5)
     )
