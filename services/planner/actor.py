@@ -92,6 +92,7 @@ class Planner:
         return ScaleRecords(records=self._book.records(ask.model, ask.limit))
 
     async def _scale(self, scale: Scale, context: Context) -> ScaleAccepted:
+        asked_at = self._clock.wall()
         snapshot, entry, manifest = await self._picture.look(scale.model)
         _check_target(scale, entry)
         # From here on nothing is awaited: of two scales at the same time, the second sees what the first planned.
@@ -99,7 +100,7 @@ class Planner:
         actual = len(fleet.present)
         if scale.instances == actual:
             return ScaleAccepted(scale_id=None, actual=actual, target=actual, reason=f"{actual} are there already")
-        decision = scale.decision or self._by_operator(scale, actual)
+        decision = scale.decision or self._by_operator(scale, actual, asked_at)
         running: RunningScale
         if scale.instances < actual:
             running = self._plan_in(decision, snapshot, fleet, actual - scale.instances)
@@ -112,11 +113,11 @@ class Planner:
         self._after(running, running.start(self._clock.wall()))
         return ScaleAccepted(scale_id=running.id, actual=actual, target=target, reason=decision.reason)
 
-    def _by_operator(self, scale: Scale, actual: int) -> Decision:
+    def _by_operator(self, scale: Scale, actual: int, at: float) -> Decision:
         return Decision(
             id=self._ids.new("decision"),
             model=scale.model,
-            at=self._clock.wall(),
+            at=at,
             action="in" if scale.instances < actual else "out",
             current=actual,
             target=scale.instances,
