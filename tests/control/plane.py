@@ -148,12 +148,10 @@ class Plane:
 
     async def kill(self, name: str) -> None:
         """The process is gone, without a word."""
-        bus = self.buses.pop(name)
-        for listener in list(bus._listeners):
-            bus._leave(listener)
-        self.tasks[name].cancel()
-        await asyncio.wait([self.tasks.pop(name)])
-        await bus.close()
+        task = self.tasks.pop(name)
+        task.cancel()
+        await asyncio.wait([task])
+        await self.buses.pop(name).close()
 
     async def register(self, spec: ModelSpec) -> ModelEntry:
         return await self.operator.call(REGISTER, Register(spec=spec), timeout=5.0)
