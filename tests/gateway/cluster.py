@@ -64,6 +64,8 @@ class Cluster:
         self.replayed: list[Replay] = []
         self.scaled: list[Scale] = []
         self.refusal: Refusal | None = None
+        self.refused = 0
+        self.hanging = False
         self.replay_refusal: Refusal | None = None
         self.before: Callable[[Submit, int], asyncio.Future[None] | None] = lambda request, position: None
         self.lose_frame: Callable[[int], bool] = lambda position: False
@@ -104,8 +106,22 @@ class Cluster:
         await asyncio.gather(*self._running.values(), return_exceptions=True)
         await self.bus.close()
 
+    def hang_before(self, position: int) -> "asyncio.Future[None]":
+        """Requests that are not resumed stop there until the future has a result."""
+        released: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def before(request: Submit, at: int) -> "asyncio.Future[None] | None":
+            if request.generated or at != position:
+                return None
+            self.hanging = True
+            return released
+
+        self.before = before
+        return released
+
     async def _submit(self, request: Submit, context: Context) -> Submitted:
         if self.refusal is not None:
+            self.refused += 1
             raise self.refusal
         self.submitted.append(request)
         self.contexts.append(context)
