@@ -9,11 +9,8 @@ import os
 import shutil
 import tempfile
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
-from typing import Literal, get_args
 
-import click
 import msgspec
 import torch
 from transformers import (
@@ -27,9 +24,8 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 
 from load.make_tokenizer import DIALECTS, make_tokenizer, save_tokenizer
+from load.sizes import Size
 from shared.messages.parameters import Family
-
-Size = Literal["tiny", "small", "medium"]
 
 RECIPE_FILE = "livescale-made.json"
 CONTEXT = 4_096
@@ -126,6 +122,8 @@ def _write(directory: Path, recipe: Recipe) -> None:
     disable_progress_bar()
     model.save_pretrained(directory, max_shard_size=shard_size)
     (directory / RECIPE_FILE).write_bytes(msgspec.json.encode(recipe))
+    for file in directory.iterdir():
+        file.chmod(0o644)  # safetensors come readable by their owner alone, and containers run as somebody else
 
 
 def _config(family: Family, shape: Shape, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:
@@ -165,23 +163,3 @@ def _parameter(name: str, shape: torch.Size, embedding_std: float, seed: int) ->
         return (BIAS_STD * noise).bfloat16()
     std = embedding_std if "embed_tokens" in name else MATRIX_GAIN / shape[1] ** 0.5
     return (std * noise).bfloat16()
-
-
-option = partial(click.option, show_default=True, show_envvar=True)
-
-
-@click.command("make-model")
-@click.argument("directory", type=click.Path(path_type=Path))
-@option("--family", type=click.Choice(get_args(Family)), default="llama", envvar="LIVESCALE_FAMILY")
-@option("--size", type=click.Choice(get_args(Size)), default="small", envvar="LIVESCALE_SIZE")
-@option("--seed", type=int, default=0, envvar="LIVESCALE_SEED")
-def make_model_command(directory: Path, family: Family, size: Size, seed: int) -> None:
-    """Make a checkpoint with random parameters, a tokenizer and a chat template in DIRECTORY.
-
-    Sizes: tiny has about 1M parameters, small 30M, medium 120M. The same seed makes the same bytes.
-    """
-    try:
-        made = make_model(directory, family, size, seed)
-    except OSError as error:
-        raise click.ClickException(str(error)) from None
-    click.echo(made)

@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from load.bench.record import Printer
-from load.make_model import Size, make_model
+from load.make_model import make_model
+from load.sizes import Size
 from services.supervisor.checks import BadSettings
 from services.supervisor.processes import ChildFailed, Echo
 from services.supervisor.stack import StackFailed

@@ -14,7 +14,8 @@ from click.testing import CliRunner
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from load import make_model as module
-from load.make_model import SHAPES, make_model, make_model_command
+from load.make_model import SHAPES, make_model
+from load.make_model_command import make_model_command
 from shared.block_layout import block_layouts
 from shared.messages.parameters import Family
 from shared.model_config import load_model_config

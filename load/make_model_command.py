@@ -1,0 +1,32 @@
+"""The command `livescale make-model`."""
+
+from functools import partial
+from pathlib import Path
+from typing import get_args
+
+import click
+
+from load.sizes import Size
+from shared.messages.parameters import Family
+
+option = partial(click.option, show_default=True, show_envvar=True)
+
+
+@click.command("make-model")
+@click.argument("directory", type=click.Path(path_type=Path))
+@option("--family", type=click.Choice(get_args(Family)), default="llama", envvar="LIVESCALE_FAMILY")
+@option("--size", type=click.Choice(get_args(Size)), default="small", envvar="LIVESCALE_SIZE")
+@option("--seed", type=int, default=0, envvar="LIVESCALE_SEED")
+def make_model_command(directory: Path, family: Family, size: Size, seed: int) -> None:
+    """Make a checkpoint with random parameters, a tokenizer and a chat template in DIRECTORY.
+
+    Sizes: tiny has about 1M parameters, small 30M, medium 120M. The same seed makes the same bytes.
+    """
+    # Torch and transformers take seconds to import, and --help needs neither.
+    from load.make_model import make_model
+
+    try:
+        made = make_model(directory, family, size, seed)
+    except OSError as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(made)
