@@ -101,8 +101,8 @@ def paint_frame(axes: Axes, outcome: Outcome, label: str) -> None:
 def paint_rate(axes: Axes, outcome: Outcome) -> None:
     due = rate_of((record.due for record in outcome.records), outcome.start, outcome.end)
     ended = rate_of((record.ended for record in outcome.records), outcome.start, outcome.end)
-    axes.bar(*columns(due), width=2.0, color=BLUE, alpha=0.5, label="due")
-    axes.plot(*columns(ended), color=ORANGE, linewidth=1.6, label="answered")
+    axes.bar(*split(due), width=2.0, color=BLUE, alpha=0.5, label="due")
+    axes.plot(*split(ended), color=ORANGE, linewidth=1.6, label="answered")
     paint_frame(axes, outcome, "requests/s")
     place_legend(axes)
 
@@ -133,9 +133,9 @@ def paint_queue(axes: Axes, outcome: Outcome) -> None:
 
 def paint_latency(axes: Axes, outcome: Outcome, points: Points, label: str) -> None:
     # Thousands of points as vectors would make the page slow; above that they become one small image.
-    axes.scatter(*columns(points), s=7, color=BLUE, alpha=0.55, linewidths=0, rasterized=len(points) > 5_000)
-    axes.plot(*columns(running_percentile(points, 50)), color=GREEN, linewidth=1.6, label="p50")
-    axes.plot(*columns(running_percentile(points, 99)), color=ORANGE, linewidth=1.6, label="p99")
+    axes.scatter(*split(points), s=7, color=BLUE, alpha=0.55, linewidths=0, rasterized=len(points) > 5_000)
+    axes.plot(*split(running_percentile(points, 50)), color=GREEN, linewidth=1.6, label="p50")
+    axes.plot(*split(running_percentile(points, 99)), color=ORANGE, linewidth=1.6, label="p99")
     paint_frame(axes, outcome, label)
     place_legend(axes)
 
@@ -144,13 +144,14 @@ def paint_blocks(axes: Axes, outcome: Outcome) -> None:
     newcomers = [newcomer for newcomer in outcome.newcomers() if newcomer.blocks]
     for index, newcomer in enumerate(newcomers):
         color = LINES[index % len(LINES)]
+        label = f"{newcomer.worker} at {newcomer.decided_at - outcome.start:.0f} s"
         points = [(0.0, 0.0), *((at - newcomer.decided_at, float(ready)) for at, ready in newcomer.blocks)]
-        axes.step(*columns(points), where="post", marker="o", markersize=4, color=color, label=newcomer.worker)
+        axes.step(*split(points), where="post", marker="o", markersize=4, color=color, label=label)
         first = newcomer.since_decision(newcomer.first_token_at)
         if first is not None:
             axes.plot([first], [points[-1][1]], marker="*", markersize=14, color=color)
     if newcomers:
-        place_legend(axes)
+        place_legend(axes, columns=3)
     else:
         axes.text(0.5, 0.5, "no instance was added", ha="center", transform=axes.transAxes)
     axes.set_xlim(left=0)
@@ -160,10 +161,10 @@ def paint_blocks(axes: Axes, outcome: Outcome) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def place_legend(axes: Axes) -> None:
+def place_legend(axes: Axes, columns: int = 5) -> None:
     """Above the axes, where it hides nothing."""
-    axes.legend(ncols=5, loc="lower right", bbox_to_anchor=(1.0, 1.0), handlelength=1.2, columnspacing=1)
+    axes.legend(ncols=columns, loc="lower right", bbox_to_anchor=(1.0, 1.0), handlelength=1.2, columnspacing=1)
 
 
-def columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+def split(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
     return [x for x, _ in points], [y for _, y in points]
