@@ -12,7 +12,9 @@ COMMANDS = {
     "run": LazyCommand("services.cli.run:run", "Run one service, to spread a system over machines."),
     "demo": LazyCommand("load.demo.command:demo", "The main job: a burst scales out and every token is checked."),
     "load": LazyCommand("load.command:load", "Send an open-loop load to any OpenAI-compatible URL."),
-    "make-model": LazyCommand("load.make_model_command:make_model_command", "Write a random checkpoint to try things with."),
+    "make-model": LazyCommand(
+        "load.make_model_command:make_model_command", "Write a random checkpoint to try things with."
+    ),
     "status": LazyCommand("services.cli.status:status", "Processes, workers, instances and queues."),
     "scale": LazyCommand("services.cli.scale:scale", "Have this many instances of a model."),
     "why": LazyCommand("services.cli.why:why", "Why a model was scaled, or was not."),

@@ -41,7 +41,7 @@ def settings_options(
     def decorate(command: Callable[[S], None]) -> Callable[..., None]:
         @functools.wraps(command)
         def call(print_config: bool, **values: object) -> None:
-            settings = msgspec.convert(values, kind)
+            settings = _convert(values, kind)
             if print_config:
                 click.echo(as_yaml(settings), nl=False)
             else:
@@ -57,6 +57,13 @@ def settings_options(
         return call
 
     return decorate
+
+
+def _convert(values: dict[str, object], kind: type[S]) -> S:
+    try:
+        return msgspec.convert(values, kind)
+    except msgspec.ValidationError as error:  # what no single option can check
+        raise click.ClickException(str(error)) from None
 
 
 def fields_of(kind: type[Settings]) -> tuple[inspect.Field, ...]:
@@ -75,6 +82,8 @@ def config_option(kind: type[Settings]) -> Callable[[Any], Any]:
         type=click.Path(path_type=Path, dir_okay=False),
         callback=read,
         expose_value=False,
+        envvar="LIVESCALE_CONFIG",
+        show_envvar=True,
         is_eager=True,  # the file must be known before the other options look for their defaults
         help="YAML file with these options as keys, without the dashes in front.",
     )

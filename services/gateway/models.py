@@ -1,8 +1,8 @@
 """The registered models as the registry told them, and the text side of their checkpoints."""
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import Executor
-from pathlib import Path
 
 import structlog
 
@@ -10,7 +10,9 @@ from services.gateway.checkpoint_text import BadCheckpoint, CheckpointText, load
 from services.gateway.errors import from_bus, internal, model_not_found, overloaded
 from services.gateway.metrics import GatewayMetrics
 from shared.bus.contract import Bus, BusError
+from shared.hub import resolve_model_path
 from shared.messages.membership import AskModels, ModelEntry
+from shared.model_config import CheckpointError
 from shared.subjects import MODELS
 from shared.world import Clock
 
@@ -72,12 +74,12 @@ class Models:
         key = _text_key(entry)
         if key not in self._texts:
             loading = asyncio.get_running_loop().run_in_executor(
-                self._executor, load_checkpoint_text, Path(entry.spec.path), self._clock.wall
+                self._executor, _load_text, entry.spec.path, self._clock.wall
             )
             self._texts[key] = asyncio.ensure_future(loading)
         try:
             return await asyncio.shield(self._texts[key])  # others may wait for it as well
-        except BadCheckpoint as error:
+        except (BadCheckpoint, CheckpointError) as error:
             self._texts.pop(key, None)
             log.error("checkpoint_text_unreadable", model=entry.spec.name, error=str(error))
             raise internal(f"The gateway cannot read the tokenizer of {entry.spec.name!r}: {error}") from None
@@ -97,6 +99,10 @@ class Models:
         except BusError as error:
             if self._entries is None:
                 raise from_bus(error) from None
+
+
+def _load_text(path: str, clock: Callable[[], float]) -> CheckpointText:
+    return load_checkpoint_text(resolve_model_path(path, parameters=False), clock)
 
 
 def _text_key(entry: ModelEntry) -> tuple[str, str | None]:

@@ -30,6 +30,8 @@ WORKER_ENV = {
     ":glibc.malloc.mmap_threshold=1073741824",
 }
 
+# A configuration file named by the environment is the whole system's, not that of a single service.
+OWN_FILE = {"LIVESCALE_CONFIG": ""}
 
 Flags = Mapping[str, str | float]
 
@@ -54,14 +56,14 @@ def service_commands(settings: StackSettings, nats_url: str) -> list[Command]:
 
     def command(service: ServiceName, flags: Flags = MappingProxyType({}), index: int = 0) -> Command:
         name = f"{service}-{index}"
-        return Command(name, service_argv(service, {"id": name, **bus, **flags}))
+        return Command(name, service_argv(service, {"id": name, **bus, **flags}), env=OWN_FILE)
 
     def worker(index: int) -> Command:
         plain = command("worker", {**memory, **link}, index)
-        return replace(plain, env=WORKER_ENV, nice=WORKER_NICE, essential=False)
+        return replace(plain, env={**plain.env, **WORKER_ENV}, nice=WORKER_NICE, essential=False)
 
     return [
-        *(command(service) for service in CONTROL),
+        *(command(service, {"link_rate": settings.link_rate} if service == "planner" else {}) for service in CONTROL),
         *(worker(index) for index in range(count_workers(settings))),
         command("host", link),
     ]
@@ -76,7 +78,7 @@ def gateway_command(settings: StackSettings, nats_url: str, ready_file: Path) ->
     }
     argv = service_argv("gateway", {"id": "gateway-0", **bus_flags(settings, nats_url), **door})
     # The key travels by the environment: everybody can read command lines.
-    return Command("gateway-0", argv, env={"LIVESCALE_API_KEY": settings.api_key})
+    return Command("gateway-0", argv, env={**OWN_FILE, "LIVESCALE_API_KEY": settings.api_key})
 
 
 def bus_flags(settings: StackSettings, nats_url: str) -> Flags:

@@ -127,7 +127,7 @@ class Deployment:
 
     async def give_up(self) -> None:
         """The registry had declared this worker dead: nothing it holds is its own any more."""
-        self._serving.close("this worker was declared dead; the request goes on elsewhere")
+        self._serving.close()
         self._outgoing.abort_all()
         await self._stop_loading()
         await self._outgoing.none.wait()
@@ -145,7 +145,7 @@ class Deployment:
     async def _drain(self) -> None:
         """Finish what runs and what is being sent on, then be spare."""
         await self._serving.idle.wait()
-        self._serving.close("drained")
+        self._serving.close()
         if self._loading_task is not None:
             await asyncio.wait([self._loading_task])
         await self._outgoing.none.wait()

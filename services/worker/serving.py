@@ -43,10 +43,8 @@ class Serving:
         self._scheduler = Scheduler(limits)
         self._metrics.serve(model)
 
-    def close(self, reason: str) -> None:
-        """Take none any more; those that are left end with an error."""
-        if self._scheduler is not None:
-            self._publish(self._scheduler.fail(reason))
+    def close(self) -> None:
+        """Take none any more. Those that are left are dropped without a word: they are no longer this worker's."""
         self._scheduler = None
         self.idle.set()
 

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from services.worker.batch import PREFILL_CHUNK
 from shared.settings import LinkSettings
 
 MIB = 1024 * 1024
@@ -20,5 +21,17 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
     max_num_batched_tokens: Annotated[
         int, Meta(description="Rows of one engine step, prefill and decode together", ge=64, le=2048)
     ] = 512
-    block_size: Annotated[int, Meta(description="Tokens in a block of the KV cache", ge=1, le=1024)] = 16
-    threads: Annotated[int, Meta(description="Threads torch computes with", ge=1, le=256)] = 1
+    block_size: Annotated[
+        int, Meta(description="Tokens in a block of the KV cache, a multiple of 16", ge=16, le=1024, multiple_of=16)
+    ] = 16
+    threads: Annotated[
+        int, Meta(description="Threads torch computes with; equal on all workers of a model", ge=1, le=256)
+    ] = 1
+
+    def __post_init__(self) -> None:
+        least = self.max_num_seqs + PREFILL_CHUNK
+        if self.max_num_batched_tokens < least:
+            raise ValueError(
+                f"max-num-batched-tokens is {self.max_num_batched_tokens}: a step must hold a row of each of "
+                f"max-num-seqs requests and one chunk of {PREFILL_CHUNK}, so at least {least}"
+            )
