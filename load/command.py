@@ -22,7 +22,7 @@ from load.target import TargetError, learn_target, make_asks
 from load.trace import Trace, Window, parse_window, replay
 from load.traces import TraceError, read_trace
 from services.cli.options import settings_options
-from shared.world import LoopClock
+from shared.world import SystemClock
 
 PROGRESS_SECONDS = 2.0
 
@@ -86,7 +86,7 @@ async def send(url: str, settings: LoadSettings, trace: Trace) -> list[RequestRe
             target = await learn_target(session, settings.model)
         except TargetError as error:
             raise click.ClickException(f"{url}: {error}") from None
-        client = Client(session, target.model, LoopClock(), tally)
+        client = Client(session, target.model, SystemClock(), tally)
         sending = send_open_loop(client, make_asks(trace, target, settings.seed), records)
         # After Ctrl-C the summary says what had ended by then.
         with suppress(asyncio.CancelledError):

@@ -17,7 +17,7 @@ class TraceSettings(Settings, frozen=True, kw_only=True):
         Meta(description="Replay this trace: Azure or BurstGPT CSV, Mooncake JSONL, arrival_s,prompt,output"),
     ] = None
     window: Annotated[str | None, Meta(description="Part of the trace, in seconds: START:END or START+SECONDS")] = None
-    duration: Annotated[float, Meta(description="Seconds of load", gt=0)] = 60.0
+    duration: Annotated[float, Meta(description="Seconds of load", gt=0)] = 45.0
     seed: Annotated[int, Meta(description="Seed of arrivals, lengths, prompts and rate scaling", ge=0)] = 0
 
 

@@ -27,7 +27,7 @@ from shared.messages.membership import AskMetrics, MetricsText, ServiceName
 from shared.settings import ProcessSettings
 from shared.subjects import METRICS
 from shared.telemetry import Telemetry, configure_logging
-from shared.world import Clock, Ids, LoopClock, RandomIds
+from shared.world import Clock, Ids, RandomIds, SystemClock
 
 CONNECT_SECONDS = 30.0
 STOP_SECONDS = 15.0
@@ -108,7 +108,7 @@ async def _live(settings: ProcessSettings, info: ServiceInfo, build: Build, on_c
     bus = await NatsBus.connect(
         settings.nats_url, settings.namespace, info.id, timeout=CONNECT_SECONDS, on_closed=on_closed
     )
-    world = World(info, settings.host_name or socket.gethostname(), bus, LoopClock(), RandomIds(), telemetry)
+    world = World(info, settings.host_name or socket.gethostname(), bus, SystemClock(), RandomIds(), telemetry)
     try:
         await _serve_metrics(world)
         if info.name == "registry":

@@ -15,20 +15,27 @@ class Clock(Protocol):
     def wall(self) -> float: ...
 
 
+class SystemClock:
+    """The machine's. Not the event loop's: uvloop's stands still for a millisecond at a time."""
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def wall(self) -> float:
+        return time.time()
+
+
 class LoopClock:
-    """The running event loop's time: real in a process, virtual in tests and the simulator.
+    """The running event loop's time, for virtual time; `epoch` is the wall time at which it shows zero."""
 
-    Under virtual time pass `epoch`, the wall time at which the loop's clock shows zero.
-    """
-
-    def __init__(self, epoch: float | None = None) -> None:
+    def __init__(self, epoch: float) -> None:
         self._epoch = epoch
 
     def now(self) -> float:
         return asyncio.get_running_loop().time()
 
     def wall(self) -> float:
-        return time.time() if self._epoch is None else self._epoch + self.now()
+        return self._epoch + self.now()
 
 
 class Ids(Protocol):

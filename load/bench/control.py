@@ -26,7 +26,7 @@ from shared.bus.contract import Bus
 from shared.messages.membership import AskModels, Register
 from shared.messages.requests import Submit
 from shared.subjects import MODELS, REGISTER
-from shared.world import LoopClock
+from shared.world import SystemClock
 
 BENCH = "control"
 MODEL = "bench"
@@ -78,7 +78,7 @@ def control(requests: int, scales: int) -> None:
 async def run(printer: Printer, checkpoint: Path, requests: int, scales: int, echo: Echo) -> None:
     async with Stack(stack_settings(checkpoint), progress=printer.progress, echo=echo) as stack:
         async with open_session(stack.url, "", 60.0) as session:
-            client = Client(session, MODEL, LoopClock(), Tally())
+            client = Client(session, MODEL, SystemClock(), Tally())
             rate, through = await measure(printer, "gateway", lambda number: fetch(client, number), requests, None)
         await allow_two(stack.bus)
         firsts = [await first_byte(stack, printer, number, scales) for number in range(scales)]
@@ -120,7 +120,7 @@ async def measure(printer: Printer, name: str, ask: AskOnce, requests: int, rate
 
 
 async def timed(ask: AskOnce, number: int) -> float:
-    clock = LoopClock()
+    clock = SystemClock()
     begun = clock.now()
     await ask(number)
     return clock.now() - begun
@@ -128,7 +128,7 @@ async def timed(ask: AskOnce, number: int) -> float:
 
 async def find_capacity(ask: AskOnce, requests: int) -> float:
     """Requests a second with as many at a time as an instance runs."""
-    clock, numbers = LoopClock(), iter(range(requests, 2 * requests))
+    clock, numbers = SystemClock(), iter(range(requests, 2 * requests))
 
     async def lane() -> None:
         for number in numbers:
@@ -143,7 +143,7 @@ async def find_capacity(ask: AskOnce, requests: int) -> float:
 
 async def open_loop(ask: AskOnce, requests: int, rate: float) -> list[float]:
     """Poisson arrivals, the same at every call; seconds of each request from when it was due."""
-    chance, clock = random.Random(0), LoopClock()
+    chance, clock = random.Random(0), SystemClock()
     begun, due, took = clock.now(), 0.0, []
 
     async def one(number: int, at: float) -> None:

@@ -28,7 +28,7 @@ from services.cli.options import settings_options
 from services.supervisor.checks import BadSettings
 from services.supervisor.processes import ChildFailed
 from services.supervisor.stack import StackFailed
-from shared.world import LoopClock
+from shared.world import SystemClock
 
 KEPT = Path(".livescale")
 LOG = KEPT / "demo.log"
@@ -98,7 +98,7 @@ def run(settings: DemoSettings, checkpoint: Path, source: Trace | None, console:
     try:
         with open_log(LOG) as log, open_screen(console) as screen:
             screen.note(describe_start(settings, checkpoint))
-            return uvloop.run(Stage(settings, screen, LoopClock(), log).run(checkpoint, source))
+            return uvloop.run(Stage(settings, screen, SystemClock(), log).run(checkpoint, source))
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise click.Abort from None
     except (BadSettings, StackFailed, ChildFailed, CalibrationFailed, TargetError, TraceError) as error:

@@ -33,7 +33,7 @@ from shared.bus.seldom import SeldomLog
 from shared.bus.serving import DRAIN_SECONDS, Reply, ServedEndpoint
 from shared.bus.subscription import QueuedSubscription
 from shared.messages.message import Message
-from shared.world import Clock, LoopClock
+from shared.world import Clock, SystemClock
 
 Deliver = Callable[[str, bytes, Mapping[str, str], Reply | None], None]
 
@@ -51,7 +51,7 @@ class Listener:
 class LocalBroker:
     """What the connections share: listeners, the key-value store, and whether the server is up."""
 
-    clock: Clock = field(default_factory=LoopClock)
+    clock: Clock = field(default_factory=SystemClock)
     max_payload: int = MAX_PAYLOAD_BYTES
     connected: bool = True
     lose: Callable[[str], bool] = lambda subject: False

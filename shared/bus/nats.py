@@ -45,7 +45,7 @@ from shared.bus.seldom import SeldomLog
 from shared.bus.serving import DRAIN_SECONDS, ServedEndpoint
 from shared.bus.subscription import QueuedSubscription
 from shared.subjects import EVENTS
-from shared.world import Clock, LoopClock
+from shared.world import Clock, SystemClock
 
 FLUSH_SECONDS = 5.0
 WATCHDOG_SECONDS = 5.0
@@ -68,7 +68,7 @@ class NatsBus:
         clock: Clock | None = None,
     ) -> "NatsBus":
         """Raises Disconnected when the server cannot be reached within `timeout` seconds."""
-        bus = cls(namespace, on_closed, clock or LoopClock())
+        bus = cls(namespace, on_closed, clock or SystemClock())
         callbacks = Callbacks(bus._lost, bus._returned, bus._closed, bus._error)
         await connect(bus._client, url, name, timeout, callbacks)
         try:

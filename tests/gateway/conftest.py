@@ -18,7 +18,7 @@ from shared.bus.contract import ServiceInfo
 from shared.bus.local import LocalBroker
 from shared.process import World
 from shared.telemetry import Telemetry
-from shared.world import LoopClock, RandomIds
+from shared.world import RandomIds, SystemClock
 from tests.gateway.cluster import Cluster, running_cluster
 from tests.made import tiny
 
@@ -62,7 +62,7 @@ async def open_site(checkpoint: Path, **settings: object) -> AsyncIterator[Site]
     async with running_cluster(broker, checkpoint) as cluster:
         bus = broker.connect()
         info = ServiceInfo("gateway", "gateway-0", "the door")
-        world = World(info, "here", bus, LoopClock(), RandomIds(), Telemetry("gateway", "gateway-0"))
+        world = World(info, "here", bus, SystemClock(), RandomIds(), Telemetry("gateway", "gateway-0"))
         gateway = Gateway(world, GatewaySettings(**{"port": 0, **settings}))  # type: ignore[arg-type]
         serving = asyncio.create_task(gateway.run())
         await eventually(lambda: bool(gateway.url) or serving.done())

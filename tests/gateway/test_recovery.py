@@ -182,7 +182,7 @@ async def test_a_client_that_reads_too_slowly_is_cancelled(checkpoint: Path) -> 
             request_id="req-1", model="tiny", gateway="gateway-0", prompt=[1], max_tokens=50, deadline=time.time() + 5
         )
         output = Output(lambda ids: "x" * len(ids), submit.prompt)
-        generation = Generation(Engine(bus, LoopClock(), streams, metrics), submit, output, Context())
+        generation = Generation(Engine(bus, LoopClock(0.0), streams, metrics), submit, output, Context())
         running = asyncio.create_task(generation.run(lambda piece: asyncio.ensure_future(reads.wait())))
         await eventually(lambda: cluster.cancelled == ["req-1"])
         assert not running.done()

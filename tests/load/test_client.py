@@ -11,7 +11,7 @@ from load.records import Ask, RequestRecord, find_fault, write_records
 from load.tally import Tally
 from load.target import TargetError, learn_target, make_asks
 from load.trace import Arrival
-from shared.world import LoopClock
+from shared.world import SystemClock
 from tests.load.scripted_server import ScriptedServer
 
 
@@ -22,7 +22,7 @@ def asks(count: int, at: float = 0.0) -> list[Ask]:
 async def send(server: ScriptedServer, requests: list[Ask], timeout: float = 10.0) -> list[RequestRecord]:
     records: list[RequestRecord] = []
     async with server.serving() as url, open_session(url, "", timeout) as session:
-        await send_open_loop(Client(session, "tiny", LoopClock(), Tally()), requests, records)
+        await send_open_loop(Client(session, "tiny", SystemClock(), Tally()), requests, records)
     return sorted(records, key=lambda record: record.index)
 
 

@@ -13,7 +13,7 @@ from load.demo.watch import describe
 from load.story import Story
 from load.tally import Tally
 from load.target import learn_target
-from shared.world import LoopClock
+from shared.world import SystemClock
 from tests.load import happenings
 from tests.load.happenings import MODEL, START
 from tests.load.scripted_server import ScriptedServer
@@ -23,7 +23,7 @@ async def test_calibration_measures_prefill_alone_and_decode_together() -> None:
     server = ScriptedServer(token_seconds=0.02)
     async with server.serving() as url, open_session(url, "", 10) as session:
         target = await learn_target(session, None)
-        capacity = await calibrate(Client(session, "tiny", LoopClock(), Tally()), target)
+        capacity = await calibrate(Client(session, "tiny", SystemClock(), Tally()), target)
     # 32 prompt tokens (half the context) in 20 ms; eight streams with a token each 20 ms.
     assert capacity.prefill_rate == pytest.approx(32 / 0.02, rel=0.5)
     assert capacity.decode_rate == pytest.approx(8 / 0.02, rel=0.5)
@@ -33,7 +33,7 @@ async def test_calibration_says_what_failed() -> None:
     async with ScriptedServer(["refuse"]).serving() as url, open_session(url, "", 10) as session:
         target = await learn_target(session, None)
         with pytest.raises(CalibrationFailed, match="failed: HTTP 429: the queue is full"):
-            await calibrate(Client(session, "tiny", LoopClock(), Tally()), target)
+            await calibrate(Client(session, "tiny", SystemClock(), Tally()), target)
 
 
 def test_streams_that_did_not_run_together_give_no_rate() -> None:

@@ -15,7 +15,7 @@ from load.client import Client, open_session, send_open_loop
 from load.records import Ask, RequestRecord, find_fault
 from load.rightness import Stream, check_streams
 from load.tally import Tally
-from shared.world import LoopClock
+from shared.world import SystemClock
 from tests.made import tiny
 from tests.system.conftest import System, start
 
@@ -34,7 +34,7 @@ def asks(count: int, rate: float, seed: int) -> list[Ask]:
 async def send(system: System, requests: list[Ask]) -> dict[int, RequestRecord]:
     records: list[RequestRecord] = []
     async with open_session(system.url, "", 60.0) as session:
-        await send_open_loop(Client(session, "m", LoopClock(), Tally()), requests, records)
+        await send_open_loop(Client(session, "m", SystemClock(), Tally()), requests, records)
     return {record.index: record for record in records}
 
 

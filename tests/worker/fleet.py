@@ -23,7 +23,7 @@ from shared.telemetry import Telemetry
 from shared.transfer.part import Part, TransferFailed
 from shared.transfer.ready import ReadyBlocks
 from shared.transfer.send import send_blocks
-from shared.world import LoopClock, RandomIds
+from shared.world import RandomIds, SystemClock
 from tests.made import tiny
 
 CONTEXT = 256
@@ -68,7 +68,7 @@ class Fleet:
         """A spare worker, joined."""
         told = WorkerSettings(id=worker, transport="socket", arena_bytes=64 * MIB, kv_bytes=16 * MIB, **settings)
         info = ServiceInfo("worker", worker, "worker under test")
-        world = World(info, "here", self.broker.connect(), LoopClock(), RandomIds(), Telemetry("worker", worker))
+        world = World(info, "here", self.broker.connect(), SystemClock(), RandomIds(), Telemetry("worker", worker))
         run = Worker(world, told, lambda: open_link(told)).run()
         self.workers[worker] = self.tasks.create_task(run, name=worker)
         await self.until(lambda: self.state(worker) == "spare")
