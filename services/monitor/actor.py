@@ -87,6 +87,7 @@ class Monitor:
         async for received in plans:
             record = received.message
             self._signals.on_scale(record)
+            self._policy.planned(record.decision)
             if record.state == "failed":
                 self._policy.failed(record.decision.model, self._clock.now())
             self._news.set()
@@ -154,7 +155,7 @@ class Monitor:
         )
         if decision.action != "hold":
             self._target.labels(decision.model).set(decision.target)
-            self._policy.asked(decision.model, decision.target, self._clock.now())
+            self._policy.asked(decision, self._clock.now())
             self._calls.create_task(self._ask(decision), name=f"scale {decision.model}")
         self._bus.publish(DECISION, decision, model=decision.model)
 
@@ -171,5 +172,3 @@ class Monitor:
             # The planner sees it otherwise; look again when what we see has caught up.
             log.info("nothing_to_scale", model=decision.model, reason=accepted.reason)
             self._policy.failed(decision.model, self._clock.now())
-        else:
-            self._policy.answered(decision.model)

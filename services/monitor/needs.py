@@ -36,7 +36,7 @@ def weigh(observed: Observed, spec: ModelSpec) -> Need | Unknown:
     needs = [need for need in rules if isinstance(need, Need)]
     unknown = [need for need in rules if isinstance(need, Unknown)]
     if observed.current == 0 and observed.waiting_requests > 0:
-        needs.append(Need("from-zero", 1, 1, f"{observed.waiting_requests} requests wait and nothing serves"))
+        needs.insert(0, Need("from-zero", 1, 1, f"{observed.waiting_requests} requests wait and nothing serves"))
     # What is known can ask for more; only the whole can say that there is enough.
     if unknown and all(need.low <= observed.current for need in needs):
         return unknown[0]

@@ -2,7 +2,7 @@
 
 The need is a range: with fewer than `low` instances some bound is exceeded, with more than `high` capacity lies
 idle. Below the range go to its midpoint at once; above it give back one instance a round, once fewer would have
-been enough for the model's downscale delay.
+been enough for the model's downscale delay (a longer one for the last instance).
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from services.monitor.needs import Need, Unknown, weigh
 from services.monitor.signals import Observed, Signals
 from shared.messages.membership import ModelEntry
 from shared.messages.parameters import ModelSpec
-from shared.messages.scaling import Action
+from shared.messages.scaling import Action, Decision
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,15 @@ class Pace:
 
     asked_seconds: float = 5.0
     retry_seconds: float = 1.0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question to the planner of which no record has been seen yet."""
+
+    decision_id: str
+    target: int
+    at: float
 
 
 @dataclass(frozen=True)
@@ -44,18 +53,20 @@ class ScalingPolicy:
     def __init__(self, signals: Signals, pace: Pace) -> None:
         self._signals = signals
         self._pace = pace
-        self._asked: dict[str, tuple[int, float]] = {}  # target and time of a question to the planner
+        self._asked: dict[str, Asked] = {}
         self._retry_at: dict[str, float] = {}
         self._short_since: dict[str, float] = {}
         self._idle_since: dict[str, float] = {}
 
-    def asked(self, model: str, target: int, now: float) -> None:
+    def asked(self, decision: Decision, now: float) -> None:
         """The planner was asked."""
-        self._asked[model] = (target, now)
+        self._asked[decision.model] = Asked(decision.id, decision.target, now)
 
-    def answered(self, model: str) -> None:
-        """The planner answered; what it does about it is in its records."""
-        self._asked.pop(model, None)
+    def planned(self, decision: Decision) -> None:
+        """A record of the planner's shows what it does about a decision: from here on its scale counts."""
+        asked = self._asked.get(decision.model)
+        if asked is not None and asked.decision_id == decision.id:
+            del self._asked[decision.model]
 
     def failed(self, model: str, now: float) -> None:
         """The planner refused, or a scale failed."""
@@ -89,17 +100,18 @@ class ScalingPolicy:
         return self._in(spec, observed, need, idle, now)
 
     def _waiting(self, model: str, now: float) -> tuple[str, str] | None:
-        target, since = self._asked.get(model, (0, now - self._pace.asked_seconds))
-        if now - since < self._pace.asked_seconds:
-            return "asked", f"the planner was asked for {target}"
+        asked = self._asked.get(model)
+        if asked is not None and now - asked.at < self._pace.asked_seconds:
+            return "asked", f"the planner was asked for {asked.target}"
         if now < self._retry_at.get(model, now):
             return "retry", f"the last scale failed; trying again after {self._pace.retry_seconds:g} s"
         return None
 
     def _in(self, spec: ModelSpec, observed: Observed, need: Need, idle: float, now: float) -> _Act:
         current = observed.current
-        if idle < spec.downscale_delay_s:
-            return "hold", current, "idle", f"{need.high} would do; giving back one after {spec.downscale_delay_s:g} s"
+        delay = spec.downscale_delay_s if current > 1 else spec.downscale_to_zero_delay_s
+        if idle < delay:
+            return "hold", current, "idle", f"{need.high} would do; giving back one after {delay:g} s"
         if observed.loading or observed.coming:
             return "hold", current, "loading", f"{need.high} would do; an instance that loads is busy"
         self._idle_since[spec.name] = now

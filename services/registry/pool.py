@@ -30,6 +30,7 @@ def check_spec(spec: ModelSpec) -> None:
         (0 < bounds.decode_lo <= bounds.decode_hi <= 1, "bounds: 0 < decode_lo <= decode_hi <= 1 must hold"),
         (spec.upscale_delay_s >= 0, "upscale_delay_s must be 0 or more"),
         (spec.downscale_delay_s >= 0, "downscale_delay_s must be 0 or more"),
+        (spec.downscale_to_zero_delay_s >= 0, "downscale_to_zero_delay_s must be 0 or more"),
         (spec.max_model_len is None or spec.max_model_len > 0, "max_model_len must be 1 or more"),
     )
     for holds, message in rules:

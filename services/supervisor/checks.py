@@ -117,5 +117,6 @@ def make_spec(model: ModelSettings, settings: StackSettings, auto_dtype: DType) 
         ),
         upscale_delay_s=model.upscale_delay_s,
         downscale_delay_s=model.downscale_delay_s,
+        downscale_to_zero_delay_s=model.downscale_to_zero_delay_s,
         max_model_len=model.max_model_len or settings.max_model_len,
     )

@@ -30,6 +30,7 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
     bounds: Bounds = Bounds()
     upscale_delay_s: Annotated[float, Meta(ge=0)] = 0.0
     downscale_delay_s: Annotated[float, Meta(ge=0)] = 5.0
+    downscale_to_zero_delay_s: Annotated[float, Meta(ge=0)] = 60.0
 
 
 class StackSettings(Settings, frozen=True, kw_only=True):

@@ -111,7 +111,8 @@ class ScalingBounds(Message, frozen=True, kw_only=True):
 class ModelSpec(Message, frozen=True, kw_only=True):
     """What an operator declares of a model. `path` is a directory in Hugging Face format on the hosts.
 
-    `downscale_delay_s`: how long fewer instances must have been enough before one is given back.
+    `downscale_delay_s`: how long fewer instances must have been enough before one is given back,
+    `downscale_to_zero_delay_s` before the last one is.
     `max_model_len`: tokens a request may have, prompt and output together; None takes the checkpoint's own limit.
     """
 
@@ -123,4 +124,5 @@ class ModelSpec(Message, frozen=True, kw_only=True):
     bounds: ScalingBounds = ScalingBounds()
     upscale_delay_s: float = 0.0
     downscale_delay_s: float = 5.0
+    downscale_to_zero_delay_s: float = 60.0
     max_model_len: int | None = None

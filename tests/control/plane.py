@@ -189,7 +189,8 @@ class Plane:
 
 
 def spec(name: str = "m", **more: object) -> ModelSpec:
-    return ModelSpec(name=name, **{"path": f"/models/{name}", "downscale_delay_s": 1.0, **more})  # type: ignore[arg-type]
+    common = {"path": f"/models/{name}", "downscale_delay_s": 1.0, "downscale_to_zero_delay_s": 3.0}
+    return ModelSpec(name=name, **{**common, **more})  # type: ignore[arg-type]
 
 
 @asynccontextmanager

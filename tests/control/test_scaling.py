@@ -214,11 +214,8 @@ def test_scaling_to_zero_and_back_holds_the_request() -> None:
             await asyncio.sleep(0.5)
             assert plane.gateway.finished == {"r-1": "length"}
             assert CLOCK.now() - asked < 2.0
-            assert [one.rule for one in await plane.decisions() if one.action == "out"][-1] in (
-                "from-zero",
-                "prefill",
-                "decode",
-            )
+            woken = [one for one in await plane.decisions() if one.action == "out"][1:]
+            assert [(one.current, one.target, one.rule) for one in woken] == [(0, 1, "from-zero")]
 
     virtual_time.run(main(), limit_seconds=100)
 

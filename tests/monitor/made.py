@@ -7,10 +7,11 @@ from shared.messages.parameters import ModelSpec
 from shared.messages.scaling import Action, Chain, Decision, Plan, PlannedInstance, ScaleRecord, ScaleState
 
 SIZE = 100
+COMMON = {"downscale_delay_s": 2.0, "downscale_to_zero_delay_s": 6.0, "max_instances": 8}
 
 
 def spec(**more: object) -> ModelSpec:
-    return ModelSpec(name="m", path="/m", **{"downscale_delay_s": 2.0, "max_instances": 8, **more})  # type: ignore[arg-type]
+    return ModelSpec(name="m", path="/m", **{**COMMON, **more})  # type: ignore[arg-type]
 
 
 def observed(**more: object) -> Observed:
@@ -49,10 +50,13 @@ def dead(worker: str) -> LeaseChanged:
     return LeaseChanged(service="worker", id=worker, epoch=1, state="dead", reason="silent", at=0.0)
 
 
-def record(state: ScaleState, workers: list[str], action: Action = "out") -> ScaleRecord:
-    decision = Decision(
-        id="d", model="m", at=0.0, action=action, current=0, target=0, rule="r", reason="r", by="monitor"
+def decision(target: int, action: Action = "out", id: str = "d") -> Decision:
+    return Decision(
+        id=id, model="m", at=0.0, action=action, current=0, target=target, rule="r", reason="r", by="monitor"
     )
+
+
+def record(state: ScaleState, workers: list[str], action: Action = "out") -> ScaleRecord:
     instances = [PlannedInstance(id=f"i-{worker}", ranks=[worker]) for worker in workers]
     plan = Plan(
         id="s-1",
@@ -64,7 +68,7 @@ def record(state: ScaleState, workers: list[str], action: Action = "out") -> Sca
     )
     return ScaleRecord(
         id="s-1",
-        decision=decision,
+        decision=decision(len(workers), action),
         state=state,
         plan=plan if action == "out" else None,
         instances=[instance.id for instance in instances],

@@ -3,7 +3,7 @@ import pytest
 from services.monitor.journal import Journal
 from services.monitor.policy import Verdict
 from shared.messages.scaling import Action, Decision
-from tests.monitor.made import Watched, dead, load, queues, record, serving, spare, spec
+from tests.monitor.made import Watched, dead, decision, load, queues, record, serving, spare, spec
 
 SPARES = [spare(f"w-{index}") for index in range(3, 9)]
 
@@ -40,18 +40,21 @@ def test_a_rate_that_nobody_tells_now_is_what_was_last_known() -> None:
     assert watched.judge(0.0) == ("out", 4, "prefill")
 
 
-def test_it_does_not_ask_again_while_the_planner_thinks() -> None:
+def test_it_does_not_ask_again_before_it_has_seen_what_the_planner_does() -> None:
     watched = Watched()
     watched.hear(0.0, serving("w-1"), queues(2100), *SPARES)
-    watched.policy.asked("m", 4, 0.0)
+    watched.policy.asked(decision(4), 0.0)
     assert watched.judge(0.1) == ("hold", 1, "asked")
-    watched.policy.answered("m")
-    assert watched.judge(0.2)[0] == "out"
+    watched.policy.planned(decision(9, id="an operator's"))
+    assert watched.judge(0.1) == ("hold", 1, "asked")
+    watched.signals.on_scale(record("planned", ["w-3", "w-4", "w-5"]))
+    watched.policy.planned(decision(4))
+    assert watched.judge(0.2) == ("hold", 4, "within")
 
 
 def test_a_planner_that_never_answers_is_asked_again() -> None:
     watched = Watched()
-    watched.policy.asked("m", 4, 0.0)
+    watched.policy.asked(decision(4), 0.0)
     watched.hear(5.0, serving("w-1"), queues(2100), *SPARES)
     assert watched.judge(5.0)[0] == "out"
 
@@ -146,10 +149,46 @@ def test_instances_that_leave_are_not_given_back_twice() -> None:
 @pytest.mark.parametrize("minimum", [0, 1])
 def test_it_never_goes_below_the_minimum(minimum: int) -> None:
     watched = Watched(spec(min_instances=minimum))
-    for now in (0.0, 2.0):
+    for now in (0.0, 6.0):
         watched.hear(now, serving("w-1"), queues())
         action, target, _ = watched.judge(now)
     assert (action, target) == (("in", 0) if minimum == 0 else ("hold", 1))
+
+
+def test_the_last_instance_is_given_back_after_a_longer_time_of_its_own() -> None:
+    watched = Watched(spec(min_instances=0))
+
+    def hear(now: float, *workers: str) -> tuple[str, int, str]:
+        watched.hear(now, *map(serving, workers), queues())
+        return watched.judge(now)
+
+    assert hear(0.0, "w-1", "w-2") == ("hold", 2, "idle")
+    assert hear(2.0, "w-1", "w-2") == ("in", 1, "idle")
+    watched.signals.on_lease(dead("w-2"))
+    assert hear(7.9, "w-1") == ("hold", 1, "idle")
+    assert watched.reason(7.9) == "0 would do; giving back one after 6 s"
+    assert hear(8.0, "w-1") == ("in", 0, "idle")
+
+
+def test_a_request_to_a_model_at_zero_asks_for_one_instance_once() -> None:
+    watched = Watched(spec(min_instances=0))
+    watched.hear(0.0, queues(5), *SPARES)
+    assert watched.judge(0.0) == ("out", 1, "from-zero")
+    watched.policy.asked(decision(1), 0.0)
+    watched.hear(0.1, queues(10, requests=2))
+    assert watched.judge(0.1) == ("hold", 0, "asked")
+    watched.signals.on_scale(record("loading", ["w-3"]))
+    watched.policy.planned(decision(1))
+    assert watched.judge(0.2)[:2] == ("hold", 1)
+    watched.hear(0.3, serving("w-3", state="loading"))
+    assert watched.judge(0.3)[:2] == ("hold", 1)
+
+
+def test_a_model_at_zero_that_fits_nowhere_says_why_nothing_scales() -> None:
+    watched = Watched(spec(min_instances=0))
+    watched.hear(0.0, queues(5), spare("small", arena_bytes=10))
+    assert watched.judge(0.0) == ("hold", 0, "capacity")
+    assert watched.reason(0.0) == "1 wanted, no spare worker fits: 1 requests wait and nothing serves"
 
 
 def test_an_upscale_delay_is_waited_for() -> None:
@@ -202,10 +241,10 @@ def test_the_journal_keeps_scales_and_what_makes_it_hold() -> None:
     def news(number: int, action: Action, rule: str) -> bool:
         if not journal.is_news(Verdict("m", action, 1, 1, rule, "why", {})):
             return False
-        decision = Decision(
+        made = Decision(
             id=f"d-{number}", model="m", at=0.0, action=action, current=1, target=1, rule=rule, reason="", by="monitor"
         )
-        journal.add(decision)
+        journal.add(made)
         return True
 
     verdicts: list[tuple[Action, str]] = [

@@ -107,6 +107,7 @@ def test_what_a_known_model_is_may_not(field: str, value: object) -> None:
         ({"bounds": ScalingBounds(decode_hi=1.5)}, "decode_hi"),
         ({"upscale_delay_s": -1.0}, "upscale_delay_s"),
         ({"downscale_delay_s": -0.1}, "downscale_delay_s"),
+        ({"downscale_to_zero_delay_s": -0.1}, "downscale_to_zero_delay_s"),
         ({"max_model_len": 0}, "max_model_len"),
     ],
 )
