@@ -1,14 +1,17 @@
 """Who is there: joining, heartbeats, leases, and the registry's picture of the pool."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from shared.messages.message import Message
+from msgspec import Meta
+
+from shared.messages.message import Amount, Count, Message, Name, Positive
 from shared.messages.parameters import ModelSpec
 
 ServiceName = Literal["gateway", "router", "registry", "planner", "monitor", "host", "worker"]
 Role = Literal["colocated", "prefill", "decode"]
 WorkerState = Literal["spare", "loading", "live", "serving", "draining"]
 LeaseState = Literal["alive", "suspect", "dead"]
+Address = Annotated[bytes, Meta(max_length=65_536)]
 
 
 class Join(Message, frozen=True, kw_only=True):
@@ -18,24 +21,24 @@ class Join(Message, frozen=True, kw_only=True):
     """
 
     service: ServiceName
-    id: str
-    pid: int
-    host: str
-    address: bytes | None = None
+    id: Name
+    pid: Count
+    host: Name
+    address: Address | None = None
 
 
 class Joined(Message, frozen=True, kw_only=True):
     """Registry -> process: carry this epoch in everything you say."""
 
-    epoch: int
+    epoch: Count
 
 
 class Beat(Message, frozen=True, kw_only=True):
     """Heartbeat of a process that has nothing else to report."""
 
     service: ServiceName
-    id: str
-    epoch: int
+    id: Name
+    epoch: Count
 
 
 class EngineLoad(Message, frozen=True, kw_only=True):
@@ -44,15 +47,15 @@ class EngineLoad(Message, frozen=True, kw_only=True):
     `waiting_tokens`: prompt tokens admitted and not yet prefilled.
     """
 
-    waiting_requests: int
-    waiting_tokens: int
-    running_requests: int
-    max_requests: int
-    kv_blocks_used: int
-    kv_blocks_total: int
-    kv_block_tokens: int
-    prefill_tokens_per_second: float | None = None
-    decode_tokens_per_second: float | None = None
+    waiting_requests: Count
+    waiting_tokens: Count
+    running_requests: Count
+    max_requests: Count
+    kv_blocks_used: Count
+    kv_blocks_total: Count
+    kv_block_tokens: Positive
+    prefill_tokens_per_second: Amount | None = None
+    decode_tokens_per_second: Amount | None = None
 
 
 class Holding(Message, frozen=True, kw_only=True):
@@ -61,10 +64,10 @@ class Holding(Message, frozen=True, kw_only=True):
     A version is known once every block is, so it is empty while a host reads the model from disk.
     """
 
-    model: str
+    model: Name
     version: str
-    ready: list[int]
-    total: int
+    ready: list[Count]
+    total: Count
 
 
 class WorkerReport(Message, frozen=True, kw_only=True):
@@ -73,47 +76,47 @@ class WorkerReport(Message, frozen=True, kw_only=True):
     `plan_id`: the plan that it loads or loaded for.
     """
 
-    id: str
-    epoch: int
+    id: Name
+    epoch: Count
     state: WorkerState
-    model: str | None = None
-    version: str | None = None
-    instance: str | None = None
-    plan_id: str | None = None
+    model: Name | None = None
+    version: Name | None = None
+    instance: Name | None = None
+    plan_id: Name | None = None
     role: Role | None = None
-    rank: int = 0
+    rank: Count = 0
     holding: Holding | None = None
-    arena_bytes: int = 0
+    arena_bytes: Count = 0
     load: EngineLoad | None = None
-    flows_out: int = 0
+    flows_out: Count = 0
 
 
 class HostReport(Message, frozen=True, kw_only=True):
     """A host's heartbeat: its cache, its transfers under way."""
 
-    id: str
-    epoch: int
+    id: Name
+    epoch: Count
     holdings: list[Holding] = []
-    cache_bytes: int = 0
-    cache_limit_bytes: int = 0
-    flows_out: int = 0
+    cache_bytes: Count = 0
+    cache_limit_bytes: Count = 0
+    flows_out: Count = 0
 
 
 class QueueLoad(Message, frozen=True, kw_only=True):
     """A model's queue at the router. `running`: requests admitted to workers and not yet ended."""
 
-    model: str
-    waiting_requests: int
-    waiting_tokens: int
-    oldest_seconds: float
-    running: int
+    model: Name
+    waiting_requests: Count
+    waiting_tokens: Count
+    oldest_seconds: Amount
+    running: Count
 
 
 class RouterReport(Message, frozen=True, kw_only=True):
     """The router's heartbeat: a queue per model."""
 
-    id: str
-    epoch: int
+    id: Name
+    epoch: Count
     queues: list[QueueLoad] = []
 
 
@@ -124,11 +127,11 @@ class LeaseChanged(Message, frozen=True, kw_only=True):
     """Event of the registry, the only judge of who is alive."""
 
     service: ServiceName
-    id: str
-    epoch: int
+    id: Name
+    epoch: Count
     state: LeaseState
     reason: str
-    at: float
+    at: Amount
 
 
 class Stale(Message, frozen=True, kw_only=True):
@@ -137,20 +140,20 @@ class Stale(Message, frozen=True, kw_only=True):
     `epoch` is the one that is refused.
     """
 
-    id: str
-    epoch: int
+    id: Name
+    epoch: Count
 
 
 class Member(Message, frozen=True, kw_only=True):
     """A process as the registry knows it."""
 
     service: ServiceName
-    id: str
-    pid: int
-    host: str
-    epoch: int
+    id: Name
+    pid: Count
+    host: Name
+    epoch: Count
     lease: LeaseState
-    address: bytes | None = None
+    address: Address | None = None
 
 
 class ModelEntry(Message, frozen=True, kw_only=True):
@@ -158,11 +161,11 @@ class ModelEntry(Message, frozen=True, kw_only=True):
 
     spec: ModelSpec
     state: Literal["reading", "ready", "failed"]
-    version: str | None = None
-    size_bytes: int = 0
-    blocks: int = 0
-    max_model_len: int = 0
-    created: int = 0
+    version: Name | None = None
+    size_bytes: Count = 0
+    blocks: Count = 0
+    max_model_len: Count = 0
+    created: Count = 0
     error: str | None = None
 
 
@@ -188,7 +191,7 @@ class Register(Message, frozen=True, kw_only=True):
 class Named(Message, frozen=True, kw_only=True):
     """Any question about one model."""
 
-    model: str
+    model: Name
 
 
 class ModelList(Message, frozen=True, kw_only=True):

@@ -1,10 +1,14 @@
 """A request's life: gateway -> router -> worker, and tokens back to the gateway."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from shared.messages.message import Message
+from msgspec import Meta
+
+from shared.messages.message import Amount, Count, Message, Name, Positive, TokenId
 
 FinishReason = Literal["stop", "length", "cancelled", "deadline", "error"]
+Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Priority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 class Sampling(Message, frozen=True, kw_only=True):
@@ -13,10 +17,10 @@ class Sampling(Message, frozen=True, kw_only=True):
     The gateway always fills `seed`, so that whoever continues a request draws the same sequence.
     """
 
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    seed: int = 0
+    temperature: Amount = 0.0
+    top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    top_k: TokenId = 0
+    seed: Seed = 0
 
 
 class Submit(Message, frozen=True, kw_only=True):
@@ -27,44 +31,44 @@ class Submit(Message, frozen=True, kw_only=True):
     of them may be chosen before `min_tokens`. `deadline` is in seconds since the epoch.
     """
 
-    request_id: str
-    model: str
-    gateway: str
-    prompt: list[int]
-    generated: list[int] = []
+    request_id: Name
+    model: Name
+    gateway: Name
+    prompt: Annotated[list[TokenId], Meta(min_length=1)]
+    generated: list[TokenId] = []
     sampling: Sampling = Sampling()
-    max_tokens: int = 16
-    min_tokens: int = 0
-    stop_token_ids: list[int] = []
-    priority: int = 0
-    deadline: float
+    max_tokens: Positive = 16
+    min_tokens: Count = 0
+    stop_token_ids: list[TokenId] = []
+    priority: Priority = 0
+    deadline: Amount
 
 
 class Submitted(Message, frozen=True, kw_only=True):
     """Router -> gateway: accepted. `ahead` requests of this model wait before it."""
 
-    ahead: int
+    ahead: Count
 
 
 class Admit(Message, frozen=True, kw_only=True):
     """Router -> worker: this request is yours. `attempt` tells apart two admissions of one request."""
 
     request: Submit
-    attempt: int = 0
+    attempt: Count = 0
 
 
 class Cancel(Message, frozen=True, kw_only=True):
     """Stop a request; idempotent, never answered."""
 
-    request_id: str
+    request_id: Name
 
 
 class Replay(Message, frozen=True, kw_only=True):
     """Gateway -> worker: send the tokens from `index` on again (a frame was lost)."""
 
-    request_id: str
-    index: int
-    gateway: str
+    request_id: Name
+    index: Count
+    gateway: Name
 
 
 class Tokens(Message, frozen=True, kw_only=True):
@@ -73,31 +77,31 @@ class Tokens(Message, frozen=True, kw_only=True):
     `finish_reason` is set on the last row of a request, `error` only with the reason "error".
     """
 
-    request_id: str
-    index: int
-    token_ids: list[int]
+    request_id: Name
+    index: Count
+    token_ids: list[TokenId]
     finish_reason: FinishReason | None = None
     error: str | None = None
-    cached_tokens: int = 0
+    cached_tokens: Count = 0
 
 
 class TokenFrame(Message, frozen=True, kw_only=True):
     """Worker -> gateway: all tokens of one engine step for one gateway."""
 
-    worker: str
-    step: int
+    worker: Name
+    step: Count
     rows: list[Tokens]
 
 
 class RequestLost(Message, frozen=True, kw_only=True):
     """Router -> gateway: the worker that served this request is gone; submit it again with the tokens you have."""
 
-    request_id: str
+    request_id: Name
     reason: str
 
 
 class RequestsEnded(Message, frozen=True, kw_only=True):
     """Worker -> router: these requests left the worker, whatever the reason."""
 
-    worker: str
-    request_ids: list[str]
+    worker: Name
+    request_ids: list[Name]

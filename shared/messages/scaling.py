@@ -1,29 +1,32 @@
 """A scale's life: decision -> plan -> load and send -> serve; and its way back, drain."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from shared.messages.membership import Role
-from shared.messages.message import Message
+from msgspec import Meta
+
+from shared.messages.membership import Address, Role
+from shared.messages.message import Amount, Count, Message, Name, Positive
 from shared.messages.parameters import Manifest, ModelSpec, Place
 
 Action = Literal["out", "in", "hold"]
 ScaleState = Literal["planned", "loading", "draining", "done", "failed"]
 TransferState = Literal["started", "whole", "failed"]
+Ticket = Annotated[int, Meta(ge=0, le=2**24 - 1)]  # a part of 64-bit tags
 
 
 class Decision(Message, frozen=True, kw_only=True):
     """What the monitor (or an operator) decided of one model, and from what. Unknown inputs are None."""
 
-    id: str
-    model: str
-    at: float
+    id: Name
+    model: Name
+    at: Amount
     action: Action
-    current: int
-    target: int
+    current: Count
+    target: Count
     rule: str
     reason: str
     by: Literal["monitor", "operator"]
-    inputs: dict[str, float | None] = {}
+    inputs: dict[str, Annotated[float, Meta(ge=-1e15, le=1e15)] | None] = {}
 
 
 class Scale(Message, frozen=True, kw_only=True):
@@ -32,52 +35,52 @@ class Scale(Message, frozen=True, kw_only=True):
     An operator by hand leaves `decision` out.
     """
 
-    model: str
-    instances: int
+    model: Name
+    instances: Count
     decision: Decision | None = None
 
 
 class ScaleAccepted(Message, frozen=True, kw_only=True):
     """`scale_id` is None where nothing had to be done. `actual` counts instances that serve or load."""
 
-    scale_id: str | None
-    actual: int
-    target: int
+    scale_id: Name | None
+    actual: Count
+    target: Count
     reason: str
 
 
 class Node(Message, frozen=True, kw_only=True):
     """One end of a transfer."""
 
-    id: str
+    id: Name
     place: Place
-    address: bytes
+    address: Address
 
 
 class Chain(Message, frozen=True, kw_only=True):
     """One path of parameters: source, then each target in order; every target forwards to the next."""
 
-    source: str
-    targets: list[str]
+    source: Name
+    targets: list[Name]
 
 
 class PlannedInstance(Message, frozen=True, kw_only=True):
     """An instance is a list of ranks (worker ids); rank 0 leads."""
 
-    id: str
-    ranks: list[str]
+    id: Name
+    ranks: list[Name]
     role: Role = "colocated"
 
 
 class Plan(Message, frozen=True, kw_only=True):
     """Who sends the parameters of `version` to whom. `reasons` says why these sources and targets."""
 
-    id: str
-    model: str
-    version: str
+    id: Name
+    model: Name
+    version: Name
     instances: list[PlannedInstance]
     chains: list[Chain]
-    size_bytes: int
+    size_bytes: Count
     reasons: list[str] = []
 
 
@@ -87,50 +90,50 @@ class Load(Message, frozen=True, kw_only=True):
     `ticket` names the transfer in tags and must match at both ends. `max_model_len` sizes the KV cache.
     """
 
-    plan_id: str
-    ticket: int
-    model: str
-    instance: str
+    plan_id: Name
+    ticket: Ticket
+    model: Name
+    instance: Name
     role: Role
-    rank: int
+    rank: Count
     manifest: Manifest
     upstream: Node
     downstream: list[Node] = []
-    chunk_bytes: int
-    max_model_len: int
-    epoch: int
+    chunk_bytes: Positive
+    max_model_len: Positive
+    epoch: Count
 
 
 class Send(Message, frozen=True, kw_only=True):
     """Planner -> worker or host: send the blocks of a version that you hold to `downstream`."""
 
-    plan_id: str
-    ticket: int
-    version: str
+    plan_id: Name
+    ticket: Ticket
+    version: Name
     downstream: list[Node]
-    chunk_bytes: int
-    epoch: int
+    chunk_bytes: Positive
+    epoch: Count
 
 
 class Serve(Message, frozen=True, kw_only=True):
     """Planner -> worker: all ranks are whole, take requests."""
 
-    plan_id: str
-    instance: str
-    epoch: int
+    plan_id: Name
+    instance: Name
+    epoch: Count
 
 
 class Drain(Message, frozen=True, kw_only=True):
     """Planner -> worker: take no new request, finish what runs, become spare."""
 
-    instance: str
-    epoch: int
+    instance: Name
+    epoch: Count
 
 
 class Abort(Message, frozen=True, kw_only=True):
     """Planner -> worker or host: this plan is over; free what it holds. Idempotent."""
 
-    plan_id: str
+    plan_id: Name
     reason: str
 
 
@@ -140,55 +143,55 @@ class Transfer(Message, frozen=True, kw_only=True):
     A target reports "started" at its first byte and "whole" when every block is verified; "failed" with `error`.
     """
 
-    plan_id: str
-    node: str
+    plan_id: Name
+    node: Name
     state: TransferState
-    at: float
-    received_bytes: int = 0
-    first_byte_at: float | None = None
+    at: Amount
+    received_bytes: Count = 0
+    first_byte_at: Amount | None = None
     error: str | None = None
 
 
 class BlockReady(Message, frozen=True, kw_only=True):
     """Event: a block is whole and its checksum right, at this worker."""
 
-    worker: str
-    model: str
-    instance: str
-    plan_id: str
-    index: int
-    ready: int
-    total: int
-    at: float
+    worker: Name
+    model: Name
+    instance: Name
+    plan_id: Name
+    index: Count
+    ready: Count
+    total: Count
+    at: Amount
 
 
 class InstanceServing(Message, frozen=True, kw_only=True):
     """Event: an instance took up service, or made its first token (`what`)."""
 
-    instance: str
-    model: str
-    worker: str
-    plan_id: str
+    instance: Name
+    model: Name
+    worker: Name
+    plan_id: Name
     what: Literal["serving", "first_token", "spare"]
-    at: float
+    at: Amount
 
 
 class Phase(Message, frozen=True, kw_only=True):
     """One moment of a scale: name, who, and when (seconds since the epoch)."""
 
     name: str
-    at: float
-    node: str | None = None
+    at: Amount
+    node: Name | None = None
 
 
 class ScaleRecord(Message, frozen=True, kw_only=True):
     """Everything known of one scale, for `livescale why`."""
 
-    id: str
+    id: Name
     decision: Decision
     state: ScaleState
     plan: Plan | None = None
-    instances: list[str] = []
+    instances: list[Name] = []
     phases: list[Phase] = []
     outcome: str = ""
 
@@ -196,8 +199,8 @@ class ScaleRecord(Message, frozen=True, kw_only=True):
 class AskScales(Message, frozen=True, kw_only=True):
     """Ask the planner for its records of one model, or of all; newest last."""
 
-    model: str | None = None
-    limit: int = 20
+    model: Name | None = None
+    limit: Positive = 20
 
 
 class ScaleRecords(Message, frozen=True, kw_only=True):
@@ -209,8 +212,8 @@ class ScaleRecords(Message, frozen=True, kw_only=True):
 class AskDecisions(Message, frozen=True, kw_only=True):
     """Ask the monitor for its last decisions of one model, holds included; newest last."""
 
-    model: str | None = None
-    limit: int = 20
+    model: Name | None = None
+    limit: Positive = 20
 
 
 class Decisions(Message, frozen=True, kw_only=True):
@@ -228,15 +231,15 @@ class ReadModel(Message, frozen=True, kw_only=True):
 class ModelChecked(Message, frozen=True, kw_only=True):
     """Host -> registry: the checkpoint is well-formed; reading has begun."""
 
-    size_bytes: int
-    blocks: int
-    max_model_len: int
+    size_bytes: Count
+    blocks: Count
+    max_model_len: Positive
 
 
 class ModelRead(Message, frozen=True, kw_only=True):
     """Event of a host: a model is whole in its cache, or could not be read."""
 
-    host: str
-    model: str
+    host: Name
+    model: Name
     manifest: Manifest | None = None
     error: str | None = None

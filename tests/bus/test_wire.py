@@ -24,24 +24,29 @@ def message_types() -> Iterator[type[Message]]:
 
 
 TYPES = list(message_types())
-TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+CHARACTERS = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 SIMPLE: dict[type[msgspec.inspect.Type], st.SearchStrategy[Any]] = {
-    msgspec.inspect.StrType: TEXTS,
-    msgspec.inspect.IntType: st.integers(-(2**63), 2**64 - 1),
-    msgspec.inspect.FloatType: st.floats(allow_nan=False, allow_infinity=False),
     msgspec.inspect.BoolType: st.booleans(),
     msgspec.inspect.BytesType: st.binary(max_size=40),
     msgspec.inspect.NoneType: st.none(),
 }
 
+FINITE: Any = {"allow_nan": False, "allow_infinity": False}
+
 
 def values(kind: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
     """Values of a field's type."""
     match kind:
+        case msgspec.inspect.StrType(min_length=least):
+            return st.text(CHARACTERS, min_size=least or 0, max_size=12)
+        case msgspec.inspect.IntType(ge=least, le=most):
+            return st.integers(-(2**63) if least is None else least, 2**64 - 1 if most is None else most)
+        case msgspec.inspect.FloatType(ge=least, gt=above, le=most):
+            return st.floats(least if above is None else above, most, exclude_min=above is not None, **FINITE)
         case msgspec.inspect.LiteralType(values=literals):
             return st.sampled_from(literals)
-        case msgspec.inspect.ListType(item_type=item):
-            return st.lists(values(item), max_size=3)
+        case msgspec.inspect.ListType(item_type=item, min_length=least):
+            return st.lists(values(item), min_size=least or 0, max_size=3)
         case msgspec.inspect.DictType(key_type=key, value_type=value):
             return st.dictionaries(values(key), values(value), max_size=3)
         case msgspec.inspect.UnionType(types=kinds):
