@@ -52,7 +52,7 @@ class Gateway:
                 group.create_task(Membership(world.bus, world.clock, "gateway", self._id, world.host).run())
                 self._say_ready(url_of(bound))
                 # Not a task of the group: it ends in good order while tokens still arrive.
-                await Server(app, bound, settings.shutdown_grace_s).run()
+                await Server(app, bound, settings.shutdown_grace_s, settings.unread_timeout_s).run()
 
     def _operations(self, models: Models, executor: ThreadPoolExecutor) -> list[Operation]:
         world, limit = self._world, self._settings.max_body_bytes

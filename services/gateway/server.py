@@ -5,11 +5,17 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import structlog
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 CLEANUP_SECONDS = 1.0
 BACKLOG = 2048
+# What the kernel keeps for a client that does not read: hundreds of events, not tens of thousands.
+SEND_BUFFER_BYTES = 128 * 1024
+
+log = structlog.get_logger()
 
 
 class PortInUse(Exception):
@@ -27,6 +33,7 @@ def listen(host: str, port: int) -> socket.socket:
         raise PortInUse(f"cannot listen on {host}:{port}: {error}") from None
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         bound.bind(address)
         bound.listen(BACKLOG)
     except OSError as error:
@@ -44,13 +51,16 @@ def url_of(bound: socket.socket) -> str:
 
 
 class Server:
-    """Serves until cancelled; then takes no new request and gives the running ones `grace_seconds`."""
+    """Serves until cancelled; then takes no new request and gives the running ones `grace_seconds`.
 
-    def __init__(self, app: ASGIApp, bound: socket.socket, grace_seconds: int) -> None:
+    A client that leaves its answer unread for `unread_seconds` is cut off.
+    """
+
+    def __init__(self, app: ASGIApp, bound: socket.socket, grace_seconds: int, unread_seconds: float) -> None:
         config = uvicorn.Config(
             app,
             loop="none",
-            http="httptools",
+            http=_cutting_off_after(unread_seconds),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -73,6 +83,36 @@ class Server:
             if self._server.server_state.tasks:
                 await asyncio.wait(self._server.server_state.tasks, timeout=CLEANUP_SECONDS)
             raise
+
+
+def _cutting_off_after(unread_seconds: float) -> type[HttpToolsProtocol]:
+    """uvicorn's protocol would wait for a client that does not read for as long as the client likes."""
+
+    class CuttingOff(HttpToolsProtocol):
+        _cutting_off: asyncio.TimerHandle | None = None
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._cutting_off = self.loop.call_later(unread_seconds, self._cut_off)
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            self._keep()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._keep()
+            super().connection_lost(exc)
+
+        def _keep(self) -> None:
+            if self._cutting_off is not None:
+                self._cutting_off.cancel()
+                self._cutting_off = None
+
+        def _cut_off(self) -> None:
+            log.warning("slow_reader_cut_off", client=self.client, unread_seconds=unread_seconds)
+            self.transport.abort()
+
+    return CuttingOff
 
 
 class _WithoutSignals(uvicorn.Server):

@@ -22,4 +22,7 @@ class GatewaySettings(ProcessSettings, frozen=True, kw_only=True):
     stream_queue: Annotated[
         int, Meta(description="Engine steps a client may lag behind before its request is cancelled", ge=1)
     ] = 1024
+    unread_timeout_s: Annotated[
+        float, Meta(description="Time a client may leave its answer unread before it is cut off", gt=0)
+    ] = 10.0
     shutdown_grace_s: Annotated[int, Meta(description="Time that running requests get at shutdown", ge=0, le=8)] = 5
