@@ -35,6 +35,8 @@ class Chunk(msgspec.Struct):
 CHUNK = msgspec.json.Decoder(Chunk)
 DONE = b"[DONE]"
 JSON = {"content-type": "application/json"}
+RECONNECT_SECONDS = 1.0
+BUSY = (429, 503)
 
 
 class EventStream:
@@ -84,9 +86,13 @@ class Client:
                     await self._follow(response, stream)
                 else:
                     stream.error = describe_refusal(response.status, await response.read())
+                    stream.retry_after = retry_after(response)
         # aiohttp's own time limits are TimeoutErrors as well as ClientErrors: first things first.
         except TimeoutError:
             stream.error = "no end of the stream in time"
+        except aiohttp.ClientConnectorError as error:
+            stream.error = f"not connected: {error}"
+            stream.retry_after = RECONNECT_SECONDS
         except (aiohttp.ClientError, OSError) as error:
             stream.error = f"connection failed: {error or type(error).__name__}"
         record = stream.record(self.now())
@@ -94,14 +100,15 @@ class Client:
         return record
 
     def _body(self, ask: Ask) -> bytes:
-        # Greedy and of a fixed length, so that every token can be checked and a short stream is a fault.
+        # Seeded and of a fixed length, so that every token can be checked and a short stream is a fault.
         return msgspec.json.encode(
             {
                 "model": self._model,
                 "prompt": ask.prompt,
                 "max_tokens": ask.max_tokens,
                 "ignore_eos": True,
-                "temperature": 0.0,
+                "temperature": ask.temperature,
+                "seed": ask.seed,
                 "stream": True,
                 "return_token_ids": True,
             }
@@ -130,6 +137,7 @@ class Stream:
         self.status: int | None = None
         self.error: str | None = None
         self.done = False
+        self.retry_after: float | None = None
         self._ask = ask
         self._due = due
         self._sent = sent
@@ -171,6 +179,7 @@ class Stream:
             status=self.status,
             finish_reason=self._finish_reason,
             error=self.error,
+            retry_after=self.retry_after,
             token_ids=self._token_ids,
             token_at=self._token_at,
         )
@@ -182,6 +191,12 @@ def describe_refusal(status: int, body: bytes) -> str:
     except msgspec.DecodeError:
         error = None
     return f"HTTP {status}: {error.message if error else body[:200].decode(errors='replace')}"
+
+
+def retry_after(response: aiohttp.ClientResponse) -> float | None:
+    """Seconds after which a busy server would have the request again; None where it does not say."""
+    seconds = response.headers.get("retry-after", "")
+    return float(seconds) if response.status in BUSY and seconds.isdecimal() else None
 
 
 async def send_open_loop(client: Client, asks: list[Ask], records: list[RequestRecord]) -> None:

@@ -8,18 +8,24 @@ import msgspec
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """One request to send `at` seconds after the start: the prompt's token ids and how many tokens to generate."""
+    """One request to send `at` seconds after the start: the prompt's token ids and how many tokens to generate.
+
+    Greedy at `temperature` 0, else sampled from `seed`: the same tokens every time either way.
+    """
 
     index: int
     at: float
     prompt: list[int]
     max_tokens: int
+    temperature: float = 0.0
+    seed: int = 0
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One request as its client saw it. Times are in seconds since the epoch; `token_at` has one per token.
 
     `due` is when it should have been sent: latency counts from there, so a late generator hides nothing.
+    `retry_after` (seconds) is set where the server did not take the request and said when to try again.
     """
 
     index: int
@@ -31,6 +37,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     status: int | None = None
     finish_reason: str | None = None
     error: str | None = None
+    retry_after: float | None = None
     token_ids: list[int] = []
     token_at: list[float] = []
 

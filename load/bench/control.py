@@ -12,7 +12,7 @@ import click
 import uvloop
 from msgspec import structs
 
-from load.bench.engine_alone import engine_alone
+from load.bench.engine_alone import EngineAlone, engine_alone
 from load.bench.record import Printer, measured
 from load.bench.system import kept_model, logged
 from load.client import Client, open_session
@@ -83,7 +83,7 @@ async def run(printer: Printer, checkpoint: Path, requests: int, scales: int, ec
         await allow_two(stack.bus)
         firsts = [await first_byte(stack, printer, number, scales) for number in range(scales)]
     async with engine_alone(checkpoint, "float32") as engine:
-        _, alone = await measure(printer, "engine", lambda number: engine.ask(submit(number)), requests, rate)
+        _, alone = await measure(printer, "engine", lambda number: ask_engine(engine, number), requests, rate)
     for case, ours, bare in (("idle", through.idle, alone.idle), ("at 70 %", through.loaded, alone.loaded)):
         for name, share in (("p50", 0.5), ("p99", 0.99)):
             added = (ours.quantile(share) - bare.quantile(share)) * 1e3
@@ -167,6 +167,10 @@ async def fetch(client: Client, number: int) -> None:
     record = await client.fetch(Ask(number, 0.0, prompt(number), OUTPUT_TOKENS), client.now())
     if fault := find_fault(record):
         raise click.ClickException(f"request {number}: {fault}")
+
+
+async def ask_engine(engine: EngineAlone, number: int) -> None:
+    await engine.ask(submit(number))
 
 
 def submit(number: int) -> Submit:

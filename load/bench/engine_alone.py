@@ -23,14 +23,18 @@ class EngineAlone:
         self._runner = runner
         self._scheduler = scheduler
         self._waiting: dict[str, asyncio.Future[None]] = {}
+        self._tokens: dict[str, list[int]] = {}
         self._work = asyncio.Event()
 
-    async def ask(self, request: Submit) -> None:
-        """Return when the request has ended."""
+    async def ask(self, request: Submit) -> list[int]:
+        """The tokens, when the request has ended."""
         self._scheduler.add(request)
+        tokens = self._tokens[request.request_id] = []
         self._waiting[request.request_id] = asyncio.get_running_loop().create_future()
         self._work.set()
         await self._waiting[request.request_id]
+        del self._tokens[request.request_id]
+        return tokens
 
     async def run(self) -> None:
         while True:
@@ -40,6 +44,7 @@ class EngineAlone:
                 await self._work.wait()
                 continue
             for output in self._scheduler.complete(batch, await self._runner.step(batch), time()):
+                self._tokens[output.row.request_id] += output.row.token_ids
                 if output.row.finish_reason is not None:
                     self._waiting.pop(output.row.request_id).set_result(None)
 

@@ -28,11 +28,11 @@ def kept_model(size: Size, printer: Printer) -> Path:
 
 
 @contextmanager
-def logged() -> Iterator[Echo]:
+def logged(log: Path = LOG) -> Iterator[Echo]:
     """What a stack's processes print goes to a file; what goes wrong becomes one line with a remedy."""
-    LOG.parent.mkdir(parents=True, exist_ok=True)
-    with LOG.open("w", encoding="utf-8") as file:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w", encoding="utf-8") as file:
         try:
             yield lambda name, line: print(f"{name} | {line}", file=file, flush=True)
         except (BadSettings, ChildFailed, StackFailed, BusError) as error:
-            raise click.ClickException(f"{error}\nThe processes' logs are in {LOG}") from None
+            raise click.ClickException(f"{error}\nThe processes' logs are in {log}") from None

@@ -12,6 +12,7 @@ COMMANDS = {
     "run": LazyCommand("services.cli.run:run", "Run one service, to spread a system over machines."),
     "demo": LazyCommand("load.demo.command:demo", "The main job: a burst scales out and every token is checked."),
     "load": LazyCommand("load.command:load", "Send an open-loop load to any OpenAI-compatible URL."),
+    "chaos": LazyCommand("load.chaos.command:chaos", "A load while processes are killed; every token is checked."),
     "make-model": LazyCommand(
         "load.make_model_command:make_model_command", "Write a random checkpoint to try things with."
     ),

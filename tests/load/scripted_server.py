@@ -32,6 +32,9 @@ class ScriptedServer:
         if act == "refuse":
             error = {"message": "the queue is full", "type": "rate_limit", "param": None, "code": "queue_full"}
             return web.json_response({"error": error}, status=429)
+        if act == "busy":
+            error = {"message": "no worker yet", "type": "server_error", "param": None, "code": "overloaded"}
+            return web.json_response({"error": error}, status=503, headers={"retry-after": "0"})
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
         count = body["max_tokens"] - (act == "short")
