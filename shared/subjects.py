@@ -21,10 +21,12 @@ from shared.messages.message import Ack
 from shared.messages.parameters import Manifest
 from shared.messages.requests import (
     Admit,
+    AskRunning,
     Cancel,
     Replay,
     RequestLost,
     RequestsEnded,
+    RunningRequests,
     Submit,
     Submitted,
     TokenFrame,
@@ -51,8 +53,9 @@ from shared.messages.scaling import (
     Transfer,
 )
 
+# All that listen hear it: only the router in office does, and one that was stopped must not swallow its share.
+SUBMIT: Call[Submit, Submitted] = Call("svc.router.submit", Submit, Submitted, doc="serve a request")
 # Services, any one of which answers.
-SUBMIT: Call[Submit, Submitted] = Call("svc.router.submit", Submit, Submitted, queue=True, doc="serve a request")
 JOIN: Call[Join, Joined] = Call("svc.registry.join", Join, Joined, queue=True, doc="become a member, get an epoch")
 SNAPSHOT: Call[AskSnapshot, Snapshot] = Call(
     "svc.registry.snapshot", AskSnapshot, Snapshot, queue=True, doc="members, workers, hosts, models"
@@ -79,6 +82,9 @@ DECISIONS: Call[AskDecisions, Decisions] = Call(
 # One process, by id.
 METRICS: Call[AskMetrics, MetricsText] = Call("proc.{id}.metrics", AskMetrics, MetricsText, doc="Prometheus text")
 ADMIT: Call[Admit, Ack] = Call("worker.{id}.admit", Admit, Ack, doc="take this request")
+RUNNING: Call[AskRunning, RunningRequests] = Call(
+    "worker.{id}.running", AskRunning, RunningRequests, doc="requests this worker has"
+)
 REPLAY: Call[Replay, Ack] = Call("worker.{id}.replay", Replay, Ack, doc="send tokens again")
 LOAD: Call[Load, Ack] = Call("worker.{id}.load", Load, Ack, doc="receive parameters")
 SERVE: Call[Serve, Ack] = Call("worker.{id}.serve", Serve, Ack, doc="take requests")

@@ -45,9 +45,10 @@ class Submit(Message, frozen=True, kw_only=True):
 
 
 class Submitted(Message, frozen=True, kw_only=True):
-    """Router -> gateway: accepted. `ahead` requests of this model wait before it."""
+    """Router -> gateway: accepted. `ahead` requests of this model wait before it; `worker` has it already."""
 
     ahead: Count
+    worker: Name | None = None
 
 
 class Admit(Message, frozen=True, kw_only=True):
@@ -55,6 +56,24 @@ class Admit(Message, frozen=True, kw_only=True):
 
     request: Submit
     attempt: Count = 0
+
+
+class AskRunning(Message, frozen=True):
+    """Router -> worker: which requests do you have? A router that was started anew knows of none."""
+
+
+class Running(Message, frozen=True, kw_only=True):
+    """A request at a worker. `tokens`: prompt and the most that may follow."""
+
+    request_id: Name
+    gateway: Name
+    tokens: Positive
+
+
+class RunningRequests(Message, frozen=True, kw_only=True):
+    """Worker -> router: all that were admitted here and have not ended."""
+
+    requests: list[Running] = []
 
 
 class Cancel(Message, frozen=True, kw_only=True):
