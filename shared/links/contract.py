@@ -27,7 +27,7 @@ class LinkError(Exception):
 
 
 class Peer(Protocol):
-    """A connection to one process. Tags are 64 bits; a message is matched by tag, per peer."""
+    """A channel to one process. Tags are 64 bits; a message is matched by tag, per peer."""
 
     async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
         """Return once the buffer may be reused. Raises LinkError. A cancelled or timed-out send closes the peer."""
@@ -45,8 +45,11 @@ class Link(Protocol):
     def address(self) -> bytes:
         """What a peer connects to; goes into Join and into plans."""
 
-    async def connect(self, address: bytes, *, timeout: float) -> Peer:
-        """The peer at `address`, connected once and kept. Raises LinkError."""
+    async def connect(self, address: bytes, *, timeout: float, channel: int = 0) -> Peer:
+        """The peer at `address`, connected once a channel and kept until either end closes it. Raises LinkError.
+
+        What ends one channel leaves the others between the same two processes alone; both ends name the same one.
+        """
 
     async def close(self) -> None:
         """Free everything. Idempotent."""

@@ -14,15 +14,17 @@ from shared.links.connection import FRAME, Connection, Incoming
 from shared.links.contract import Buffer, LinkError
 
 SCHEME = b"tcp:"
-HELLO = struct.Struct(">8sH")  # magic, length of the dialler's address
-MAGIC = b"lvscale1"
+HELLO = struct.Struct(">8sQH")  # magic, channel, length of the dialler's address
+MAGIC = b"lvscale2"
 HELLO_SECONDS = 5.0
 ACCEPT_PAUSE_SECONDS = 0.1
 GONE = "the peer is gone"
 
+End = tuple[bytes, int]  # the address of a process, and a channel to it
+
 
 class SocketPeer:
-    """A process we dialled. It is lost when either connection of the pair ends."""
+    """A process we dialled on one channel. It is lost when either connection of the pair ends."""
 
     def __init__(self, connection: Connection, on_lost: Callable[[], object]) -> None:
         loop = asyncio.get_running_loop()
@@ -115,8 +117,8 @@ class SocketLink:
         self._listener = listener
         host, port = listener.getsockname()[:2]
         self.address = SCHEME + f"{host}:{port}".encode()
-        self._peers: dict[bytes, SocketPeer] = {}
-        self._incoming: dict[bytes, Incoming] = {}
+        self._peers: dict[End, SocketPeer] = {}
+        self._incoming: dict[End, Incoming] = {}
         self._serving: set[asyncio.Task[None]] = set()
         self._accepting = asyncio.create_task(self._accept())
         self._connecting = asyncio.Lock()
@@ -134,13 +136,13 @@ class SocketLink:
         listener.setblocking(False)
         return cls(listener)
 
-    async def connect(self, address: bytes, *, timeout: float) -> SocketPeer:
+    async def connect(self, address: bytes, *, timeout: float, channel: int = 0) -> SocketPeer:
         host, port = _host_and_port(address)
         if self._closed:
             raise LinkError("connect: this link is closed")
         try:
             async with asyncio.timeout(timeout), self._connecting:
-                return self._peers.get(address) or await self._dial(address, host, port)
+                return self._peers.get((address, channel)) or await self._dial((address, channel), host, port)
         except OSError as error:  # TimeoutError included
             raise LinkError(f"connect to {host}:{port}: {error or 'timed out'}") from error
 
@@ -157,7 +159,7 @@ class SocketLink:
         await asyncio.wait(tasks)
         self._listener.close()
 
-    async def _dial(self, address: bytes, host: str, port: int) -> SocketPeer:
+    async def _dial(self, end: End, host: str, port: int) -> SocketPeer:
         sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         sock.setblocking(False)
         try:
@@ -166,14 +168,14 @@ class SocketLink:
             sock.close()
             raise
         connection = Connection(sock)
-        peer = SocketPeer(connection, lambda: self._peers.pop(address, None))
+        peer = SocketPeer(connection, lambda: self._peers.pop(end, None))
         # In one step, or a connection that comes meanwhile would not be attached.
-        self._peers[address] = peer
-        if address in self._incoming:
-            peer.attach(self._incoming[address])
+        self._peers[end] = peer
+        if end in self._incoming:
+            peer.attach(self._incoming[end])
         try:
             await asyncio.sleep(0)  # the peer's reader runs, and will close the connection
-            await connection.write(HELLO.pack(MAGIC, len(self.address)), self.address)
+            await connection.write(HELLO.pack(MAGIC, end[1], len(self.address)), self.address)
         except (OSError, asyncio.CancelledError):
             peer.lose("no hello")
             raise
@@ -193,36 +195,36 @@ class SocketLink:
     async def _serve(self, connection: Connection) -> None:
         try:
             async with asyncio.timeout(HELLO_SECONDS):
-                address = await self._welcome(connection)
-            await self._listen(address, Incoming(connection))
+                end = await self._welcome(connection)
+            await self._listen(end, Incoming(connection))
         except OSError:
             pass  # whoever it was is gone, or never was one of us
         finally:
             await connection.close()
 
-    async def _welcome(self, connection: Connection) -> bytes:
-        """The address of whoever dialled us. Raises OSError."""
-        magic, length = HELLO.unpack(await connection.read(HELLO.size))
+    async def _welcome(self, connection: Connection) -> End:
+        """Who dialled us, and on which channel. Raises OSError."""
+        magic, channel, length = HELLO.unpack(await connection.read(HELLO.size))
         if magic != MAGIC:
             raise ConnectionRefusedError
-        return await connection.read(length)
+        return await connection.read(length), channel
 
-    async def _listen(self, address: bytes, incoming: Incoming) -> None:
-        if address in self._incoming:
-            self._drop(address)  # the peer started anew before we saw its old connections end
-        self._incoming[address] = incoming
-        if address in self._peers:
-            self._peers[address].attach(incoming)
+    async def _listen(self, end: End, incoming: Incoming) -> None:
+        if end in self._incoming:
+            self._drop(end)  # the peer started anew before we saw its old connections end
+        self._incoming[end] = incoming
+        if end in self._peers:
+            self._peers[end].attach(incoming)
         try:
             await incoming.listen()
         finally:
-            if self._incoming.get(address) is incoming:
-                self._drop(address)
+            if self._incoming.get(end) is incoming:
+                self._drop(end)
 
-    def _drop(self, address: bytes) -> None:
-        self._incoming.pop(address).connection.shut()
-        if address in self._peers:
-            self._peers[address].lose(GONE)
+    def _drop(self, end: End) -> None:
+        self._incoming.pop(end).connection.shut()
+        if end in self._peers:
+            self._peers[end].lose(GONE)
 
 
 def _host_and_port(address: bytes) -> tuple[str, int]:

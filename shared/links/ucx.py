@@ -16,17 +16,19 @@ from shared.links.ucx_engine import UcxEngine
 
 SCHEME = b"ucx:"
 CONTROL = Tag(0x6C697665_7363616C)
-WORD = struct.Struct("8sQ")  # what a peer says on CONTROL, and the hash of its address
+WORD = struct.Struct("8sQQ")  # what a peer says on CONTROL, the hash of its address, and on which channel
+KIND = struct.Struct("QQ")  # size in bytes and channel of a message
 HELLO, GOODBYE = b"hello   ", b"goodbye "
 SETTLE_SECONDS = 5.0
 
 
 class UcxPeer:
-    """An endpoint to one process. UCX matches tags per worker; `_wire` makes them per peer and size."""
+    """An endpoint to one process. UCX matches tags per worker; `_wire` makes them per peer, channel and size."""
 
-    def __init__(self, engine: UcxEngine, address: bytes, on_lost: Callable[[], object]) -> None:
+    def __init__(self, engine: UcxEngine, address: bytes, channel: int, on_lost: Callable[[], object]) -> None:
         self._engine = engine
         self._on_lost = on_lost
+        self.channel = channel
         self._mine = xxhash.xxh3_64_intdigest(engine.address)
         self.hash = xxhash.xxh3_64_intdigest(address)
         self._lost: str | None = None
@@ -41,11 +43,11 @@ class UcxPeer:
             self._greeted = True
 
     async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
-        memory, wire = Array(buffer.view), _wire(tag, buffer, self._mine)
+        memory, wire = Array(buffer.view), _wire(tag, buffer, self._mine, self.channel)
         await self._run(lambda: (self._endpoint.tag_send(memory, wire), memory), f"send {tag:#x}", timeout)
 
     async def receive(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
-        memory, wire = Array(buffer.view), _wire(tag, buffer, self.hash)
+        memory, wire = Array(buffer.view), _wire(tag, buffer, self.hash, self.channel)
         # A receive posted on the worker would never end when the peer dies; one on the endpoint does.
         await self._run(lambda: (self._endpoint.tag_recv(memory, wire), memory), f"receive {tag:#x}", timeout)
 
@@ -94,7 +96,7 @@ class UcxPeer:
         self._on_lost()
 
     def _say(self, word: bytes) -> tuple[UCXRequest, Array]:
-        memory = Array(memoryview(WORD.pack(word, self._mine)))
+        memory = Array(memoryview(WORD.pack(word, self._mine, self.channel)))
         return self._endpoint.tag_send(memory, CONTROL), memory
 
 
@@ -103,7 +105,7 @@ class UcxLink:
 
     def __init__(self, engine: UcxEngine) -> None:
         self._engine = engine
-        self._peers: dict[bytes, UcxPeer] = {}
+        self._peers: dict[tuple[bytes, int], UcxPeer] = {}
         self._hearing = asyncio.create_task(self._hear())
         self._closed = False
 
@@ -119,12 +121,12 @@ class UcxLink:
     def address(self) -> bytes:
         return SCHEME + xxhash.xxh3_64_digest(self._engine.address) + self._engine.address
 
-    async def connect(self, address: bytes, *, timeout: float) -> UcxPeer:
+    async def connect(self, address: bytes, *, timeout: float, channel: int = 0) -> UcxPeer:
         if self._closed:
             raise LinkError("connect: this link is closed")
-        peer = self._peers.get(address)
+        peer = self._peers.get((address, channel))
         if peer is None:
-            peer = self._peers[address] = self._new_peer(address)
+            peer = self._peers[address, channel] = self._new_peer(address, channel)
         await peer.greet(timeout)
         return peer
 
@@ -138,10 +140,10 @@ class UcxLink:
         await asyncio.wait((self._hearing,))
         self._engine.close()
 
-    def _new_peer(self, address: bytes) -> UcxPeer:
+    def _new_peer(self, address: bytes, channel: int) -> UcxPeer:
         raw = worker_address(address)
         try:
-            return UcxPeer(self._engine, raw, lambda: self._peers.pop(address, None))
+            return UcxPeer(self._engine, raw, channel, lambda: self._peers.pop((address, channel), None))
         except UCXError as error:
             raise LinkError(f"connect: {error}") from error
 
@@ -150,9 +152,9 @@ class UcxLink:
         view = Array(memoryview(memory))
         while True:
             error = await self._engine.watch(self._engine.worker.tag_recv(view, CONTROL), view)
-            word, sender = WORD.unpack(memory)
+            word, *end = WORD.unpack(memory)
             if error is None and word == GOODBYE:
-                for peer in [peer for peer in self._peers.values() if peer.hash == sender]:
+                for peer in [peer for peer in self._peers.values() if [peer.hash, peer.channel] == end]:
                     peer.lose("the peer closed the connection")
 
 
@@ -164,6 +166,6 @@ def worker_address(address: bytes) -> bytes:
     return raw
 
 
-def _wire(tag: int, buffer: Buffer, sender: int) -> Tag:
+def _wire(tag: int, buffer: Buffer, sender: int, channel: int) -> Tag:
     """The tag as UCX sees it: without the sender peers would mix, without the size a short message would pass."""
-    return Tag(tag ^ xxhash.xxh3_64_intdigest(buffer.size_bytes.to_bytes(8), seed=sender))
+    return Tag(tag ^ xxhash.xxh3_64_intdigest(KIND.pack(buffer.size_bytes, channel), seed=sender))

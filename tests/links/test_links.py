@@ -232,3 +232,54 @@ async def test_a_process_that_dies_or_freezes_in_mid_transfer_fails_what_is_unde
     assert [type(result) for result in results] == [LinkError] * 8
     assert time.perf_counter() - began < (0.5 if sign is signal.SIGKILL else 3)
     await link.close()
+
+
+async def test_what_ends_one_channel_leaves_the_others_between_the_same_two_alone(pair: Pair) -> None:
+    to_b, to_a = [
+        await near.connect(far.address, timeout=5, channel=9) for near, far in ((pair.a, pair.b), (pair.b, pair.a))
+    ]
+    got, data = bytearray(3_000_000), random.Random(1).randbytes(3_000_000)
+    moving = asyncio.gather(to_b.send(1, buffer(data), timeout=5), to_a.receive(1, buffer(got), timeout=5))
+    abandoned = asyncio.create_task(pair.to_a.receive(1, buffer(bytearray(3_000_000)), timeout=30))
+    await asyncio.sleep(0.01)
+    abandoned.cancel()
+    await asyncio.wait((abandoned,))
+    await moving
+    assert got == data
+    for tag in range(20):
+        await asyncio.gather(
+            to_a.send(tag, buffer(data[:999]), timeout=5), to_b.receive(tag, buffer(got[:999]), timeout=5)
+        )
+    with pytest.raises(LinkError):
+        await pair.to_a.send(2, buffer(bytes(8)), timeout=1)
+
+
+async def test_equal_tags_of_two_channels_do_not_mix(pair: Pair) -> None:
+    peers = [
+        (
+            await pair.a.connect(pair.b.address, timeout=5, channel=n),
+            await pair.b.connect(pair.a.address, timeout=5, channel=n),
+        )
+        for n in (1, 2)
+    ]
+    got = [bytearray(9000), bytearray(9000)]
+    receives = [to_a.receive(5, buffer(got[n]), timeout=5) for n, (_, to_a) in enumerate(peers)]
+    sends = [to_b.send(5, buffer(bytes([n]) * 9000), timeout=5) for n, (to_b, _) in reversed(list(enumerate(peers)))]
+    await asyncio.gather(*sends, *receives)
+    assert got == [bytes(9000), b"\x01" * 9000]
+
+
+async def test_channels_that_were_closed_leave_nothing_behind(pair: Pair) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for channel in range(1, 9):
+        to_b = await pair.a.connect(pair.b.address, timeout=5, channel=channel)
+        to_a = await pair.b.connect(pair.a.address, timeout=5, channel=channel)
+        await asyncio.gather(
+            to_b.send(1, buffer(b"x" * 50_000), timeout=5), to_a.receive(1, buffer(bytearray(50_000)), timeout=5)
+        )
+        await to_a.close()
+        async with asyncio.timeout(2):
+            with pytest.raises(LinkError):
+                await to_b.receive(1, buffer(bytearray(8)), timeout=5)
+    await asyncio.sleep(0.05)
+    assert len(os.listdir("/proc/self/fd")) <= before + 2
