@@ -49,7 +49,9 @@ def tell_scale(record: ScaleRecord) -> Iterator[str]:
     elif record.instances:
         yield f"      instances {', '.join(record.instances)}"
     for phase in record.phases:
-        yield f"      {since(phase, record.decision.at)} {phase.name}" + (f" at {phase.node}" if phase.node else "")
+        where = f" at {phase.node}" if phase.node else ""
+        why = f": {phase.detail}" if phase.detail else ""
+        yield f"      {since(phase, record.decision.at)} {phase.name}{where}{why}"
 
 
 def tell_plan(plan: Plan) -> Iterator[str]:

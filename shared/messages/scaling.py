@@ -10,7 +10,7 @@ from shared.messages.parameters import Manifest, ModelSpec, Place
 
 Action = Literal["out", "in", "hold"]
 ScaleState = Literal["planned", "loading", "draining", "done", "failed"]
-TransferState = Literal["started", "whole", "failed"]
+TransferState = Literal["started", "broken", "whole", "failed"]
 Ticket = Annotated[int, Meta(ge=0, le=2**24 - 1)]  # a part of 64-bit tags
 
 
@@ -87,7 +87,8 @@ class Plan(Message, frozen=True, kw_only=True):
 class Load(Message, frozen=True, kw_only=True):
     """Planner -> worker: receive these parameters from `upstream`, forwarding to `downstream` as chunks arrive.
 
-    `ticket` names the transfer in tags and must match at both ends. `max_model_len` sizes the KV cache.
+    `ticket` names the transfer in tags and must match at both ends. `max_model_len` sizes the KV cache. Told again
+    under another ticket, a worker that still loads for the plan goes on from what it has.
     """
 
     plan_id: Name
@@ -140,13 +141,16 @@ class Abort(Message, frozen=True, kw_only=True):
 class Transfer(Message, frozen=True, kw_only=True):
     """Event: how a node's part in a plan stands. Times in seconds since the epoch.
 
-    A target reports "started" at its first byte and "whole" when every block is verified; "failed" with `error`.
+    A target reports "started" at its first byte and "whole" when every block is verified; with `error`, "broken"
+    when its upstream was lost (it keeps what arrived and waits for another LOAD of the plan) and "failed" when it gave
+    up. `ticket` is the last LOAD's, `received_bytes` what came over the link for this plan.
     """
 
     plan_id: Name
     node: Name
     state: TransferState
     at: Amount
+    ticket: Ticket = 0
     received_bytes: Count = 0
     first_byte_at: Amount | None = None
     error: str | None = None
@@ -177,11 +181,12 @@ class InstanceServing(Message, frozen=True, kw_only=True):
 
 
 class Phase(Message, frozen=True, kw_only=True):
-    """One moment of a scale: name, who, and when (seconds since the epoch)."""
+    """One moment of a scale: name, who, when (seconds since the epoch), and why where that is not plain."""
 
     name: str
     at: Amount
     node: Name | None = None
+    detail: str = ""
 
 
 class ScaleRecord(Message, frozen=True, kw_only=True):
