@@ -1,12 +1,16 @@
 """The in-process twin of the bus, for tests and the simulator: same contract, same bytes, fixed order.
 
 A `LocalBroker` stands for the server; each actor gets a `LocalBus` of its own from `broker.connect()`. Faults are
-made at the broker: `down()` and `up()`, and `lose`, asked for each message whether it gets lost.
+made at the broker: `down()` and `up()`, `lose`, asked for each message whether it gets lost, and `delays`, asked for
+each listener (and each answer) after how many seconds the message arrives: nothing is lost, two are a duplicate. What
+a bus that is held sends and is sent waits for `release()`, as with a process that is stopped.
 """
 
+import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -29,10 +33,10 @@ from shared.bus.contract import (
 )
 from shared.bus.headers import Headers
 from shared.bus.limits import MAX_PAYLOAD_BYTES, check_size
+from shared.bus.local_store import LocalKeyValue
 from shared.bus.seldom import SeldomLog
 from shared.bus.serving import DRAIN_SECONDS, Reply, ServedEndpoint
 from shared.bus.subscription import QueuedSubscription
-from shared.messages.message import Message
 from shared.world import Clock, SystemClock
 
 Deliver = Callable[[str, bytes, Mapping[str, str], Reply | None], None]
@@ -55,6 +59,7 @@ class LocalBroker:
     max_payload: int = MAX_PAYLOAD_BYTES
     connected: bool = True
     lose: Callable[[str], bool] = lambda subject: False
+    delays: Callable[[str], Sequence[float]] = lambda subject: (0.0,)
     values: dict[str, bytes] = field(default_factory=dict)
     buses: list["LocalBus"] = field(default_factory=list)
 
@@ -92,8 +97,22 @@ class LocalBroker:
         chosen = self._choose(subject)
         if not self.lose(subject):
             for listener in chosen:
-                listener.deliver(subject, data, headers, reply)
+                self.carry(subject, partial(self._deliver, listener, subject, data, headers, reply))
         return len(chosen)
+
+    def carry(self, subject: str, arrive: Callable[[], None]) -> None:
+        """Have something arrive as often and as late as `delays` says."""
+        for seconds in self.delays(subject):
+            if seconds > 0:
+                asyncio.get_running_loop().call_later(seconds, arrive)
+            else:
+                arrive()
+
+    def _deliver(
+        self, listener: Listener, subject: str, data: bytes, headers: Mapping[str, str], reply: Reply | None
+    ) -> None:
+        if self.connected and listener in self._listeners:
+            listener.deliver(subject, data, headers, reply)
 
     def _choose(self, subject: str) -> list[Listener]:
         if subject not in self._routes:
@@ -112,7 +131,7 @@ class LocalBus:
     """One actor's connection to a LocalBroker. Made by `broker.connect()`."""
 
     def __init__(self, broker: LocalBroker) -> None:
-        self.kv: KeyValue = LocalKeyValue(broker)
+        self.kv: KeyValue = LocalKeyValue(broker.values, lambda: broker.connected)
         self.counts: Counter[str] = Counter()
         self._broker = broker
         self._caller = Caller(broker.clock, self._send)
@@ -122,6 +141,7 @@ class LocalBus:
         self._served: list[ServedEndpoint] = []
         self._watchers: list[Callable[[bool], None]] = []
         self._closed = False
+        self._held: list[Callable[[], object]] | None = None
 
     @property
     def connected(self) -> bool:
@@ -136,7 +156,7 @@ class LocalBus:
             self.counts["dropped_disconnected"] += 1
             return
         self.counts["sent"] += 1
-        self._broker.route(subject, data, headers)
+        self._pass(partial(self._broker.route, subject, data, headers))
 
     async def call(
         self, call: Call[Q, A], message: Q, *, timeout: float, context: Context = NO_CONTEXT, **holes: str
@@ -146,7 +166,11 @@ class LocalBus:
     async def subscribe(self, topic: Topic[M], *, limit: int = 4096, **holes: str) -> Subscription[M]:
         subscription = QueuedSubscription(topic, limit, self.counts, self._log)
         wanted = fill_wildcards(topic.pattern, holes)
-        listener = Listener(wanted, "", lambda subject, data, headers, reply: subscription.deliver(subject, data))
+
+        def deliver(subject: str, data: bytes, headers: Mapping[str, str], reply: Reply | None) -> None:
+            self._pass(partial(subscription.deliver, subject, data))
+
+        listener = Listener(wanted, "", deliver)
 
         async def leave() -> None:
             self._subscriptions.remove(subscription)
@@ -162,7 +186,22 @@ class LocalBus:
             served = ServedEndpoint(endpoint, self._broker.clock)
             self._served.append(served)
             queue = info.name if endpoint.call.queue else ""
-            self._listen(Listener(fill(endpoint.call.pattern, endpoint.holes), queue, _deliver_to(served)))
+            self._listen(Listener(fill(endpoint.call.pattern, endpoint.holes), queue, self._deliver_to(served)))
+
+    def hold(self) -> None:
+        """Nothing comes in or goes out until `release`."""
+        self._held = self._held or []
+
+    def release(self) -> None:
+        held, self._held = self._held or [], None
+        for act in held:
+            act()
+
+    def _pass(self, act: Callable[[], object]) -> None:
+        if self._held is None:
+            act()
+        else:
+            self._held.append(act)
 
     def watch_connection(self, on_change: Callable[[bool], None]) -> None:
         self._watchers.append(on_change)
@@ -209,48 +248,23 @@ class LocalBus:
 
         def reply(body: bytes, extra: Headers) -> None:
             check_size(f"the answer of {subject}", body, extra, self._broker.max_payload)
-            if self.connected:
-                self._caller.answer(token, body, extra)
+            self._broker.carry(f"answer.{subject}", partial(self._pass, partial(self._answer, token, body, extra)))
 
-        if self._broker.route(subject, data, headers, reply) == 0:
+        if self._held is not None:
+            self._held.append(partial(self._broker.route, subject, data, headers, reply))
+        elif self._broker.route(subject, data, headers, reply) == 0:
             raise ServiceAbsent(f"nobody listens on {subject}")
 
+    def _answer(self, token: str, body: bytes, extra: Headers) -> None:
+        if self.connected:
+            self._caller.answer(token, body, extra)
 
-def _deliver_to(served: ServedEndpoint) -> Deliver:
-    def deliver(subject: str, data: bytes, headers: Mapping[str, str], reply: Reply | None) -> None:
-        if reply is not None:
-            served.accept(data, headers, reply)
+    def _pass_answer(self, reply: Reply, body: bytes, extra: Headers) -> None:
+        self._pass(partial(reply, body, extra))
 
-    return deliver
+    def _deliver_to(self, served: ServedEndpoint) -> Deliver:
+        def deliver(subject: str, data: bytes, headers: Mapping[str, str], reply: Reply | None) -> None:
+            if reply is not None:
+                self._pass(partial(served.accept, data, headers, partial(self._pass_answer, reply)))
 
-
-class LocalKeyValue:
-    """The broker's store, which survives `down()`."""
-
-    def __init__(self, broker: LocalBroker) -> None:
-        self._broker = broker
-
-    async def put(self, key: str, value: Message) -> None:
-        self._values[key] = encode(value, json=True)
-
-    async def get(self, key: str, type: type[M]) -> M | None:
-        data = self._values.get(key)
-        if data is None:
-            return None
-        value: M = decode(type, data, json=True)
-        return value
-
-    async def delete(self, key: str) -> None:
-        self._values.pop(key, None)
-
-    async def list(self, prefix: str, type: type[M]) -> dict[str, M]:
-        within = prefix and prefix + "."
-        return {
-            key: decode(type, data, json=True) for key, data in sorted(self._values.items()) if key.startswith(within)
-        }
-
-    @property
-    def _values(self) -> dict[str, bytes]:
-        if not self._broker.connected:
-            raise Disconnected("the bus is down")
-        return self._broker.values
+        return deliver

@@ -111,3 +111,66 @@ async def test_while_the_broker_is_down_nothing_passes_and_it_shows() -> None:
     await reader.close()
     assert [received.message.request_id async for received in cancels] == ["kept"]
     assert bus.counts == {"dropped_disconnected": 1, "sent": 1}
+
+
+def test_a_message_arrives_as_often_and_as_late_as_it_is_told_to() -> None:
+    async def main() -> None:
+        broker = LocalBroker(CLOCK)
+        sender, listener = broker.connect(), broker.connect()
+        cancels = await listener.subscribe(CANCEL)
+        broker.delays = lambda subject: {"a": (0.0, 2.0), "b": (), "c": (1.0,)}[next(names)]
+        names = iter("abc")
+        begun, seen = CLOCK.now(), []
+        for name in "abc":
+            sender.publish(CANCEL, Cancel(request_id=name))
+        for _ in range(3):
+            received = await anext(aiter(cancels))
+            seen.append((received.message.request_id, CLOCK.now() - begun))
+        assert seen == [("a", 0.0), ("c", 1.0), ("a", 2.0)]
+        await sender.close()
+        await listener.close()
+
+    virtual_time.run(main())
+
+
+def test_a_delayed_answer_comes_late_and_a_repeated_one_is_dropped() -> None:
+    async def main() -> None:
+        broker = LocalBroker(CLOCK)
+        server, asker = broker.connect(), broker.connect()
+
+        async def say(message: Named, context: Context) -> Named:
+            return message
+
+        await server.serve(ServiceInfo("echo", "echo-0", "echo"), [Endpoint(ECHO, say)])
+        broker.delays = lambda subject: (1.0, 1.5) if subject.startswith("answer.") else (0.0,)
+        begun = CLOCK.now()
+        assert await asker.call(ECHO, Named(model="m"), timeout=5) == Named(model="m")
+        assert CLOCK.now() - begun == 1.0
+        await asyncio.sleep(1.0)
+        await server.close()
+        await asker.close()
+
+    virtual_time.run(main())
+
+
+def test_what_a_held_bus_sends_and_is_sent_waits() -> None:
+    async def main() -> None:
+        broker = LocalBroker(CLOCK)
+        held, other = broker.connect(), broker.connect()
+
+        async def say(message: Named, context: Context) -> Named:
+            return message
+
+        await held.serve(ServiceInfo("echo", "echo-0", "echo"), [Endpoint(ECHO, say)])
+        heard = await other.subscribe(CANCEL)
+        held.hold()
+        held.publish(CANCEL, Cancel(request_id="r"))
+        begun = CLOCK.now()
+        asyncio.get_running_loop().call_later(3.0, held.release)
+        assert await other.call(ECHO, Named(model="m"), timeout=5) == Named(model="m")
+        assert (await anext(aiter(heard))).message.request_id == "r"
+        assert CLOCK.now() - begun == 3.0
+        await held.close()
+        await other.close()
+
+    virtual_time.run(main())
