@@ -5,56 +5,111 @@ from typing import assert_never
 
 import structlog
 
-from services.router.effects import AdmitTo, Effect, Finish, Lose, StopWork
+from services.router.effects import AdmitTo, Effect, Finish, Learn, Lose, StopWork
 from services.router.metrics import RouterMetrics
 from services.router.policy import Limits, RouterPolicy
 from services.router.settings import RouterSettings
+from services.router.standby import Standby
 from shared.bus.contract import BusError, Context, Endpoint, Refusal, Subscription, TooLarge
 from shared.membership import Membership
-from shared.messages.membership import AskModels, LeaseChanged, Report, RouterReport, WorkerReport
-from shared.messages.requests import Admit, Cancel, RequestLost, RequestsEnded, Submit, Submitted, TokenFrame, Tokens
+from shared.messages.membership import (
+    AskModels,
+    Beat,
+    LeaseChanged,
+    Report,
+    RouterReport,
+    Snapshot,
+    WorkerReport,
+)
+from shared.messages.requests import (
+    Admit,
+    AskRunning,
+    Cancel,
+    RequestLost,
+    RequestsEnded,
+    Submit,
+    Submitted,
+    TokenFrame,
+    Tokens,
+)
 from shared.process import World
-from shared.subjects import ADMIT, CANCEL, CANCEL_WORK, ENDED, HEARTBEAT, LEASE, MODELS, SUBMIT, TOKENS
+from shared.subjects import (
+    ADMIT,
+    CANCEL,
+    CANCEL_WORK,
+    ENDED,
+    HEARTBEAT,
+    LEASE,
+    MODELS,
+    RUNNING,
+    SUBMIT,
+    TOKENS,
+)
 
 TICK_SECONDS = 0.1
 MODELS_SECONDS = 0.5
 REPORT_SECONDS = 0.05  # how soon after another a report of a changed queue may follow
 CALL_SECONDS = 2.0
+LEARN_SECONDS = 1.0  # nothing of a model is placed meanwhile
 
 log = structlog.get_logger()
 
 
+class Deposed(Exception):
+    """The registry had declared this router dead: another is in office, and what this one knows is out of date."""
+
+
 class Router:
-    """One queue per model; the policy decides, this performs."""
+    """One queue per model; the policy decides, this performs. Of several routers one is in office, the others wait."""
 
     def __init__(self, world: World, settings: RouterSettings) -> None:
         self._bus, self._clock, self._info = world.bus, world.clock, world.info
         self._policy = RouterPolicy(Limits(settings.max_waiting, settings.look_ahead, settings.retry_after_ms))
-        self._membership = Membership(world.bus, world.clock, "router", world.info.id, world.host, report=self._report)
+        self._membership = Membership(
+            world.bus, world.clock, "router", world.info.id, world.host, None, self._report, self._stale
+        )
         self._metrics = RouterMetrics(world.telemetry)
         self._calls = asyncio.TaskGroup()
         self._queues_changed = asyncio.Event()
         self._depths: dict[str, int] = {}
+        self._standby = Standby(world.bus, self._membership, world.info.id)
+        self._in_office = False
 
     async def run(self) -> None:
-        workers = await self._bus.subscribe(HEARTBEAT, service="worker")
+        """Raises Deposed when another router may be in office: this one's successor starts from what workers say."""
         leases = await self._bus.subscribe(LEASE)
+        async with self._calls as group:
+            group.create_task(self._follow_leases(leases), name="leases")
+            group.create_task(self._membership.run(), name="membership")
+            await self._take_office(await self._standby.wait())
+
+    async def _take_office(self, snapshot: Snapshot) -> None:
+        group, self._in_office = self._calls, True
+        workers = await self._bus.subscribe(HEARTBEAT, service="worker")
         ended = await self._bus.subscribe(ENDED)
         cancels = await self._bus.subscribe(CANCEL)
+        for report in snapshot.workers:
+            self._perform(self._policy.on_report(report, self._clock.wall()))
         await self._bus.serve(self._info, [Endpoint(SUBMIT, self._submit)])
-        async with self._calls as group:
-            group.create_task(self._hear_workers(workers), name="workers")
-            group.create_task(self._follow_leases(leases), name="leases")
-            group.create_task(self._follow_ended(ended), name="ended")
-            group.create_task(self._follow_cancels(cancels), name="cancels")
-            group.create_task(self._keep_time(), name="deadlines")
-            group.create_task(self._keep_models(), name="models")
-            group.create_task(self._report_changes(), name="reports")
-            group.create_task(self._membership.run(), name="membership")
+        group.create_task(self._hear_workers(workers), name="workers")
+        group.create_task(self._follow_ended(ended), name="ended")
+        group.create_task(self._follow_cancels(cancels), name="cancels")
+        group.create_task(self._keep_time(), name="deadlines")
+        group.create_task(self._keep_models(), name="models")
+        group.create_task(self._report_changes(), name="reports")
+        self._membership.changed()
+
+    def _stale(self) -> None:
+        if self._in_office:
+            raise Deposed("another router may be in office")
 
     async def _submit(self, request: Submit, context: Context) -> Submitted:
-        if not self._policy.knows(request.model):
-            await self._refresh_models()
+        """Idempotent, as gateways submit again what they cannot be sure of; 409 says that it waits already."""
+        worker = self._policy.runs_at(request.request_id)
+        if worker is not None:
+            return Submitted(ahead=0, worker=worker)
+        if not self._policy.knows(request.model) and not await self._refresh_models():
+            raise Refusal(503, "the registry has not said yet which models there are", retry_after_ms=1000)
         started, now = self._clock.now(), self._clock.wall()
         try:
             ahead = self._policy.submit(request, now)
@@ -85,6 +140,8 @@ class Router:
                     self._lose(effect)
                 case StopWork():
                     self._bus.publish(CANCEL_WORK, Cancel(request_id=effect.request_id), id=effect.worker)
+                case Learn():
+                    self._calls.create_task(self._learn(effect), name=f"learn {effect.worker}")
                 case _:
                     assert_never(effect)
 
@@ -120,6 +177,17 @@ class Router:
             self._perform(self._policy.admitted(worker, request_id))
         self._dispatch()
 
+    async def _learn(self, effect: Learn) -> None:
+        try:
+            answer = await self._bus.call(RUNNING, AskRunning(), timeout=LEARN_SECONDS, id=effect.worker)
+        except BusError as error:
+            log.warning("worker_not_asked", worker=effect.worker, error=str(error))
+            self._policy.learned(effect.worker, [], self._clock.wall())
+        else:
+            log.info("worker_asked", worker=effect.worker, reason=effect.reason, running=len(answer.requests))
+            self._policy.learned(effect.worker, answer.requests, self._clock.wall())
+        self._dispatch()
+
     async def _hear_workers(self, heartbeats: Subscription[Report]) -> None:
         async for received in heartbeats:
             if isinstance(received.message, WorkerReport):
@@ -128,6 +196,7 @@ class Router:
 
     async def _follow_leases(self, leases: Subscription[LeaseChanged]) -> None:
         async for received in leases:
+            self._standby.look_again()
             self._perform(self._policy.on_lease(received.message))
             self._dispatch()
 
@@ -152,13 +221,15 @@ class Router:
             await self._refresh_models()
             await asyncio.sleep(MODELS_SECONDS)
 
-    async def _refresh_models(self) -> None:
+    async def _refresh_models(self) -> bool:
+        """Whether the registry answered."""
         try:
             answer = await self._bus.call(MODELS, AskModels(), timeout=CALL_SECONDS)
         except BusError as error:
             log.debug("models_unknown", error=str(error))
-        else:
-            self._perform(self._policy.on_models(answer.models))
+            return False
+        self._perform(self._policy.on_models(answer.models))
+        return True
 
     async def _report_changes(self) -> None:
         while True:
@@ -167,7 +238,9 @@ class Router:
             self._membership.changed()
             await asyncio.sleep(REPORT_SECONDS)
 
-    def _report(self, epoch: int) -> RouterReport:
+    def _report(self, epoch: int) -> Report:
+        if not self._in_office:
+            return Beat(service="router", id=self._info.id, epoch=epoch)
         return RouterReport(id=self._info.id, epoch=epoch, queues=self._policy.loads(self._clock.wall()))
 
 

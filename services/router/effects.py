@@ -45,4 +45,12 @@ class StopWork:
     reason: str
 
 
-Effect = AdmitTo | Finish | Lose | StopWork
+@dataclass(frozen=True)
+class Learn:
+    """Ask the worker what it runs: it may have been given requests by a router before this one."""
+
+    worker: str
+    reason: str
+
+
+Effect = AdmitTo | Finish | Lose | StopWork | Learn

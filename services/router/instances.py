@@ -1,18 +1,23 @@
 """An instance as the router sees it: the worker's last report, and what was admitted to it. Pure."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil
 
 from services.router.queue import Waiting
 from shared.messages.membership import EngineLoad, WorkerReport, WorkerState
-from shared.messages.requests import Submit
+from shared.messages.requests import Running, Submit
 
 
 @dataclass
 class Admission:
-    """A request at a worker. `confirmed`: the worker took it; `stopped`: nobody wants it any more."""
+    """A request at a worker. `confirmed`: the worker took it; `stopped`: nobody wants it any more.
 
-    waiting: Waiting
+    `waiting` is its place in this router's queue; None where a router before this one admitted it.
+    """
+
+    gateway: str
+    waiting: Waiting | None
     blocks: int
     at: float
     confirmed: bool = False
@@ -23,7 +28,8 @@ class Instance:
     """The leading worker (rank 0) of an instance.
 
     The router counts what it admitted itself, from the moment it does, and not by the report, which is behind.
-    What the report shows beyond that was admitted by a router before this one.
+    What the report shows beyond that was admitted by a router before this one; nothing is admitted to any instance of
+    a model before each has `learned`: said what it runs already.
     """
 
     def __init__(self, worker: str) -> None:
@@ -33,6 +39,7 @@ class Instance:
         self.model: str | None = None
         self.state: WorkerState = "spare"
         self.admitted: dict[str, Admission] = {}
+        self.learned = False
         self.refusing = False  # it refused since its last report
         self.idle_since: float | None = None
         self._load: EngineLoad | None = None
@@ -55,8 +62,19 @@ class Instance:
             self.idle_since = now
 
     def admit(self, waiting: Waiting, now: float) -> None:
-        admission = Admission(waiting, self._need(waiting.request), now)
-        self.admitted[waiting.request.request_id] = admission
+        request = waiting.request
+        self._take(request.request_id, Admission(request.gateway, waiting, self._need(request), now))
+
+    def adopt(self, running: Iterable[Running], now: float) -> None:
+        """Take over what a router before this one admitted."""
+        self.learned = True
+        for one in running:
+            if one.request_id not in self.admitted:
+                adopted = Admission(one.gateway, None, self._blocks(one.tokens), now, confirmed=True)
+                self._take(one.request_id, adopted)
+
+    def _take(self, request_id: str, admission: Admission) -> None:
+        self.admitted[request_id] = admission
         self._own_blocks += admission.blocks
 
     def release(self, request_id: str) -> Admission | None:
@@ -92,7 +110,9 @@ class Instance:
 
     def _need(self, request: Submit) -> int:
         """Blocks for the prompt and everything that may follow."""
-        tokens = len(request.prompt) + request.max_tokens
+        return self._blocks(len(request.prompt) + request.max_tokens)
+
+    def _blocks(self, tokens: int) -> int:
         return 0 if self._load is None else ceil(tokens / self._load.kv_block_tokens)
 
     def _requests(self) -> int:

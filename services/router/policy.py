@@ -8,12 +8,12 @@ later relieve those that are full.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from services.router.effects import AdmitTo, Effect, Finish, Lose, StopWork
+from services.router.effects import AdmitTo, Effect, Finish, Learn, Lose, StopWork
 from services.router.instances import Instance
 from services.router.queue import Queue, Waiting
 from shared.bus.contract import Refusal
 from shared.messages.membership import LeaseChanged, ModelEntry, QueueLoad, WorkerReport
-from shared.messages.requests import FinishReason, RequestsEnded, Submit
+from shared.messages.requests import FinishReason, RequestsEnded, Running, Submit
 
 FINAL = (400, 413, 422)  # codes that say the request itself is wrong: no other worker would take it either
 
@@ -76,14 +76,15 @@ class RouterPolicy:
             raise Refusal(503, _broken(entry))
         if request.deadline <= now:
             raise Refusal(504, f"request {request.request_id} is past its deadline")
-        if self._runs(request.request_id) or (queue is not None and request.request_id in queue):
+        if self.runs_at(request.request_id) is not None or (queue is not None and request.request_id in queue):
             raise Refusal(409, f"request {request.request_id} is already here")
         if queue is not None and len(queue) >= self._limits.max_waiting:
             message = f"{len(queue)} requests for {request.model!r} are waiting already"
             raise Refusal(429, message, self._limits.retry_after_ms)
 
-    def _runs(self, request_id: str) -> bool:
-        return any(request_id in instance.admitted for instance in self._instances.values())
+    def runs_at(self, request_id: str) -> str | None:
+        """The worker that the request was given to."""
+        return next((one.worker for one in self._instances.values() if request_id in one.admitted), None)
 
     def cancel(self, request_id: str) -> list[Effect]:
         """The client is gone. Idempotent."""
@@ -118,7 +119,7 @@ class RouterPolicy:
         if instance is None or admission is None:
             return []
         instance.refusing = True
-        if admission.stopped:
+        if admission.stopped or admission.waiting is None:
             return []
         if code in FINAL:
             return [_finish(effect.request, "error", error)]
@@ -136,11 +137,21 @@ class RouterPolicy:
             effects = self._drop(report.id, f"{report.id} no longer serves {known.id}")
             known = None
         if serves:
-            known = known or Instance(report.id)
-            self._instances[report.id] = known
+            if known is None:
+                known = self._instances[report.id] = Instance(report.id)
+                effects.append(Learn(report.id, f"{report.instance} is new here"))
             known.update(report, now)
             effects += self._lose_silent(known, now)
         return effects
+
+    def learned(self, worker: str, running: Iterable[Running], now: float) -> None:
+        """What a worker runs already. What a gateway submitted again meanwhile need not wait here too."""
+        instance = self._instances.get(worker)
+        if instance is None:
+            return
+        instance.adopt(running, now)
+        for queue in self._queues.values():
+            queue.remove_if(lambda waiting: waiting.request.request_id in instance.admitted)
 
     def _lose_silent(self, instance: Instance, now: float) -> list[Effect]:
         """The notice that a request ended can be lost; one the gateway still waits for it submits again."""
@@ -151,9 +162,8 @@ class RouterPolicy:
 
     def _lose(self, instance: Instance, request_ids: Iterable[str], reason: str) -> list[Effect]:
         """What was stopped has nobody left to tell."""
-        lost = [admission for id in request_ids if (admission := instance.release(id)) is not None]
-        requests = [admission.waiting.request for admission in lost if not admission.stopped]
-        return [Lose(request.gateway, request.request_id, reason) for request in requests]
+        lost = [(id, admission) for id in request_ids if (admission := instance.release(id)) is not None]
+        return [Lose(admission.gateway, id, reason) for id, admission in lost if not admission.stopped]
 
     def on_ended(self, ended: RequestsEnded) -> None:
         """Requests left a worker."""
@@ -188,7 +198,7 @@ class RouterPolicy:
         for id in sorted(self._instances):
             instance = self._instances[id]
             for request_id, admission in sorted(instance.admitted.items()):
-                if admission.waiting.request.gateway == gateway and not admission.stopped:
+                if admission.gateway == gateway and not admission.stopped:
                     effects += self._stop(instance, request_id, f"gateway {gateway} is gone")
         return effects
 
@@ -215,7 +225,10 @@ class RouterPolicy:
 
     def _place(self, waiting: Waiting, now: float) -> Effect | None:
         request = waiting.request
-        candidates = [one for one in self._instances.values() if one.model == request.model and self._is_open(one)]
+        instances = [one for one in self._instances.values() if one.model == request.model]
+        if not all(one.learned for one in instances):
+            return None  # it may run there already
+        candidates = [one for one in instances if self._is_open(one)]
         if candidates and all(one.never_fits(request) for one in candidates):
             return _finish(request, "error", _never_fits(request, candidates))
         with_room = [one for one in candidates if one.has_room(request, self._limits.look_ahead)]

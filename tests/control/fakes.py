@@ -8,7 +8,17 @@ from shared.membership import Membership
 from shared.messages.membership import EngineLoad, Holding, HostReport, WorkerReport, WorkerState
 from shared.messages.message import Ack
 from shared.messages.parameters import Block, Manifest, ModelConfig
-from shared.messages.requests import Admit, Cancel, RequestsEnded, Submit, TokenFrame, Tokens
+from shared.messages.requests import (
+    Admit,
+    AskRunning,
+    Cancel,
+    RequestsEnded,
+    Running,
+    RunningRequests,
+    Submit,
+    TokenFrame,
+    Tokens,
+)
 from shared.messages.scaling import (
     Abort,
     BlockReady,
@@ -33,6 +43,7 @@ from shared.subjects import (
     LOAD,
     MODEL_READ,
     READ_MODEL,
+    RUNNING,
     SEND,
     SERVE,
     TOKENS,
@@ -131,7 +142,7 @@ class FakeHost(Node):
 
 
 @dataclass
-class Running:
+class Work:
     request: Submit
     prefill_left: float
     made: int = 0
@@ -162,7 +173,7 @@ class FakeWorker(Node):
         self.faults = faults or Faults()
         self.state: WorkerState = "spare"
         self.assigned: Assigned | None = None
-        self.running: dict[str, Running] = {}
+        self.running: dict[str, Work] = {}
         self.admitted: list[Admit] = []
         self.cancelled: list[str] = []
         self.first_token_told = False
@@ -181,6 +192,7 @@ class FakeWorker(Node):
             Endpoint(SERVE, self.serve, holes),
             Endpoint(DRAIN, self.drain, holes),
             Endpoint(ADMIT, self.admit, holes),
+            Endpoint(RUNNING, self.tell_running, holes),
             Endpoint(ABORT, self.abort, holes),
         ]
         cancels = await self.bus.subscribe(CANCEL_WORK, id=self.id)
@@ -342,11 +354,17 @@ class FakeWorker(Node):
             raise Refusal(429, "full", retry_after_ms=10)
         request = admit.request
         self.admitted.append(admit)
-        self.running[request.request_id] = Running(request, len(request.prompt) + len(request.generated))
+        self.running[request.request_id] = Work(request, len(request.prompt) + len(request.generated))
         self.running[request.request_id].made = len(request.generated)
         self.work.set()
         self.membership.changed()
         return Ack()
+
+    async def tell_running(self, ask: AskRunning, context: Context) -> RunningRequests:
+        requests = [one.request for one in self.running.values()]
+        return RunningRequests(
+            requests=[Running(request_id=r.request_id, gateway=r.gateway, tokens=r.max_tokens + 1) for r in requests]
+        )
 
     def cancel(self, cancel: Cancel) -> None:
         self.cancelled.append(cancel.request_id)

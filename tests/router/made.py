@@ -1,6 +1,6 @@
 """Requests, reports and policies that the router's tests are made of."""
 
-from services.router.effects import AdmitTo, Effect
+from services.router.effects import AdmitTo, Effect, Learn
 from services.router.policy import Limits, RouterPolicy
 from shared.messages.membership import EngineLoad, LeaseChanged, LeaseState, ModelEntry, ServiceName, WorkerReport
 from shared.messages.parameters import ModelSpec
@@ -43,8 +43,17 @@ def policy(*reports: WorkerReport, look_ahead: int = 0, max_waiting: int = 10) -
     made = RouterPolicy(Limits(max_waiting=max_waiting, look_ahead=look_ahead))
     made.on_models([entry("m"), entry("n")])
     for one in reports:
-        assert made.on_report(one, NOW) == []
+        assert hear(made, one) == []
     return made
+
+
+def hear(made: RouterPolicy, one: WorkerReport, now: float = NOW) -> list[Effect]:
+    """A report, and where the worker is new its answer: it runs nothing yet."""
+    effects = made.on_report(one, now)
+    for effect in effects:
+        if isinstance(effect, Learn):
+            made.learned(effect.worker, [], now)
+    return [effect for effect in effects if not isinstance(effect, Learn)]
 
 
 def admissions(effects: list[Effect]) -> list[tuple[str, str]]:

@@ -6,7 +6,7 @@ from services.router.effects import AdmitTo, Finish, Lose, StopWork
 from shared.bus.contract import Refusal
 from shared.messages.membership import QueueLoad
 from shared.messages.requests import RequestsEnded
-from tests.router.made import NOW, admissions, admit, entry, lease, load, policy, report, request
+from tests.router.made import NOW, admissions, admit, entry, hear, lease, load, policy, report, request
 
 
 def test_a_request_goes_to_the_least_loaded_instance_with_room() -> None:
@@ -27,14 +27,14 @@ def test_equal_instances_are_taken_in_order_of_their_ids() -> None:
 def test_what_was_admitted_counts_before_any_report_says_so() -> None:
     made = policy(report("a", load(slots=1)))
     assert admit(made, request("r-1"), request("r-2")) == [("r-1", "a")]
-    made.on_report(report("a", load(slots=1)), NOW + 0.1)  # sent before the admission arrived
+    hear(made, report("a", load(slots=1)), NOW + 0.1)  # sent before the admission arrived
     assert made.dispatch(NOW + 0.1) == []
 
 
 def test_requests_that_an_earlier_router_admitted_count_too() -> None:
     made = policy(report("a", load(running=2)))
     assert admit(made, request("r-1")) == []
-    made.on_report(report("a", load(running=1)), NOW)
+    hear(made, report("a", load(running=1)), NOW)
     assert admissions(made.dispatch(NOW)) == [("r-1", "a")]
 
 
@@ -72,7 +72,7 @@ def test_priority_goes_first_then_resumed_requests_then_arrival() -> None:
         request("idle", priority=1),
     ):
         made.submit(one, NOW)
-    made.on_report(report("a", load(slots=9)), NOW)
+    hear(made, report("a", load(slots=9)), NOW)
     order = [id for id, _ in admissions(made.dispatch(NOW))]
     assert order == ["urgent", "resumed", "plain", "later", "idle"]
 
@@ -141,7 +141,7 @@ def test_an_instance_that_refused_is_asked_again_after_its_next_report() -> None
     assert isinstance(effect, AdmitTo)
     made.refused(effect, 429, "full")
     assert made.dispatch(NOW) == []
-    made.on_report(report("a"), NOW + 0.5)
+    hear(made, report("a"), NOW + 0.5)
     assert admissions(made.dispatch(NOW + 0.5)) == [("r-1", "a")]
 
 
@@ -182,16 +182,16 @@ def test_a_dead_worker_loses_what_it_had_started() -> None:
 def test_a_dead_worker_is_not_heard_any_more() -> None:
     made = policy(report("a"))
     made.on_lease(lease("a", "dead"))
-    made.on_report(report("a"), NOW)
+    hear(made, report("a"), NOW)
     assert admit(made, request("r-1")) == []
-    made.on_report(report("a", epoch=2), NOW)
+    hear(made, report("a", epoch=2), NOW)
     assert admissions(made.dispatch(NOW)) == [("r-1", "a")]
 
 
 def test_a_worker_that_joined_anew_has_lost_what_it_had() -> None:
     made = policy(report("a"))
     admit(made, request("r-1"))
-    assert made.on_report(report("a", epoch=2), NOW) == [Lose("gateway-0", "r-1", "a no longer serves i-a")]
+    assert hear(made, report("a", epoch=2), NOW) == [Lose("gateway-0", "r-1", "a no longer serves i-a")]
     admit(made, request("r-2"))
     assert made.on_lease(lease("a", "alive", epoch=3)) == [Lose("gateway-0", "r-2", "a is gone: said so")]
 
@@ -208,10 +208,10 @@ def test_a_suspected_worker_gets_nothing_new_and_loses_nothing() -> None:
 def test_a_draining_instance_finishes_what_it_has_and_gets_nothing_new() -> None:
     made = policy(report("a"))
     admit(made, request("r-1"))
-    assert made.on_report(report("a", load(running=1), state="draining"), NOW) == []
+    assert hear(made, report("a", load(running=1), state="draining"), NOW) == []
     assert admit(made, request("r-2")) == []
     made.on_ended(RequestsEnded(worker="a", request_ids=["r-1"]))
-    assert made.on_report(report("a", state="spare", instance=None, model=None), NOW) == []
+    assert hear(made, report("a", state="spare", instance=None, model=None), NOW) == []
 
 
 @pytest.mark.parametrize("state", ["loading", "spare"])
@@ -250,7 +250,7 @@ def test_cancelled_while_it_is_refused_it_does_not_come_back() -> None:
     assert isinstance(effect, AdmitTo)
     made.cancel("r-1")
     assert made.refused(effect, 503, "full") == []
-    made.on_report(report("a"), NOW)
+    hear(made, report("a"), NOW)
     assert made.dispatch(NOW) == []
 
 
@@ -267,10 +267,10 @@ def test_a_dead_gateway_takes_its_requests_with_it() -> None:
 def test_a_worker_that_is_idle_for_long_has_lost_what_the_router_thinks_it_has() -> None:
     made = policy(report("a"))
     admit(made, request("r-1"))
-    made.on_report(report("a", load(running=1)), NOW + 0.1)
-    assert made.on_report(report("a"), NOW + 1) == []
-    assert made.on_report(report("a"), NOW + 2.9) == []
-    assert made.on_report(report("a"), NOW + 3) == [Lose("gateway-0", "r-1", "a does not have it")]
+    hear(made, report("a", load(running=1)), NOW + 0.1)
+    assert hear(made, report("a"), NOW + 1) == []
+    assert hear(made, report("a"), NOW + 2.9) == []
+    assert hear(made, report("a"), NOW + 3) == [Lose("gateway-0", "r-1", "a does not have it")]
 
 
 def test_the_queues_load_counts_what_waits_and_what_runs() -> None:

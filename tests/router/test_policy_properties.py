@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from services.router.effects import AdmitTo, Finish, Lose, StopWork
 from services.router.policy import Limits, RouterPolicy
 from shared.messages.requests import RequestsEnded
-from tests.router.made import NOW, entry, lease, load, report, request
+from tests.router.made import NOW, entry, hear, lease, load, report, request
 
 SLOTS, BLOCKS = 2, 12
 WORKERS = ("a", "b")
@@ -73,7 +73,7 @@ class World:
     def report(self, worker: str) -> None:
         running = len(self.live(worker))
         engine = load(running=running, slots=SLOTS, blocks=BLOCKS)
-        self.perform(self.policy.on_report(report(worker, engine, epoch=self.epochs[worker]), self.now))
+        self.perform(hear(self.policy, report(worker, engine, epoch=self.epochs[worker]), self.now))
 
     def die(self, worker: str) -> None:
         lost = self.live(worker)
@@ -140,6 +140,6 @@ def test_within_a_priority_nobody_is_overtaken(asked: list[tuple[int, bool]]) ->
     for number, (priority, resumed) in enumerate(asked):
         generated = [1] if resumed else []
         policy.submit(request(f"{number}", priority=priority, generated=generated), NOW)
-    policy.on_report(report("a", load(slots=100, blocks=1000)), NOW)
+    hear(policy, report("a", load(slots=100, blocks=1000)), NOW)
     order = [int(effect.request.request_id) for effect in policy.dispatch(NOW) if isinstance(effect, AdmitTo)]
     assert order == sorted(range(len(asked)), key=lambda number: (asked[number][0], not asked[number][1], number))

@@ -1,0 +1,133 @@
+"""A router dies: another takes office, and finds out what runs."""
+
+import asyncio
+
+import pytest
+
+from services.router.actor import Deposed, Router
+from services.router.settings import RouterSettings
+from shared import virtual_time
+from shared.bus.contract import BusError, ServiceInfo
+from shared.messages.membership import RouterReport, Stale
+from shared.messages.requests import Submit
+from shared.process import World
+from shared.subjects import HEARTBEAT, STALE, SUBMIT
+from shared.telemetry import Telemetry
+from tests.control.fakes import CLOCK, SLOTS, FakeWorker
+from tests.control.plane import Plane, control_plane
+
+
+def fake(plane: Plane, id: str) -> FakeWorker:
+    worker = plane.fabric[id]
+    assert isinstance(worker, FakeWorker)
+    return worker
+
+
+def make_router(plane: Plane, id: str) -> Router:
+    bus = plane.buses[id] = plane.broker.connect()
+    world = World(ServiceInfo("router", id, "a standby"), "box-a", bus, CLOCK, plane.ids, Telemetry("router", id))
+    return Router(world, RouterSettings(look_ahead=0))
+
+
+async def reporting(plane: Plane) -> set[str]:
+    """Routers in office: the others only beat."""
+    reports = await plane.operator.subscribe(HEARTBEAT, service="router")
+    heard = set()
+    try:
+        async with asyncio.timeout(1.1):
+            async for received in reports:
+                if isinstance(received.message, RouterReport):
+                    heard.add(received.message.id)
+    except TimeoutError:
+        pass
+    await reports.close()
+    return heard
+
+
+def test_a_standby_takes_office_within_three_seconds() -> None:
+    async def main() -> None:
+        async with control_plane() as plane:
+            plane.start("router-1", make_router(plane, "router-1").run)
+            await asyncio.sleep(1.0)
+            assert await reporting(plane) == {"router-0"}
+            await plane.kill("router-0")
+            died = CLOCK.now()
+            while True:
+                try:
+                    await plane.gateway.submit("r-1")
+                    break
+                except BusError:
+                    await asyncio.sleep(0.05)
+            assert CLOCK.now() - died < 3.0
+            await asyncio.sleep(1.0)
+            assert plane.gateway.finished == {"r-1": "length"}
+            plane.restart("router")
+            await asyncio.sleep(1.0)
+            assert await reporting(plane) == {"router-1"}  # who was away stands behind
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+def test_a_new_router_knows_what_runs_and_does_not_start_it_again() -> None:
+    async def main() -> None:
+        async with control_plane(workers=1) as plane:
+            for index in range(SLOTS):
+                await plane.gateway.submit(f"r-{index}", max_tokens=200)
+            await asyncio.sleep(0.1)
+            await plane.kill("router-0")
+            plane.restart("router")
+            await asyncio.sleep(1.0)
+            again = await plane.gateway.bus.call(SUBMIT, plane.gateway.submitted["r-0"], timeout=1.0)
+            assert (again.worker, again.ahead) == ("worker-0", 0)
+            await plane.gateway.submit("next")
+            assert len(fake(plane, "worker-0").admitted) == SLOTS
+            plane.gateway.cancel("r-1")
+            await asyncio.sleep(0.2)
+            assert fake(plane, "worker-0").cancelled == ["r-1"]
+            assert fake(plane, "worker-0").admitted[-1].request.request_id == "next"
+            await plane.kill("worker-0")
+            await asyncio.sleep(4.0)
+            assert set(plane.gateway.lost) >= {"r-0", "r-2", "r-3"}
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+def test_a_request_submitted_again_before_its_worker_was_asked_leaves_the_queue() -> None:
+    async def main() -> None:
+        async with control_plane(workers=2) as plane:
+            await plane.gateway.submit("r-1", max_tokens=300)
+            await plane.kill("router-0")
+            plane.restart("router")
+            request: Submit = plane.gateway.submitted["r-1"]
+            async with asyncio.timeout(2.0):
+                while True:
+                    try:
+                        await plane.gateway.bus.call(SUBMIT, request, timeout=1.0)
+                        break
+                    except BusError:
+                        await asyncio.sleep(0)
+            await asyncio.sleep(8.0)
+            assert sum(len(fake(plane, f"worker-{index}").admitted) for index in (0, 1)) == 1
+            assert plane.gateway.finished == {"r-1": "length"}
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+def test_a_router_in_office_that_was_declared_dead_ends_and_a_standby_only_joins_again() -> None:
+    async def main() -> None:
+        async with control_plane() as plane:
+            await plane.kill("router-0")
+            deposed = asyncio.create_task(make_router(plane, "router-1").run())
+            await asyncio.sleep(3.0)
+            plane.start("router-2", make_router(plane, "router-2").run)
+            await asyncio.sleep(1.0)
+            for id in ("router-1", "router-2"):
+                plane.operator.publish(STALE, Stale(id=id, epoch=1_000), id=id)
+            await asyncio.wait([deposed])
+            with pytest.raises(ExceptionGroup) as ended:
+                deposed.result()
+            assert ended.group_contains(Deposed, depth=2)
+            await asyncio.sleep(4.0)
+            assert await reporting(plane) == {"router-2"}
+
+    virtual_time.run(main(), limit_seconds=100)
