@@ -68,8 +68,9 @@ def timed_out(message: str) -> ApiError:
     return ApiError(504, message, type="timeout_error", code="timeout")
 
 
-def overloaded(message: str, retry_after_ms: int | None = None, code: str = "overloaded") -> ApiError:
-    return ApiError(503, message, type="server_error", code=code, retry_after_ms=retry_after_ms or RETRY_AFTER_MS)
+def overloaded(message: str, retry_after_ms: int | None = RETRY_AFTER_MS, code: str = "overloaded") -> ApiError:
+    """`retry_after_ms` None: nothing is known that would make it better."""
+    return ApiError(503, message, type="server_error", code=code, retry_after_ms=retry_after_ms)
 
 
 def queue_full(message: str, retry_after_ms: int | None = None) -> ApiError:
@@ -92,6 +93,17 @@ def from_bus(error: BusError, model: str | None = None) -> ApiError:
             return overloaded(f"A service did not answer in time: {error}")
         case _:
             return overloaded(f"A service cannot be reached: {error}")
+
+
+def from_end(code: int | None, reason: str) -> ApiError:
+    """The client's view of an accepted request that ended with an error."""
+    match code:
+        case 400:
+            return bad_request(reason)
+        case 503:
+            return overloaded(reason, None)
+        case _:
+            return internal(f"The model failed: {reason}")
 
 
 def _from_refusal(refusal: Refusal, model: str | None) -> ApiError:

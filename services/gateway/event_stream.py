@@ -14,19 +14,24 @@ from services.gateway.errors import ApiError
 
 T = TypeVar("T")
 Write = Callable[[msgspec.Struct], Awaitable[None]]
-Produce = Callable[[Write], Coroutine[Any, Any, None]]
+Wait = Callable[[], Awaitable[None]]
+Produce = Callable[[Write, Wait], Coroutine[Any, Any, None]]
 
 # The last words to a client that may not be reading any more.
 FAREWELL_SECONDS = 1.0
+# Proxies close connections on which nothing moves; a comment is no event, and clients do not see it.
+COMMENT_SECONDS = 3.0
+COMMENT = b": waiting\n\n"
 HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache", "x-accel-buffering": "no"}
 
 _encode = msgspec.json.Encoder().encode
 
 
 class EventStream(Response):
-    """Begins with the first event, so that what fails before it has a status of its own.
+    """Begins with the first event or wait, so that what fails before it has a status of its own.
 
-    `produce(write)` ends the stream with `[DONE]`, or, raising ApiError, with an error event and without `[DONE]`.
+    `produce(write, wait)` ends the stream with `[DONE]`, or, raising ApiError, with an error event and without
+    `[DONE]`. It calls `wait` now and then while there is nothing to write.
     """
 
     def __init__(self, produce: Produce, headers: Mapping[str, str] | None = None) -> None:
@@ -34,6 +39,7 @@ class EventStream(Response):
         self.background = None
         self._produce = produce
         self._started = False
+        self._comment_at = 0.0
         self.init_headers({**HEADERS, **(headers or {})})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -45,24 +51,33 @@ class EventStream(Response):
 
     async def _run(self, send: Send) -> None:
         async def write(event: msgspec.Struct) -> None:
-            await self._write(send, _encode(event))
+            await self._write(send, b"data: " + _encode(event) + b"\n\n")
+
+        async def wait() -> None:
+            await self._comment(send)
 
         try:
-            await self._produce(write)
+            await self._produce(write, wait)
         except ApiError as error:
             if not self._started:
                 raise
             with suppress(TimeoutError):
                 async with asyncio.timeout(FAREWELL_SECONDS):
-                    await self._write(send, error.body, more=False)
+                    await self._write(send, b"data: " + error.body + b"\n\n", more=False)
         else:
-            await self._write(send, b"[DONE]", more=False)
+            await self._write(send, b"data: [DONE]\n\n", more=False)
 
     async def _write(self, send: Send, data: bytes, more: bool = True) -> None:
         if not self._started:
             self._started = True
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await send({"type": "http.response.body", "body": b"data: " + data + b"\n\n", "more_body": more})
+        await send({"type": "http.response.body", "body": data, "more_body": more})
+
+    async def _comment(self, send: Send) -> None:
+        now = asyncio.get_running_loop().time()
+        if now >= self._comment_at:
+            self._comment_at = now + COMMENT_SECONDS
+            await self._write(send, COMMENT)
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import msgspec
 import structlog
 
-from services.gateway.errors import ApiError, from_bus, internal, overloaded, timed_out
+from services.gateway.errors import ApiError, from_bus, from_end, overloaded, timed_out
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.output import Output, Piece
 from services.gateway.sequence import Fresh
 from services.gateway.streams import Lost, Stream, Streams, TooSlow
 from shared.bus.contract import Bus, BusError, Context, Refusal, TooLarge
+from shared.deadlines import leaving
 from shared.messages.requests import Cancel, FinishReason, Submit
 from shared.subjects import CANCEL, SUBMIT
 from shared.world import Clock
@@ -24,6 +25,12 @@ RETRY_SECONDS = 0.2  # doubles with every attempt
 SILENCE_SECONDS = 1.0
 
 Emit = Callable[[Piece], Awaitable[None]]
+Wait = Callable[[], Awaitable[None]]
+
+
+async def just_wait() -> None:
+    """For a client to whom nothing can be said before the end."""
+
 
 log = structlog.get_logger()
 
@@ -41,6 +48,8 @@ class Engine:
 class Generation:
     """Hands pieces to `emit` in order. Whoever cancels `run`, or makes `emit` fail, cancels the request.
 
+    `wait` is called for every second in which nothing comes, once the request is accepted: it is held, or being made.
+
     `generated` are the tokens that were handed on, `cached_tokens` those of the prompt that were not computed.
     """
 
@@ -55,23 +64,23 @@ class Generation:
         self.generated: list[int] = []
         self.cached_tokens = 0
 
-    async def run(self, emit: Emit) -> None:
+    async def run(self, emit: Emit, wait: Wait = just_wait) -> None:
         """Return after the piece with a finish reason. Raises ApiError."""
         held = self._engine.metrics.held.labels(self._submit.model)
         held.inc()
         try:
             async with asyncio.timeout(self._submit.deadline - self._engine.clock.wall()):
-                await self._run(emit)
+                await self._run(emit, wait)
         except TimeoutError:
             raise timed_out("The request's deadline has passed.") from None
         finally:
             if self._last is None:
                 held.dec()
 
-    async def _run(self, emit: Emit) -> None:
+    async def _run(self, emit: Emit, wait: Wait) -> None:
         submit = self._submit
         for attempt in range(1, ATTEMPTS + 1):
-            lost = await self._attempt(submit, attempt, emit)
+            lost = await self._attempt(submit, attempt, emit, wait)
             if lost is None:
                 return
             reason = already_ended(self._submit, self._arrived)
@@ -84,14 +93,14 @@ class Generation:
             await asyncio.sleep(RETRY_SECONDS * 2 ** (attempt - 1) if attempt > 1 else 0)
         raise overloaded("The request was lost too often; it may be sent again.")
 
-    async def _attempt(self, submit: Submit, attempt: int, emit: Emit) -> Lost | None:
+    async def _attempt(self, submit: Submit, attempt: int, emit: Emit, wait: Wait) -> Lost | None:
         """One submission: None when the last piece was handed on. Leaves nothing running behind."""
         with self._engine.streams.open(submit.request_id, len(submit.generated)) as stream:
             ended = False
             try:
                 refused = await self._send(submit, attempt)
                 while refused is None:
-                    event = await self._next(stream)
+                    event = await self._next(stream, wait)
                     if isinstance(event, Lost):
                         return event
                     ended = event.finish_reason is not None
@@ -104,6 +113,7 @@ class Generation:
 
     async def _send(self, submit: Submit, attempt: int) -> Lost | None:
         """A first refusal is for the client to know; later ones are part of the trouble that a resumption is in."""
+        submit = leaving(submit, self._engine.clock.wall())
         try:
             await self._engine.bus.call(SUBMIT, submit, timeout=SUBMIT_TIMEOUT_SECONDS, context=self._context)
         except BusError as error:
@@ -113,13 +123,14 @@ class Generation:
             return Lost(str(error))
         return None
 
-    async def _next(self, stream: Stream) -> Fresh | Lost:
+    async def _next(self, stream: Stream, wait: Wait) -> Fresh | Lost:
         while True:
             try:
                 async with asyncio.timeout(SILENCE_SECONDS):
                     event = await stream.next()
             except TimeoutError:
                 self._engine.streams.ask_again(stream)
+                await wait()
                 continue
             if isinstance(event, TooSlow):
                 raise overloaded("The client reads slower than tokens are made; the request was cancelled.")
@@ -166,7 +177,7 @@ def failure(fresh: Fresh) -> ApiError | None:
     """The client's view of an end that is none of its own."""
     match fresh.finish_reason:
         case "error":
-            return internal(f"The model failed: {fresh.error or 'no reason given'}")
+            return from_end(fresh.code, fresh.error or "no reason given")
         case "cancelled":
             return overloaded("The request was cancelled by the system.")
         case "deadline":

@@ -9,8 +9,8 @@ from opentelemetry.trace import Span
 
 from services.gateway.answers import PromptTokensDetails, Usage
 from services.gateway.errors import ApiError
-from services.gateway.event_stream import Write
-from services.gateway.generation import Generation
+from services.gateway.event_stream import Wait, Write
+from services.gateway.generation import Generation, just_wait
 from services.gateway.output import Piece
 from services.gateway.shapes import Choice, Frame, Shape
 from services.gateway.tracing import end_span
@@ -28,7 +28,7 @@ class Order:
     generations: list[Generation]
     span: Span
 
-    async def stream(self, write: Write) -> None:
+    async def stream(self, write: Write, wait: Wait) -> None:
         """Write chunks as they come. Raises ApiError."""
         begun: set[int] = set()
 
@@ -38,7 +38,7 @@ class Order:
             for chunk in self.shape.chunks(self.frame, index, piece, prompt):
                 await write(chunk)
 
-        await self._run(emit)
+        await self._run(emit, wait)
         if self.frame.usage_follows:
             await write(self.shape.usage_chunk(self.frame, self._usage()))
 
@@ -49,13 +49,13 @@ class Order:
         async def emit(index: int, piece: Piece) -> None:
             choices[index].add(piece)
 
-        await self._run(emit)
+        await self._run(emit, just_wait)
         return self.shape.whole(self.frame, choices, self._usage())
 
-    async def _run(self, emit: Emit) -> None:
+    async def _run(self, emit: Emit, wait: Wait) -> None:
         outcome: str | None = "cancelled"
         try:
-            await self._generate(emit)
+            await self._generate(emit, wait)
             outcome = None
         except ApiError as error:
             outcome = error.detail.code
@@ -64,16 +64,16 @@ class Order:
             usage = self._usage()
             end_span(self.span, usage.prompt_tokens, usage.completion_tokens, outcome)
 
-    async def _generate(self, emit: Emit) -> None:
+    async def _generate(self, emit: Emit, wait: Wait) -> None:
         """All at once. Raises ApiError when one fails; the others are cancelled."""
         if len(self.generations) == 1:
-            await self.generations[0].run(lambda piece: emit(0, piece))
+            await self.generations[0].run(lambda piece: emit(0, piece), wait)
             return
         failed: ApiError | None = None
         try:
             async with asyncio.TaskGroup() as group:
                 for index, generation in enumerate(self.generations):
-                    group.create_task(_run_one(index, generation, emit), name=f"choice {index}")
+                    group.create_task(_run_one(index, generation, emit, wait), name=f"choice {index}")
         except* ApiError as errors:
             failed = next(error for error in errors.exceptions if isinstance(error, ApiError))
         if failed is not None:
@@ -86,5 +86,5 @@ class Order:
         return Usage(prompt, completion, prompt + completion, PromptTokensDetails(cached))
 
 
-async def _run_one(index: int, generation: Generation, emit: Emit) -> None:
-    await generation.run(lambda piece: emit(index, piece))
+async def _run_one(index: int, generation: Generation, emit: Emit, wait: Wait) -> None:
+    await generation.run(lambda piece: emit(index, piece), wait)

@@ -12,6 +12,7 @@ class Fresh:
     token_ids: tuple[int, ...]
     finish_reason: FinishReason | None = None
     error: str | None = None
+    code: int | None = None
     cached_tokens: int = 0
 
 
@@ -40,4 +41,4 @@ class TokenSequence:
             return None
         self.received += len(token_ids)
         self._finished = row.finish_reason is not None
-        return Fresh(token_ids, row.finish_reason, row.error, row.cached_tokens)
+        return Fresh(token_ids, row.finish_reason, row.error, row.code, row.cached_tokens)

@@ -28,7 +28,8 @@ class Submit(Message, frozen=True, kw_only=True):
 
     `generated` holds the tokens the client already has when a request resumes elsewhere; they count towards
     `max_tokens`. `stop_token_ids` already contains the end-of-sequence ids unless the client ignores them; none
-    of them may be chosen before `min_tokens`. `deadline` is in seconds since the epoch.
+    of them may be chosen before `min_tokens`. `deadline` is in seconds since the epoch; `timeout_s` is what was left
+    of it when the message was sent: clocks differ, and the earlier end counts.
     """
 
     request_id: Name
@@ -42,6 +43,7 @@ class Submit(Message, frozen=True, kw_only=True):
     stop_token_ids: list[TokenId] = []
     priority: Priority = 0
     deadline: Amount
+    timeout_s: Amount | None = None
 
 
 class Submitted(Message, frozen=True, kw_only=True):
@@ -93,7 +95,8 @@ class Replay(Message, frozen=True, kw_only=True):
 class Tokens(Message, frozen=True, kw_only=True):
     """Tokens of one request in one frame. `index` is the position of the first among the generated tokens.
 
-    `finish_reason` is set on the last row of a request, `error` only with the reason "error".
+    `finish_reason` is set on the last row of a request, `error` and its `code` (HTTP's meaning; None is a failure of
+    the model) only with the reason "error".
     """
 
     request_id: Name
@@ -101,6 +104,7 @@ class Tokens(Message, frozen=True, kw_only=True):
     token_ids: list[TokenId]
     finish_reason: FinishReason | None = None
     error: str | None = None
+    code: Annotated[int, Meta(ge=400, le=599)] | None = None
     cached_tokens: Count = 0
 
 
