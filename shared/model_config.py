@@ -1,7 +1,9 @@
 """Hugging Face's `config.json` -> `ModelConfig`. What the engine does not compute is refused by name, never guessed."""
 
+import os
+import stat
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 import msgspec
 
@@ -9,6 +11,8 @@ from shared.messages.parameters import Family, ModelConfig, RopeScaling
 
 ARCHITECTURES: dict[str, str] = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
 SUPPORTED = "dense Llama 2/3 and Qwen2/2.5 in float32, bfloat16 or float16"
+
+CONFIG_LIMIT_BYTES = 16 << 20
 
 T = TypeVar("T")
 
@@ -64,19 +68,40 @@ def load_model_config(directory: Path) -> ModelConfig:
     generation_path = directory / "generation_config.json"
     generation = _decode(generation_path, _HfGeneration) if generation_path.exists() else _HfGeneration()
     try:
-        return _translate(raw, generation)
-    except CheckpointError as error:
+        config = _translate(raw, generation)
+        # Once more through the message's own bounds: a config that others would refuse must not leave this machine.
+        return msgspec.convert(msgspec.to_builtins(config), ModelConfig)
+    except (CheckpointError, msgspec.ValidationError) as error:
         raise CheckpointError(f"{path}: {error}") from None
 
 
 def _decode(path: Path, type: type[T]) -> T:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=type)
+        return msgspec.json.decode(read_file(path, CONFIG_LIMIT_BYTES), type=type)
     except OSError as error:
         remedy = "give a directory in Hugging Face format, with config.json and *.safetensors"
         raise CheckpointError(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(f"{path}: {error}; repair or download the file again") from None
+
+
+def read_file(path: Path, limit: int) -> bytes:
+    """A small file of a checkpoint. Raises OSError, CheckpointError where it is no file, or larger than `limit`."""
+    # Neither a pipe, which would keep us waiting, nor a device, which might never end.
+    with open_regular(path) as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise CheckpointError(f"{path}: larger than {limit} bytes; download the file again")
+    return data
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Unbuffered. Raises OSError, CheckpointError where it is no regular file."""
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise CheckpointError(f"{path}: not a regular file; download the checkpoint again")
+    return file
 
 
 def _translate(raw: _HfConfig, generation: _HfGeneration) -> ModelConfig:

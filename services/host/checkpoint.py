@@ -16,7 +16,7 @@ from services.host.checkpoint_files import HEAD, find_tensors
 from services.host.safetensors_file import AGAIN, StoredDType, StoredTensor
 from shared.block_layout import ITEM_BYTES, BlockLayout, block_layouts, block_shapes
 from shared.messages.parameters import Block, DType, Manifest, ModelConfig
-from shared.model_config import CheckpointError, load_model_config
+from shared.model_config import CheckpointError, load_model_config, open_regular
 
 EMBEDDING = "model.embed_tokens.weight"
 SCRATCH_BYTES = 8 << 20  # converting in pieces keeps them in the processor's cache
@@ -94,7 +94,7 @@ def content_version(config: ModelConfig, dtype: DType, blocks: list[Block], layo
 
 def _open(file: Path) -> BinaryIO:
     try:
-        return file.open("rb", buffering=0)
+        return open_regular(file)
     except OSError as error:
         raise CheckpointError(f"{file}: cannot be read ({error.strerror}); {AGAIN}") from None
 

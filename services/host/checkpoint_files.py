@@ -1,4 +1,8 @@
-"""Which file of a checkpoint holds which tensor, checked against the model's blocks."""
+"""Which file of a checkpoint holds which tensor, checked against the model's blocks.
+
+The index may name files of its own directory only. Symbolic links are followed wherever they lead, because the hub's
+cache is made of them: whoever may write into the directory may serve any file that has a checkpoint's form.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,12 +11,14 @@ import msgspec
 
 from services.host.safetensors_file import AGAIN, StoredTensor, read_header
 from shared.block_layout import Shapes
-from shared.model_config import CheckpointError
+from shared.model_config import CheckpointError, read_file
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 HEAD = "lm_head.weight"
+INDEX_LIMIT_BYTES = 16 << 20
 MAX_NAMED = 5
+LONGEST_NAMED = 256
 
 
 class _Index(msgspec.Struct, frozen=True):
@@ -56,16 +62,18 @@ def _stored(directory: Path) -> Mapping[str, StoredTensor]:
 def _sharded(directory: Path) -> Mapping[str, StoredTensor]:
     path = directory / INDEX
     try:
-        weight_map = msgspec.json.decode(path.read_bytes(), type=_Index).weight_map
+        weight_map = msgspec.json.decode(read_file(path, INDEX_LIMIT_BYTES), type=_Index).weight_map
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror}); {AGAIN}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(f"{path}: {error}; {AGAIN}") from None
     names = sorted(set(weight_map.values()))
     for name in names:
         # A checkpoint must not make us read other files of this machine.
-        if Path(name).name != name or "\\" in name or not name.endswith(".safetensors"):
-            raise CheckpointError(f"{path}: {name!r} is not the name of a safetensors file beside it; {AGAIN}")
+        if Path(name).name != name or {*"\0\\"} & {*name} or not name.endswith(".safetensors"):
+            raise CheckpointError(
+                f"{path}: {name[:LONGEST_NAMED]!r} is not the name of a safetensors file beside it; {AGAIN}"
+            )
     headers = {name: read_header(directory / name) for name in names}
     absent = [tensor for tensor, name in weight_map.items() if tensor not in headers[name]]
     if absent:
@@ -76,4 +84,4 @@ def _sharded(directory: Path) -> Mapping[str, StoredTensor]:
 
 def _some(names: list[str]) -> str:
     more = len(names) - MAX_NAMED
-    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(name[:LONGEST_NAMED] for name in names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,24 +1,27 @@
 """The header of a safetensors file: where each tensor lies. Checked in full before any parameter is read."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
-from shared.model_config import CheckpointError
+from shared.model_config import CheckpointError, open_regular
 
 StoredDType = Literal["F32", "BF16", "F16"]
 STORED_BYTES: dict[StoredDType, int] = {"F32": 4, "BF16": 2, "F16": 2}
-HEADER_LIMIT_BYTES = 100_000_000  # the format's own limit
+HEADER_LIMIT_BYTES = 16 << 20  # a hundred thousand tensors; the format's own limit would take a gigabyte to decode
+LONGEST_NAME = 256
 AGAIN = "download or convert the checkpoint again"
 
 
 class _Entry(msgspec.Struct, frozen=True):
     dtype: str
-    shape: list[int]
+    shape: Annotated[list[int], Meta(max_length=8)]
     data_offsets: tuple[int, int]
 
 
@@ -37,7 +40,7 @@ class StoredTensor:
 def read_header(file: Path) -> dict[str, StoredTensor]:
     """All tensors of a file by name. Raises CheckpointError for a missing, truncated or malformed file."""
     try:
-        with file.open("rb") as stream:
+        with open_regular(file) as stream:
             file_bytes = stream.seek(0, 2)
             stream.seek(0)
             header_bytes = int.from_bytes(stream.read(8), "little")
@@ -53,16 +56,32 @@ def read_header(file: Path) -> dict[str, StoredTensor]:
         raise CheckpointError(
             f"{file}: holds {data_bytes} bytes of tensors, its header {described}: truncated or damaged; {AGAIN}"
         )
-    return {name: _tensor(file, name, entry, 8 + header_bytes) for name, entry in entries.items()}
+    tensors = {name: _tensor(file, name, entry, 8 + header_bytes) for name, entry in entries.items()}
+    _refuse_overlap(file, 8 + header_bytes, tensors)
+    return tensors
 
 
 def _decode(file: Path, header: bytes) -> Mapping[str, _Entry]:
     try:
         raw = msgspec.json.decode(header, type=dict[str, msgspec.Raw])
         raw.pop("__metadata__", None)
-        return {name: msgspec.json.decode(entry, type=_Entry) for name, entry in raw.items()}
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        entries = {name: msgspec.json.decode(entry, type=_Entry) for name, entry in raw.items()}
+        # Of a name that comes twice every reader takes one of the two, and not every reader the same.
+        json.loads(header, object_pairs_hook=_unique)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file}: malformed safetensors header ({error}); {AGAIN}") from None
+    if max(map(len, entries), default=0) > LONGEST_NAME:
+        raise CheckpointError(f"{file}: has a tensor whose name is longer than {LONGEST_NAME}; {AGAIN}")
+    return entries
+
+
+def _unique(pairs: list[tuple[str, object]]) -> None:
+    """Raises ValueError for a name that an object has twice."""
+    names: set[str] = set()
+    for name, _ in pairs:
+        if name in names:
+            raise ValueError(f"{name[:LONGEST_NAME]!r} comes twice")
+        names.add(name)
 
 
 def _tensor(file: Path, name: str, entry: _Entry, data_start: int) -> StoredTensor:
@@ -77,3 +96,10 @@ def _tensor(file: Path, name: str, entry: _Entry, data_start: int) -> StoredTens
             f"but its offsets are {start} to {end}; {AGAIN}"
         )
     return StoredTensor(file, name, entry.dtype, tuple(entry.shape), data_start + start, size_bytes)
+
+
+def _refuse_overlap(file: Path, free: int, tensors: Mapping[str, StoredTensor]) -> None:
+    for tensor in sorted(tensors.values(), key=lambda one: (one.start, one.size_bytes)):
+        if tensor.start < free:
+            raise CheckpointError(f"{file}: {tensor.name} overlaps another tensor; {AGAIN}")
+        free = tensor.start + tensor.size_bytes

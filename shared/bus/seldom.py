@@ -24,5 +24,6 @@ class SeldomLog:
             return
         if len(self._last) >= KEYS:
             self._last.clear()
+            self._silent.clear()
         self._last[key] = now
         self._log.warning(event, subject=subject, more=self._silent.pop(key, 0), **fields)

@@ -4,70 +4,82 @@ Order: block 0 is the embedding, blocks 1..L are the layers 0..L-1, block L+1 is
 has no tensor of its own: it uses the embedding's.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from shared.messages.message import Message
+from msgspec import Meta
+
+from shared.messages.message import Amount, Count, Message, Name, Positive, TokenId
 
 DType = Literal["float32", "bfloat16"]
 Family = Literal["llama", "qwen2"]
 Place = Literal["worker", "host"]
+Size = Annotated[int, Meta(ge=1, le=2**24)]  # of one dimension of a parameter
+Layers = Annotated[int, Meta(ge=1, le=10_000)]
+Shape = Annotated[list[Size], Meta(max_length=4)]
+Scaling = Annotated[float, Meta(gt=0, le=1e15)]
+Share = Annotated[float, Meta(ge=1e-3, le=1e3)]
+Path = Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^[^\x00]*$")]
 
 
 class RopeScaling(Message, frozen=True, kw_only=True):
     """Llama 3's RoPE scaling (`rope_type: llama3`), names as in Hugging Face's config.json."""
 
-    factor: float
-    low_freq_factor: float
-    high_freq_factor: float
-    original_max_position_embeddings: int
+    factor: Scaling
+    low_freq_factor: Scaling
+    high_freq_factor: Scaling
+    original_max_position_embeddings: Positive
 
 
 class ModelConfig(Message, frozen=True, kw_only=True):
     """What an engine must know of an architecture, names as in Hugging Face's config.json."""
 
     family: Family
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
-    rms_norm_eps: float
-    rope_theta: float
-    max_position_embeddings: int
+    vocab_size: Size
+    hidden_size: Size
+    intermediate_size: Size
+    num_hidden_layers: Layers
+    num_attention_heads: Size
+    num_key_value_heads: Size
+    head_dim: Size
+    rms_norm_eps: Amount
+    rope_theta: Scaling
+    max_position_embeddings: Positive
     rope_scaling: RopeScaling | None = None
     tie_word_embeddings: bool = False
     attention_bias: bool = False
-    eos_token_ids: list[int] = []
-    bos_token_id: int | None = None
+    eos_token_ids: list[TokenId] = []
+    bos_token_id: TokenId | None = None
 
 
 class Tensor(Message, frozen=True, kw_only=True):
     """One tensor inside a block: row-major at `offset` bytes, name as in the checkpoint."""
 
-    name: str
-    shape: list[int]
-    offset: int
+    name: Name
+    shape: Shape
+    offset: Count
 
 
 class Block(Message, frozen=True, kw_only=True):
     """One contiguous buffer: the unit of loading. `checksum` is xxh3-64 of all its `size_bytes` bytes."""
 
-    index: int
-    name: str
-    size_bytes: int
-    checksum: int
+    index: Count
+    name: Name
+    size_bytes: Count
+    checksum: Annotated[int, Meta(ge=0)]
     tensors: list[Tensor]
+
+    def __post_init__(self) -> None:
+        if self.checksum >= 2**64:  # more than msgspec's bounds can say
+            raise ValueError("`checksum` has more than 64 bits")
 
 
 class BlockKey(Message, frozen=True, kw_only=True):
     """Names a block's exact bytes; checksum and choice of source are per key."""
 
-    version: str
-    index: int
-    shard: int = 0
-    shards: int = 1
+    version: Name
+    index: Count
+    shard: Count = 0
+    shards: Positive = 1
     dtype: DType = "bfloat16"
     layout: str = "plain"
 
@@ -75,12 +87,12 @@ class BlockKey(Message, frozen=True, kw_only=True):
 class Manifest(Message, frozen=True, kw_only=True):
     """A model version: everything but the bytes. `version` is the content hash of config and blocks (hex)."""
 
-    version: str
+    version: Name
     config: ModelConfig
     dtype: DType
     layout: str = "plain"
-    shard: int = 0
-    shards: int = 1
+    shard: Count = 0
+    shards: Positive = 1
     blocks: list[Block]
 
     @property
@@ -102,10 +114,10 @@ class ScalingBounds(Message, frozen=True, kw_only=True):
     """BlitzScale's scaling bounds: what part of an instance's capacity may be used before one is added (hi) or
     given back (lo). `prefill_*` in seconds of queued prefill work per instance, `decode_*` as a share of KV blocks."""
 
-    prefill_lo: float = 0.5
-    prefill_hi: float = 0.7
-    decode_lo: float = 0.75
-    decode_hi: float = 0.95
+    prefill_lo: Share = 0.5
+    prefill_hi: Share = 0.7
+    decode_lo: Share = 0.75
+    decode_hi: Share = 0.95
 
 
 class ModelSpec(Message, frozen=True, kw_only=True):
@@ -116,13 +128,13 @@ class ModelSpec(Message, frozen=True, kw_only=True):
     `max_model_len`: tokens a request may have, prompt and output together; None takes the checkpoint's own limit.
     """
 
-    name: str
-    path: str
+    name: Name
+    path: Path
     dtype: DType = "bfloat16"
-    min_instances: int = 1
-    max_instances: int = 1_000
+    min_instances: Count = 1
+    max_instances: Positive = 1_000
     bounds: ScalingBounds = ScalingBounds()
-    upscale_delay_s: float = 0.0
-    downscale_delay_s: float = 5.0
-    downscale_to_zero_delay_s: float = 60.0
-    max_model_len: int | None = None
+    upscale_delay_s: Amount = 0.0
+    downscale_delay_s: Amount = 5.0
+    downscale_to_zero_delay_s: Amount = 60.0
+    max_model_len: Positive | None = None
