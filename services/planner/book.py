@@ -5,6 +5,7 @@ from itertools import count
 
 from services.planner.scale_out import ScaleOut
 from services.planner.scales import Scale
+from shared.invariants import check
 from shared.messages.scaling import ScaleRecord
 
 KEPT = 500
@@ -64,3 +65,18 @@ class Book:
         """The newest `limit` of one model, or of all; newest last."""
         chosen = [scale for scale in self._scales.values() if model is None or scale.model == model]
         return [scale.record() for scale in chosen[-limit:]] if limit > 0 else []
+
+    def check_invariants(self) -> None:
+        """A worker, an instance and a ticket belong to one running scale at most. Raises InvariantBroken."""
+        check(self._broken())
+
+    def _broken(self) -> Iterator[str]:
+        owners: dict[str, str] = {}
+        for scale in self.running():
+            tickets = [f"ticket {scale.ticket}"] if isinstance(scale, ScaleOut) else []
+            for taken in [*sorted(scale.reserved), *sorted(scale.coming | scale.leaving), *tickets]:
+                if taken in owners:
+                    yield f"book: {taken} belongs to {owners[taken]} and to {scale.id}"
+                owners[taken] = scale.id
+            if scale.state == "planned":
+                yield f"book: {scale.id} was never started"

@@ -1,11 +1,12 @@
 """Who is alive: leases renewed by heartbeats, fenced by epochs. Pure; times are seconds of one monotonic clock."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from shared.bus.contract import Refusal
+from shared.invariants import check
 from shared.messages.membership import Join, LeaseState, Member, ServiceName
 
 MOVES: dict[LeaseState, frozenset[LeaseState]] = {
@@ -170,3 +171,16 @@ class Leases:
         ]
         for id in old:
             del self._leases[id]
+
+    def check_invariants(self) -> None:
+        """No epoch is given twice, and none is above the last. Raises InvariantBroken."""
+        check(self._broken())
+
+    def _broken(self) -> Iterator[str]:
+        holders: dict[int, str] = {}
+        for member in self.members():
+            if member.epoch > self._last_epoch:
+                yield f"leases: epoch {member.epoch} of {member.id} is above the last, {self._last_epoch}"
+            if member.epoch in holders:
+                yield f"leases: {member.id} and {holders[member.epoch]} share epoch {member.epoch}"
+            holders[member.epoch] = member.id

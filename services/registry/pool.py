@@ -4,13 +4,14 @@ Built from what workers and hosts report; only the declared part (ModelSpec) has
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from msgspec.structs import replace
 
 from shared.bus.contract import Refusal
+from shared.invariants import check
 from shared.messages.membership import Holding, HostReport, ModelEntry, WorkerReport
 from shared.messages.parameters import Manifest, ModelSpec
 from shared.messages.scaling import ModelChecked, ModelRead
@@ -218,3 +219,18 @@ class Pool:
         """Copies that have to be made anew; none while no host is alive."""
         missing = [self._models[name] for name in self.without_copy()] if self._hosts else []
         return [self.host_to_read(one.spec) for one in missing if one.reader is None and one.state != "failed"]
+
+    def check_invariants(self, alive: Collection[str]) -> None:
+        """Only who is alive holds or reads anything, and no more than there is. Raises InvariantBroken."""
+        check(self._broken(alive))
+
+    def _broken(self, alive: Collection[str]) -> Iterator[str]:
+        yield from (f"pool: {id} holds parameters and is dead" for id, _ in self._holdings() if id not in alive)
+        for id, holding in self._holdings():
+            if not set(holding.ready) <= set(range(holding.total)):
+                yield f"pool: {id} holds blocks {holding.ready} of {holding.total} of {holding.model}"
+        for name, model in self._models.items():
+            if model.reader is not None and model.reader not in alive:
+                yield f"pool: {model.reader} reads {name} and is dead"
+            if (model.state == "ready") != (model.manifest is not None):
+                yield f"pool: {name} is {model.state} {'with' if model.manifest else 'without'} a manifest"

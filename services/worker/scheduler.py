@@ -7,6 +7,7 @@ from services.worker.batch import MAX_BATCH_ROWS, PREFILL_CHUNK, Batch, Piece
 from services.worker.engine.kv_blocks import KvBlocks
 from services.worker.sequence import Sequence
 from shared.bus.contract import Refusal
+from shared.invariants import check
 from shared.messages.membership import EngineLoad
 from shared.messages.requests import FinishReason, Submit, Tokens
 
@@ -57,13 +58,20 @@ class Scheduler:
 
     def add(self, request: Submit) -> None:
         """Take a request. Raises Refusal: 400 for what can never run here, 409 for an id that is here already."""
-        if request.request_id in self._waiting or request.request_id in self._running:
+        if request.request_id in self:
             raise Refusal(409, f"request {request.request_id} is already here")
         reason = self._never_runs(request)
         if reason is not None:
             raise Refusal(400, reason)
         self._arrivals += 1
         self._waiting[request.request_id] = Sequence(request, self._arrivals)
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._waiting or request_id in self._running
+
+    def requests(self) -> list[Submit]:
+        """All that is here, waiting or running."""
+        return [sequence.request for sequence in self._all()]
 
     def cancel(self, request_id: str) -> Output | None:
         """End a request and free its KV at once; None where it is not here (any more)."""
@@ -117,6 +125,26 @@ class Scheduler:
             prefill_tokens_per_second=prefill_rate,
             decode_tokens_per_second=decode_rate,
         )
+
+    def check_invariants(self) -> None:
+        """Who runs owns its blocks and nobody else does. Raises InvariantBroken."""
+        self._kv.check_invariants()
+        check(self._broken())
+
+    def _broken(self) -> Iterator[str]:
+        yield from (f"scheduler: {id} waits and runs" for id in self._waiting.keys() & self._running.keys())
+        for id in self._kv.owners ^ self._running.keys():
+            yield f"scheduler: {id} {'runs without' if id in self._running else 'does not run and has'} KV blocks"
+        for id, sequence in self._running.items():
+            if id in self._kv.owners and sequence.blocks != self._kv.owned(id):
+                yield f"scheduler: {id} computes in {sequence.blocks} and owns {self._kv.owned(id)}"
+            if not 0 <= sequence.computed <= len(sequence.tokens):
+                yield f"scheduler: {id} has computed {sequence.computed} of {len(sequence.tokens)} tokens"
+        # A cancelled request's blocks are free while its last batch is under way; nobody may get them meanwhile.
+        taken = {block for blocks in map(self._kv.owned, self._kv.owners) for block in blocks}
+        for sequence, piece in self._under_way:
+            if piece.request_id not in self._running and taken & set(sequence.blocks):
+                yield f"scheduler: {piece.request_id} was ended, and its blocks were given away under its batch"
 
     def _never_runs(self, request: Submit) -> str | None:
         total = len(request.prompt) + request.max_tokens

@@ -179,4 +179,5 @@ def test_whoever_was_heard_within_the_suspect_time_is_never_dead(steps: list[tup
                 leases.freeze()
             case "thaw":
                 leases.thaw(now)
+        leases.check_invariants()
     assert epochs == sorted(set(epochs))

@@ -255,6 +255,7 @@ def test_every_request_ends_once_with_each_position_computed_once_and_in_order(
         if data.draw(st.integers(0, 9)) == 0:
             victim = scheduler.cancel(data.draw(st.sampled_from(sorted(requests))))
             outputs += [] if victim is None else [victim]
+        scheduler.check_invariants()
         ended += [output.row.request_id for output in outputs if output.row.finish_reason is not None]
     assert sorted(ended) == sorted(requests)
     assert scheduler.load().kv_blocks_used == 0

@@ -1,6 +1,10 @@
 """Who owns which block of the KV cache. A block has one owner at most, and an owner one contiguous stretch."""
 
 from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import pairwise
+
+from shared.invariants import check
 
 
 class KvBlocks:
@@ -29,6 +33,10 @@ class KvBlocks:
                 return stretch[:count]
         return None
 
+    @property
+    def owners(self) -> frozenset[str]:
+        return frozenset(self._owned)
+
     def owned(self, owner: str) -> range:
         """The blocks of `owner`. Raises KeyError where it has none."""
         return self._owned[owner]
@@ -49,3 +57,18 @@ class KvBlocks:
         else:
             after = []
         self._free[place : place + len(before) + len(after)] = [blocks]
+
+    def check_invariants(self) -> None:
+        """Every block is free or has one owner. Raises InvariantBroken."""
+        check(self._broken())
+
+    def _broken(self) -> Iterator[str]:
+        stretches = [("free", stretch) for stretch in self._free] + list(self._owned.items())
+        stretches.sort(key=lambda one: one[1].start)
+        edges = [("the start", range(0)), *stretches, ("the end", range(self.total, self.total))]
+        for (owner, before), (next_owner, after) in pairwise(edges):
+            if before.stop != after.start:
+                yield f"KV blocks: {owner} ends at {before.stop}, {next_owner} begins at {after.start}"
+            if owner == next_owner == "free":
+                yield f"KV blocks: free stretches meet at {after.start}"
+        yield from (f"KV blocks: {owner} owns none" for owner, blocks in self._owned.items() if not blocks)

@@ -27,6 +27,7 @@ def test_a_block_has_one_owner_and_nothing_leaks(actions: list[tuple[int, int]])
             if blocks is not None:
                 owned[owner] = blocks
         assert kv.used == sum(map(len, owned.values()))
+        kv.check_invariants()
     for owner in owned:
         kv.free(owner)
     assert kv.used == 0
