@@ -22,6 +22,7 @@ POLICIES = (
     *("services/worker/scheduler.py", "services/worker/lifecycle.py", "services/worker/kv_blocks.py"),
     *("services/worker/batch.py", "services/worker/sequence.py"),
     *("services/gateway/stops.py", "services/gateway/detokenize.py", "services/gateway/sequence.py"),
+    "services/gateway/rate_limits.py",
     *("services/gateway/output.py", "services/gateway/shapes.py", "services/gateway/pool_view.py"),
     *("shared/transfer/chunks.py", "shared/bus/addressing.py"),
 )

@@ -83,7 +83,7 @@ def as_yaml(settings: Settings, secrets: tuple[str, ...] = ("api_key",)) -> str:
             case dict():
                 return {kebab(key): plain(each, key) for key, each in value.items()}
             case list() | tuple():
-                return [plain(each) for each in value]
+                return [plain(each, name) for each in value]
             case str() if name in secrets and value:
                 return "***"
             case _:

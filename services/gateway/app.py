@@ -7,6 +7,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from services.gateway.access import Guard
 from services.gateway.docs import page
 from services.gateway.door import Door, Refusals
 from services.gateway.errors import ApiError
@@ -17,10 +18,10 @@ from services.gateway.reading import json_answer
 from shared.world import Ids
 
 
-def make_app(operations: list[Operation], api_key: str, ids: Ids, metrics: GatewayMetrics) -> ASGIApp:
+def make_app(operations: list[Operation], guard: Guard, ids: Ids, metrics: GatewayMetrics) -> ASGIApp:
     refusals = Refusals(metrics)
     app = Starlette(
-        routes=[_route(operation) for operation in [*operations, *_documentation(operations, bool(api_key))]],
+        routes=[_route(operation) for operation in [*operations, *_documentation(operations, guard.with_keys)]],
         exception_handlers={
             ApiError: refusals.api_error,
             HTTPException: refusals.http_error,
@@ -29,7 +30,7 @@ def make_app(operations: list[Operation], api_key: str, ids: Ids, metrics: Gatew
         },
     )
     app.router.redirect_slashes = False
-    return Door(app, api_key, ids, metrics)
+    return Door(app, guard, ids, metrics)
 
 
 def _route(operation: Operation) -> Route:

@@ -6,6 +6,7 @@ from opentelemetry.trace import Tracer
 from starlette.requests import Request
 from starlette.responses import Response
 
+from services.gateway.access import Visit
 from services.gateway.bodies import ChatMessage, ChatRequest, CompletionRequest, GenerationOptions
 from services.gateway.chat_template import TemplateRefusal
 from services.gateway.checkpoint_text import CheckpointText
@@ -92,6 +93,8 @@ class Completing:
             token_ids=body.return_token_ids,
             usage_follows=body.stream_options is not None and body.stream_options.include_usage,
         )
+        visit: Visit = request.state.visit
+        visit.reserve(sum(len(submit.prompt) + submit.max_tokens for submit in submits))
         span = start_span(self.tracer, body, frame.id, trace_of(request))
         context = Context(
             deadline=wall + timeout,
@@ -99,7 +102,7 @@ class Completing:
             traceparent=traceparent(span) or trace_of(request),
         )
         generations = [Generation(self.engine, submit, _output(body, text, submit), context) for submit in submits]
-        return Order(shape, frame, prompts, generations, span)
+        return Order(shape, frame, prompts, generations, span, visit.spend)
 
 
 def _output(body: GenerationOptions, text: CheckpointText, submit: Submit) -> Output:

@@ -1,28 +1,33 @@
 """What happens to every request before and after its endpoint: an id, the key, a count, errors as JSON."""
 
-import hmac
 from collections.abc import Mapping
 
+import structlog
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from services.gateway.access import ADMIN, Guard
 from services.gateway.errors import ApiError, internal
 from services.gateway.metrics import CLIENT_CLOSED_REQUEST, GatewayMetrics
 from services.gateway.reading import error_answer
 from shared.world import Ids
 
-PROTECTED = ("/v1/", "/admin/")
 LONGEST_ID = 128
+
+log = structlog.get_logger()
 
 
 class Door:
-    """The outermost ASGI application. `x-request-id` is taken over or given, and echoed; no `api_key` asks for none."""
+    """The outermost ASGI application. `x-request-id` is taken over or given, and echoed.
 
-    def __init__(self, app: ASGIApp, api_key: str, ids: Ids, metrics: GatewayMetrics) -> None:
+    Endpoints find the visit in the request's state.
+    """
+
+    def __init__(self, app: ASGIApp, guard: Guard, ids: Ids, metrics: GatewayMetrics) -> None:
         self._app = app
-        self._api_key = api_key.encode()
+        self._guard = guard
         self._ids = ids
         self._metrics = metrics
 
@@ -31,14 +36,17 @@ class Door:
             raise RuntimeError(f"no {scope['type']} here")
         headers = dict(scope["headers"])
         state = scope["state"] = {"request_id": _given_id(headers) or self._ids.new("req"), "endpoint": "other"}
-        app = self._app if self._is_admitted(scope["path"], headers) else _refuse_key
+        visit, refusal = self._guard.admit(scope["path"], headers)
+        state["visit"] = visit
+        app = self._app if refusal is None else error_answer(refusal)
         status, whole = 0, False
 
         async def watched_send(message: Message) -> None:
             nonlocal status, whole
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], (b"x-request-id", state["request_id"].encode())]
+                added = [("x-request-id", state["request_id"]), *visit.headers()]
+                message["headers"] = [*message["headers"], *((k.encode(), v.encode()) for k, v in added)]
             else:
                 whole = not message.get("more_body", False)
             await send(message)
@@ -46,23 +54,18 @@ class Door:
         try:
             await app(scope, receive, watched_send)
         finally:
+            visit.end()
             self._metrics.count_answer(state["endpoint"], status, whole)
-
-    def _is_admitted(self, path: str, headers: Mapping[bytes, bytes]) -> bool:
-        if not self._api_key or not path.startswith(PROTECTED):
-            return True
-        scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
-        return scheme.lower() == b"bearer" and hmac.compare_digest(key.strip(), self._api_key)
+            if refusal is not None and refusal.status == 429:
+                self._metrics.rejections.labels(refusal.detail.code).inc()
+            if scope["path"].startswith(ADMIN):
+                who = {"key": visit.who, "request": state["request_id"]}
+                log.info("admin_request", method=scope["method"], endpoint=state["endpoint"], status=status, **who)
 
 
 def _given_id(headers: Mapping[bytes, bytes]) -> str | None:
     given = headers.get(b"x-request-id", b"").decode("latin-1")
     return given if 0 < len(given) <= LONGEST_ID and given.isascii() and given.isprintable() else None
-
-
-async def _refuse_key(scope: Scope, receive: Receive, send: Send) -> None:
-    message = "The API key is missing or wrong: send 'Authorization: Bearer KEY'."
-    await error_answer(ApiError(401, message, code="invalid_api_key"))(scope, receive, send)
 
 
 class Refusals:

@@ -1,5 +1,7 @@
 """What clients are told when a request cannot be served: `{"error": {"message", "type", "param", "code"}}`."""
 
+import math
+
 import msgspec
 
 from shared.bus.contract import BusError, CallTimeout, Refusal, TooLarge
@@ -47,6 +49,8 @@ class ApiError(Exception):
     @property
     def headers(self) -> dict[str, str]:
         """Retry-After in whole seconds, as HTTP has it; clients that know `retry-after-ms` need not round up."""
+        if self.status == 401:
+            return {"www-authenticate": "Bearer"}
         if self.retry_after_ms is None:
             return {}
         return {"retry-after": str(-(-self.retry_after_ms // 1000)), "retry-after-ms": str(self.retry_after_ms)}
@@ -76,6 +80,11 @@ def overloaded(message: str, retry_after_ms: int | None = RETRY_AFTER_MS, code: 
 def queue_full(message: str, retry_after_ms: int | None = None) -> ApiError:
     after = retry_after_ms or RETRY_AFTER_MS
     return ApiError(429, message, type="rate_limit_error", code="queue_full", retry_after_ms=after)
+
+
+def rate_limited(message: str, retry_seconds: float) -> ApiError:
+    after = math.ceil(retry_seconds * 1000)
+    return ApiError(429, message, type="rate_limit_error", code="rate_limit_exceeded", retry_after_ms=after)
 
 
 def internal(message: str) -> ApiError:

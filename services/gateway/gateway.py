@@ -9,16 +9,18 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from services.gateway.access import Guard
 from services.gateway.admin import Admin
 from services.gateway.app import make_app
 from services.gateway.catalog import Catalog
 from services.gateway.completing import Completing
 from services.gateway.generation import Engine
+from services.gateway.keys import Keyring
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.models import Models
 from services.gateway.operations import Operation, operations
 from services.gateway.probes import Probes
-from services.gateway.server import Server, listen, url_of
+from services.gateway.server import Server, is_loopback, listen, url_of
 from services.gateway.settings import GatewaySettings
 from services.gateway.streams import Streams
 from shared.membership import Membership
@@ -30,8 +32,9 @@ log = structlog.get_logger()
 class Gateway:
     """Serves HTTP until cancelled. `url` is known once it listens."""
 
-    def __init__(self, world: World, settings: GatewaySettings) -> None:
+    def __init__(self, world: World, settings: GatewaySettings, keys: Keyring) -> None:
         self._world = world
+        self._keys = keys
         self._settings = settings
         self._id = world.info.id
         self._metrics = GatewayMetrics(world.telemetry)
@@ -44,7 +47,8 @@ class Gateway:
         bound = listen(settings.host, settings.port)
         with bound, ThreadPoolExecutor(1, "tokenizer") as executor:
             models = Models(world.bus, world.clock, executor, self._metrics)
-            app = make_app(self._operations(models, executor), settings.api_key, world.ids, self._metrics)
+            guard = Guard(self._keys, world.clock, is_loopback(bound))
+            app = make_app(self._operations(models, executor), guard, world.ids, self._metrics)
             arriving = await self._streams.listen()
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._streams.run(arriving), name="tokens")

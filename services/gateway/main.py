@@ -1,9 +1,16 @@
 """Wiring of the gateway."""
 
+import sys
+
 from services.gateway.gateway import Gateway
+from services.gateway.keys import BadKeys, read_keys
 from services.gateway.settings import GatewaySettings
 from shared.process import run_process
 
 
 def main(settings: GatewaySettings) -> None:
-    run_process(settings, "gateway", lambda world: Gateway(world, settings))
+    try:
+        keys = read_keys(settings.api_key, settings.api_keys)
+    except BadKeys as error:
+        sys.exit(f"Error: {error}")
+    run_process(settings, "gateway", lambda world: Gateway(world, settings, keys))

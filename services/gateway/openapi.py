@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from services.gateway.access import ADMIN
 from services.gateway.errors import ErrorBody
 from services.gateway.operations import Operation
 
@@ -43,7 +44,11 @@ def _schemas(operations: Sequence[Operation]) -> tuple[dict[Any, Document], Docu
 
 
 def _operation(operation: Operation, schemas: dict[Any, Document], with_key: bool) -> Document:
-    errors = {*operation.errors, *((401,) if operation.protected and with_key else ())}
+    errors = {
+        *operation.errors,
+        *((401, 429) if operation.protected and with_key else ()),
+        *((403,) if operation.path.startswith(ADMIN) else ()),
+    }
     responses = {str(status): _answer(operation, status, schemas) for status in operation.answers}
     error = {"application/json": {"schema": schemas[ErrorBody]}}
     responses |= {

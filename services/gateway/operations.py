@@ -113,6 +113,7 @@ def _tokens(catalog: Catalog) -> list[Operation]:
             {200: answers.Tokenized},
             body=bodies.TokenizeRequest,
             errors=errors,
+            protected=True,
         ),
         Operation(
             "POST",
@@ -122,6 +123,7 @@ def _tokens(catalog: Catalog) -> list[Operation]:
             {200: answers.Detokenized},
             body=bodies.DetokenizeRequest,
             errors=errors,
+            protected=True,
         ),
     ]
 

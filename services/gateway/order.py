@@ -27,6 +27,7 @@ class Order:
     prompts: list[list[int]]
     generations: list[Generation]
     span: Span
+    spend: Callable[[int], None]
 
     async def stream(self, write: Write, wait: Wait) -> None:
         """Write chunks as they come. Raises ApiError."""
@@ -62,6 +63,8 @@ class Order:
             raise
         finally:
             usage = self._usage()
+            # What never began costs its client nothing.
+            self.spend(usage.total_tokens if usage.completion_tokens else 0)
             end_span(self.span, usage.prompt_tokens, usage.completion_tokens, outcome)
 
     async def _generate(self, emit: Emit, wait: Wait) -> None:

@@ -1,6 +1,7 @@
 """uvicorn inside an actor: our socket, our signals, and an orderly end."""
 
 import asyncio
+import ipaddress
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,6 +49,11 @@ def url_of(bound: socket.socket) -> str:
     host, port = bound.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def is_loopback(bound: socket.socket) -> bool:
+    """Whether only this machine can reach it."""
+    return ipaddress.ip_address(bound.getsockname()[0]).is_loopback
 
 
 class Server:

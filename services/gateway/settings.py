@@ -12,7 +12,14 @@ class GatewaySettings(ProcessSettings, frozen=True, kw_only=True):
 
     host: Annotated[str, Meta(description="Address to listen on; 0.0.0.0 for all")] = "127.0.0.1"
     port: Annotated[int, Meta(description="Port to listen on; 0 takes a free one", ge=0, le=65535)] = 8000
-    api_key: Annotated[str, Meta(description="Clients of /v1 and /admin must bring it; empty asks for none")] = ""
+    api_key: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Clients must bring this KEY, or one of several NAME=KEY; may be repeated. The name admin, or "
+            "none, gives admin rights. Better given by the environment, apart by blanks"
+        ),
+    ] = ()
+    api_keys: Annotated[str, Meta(description="YAML file with more keys and their limits; see SECURITY.md")] = ""
     ready_file: Annotated[str, Meta(description='Written when listening: {"url": ...}; empty writes none')] = ""
     default_timeout_s: Annotated[float, Meta(description="Deadline of requests that bring none", gt=0)] = 600.0
     max_timeout_s: Annotated[float, Meta(description="Longest deadline a request may ask for", gt=0)] = 3600.0

@@ -30,8 +30,9 @@ WORKER_ENV = {
     ":glibc.malloc.mmap_threshold=1073741824",
 }
 
-# A configuration file named by the environment is the whole system's, not that of a single service.
-OWN_FILE = {"LIVESCALE_CONFIG": ""}
+# A configuration file named by the environment is the whole system's, not that of a single service; and only the
+# gateway needs to know its keys.
+OWN_ENV = {"LIVESCALE_CONFIG": "", "LIVESCALE_API_KEY": "", "LIVESCALE_API_KEYS": ""}
 
 Flags = Mapping[str, str | float]
 
@@ -56,7 +57,7 @@ def service_commands(settings: StackSettings, nats_url: str) -> list[Command]:
 
     def command(service: ServiceName, flags: Flags = MappingProxyType({}), index: int = 0) -> Command:
         name = f"{service}-{index}"
-        return Command(name, service_argv(service, {"id": name, **bus, **flags}), env=OWN_FILE)
+        return Command(name, service_argv(service, {"id": name, **bus, **flags}), env=OWN_ENV)
 
     def worker(index: int) -> Command:
         plain = command("worker", {**memory, **link}, index)
@@ -77,8 +78,12 @@ def gateway_command(settings: StackSettings, nats_url: str, ready_file: Path) ->
         "shutdown_grace_s": GATEWAY_GRACE_SECONDS,
     }
     argv = service_argv("gateway", {"id": "gateway-0", **bus_flags(settings, nats_url), **door})
-    # The key travels by the environment: everybody can read command lines.
-    return Command("gateway-0", argv, env={**OWN_FILE, "LIVESCALE_API_KEY": settings.api_key})
+    # Keys travel by the environment: everybody can read command lines.
+    keys = {
+        "LIVESCALE_API_KEY": " ".join(settings.api_key),
+        "LIVESCALE_API_KEYS": str(Path(settings.api_keys).resolve()) if settings.api_keys else "",
+    }
+    return Command("gateway-0", argv, env={**OWN_ENV, **keys})
 
 
 def bus_flags(settings: StackSettings, nats_url: str) -> Flags:

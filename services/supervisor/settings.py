@@ -47,7 +47,11 @@ class StackSettings(Settings, frozen=True, kw_only=True):
     port: Annotated[int, Meta(description="Port that the gateway listens on; 0 takes a free one", ge=0, le=65535)] = (
         8000
     )
-    api_key: Annotated[str, Meta(description="Ask clients for this key; better given by the environment")] = ""
+    api_key: Annotated[
+        tuple[str, ...],
+        Meta(description="Ask clients for this KEY, or one of several NAME=KEY; better given by the environment"),
+    ] = ()
+    api_keys: Annotated[str, Meta(description="YAML file with more keys and their limits; see SECURITY.md")] = ""
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16"],
         Meta(description="Type the models run in; auto is bfloat16 where the CPU computes in it"),

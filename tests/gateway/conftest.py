@@ -13,6 +13,7 @@ from openai import AsyncOpenAI
 from tokenizers import Tokenizer
 
 from services.gateway.gateway import Gateway
+from services.gateway.keys import read_keys
 from services.gateway.settings import GatewaySettings
 from shared.bus.contract import ServiceInfo
 from shared.bus.local import LocalBroker
@@ -63,10 +64,11 @@ async def open_site(checkpoint: Path, **settings: object) -> AsyncIterator[Site]
         bus = broker.connect()
         info = ServiceInfo("gateway", "gateway-0", "the door")
         world = World(info, "here", bus, SystemClock(), RandomIds(), Telemetry("gateway", "gateway-0"))
-        gateway = Gateway(world, GatewaySettings(**{"port": 0, **settings}))  # type: ignore[arg-type]
+        chosen = GatewaySettings(**{"port": 0, **settings})  # type: ignore[arg-type]
+        gateway = Gateway(world, chosen, read_keys(chosen.api_key, chosen.api_keys))
         serving = asyncio.create_task(gateway.run())
         await eventually(lambda: bool(gateway.url) or serving.done())
-        key = str(settings.get("api_key", "none"))
+        key = chosen.api_key[0] if chosen.api_key else "none"
         client = AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key=key, max_retries=0)
         tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
         try:

@@ -69,7 +69,7 @@ async def test_the_trace_goes_on_behind_the_gateway(site: Site) -> None:
 
 
 async def test_the_key_guards_the_api_and_the_operators_endpoints(checkpoint: Path) -> None:
-    async with open_site(checkpoint, api_key="secret") as site:
+    async with open_site(checkpoint, api_key=("secret",)) as site:
         assert [model.id async for model in site.client.models.list()] == ["tiny"]
         for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic secret"}):
             for path in ("/v1/models", "/admin/v1/models", "/v1/nothing"):

@@ -10,7 +10,7 @@ from services.supervisor.commands import gateway_command, nats_command, service_
 from services.supervisor.processes import Command
 from services.supervisor.settings import StackSettings
 
-SETTINGS = StackSettings(workers=2, port=0, api_key="sesame", transport="socket", link_rate=1e8, arena_bytes=1 << 26)
+SETTINGS = StackSettings(workers=2, port=0, api_key=("sesame",), transport="socket", link_rate=1e8, arena_bytes=1 << 26)
 GATEWAY = gateway_command(SETTINGS, "nats://127.0.0.1:1", Path("/run/gateway.json"))
 COMMANDS = {each.name: each for each in [*service_commands(SETTINGS, "nats://127.0.0.1:1"), GATEWAY]}
 
