@@ -17,9 +17,9 @@ from shared.links.contract import Link
 from shared.membership import Membership
 from shared.messages.membership import Holding, WorkerReport
 from shared.messages.message import Ack
-from shared.messages.requests import Admit, Replay
+from shared.messages.requests import Admit, AskRunning, Replay, RunningRequests
 from shared.process import World
-from shared.subjects import ABORT, ADMIT, CANCEL_WORK, DRAIN, LOAD, REPLAY, SEND, SERVE
+from shared.subjects import ABORT, ADMIT, CANCEL_WORK, DRAIN, LOAD, REPLAY, RUNNING, SEND, SERVE
 
 LOAD_REPORT_SECONDS = 0.1  # how often a changed load is worth a heartbeat of its own
 
@@ -77,6 +77,7 @@ class Worker:
             Endpoint(DRAIN, deployment.drain, me),
             Endpoint(ABORT, deployment.abort, me),
             Endpoint(ADMIT, self._admit, me),
+            Endpoint(RUNNING, self._running, me),
             Endpoint(REPLAY, self._replay, me),
         ]
         await self._world.bus.serve(self._world.info, endpoints)
@@ -91,6 +92,9 @@ class Worker:
         self._serving.admit(request)
         self._load_changed()
         return Ack()
+
+    async def _running(self, ask: AskRunning, context: Context) -> RunningRequests:
+        return RunningRequests(requests=self._serving.running())
 
     async def _replay(self, command: Replay, context: Context) -> Ack:
         self._serving.replay(command)

@@ -27,6 +27,14 @@ class History:
         if len(self._ended) > self._kept:
             self._ended.popitem(last=False)
 
+    def drop_running(self) -> None:
+        """Those that run are no longer this worker's."""
+        self._running.clear()
+
+    def ended(self) -> list[str]:
+        """Requests that ended, as far back as is kept."""
+        return [id for id in self._ended if id not in self._running]
+
     def since(self, request_id: str, index: int) -> Tokens | None:
         """One row with everything from generated token `index` on; None where that is not known here."""
         row = self._running.get(request_id) or self._ended.get(request_id)

@@ -13,7 +13,7 @@ from services.worker.metrics import WorkerMetrics
 from services.worker.scheduler import Limits, Output, Scheduler
 from shared.bus.contract import Bus, Refusal
 from shared.messages.membership import EngineLoad
-from shared.messages.requests import Replay, RequestsEnded, Submit, TokenFrame, Tokens
+from shared.messages.requests import Replay, RequestsEnded, Running, Submit, TokenFrame, Tokens
 from shared.subjects import ENDED, TOKENS
 from shared.world import Clock
 
@@ -37,6 +37,7 @@ class Serving:
         self.idle.set()
         self.on_step: Callable[[], None] = lambda: None
         self.on_first_token: Callable[[], None] | None = None
+        bus.watch_connection(self._connection_changed)
 
     def open(self, model: str, limits: Limits) -> None:
         """Take requests from now on."""
@@ -46,6 +47,7 @@ class Serving:
     def close(self) -> None:
         """Take none any more. Those that are left are dropped without a word: they are no longer this worker's."""
         self._scheduler = None
+        self._history.drop_running()
         self.idle.set()
 
     def load(self) -> EngineLoad | None:
@@ -54,10 +56,21 @@ class Serving:
             return None
         return self._scheduler.load(rates.prefill_tokens_per_second, rates.decode_tokens_per_second)
 
+    def running(self) -> list[Running]:
+        """Every request that is here."""
+        requests = [] if self._scheduler is None else self._scheduler.requests()
+        return [
+            Running(request_id=one.request_id, gateway=one.gateway, tokens=len(one.prompt) + one.max_tokens)
+            for one in requests
+        ]
+
     def admit(self, request: Submit) -> None:
-        """Raises Refusal where the request can never run here, or is here already."""
+        """Raises Refusal where the request can never run here. One that is here already is what was asked for: a
+        router that got no answer, or was started anew, may say it again."""
         if self._scheduler is None:
             raise Refusal(409, "this worker serves nothing")
+        if request.request_id in self._scheduler:
+            return
         self._scheduler.add(request)
         self._metrics.admitted(request, self._clock.now())
         self.idle.clear()
@@ -70,9 +83,11 @@ class Serving:
             self._publish([output])
 
     def replay(self, command: Replay) -> None:
-        """Send a request's tokens again. Raises Refusal 404 where they are not known (any more)."""
+        """Send a request's tokens again, where there are any. Raises Refusal 404 where it is not known (any more)."""
         row = self._history.since(command.request_id, command.index)
         if row is None:
+            if self._scheduler is not None and command.request_id in self._scheduler:
+                return
             raise Refusal(404, f"request {command.request_id} has no token {command.index} here")
         self._send(command.gateway, [row])
 
@@ -118,7 +133,17 @@ class Serving:
             self.on_first_token = None
         ended = [row.request_id for row in sent if row.finish_reason is not None]
         if ended:
-            self._bus.publish(ENDED, RequestsEnded(worker=self._worker, request_ids=ended), worker=self._worker)
+            self._tell_ended(ended)
+
+    def _connection_changed(self, connected: bool) -> None:
+        """What was said while the bus was away is lost. Gateways ask for tokens; but a router that is not told of an
+        end keeps the place for ever."""
+        ended = self._history.ended() if connected else []
+        if ended:
+            self._tell_ended(ended)
+
+    def _tell_ended(self, request_ids: list[str]) -> None:
+        self._bus.publish(ENDED, RequestsEnded(worker=self._worker, request_ids=request_ids), worker=self._worker)
 
     def _send(self, gateway: str, rows: list[Tokens]) -> None:
         self._steps += 1

@@ -1,3 +1,5 @@
+import asyncio
+
 import pytest
 from msgspec.structs import replace
 
@@ -5,9 +7,9 @@ from services.worker.engine.engine import Engine
 from services.worker.engine.kv_store import allocate_kv_memory
 from services.worker.settings import MIB
 from shared.bus.contract import Refusal
-from shared.messages.requests import Cancel, Replay
+from shared.messages.requests import AskRunning, Cancel, Replay, Running
 from shared.messages.scaling import Abort, Drain
-from shared.subjects import ABORT, ADMIT, CANCEL_WORK, DRAIN, LOAD, REPLAY
+from shared.subjects import ABORT, ADMIT, CANCEL_WORK, DRAIN, LOAD, REPLAY, RUNNING
 from tests.worker.fleet import CONTEXT, Fleet, fleet
 from tests.worker.serving import random_prompt, serve, submit
 
@@ -152,3 +154,39 @@ async def test_a_request_that_can_never_fit_is_refused_with_the_limit() -> None:
         with pytest.raises(Refusal, match=f"max_model_len is {CONTEXT}"):
             await made.admit("w-1", submit("a", random_prompt(1, 40), max_tokens=CONTEXT))
         assert ADMIT.pattern == "worker.{id}.admit"
+
+
+async def test_a_router_can_ask_what_runs_and_admit_it_once_more() -> None:
+    async with fleet("w-1", max_num_seqs=1) as made:
+        await made.load("w-1", made.me, [])
+        made.feed("w-1")
+        await made.whole("w-1")
+        await made.serve("w-1")
+        for name in ("a", "waits"):
+            await made.admit("w-1", submit(name, random_prompt(1, 40), max_tokens=100))
+        await made.admit("w-1", submit("a", random_prompt(1, 40), max_tokens=100))
+        answer = await made.bus.call(RUNNING, AskRunning(), timeout=5, id="w-1")
+        assert sorted(one.request_id for one in answer.requests) == ["a", "waits"]
+        assert answer.requests[0] == Running(request_id=answer.requests[0].request_id, gateway="g", tokens=140)
+        # What has no token yet has nothing to send again, and is here all the same.
+        await made.bus.call(REPLAY, Replay(request_id="waits", index=0, gateway="g"), timeout=5, id="w-1")
+        assert len(await made.finished("a")) == 100
+        assert len(await made.finished("waits")) == 100
+        await made.until(lambda: made.ended == ["a", "waits"])
+
+
+async def test_what_ended_while_the_bus_was_away_is_told_when_it_is_back() -> None:
+    async with fleet("w-1") as made:
+        await made.load("w-1", made.me, [])
+        made.feed("w-1")
+        await made.whole("w-1")
+        await made.serve("w-1")
+        await made.admit("w-1", submit("a", random_prompt(1, 40), max_tokens=24))
+        await made.until(lambda: "a" in made.rows)
+        made.broker.down()
+        await asyncio.sleep(0.5)
+        assert made.ended == []
+        made.broker.up()
+        await made.until(lambda: made.ended == ["a"])
+        await made.bus.call(REPLAY, Replay(request_id="a", index=0, gateway="g"), timeout=5, id="w-1")
+        await made.until(lambda: any(len(row.token_ids) == 24 for row in made.rows["a"]))
