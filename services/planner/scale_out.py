@@ -104,7 +104,7 @@ class ScaleOut(Scale):
         if self.ended:
             return []
         self._progress = now
-        if event.state == "failed":
+        if event.state in ("failed", "broken"):
             return self._lost(event.node, f"{event.node}: {event.error or 'transfer failed'}", now)
         if event.node not in self._targets:
             return []

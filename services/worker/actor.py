@@ -83,7 +83,7 @@ class Worker:
         await self._world.bus.serve(self._world.info, endpoints)
 
     def _fence(self) -> None:
-        self._tasks.create_task(self._deployment.give_up(), name="fence")
+        self._deployment.give_up()
 
     async def _admit(self, command: Admit, context: Context) -> Ack:
         request, lifecycle = command.request, self._deployment.lifecycle

@@ -12,7 +12,7 @@ import structlog
 
 from services.worker.engine.runner import EngineRunner
 from services.worker.lifecycle import Lifecycle, State
-from services.worker.loading import Loading
+from services.worker.loading import LoadCounts, Loading, Outcome
 from services.worker.scheduler import Limits
 from services.worker.serving import Serving
 from services.worker.settings import WorkerSettings
@@ -64,8 +64,11 @@ class Deployment:
         self._tasks = tasks
         self._on_change = membership.changed
         self._outgoing = Outgoing(self._id, resources.link, tasks, membership.changed)
+        self._counts = LoadCounts(world.telemetry)
         self._loading: Loading | None = None
         self._loading_task: asyncio.Task[None] | None = None
+        self._draining: asyncio.Task[None] | None = None
+        self._giving_up: asyncio.Task[None] | None = None
 
     @property
     def flows_out(self) -> int:
@@ -76,17 +79,35 @@ class Deployment:
 
     async def load(self, command: Load, context: Context) -> Ack:
         self._check_epoch(command.epoch)
+        if self._giving_up is not None:
+            await self._giving_up
+        if self.lifecycle.goes_on(command):
+            return await self._go_on(command)
         self.lifecycle.load(command)
         try:
             memory = self._arena.place([block.size_bytes for block in command.manifest.blocks])
         except ArenaFull as error:
             self.lifecycle.release()
             raise Refusal(409, f"arena_bytes: {error}") from error
-        loading = Loading(self._id, command, memory, self._world, self._runner, self._block_ready)
-        self._loading = loading
-        self._loading_task = self._tasks.create_task(self._load(loading), name=f"load {command.plan_id}")
-        self._on_change()
+        self._loading = Loading(self._id, command, memory, self._world, self._runner, self._counts, self._block_ready)
+        self._start_loading(self._loading)
         return Ack()
+
+    async def _go_on(self, command: Load) -> Ack:
+        """The plan was made anew: receive what is still missing from another upstream, pass on to other children."""
+        loading = self._loading
+        if loading is None or command.chunk_bytes != loading.command.chunk_bytes:
+            raise Refusal(409, f"cannot go on with {command.instance}: what arrived is gone, or in other chunks")
+        if command.ticket != loading.command.ticket:
+            loading.command = command
+            await _stop(self._loading_task)
+            if self._loading is loading and loading.command is command:
+                self._start_loading(loading)
+        return Ack()
+
+    def _start_loading(self, loading: Loading) -> None:
+        self._loading_task = self._tasks.create_task(self._load(loading), name=f"load {loading.command.plan_id}")
+        self._on_change()
 
     async def send(self, command: Send, context: Context) -> Ack:
         self._check_epoch(command.epoch)
@@ -113,7 +134,7 @@ class Deployment:
         draining = self.lifecycle.state is State.DRAINING
         self.lifecycle.drain(command)
         if not draining:
-            self._tasks.create_task(self._drain(), name=f"drain {command.instance}")
+            self._draining = self._tasks.create_task(self._drain(), name=f"drain {command.instance}")
             self._on_change()
         return Ack()
 
@@ -121,21 +142,26 @@ class Deployment:
         self._outgoing.abort(command.plan_id)
         if self.lifecycle.aborts(command.plan_id):
             log.info("load_aborted", plan=command.plan_id, reason=command.reason)
-            await self._stop_loading()
+            await _stop(self._loading_task)
             await self._release_if_loading(command.plan_id)
         return Ack()
 
-    async def give_up(self) -> None:
-        """The registry had declared this worker dead: nothing it holds is its own any more."""
+    def give_up(self) -> None:
+        """The registry had declared this worker dead: nothing it holds is its own any more. Spare at once; what is
+        still running ends before anything is loaded again."""
         self._serving.close()
-        self._outgoing.abort_all()
-        await self._stop_loading()
-        await self._outgoing.none.wait()
         self.lifecycle.fence()
+        self._giving_up = self._tasks.create_task(self._end_everything(self._giving_up), name="fence")
+
+    async def _end_everything(self, earlier: asyncio.Task[None] | None) -> None:
+        if earlier is not None:
+            await earlier
+        await _stop(self._draining)
+        await _stop(self._loading_task)
         await self._clear()
 
     async def _load(self, loading: Loading) -> None:
-        if not await loading.run(self._link, self._hashing):
+        if await loading.run(self._link, self._hashing) is Outcome.FAILED:
             await self._release_if_loading(loading.command.plan_id)
 
     def _block_ready(self, plan_id: str, index: int) -> None:
@@ -151,24 +177,23 @@ class Deployment:
         await self._outgoing.none.wait()
         await self._release()
 
-    async def _stop_loading(self) -> None:
-        if self._loading_task is not None:
-            self._loading_task.cancel()
-            await asyncio.wait([self._loading_task])
-
     async def _release_if_loading(self, plan_id: str) -> None:
         if self.lifecycle.aborts(plan_id):
             await self._release()
 
     async def _release(self) -> None:
+        assignment = self.lifecycle.assignment
         await self._clear()
-        self._tell("spare")
-        self.lifecycle.release()
-        self._on_change()
+        if self.lifecycle.assignment is assignment:  # else it was fenced meanwhile
+            self._tell("spare")
+            self.lifecycle.release()
+            self._on_change()
 
     async def _clear(self) -> None:
-        """Forget the parameters. The engine lets go of the arena before anything else may be placed in it."""
+        """Forget the parameters. All let go of the arena before anything else may be placed in it."""
         self._loading = None
+        self._outgoing.abort_all()
+        await self._outgoing.none.wait()
         await self._runner.unload()
         self._arena.clear()
         self._on_change()
@@ -200,3 +225,9 @@ class Deployment:
             at=self._world.clock.wall(),
         )
         self._world.bus.publish(INSTANCE, event, instance=assignment.instance)
+
+
+async def _stop(task: asyncio.Task[None] | None) -> None:
+    if task is not None:
+        task.cancel()
+        await asyncio.wait([task])

@@ -51,6 +51,11 @@ class Lifecycle:
         self.assignment: Assignment | None = None
         self.ready: set[int] = set()
 
+    def goes_on(self, command: Load) -> bool:
+        """Whether this is another LOAD of the plan that is being loaded for: what arrived stays."""
+        held = self.assignment
+        return held is not None and self.aborts(command.plan_id) and held.instance == command.instance
+
     def load(self, command: Load) -> Assignment:
         """spare -> loading."""
         if self.state is not State.SPARE or self.assignment is not None:

@@ -55,9 +55,10 @@ def cut(sizes: Sequence[int], chunk_bytes: int) -> tuple[Chunk, ...]:
 
 
 class ChunkMap:
-    """Which chunks of a model are here: a bit each, and a count per block."""
+    """Which chunks of a model are here: a flag each, and a count per block."""
 
     def __init__(self, chunks: Sequence[Chunk], blocks: int) -> None:
+        self._chunks = chunks
         self._here = bytearray(len(chunks))
         self._missing = [0] * blocks
         for chunk in chunks:
@@ -69,6 +70,16 @@ class ChunkMap:
             raise ValueError(f"chunk {chunk.index} of block {chunk.block} came twice")
         self._here[chunk.number] = 1
         self._missing[chunk.block] -= 1
+
+    def forget(self, block: int) -> None:
+        """None of the block's chunks is here any more."""
+        for chunk in self._chunks:
+            if chunk.block == block:
+                self._missing[block] += self._here[chunk.number]
+                self._here[chunk.number] = 0
+
+    def missing(self) -> tuple[Chunk, ...]:
+        return tuple(chunk for chunk in self._chunks if not self._here[chunk.number])
 
     def has(self, chunk: Chunk) -> bool:
         return bool(self._here[chunk.number])

@@ -1,4 +1,4 @@
-"""What a node sends for plans: one task a plan, counted, ended by the plan's abort."""
+"""What a node sends for plans: one task a ticket, counted, ended by the plan's abort."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -15,14 +15,14 @@ log = structlog.get_logger()
 
 
 class Outgoing:
-    """Sends under way. `on_change` is called whenever their number changed."""
+    """Sends under way, by plan and ticket. `on_change` is called whenever their number changed."""
 
     def __init__(self, node: str, link: Link, tasks: asyncio.TaskGroup, on_change: Callable[[], None]) -> None:
         self._node = node
         self._link = link
         self._tasks = tasks
         self._on_change = on_change
-        self._sends: dict[str, asyncio.Task[None]] = {}
+        self._sends: dict[tuple[str, int], asyncio.Task[None]] = {}
         self.none = asyncio.Event()
         self.none.set()
 
@@ -31,22 +31,24 @@ class Outgoing:
 
     def start(self, command: Send, memory: Sequence[memoryview], ready: ReadyBlocks) -> None:
         """Send the blocks in `memory` to the command's children, each block once it is ready. Told again: nothing."""
-        if command.plan_id in self._sends:
+        key = command.plan_id, command.ticket
+        if key in self._sends:
             return
         part = Part(self._node, command.ticket, command.chunk_bytes, memory, command.downstream)
-        self._sends[command.plan_id] = self._tasks.create_task(self._send(command, part, ready))
+        send = self._sends[key] = self._tasks.create_task(self._send(command, part, ready))
+        send.add_done_callback(lambda _: self._ended(key))  # also when it is cancelled before its first step
         self.none.clear()
         self._on_change()
 
     def abort(self, plan_id: str) -> None:
         """End the sends of a plan. Idempotent."""
-        send = self._sends.get(plan_id)
-        if send is not None:
-            send.cancel()
+        for (plan, _), send in self._sends.items():
+            if plan == plan_id:
+                send.cancel()
 
     def abort_all(self) -> None:
-        for plan_id in list(self._sends):
-            self.abort(plan_id)
+        for send in self._sends.values():
+            send.cancel()
 
     async def _send(self, command: Send, part: Part, ready: ReadyBlocks) -> None:
         try:
@@ -55,8 +57,9 @@ class Outgoing:
         except (TransferFailed, BlocksLost) as error:
             # The receiver tells the planner; a source only stops.
             log.warning("send_failed", plan=command.plan_id, error=str(error))
-        finally:
-            del self._sends[command.plan_id]
-            if not self._sends:
-                self.none.set()
-            self._on_change()
+
+    def _ended(self, key: tuple[str, int]) -> None:
+        del self._sends[key]
+        if not self._sends:
+            self.none.set()
+        self._on_change()

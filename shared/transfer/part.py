@@ -1,15 +1,16 @@
 """A node's part in a transfer, and how it fails."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from shared.links.contract import Buffer, Link, LinkError, Peer
 from shared.messages.scaling import Node
-from shared.transfer.chunks import Chunk, chunk_tag, cut
+from shared.transfer.chunks import BLOCK_BITS, Chunk, chunk_tag, cut
 from shared.transfer.patience import Patience
 
 CONNECT_SECONDS = 5.0
+WANTED = (1 << BLOCK_BITS) - 1  # in the place of a block: the message that says which chunks are wanted
 
 
 class TransferFailed(Exception):
@@ -49,9 +50,24 @@ class Part:
     def buffer(self, chunk: Chunk) -> Buffer:
         return Buffer(self.memory[chunk.block][chunk.offset : chunk.offset + chunk.size])
 
+    async def ask(self, peer: Peer, wanted: Iterable[Chunk]) -> None:
+        """Tell the sending end which chunks to send: those that are not here already. Raises LinkError."""
+        flags = bytearray(len(self.chunks))
+        for chunk in wanted:
+            flags[chunk.number] = 1
+        tag = chunk_tag(self.ticket, WANTED, 0)
+        await peer.send(tag, Buffer(memoryview(flags)), timeout=self.patience.first)
+
+    async def hear(self, peer: Peer) -> tuple[Chunk, ...]:
+        """The chunks that the receiving end asks for. Raises LinkError."""
+        flags = bytearray(len(self.chunks))
+        tag = chunk_tag(self.ticket, WANTED, 0)
+        await peer.receive(tag, Buffer(memoryview(flags)), timeout=self.patience.first)
+        return tuple(chunk for chunk in self.chunks if flags[chunk.number])
+
     async def connect(self, link: Link, node: Node) -> Peer:
         try:
-            return await link.connect(node.address, timeout=CONNECT_SECONDS)
+            return await link.connect(node.address, timeout=CONNECT_SECONDS, channel=self.ticket)
         except LinkError as error:
             raise TransferFailed(self.node, node.id, str(error)) from error
 

@@ -14,7 +14,7 @@ SENDS = 2  # in flight per child: one moves while the next is announced
 
 
 async def send_blocks(link: Link, part: Part, wait_ready: Callable[[int], Awaitable[None]]) -> None:
-    """A source's part: send every block to each child, a block once `wait_ready(index)` returns.
+    """A source's part: send each child what it asks for, a block once `wait_ready(index)` returns.
 
     A lost child does not stop the others. Raises TransferFailed when all are over (the first child that was lost),
     and at once whatever `wait_ready` raises.
@@ -34,7 +34,10 @@ async def feed(
     wait_here: Callable[[Chunk], Awaitable[None]],
     on_lost: Callable[[TransferFailed], None],
 ) -> None:
-    """Send all chunks to one child, each once `wait_here(chunk)` returns. A lost child is told to `on_lost`."""
+    """Send one child the chunks it asks for, each once `wait_here(chunk)` returns. A lost child is told to `on_lost`.
+
+    The child closes the connection: it knows when it has everything.
+    """
     pace = Pace(part.patience, SENDS)
     now = asyncio.get_running_loop().time
 
@@ -48,7 +51,8 @@ async def feed(
         peer = await part.connect(link, child)
         async with AsyncExitStack() as undo:
             undo.push_async_callback(peer.close)  # the child learns at once that nothing more will come
-            await together(*(lane(part.chunks[start::SENDS]) for start in range(SENDS)))
+            wanted = await part.hear(peer)
+            await together(*(lane(wanted[start::SENDS]) for start in range(SENDS)))
             undo.pop_all()
     except TransferFailed as failure:
         on_lost(failure)

@@ -27,6 +27,7 @@ from shared.world import RandomIds, SystemClock
 from tests.made import tiny
 
 CONTEXT = 256
+TICKET = 7
 PATIENCE_SECONDS = 20.0
 
 
@@ -74,11 +75,17 @@ class Fleet:
         await self.until(lambda: self.state(worker) == "spare")
 
     def command(
-        self, worker: str, upstream: Node, downstream: list[Node], plan: str = "plan-1", epoch: int = 1
+        self,
+        worker: str,
+        upstream: Node,
+        downstream: list[Node],
+        plan: str = "plan-1",
+        epoch: int = 1,
+        ticket: int = TICKET,
     ) -> Load:
         return Load(
             plan_id=plan,
-            ticket=7,
+            ticket=ticket,
             model="m",
             instance=f"m-{worker}",
             role="colocated",
@@ -91,13 +98,16 @@ class Fleet:
             epoch=epoch,
         )
 
-    async def load(self, worker: str, upstream: Node, downstream: list[Node], plan: str = "plan-1") -> None:
-        await self.bus.call(LOAD, self.command(worker, upstream, downstream, plan), timeout=5, id=worker)
+    async def load(
+        self, worker: str, upstream: Node, downstream: list[Node], plan: str = "plan-1", ticket: int = TICKET
+    ) -> None:
+        command = self.command(worker, upstream, downstream, plan, ticket=ticket)
+        await self.bus.call(LOAD, command, timeout=5, id=worker)
 
-    def feed(self, first: str) -> None:
+    def feed(self, first: str, ticket: int = TICKET) -> asyncio.Task[None]:
         """Send the parameters to the first worker of a chain, as a host would."""
-        part = Part("source", 7, 64 * 1024, self.memory, [self.node(first)])
-        self.tasks.create_task(self._feed(part))
+        part = Part("source", ticket, 64 * 1024, self.memory, [self.node(first)])
+        return self.tasks.create_task(self._feed(part))
 
     async def _feed(self, part: Part) -> None:
         with suppress(TransferFailed):  # the worker says why
