@@ -5,6 +5,7 @@ cache is made of them: whoever may write into the directory may serve any file t
 """
 
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -46,7 +47,16 @@ def find_tensors(directory: Path, shapes: Shapes) -> dict[str, StoredTensor]:
             f"{stored[unused[0]].file}: tensors that the architecture of config.json does not use: {_some(unused)}; "
             "use the config.json that belongs to these files"
         )
-    return {name: tensor for name, tensor in stored.items() if name in shapes or name == HEAD}
+    used = {name: tensor for name, tensor in stored.items() if name in shapes or name == HEAD}
+    _refuse_overlap(used)
+    return used
+
+
+def _refuse_overlap(stored: Mapping[str, StoredTensor]) -> None:
+    ordered = sorted(stored.values(), key=lambda one: (one.file, one.start, one.size_bytes))
+    for before, tensor in pairwise(ordered):
+        if tensor.file == before.file and tensor.start < before.start + before.size_bytes:
+            raise CheckpointError(f"{tensor.file}: {tensor.name} overlaps {before.name}; {AGAIN}")
 
 
 def _stored(directory: Path) -> Mapping[str, StoredTensor]:

@@ -56,9 +56,7 @@ def read_header(file: Path) -> dict[str, StoredTensor]:
         raise CheckpointError(
             f"{file}: holds {data_bytes} bytes of tensors, its header {described}: truncated or damaged; {AGAIN}"
         )
-    tensors = {name: _tensor(file, name, entry, 8 + header_bytes) for name, entry in entries.items()}
-    _refuse_overlap(file, 8 + header_bytes, tensors)
-    return tensors
+    return {name: _tensor(file, name, entry, 8 + header_bytes) for name, entry in entries.items()}
 
 
 def _decode(file: Path, header: bytes) -> Mapping[str, _Entry]:
@@ -96,10 +94,3 @@ def _tensor(file: Path, name: str, entry: _Entry, data_start: int) -> StoredTens
             f"but its offsets are {start} to {end}; {AGAIN}"
         )
     return StoredTensor(file, name, entry.dtype, tuple(entry.shape), data_start + start, size_bytes)
-
-
-def _refuse_overlap(file: Path, free: int, tensors: Mapping[str, StoredTensor]) -> None:
-    for tensor in sorted(tensors.values(), key=lambda one: (one.start, one.size_bytes)):
-        if tensor.start < free:
-            raise CheckpointError(f"{file}: {tensor.name} overlaps another tensor; {AGAIN}")
-        free = tensor.start + tensor.size_bytes

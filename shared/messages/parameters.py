@@ -18,7 +18,7 @@ Layers = Annotated[int, Meta(ge=1, le=10_000)]
 Shape = Annotated[list[Size], Meta(max_length=4)]
 Scaling = Annotated[float, Meta(gt=0, le=1e15)]
 Share = Annotated[float, Meta(ge=1e-3, le=1e3)]
-Path = Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^[^\x00]*$")]
+Path = Annotated[str, Meta(max_length=4096, pattern=r"^[^\x00]*$")]
 
 
 class RopeScaling(Message, frozen=True, kw_only=True):

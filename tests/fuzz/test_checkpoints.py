@@ -186,9 +186,7 @@ HOSTILE: dict[str, Change] = {
     "parameters that are a pipe": lambda d: piped(d / "model.safetensors"),
     "a configuration that never ends": lambda d: linked(d / "config.json", "/dev/zero"),
     "parameters that never end": lambda d: linked(d / "model.safetensors", "/dev/zero"),
-    "parameters that are a directory": lambda d: (
-        (d / "model.safetensors").unlink() or (d / "model.safetensors").mkdir()
-    ),
+    "parameters that are a directory": lambda d: replaced_by_a_directory(d / "model.safetensors"),
     "a link that leads nowhere": lambda d: linked(d / "model.safetensors", "nowhere"),
     "a link to itself": lambda d: linked(d / "model.safetensors", "model.safetensors"),
     "a link to another file of the machine": lambda d: linked(d / "model.safetensors", "/etc/hostname"),
@@ -201,6 +199,11 @@ HOSTILE: dict[str, Change] = {
 def sparse(path: Path, size: int) -> None:
     with path.open("wb") as file:
         file.truncate(size)
+
+
+def replaced_by_a_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
 
 
 def piped(path: Path) -> None:
