@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 
+from services.worker.history import History
 from shared.bus.contract import Bus, Context, Endpoint, Refusal, ServiceInfo
 from shared.membership import Membership
 from shared.messages.membership import EngineLoad, Holding, HostReport, WorkerReport, WorkerState
@@ -12,6 +13,7 @@ from shared.messages.requests import (
     Admit,
     AskRunning,
     Cancel,
+    Replay,
     RequestsEnded,
     Running,
     RunningRequests,
@@ -32,6 +34,9 @@ from shared.messages.scaling import (
     Serve,
     Transfer,
 )
+from shared.messages.scaling import (
+    Node as NextNode,
+)
 from shared.subjects import (
     ABORT,
     ADMIT,
@@ -43,6 +48,7 @@ from shared.subjects import (
     LOAD,
     MODEL_READ,
     READ_MODEL,
+    REPLAY,
     RUNNING,
     SEND,
     SERVE,
@@ -93,11 +99,15 @@ class Node:
 
     async def send(self, send: Send, context: Context) -> Ack:
         self.sends.append(send)
-        for node in send.downstream:
-            target = self.fabric[node.id]
-            assert isinstance(target, FakeWorker)
-            target.begin(send.plan_id)
+        self.pass_on(send.downstream, send.plan_id)
         return Ack()
+
+    def pass_on(self, downstream: list[NextNode], plan_id: str) -> None:
+        """Those who are gone get nothing."""
+        for node in downstream:
+            target = self.fabric.get(node.id)
+            if isinstance(target, FakeWorker):
+                target.begin(plan_id)
 
 
 class FakeHost(Node):
@@ -178,6 +188,7 @@ class FakeWorker(Node):
         self.cancelled: list[str] = []
         self.first_token_told = False
         self.step = 0
+        self.history = History()
         self.work = asyncio.Event()
         self.membership = Membership(
             bus, CLOCK, "worker", id, host, address=id.encode(), report=self.report, on_stale=self.become_spare
@@ -193,6 +204,7 @@ class FakeWorker(Node):
             Endpoint(DRAIN, self.drain, holes),
             Endpoint(ADMIT, self.admit, holes),
             Endpoint(RUNNING, self.tell_running, holes),
+            Endpoint(REPLAY, self.replay, holes),
             Endpoint(ABORT, self.abort, holes),
         ]
         cancels = await self.bus.subscribe(CANCEL_WORK, id=self.id)
@@ -253,10 +265,14 @@ class FakeWorker(Node):
             raise Refusal(503, "the arena is broken")
         if self.state != "spare":
             raise Refusal(409, f"the worker is {self.state}")
-        assert load.epoch == self.membership.epoch
+        self.check_epoch(load.epoch)
         self.state, self.assigned = "loading", Assigned(load)
         self.membership.changed()
         return Ack()
+
+    def check_epoch(self, epoch: int) -> None:
+        if epoch != self.membership.epoch:
+            raise Refusal(409, f"epoch {epoch} is stale, this worker is at {self.membership.epoch}")
 
     def begin(self, plan_id: str) -> None:
         """Bytes come in from upstream."""
@@ -268,12 +284,10 @@ class FakeWorker(Node):
             return
         assigned, load = self.assigned, self.assigned.load
         self.transfer("started")
-        for node in load.downstream:
-            target = self.fabric[node.id]
-            assert isinstance(target, FakeWorker)
-            target.begin(plan_id)
+        self.pass_on(load.downstream, plan_id)
+        upstream = self.fabric.get(load.upstream.id)
         for index in range(BLOCKS):
-            if index == self.faults.break_after_blocks:
+            if index == self.faults.break_after_blocks or self.fabric.get(load.upstream.id) is not upstream:
                 self.transfer("failed", error="the peer is gone")
                 self.become_spare()
                 return
@@ -320,16 +334,24 @@ class FakeWorker(Node):
         self.bus.publish(INSTANCE, event, instance=load.instance)
 
     async def serve(self, serve: Serve, context: Context) -> Ack:
-        assert self.assigned is not None
-        assert len(self.assigned.ready) == BLOCKS
+        self.check_epoch(serve.epoch)
+        if self.assigned is None or self.assigned.load.instance != serve.instance:
+            raise Refusal(409, f"this worker does not hold {serve.instance}")
+        if self.state == "serving":
+            return Ack()
+        if self.state != "loading" or len(self.assigned.ready) < BLOCKS:
+            raise Refusal(409, f"the worker is {self.state}")
         self.state = "serving"
         self.tell("serving")
         self.membership.changed()
         return Ack()
 
     async def drain(self, drain: Drain, context: Context) -> Ack:
-        assert self.assigned is not None
-        assert self.assigned.load.instance == drain.instance
+        self.check_epoch(drain.epoch)
+        if self.assigned is None or self.assigned.load.instance != drain.instance:
+            raise Refusal(409, f"this worker does not hold {drain.instance}")
+        if self.state not in ("serving", "draining"):
+            raise Refusal(409, f"the worker is {self.state}")
         self.state = "draining"
         self.membership.changed()
         self.finish_draining()
@@ -353,12 +375,25 @@ class FakeWorker(Node):
             self.faults.refuse_admissions -= 1
             raise Refusal(429, "full", retry_after_ms=10)
         request = admit.request
+        if request.request_id in self.running:
+            raise Refusal(409, f"request {request.request_id} is already here")
         self.admitted.append(admit)
         self.running[request.request_id] = Work(request, len(request.prompt) + len(request.generated))
         self.running[request.request_id].made = len(request.generated)
         self.work.set()
         self.membership.changed()
         return Ack()
+
+    async def replay(self, replay: Replay, context: Context) -> Ack:
+        row = self.history.since(replay.request_id, replay.index)
+        if row is None and replay.request_id not in self.running:
+            raise Refusal(404, f"request {replay.request_id} has no token {replay.index} here")
+        if row is not None:
+            self.send_rows([row], replay.gateway)
+        return Ack()
+
+    def send_rows(self, rows: list[Tokens], gateway: str) -> None:
+        self.bus.publish(TOKENS, TokenFrame(worker=self.id, step=self.step, rows=rows), gateway=gateway)
 
     async def tell_running(self, ask: AskRunning, context: Context) -> RunningRequests:
         requests = [one.request for one in self.running.values()]
@@ -406,7 +441,9 @@ class FakeWorker(Node):
             if last:
                 done.append(one.request.request_id)
         for gateway, rows in frames.items():
-            self.bus.publish(TOKENS, TokenFrame(worker=self.id, step=self.step, rows=rows), gateway=gateway)
+            self.send_rows(rows, gateway)
+            for row in rows:
+                self.history.record(row)
         if frames and not self.first_token_told:
             self.first_token_told = True
             self.tell("first_token")
