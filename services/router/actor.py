@@ -5,12 +5,14 @@ from typing import assert_never
 
 import structlog
 
+from services.router.admission import Limits
 from services.router.effects import AdmitTo, Effect, Finish, Learn, Lose, StopWork
 from services.router.metrics import RouterMetrics
-from services.router.policy import Limits, RouterPolicy
+from services.router.policy import RouterPolicy
 from services.router.settings import RouterSettings
 from services.router.standby import Standby
 from shared.bus.contract import BusError, Context, Endpoint, Refusal, Subscription, TooLarge
+from shared.deadlines import arrived, leaving
 from shared.membership import Membership
 from shared.messages.membership import (
     AskModels,
@@ -64,7 +66,9 @@ class Router:
 
     def __init__(self, world: World, settings: RouterSettings) -> None:
         self._bus, self._clock, self._info = world.bus, world.clock, world.info
-        self._policy = RouterPolicy(Limits(settings.max_waiting, settings.look_ahead, settings.retry_after_ms))
+        self._policy = RouterPolicy(
+            Limits(settings.max_waiting, settings.max_waiting_tokens, settings.look_ahead), settings.retry_after_ms
+        )
         self._membership = Membership(
             world.bus, world.clock, "router", world.info.id, world.host, None, self._report, self._stale
         )
@@ -105,6 +109,7 @@ class Router:
 
     async def _submit(self, request: Submit, context: Context) -> Submitted:
         """Idempotent, as gateways submit again what they cannot be sure of; 409 says that it waits already."""
+        request = arrived(request, self._clock.wall())
         worker = self._policy.runs_at(request.request_id)
         if worker is not None:
             return Submitted(ahead=0, worker=worker)
@@ -153,6 +158,7 @@ class Router:
             token_ids=[],
             finish_reason=effect.finish_reason,
             error=effect.error,
+            code=effect.code,
         )
         self._bus.publish(TOKENS, TokenFrame(worker=self._info.id, step=0, rows=[row]), gateway=effect.gateway)
 
@@ -164,14 +170,16 @@ class Router:
 
     async def _admit(self, effect: AdmitTo) -> None:
         request_id, worker = effect.request.request_id, effect.worker
-        context = Context(epoch=effect.epoch, request_id=request_id)
-        admit = Admit(request=effect.request, attempt=effect.attempt)
+        context = Context(effect.request.deadline, effect.epoch, request_id)
+        admit = Admit(request=leaving(effect.request, self._clock.wall()), attempt=effect.attempt)
         try:
             await self._bus.call(ADMIT, admit, timeout=CALL_SECONDS, context=context, id=worker)
         except BusError as error:
             code = _code_of(error)
             log.warning("admission_refused", request=request_id, worker=worker, code=code, error=str(error))
-            self._perform(self._policy.refused(effect, code, str(error)))
+            self._perform(
+                self._policy.refused(effect, code, error.message if isinstance(error, Refusal) else str(error))
+            )
         else:
             self._metrics.admitted()
             self._perform(self._policy.admitted(worker, request_id))

@@ -17,13 +17,17 @@ SHORTEST_RETRY_MS, LONGEST_RETRY_MS = 100, 60_000
 class Capacity:
     """By the last report of every worker. `default_retry_ms` is the answer where nothing has been measured."""
 
-    def __init__(self, started: float, default_retry_ms: int) -> None:
-        self._started = started
+    def __init__(self, default_retry_ms: int) -> None:
+        self._started: float | None = None
         self._default_retry_ms = default_retry_ms
         self._reports: dict[str, WorkerReport] = {}
         self._lost: dict[str, tuple[int, float]] = {}  # arena and time of workers that died
         self._loading: dict[str, tuple[str | None, float]] = {}  # plan that a worker loads for, and since when
         self._kv_tokens: dict[str, tuple[str | None, int]] = {}  # by model: version, and the largest KV cache seen
+
+    def watch(self, now: float) -> None:
+        """From its first call on, workers are listened to."""
+        self._started = now if self._started is None else self._started
 
     def heard(self, report: WorkerReport, now: float) -> None:
         self._reports[report.id] = report
@@ -38,10 +42,11 @@ class Capacity:
             room = max(room, known) if known_version == report.version else room
             self._kv_tokens[report.model] = (report.version, room)
 
-    def lost(self, worker: str, now: float) -> None:
-        report = self._reports.pop(worker, None)
-        self._loading.pop(worker, None)
-        if report is not None:
+    def lost(self, worker: str, epoch: int, now: float) -> None:
+        report = self._reports.get(worker)
+        if report is not None and report.epoch <= epoch:
+            del self._reports[worker]
+            self._loading.pop(worker, None)
             self._lost[worker] = (report.arena_bytes, now)
 
     def kv_tokens(self, model: str) -> int | None:
@@ -53,7 +58,8 @@ class Capacity:
         if any(report.arena_bytes >= entry.size_bytes for report in self._reports.values()):
             return None
         self._lost = {id: (arena, at) for id, (arena, at) in self._lost.items() if now - at < REPLACEMENT_SECONDS}
-        if now - self._started < SETTLE_SECONDS or any(arena >= entry.size_bytes for arena, _ in self._lost.values()):
+        settled = self._started is not None and now - self._started >= SETTLE_SECONDS
+        if not settled or any(arena >= entry.size_bytes for arena, _ in self._lost.values()):
             return None
         if not self._reports:
             return "there is no worker"
@@ -70,7 +76,7 @@ class Capacity:
             seconds = self._remaining_load_seconds(model, now)
         if seconds is None:
             return self._default_retry_ms
-        return min(max(round(seconds * 1000), SHORTEST_RETRY_MS), LONGEST_RETRY_MS)
+        return round(min(max(seconds * 1000, SHORTEST_RETRY_MS), LONGEST_RETRY_MS))
 
     def _prefill_rates(self, model: str) -> list[float | None]:
         """One of each instance that serves; None where it has not been measured."""

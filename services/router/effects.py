@@ -18,13 +18,17 @@ class AdmitTo:
 
 @dataclass(frozen=True)
 class Finish:
-    """Tell the gateway that a request that runs nowhere is over. `index`: tokens that the client has."""
+    """Tell the gateway that a request that runs nowhere is over. `index`: tokens that the client has.
+
+    `code` says whose fault an error is, with HTTP's meaning.
+    """
 
     gateway: str
     request_id: str
     index: int
     finish_reason: FinishReason
     error: str | None
+    code: int | None = None
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ later relieve those that are full.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from services.router.admission import Limits, broken, check, never_fits
+from services.router.capacity import Capacity
 from services.router.effects import AdmitTo, Effect, Finish, Learn, Lose, StopWork
 from services.router.instances import Instance
 from services.router.queue import Queue, Waiting
@@ -18,24 +19,12 @@ from shared.messages.requests import FinishReason, RequestsEnded, Running, Submi
 FINAL = (400, 413, 422)  # codes that say the request itself is wrong: no other worker would take it either
 
 
-@dataclass(frozen=True)
-class Limits:
-    """`look_ahead`: requests an instance may have beyond its slots, so that a slot never waits for the router.
-
-    `silent_seconds`: an instance that reports no request at all for so long has none, whatever was admitted to it.
-    """
-
-    max_waiting: int = 4096
-    look_ahead: int = 1
-    retry_after_ms: int = 1000
-    silent_seconds: float = 2.0
-
-
 class RouterPolicy:
     """Queues and instances of all models."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, default_retry_ms: int) -> None:
         self._limits = limits
+        self._capacity = Capacity(default_retry_ms)
         self._models: dict[str, ModelEntry] = {}
         self._queues: dict[str, Queue] = {}
         self._instances: dict[str, Instance] = {}  # by worker, rank 0 only
@@ -46,12 +35,12 @@ class RouterPolicy:
     def on_models(self, entries: Iterable[ModelEntry]) -> list[Effect]:
         """The registry's list of models."""
         self._models = {entry.spec.name: entry for entry in entries}
-        broken = [
+        failed = [
             entry for entry in self._models.values() if entry.state == "failed" and entry.spec.name in self._queues
         ]
         return [
-            _finish(waiting.request, "error", _broken(entry))
-            for entry in broken
+            _finish(waiting.request, "error", broken(entry), 503)
+            for entry in failed
             for waiting in self._queues[entry.spec.name].remove_if(lambda _: True)
         ]
 
@@ -61,26 +50,15 @@ class RouterPolicy:
     def submit(self, request: Submit, now: float) -> int:
         """Queue the request; returns how many are ahead of it.
 
-        Raises Refusal: 404 unknown model, 409 known request, 429 full queue, 503 broken model, 504 past its deadline.
+        Raises Refusal: 409 for a request that is here already, and what `check` raises.
         """
-        self._check(request, now)
-        queue = self._queues.setdefault(request.model, Queue())
+        queue = self._queues.get(request.model, Queue())
+        if self.runs_at(request.request_id) is not None or request.request_id in queue:
+            raise Refusal(409, f"request {request.request_id} is already here")
+        check(request, self._models.get(request.model), queue, self._capacity, self._limits, now)
+        self._queues[request.model] = queue
         self._arrivals += 1
         return queue.add(Waiting(request, self._arrivals, now))
-
-    def _check(self, request: Submit, now: float) -> None:
-        entry, queue = self._models.get(request.model), self._queues.get(request.model)
-        if entry is None:
-            raise Refusal(404, f"model {request.model!r} is not registered")
-        if entry.state == "failed":
-            raise Refusal(503, _broken(entry))
-        if request.deadline <= now:
-            raise Refusal(504, f"request {request.request_id} is past its deadline")
-        if self.runs_at(request.request_id) is not None or (queue is not None and request.request_id in queue):
-            raise Refusal(409, f"request {request.request_id} is already here")
-        if queue is not None and len(queue) >= self._limits.max_waiting:
-            message = f"{len(queue)} requests for {request.model!r} are waiting already"
-            raise Refusal(429, message, self._limits.retry_after_ms)
 
     def runs_at(self, request_id: str) -> str | None:
         """The worker that the request was given to."""
@@ -122,7 +100,7 @@ class RouterPolicy:
         if admission.stopped or admission.waiting is None:
             return []
         if code in FINAL:
-            return [_finish(effect.request, "error", error)]
+            return [_finish(effect.request, "error", error, code)]
         self._queues[effect.request.model].add(admission.waiting.again())
         return []
 
@@ -131,6 +109,7 @@ class RouterPolicy:
         known = self._instances.get(report.id)
         if report.epoch <= self._dead.get(report.id, 0) or (known is not None and report.epoch < known.epoch):
             return []
+        self._capacity.heard(report, now)
         effects: list[Effect] = []
         serves = report.instance is not None and report.rank == 0 and report.state in ("serving", "live", "draining")
         if known is not None and (not serves or (report.epoch, report.instance) != (known.epoch, known.id)):
@@ -180,6 +159,7 @@ class RouterPolicy:
         self._suspects.discard(change.id)
         if change.state == "dead":
             self._dead[change.id] = change.epoch
+            self._capacity.lost(change.id, change.epoch, change.at)
         if change.service == "gateway" and change.state == "dead":
             return self._forget_gateway(change.id)
         known = self._instances.get(change.id)
@@ -203,11 +183,12 @@ class RouterPolicy:
         return effects
 
     def expire(self, now: float) -> list[Effect]:
-        """End what waited past its deadline."""
+        """End what waited past its deadline. To be called now and then."""
+        self._capacity.watch(now)
         effects: list[Effect] = []
         for model in sorted(self._queues):
             late = self._queues[model].remove_if(lambda waiting: waiting.request.deadline <= now)
-            effects += [_finish(waiting.request, "deadline", None) for waiting in late]
+            effects += [_finish(waiting.request, "deadline") for waiting in late]
         return effects
 
     def dispatch(self, now: float) -> list[Effect]:
@@ -230,7 +211,8 @@ class RouterPolicy:
             return None  # it may run there already
         candidates = [one for one in instances if self._is_open(one)]
         if candidates and all(one.never_fits(request) for one in candidates):
-            return _finish(request, "error", _never_fits(request, candidates))
+            tokens, largest = len(request.prompt) + request.max_tokens, max(one.kv_tokens for one in candidates)
+            return _finish(request, "error", never_fits(tokens, largest), 400)
         with_room = [one for one in candidates if one.has_room(request, self._limits.look_ahead)]
         if not with_room:
             return None
@@ -261,15 +243,5 @@ class RouterPolicy:
         )
 
 
-def _finish(request: Submit, reason: FinishReason, error: str | None) -> Finish:
-    return Finish(request.gateway, request.request_id, len(request.generated), reason, error)
-
-
-def _broken(entry: ModelEntry) -> str:
-    return f"model {entry.spec.name!r} could not be read: {entry.error}"
-
-
-def _never_fits(request: Submit, instances: list[Instance]) -> str:
-    tokens = len(request.prompt) + request.max_tokens
-    largest = max(instance.kv_tokens for instance in instances)
-    return f"prompt and max_tokens need room for {tokens} tokens; the largest instance has {largest}"
+def _finish(request: Submit, reason: FinishReason, error: str | None = None, code: int | None = None) -> Finish:
+    return Finish(request.gateway, request.request_id, len(request.generated), reason, error, code)

@@ -13,7 +13,12 @@ class RouterSettings(ProcessSettings, frozen=True, kw_only=True):
     max_waiting: Annotated[
         int, Meta(description="Requests of one model that may wait; more are refused with 429", ge=1)
     ] = 4096
+    max_waiting_tokens: Annotated[
+        int, Meta(description="Prompt tokens of one model that may wait; more are refused with 429", ge=1)
+    ] = 1 << 22
     look_ahead: Annotated[
         int, Meta(description="Requests an instance is given beyond those it can run at once", ge=0, le=64)
     ] = 1
-    retry_after_ms: Annotated[int, Meta(description="When a refused client may come back", ge=0)] = 1000
+    retry_after_ms: Annotated[
+        int, Meta(description="When a refused client may come back, where nothing is measured", ge=0)
+    ] = 1000

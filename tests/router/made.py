@@ -1,7 +1,10 @@
 """Requests, reports and policies that the router's tests are made of."""
 
+from msgspec.structs import replace
+
+from services.router.admission import Limits
 from services.router.effects import AdmitTo, Effect, Learn
-from services.router.policy import Limits, RouterPolicy
+from services.router.policy import RouterPolicy
 from shared.messages.membership import EngineLoad, LeaseChanged, LeaseState, ModelEntry, ServiceName, WorkerReport
 from shared.messages.parameters import ModelSpec
 from shared.messages.requests import Submit
@@ -30,6 +33,10 @@ def load(*, running: int = 0, used: int = 0, slots: int = 2, blocks: int = 100) 
     )
 
 
+def rated(rate: float | None, slots: int = 2) -> EngineLoad:
+    return replace(load(slots=slots), prefill_tokens_per_second=rate)
+
+
 def report(worker: str, engine: EngineLoad | None = None, **more: object) -> WorkerReport:
     common = {"epoch": 1, "state": "serving", "model": "m", "instance": f"i-{worker}"}
     return WorkerReport(id=worker, load=engine or load(), **{**common, **more})  # type: ignore[arg-type]
@@ -39,8 +46,12 @@ def lease(id: str, state: LeaseState, epoch: int = 1, service: ServiceName = "wo
     return LeaseChanged(service=service, id=id, epoch=epoch, state=state, reason="said so", at=NOW)
 
 
-def policy(*reports: WorkerReport, look_ahead: int = 0, max_waiting: int = 10) -> RouterPolicy:
-    made = RouterPolicy(Limits(max_waiting=max_waiting, look_ahead=look_ahead))
+def policy(
+    *reports: WorkerReport, look_ahead: int = 0, max_waiting: int = 10, max_waiting_tokens: int = 1000
+) -> RouterPolicy:
+    made = RouterPolicy(
+        Limits(max_waiting=max_waiting, max_waiting_tokens=max_waiting_tokens, look_ahead=look_ahead), 1000
+    )
     made.on_models([entry("m"), entry("n")])
     for one in reports:
         assert hear(made, one) == []

@@ -106,7 +106,7 @@ def test_what_waits_for_a_model_that_turns_out_broken_ends_with_its_error() -> N
     made.submit(request("r-2", model="n"), NOW)
     broken = entry("m", state="failed", error="cut short")
     error = "model 'm' could not be read: cut short"
-    assert made.on_models([broken, entry("n")]) == [Finish("gateway-0", "r-1", 0, "error", error)]
+    assert made.on_models([broken, entry("n")]) == [Finish("gateway-0", "r-1", 0, "error", error, 503)]
     assert made.depths() == {"m": 0, "n": 1}
 
 
@@ -150,17 +150,27 @@ def test_a_request_that_a_worker_calls_wrong_ends_with_that_error() -> None:
     made.submit(request("r-1", generated=[7, 8]), NOW)
     [effect] = made.dispatch(NOW)
     assert isinstance(effect, AdmitTo)
-    assert made.refused(effect, 400, "bad") == [Finish("gateway-0", "r-1", 2, "error", "bad")]
+    assert made.refused(effect, 400, "bad") == [Finish("gateway-0", "r-1", 2, "error", "bad", 400)]
     assert made.dispatch(NOW) == []
 
 
 def test_a_request_that_never_fits_is_refused() -> None:
     made = policy(report("a", load(blocks=4)), report("b", load(blocks=5)))
+    with pytest.raises(Refusal, match="need room for 36 tokens; the largest instance has 20") as refused:
+        made.submit(request("huge", prompt=30), NOW)
+    assert refused.value.code == 400
+    assert made.depths()["m"] == 0
+
+
+def test_a_request_that_turns_out_not_to_fit_ends_when_an_instance_appears() -> None:
+    made = policy()
     made.submit(request("huge", prompt=30), NOW)
+    hear(made, report("a", load(blocks=4)))
     [effect] = made.dispatch(NOW)
     assert isinstance(effect, Finish)
-    assert effect.finish_reason == "error"
-    assert effect.error == "prompt and max_tokens need room for 36 tokens; the largest instance has 20"
+    assert (effect.finish_reason, effect.code) == ("error", 400)
+    assert effect.error is not None
+    assert "need room for 36 tokens; the largest instance has 16" in effect.error
 
 
 def test_a_request_past_its_deadline_in_the_queue_ends_so() -> None:

@@ -1,12 +1,15 @@
 """Whatever happens in whatever order: nothing is lost, doubled, overbooked or overtaken."""
 
+from contextlib import suppress
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.router.admission import Limits
 from services.router.effects import AdmitTo, Finish, Lose, StopWork
-from services.router.policy import Limits, RouterPolicy
+from services.router.policy import RouterPolicy
+from shared.bus.contract import Refusal
 from shared.messages.requests import RequestsEnded
 from tests.router.made import NOW, entry, hear, lease, load, report, request
 
@@ -31,7 +34,7 @@ class World:
     """A model of everything around the policy: each request is in exactly one place."""
 
     def __init__(self) -> None:
-        self.policy = RouterPolicy(Limits(look_ahead=0))
+        self.policy = RouterPolicy(Limits(look_ahead=0), 1000)
         self.policy.on_models([entry("m")])
         self.now = NOW
         self.epochs = dict.fromkeys(WORKERS, 1)
@@ -48,8 +51,10 @@ class World:
 
     def submit(self, prompt: int) -> None:
         id = f"r-{self.number()}"
-        self.policy.submit(request(id, prompt=prompt, deadline=self.now + 30), self.now)
-        self.at[id] = "queue"
+        self.at[id] = "over"
+        with suppress(Refusal):  # too large for any worker, or none was there for too long
+            self.policy.submit(request(id, prompt=prompt, deadline=self.now + 30), self.now)
+            self.at[id] = "queue"
         self.blocks[id] = -(-(prompt + 6) // 4)
 
     def end(self, index: int) -> None:
@@ -135,7 +140,7 @@ def test_each_request_is_in_one_place_and_no_instance_is_overbooked(steps: list[
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(-2, 2), st.booleans()), min_size=1, max_size=30))
 def test_within_a_priority_nobody_is_overtaken(asked: list[tuple[int, bool]]) -> None:
-    policy = RouterPolicy(Limits())
+    policy = RouterPolicy(Limits(), 1000)
     policy.on_models([entry("m")])
     for number, (priority, resumed) in enumerate(asked):
         generated = [1] if resumed else []

@@ -1,0 +1,66 @@
+"""Whether the router takes a request. Pure; `now` is seconds since the epoch."""
+
+from dataclasses import dataclass
+
+from services.router.capacity import Capacity
+from services.router.queue import Queue
+from shared.bus.contract import Refusal
+from shared.messages.membership import ModelEntry
+from shared.messages.requests import Submit
+
+
+@dataclass(frozen=True)
+class Limits:
+    """`max_waiting` requests and `max_waiting_tokens` tokens of one model may wait; a single request always may.
+
+    `look_ahead`: requests an instance may have beyond its slots, so that a slot never waits for the router.
+    `silent_seconds`: an instance that reports no request at all for so long has none, whatever was admitted to it.
+    """
+
+    max_waiting: int = 4096
+    max_waiting_tokens: int = 1 << 22
+    look_ahead: int = 1
+    silent_seconds: float = 2.0
+
+
+def check(
+    request: Submit, entry: ModelEntry | None, queue: Queue, capacity: Capacity, limits: Limits, now: float
+) -> None:
+    """Raises Refusal: 400 never fits, 404 unknown model, 429 full queue, 503 cannot be served, 504 past its deadline.
+
+    What was accepted before and resumes is neither one too many nor given up because its worker was the only one.
+    """
+    if entry is None:
+        raise Refusal(404, f"model {request.model!r} is not registered")
+    if entry.state == "failed":
+        raise Refusal(503, broken(entry))
+    if request.deadline <= now:
+        raise Refusal(504, f"request {request.request_id} is past its deadline")
+    _check_size(request, capacity.kv_tokens(request.model))
+    if request.generated:
+        return
+    impossible = capacity.why_impossible(entry, now)
+    if impossible is not None:
+        raise Refusal(503, f"model {request.model!r} cannot be loaded: {impossible}")
+    tokens = queue.tokens + len(request.prompt)
+    if len(queue) >= limits.max_waiting or (queue and tokens > limits.max_waiting_tokens):
+        message = f"{len(queue)} requests with {queue.tokens} tokens for {request.model!r} are waiting already"
+        raise Refusal(429, message, capacity.retry_after_ms(request.model, queue.tokens, now))
+
+
+def _check_size(request: Submit, room: int | None) -> None:
+    """Unknown room is not too little room."""
+    tokens = len(request.prompt) + request.max_tokens
+    if room is not None and tokens > room:
+        raise Refusal(400, never_fits(tokens, room))
+
+
+def never_fits(tokens: int, room: int) -> str:
+    return (
+        f"prompt and max_tokens need room for {tokens} tokens; the largest instance has {room}: "
+        "shorten the prompt or ask for fewer tokens"
+    )
+
+
+def broken(entry: ModelEntry) -> str:
+    return f"model {entry.spec.name!r} could not be read: {entry.error}"

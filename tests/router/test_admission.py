@@ -1,0 +1,65 @@
+import pytest
+
+from shared.bus.contract import Refusal
+from tests.router.made import NOW, entry, hear, lease, load, policy, rated, report, request
+
+LATER = NOW + 5
+
+
+def test_tokens_are_bounded_as_well_as_requests_but_one_request_always_may_wait() -> None:
+    made = policy(max_waiting_tokens=100)
+    made.submit(request("long", prompt=500), NOW)
+    with pytest.raises(Refusal, match="1 requests with 500 tokens for 'm'") as refused:
+        made.submit(request("short", prompt=1), NOW)
+    assert refused.value.code == 429
+
+
+def test_a_full_queue_says_when_it_will_be_worked_off() -> None:
+    made = policy(report("a", rated(100.0, slots=1)), max_waiting=2)
+    for index in range(2):
+        made.submit(request(f"r-{index}", prompt=200), NOW)
+    with pytest.raises(Refusal) as refused:
+        made.submit(request("r-3"), NOW)
+    assert (refused.value.code, refused.value.retry_after_ms) == (429, 4000)
+
+
+def test_a_resumed_request_is_never_one_too_many() -> None:
+    made = policy(max_waiting=1)
+    made.submit(request("r-1"), NOW)
+    assert made.submit(request("r-2", generated=[1]), NOW) == 0
+
+
+def test_an_impossible_model_is_refused_at_once_and_without_a_time_to_come_back() -> None:
+    made = policy(report("a", arena_bytes=10))
+    made.on_models([entry("m", size_bytes=100)])
+    made.expire(NOW)
+    with pytest.raises(Refusal, match="'m' cannot be loaded: it needs 100 bytes") as refused:
+        made.submit(request("r-1"), LATER)
+    assert (refused.value.code, refused.value.retry_after_ms) == (503, None)
+    made.submit(request("r-2", generated=[1]), LATER)  # was accepted before
+
+
+def test_a_model_whose_only_worker_died_is_held_for_its_replacement() -> None:
+    made = policy(report("a"))
+    made.expire(NOW)
+    made.on_lease(lease("a", "dead"))
+    assert made.submit(request("r-1"), LATER) == 0
+    with pytest.raises(Refusal, match="there is no worker"):
+        made.submit(request("r-2", deadline=NOW + 99), NOW + 31)
+
+
+def test_a_known_request_is_told_so_even_where_the_queue_is_full() -> None:
+    made = policy(max_waiting=1)
+    made.submit(request("r-1"), NOW)
+    with pytest.raises(Refusal) as refused:
+        made.submit(request("r-1"), NOW)
+    assert refused.value.code == 409
+
+
+def test_a_request_too_large_for_what_was_seen_is_refused_even_at_zero_instances() -> None:
+    made = policy()
+    hear(made, report("a", load(blocks=4)))
+    made.on_report(report("a", state="spare", instance=None, model=None), NOW)
+    with pytest.raises(Refusal, match="ask for fewer tokens") as refused:
+        made.submit(request("r-1", prompt=30), NOW)
+    assert refused.value.code == 400

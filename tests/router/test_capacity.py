@@ -1,0 +1,102 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.router.capacity import LONGEST_RETRY_MS, SHORTEST_RETRY_MS, Capacity
+from shared.messages.membership import Holding, WorkerReport
+from tests.router.made import NOW, entry, load, rated, report
+
+LATER = NOW + 5  # long enough to have heard everyone
+
+
+def capacity(*reports: WorkerReport, now: float = NOW) -> Capacity:
+    made = Capacity(default_retry_ms=1000)
+    made.watch(NOW)
+    for one in reports:
+        made.heard(one, now)
+    return made
+
+
+def loading(worker: str, ready: int, total: int = 4, plan: str = "s-1") -> WorkerReport:
+    holding = Holding(model="m", version="v", ready=list(range(ready)), total=total)
+    return report(worker, state="loading", holding=holding, plan_id=plan)
+
+
+def test_a_model_that_fits_somewhere_is_possible_whoever_is_busy() -> None:
+    made = capacity(report("a", model="n", arena_bytes=100), report("b", arena_bytes=10))
+    assert made.why_impossible(entry("m", size_bytes=100), LATER) is None
+
+
+def test_a_model_larger_than_every_worker_is_impossible_and_says_why() -> None:
+    made = capacity(report("a", arena_bytes=10), report("b", arena_bytes=30))
+    assert made.why_impossible(entry("m", size_bytes=100), LATER) == "it needs 100 bytes, and the largest worker has 30"
+
+
+def test_without_any_worker_nothing_is_possible() -> None:
+    assert capacity().why_impossible(entry("m"), LATER) == "there is no worker"
+
+
+def test_a_router_that_has_just_begun_to_listen_does_not_judge() -> None:
+    assert capacity().why_impossible(entry("m"), NOW + 1) is None
+    assert Capacity(1000).why_impossible(entry("m"), LATER) is None
+
+
+def test_a_dead_worker_may_be_replaced_for_a_while() -> None:
+    made = capacity(report("a", arena_bytes=100))
+    made.lost("a", 1, LATER)
+    assert made.why_impossible(entry("m", size_bytes=100), LATER + 29) is None
+    assert made.why_impossible(entry("m", size_bytes=100), LATER + 30) == "there is no worker"
+
+
+def test_news_of_an_earlier_death_does_not_count_against_its_successor() -> None:
+    made = capacity(report("a", epoch=2, arena_bytes=100))
+    made.lost("a", 1, NOW)
+    assert made.why_impossible(entry("m", size_bytes=100), NOW + 60) is None
+
+
+def test_the_room_for_a_request_is_the_largest_ever_seen_of_this_version() -> None:
+    made = capacity(report("a", load(blocks=5), version="v"), report("b", load(blocks=9), version="v"))
+    assert made.kv_tokens("m") == 36
+    made.heard(report("a", load(blocks=2), version="w"), NOW)
+    assert made.kv_tokens("m") == 8
+    assert made.kv_tokens("n") is None
+
+
+@pytest.mark.parametrize(
+    ("rates", "tokens", "expected"),
+    [((1000.0,), 2000, 2000), ((1000.0, 3000.0), 2000, 500), ((1000.0, None), 2000, 1000), ((None,), 2000, 1000)],
+    ids=["one instance", "two", "one of two not measured", "none measured"],
+)
+def test_what_waits_is_gone_when_it_is_prefilled(rates: tuple[float | None, ...], tokens: int, expected: int) -> None:
+    made = capacity(*(report(f"w-{index}", rated(rate)) for index, rate in enumerate(rates)))
+    assert made.retry_after_ms("m", tokens, NOW) == expected
+
+
+def test_the_answer_is_neither_at_once_nor_in_an_hour() -> None:
+    made = capacity(report("a", rated(1000.0)))
+    assert made.retry_after_ms("m", 1, NOW) == SHORTEST_RETRY_MS
+    assert made.retry_after_ms("m", 10**9, NOW) == LONGEST_RETRY_MS
+
+
+def test_without_an_instance_the_load_under_way_decides_at_its_pace() -> None:
+    made = capacity(loading("a", 0))
+    assert made.retry_after_ms("m", 500, NOW + 1) == 1000  # nothing arrived yet: the default
+    made.heard(loading("a", 1), NOW + 2)
+    assert made.retry_after_ms("m", 500, NOW + 2) == 6000
+    made.heard(loading("b", 1), NOW + 2)
+    made.heard(loading("a", 2), NOW + 3)
+    assert made.retry_after_ms("m", 500, NOW + 3) == 3000
+    made.heard(loading("a", 1, plan="s-2"), NOW + 4)
+    assert made.retry_after_ms("m", 500, NOW + 5) == 3000
+
+
+def test_a_dead_loader_decides_nothing() -> None:
+    made = capacity(loading("a", 1))
+    made.lost("a", 1, NOW + 1)
+    assert made.retry_after_ms("m", 500, NOW + 1) == 1000
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(0, 1e6)), max_size=4), st.integers(0, 10**9))
+def test_there_is_always_an_answer_within_bounds(rates: list[float | None], tokens: int) -> None:
+    made = capacity(*(report(f"w-{index}", rated(rate)) for index, rate in enumerate(rates)))
+    assert SHORTEST_RETRY_MS <= made.retry_after_ms("m", tokens, NOW) <= LONGEST_RETRY_MS
