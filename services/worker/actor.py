@@ -13,6 +13,7 @@ from services.worker.serving import Serving
 from services.worker.settings import WorkerSettings
 from shared.arena import Arena
 from shared.bus.contract import Context, Endpoint, Refusal
+from shared.deadlines import arrived
 from shared.links.contract import Link
 from shared.membership import Membership
 from shared.messages.membership import Holding, WorkerReport
@@ -86,7 +87,7 @@ class Worker:
         self._deployment.give_up()
 
     async def _admit(self, command: Admit, context: Context) -> Ack:
-        request, lifecycle = command.request, self._deployment.lifecycle
+        request, lifecycle = arrived(command.request, self._world.clock.wall()), self._deployment.lifecycle
         if not lifecycle.accepts_requests(request.model):
             raise Refusal(409, f"this worker takes no requests for {request.model}: it is {lifecycle.state}")
         self._serving.admit(request)

@@ -210,6 +210,7 @@ class Deployment:
             vocab_size=loading.manifest.config.vocab_size,
             kv_blocks=loading.kv_blocks,
             kv_block_tokens=self._settings.block_size,
+            max_num_waiting=self._settings.max_num_waiting,
         )
 
     def _tell(self, what: Literal["serving", "first_token", "spare"]) -> None:

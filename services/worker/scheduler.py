@@ -11,6 +11,8 @@ from shared.invariants import check
 from shared.messages.membership import EngineLoad
 from shared.messages.requests import FinishReason, Submit, Tokens
 
+RETRY_AFTER_MS = 100  # some engine steps
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -22,6 +24,7 @@ class Limits:
     vocab_size: int
     kv_blocks: int
     kv_block_tokens: int
+    max_num_waiting: int = 1024
 
     def __post_init__(self) -> None:
         least = self.max_num_seqs + PREFILL_CHUNK
@@ -57,12 +60,15 @@ class Scheduler:
         self._steps = 0
 
     def add(self, request: Submit) -> None:
-        """Take a request. Raises Refusal: 400 for what can never run here, 409 for an id that is here already."""
+        """Take a request. Raises Refusal: 400 for what can never run here, 409 for an id that is here already, 429 for
+        one more than may wait."""
         if request.request_id in self:
             raise Refusal(409, f"request {request.request_id} is already here")
         reason = self._never_runs(request)
         if reason is not None:
             raise Refusal(400, reason)
+        if len(self._all()) >= self._limits.max_num_seqs + self._limits.max_num_waiting:
+            raise Refusal(429, f"{self._limits.max_num_waiting} requests are waiting here already", RETRY_AFTER_MS)
         self._arrivals += 1
         self._waiting[request.request_id] = Sequence(request, self._arrivals)
 

@@ -18,6 +18,9 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
     ] = 1024 * MIB
     kv_bytes: Annotated[int, Meta(description="Memory for the KV cache, touched at start", ge=MIB)] = 512 * MIB
     max_num_seqs: Annotated[int, Meta(description="Requests that run at the same time", ge=1, le=1024)] = 16
+    max_num_waiting: Annotated[
+        int, Meta(description="Requests that may wait here for a slot; the router keeps the others", ge=0)
+    ] = 64
     max_num_batched_tokens: Annotated[
         int, Meta(description="Rows of one engine step, prefill and decode together", ge=64, le=2048)
     ] = 512
