@@ -19,6 +19,7 @@ from services.gateway.keys import Keyring
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.models import Models
 from services.gateway.operations import Operation, operations
+from services.gateway.peers import Peers
 from services.gateway.probes import Probes
 from services.gateway.server import Server, is_loopback, listen, url_of
 from services.gateway.settings import GatewaySettings
@@ -52,6 +53,7 @@ class Gateway:
             arriving = await self._streams.listen()
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._streams.run(arriving), name="tokens")
+                group.create_task(Peers(world.bus, self._streams).run(), name="peers")
                 group.create_task(models.run(), name="models")
                 group.create_task(Membership(world.bus, world.clock, "gateway", self._id, world.host).run())
                 self._say_ready(url_of(bound))

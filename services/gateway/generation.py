@@ -1,8 +1,10 @@
 """One request from its submission to its end, whatever happens to the workers meanwhile."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from itertools import count
 
 import msgspec
 import structlog
@@ -11,18 +13,24 @@ from services.gateway.errors import ApiError, from_bus, from_end, overloaded, ti
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.output import Output, Piece
 from services.gateway.sequence import Fresh
-from services.gateway.streams import Lost, Stream, Streams, TooSlow
+from services.gateway.streams import Event, Lost, Stream, Streams, TooSlow, Unplaced
 from shared.bus.contract import Bus, BusError, Context, Refusal, TooLarge
 from shared.deadlines import leaving
-from shared.messages.requests import Cancel, FinishReason, Submit
-from shared.subjects import CANCEL, SUBMIT
+from shared.messages.requests import FinishReason, Submit
+from shared.subjects import SUBMIT
 from shared.world import Clock
 
-SUBMIT_TIMEOUT_SECONDS = 5.0
-ATTEMPTS = 5
-RETRY_SECONDS = 0.2  # doubles with every attempt
+SUBMIT_TIMEOUT_SECONDS = 2.0
+RETRY_SECONDS = 0.1  # doubles with every refusal
+LONGEST_RETRY_SECONDS = 1.0
+# A new request waits so long for a router, or a bus, that is away; an accepted one until its deadline.
+PATIENCE_SECONDS = 5.0
+# A request that is lost so often at the same token may be what kills its workers.
+LOSSES = 5
 # A worker that is silent for so long may have sent a frame that was lost.
 SILENCE_SECONDS = 1.0
+# A request that no worker has begun for so many silences is submitted again: the word of its loss may be lost.
+UNPLACED_SILENCES = 10
 
 Emit = Callable[[Piece], Awaitable[None]]
 Wait = Callable[[], Awaitable[None]]
@@ -60,6 +68,7 @@ class Generation:
         self._context = context
         self._started = engine.clock.now()
         self._last: float | None = None
+        self._accepted = False
         self._arrived: list[int] = []
         self.generated: list[int] = []
         self.cached_tokens = 0
@@ -78,9 +87,9 @@ class Generation:
                 held.dec()
 
     async def _run(self, emit: Emit, wait: Wait) -> None:
-        submit = self._submit
-        for attempt in range(1, ATTEMPTS + 1):
-            lost = await self._attempt(submit, attempt, emit, wait)
+        submit, losses = self._submit, Counter[int]()
+        for attempt in count(1):
+            lost = await self._attempt(submit, emit, wait)
             if lost is None:
                 return
             reason = already_ended(self._submit, self._arrived)
@@ -88,53 +97,78 @@ class Generation:
                 await self._deliver(Fresh((), reason), emit)
                 return
             log.warning("request_lost", request=submit.request_id, attempt=attempt, reason=lost.reason)
+            losses[len(self._arrived)] += 1
+            if losses[len(self._arrived)] == LOSSES:
+                raise overloaded("The request was lost too often; it may be sent again.")
             self._engine.metrics.resumptions.inc()
             submit = resumed(self._submit, self._arrived, attempt)
-            await asyncio.sleep(RETRY_SECONDS * 2 ** (attempt - 1) if attempt > 1 else 0)
-        raise overloaded("The request was lost too often; it may be sent again.")
 
-    async def _attempt(self, submit: Submit, attempt: int, emit: Emit, wait: Wait) -> Lost | None:
+    async def _attempt(self, submit: Submit, emit: Emit, wait: Wait) -> Lost | None:
         """One submission: None when the last piece was handed on. Leaves nothing running behind."""
         with self._engine.streams.open(submit.request_id, len(submit.generated)) as stream:
             ended = False
             try:
-                refused = await self._send(submit, attempt)
-                while refused is None:
-                    event = await self._next(stream, wait)
-                    if isinstance(event, Lost):
-                        return event
-                    ended = event.finish_reason is not None
-                    if await self._deliver(event, emit):
-                        return None
-                return refused
+                await self._send(submit, stream, wait)
+                while True:
+                    match await self._next(stream, wait):
+                        case Fresh() as fresh:
+                            ended = fresh.finish_reason is not None
+                            if await self._deliver(fresh, emit):
+                                return None
+                        case Unplaced():
+                            await self._send(submit, stream, wait)
+                        case Lost() as lost:
+                            return lost
+                        case TooSlow():
+                            raise overloaded("The client reads slower than tokens are made; the request was cancelled.")
             finally:
                 if not ended:
-                    self._engine.bus.publish(CANCEL, Cancel(request_id=submit.request_id))
+                    self._engine.streams.stop(submit.request_id, stream.worker)
 
-    async def _send(self, submit: Submit, attempt: int) -> Lost | None:
-        """A first refusal is for the client to know; later ones are part of the trouble that a resumption is in."""
+    async def _send(self, submit: Submit, stream: Stream, wait: Wait) -> None:
+        """Until the router has it. Raises ApiError: a refusal of a new request is for its client to know; one that was
+        accepted before waits for whatever is in the way."""
+        began, pause = self._engine.clock.now(), RETRY_SECONDS
+        while not await self._ask_router(submit, stream, began):
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_RETRY_SECONDS)
+            if self._accepted:
+                await wait()
+        self._accepted = True
+
+    async def _ask_router(self, submit: Submit, stream: Stream, began: float) -> bool:
         submit = leaving(submit, self._engine.clock.wall())
         try:
-            await self._engine.bus.call(SUBMIT, submit, timeout=SUBMIT_TIMEOUT_SECONDS, context=self._context)
+            answer = await self._engine.bus.call(SUBMIT, submit, timeout=SUBMIT_TIMEOUT_SECONDS, context=self._context)
         except BusError as error:
-            final = isinstance(error, TooLarge) or (isinstance(error, Refusal) and error.code in (400, 404))
-            if attempt == 1 or final:
+            if isinstance(error, Refusal) and error.code == 409:
+                return True  # an earlier call, unanswered, brought it there
+            if self._is_final(error, self._engine.clock.now() - began):
                 raise from_bus(error, submit.model) from None
-            return Lost(str(error))
-        return None
+            return False
+        stream.worker = stream.worker or answer.worker
+        return True
 
-    async def _next(self, stream: Stream, wait: Wait) -> Fresh | Lost:
-        while True:
+    def _is_final(self, error: BusError, waited: float) -> bool:
+        match error:
+            case TooLarge():
+                return True
+            case Refusal():
+                return not self._accepted or error.code in (400, 404, 504)
+            case _:
+                return not self._accepted and waited >= PATIENCE_SECONDS
+
+    async def _next(self, stream: Stream, wait: Wait) -> Event:
+        for silences in count(1):
             try:
                 async with asyncio.timeout(SILENCE_SECONDS):
-                    event = await stream.next()
+                    return await stream.next()
             except TimeoutError:
                 self._engine.streams.ask_again(stream)
                 await wait()
-                continue
-            if isinstance(event, TooSlow):
-                raise overloaded("The client reads slower than tokens are made; the request was cancelled.")
-            return event
+            if stream.worker is None and silences == UNPLACED_SILENCES:
+                break
+        return Unplaced()
 
     async def _deliver(self, fresh: Fresh, emit: Emit) -> bool:
         """Hand on what came; whether it was the last. Raises ApiError where the request failed."""

@@ -13,7 +13,7 @@ from services.gateway.metrics import GatewayMetrics
 from services.gateway.sequence import Fresh, Gap, TokenSequence
 from shared.bus.contract import Bus, BusError, Refusal, ServiceAbsent, Subscription
 from shared.messages.requests import Cancel, Replay, RequestLost, TokenFrame, Tokens
-from shared.subjects import CANCEL, REPLAY, TOKENS
+from shared.subjects import CANCEL, CANCEL_WORK, REPLAY, TOKENS
 
 REPLAY_TIMEOUT_SECONDS = 1.0
 REPLAYS = 3  # for one gap
@@ -35,7 +35,12 @@ class TooSlow:
     """The client reads slower than tokens are made, and had its time to catch up."""
 
 
-Event = Fresh | Lost | TooSlow
+@dataclass(frozen=True)
+class Unplaced:
+    """No worker was heard of yet, and the router may not know of the request: submit it again, under the same id."""
+
+
+Event = Fresh | Lost | TooSlow | Unplaced
 
 
 class Stream:
@@ -74,6 +79,11 @@ class Stream:
 
     def lose(self, reason: str) -> None:
         self._end(Lost(reason))
+
+    def doubt(self) -> None:
+        """Whoever was to find a worker for this request may have forgotten it."""
+        if self.worker is None and not self.over:
+            self._events.put_nowait(Unplaced())
 
     def _end(self, event: Lost | TooSlow) -> None:
         if not self.over:
@@ -122,6 +132,30 @@ class Streams:
             del self._streams[request_id]
             self._metrics.streams.set(len(self._streams))
 
+    def router_changed(self) -> None:
+        """What no worker has begun was known to the router alone."""
+        for stream in self._streams.values():
+            stream.doubt()
+
+    def worker_died(self, worker: str, reason: str) -> None:
+        """The registry's word. The router says the same, unless it died as well."""
+        for stream in self._streams.values():
+            if stream.worker == worker:
+                stream.lose(f"{worker} is gone: {reason}")
+
+    def reconnected(self) -> None:
+        """Whatever was said while the bus was away has to be said again."""
+        for stream in self._streams.values():
+            stream.absences = 0
+            stream.doubt()
+            self.ask_again(stream)
+
+    def stop(self, request_id: str, worker: str | None) -> None:
+        """Nobody waits for this request any more. The worker is told too: the router may be away."""
+        self._bus.publish(CANCEL, Cancel(request_id=request_id))
+        if worker is not None:
+            self._bus.publish(CANCEL_WORK, Cancel(request_id=request_id), id=worker)
+
     def ask_again(self, stream: Stream) -> None:
         """Have the worker send what the stream lacks, unless it has been asked already."""
         if stream.worker is None or stream.replaying or stream.over or self._replays is None:
@@ -134,19 +168,19 @@ class Streams:
         for row in frame.rows:
             stream = self._streams.get(row.request_id)
             if stream is None or stream.over:
-                self._disown(row)
+                self._disown(row, frame.worker)
                 continue
             stream.worker = frame.worker
             if stream.accept(row) is not None:
                 self._fill_gap(stream)
             elif stream.over:
-                self._disown(row)  # at once: a reader that lags may not look for long
+                self._disown(row, frame.worker)  # at once: a reader that lags may not look for long
 
-    def _disown(self, row: Tokens) -> None:
+    def _disown(self, row: Tokens, worker: str) -> None:
         """Nobody here waits for these tokens. Said for every row until they stop: a cancel may be lost, and a gateway
         that was started anew does not know what it had asked for."""
         if row.finish_reason is None:
-            self._bus.publish(CANCEL, Cancel(request_id=row.request_id))
+            self.stop(row.request_id, worker)
 
     def _fill_gap(self, stream: Stream) -> None:
         if stream.replaying:

@@ -29,6 +29,7 @@ from shared.messages.requests import Cancel, FinishReason, Replay, RequestLost, 
 from shared.messages.scaling import AskDecisions, Decision, Decisions, Scale, ScaleAccepted
 from shared.subjects import (
     CANCEL,
+    CANCEL_WORK,
     DECISIONS,
     JOIN,
     METRICS,
@@ -60,7 +61,10 @@ class Cluster:
         self.output: list[int] = [65, 66, 67]
         self.submitted: list[Submit] = []
         self.contexts: list[Context] = []
+        self.known: list[str] = []  # submitted again while it ran
+        self.forgetful = False
         self.cancelled: list[str] = []
+        self.stopped: list[str] = []  # told to the worker itself
         self.replayed: list[Replay] = []
         self.scaled: list[Scale] = []
         self.refusal: Refusal | None = None
@@ -98,7 +102,12 @@ class Cluster:
             async for received in cancels:
                 self._cancel(received.message)
 
+        async def follow_stops() -> None:
+            async for received in await self.bus.subscribe(CANCEL_WORK, id=WORKER):
+                self.stopped.append(received.message.request_id)
+
         self._running["cancels"] = asyncio.create_task(follow_cancels())
+        self._running["stops"] = asyncio.create_task(follow_stops())
 
     async def stop(self) -> None:
         for task in self._running.values():
@@ -123,6 +132,9 @@ class Cluster:
         if self.refusal is not None:
             self.refused += 1
             raise self.refusal
+        if request.request_id in self._running and not self.forgetful:
+            self.known.append(request.request_id)
+            return Submitted(ahead=0)
         self.submitted.append(request)
         self.contexts.append(context)
         self._running[request.request_id] = asyncio.create_task(self._generate(request, len(self.submitted)))

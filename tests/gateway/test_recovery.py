@@ -13,11 +13,12 @@ from services.gateway.output import Output
 from services.gateway.streams import Streams
 from shared.bus.contract import Context, Refusal
 from shared.bus.local import LocalBroker
+from shared.messages.membership import LeaseChanged, RouterReport
 from shared.messages.requests import RequestLost, Submit, TokenFrame, Tokens
-from shared.subjects import TOKENS
+from shared.subjects import HEARTBEAT, LEASE, TOKENS
 from shared.telemetry import Telemetry
 from shared.world import LoopClock
-from tests.gateway.cluster import running_cluster
+from tests.gateway.cluster import WORKER, running_cluster
 from tests.gateway.conftest import Site, eventually, open_site
 
 EXTRA = {"return_token_ids": True}
@@ -209,10 +210,117 @@ async def test_requests_beyond_the_limit_are_refused_at_once(checkpoint: Path) -
         assert await token_ids(site) == WHOLE
 
 
-async def test_while_the_bus_is_down_requests_are_503(site: Site) -> None:
+async def test_while_the_bus_is_down_requests_are_503(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.gateway.generation.PATIENCE_SECONDS", 0.0)
     await token_ids(site)
     site.broker.down()
     status, body = await site.post("/v1/completions", ASK)
     assert (status, body["error"]["code"]) == (503, "overloaded")
     site.broker.up()
     assert await token_ids(site) == WHOLE
+
+
+async def test_a_new_request_waits_a_while_for_a_bus_that_is_away(site: Site) -> None:
+    await token_ids(site)
+    site.broker.down()
+    asking = asyncio.create_task(token_ids(site))
+    await asyncio.sleep(0.2)
+    site.broker.up()
+    assert await asking == WHOLE
+
+
+async def test_an_accepted_request_waits_for_a_router_however_often_it_is_refused(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.gateway.generation.RETRY_SECONDS", 0.001)
+    monkeypatch.setattr("services.gateway.generation.LONGEST_RETRY_SECONDS", 0.001)
+    site.cluster.hang_before(2)
+    asking = asyncio.create_task(token_ids(site))
+    await eventually(lambda: site.cluster.hanging)
+    site.cluster.refusal = Refusal(429, "the queue is full")
+    lose(site, site.cluster.submitted[0].request_id)
+    await eventually(lambda: site.cluster.refused > 20)
+    site.cluster.refusal = None
+    assert await asking == WHOLE
+
+
+async def test_what_no_worker_has_begun_is_submitted_again_to_a_new_router(site: Site) -> None:
+    held = site.cluster.hang_before(0)
+    asking = asyncio.create_task(token_ids(site))
+    await eventually(lambda: site.cluster.hanging)
+    id = site.cluster.submitted[0].request_id
+    takes_office(site, epoch=5)
+    await eventually(lambda: site.cluster.known == [id])
+    takes_office(site, epoch=5)  # the next heartbeat of the same one
+    takes_office(site, epoch=4)  # one that had been stopped, and wakes
+    takes_office(site, epoch=7)
+    await eventually(lambda: site.cluster.known == [id, id])
+    held.set_result(None)
+    assert await asking == WHOLE
+    assert len(site.cluster.submitted) == 1
+
+
+async def test_what_a_worker_has_begun_is_left_alone_when_a_router_takes_office(site: Site) -> None:
+    held = site.cluster.hang_before(3)
+    asking = asyncio.create_task(token_ids(site))
+    await eventually(lambda: site.cluster.hanging)
+    takes_office(site, epoch=5)
+    await asyncio.sleep(0.05)
+    held.set_result(None)
+    assert await asking == WHOLE
+    assert site.cluster.known == []
+
+
+async def test_two_workers_on_one_request_make_one_stream(site: Site) -> None:
+    """A router that could not ask the worker gives the request to another: the same tokens twice."""
+    site.cluster.forgetful = True
+    first = site.cluster.hang_before(0)
+    asking = asyncio.create_task(token_ids(site))
+    await eventually(lambda: site.cluster.hanging)
+    site.cluster.before = lambda request, position: None
+    takes_office(site, epoch=5)
+    first.set_result(None)
+    assert await asking == WHOLE
+    assert len({request.request_id for request in site.cluster.submitted}) == 1
+
+
+async def test_a_dead_worker_s_requests_go_elsewhere_when_the_router_says_nothing(site: Site) -> None:
+    site.cluster.hang_before(3)
+    asking = asyncio.create_task(token_ids(site))
+    await eventually(lambda: site.cluster.hanging)
+    dead = LeaseChanged(service="worker", id=WORKER, epoch=1, state="dead", reason="silent for 2.5 s", at=1.0)
+    site.cluster.bus.publish(LEASE, dead, id=WORKER)
+    assert await asking == WHOLE
+    assert [one.generated for one in site.cluster.submitted] == [[], WHOLE[:3]]
+
+
+async def test_tokens_made_while_the_bus_was_away_are_asked_for_at_once(site: Site) -> None:
+    held = site.cluster.hang_before(3)
+    asking = asyncio.create_task(token_ids(site))
+    await eventually(lambda: site.cluster.hanging)
+    await asyncio.sleep(0.02)
+    site.broker.down()
+    held.set_result(None)  # all the rest is made, and heard by nobody
+    await asyncio.sleep(0.05)
+    site.broker.up()
+    async with asyncio.timeout(0.9):  # sooner than after a silence
+        assert await asking == WHOLE
+    assert [replay.index for replay in site.cluster.replayed] == [3]
+
+
+async def test_a_client_that_leaves_stops_the_worker_itself(site: Site) -> None:
+    """The router may be away."""
+    site.cluster.hang_before(3)
+    asking = asyncio.create_task(streamed(site))
+    await eventually(lambda: site.cluster.hanging)
+    await asyncio.sleep(0.02)
+    asking.cancel()
+    await eventually(lambda: site.cluster.stopped == [site.cluster.submitted[0].request_id])
+
+
+def lose(site: Site, request_id: str) -> None:
+    site.cluster.bus.publish(TOKENS, RequestLost(request_id=request_id, reason="gone"), gateway="gateway-0")
+
+
+def takes_office(site: Site, epoch: int) -> None:
+    site.cluster.bus.publish(HEARTBEAT, RouterReport(id="router-1", epoch=epoch), service="router", id="router-1")
