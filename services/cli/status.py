@@ -9,9 +9,10 @@ import msgspec
 
 from services.cli.connection import CALL_SECONDS, ask, bus_options, find_bus
 from services.cli.status_view import Status, make_status
-from shared.bus.contract import Bus
+from shared.bus.contract import Bus, BusError
 from shared.messages.membership import AskSnapshot, QueueLoad, RouterReport
-from shared.subjects import HEARTBEAT, SNAPSHOT
+from shared.messages.scaling import AskDecisions, Decision
+from shared.subjects import DECISIONS, HEARTBEAT, SNAPSHOT
 
 # Routers report twice a second.
 REPORT_SECONDS = 1.5
@@ -32,6 +33,7 @@ def status(as_json: bool, nats_url: str | None, namespace: str | None) -> None:
     """Processes, workers, instances and queues.
 
     Ready and total count blocks of parameters; a queue of which no router has reported is unknown, null in JSON.
+    Where requests are held, the monitor's last word says why the model scales, or does not.
     """
     found = ask(find_bus(nats_url, namespace), ask_status)
     if as_json:
@@ -51,7 +53,18 @@ async def ask_status(bus: Bus) -> Status:
                     queues = received.message.queues
                     break
     await reports.close()
-    return make_status(snapshot, queues)
+    held = [queue.model for queue in queues or [] if queue.waiting_requests]
+    return make_status(snapshot, queues, await ask_decisions(bus, held))
+
+
+async def ask_decisions(bus: Bus, models: list[str]) -> list[Decision]:
+    """The monitor's last word on each, where there is one."""
+    decisions: list[Decision] = []
+    for model in models:
+        with suppress(BusError):  # a monitor that is away leaves the rest to be shown
+            answer = await bus.call(DECISIONS, AskDecisions(model=model, limit=1), timeout=CALL_SECONDS)
+            decisions += answer.decisions
+    return decisions
 
 
 def print_status(found: Status) -> None:

@@ -1,10 +1,11 @@
 """The registry's picture as operators want it: flat rows, for people and for `--json`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from shared.messages.membership import Member, QueueLoad, Snapshot, WorkerReport
+from shared.messages.scaling import Decision
 
 # An instance of several workers is as far as its slowest rank.
 PROGRESS = ("spare", "loading", "live", "draining", "serving")
@@ -51,11 +52,14 @@ class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
+    """`scaling`: what the monitor says of a model that has requests held, or None."""
+
     model: str
     waiting_requests: int
     waiting_tokens: int
     oldest_seconds: float
     running: int
+    scaling: str | None
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +72,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     queues: list[QueueRow] | None
 
 
-def make_status(snapshot: Snapshot, queues: Sequence[QueueLoad] | None) -> Status:
+def make_status(snapshot: Snapshot, queues: Sequence[QueueLoad] | None, decisions: Sequence[Decision] = ()) -> Status:
+    """`decisions`: the last of each model that has requests held."""
     members = {member.id: member for member in snapshot.members}
     return Status(
         processes=[
@@ -89,7 +94,7 @@ def make_status(snapshot: Snapshot, queues: Sequence[QueueLoad] | None) -> Statu
             )
             for each in sorted(snapshot.models, key=lambda each: each.spec.name)
         ],
-        queues=queue_rows(queues),
+        queues=queue_rows(queues, {each.model: each for each in decisions}),
     )
 
 
@@ -125,8 +130,23 @@ def instance_rows(workers: Sequence[WorkerReport]) -> list[InstanceRow]:
     ]
 
 
-def queue_rows(queues: Sequence[QueueLoad] | None) -> list[QueueRow] | None:
+def queue_rows(queues: Sequence[QueueLoad] | None, decisions: Mapping[str, Decision]) -> list[QueueRow] | None:
     if queues is None:
         return None
-    ordered = sorted(queues, key=lambda each: each.model)
-    return [msgspec.convert(each, QueueRow, from_attributes=True) for each in ordered]
+    return [
+        QueueRow(
+            model=each.model,
+            waiting_requests=each.waiting_requests,
+            waiting_tokens=each.waiting_tokens,
+            oldest_seconds=each.oldest_seconds,
+            running=each.running,
+            scaling=scaling(decisions[each.model]) if each.model in decisions else None,
+        )
+        for each in sorted(queues, key=lambda each: each.model)
+    ]
+
+
+def scaling(decision: Decision) -> str:
+    """Why it scales, or why it does not."""
+    change = f"{decision.action} to {decision.target}" if decision.action != "hold" else f"hold at {decision.current}"
+    return f"{change}: {decision.reason}"

@@ -26,7 +26,7 @@ class GatewayMetrics:
         )
         self.streams = telemetry.gauge("livescale_gateway_streams", "Requests under way")
         self.held = telemetry.gauge(
-            "livescale_gateway_requests_held", "Requests accepted and still without a token", ["model_name"]
+            "livescale_gateway_held", "Requests accepted and still without a token", ["model_name"]
         )
         self.disconnects = telemetry.counter(
             "livescale_gateway_disconnects_total", "Clients that left before their answer was whole"

@@ -41,6 +41,18 @@ DECISION = Decision(
     id="d-1", model="tiny", at=1.0, action="out", current=1, target=2, rule="by hand", reason="asked", by="operator"
 )
 
+HELD = Decision(
+    id="d-2",
+    model="tiny",
+    at=2.0,
+    action="hold",
+    current=0,
+    target=0,
+    rule="capacity",
+    reason="1 wanted, no spare worker fits",
+    by="monitor",
+)
+
 
 class Answers:
     """What registry, planner and monitor answer."""
@@ -74,7 +86,7 @@ class Answers:
         return ModelList(models=[ModelEntry(spec=ModelSpec(name="tiny", path="/m"), state="ready")])
 
     async def decisions(self, message: AskDecisions, context: Context) -> Decisions:
-        return Decisions()
+        return Decisions(decisions=[HELD] if message.limit == 1 else [])
 
 
 @pytest.fixture
@@ -125,6 +137,7 @@ async def test_status_shows_processes_workers_and_the_routers_queues(
     assert found["processes"] == [{"service": "worker", "id": "worker-0", "pid": 4711, "host": "h", "lease": "alive"}]
     assert found["workers"][0]["state"] == "spare"
     assert found["queues"][0]["waiting_requests"] == 2
+    assert found["queues"][0]["scaling"] == "hold at 0: 1 wanted, no spare worker fits"
 
 
 async def test_status_in_tables_says_what_is_unknown(server: NatsServer, answers: Answers) -> None:

@@ -51,5 +51,6 @@ def test_rows_come_in_the_order_of_their_names() -> None:
 def test_queues_that_nobody_reported_are_unknown_and_not_empty() -> None:
     assert make_status(Snapshot(), None).queues is None
     load = QueueLoad(model="tiny", waiting_requests=2, waiting_tokens=90, oldest_seconds=0.5, running=3)
-    (row,) = make_status(Snapshot(), [load]).queues or []
+    (row,) = make_status(Snapshot(), [load], []).queues or []
+    assert row.scaling is None
     assert (row.waiting_requests, row.waiting_tokens, row.oldest_seconds, row.running) == (2, 90, 0.5, 3)

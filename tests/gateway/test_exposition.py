@@ -63,7 +63,7 @@ async def test_the_gateways_metrics_are_there_at_zero_and_count(site: Site) -> N
     for name in (
         "livescale_gateway_requests_total /v1/completions 200",
         "livescale_gateway_rejections_total queue_full",
-        "livescale_gateway_requests_held tiny",
+        "livescale_gateway_held tiny",
         "livescale_gateway_time_to_first_token_seconds_count tiny",
         "livescale_gateway_disconnects_total",
     ):
@@ -74,7 +74,7 @@ async def test_the_gateways_metrics_are_there_at_zero_and_count(site: Site) -> N
     assert after["livescale_gateway_requests_total /v1/completions 200"] == 1
     assert after["livescale_gateway_time_to_first_token_seconds_count tiny"] == 1
     assert after["livescale_gateway_time_between_tokens_seconds_count tiny"] == 3
-    assert after["livescale_gateway_requests_held tiny"] == after["livescale_gateway_streams"] == 0
+    assert after["livescale_gateway_held tiny"] == after["livescale_gateway_streams"] == 0
 
 
 async def test_a_process_that_does_not_answer_is_left_out(site: Site) -> None:
