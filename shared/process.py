@@ -22,6 +22,7 @@ import structlog
 import uvloop
 
 from shared.bus.contract import Bus, BusError, Context, Endpoint, ServiceInfo
+from shared.bus.identity import NatsFiles
 from shared.bus.nats import NatsBus
 from shared.messages.membership import AskMetrics, MetricsText, ServiceName
 from shared.settings import ProcessSettings
@@ -106,7 +107,12 @@ async def _main(settings: ProcessSettings, info: ServiceInfo, build: Build) -> i
 async def _live(settings: ProcessSettings, info: ServiceInfo, build: Build, on_closed: Callable[[], None]) -> None:
     telemetry = Telemetry(info.name, info.id)
     bus = await NatsBus.connect(
-        settings.nats_url, settings.namespace, info.id, timeout=CONNECT_SECONDS, on_closed=on_closed
+        settings.nats_url,
+        settings.namespace,
+        info.id,
+        files=NatsFiles.of(settings),
+        timeout=CONNECT_SECONDS,
+        on_closed=on_closed,
     )
     world = World(info, settings.host_name or socket.gethostname(), bus, SystemClock(), RandomIds(), telemetry)
     try:

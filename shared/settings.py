@@ -15,16 +15,26 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Base of all settings. Fields carry `Annotated[type, Meta(description=..., ge=...)]`: the help and the bounds."""
 
 
-class ProcessSettings(Settings, frozen=True, kw_only=True):
+class BusSettings(Settings, frozen=True, kw_only=True):
+    """Where the bus is, and who we are there. User and password, or a token, are part of the url."""
+
+    nats_url: Annotated[str, Meta(description="The bus. Also read from NATS_URL")] = "nats://127.0.0.1:4222"
+    nats_creds: Annotated[str, Meta(description="File of NATS credentials (JWT and nkey)")] = ""
+    nats_nkey: Annotated[str, Meta(description="File of an nkey seed")] = ""
+    nats_ca: Annotated[str, Meta(description="File of the certificates that the NATS server is checked with")] = ""
+    nats_cert: Annotated[str, Meta(description="File of our certificate for the NATS server")] = ""
+    nats_key: Annotated[str, Meta(description="File of that certificate's key")] = ""
+    namespace: Annotated[str, Meta(description="Keeps systems on one NATS server apart", pattern="^[a-z0-9-]+$")] = (
+        "default"
+    )
+
+
+class ProcessSettings(BusSettings, frozen=True, kw_only=True):
     """What every process needs to know."""
 
     id: Annotated[
         str, Meta(description="This process's id, [a-z0-9-]+; by default service-0", pattern="^[a-z0-9-]*$")
     ] = ""
-    nats_url: Annotated[str, Meta(description="The bus. Also read from NATS_URL")] = "nats://127.0.0.1:4222"
-    namespace: Annotated[str, Meta(description="Keeps systems on one NATS server apart", pattern="^[a-z0-9-]+$")] = (
-        "default"
-    )
     host_name: Annotated[str, Meta(description="This machine's name in status; by default the system's")] = ""
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="Least severe log event that is printed")

@@ -8,6 +8,7 @@ import msgspec
 import yaml
 from msgspec import inspect
 
+from shared.bus.urls import hide_password
 from shared.settings import Settings
 
 
@@ -86,6 +87,8 @@ def as_yaml(settings: Settings, secrets: tuple[str, ...] = ("api_key",)) -> str:
                 return [plain(each, name) for each in value]
             case str() if name in secrets and value:
                 return "***"
+            case str() if name.endswith("_url"):
+                return hide_password(value)
             case _:
                 return value
 

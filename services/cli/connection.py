@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
 
@@ -10,6 +11,8 @@ import structlog
 
 from services.supervisor.running import find_running, pointer_path
 from shared.bus.contract import Bus, BusError, CallTimeout, Refusal, ServiceAbsent
+from shared.bus.identity import NatsFiles
+from shared.bus.urls import hide_password
 from shared.settings import ProcessSettings
 
 T = TypeVar("T")
@@ -21,6 +24,7 @@ CONNECT_SECONDS = 2.0
 class BusAddress(NamedTuple):
     url: str
     namespace: str
+    files: NatsFiles
 
 
 def bus_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -41,9 +45,12 @@ def find_bus(nats_url: str | None, namespace: str | None) -> BusAddress:
     """Flag or environment first, then the system that runs on this machine, then the default."""
     running = find_running(pointer_path()) if nats_url is None else None
     default = ProcessSettings()
+    url = nats_url or (running.nats_url if running else default.nats_url)
     return BusAddress(
-        url=nats_url or (running.nats_url if running else default.nats_url),
+        url=url,
         namespace=namespace or (running.namespace if running else default.namespace),
+        # A url with a password says all that is needed.
+        files=NatsFiles.from_environment(os.environ) if hide_password(url) == url else NatsFiles(),
     )
 
 
@@ -58,7 +65,7 @@ async def _ask(address: BusAddress, question: Callable[[Bus], Awaitable[T]]) -> 
     # What the connection would log is told by the error that ends the command.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     try:
-        bus = await NatsBus.connect(address.url, address.namespace, "cli", timeout=CONNECT_SECONDS)
+        bus = await NatsBus.connect(address.url, address.namespace, "cli", files=address.files, timeout=CONNECT_SECONDS)
     except BusError as error:
         raise connection_error(error) from None
     try:
@@ -67,7 +74,7 @@ async def _ask(address: BusAddress, question: Callable[[Bus], Awaitable[T]]) -> 
         raise click.ClickException(refusal.message) from None
     except ServiceAbsent as error:
         raise click.ClickException(
-            f"{error}: on {address.url}, namespace {address.namespace!r}, that service does not run"
+            f"{error}: on {hide_password(address.url)}, namespace {address.namespace!r}, that service does not run"
         ) from None
     except CallTimeout as error:
         raise click.ClickException(f"{error}; `livescale status` shows which processes live") from None
@@ -83,4 +90,5 @@ def connection_error(error: BusError) -> click.ClickException:
 
 def nats_req(address: BusAddress, subject: str, body: str = "") -> str:
     """The same question for the nats CLI."""
-    return f"nats --server {address.url} req livescale.{address.namespace}.{subject} '{body}'"
+    server = address.url if hide_password(address.url) == address.url else '"$NATS_URL"'
+    return f"nats --server {server} req livescale.{address.namespace}.{subject} '{body}'"

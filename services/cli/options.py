@@ -16,7 +16,9 @@ from shared.settings import Settings
 S = TypeVar("S", bound=Settings)
 
 # Variables that count beside LIVESCALE_<NAME>.
-OTHER_VARIABLES = {"nats_url": ["NATS_URL"]}
+OTHER_VARIABLES = {
+    name: [name.upper()] for name in ("nats_url", "nats_creds", "nats_nkey", "nats_ca", "nats_cert", "nats_key")
+}
 
 
 class Pattern(click.ParamType[str]):

@@ -60,7 +60,7 @@ async def listen(address: BusAddress, subject: str, limit: int | None, full: boo
         messages.put_nowait(None)
 
     try:
-        await connect(client, address.url, "tap", CONNECT_SECONDS, Callbacks(closed=end))
+        await connect(client, address.url, "tap", CONNECT_SECONDS, Callbacks(closed=end), address.files)
     except BusError as error:
         raise connection_error(error) from None
     try:

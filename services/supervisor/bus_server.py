@@ -4,20 +4,26 @@ import asyncio
 import json
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from services.supervisor.commands import LOOPBACK, nats_command
 from services.supervisor.processes import Supervisor
+from shared.bus.credentials import authorization, fresh_passwords
 from shared.bus.server import ServerError, find_server
 
 START_SECONDS = 10.0
 POLL_SECONDS = 0.02
 
 
-async def start_nats(supervisor: Supervisor, store: Path) -> str:
-    """The url of a server of our own, with its files in `store`. Raises ServerError and ChildFailed."""
-    port, name = free_port(), f"livescale-{os.getpid()}"
-    supervisor.start(nats_command(find_server(os.environ), name, port, store))
+async def start_nats(supervisor: Supervisor, store: Path, namespace: str) -> Mapping[str, str]:
+    """The url for each role of a server of our own, with its files in `store`. Raises ServerError and ChildFailed."""
+    port, name, passwords = free_port(), f"livescale-{os.getpid()}", fresh_passwords()
+    config = write_config(store, name, port, authorization(passwords, namespace))
+    supervisor.start(nats_command(find_server(os.environ), config))
     try:
         async with asyncio.timeout(START_SECONDS):
             while (found := await server_name(port)) is None:
@@ -28,7 +34,23 @@ async def start_nats(supervisor: Supervisor, store: Path) -> str:
     # Two servers can meet on one port, and the second one's clients would talk to the first.
     if found != name:
         raise ServerError(f"port {port} was taken by another NATS server, {found}; try again")
-    return f"nats://{LOOPBACK}:{port}"
+    return {role: f"nats://{role}:{password}@{LOOPBACK}:{port}" for role, password in passwords.items()}
+
+
+def write_config(store: Path, name: str, port: int, authorization: Mapping[str, Any]) -> Path:
+    """The server's configuration, for this user's eyes only: it holds the passwords. Its port is fixed, so that
+    after a restart the others find it again."""
+    store.mkdir(parents=True, exist_ok=True)
+    path = store / "nats-server.conf"
+    config = {
+        "listen": f"{LOOPBACK}:{port}",
+        "server_name": name,
+        "jetstream": {"store_dir": str(store)},
+        "authorization": authorization,
+    }
+    path.touch(mode=0o600)
+    path.write_bytes(msgspec.json.encode(config))
+    return path
 
 
 def free_port() -> int:

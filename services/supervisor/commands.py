@@ -9,6 +9,7 @@ from types import MappingProxyType
 from services.supervisor.checks import count_workers
 from services.supervisor.processes import Command
 from services.supervisor.settings import StackSettings
+from shared.bus.identity import NatsFiles
 from shared.messages.membership import ServiceName
 
 CONTROL: tuple[ServiceName, ...] = ("registry", "router", "planner", "monitor")
@@ -43,21 +44,20 @@ def service_argv(service: ServiceName, settings: Flags) -> tuple[str, ...]:
     return (sys.executable, "-m", "services.cli.main", "run", service, *flags)
 
 
-def nats_command(program: str, name: str, port: int, store: Path) -> Command:
-    """A NATS server on loopback. Its port is fixed, so that after a restart the others find it again."""
-    door = ("--addr", LOOPBACK, "--port", str(port), "--name", name)
-    return Command(NATS, (program, *door, "--jetstream", "--store_dir", str(store)), quiet=True)
+def nats_command(program: str, config: Path) -> Command:
+    return Command(NATS, (program, "--config", str(config)), quiet=True)
 
 
-def service_commands(settings: StackSettings, nats_url: str) -> list[Command]:
-    """Every process of a system on this machine but the gateway."""
-    bus = bus_flags(settings, nats_url)
+def service_commands(settings: StackSettings, nats_urls: Mapping[str, str]) -> list[Command]:
+    """Every process of a system on this machine but the gateway. `nats_urls` by service."""
+    bus = bus_flags(settings)
     link: Flags = {"transport": settings.transport, "link_rate": settings.link_rate}
     memory: Flags = {"arena_bytes": settings.arena_bytes, "kv_bytes": settings.kv_bytes}
 
     def command(service: ServiceName, flags: Flags = MappingProxyType({}), index: int = 0) -> Command:
         name = f"{service}-{index}"
-        return Command(name, service_argv(service, {"id": name, **bus, **flags}), env=OWN_ENV)
+        env = {**OWN_ENV, **bus_env(settings, nats_urls[service])}
+        return Command(name, service_argv(service, {"id": name, **bus, **flags}), env=env)
 
     def worker(index: int) -> Command:
         plain = command("worker", {**memory, **link}, index)
@@ -70,21 +70,31 @@ def service_commands(settings: StackSettings, nats_url: str) -> list[Command]:
     ]
 
 
-def gateway_command(settings: StackSettings, nats_url: str, ready_file: Path) -> Command:
+def gateway_command(settings: StackSettings, nats_urls: Mapping[str, str], ready_file: Path) -> Command:
     door: Flags = {
         "host": settings.host,
         "port": settings.port,
         "ready_file": str(ready_file),
         "shutdown_grace_s": GATEWAY_GRACE_SECONDS,
     }
-    argv = service_argv("gateway", {"id": "gateway-0", **bus_flags(settings, nats_url), **door})
+    argv = service_argv("gateway", {"id": "gateway-0", **bus_flags(settings), **door})
     # Keys travel by the environment: everybody can read command lines.
     keys = {
         "LIVESCALE_API_KEY": " ".join(settings.api_key),
         "LIVESCALE_API_KEYS": str(Path(settings.api_keys).resolve()) if settings.api_keys else "",
     }
-    return Command("gateway-0", argv, env={**OWN_ENV, **keys})
+    return Command("gateway-0", argv, env={**OWN_ENV, **bus_env(settings, nats_urls["gateway"]), **keys})
 
 
-def bus_flags(settings: StackSettings, nats_url: str) -> Flags:
-    return {"nats_url": nats_url, "namespace": settings.namespace, "log_level": settings.log_level}
+def bus_flags(settings: StackSettings) -> Flags:
+    return {"namespace": settings.namespace, "log_level": settings.log_level}
+
+
+def bus_env(settings: StackSettings, nats_url: str) -> Mapping[str, str]:
+    """By the environment too: the url holds a password."""
+    return {"LIVESCALE_NATS_URL": nats_url, **bus_files(settings).environment()}
+
+
+def bus_files(settings: StackSettings) -> NatsFiles:
+    """A server of our own asks for passwords alone."""
+    return NatsFiles.of(settings) if settings.nats_url else NatsFiles()

@@ -52,6 +52,7 @@ def announce(path: Path, *, url: str, nats_url: str, namespace: str) -> Iterator
     mine = Running(pid=pid, pid_started=process_started(pid) or 0, url=url, nats_url=nats_url, namespace=namespace)
     path.parent.mkdir(parents=True, exist_ok=True)
     whole = path.with_suffix(f".{pid}")
+    whole.touch(mode=0o600)  # the url of the bus holds the operator's password
     whole.write_bytes(msgspec.json.encode(mine) + b"\n")
     whole.replace(path)
     try:

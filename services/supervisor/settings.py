@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from shared.settings import Settings
+from shared.settings import BusSettings, Settings
 
 MIB = 1024 * 1024
 
@@ -33,7 +33,7 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
     downscale_to_zero_delay_s: Annotated[float, Meta(ge=0)] = 60.0
 
 
-class StackSettings(Settings, frozen=True, kw_only=True):
+class StackSettings(BusSettings, frozen=True, kw_only=True):
     """A whole system on this machine."""
 
     models: Annotated[
@@ -71,9 +71,6 @@ class StackSettings(Settings, frozen=True, kw_only=True):
         float, Meta(description="Shape what leaves each process to so many bytes a second; 0 is unshaped", ge=0)
     ] = 0.0
     nats_url: Annotated[str, Meta(description="A NATS server to use; by default one of its own is started")] = ""
-    namespace: Annotated[str, Meta(description="Keeps systems on one NATS server apart", pattern="^[a-z0-9-]+$")] = (
-        "default"
-    )
     start_timeout_s: Annotated[
         float, Meta(description="How long processes and models may take until all is ready", gt=0)
     ] = 300.0

@@ -2,7 +2,7 @@
 
 import asyncio
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -12,11 +12,12 @@ import msgspec
 
 from services.supervisor.bus_server import start_nats
 from services.supervisor.checks import check_memory, check_models, check_port, choose_dtype, make_spec
-from services.supervisor.commands import NATS, gateway_command, service_commands
+from services.supervisor.commands import NATS, bus_files, gateway_command, service_commands
 from services.supervisor.processes import Child, Echo, Supervisor
 from services.supervisor.readiness import failed_models, missing_instances, missing_members
 from services.supervisor.settings import StackSettings
 from shared.bus.contract import Bus, BusError, Refusal
+from shared.bus.credentials import OPERATOR, ROWS
 from shared.bus.nats import NatsBus
 from shared.messages.membership import AskSnapshot, Register, Snapshot
 from shared.messages.parameters import ModelSpec
@@ -71,14 +72,17 @@ class Stack:
         # What is started last ends first: streams before those who feed them, the bus after all.
         try:
             # Its files are of this run alone: models of an earlier run do not come back.
-            self.nats_url = settings.nats_url or await start_nats(self.supervisor, run_dir / "nats")
-            self.bus = await NatsBus.connect(self.nats_url, settings.namespace, "supervisor", timeout=CONNECT_SECONDS)
+            nats_urls = await self._nats_urls(run_dir / "nats")
+            self.nats_url = nats_urls[OPERATOR]
+            self.bus = await NatsBus.connect(
+                self.nats_url, settings.namespace, "supervisor", files=bus_files(settings), timeout=CONNECT_SECONDS
+            )
         except BusError as error:
             raise StackFailed(f"{error}; without NATS_URL and --nats-url a server is started") from None
         cleanup.push_async_callback(self.bus.close)
         deadline = asyncio.get_running_loop().time() + settings.start_timeout_s
-        self.supervisor.start(*service_commands(settings, self.nats_url))
-        self.supervisor.start(gateway_command(settings, self.nats_url, ready_file))
+        self.supervisor.start(*service_commands(settings, nats_urls))
+        self.supervisor.start(gateway_command(settings, nats_urls, ready_file))
         names = [name for name in self.supervisor.children if name != NATS]
         await self._wait(lambda snapshot: missing_members(snapshot, names), deadline)
         auto_dtype = choose_dtype(read_proc("cpuinfo"))
@@ -88,6 +92,12 @@ class Stack:
         await self._wait(lambda snapshot: missing_instances(snapshot, specs), deadline)
         await self._wait(lambda _: [] if read_url(ready_file) else ["gateway-0"], deadline)
         self.url = read_url(ready_file)
+
+    async def _nats_urls(self, store: Path) -> Mapping[str, str]:
+        """The bus as each role reaches it."""
+        if self._settings.nats_url:
+            return dict.fromkeys((*ROWS, OPERATOR), self._settings.nats_url)
+        return await start_nats(self.supervisor, store, self._settings.namespace)
 
     async def _wait(self, missing: Callable[[Snapshot], list[str]], deadline: float) -> None:
         """Until nothing is missing. Raises StackFailed at the deadline or for a model that cannot be read."""

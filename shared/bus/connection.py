@@ -3,17 +3,17 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 import nats.errors
 import structlog
 from nats.aio.client import Client
 
-from shared.bus.contract import BusError, Disconnected
+from shared.bus.contract import Disconnected
+from shared.bus.identity import NatsFiles, connect_options
+from shared.bus.urls import inbox_prefix, without_password
 
 CLOSE_TRIES = 50
-DEFAULT_PORT = 4222
-SCHEMES = ("nats", "tls", "ws", "wss")
+NO_FILES = NatsFiles()
 
 log = structlog.get_logger()
 
@@ -31,9 +31,12 @@ class Callbacks:
     error: Callable[[Exception], None] = _ignore
 
 
-async def connect(client: Client, url: str, name: str, timeout: float, callbacks: Callbacks) -> None:
-    """Raises Disconnected when the server cannot be reached in time, BusError for a malformed `url`."""
+async def connect(
+    client: Client, url: str, name: str, timeout: float, callbacks: Callbacks, files: NatsFiles = NO_FILES
+) -> None:
+    """Raises Disconnected when the server cannot be reached in time, BusError for a malformed `url` or bad files."""
     shown = without_password(url)
+    options = connect_options(files)
     try:
         async with asyncio.timeout(timeout):
             await client.connect(
@@ -47,6 +50,8 @@ async def connect(client: Client, url: str, name: str, timeout: float, callbacks
                 max_reconnect_attempts=-1,
                 ping_interval=5,
                 max_outstanding_pings=2,
+                inbox_prefix=inbox_prefix(url),
+                **options,
             )
     except (TimeoutError, OSError, ValueError, nats.errors.Error) as error:
         raise Disconnected(f"no NATS server at {shown} within {timeout:.3g} s: {client.last_error or error}") from None
@@ -66,18 +71,6 @@ async def close(client: Client) -> None:
         # connecting for ever.
         retrying.cancel()
         await asyncio.wait([retrying], timeout=0.1)
-
-
-def without_password(url: str) -> str:
-    """The address as it may be shown. Raises BusError for a malformed one."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port or DEFAULT_PORT
-    except ValueError:
-        parts, port = urlsplit(""), 0
-    if parts.scheme not in SCHEMES or not parts.hostname:
-        raise BusError(f"{url!r} is no address of a NATS server: write nats://host:port")
-    return f"{parts.scheme}://{parts.hostname}:{port}"
 
 
 def _total(callback: Callable[..., None]) -> Callable[..., Awaitable[None]]:

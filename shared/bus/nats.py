@@ -21,7 +21,7 @@ from nats.aio.msg import Msg
 from shared.bus.addressing import fill, fill_wildcards
 from shared.bus.calling import NO_CONTEXT, Caller
 from shared.bus.codec import CONTENT_TYPE, content_type, encode
-from shared.bus.connection import Callbacks, call_safely, close, connect
+from shared.bus.connection import NO_FILES, Callbacks, call_safely, close, connect
 from shared.bus.contract import (
     A,
     BusError,
@@ -37,6 +37,7 @@ from shared.bus.contract import (
     Topic,
 )
 from shared.bus.headers import Headers
+from shared.bus.identity import NatsFiles
 from shared.bus.jetstream import NatsKeyValue, keep_events
 from shared.bus.limits import check_size
 from shared.bus.micro import MicroEndpoint, MicroService
@@ -63,14 +64,16 @@ class NatsBus:
         namespace: str,
         name: str,
         *,
+        files: NatsFiles = NO_FILES,
         timeout: float = 10.0,
         on_closed: Callable[[], None] = lambda: None,
         clock: Clock | None = None,
     ) -> "NatsBus":
-        """Raises Disconnected when the server cannot be reached within `timeout` seconds."""
+        """Raises Disconnected when the server cannot be reached within `timeout` seconds, BusError for bad `files`."""
         bus = cls(namespace, on_closed, clock or SystemClock())
         callbacks = Callbacks(bus._lost, bus._returned, bus._closed, bus._error)
-        await connect(bus._client, url, name, timeout, callbacks)
+        await connect(bus._client, url, name, timeout, callbacks, files)
+        bus._inbox = bus._client.new_inbox()
         try:
             await bus._start()
         except BaseException:
@@ -89,7 +92,7 @@ class NatsBus:
         self._log = SeldomLog(clock.now)
         self._outgoing = Outgoing(self._client, self.counts)
         self._caller = Caller(clock, self._send)
-        self._inbox = self._client.new_inbox()
+        self._inbox = ""
         self._services: dict[str, MicroService] = {}
         self._serving: list[Any] = []  # nats-py's subscriptions behind endpoints
         self._subscriptions: list[QueuedSubscription[Any]] = []

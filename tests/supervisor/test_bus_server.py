@@ -18,7 +18,7 @@ from tests.supervisor.children import Log, until
 async def test_a_bus_can_be_opened_at_once_and_returns_after_the_server_died(tmp_path: Path) -> None:
     log = Log()
     async with Supervisor(log) as supervisor:
-        url = await start_nats(supervisor, tmp_path)
+        url = (await start_nats(supervisor, tmp_path, "default"))["operator"]
         bus = await NatsBus.connect(url, "default", "test")
         try:
             server = supervisor.children["nats"]
@@ -43,11 +43,11 @@ async def test_another_server_on_the_port_is_noticed(tmp_path: Path, monkeypatch
         monkeypatch.setattr(bus_server, "free_port", lambda: port)
         async with Supervisor(Log()) as supervisor:
             with pytest.raises(ServerError, match=f"taken by another NATS server, {other.name}"):
-                await start_nats(supervisor, tmp_path / "ours")
+                await start_nats(supervisor, tmp_path / "ours", "default")
 
 
 async def test_without_the_program_the_remedy_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NATS_SERVER_BIN", "/nowhere/nats-server")
     async with Supervisor(Log()) as supervisor:
         with pytest.raises(ServerError, match="/nowhere/nats-server is not a program"):
-            await start_nats(supervisor, tmp_path)
+            await start_nats(supervisor, tmp_path, "default")

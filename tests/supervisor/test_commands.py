@@ -1,18 +1,22 @@
 """The command lines of a system are such as the command line understands."""
 
+import json
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from services.cli.main import cli
+from services.supervisor.bus_server import write_config
 from services.supervisor.commands import gateway_command, nats_command, service_commands
 from services.supervisor.processes import Command
 from services.supervisor.settings import StackSettings
+from shared.bus.credentials import ROWS, authorization, fresh_passwords
 
 SETTINGS = StackSettings(workers=2, port=0, api_key=("sesame",), transport="socket", link_rate=1e8, arena_bytes=1 << 26)
-GATEWAY = gateway_command(SETTINGS, "nats://127.0.0.1:1", Path("/run/gateway.json"))
-COMMANDS = {each.name: each for each in [*service_commands(SETTINGS, "nats://127.0.0.1:1"), GATEWAY]}
+URLS = {role: f"nats://{role}:swordfish@127.0.0.1:1" for role in ROWS}
+GATEWAY = gateway_command(SETTINGS, URLS, Path("/run/gateway.json"))
+COMMANDS = {each.name: each for each in [*service_commands(SETTINGS, URLS), GATEWAY]}
 
 
 def resolve(command: Command) -> str:
@@ -40,7 +44,7 @@ def test_a_system_has_one_of_each_and_as_many_workers_as_asked_for() -> None:
 def test_every_service_understands_its_command_line(name: str) -> None:
     config = resolve(COMMANDS[name])
     assert f"id: {name}\n" in config
-    assert "nats-url: nats://127.0.0.1:1\n" in config
+    assert f"nats-url: nats://{name[:-2]}:***@127.0.0.1:1\n" in config
 
 
 def test_settings_reach_the_services_they_are_for() -> None:
@@ -52,9 +56,19 @@ def test_settings_reach_the_services_they_are_for() -> None:
     assert "ready-file: /run/gateway.json" in resolve(COMMANDS["gateway-0"])
 
 
-def test_the_key_is_not_on_a_command_line() -> None:
-    assert not any("sesame" in word for command in COMMANDS.values() for word in command.argv)
-    assert COMMANDS["gateway-0"].env["LIVESCALE_API_KEY"] == "sesame"
+def test_no_secret_is_on_a_command_line_and_each_process_has_its_own_alone() -> None:
+    for name, command in COMMANDS.items():
+        assert not any("sesame" in word or "swordfish" in word for word in command.argv)
+        assert command.env["LIVESCALE_NATS_URL"] == URLS[name[:-2]]
+        assert command.env["LIVESCALE_API_KEY"] == ("sesame" if name == "gateway-0" else "")
+
+
+def test_files_for_an_external_server_reach_every_process_and_none_that_of_our_own() -> None:
+    external = StackSettings(nats_url="tls://far:4222", nats_creds="/etc/creds", nats_ca="/etc/ca")
+    [registry, *_] = service_commands(external, dict.fromkeys(ROWS, external.nats_url))
+    assert registry.env["LIVESCALE_NATS_CREDS"] == registry.env["NATS_CREDS"] == "/etc/creds"
+    assert "nats-ca: /etc/ca" in resolve(registry)
+    assert GATEWAY.env["NATS_CREDS"] == GATEWAY.env["LIVESCALE_NATS_CREDS"] == ""
 
 
 def test_workers_yield_to_the_control_plane_and_compute_on_one_thread() -> None:
@@ -65,6 +79,8 @@ def test_workers_yield_to_the_control_plane_and_compute_on_one_thread() -> None:
     assert COMMANDS["registry-0"].essential
 
 
-def test_the_nats_server_listens_on_loopback_only() -> None:
-    command = nats_command("/bin/nats-server", "ours", 4223, Path("/run/nats"))
-    assert command.argv[:5] == ("/bin/nats-server", "--addr", "127.0.0.1", "--port", "4223")
+def test_the_nats_server_listens_on_loopback_only_and_its_passwords_are_for_its_owner(tmp_path: Path) -> None:
+    config = write_config(tmp_path / "nats", "ours", 4223, authorization(fresh_passwords(), "default"))
+    assert json.loads(config.read_text())["listen"] == "127.0.0.1:4223"
+    assert config.stat().st_mode & 0o777 == 0o600
+    assert nats_command("/bin/nats-server", config).argv == ("/bin/nats-server", "--config", str(config))

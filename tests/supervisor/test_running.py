@@ -19,6 +19,7 @@ def test_a_running_system_is_found_until_it_stops(tmp_path: Path) -> None:
         found = find_running(path)
         assert found is not None
         assert (found.pid, found.nats_url) == (os.getpid(), "nats://127.0.0.1:4222")
+        assert path.stat().st_mode & 0o777 == 0o600
     assert find_running(path) is None
     assert list(path.parent.iterdir()) == []
 

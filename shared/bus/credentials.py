@@ -1,0 +1,128 @@
+"""Who may say and hear what on a NATS server of our own: one row a role, made of the system's subjects.
+
+A role may answer only what it serves, only those who asked, and listens to nobody else's answers. Processes of one
+role share a credential: a worker could hear what another worker is told.
+"""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shared import subjects
+from shared.bus.addressing import fill_wildcards
+from shared.bus.contract import Call, Topic
+from shared.bus.urls import INBOX
+
+OPERATOR = "operator"
+# Registering a model takes as long as fetching it.
+ANSWER_TIME = "1h"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a role answers, asks, tells and hears; `keeps`: it has the server keep state and events."""
+
+    answers: tuple[Call[Any, Any], ...] = ()
+    asks: tuple[Call[Any, Any], ...] = ()
+    tells: tuple[Topic[Any], ...] = ()
+    hears: tuple[Topic[Any], ...] = ()
+    keeps: bool = False
+
+
+EVERYBODY = Row(answers=(subjects.METRICS,), asks=(subjects.JOIN,), hears=(subjects.STALE,))
+
+ROWS: Mapping[str, Row] = {
+    "gateway": Row(
+        asks=(
+            *(subjects.SUBMIT, subjects.REPLAY, subjects.METRICS, subjects.MODELS, subjects.SNAPSHOT),
+            *(subjects.REGISTER, subjects.SCALE, subjects.DECISIONS),
+        ),
+        tells=(subjects.CANCEL, subjects.CANCEL_WORK),
+        hears=(subjects.TOKENS, subjects.LEASE, subjects.HEARTBEAT),
+    ),
+    "router": Row(
+        answers=(subjects.SUBMIT,),
+        asks=(subjects.ADMIT, subjects.RUNNING, subjects.MODELS, subjects.SNAPSHOT),
+        tells=(subjects.TOKENS, subjects.CANCEL_WORK),
+        hears=(subjects.CANCEL, subjects.ENDED, subjects.HEARTBEAT, subjects.LEASE),
+    ),
+    "registry": Row(
+        answers=(subjects.JOIN, subjects.SNAPSHOT, subjects.MODELS, subjects.REGISTER, subjects.MANIFEST),
+        asks=(subjects.READ_MODEL,),
+        tells=(subjects.STALE, subjects.LEASE),
+        hears=(subjects.HEARTBEAT, subjects.MODEL_READ),
+        keeps=True,
+    ),
+    "planner": Row(
+        answers=(subjects.SCALE, subjects.SCALES),
+        asks=(
+            *(subjects.LOAD, subjects.SEND, subjects.SERVE, subjects.DRAIN, subjects.ABORT),
+            *(subjects.SNAPSHOT, subjects.MANIFEST),
+        ),
+        tells=(subjects.PLAN,),
+        hears=(subjects.TRANSFER, subjects.BLOCK, subjects.INSTANCE, subjects.LEASE, subjects.HEARTBEAT),
+    ),
+    "monitor": Row(
+        answers=(subjects.DECISIONS,),
+        asks=(subjects.SCALE, subjects.MODELS, subjects.SNAPSHOT),
+        tells=(subjects.DECISION,),
+        hears=(subjects.HEARTBEAT, subjects.LEASE, subjects.PLAN),
+    ),
+    "host": Row(answers=(subjects.READ_MODEL, subjects.SEND, subjects.ABORT), tells=(subjects.MODEL_READ,)),
+    "worker": Row(
+        answers=(
+            *(subjects.LOAD, subjects.SEND, subjects.SERVE, subjects.DRAIN, subjects.ABORT),
+            *(subjects.ADMIT, subjects.REPLAY, subjects.RUNNING),
+        ),
+        tells=(subjects.TOKENS, subjects.ENDED, subjects.TRANSFER, subjects.BLOCK, subjects.INSTANCE),
+        hears=(subjects.CANCEL_WORK,),
+    ),
+}
+
+
+def permissions(role: str, namespace: str) -> dict[str, Any]:
+    """Of one role, as nats-server's configuration has them."""
+    row, prefix = ROWS[role], f"livescale.{namespace}."
+    own = f"{INBOX}.{role}.>"
+    heartbeat = fill_wildcards(subjects.HEARTBEAT.pattern, {"service": role})
+
+    def those(*entries: Call[Any, Any] | Topic[Any]) -> list[str]:
+        return [prefix + fill_wildcards(entry.pattern, {}) for entry in entries]
+
+    return {
+        "publish": [
+            *those(*EVERYBODY.asks, *row.asks, *row.tells),
+            prefix + heartbeat,
+            own,  # the echo by which a connection is found to be alive
+            *(_keeping(namespace) if row.keeps else []),
+        ],
+        "subscribe": [*those(*EVERYBODY.answers, *EVERYBODY.hears, *row.answers, *row.hears), own, "$SRV.>"],
+        "allow_responses": {"max": 1, "expires": ANSWER_TIME},
+    }
+
+
+def _keeping(namespace: str) -> list[str]:
+    """JetStream: the key-value bucket of this system and the stream of its events."""
+    bucket, events = f"livescale-{namespace}", f"livescale-{namespace}-events"
+    verbs = ("STREAM.CREATE", "STREAM.INFO", "STREAM.MSG.GET", "DIRECT.GET")
+    return [
+        *(f"$JS.API.{verb}.KV_{bucket}" for verb in verbs),
+        f"$JS.API.DIRECT.GET.KV_{bucket}.>",
+        f"$KV.{bucket}.>",
+        f"$JS.API.STREAM.CREATE.{events}",
+        "$JS.API.INFO",
+    ]
+
+
+def fresh_passwords() -> dict[str, str]:
+    """One a role; the operator's opens everything."""
+    return {role: secrets.token_hex(24) for role in (*ROWS, OPERATOR)}
+
+
+def authorization(passwords: Mapping[str, str], namespace: str) -> dict[str, Any]:
+    """The part of nats-server's configuration that knows these users and no others."""
+    users: list[dict[str, Any]] = [{"user": OPERATOR, "password": passwords[OPERATOR]}]
+    for role in ROWS:
+        users.append({"user": role, "password": passwords[role], "permissions": permissions(role, namespace)})
+    return {"users": users}

@@ -1,0 +1,94 @@
+"""How a process proves to a NATS server who it is, and the server to the process: files, named as NATS's tools do."""
+
+import os
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shared.bus.contract import BusError
+from shared.settings import BusSettings
+
+CREDENTIALS = "BEGIN NATS USER JWT"
+
+
+@dataclass(frozen=True)
+class NatsFiles:
+    """Paths; empty is none. User, password and token are part of the url."""
+
+    creds: str = ""
+    nkey: str = ""
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+
+    @classmethod
+    def of(cls, settings: BusSettings) -> "NatsFiles":
+        return cls(settings.nats_creds, settings.nats_nkey, settings.nats_ca, settings.nats_cert, settings.nats_key)
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> "NatsFiles":
+        """For commands, which take only the address as an option."""
+        return cls(**{name: environment.get(f"NATS_{name.upper()}", "") for name in cls.__dataclass_fields__})
+
+    def environment(self) -> dict[str, str]:
+        """Variables that make another process use the same files, and no others."""
+        return {
+            f"{prefix}NATS_{name.upper()}": getattr(self, name)
+            for name in self.__dataclass_fields__
+            for prefix in ("", "LIVESCALE_")
+        }
+
+
+def connect_options(files: NatsFiles) -> dict[str, Any]:
+    """Arguments of nats-py's `connect`. Raises BusError that names the setting and the file."""
+    if files.creds and files.nkey:
+        raise BusError("nats-creds and nats-nkey: give one of them")
+    options: dict[str, Any] = {}
+    if files.creds:
+        if CREDENTIALS not in _read("nats-creds", files.creds):
+            raise BusError(f"nats-creds: {files.creds} is no NATS credentials file (`nsc generate creds` writes one)")
+        options["user_credentials"] = files.creds
+    if files.nkey:
+        _check_seed(files.nkey)
+        options["nkeys_seed"] = files.nkey
+    if files.ca or files.cert or files.key:
+        options["tls"] = _tls(files)
+    return options
+
+
+def _check_seed(path: str) -> None:
+    import nkeys  # PyNaCl behind it takes a while to import
+
+    try:
+        nkeys.from_seed(bytearray(_read("nats-nkey", path).strip().encode())).wipe()
+    except (nkeys.NkeysError, ValueError):
+        raise BusError(f"nats-nkey: {path} holds no nkey seed (one line that begins with SU)") from None
+
+
+def _tls(files: NatsFiles) -> ssl.SSLContext:
+    if bool(files.cert) != bool(files.key):
+        raise BusError("nats-cert and nats-key belong together: give both")
+    for name, path in (("nats-ca", files.ca), ("nats-cert", files.cert), ("nats-key", files.key)):
+        if path:
+            _read(name, path)
+    try:
+        context = ssl.create_default_context(cafile=files.ca or None)
+    except ssl.SSLError as error:
+        raise BusError(f"nats-ca: {files.ca} holds no certificates in PEM: {error.reason}") from None
+    if files.cert:
+        try:
+            context.load_cert_chain(files.cert, files.key, password="")
+        except (ssl.SSLError, OSError) as error:
+            raise BusError(
+                f"nats-cert and nats-key: {files.cert} and {files.key} are no pair in PEM: {error}"
+            ) from None
+    return context
+
+
+def _read(setting: str, path: str) -> str:
+    try:
+        with open(os.path.expanduser(path), encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError as error:
+        raise BusError(f"{setting}: {path}: {error.strerror}") from None
