@@ -71,6 +71,7 @@ class Planner:
         self._membership = Membership(world.bus, world.clock, "planner", world.info.id, world.host)
         self._calls = asyncio.TaskGroup()
         self._aborting: set[str] = set()
+        self._replanning: set[str] = set()
 
     async def run(self) -> None:
         transfers = await self._bus.subscribe(TRANSFER)
@@ -161,6 +162,24 @@ class Planner:
             if scale.ended:
                 log.info("scale_ended", scale=scale.id, model=scale.model, state=scale.state, outcome=record.outcome)
                 self._metrics.ended(record)
+        if isinstance(scale, ScaleOut) and scale.wants_plan(self._clock.wall()) and scale.id not in self._replanning:
+            self._replanning.add(scale.id)
+            self._calls.create_task(self._replan(scale), name=f"replan {scale.id}")
+
+    async def _replan(self, scale: ScaleOut) -> None:
+        """Somebody was lost: another way for those who received through him."""
+        commands: list[Command] = []
+        try:
+            snapshot, _, _ = await self._picture.look(scale.model)
+            commands = scale.replan(snapshot, self._book.flows(), self._book.fresh_ticket(), self._clock.wall())
+        except (Refusal, CannotPlan) as error:
+            log.warning("not_replanned", scale=scale.id, reason=str(error))
+            scale.not_planned(str(error), self._clock.wall())
+        else:
+            log.info("replanned", scale=scale.id, to=[command.node for command in commands])
+        finally:
+            self._replanning.discard(scale.id)
+        self._after(scale, commands)
 
     async def _command(self, scale: RunningScale, command: Command) -> None:
         try:

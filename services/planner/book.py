@@ -54,11 +54,11 @@ class Book:
         return flows
 
     def _sources(self) -> Iterator[str]:
-        return (scale.source for scale in self.running() if scale.source is not None)
+        return (source for scale in self.running() for source in scale.sources)
 
     def fresh_ticket(self) -> int:
         """A 24-bit number that no running plan has."""
-        taken = {scale.ticket for scale in self.running() if isinstance(scale, ScaleOut)}
+        taken = {ticket for scale in self.running() if isinstance(scale, ScaleOut) for ticket in scale.tickets}
         return next(ticket for ticket in (number % TICKETS for number in self._tickets) if ticket not in taken)
 
     def records(self, model: str | None, limit: int) -> list[ScaleRecord]:
@@ -73,7 +73,7 @@ class Book:
     def _broken(self) -> Iterator[str]:
         owners: dict[str, str] = {}
         for scale in self.running():
-            tickets = [f"ticket {scale.ticket}"] if isinstance(scale, ScaleOut) else []
+            tickets = [f"ticket {one}" for one in sorted(scale.tickets)] if isinstance(scale, ScaleOut) else []
             for taken in [*sorted(scale.reserved), *sorted(scale.coming | scale.leaving), *tickets]:
                 if taken in owners:
                     yield f"book: {taken} belongs to {owners[taken]} and to {scale.id}"

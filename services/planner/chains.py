@@ -92,6 +92,30 @@ def find_sources(snapshot: Snapshot, version: str, flows: Mapping[str, int]) -> 
     return workers + hosts
 
 
+def plan_rest(
+    snapshot: Snapshot,
+    version: str,
+    targets: Sequence[str],
+    hops: Mapping[str, int],
+    avoid: AbstractSet[str],
+    flows: Mapping[str, int],
+) -> tuple[Chain, str]:
+    """A chain for targets whose transfer broke off: from whoever holds the model, or is going to have passed it on.
+
+    `hops` still receive for the same plan, and have so many children; those to `avoid` were just lost as an upstream
+    and come last. The targets keep their order: who was ahead has more to pass on. Returns why, too. Raises CannotPlan.
+    """
+    alive = _alive(snapshot)
+    passing = [Source(id, "worker", children, 0) for id, children in hops.items() if id in alive]
+    holding = find_sources(snapshot, version, flows)
+    candidates = [source for source in holding + passing if source.id not in targets]
+    if not candidates:
+        raise CannotPlan("no worker or host holds the whole model in memory")
+    best = min(candidates, key=lambda source: (source.id in avoid, source.order))
+    does = "passes on what it receives" if best in passing else f"holds the model, with {best.flows} flows out"
+    return Chain(source=best.id, targets=list(targets)), f"now from {best.id}: a {best.place} that {does}"
+
+
 def _is_whole(holding: Holding | None, version: str) -> bool:
     return holding is not None and holding.version == version and len(holding.ready) == holding.total
 

@@ -1,12 +1,39 @@
 """The commands of one plan. Pure."""
 
-from collections.abc import Iterable, Mapping
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from services.planner.scales import Command
 from shared.messages.membership import LeaseChanged, Member
 from shared.messages.parameters import Manifest
 from shared.messages.scaling import Abort, Chain, Load, Node, Plan, PlannedInstance, Send, Serve
+
+
+@dataclass(frozen=True)
+class Route:
+    """A chain as it is carried out, under a ticket of its own."""
+
+    chain: Chain
+    ticket: int
+
+    @property
+    def path(self) -> list[str]:
+        return [self.chain.source, *self.chain.targets]
+
+    def upstream_of(self, target: str) -> str:
+        return self.path[self.path.index(target) - 1]
+
+    def behind(self, node: str) -> list[str]:
+        """Who receives through this node."""
+        return self.path[self.path.index(node) + 1 :] if node in self.path else []
+
+    def without(self, targets: Iterable[str]) -> "Route":
+        left = set(targets)
+        kept = [target for target in self.chain.targets if target not in left]
+        return Route(Chain(source=self.chain.source, targets=kept), self.ticket)
 
 
 @dataclass(frozen=True)
@@ -19,6 +46,15 @@ class Orders:
     ticket: int
     chunk_bytes: int
     max_model_len: int
+
+    def routes(self) -> list[Route]:
+        return [Route(chain, self.ticket) for chain in self.plan.chains]
+
+    def along(self, routes: Sequence[Route], source: Member, reason: str) -> "Orders":
+        """The same plan along other routes, with a source as it is now."""
+        chains = [route.chain for route in routes]
+        plan = replace(self.plan, chains=chains, reasons=[*self.plan.reasons, reason])
+        return dataclasses.replace(self, plan=plan, members={**self.members, source.id: source})
 
     def _node(self, id: str) -> Node:
         member = self.members[id]
@@ -34,46 +70,42 @@ class Orders:
             return False
         return change.state == "dead" or change.epoch > planned.epoch
 
-    def loads(self) -> Iterable[Command]:
+    def loads(self, route: Route) -> list[Command]:
         """Last hop first, so that whoever forwards finds its receiver ready."""
-        for chain in self.plan.chains:
-            path = [chain.source, *chain.targets]
-            for index in reversed(range(1, len(path))):
-                yield Command(
-                    path[index],
-                    self._load(path[index], path[index - 1], path[index + 1 : index + 2]),
-                    f"receive from {path[index - 1]}",
-                )
+        targets = reversed(route.chain.targets)
+        return [
+            Command(target, self._load(target, route), f"receive from {route.upstream_of(target)}")
+            for target in targets
+        ]
 
-    def _load(self, worker: str, upstream: str, downstream: list[str]) -> Load:
+    def _load(self, worker: str, route: Route) -> Load:
         instance = self.instance_of(worker)
         return Load(
             plan_id=self.plan.id,
-            ticket=self.ticket,
+            ticket=route.ticket,
             model=self.plan.model,
             instance=instance.id,
             role=instance.role,
             rank=instance.ranks.index(worker),
             manifest=self.manifest,
-            upstream=self._node(upstream),
-            downstream=[self._node(id) for id in downstream],
+            upstream=self._node(route.upstream_of(worker)),
+            downstream=[self._node(id) for id in route.behind(worker)[:1]],
             chunk_bytes=self.chunk_bytes,
             max_model_len=self.max_model_len,
             epoch=self.members[worker].epoch,
         )
 
-    def sends(self) -> list[Command]:
-        return [Command(one.source, self._send(one), "every target is ready to receive") for one in self.plan.chains]
-
-    def _send(self, chain: Chain) -> Send:
-        return Send(
+    def send(self, route: Route) -> Command:
+        source = route.chain.source
+        message = Send(
             plan_id=self.plan.id,
-            ticket=self.ticket,
+            ticket=route.ticket,
             version=self.plan.version,
-            downstream=[self._node(chain.targets[0])],
+            downstream=[self._node(route.chain.targets[0])],
             chunk_bytes=self.chunk_bytes,
-            epoch=self.members[chain.source].epoch,
+            epoch=self.members[source].epoch,
         )
+        return Command(source, message, "every target is ready to receive")
 
     def serves(self, instance: PlannedInstance) -> list[Command]:
         return [

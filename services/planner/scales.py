@@ -81,9 +81,9 @@ class Scale:
         return frozenset()
 
     @property
-    def source(self) -> str | None:
-        """Who sends parameters for this scale now."""
-        return None
+    def sources(self) -> list[str]:
+        """Who sends parameters for this scale now, once a chain."""
+        return []
 
     @abstractmethod
     def start(self, now: float) -> list[Command]:
@@ -136,13 +136,15 @@ class Scale:
         changed, self._changed = self._changed, False
         return changed
 
-    def _note(self, name: str, at: float, node: str | None = None) -> bool:
-        """Add a phase, once a node. Returns whether it is new."""
-        if any(phase.name == name and phase.node == node for phase in self._phases):
-            return False
-        self._phases.append(Phase(name=name, at=at, node=node))
+    def _note(self, name: str, at: float, node: str | None = None) -> None:
+        """Add a phase, once a node."""
+        if not any(phase.name == name and phase.node == node for phase in self._phases):
+            self._note_again(name, at, node)
+
+    def _note_again(self, name: str, at: float, node: str | None, detail: str = "") -> None:
+        """Add a phase that may happen to a node several times."""
+        self._phases.append(Phase(name=name, at=at, node=node, detail=detail))
         self._changed = True
-        return True
 
     def _move(self, state: ScaleState) -> None:
         self.state = advance(self.state, state)

@@ -105,6 +105,10 @@ def transfer(node: str, state: str, at: float = 12.0, error: str | None = None) 
     return Transfer(plan_id="scale-1", node=node, state=state, at=at, error=error)  # type: ignore[arg-type]
 
 
+def broken(node: str, ticket: int) -> Transfer:
+    return Transfer(plan_id="scale-1", node=node, state="broken", at=12.0, ticket=ticket, error="the peer is gone")
+
+
 def happened(what: str, worker: str, at: float = 13.0) -> InstanceServing:
     return InstanceServing(instance=f"i-{worker}", model="m", worker=worker, plan_id="scale-1", what=what, at=at)  # type: ignore[arg-type]
 

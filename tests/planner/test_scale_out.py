@@ -1,10 +1,24 @@
 import pytest
 
+from services.planner.chains import CannotPlan
 from services.planner.scale_out import ScaleOut
 from services.planner.scales import MOVES, Command, advance
 from shared.messages.membership import LeaseChanged
 from shared.messages.scaling import Load, ScaleState, Send, Serve
-from tests.planner.made import acknowledge, happened, loading, names, scale_out, serving, transfer
+from tests.planner.made import (
+    acknowledge,
+    broken,
+    happened,
+    loading,
+    names,
+    scale_out,
+    serving,
+    snapshot,
+    spare,
+    transfer,
+)
+
+WORKERS = [spare(id) for id in "abcd"]
 
 
 def started(targets: list[str], ranks: int = 1) -> ScaleOut:
@@ -98,46 +112,138 @@ def refuse(scale: ScaleOut, command: Command, error: str = "no") -> list[tuple[s
     return names(scale.refused(command, error, 11.0))
 
 
-def test_a_target_that_refuses_ends_the_scale_before_anything_moves() -> None:
+def hops(commands: list[Command]) -> list[tuple[str, str, list[str], int]]:
+    """(target, upstream, downstream, ticket) of each LOAD."""
+    loads = [(command.node, command.message) for command in commands if isinstance(command.message, Load)]
+    return [(node, one.upstream.id, [child.id for child in one.downstream], one.ticket) for node, one in loads]
+
+
+def replanned(scale: ScaleOut, ticket: int = 78, now: float = 12.0) -> list[Command]:
+    """A new plan, from another worker that serves."""
+    assert scale.wants_plan(now)
+    return scale.replan(snapshot(serving("s"), serving("t"), *WORKERS), {"s": 1}, ticket, now)
+
+
+def outcome(scale: ScaleOut) -> tuple[str, str]:
+    return scale.state, scale.record().outcome
+
+
+def test_a_target_that_refuses_fails_alone_and_those_behind_it_get_another_upstream() -> None:
     scale = scale_out(["a", "b", "c"])
     commands = scale.start(10.5)
     scale.acknowledged(commands[0], 11.0)
-    assert refuse(scale, commands[1], "busy") == [("Abort", "a"), ("Abort", "b"), ("Abort", "c"), ("Abort", "s")]
-    assert (scale.state, scale.record().outcome) == ("failed", "b did not load: busy")
+    assert refuse(scale, commands[1], "busy") == [("Abort", "b")]
+    assert scale.reserved == {"a", "c"}
+    assert names(scale.acknowledged(commands[2], 11.5)) == [("Send", "s")]
+    loads = replanned(scale)
+    # The nearest that is not busy: a has lost its child.
+    assert hops(loads) == [("c", "a", [], 78)]
+    [send] = acknowledge(scale, loads)
+    assert isinstance(send.message, Send)
+    assert (send.node, send.message.ticket, [node.id for node in send.message.downstream]) == ("a", 78, ["c"])
+    for worker in ("a", "c"):
+        acknowledge(scale, scale.on_transfer(transfer(worker, "whole"), 13.0))
+    assert outcome(scale) == ("failed", "b did not load: busy")
+
+
+def test_the_only_target_that_refuses_ends_the_scale() -> None:
+    scale = scale_out(["a"])
+    [load] = scale.start(10.5)
+    assert refuse(scale, load, "busy") == [("Abort", "a"), ("Abort", "s")]
+    assert outcome(scale) == ("failed", "a did not load: busy")
     assert scale.reserved == frozenset()
-    assert scale.acknowledged(commands[2], 11.5) == []
+    assert scale.acknowledged(load, 11.5) == []
 
 
-def test_a_source_that_refuses_ends_the_scale() -> None:
+def test_a_source_that_refuses_is_replaced() -> None:
     scale = scale_out(["a"])
     [send] = acknowledge(scale, scale.start(10.5))
-    assert refuse(scale, send, "gone") == [("Abort", "a"), ("Abort", "s")]
-    assert scale.record().outcome == "s did not send: gone"
+    assert refuse(scale, send, "gone") == []
+    assert hops(replanned(scale)) == [("a", "t", [], 78)]
 
 
-def test_a_target_that_fails_takes_those_behind_it_along() -> None:
+def test_a_target_that_fails_leaves_those_behind_it_to_another_chain() -> None:
     scale = started(["a", "b", "c", "d"])
     scale.on_transfer(transfer("c", "whole"), 12.0)
     aborts = scale.on_transfer(transfer("b", "failed", error="cut off"), 12.0)
-    # c was whole before; a is upstream and goes on.
-    assert names(aborts) == [("Abort", "b"), ("Abort", "d")]
-    assert scale.reserved == {"a", "c"}
-    assert scale.coming == {"i-a", "i-c"}
+    # c was whole before; a is upstream and goes on; d goes on with what it has.
+    assert names(aborts) == [("Abort", "b")]
+    assert scale.reserved == {"a", "c", "d"}
+    assert scale.coming == {"i-a", "i-c", "i-d"}
+    acknowledge(scale, acknowledge(scale, replanned(scale)))
     scale.on_report(serving("c"), 12.5)
-    acknowledge(scale, scale.on_transfer(transfer("a", "whole"), 13.0))
-    assert (scale.state, scale.record().outcome) == ("failed", "b: cut off")
+    for worker in ("a", "d"):
+        acknowledge(scale, scale.on_transfer(transfer(worker, "whole"), 13.0))
+    assert outcome(scale) == ("failed", "b: cut off")
     assert [phase for phase in phases(scale) if phase[0] == "serving"] == [
         ("serving", "c", 12.5),
         ("serving", "a", 11.0),
+        ("serving", "d", 11.0),
     ]
 
 
-def test_a_dead_source_ends_those_that_are_not_whole() -> None:
-    scale = started(["a", "b"])
+def test_a_dead_source_is_replaced_for_those_that_are_not_whole() -> None:
+    scale = started(["a", "b", "c"])
     serve = scale.on_transfer(transfer("a", "whole"), 12.0)
-    assert names(scale.on_lease(dead("s"), 12.0)) == [("Abort", "b"), ("Abort", "s")]
-    acknowledge(scale, serve)
-    assert scale.record().outcome == "s is gone: silent"
+    assert scale.on_lease(dead("s"), 12.0) == []
+    loads = replanned(scale)
+    assert hops(loads) == [("c", "b", [], 78), ("b", "t", ["c"], 78)]
+    assert scale.sources == ["t"]
+    acknowledge(scale, serve + loads)
+    for worker in ("b", "c"):
+        acknowledge(scale, scale.on_transfer(transfer(worker, "whole"), 13.0))
+    assert outcome(scale) == ("done", "3 new instances serve")
+    story = [phase for phase in scale.record().phases if phase.name == "replanned"]
+    why = "s is gone: silent; now from t: a worker that holds the model, with 0 flows out"
+    assert [(phase.node, phase.detail) for phase in story] == [("b", why), ("c", why)]
+    plan = scale.record().plan
+    assert plan is not None
+    assert [(chain.source, chain.targets) for chain in plan.chains] == [("s", ["a"]), ("t", ["b", "c"])]
+
+
+def test_a_hop_that_dies_is_noticed_by_who_received_from_it_before_its_lease_ends() -> None:
+    scale = started(["a", "b", "c"])
+    assert scale.on_transfer(broken("c", 77), 12.0) == []
+    assert hops(replanned(scale)) == [("c", "t", [], 78)]
+    # That a whole chain breaks is one loss, and what is said of the old one comes too late.
+    assert scale.on_transfer(broken("c", 77), 12.1) == []
+    assert not scale.wants_plan(12.1)
+    assert names(scale.on_lease(dead("b"), 12.5)) == [("Abort", "b")]
+    assert scale.reserved == {"a", "c"}
+
+
+def test_without_anybody_who_holds_the_model_the_stranded_wait_until_the_patience_ends() -> None:
+    scale = started(["a"])
+    scale.on_lease(dead("s"), 12.0)
+    with pytest.raises(CannotPlan, match="no worker or host holds"):
+        scale.replan(snapshot(*WORKERS), {}, 78, 12.0)
+    scale.not_planned("no worker or host holds the whole model in memory", 12.0)
+    assert not scale.wants_plan(12.4)
+    assert scale.reserved == {"a"}
+    assert scale.wants_plan(12.5)
+    assert names(scale.tick(15.6)) == [("Abort", "a")]
+    assert outcome(scale) == ("failed", "nothing arrived for 5.1 s; no worker or host holds the whole model in memory")
+
+
+def test_whoever_was_just_lost_sends_again_only_where_nobody_else_can() -> None:
+    scale = started(["a"])
+    scale.on_transfer(broken("a", 77), 12.0)
+    assert hops(replanned(scale)) == [("a", "t", [], 78)]
+    scale.on_transfer(broken("a", 78), 13.0)
+    assert hops(scale.replan(snapshot(serving("s"), *WORKERS), {}, 79, 13.0)) == [("a", "s", [], 79)]
+
+
+def test_a_stranded_target_that_proves_whole_needs_no_plan() -> None:
+    scale = started(["a"])
+    scale.on_lease(dead("s"), 12.0)
+    assert names(scale.on_transfer(transfer("a", "whole"), 12.1)) == [("Serve", "a")]
+    assert not scale.wants_plan(12.5)
+    assert replanned_nothing(scale)
+
+
+def replanned_nothing(scale: ScaleOut) -> bool:
+    """It may have become so while the picture was looked at."""
+    return scale.replan(snapshot(*WORKERS), {}, 78, 12.5) == []
 
 
 def test_only_the_lease_that_was_planned_with_counts() -> None:
@@ -190,9 +296,9 @@ def test_once_ended_nothing_moves_it() -> None:
 
 def test_the_source_counts_as_sending_until_everyone_is_whole() -> None:
     scale = started(["a"])
-    assert scale.source == "s"
+    assert scale.sources == ["s"]
     scale.on_transfer(transfer("a", "whole"), 12.0)
-    assert scale.source is None
+    assert scale.sources == []
 
 
 @pytest.mark.parametrize(("old", "new"), [(old, new) for old in MOVES for new in MOVES if new not in MOVES[old]])
