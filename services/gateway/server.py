@@ -3,6 +3,7 @@
 import asyncio
 import ipaddress
 import socket
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,6 +16,7 @@ CLEANUP_SECONDS = 1.0
 BACKLOG = 2048
 # What the kernel keeps for a client that does not read: hundreds of events, not tens of thousands.
 SEND_BUFFER_BYTES = 128 * 1024
+RESET = struct.pack("ii", 1, 0)  # SO_LINGER: on, for no time
 
 log = structlog.get_logger()
 
@@ -116,6 +118,8 @@ def _cutting_off_after(unread_seconds: float) -> type[HttpToolsProtocol]:
 
         def _cut_off(self) -> None:
             log.warning("slow_reader_cut_off", client=self.client, unread_seconds=unread_seconds)
+            # By a reset: the kernel would go on offering what lies unread long after the connection is closed here.
+            self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             self.transport.abort()
 
     return CuttingOff
