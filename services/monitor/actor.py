@@ -20,13 +20,15 @@ from shared.messages.membership import (
     RouterReport,
     WorkerReport,
 )
-from shared.messages.scaling import AskDecisions, Decision, Decisions, Scale, ScaleRecord
+from shared.messages.scaling import AskDecisions, AskScales, Decision, Decisions, Scale, ScaleRecord
 from shared.process import World
-from shared.subjects import DECISION, DECISIONS, HEARTBEAT, LEASE, MODELS, PLAN, SCALE, SNAPSHOT
+from shared.subjects import DECISION, DECISIONS, HEARTBEAT, LEASE, MODELS, PLAN, SCALE, SCALES, SNAPSHOT
 
 EVALUATE_SECONDS = 0.05
 SPACING_SECONDS = 0.005  # a flood of reports is answered by one evaluation
 MODELS_SECONDS = 0.5
+SCALES_SECONDS = 1.0
+SCALES_ASKED = 50
 CALL_SECONDS = 5.0
 
 log = structlog.get_logger()
@@ -60,6 +62,7 @@ class Monitor:
             group.create_task(self._follow_leases(leases), name="leases")
             group.create_task(self._follow_plans(plans), name="plans")
             group.create_task(self._keep_models(), name="models")
+            group.create_task(self._confirm_scales(), name="scales")
             group.create_task(self._evaluate_for_ever(), name="evaluation")
             group.create_task(self._membership.run(), name="membership")
 
@@ -101,6 +104,20 @@ class Monitor:
             else:
                 self._signals.on_models(answer.models)
             await asyncio.sleep(MODELS_SECONDS)
+
+    async def _confirm_scales(self) -> None:
+        """The end of a scale can get lost, with its message or with the planner that carried it through."""
+        while True:
+            await asyncio.sleep(SCALES_SECONDS)
+            if not self._signals.sees_scales:
+                continue
+            try:
+                answer = await self._bus.call(SCALES, AskScales(limit=SCALES_ASKED), timeout=CALL_SECONDS)
+            except BusError as error:
+                log.debug("scales_unknown", error=str(error))
+            else:
+                self._signals.on_scales(answer.records)
+                self._news.set()
 
     async def _learn_workers(self) -> None:
         """What serves already, before the first evaluation: a worker not heard yet is not a worker not there."""

@@ -87,6 +87,15 @@ class Signals:
         else:
             self._scales[record.id] = record
 
+    @property
+    def sees_scales(self) -> bool:
+        """Whether any scale is thought to be under way."""
+        return bool(self._scales)
+
+    def on_scales(self, records: Iterable[ScaleRecord]) -> None:
+        """The planner's own list: what it does not have (any more) is over, though its end was not heard."""
+        self._scales = {record.id: record for record in records if record.state not in ("done", "failed")}
+
     def models(self) -> list[ModelEntry]:
         return [self._models[name] for name in sorted(self._models)]
 

@@ -44,5 +44,7 @@ def _requests(report: WorkerReport) -> int:
 
 
 def choose_to_drain(fleet: Fleet, count: int) -> Sequence[Serving]:
-    """The instances with the fewest requests; never one that still loads."""
-    return sorted(fleet.serving, key=lambda one: (one.requests, one.instance))[:count]
+    """The instances with the fewest requests; never one that still loads, nor the last that serves before the others
+    do."""
+    kept = 1 if len(fleet.present) > count else 0
+    return sorted(fleet.serving, key=lambda one: (one.requests, one.instance))[: min(count, len(fleet.serving) - kept)]

@@ -186,6 +186,7 @@ class FakeWorker(Node):
         self.running: dict[str, Work] = {}
         self.admitted: list[Admit] = []
         self.cancelled: list[str] = []
+        self.received: list[int] = []  # blocks, as often as they came
         self.first_token_told = False
         self.step = 0
         self.history = History()
@@ -263,9 +264,14 @@ class FakeWorker(Node):
     async def load(self, load: Load, context: Context) -> Ack:
         if self.faults.refuse_loads:
             raise Refusal(503, "the arena is broken")
+        self.check_epoch(load.epoch)
+        held = self.assigned
+        if held is not None and self.state == "loading" and held.load.instance == load.instance:
+            if load.ticket != held.load.ticket:
+                self.assigned = Assigned(load, held.ready)  # the transfer before it ends; what arrived stays
+            return Ack()
         if self.state != "spare":
             raise Refusal(409, f"the worker is {self.state}")
-        self.check_epoch(load.epoch)
         self.state, self.assigned = "loading", Assigned(load)
         self.membership.changed()
         return Ack()
@@ -286,10 +292,13 @@ class FakeWorker(Node):
         self.transfer("started")
         self.pass_on(load.downstream, plan_id)
         upstream = self.fabric.get(load.upstream.id)
-        for index in range(BLOCKS):
-            if index == self.faults.break_after_blocks or self.fabric.get(load.upstream.id) is not upstream:
+        for index in range(len(assigned.ready), BLOCKS):
+            if index == self.faults.break_after_blocks:
                 self.transfer("failed", error="the peer is gone")
                 self.become_spare()
+                return
+            if self.fabric.get(load.upstream.id) is not upstream:
+                self.transfer("broken", error="the peer is gone")
                 return
             if index == self.faults.stall_after_blocks:
                 return
@@ -297,14 +306,15 @@ class FakeWorker(Node):
             if self.assigned is not assigned:
                 return
             assigned.ready.append(index)
+            self.received.append(index)
             self.block_ready(load, index)
         self.transfer("whole")
         self.membership.changed()
 
     def transfer(self, state: str, error: str | None = None) -> None:
         assert self.assigned is not None
-        plan, wall = self.assigned.load.plan_id, CLOCK.wall()
-        event = Transfer(plan_id=plan, node=self.id, state=state, at=wall, error=error)  # type: ignore[arg-type]
+        plan, ticket, wall = self.assigned.load.plan_id, self.assigned.load.ticket, CLOCK.wall()
+        event = Transfer(plan_id=plan, node=self.id, state=state, at=wall, ticket=ticket, error=error)  # type: ignore[arg-type]
         self.bus.publish(TRANSFER, event, plan=plan)
 
     def block_ready(self, load: Load, index: int) -> None:
@@ -403,7 +413,11 @@ class FakeWorker(Node):
 
     def cancel(self, cancel: Cancel) -> None:
         self.cancelled.append(cancel.request_id)
-        if self.running.pop(cancel.request_id, None) is not None:
+        stopped = self.running.pop(cancel.request_id, None)
+        if stopped is not None:
+            row = Tokens(request_id=cancel.request_id, index=stopped.made, token_ids=[], finish_reason="cancelled")
+            self.history.record(row)
+            self.send_rows([row], stopped.request.gateway)
             self.ended([cancel.request_id])
 
     def ended(self, request_ids: list[str]) -> None:

@@ -148,6 +148,7 @@ class Plane:
 
     async def kill(self, name: str) -> None:
         """The process is gone, without a word."""
+        self.fabric.pop(name, None)
         task = self.tasks.pop(name)
         task.cancel()
         await asyncio.wait([task])

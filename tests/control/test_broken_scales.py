@@ -1,0 +1,142 @@
+"""Scales whose nodes die while parameters move: who is left goes on with what he has."""
+
+import asyncio
+
+import pytest
+
+from shared import virtual_time
+from shared.bus.contract import Refusal
+from shared.messages.scaling import ScaleRecord
+from tests.control.fakes import BLOCKS, FakeWorker
+from tests.control.plane import Plane, control_plane, spec
+
+HALF_WAY = 0.12  # seconds after a scale was accepted: two of four blocks have arrived
+
+
+def worker(plane: Plane, id: str) -> FakeWorker:
+    found = plane.fabric[id]
+    assert isinstance(found, FakeWorker)
+    return found
+
+
+async def until_half_way(plane: Plane, id: str) -> None:
+    """Some blocks of its parameters have arrived at this worker, not all."""
+    async with asyncio.timeout(5.0):
+        while len(worker(plane, id).received) < BLOCKS // 2:  # noqa: ASYNC110 another process's state
+            await asyncio.sleep(0.01)
+    assert worker(plane, id).state == "loading"
+
+
+def replanned(record: ScaleRecord) -> list[tuple[str | None, str]]:
+    return [(phase.node, phase.detail) for phase in record.phases if phase.name == "replanned"]
+
+
+async def record_of(plane: Plane, id: str | None) -> ScaleRecord:
+    return next(record for record in await plane.records() if record.id == id)
+
+
+async def until_ended(plane: Plane, id: str | None) -> ScaleRecord:
+    async def ended() -> bool:
+        return (await record_of(plane, id)).state in ("done", "failed")
+
+    await plane.until(ended)
+    return await record_of(plane, id)
+
+
+def test_a_source_that_dies_is_replaced_and_no_block_comes_twice() -> None:
+    async def main() -> None:
+        async with control_plane(workers=4) as plane:
+            await plane.register(spec(max_instances=8, min_instances=3))
+            await until_half_way(plane, "worker-1")
+            await plane.kill("worker-0")
+            scale = (await plane.records())[-1].id
+            record = await until_ended(plane, scale)
+            assert record.state == "done"
+            assert [node for node, _ in replanned(record)] == ["worker-1", "worker-2"]
+            assert all(why.startswith("the peer is gone; now from host-0") for _, why in replanned(record))
+            for id in ("worker-1", "worker-2"):
+                assert sorted(worker(plane, id).received) == list(range(BLOCKS))
+            await plane.until_serving(3)
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+def test_a_hop_that_dies_is_bridged_and_its_instance_made_elsewhere() -> None:
+    async def main() -> None:
+        async with control_plane(workers=5) as plane:
+            await plane.register(spec(max_instances=8, min_instances=4))
+            await until_half_way(plane, "worker-3")
+            scale = (await plane.records())[-1].id
+            await plane.kill("worker-2")
+            record = await until_ended(plane, scale)
+            assert record.outcome.startswith("worker-2 is gone")
+            assert [node for node, _ in replanned(record)] == ["worker-3"]
+            assert sorted(worker(plane, "worker-3").received) == list(range(BLOCKS))
+            await plane.until_serving(4)
+            assert await plane.serving() == ["worker-0", "worker-1", "worker-3", "worker-4"]
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+def test_the_stranded_wait_for_a_host_that_comes_back_and_reads_again() -> None:
+    async def main() -> None:
+        async with control_plane(workers=2, register=False, patience=30.0) as plane:
+            await plane.register(spec())
+            await until_half_way(plane, "worker-0")
+            await plane.kill("host-0")
+            await asyncio.sleep(5.0)
+            assert worker(plane, "worker-0").state == "loading"
+            plane.add_host()
+            await plane.until_serving(1)
+            assert sorted(worker(plane, "worker-0").received) == list(range(BLOCKS))
+            [record] = await plane.records()
+            assert record.state == "done"
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+def test_scaling_in_while_a_new_instance_loads_leaves_the_one_that_serves() -> None:
+    async def main() -> None:
+        async with control_plane() as plane:
+            accepted = await plane.scale(2)
+            await asyncio.sleep(HALF_WAY)
+            with pytest.raises(Refusal, match="its instances still load") as refused:
+                await plane.scale(1)
+            assert (refused.value.code, refused.value.retry_after_ms) == (503, 1000)
+            assert (await until_ended(plane, accepted.scale_id)).state == "done"
+            await plane.until_serving(1)  # calm: the monitor gives the second one back
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+def test_scaling_in_while_another_loads_drains_no_more_than_may_go() -> None:
+    async def main() -> None:
+        async with control_plane(workers=4) as plane:
+            await plane.register(spec(max_instances=8, min_instances=2))
+            await plane.until_serving(2)
+            await plane.register(spec(max_instances=8, min_instances=1, downscale_delay_s=99.0))
+            out = await plane.scale(3)
+            await asyncio.sleep(HALF_WAY)
+            into = await plane.scale(1)
+            assert (into.actual, into.target) == (3, 2)
+            assert (await until_ended(plane, into.scale_id)).state == "done"
+            assert (await until_ended(plane, out.scale_id)).state == "done"
+            assert len(await plane.serving()) == 2
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+def test_a_second_scale_out_during_the_first_takes_other_workers_and_survives_its_failure() -> None:
+    async def main() -> None:
+        async with control_plane(workers=4) as plane:
+            await plane.register(spec(max_instances=8, downscale_delay_s=99.0))
+            first = await plane.scale(2)
+            await asyncio.sleep(HALF_WAY)
+            second = await plane.scale(4)
+            assert (second.actual, second.target) == (2, 4)
+            await plane.kill("worker-1")
+            assert (await until_ended(plane, first.scale_id)).state == "failed"
+            assert (await until_ended(plane, second.scale_id)).state == "done"
+            assert await plane.serving() == ["worker-0", "worker-2", "worker-3"]
+
+    virtual_time.run(main(), limit_seconds=100)
