@@ -47,6 +47,15 @@ async def test_a_pause_within_a_stream_is_bridged_by_comments(site: Site) -> Non
         assert (await answer.content.read()).endswith(b"data: [DONE]\n\n")
 
 
+async def test_a_deadline_after_the_first_tokens_is_an_error_in_the_stream(site: Site) -> None:
+    site.cluster.hang_before(2)
+    async with site.http.post(f"{site.url}/v1/completions", json={**ASK, "stream": True, "timeout": 0.3}) as answer:
+        text = await answer.text()
+    assert text.count("data: ") == 3
+    assert '"code":"timeout"' in text
+    assert "[DONE]" not in text
+
+
 async def test_a_held_request_without_a_stream_just_waits(site: Site) -> None:
     released = site.cluster.hang_before(0)
     asyncio.get_running_loop().call_later(0.2, released.set_result, None)

@@ -180,6 +180,17 @@ async def test_a_request_that_can_never_fit_is_refused_with_the_limit() -> None:
         assert ADMIT.pattern == "worker.{id}.admit"
 
 
+async def test_a_request_ends_by_the_time_it_had_left_whatever_the_senders_clock_said() -> None:
+    async with fleet("w-1") as made:
+        await made.load("w-1", made.me, [])
+        made.feed("w-1")
+        await made.whole("w-1")
+        await made.serve("w-1")
+        await made.admit("w-1", submit("a", random_prompt(1, 40), max_tokens=200, timeout_s=0.05))
+        assert len(await made.finished("a")) < 200
+        assert made.rows["a"][-1].finish_reason == "deadline"
+
+
 async def test_a_router_can_ask_what_runs_and_admit_it_once_more() -> None:
     async with fleet("w-1", max_num_seqs=1) as made:
         await made.load("w-1", made.me, [])
