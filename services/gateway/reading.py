@@ -15,13 +15,16 @@ TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 async def read_body(request: Request, limit: int) -> bytes:
     """The whole body. Raises ApiError 413 beyond `limit` bytes, 408 where it does not come."""
+    too_large = ApiError(413, f"The body is larger than {limit} bytes.", code="request_too_large")
+    if int(request.headers.get("content-length", 0)) > limit:  # the parser took it for a number
+        raise too_large
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_TIMEOUT_SECONDS):
             async for chunk in request.stream():
                 body += chunk
                 if len(body) > limit:
-                    raise ApiError(413, f"The body is larger than {limit} bytes.", code="request_too_large")
+                    raise too_large
     except TimeoutError:
         raise ApiError(408, f"The body did not come within {BODY_TIMEOUT_SECONDS:.0f} s.", code="timeout") from None
     return bytes(body)

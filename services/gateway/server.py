@@ -3,22 +3,18 @@
 import asyncio
 import ipaddress
 import socket
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import structlog
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from services.gateway.protocol import LimitedHttp
 
 CLEANUP_SECONDS = 1.0
 BACKLOG = 2048
 # What the kernel keeps for a client that does not read: hundreds of events, not tens of thousands.
 SEND_BUFFER_BYTES = 128 * 1024
-RESET = struct.pack("ii", 1, 0)  # SO_LINGER: on, for no time
-
-log = structlog.get_logger()
 
 
 class PortInUse(Exception):
@@ -68,7 +64,7 @@ class Server:
         config = uvicorn.Config(
             app,
             loop="none",
-            http=_cutting_off_after(unread_seconds),
+            http=_protocol(unread_seconds),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -93,36 +89,13 @@ class Server:
             raise
 
 
-def _cutting_off_after(unread_seconds: float) -> type[HttpToolsProtocol]:
-    """uvicorn's protocol would wait for a client that does not read for as long as the client likes."""
+def _protocol(unread: float) -> type[LimitedHttp]:
+    """uvicorn makes one for each connection, and passes on nothing of ours."""
 
-    class CuttingOff(HttpToolsProtocol):
-        _cutting_off: asyncio.TimerHandle | None = None
+    class Configured(LimitedHttp):
+        unread_seconds = unread
 
-        def pause_writing(self) -> None:
-            super().pause_writing()
-            self._cutting_off = self.loop.call_later(unread_seconds, self._cut_off)
-
-        def resume_writing(self) -> None:
-            super().resume_writing()
-            self._keep()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._keep()
-            super().connection_lost(exc)
-
-        def _keep(self) -> None:
-            if self._cutting_off is not None:
-                self._cutting_off.cancel()
-                self._cutting_off = None
-
-        def _cut_off(self) -> None:
-            log.warning("slow_reader_cut_off", client=self.client, unread_seconds=unread_seconds)
-            # By a reset: the kernel would go on offering what lies unread long after the connection is closed here.
-            self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-            self.transport.abort()
-
-    return CuttingOff
+    return Configured
 
 
 class _WithoutSignals(uvicorn.Server):

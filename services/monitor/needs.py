@@ -7,6 +7,8 @@ from math import ceil
 from services.monitor.signals import Observed
 from shared.messages.parameters import ModelSpec, ScalingBounds
 
+SLOWEST = 1e-6  # tokens/s; less says nothing that could be divided by
+
 
 @dataclass(frozen=True)
 class Need:
@@ -48,7 +50,7 @@ def need_for_prefill(observed: Observed, bounds: ScalingBounds) -> Need | Unknow
     waiting, rate = observed.waiting_tokens, observed.prefill_rate
     if waiting == 0:
         return Need("prefill", 0, 0, "no prompt waits")
-    if not rate:
+    if rate is None or rate < SLOWEST:
         return Unknown(f"{waiting} prompt tokens wait, and no instance has measured its prefill rate yet")
     low, high = ceil(waiting / (bounds.prefill_hi * rate)), ceil(waiting / (bounds.prefill_lo * rate))
     return Need("prefill", low, high, f"{waiting} prompt tokens wait at {rate:.0f} tokens/s an instance")

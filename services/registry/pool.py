@@ -16,6 +16,7 @@ from shared.messages.membership import Holding, HostReport, ModelEntry, WorkerRe
 from shared.messages.parameters import Manifest, ModelSpec
 from shared.messages.scaling import ModelChecked, ModelRead
 
+LEAST = 0.001  # of a scaling bound: capacities are divided by it
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}")
 
 
@@ -27,8 +28,11 @@ def check_spec(spec: ModelSpec) -> None:
         (spec.path != "", "path must name a directory"),
         (spec.min_instances >= 0, "min_instances must be 0 or more"),
         (spec.max_instances >= max(1, spec.min_instances), "max_instances must be at least 1 and min_instances"),
-        (0 < bounds.prefill_lo <= bounds.prefill_hi, "bounds: 0 < prefill_lo <= prefill_hi must hold"),
-        (0 < bounds.decode_lo <= bounds.decode_hi <= 1, "bounds: 0 < decode_lo <= decode_hi <= 1 must hold"),
+        (LEAST <= bounds.prefill_lo <= bounds.prefill_hi, f"bounds: {LEAST} <= prefill_lo <= prefill_hi must hold"),
+        (
+            LEAST <= bounds.decode_lo <= bounds.decode_hi <= 1,
+            f"bounds: {LEAST} <= decode_lo <= decode_hi <= 1 must hold",
+        ),
         (spec.upscale_delay_s >= 0, "upscale_delay_s must be 0 or more"),
         (spec.downscale_delay_s >= 0, "downscale_delay_s must be 0 or more"),
         (spec.downscale_to_zero_delay_s >= 0, "downscale_to_zero_delay_s must be 0 or more"),

@@ -17,7 +17,7 @@ Size = Annotated[int, Meta(ge=1, le=2**24)]  # of one dimension of a parameter
 Layers = Annotated[int, Meta(ge=1, le=10_000)]
 Shape = Annotated[list[Size], Meta(max_length=4)]
 Scaling = Annotated[float, Meta(gt=0, le=1e15)]
-Share = Annotated[float, Meta(ge=1e-3, le=1e3)]
+Share = Annotated[float, Meta(ge=0, le=1e3)]
 Path = Annotated[str, Meta(max_length=4096, pattern=r"^[^\x00]*$")]
 
 

@@ -1,0 +1,179 @@
+"""uvicorn's HTTP/1.1 with limits: how long and how large a request's head may be, how long an answer may lie unread."""
+
+import asyncio
+import socket
+import struct
+import time
+from collections.abc import Callable
+
+import httptools
+import structlog
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from services.gateway.errors import ApiError
+from shared.bus.seldom import SeldomLog
+
+HEAD_SECONDS = 20.0  # for the head of a request to come whole; also for the first one, so that nobody is only connected
+HEAD_BYTES = 64 * 1024
+MOST_HEADERS = 100
+LINGER_SECONDS = 1.0
+RESET = struct.pack("ii", 1, 0)  # SO_LINGER: on, for no time
+
+log = structlog.get_logger()
+seldom = SeldomLog(time.monotonic)
+
+
+class LimitedHttp(HttpToolsProtocol):
+    """One connection. What is not HTTP, or too much of it, is answered in JSON as every other error, and closed.
+
+    A client that leaves its answer unread for `unread_seconds` is cut off; uvicorn would wait as long as it likes.
+    """
+
+    unread_seconds = 30.0
+    _head_timer: asyncio.TimerHandle | None = None
+    _unread_timer: asyncio.TimerHandle | None = None
+    _fault: ApiError | None = None
+    _over = False
+    _in_head = True
+    _begun = False
+    _earlier_bytes = 0  # came since the last whole message
+    _head_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_head_timer()
+        self._stop_unread_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._over or self.transport.is_closing():
+            return
+        self._unset_keepalive_if_required()
+        if self._in_head:
+            self._await_head()
+        try:
+            if self._in_head and self._earlier_bytes > HEAD_BYTES:
+                self._refuse_head(f"The request line and headers are larger than {HEAD_BYTES} bytes.")
+            self._earlier_bytes += len(data)
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # no other protocol is spoken here; the request itself is answered
+        except (httptools.HttpParserError, ApiError) as error:
+            # Where uvicorn's part fails it is always the target that it cannot take apart.
+            reason = "Invalid target" if isinstance(error, httptools.HttpParserCallbackError) else str(error)
+            fault = self._fault or ApiError(400, f"This is not HTTP/1.1: {reason}.", code="invalid_http")
+            seldom.warning("request_unreadable", str(fault.detail.code), client=str(self.client), error=str(fault))
+            self._end_with(fault)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._begun, self._head_bytes = True, 0
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._count(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        self._count(len(name) + len(value))
+
+    def on_headers_complete(self) -> None:
+        self._in_head = self._begun = False
+        self._stop_head_timer()
+        super().on_headers_complete()
+        self.cycle.transport = _Closing(self.transport, self._close)  # type: ignore[assignment]
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._in_head, self._earlier_bytes = True, 0
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread_timer = self.loop.call_later(self.unread_seconds, self._cut_off)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_unread_timer()
+
+    def _await_head(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_SECONDS, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        if self._answering:
+            self._await_head()  # whoever reads an answer may take time for the next request
+        elif self._begun:
+            self._end_with(
+                ApiError(408, f"The request's head did not come within {HEAD_SECONDS:.0f} s.", code="timeout")
+            )
+        else:
+            self.transport.close()
+
+    def _count(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > HEAD_BYTES or len(self.headers) > MOST_HEADERS:
+            self._refuse_head(f"More than {HEAD_BYTES} bytes of headers, or more than {MOST_HEADERS} of them.")
+
+    def _refuse_head(self, message: str) -> None:
+        self._fault = ApiError(431, message, code="headers_too_large")
+        raise self._fault
+
+    @property
+    def _answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _end_with(self, error: ApiError) -> None:
+        if self._answering:
+            if self.cycle.response_started:
+                self.transport.abort()  # in the middle of an answer there is no place for another
+                return
+            self.cycle.disconnected = True  # what the endpoint may still say is not sent
+            self.cycle.message_event.set()
+        head = (
+            b"content-type: application/json\r\nconnection: close\r\n"
+            b"content-length: " + str(len(error.body)).encode() + b"\r\n\r\n"
+        )
+        self.transport.write(STATUS_LINE[error.status] + head + error.body)
+        self._linger()
+
+    def _close(self) -> None:
+        """The answer is out, and the last on this connection."""
+        if self.cycle.more_body:
+            self._linger()
+        else:
+            self.transport.close()
+
+    def _linger(self) -> None:
+        """Closed at once, with bytes of the client's unread, the connection would be reset and the answer lost."""
+        self._over = True
+        self.flow.resume_reading()
+        self.transport.write_eof()
+        self._stop_head_timer()
+        self._head_timer = self.loop.call_later(LINGER_SECONDS, self.transport.close)
+
+    def _cut_off(self) -> None:
+        log.warning("slow_reader_cut_off", client=self.client, unread_seconds=self.unread_seconds)
+        # By a reset: the kernel would go on offering what lies unread long after the connection is closed here.
+        self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        self.transport.abort()
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _stop_unread_timer(self) -> None:
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
+
+
+class _Closing:
+    """What uvicorn writes an answer to: the transport, but for how it is closed."""
+
+    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
+        self.write, self.is_closing, self.close = transport.write, transport.is_closing, close

@@ -1,0 +1,205 @@
+"""The gateway's door against clients that are slow, enormous, many, or do not speak HTTP."""
+
+import asyncio
+import json
+import resource
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from services.gateway import protocol, reading
+from tests.gateway.conftest import Site, open_site, port_of
+
+MIB = 1 << 20
+HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\n"
+ASK = b'{"model": "tiny", "prompt": "abc", "max_tokens": 2}'
+WHOLE = HEAD + b"content-length: %d\r\n\r\n" % len(ASK) + ASK
+# A client, a connection here and the listening end of it there: two descriptors each, in one process.
+IDLE = 10_000
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    from tests.made import tiny
+
+    async with open_site(tiny("qwen2")) as opened:
+        yield opened
+
+
+async def answers(site: Site, *parts: bytes, pause: float = 0.0) -> list[tuple[int, Any]]:
+    """What a connection gets that sends these bytes: status and body of each answer until it is closed."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port_of(site))
+    try:
+        async with asyncio.timeout(10):
+            with suppress(ConnectionError):  # refused before all was sent
+                for part in parts:
+                    writer.write(part)
+                    await writer.drain()
+                    await asyncio.sleep(pause)
+            with suppress(ConnectionError):
+                return await read_answers(reader, len(parts))
+            return []
+    finally:
+        writer.close()
+        await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+
+
+async def read_answers(reader: asyncio.StreamReader, count: int) -> list[tuple[int, Any]]:
+    got: list[tuple[int, Any]] = []
+    while len(got) < count and (line := await reader.readline()).startswith(b"HTTP/1.1 "):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        length = int(head.split("content-length: ")[1].split("\r")[0])
+        got.append((int(line.split()[1]), json.loads(await reader.readexactly(length))))
+        if "connection: close" in head:
+            break
+    return got
+
+
+def refused(status: int, code: str, got: list[tuple[int, Any]]) -> bool:
+    return [(status, code)] == [(one, body["error"]["code"]) for one, body in got]
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500),  # a TLS greeting
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"GET /\xff\xfe HTTP/1.1\r\nhost: here\r\n\r\n",
+        b"GET http://[ HTTP/1.1\r\nhost: here\r\n\r\n",
+        b"CONNECT example.org:443 HTTP/1.1\r\nhost: here\r\n\r\n",
+        HEAD + b"content-length: -5\r\n\r\n",
+        HEAD + b"content-length: 5\r\ncontent-length: 6\r\n\r\nhello!",
+        HEAD + b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\nhello",
+        HEAD + b"transfer-encoding: chunked\r\n\r\nnot a size\r\n",
+        HEAD + b"no colon here\r\n\r\n",
+    ],
+)
+async def test_what_is_not_http_is_refused_in_json_and_closed(site: Site, data: bytes) -> None:
+    assert refused(400, "invalid_http", await answers(site, data))
+    assert await answers(site, WHOLE)
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        [HEAD + b"x: 1\r\n" * 200 + b"\r\n"],
+        [HEAD + b"x: " + b"y" * 100_000 + b"\r\n\r\n"],
+        [b"GET /" + b"y" * 100_000 + b" HTTP/1.1\r\n\r\n"],
+        [HEAD + b"x: ", *[b"y" * 50_000] * 100],
+        [HEAD, *[b"y" * 50_000] * 100],
+    ],
+    ids=["too many", "one too large", "a long path", "a value without end", "a name without end"],
+)
+async def test_bombs_of_headers_are_refused(site: Site, bomb: list[bytes]) -> None:
+    assert refused(431, "headers_too_large", await answers(site, *bomb))
+
+
+async def test_many_requests_on_one_connection_are_no_bomb(site: Site) -> None:
+    got = await answers(site, *[WHOLE] * 300)
+    assert [status for status, _ in got] == [200] * 300
+
+
+@pytest.mark.parametrize(
+    ("parts", "status"),
+    [
+        ([], None),
+        ([b"\r\n"] * 8, None),
+        ([b"P", b"OST /v1/comp"], 408),
+        ([HEAD, b"x: 1\r\n", b"x: 1\r\n"], 408),
+        ([HEAD + b"content-length: 500\r\n\r\n", b"{", b" "], 408),
+        ([HEAD + b"transfer-encoding: chunked\r\n\r\n", b"1\r\n{\r\n"], 408),
+    ],
+)
+async def test_who_sends_slowly_is_closed_in_bounded_time(
+    site: Site, monkeypatch: pytest.MonkeyPatch, parts: list[bytes], status: int | None
+) -> None:
+    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(reading, "BODY_TIMEOUT_SECONDS", 0.3)
+    began = time.monotonic()
+    got = await answers(site, *parts, pause=0.05)
+    assert time.monotonic() - began < 5
+    assert got == [] if status is None else refused(status, "timeout", got)
+
+
+async def test_a_slow_reader_of_an_answer_is_no_slow_sender(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.05)
+    going = site.cluster.hang_before(1)
+    asking = asyncio.create_task(answers(site, WHOLE + b"\r\n"))  # some clients end a body so
+    await asyncio.sleep(0.3)
+    going.set_result(None)
+    assert [status for status, _ in await asking] == [200]
+
+
+async def a_hundred_megabytes() -> AsyncIterator[bytes]:
+    chunk = bytes(MIB)
+    for _ in range(100):
+        yield chunk
+
+
+@pytest.mark.parametrize("headers", [{"content-length": str(100 * MIB)}, {}], ids=["announced", "in chunks"])
+async def test_a_hundred_megabytes_are_refused_at_once_and_not_kept(
+    site: Site, headers: dict[str, str], record_property: Any
+) -> None:
+    before, began = resident_bytes(), time.monotonic()
+    url = f"{site.url}/v1/completions"
+    async with site.http.post(url, data=a_hundred_megabytes(), headers=headers) as answer:
+        assert (answer.status, (await answer.json())["error"]["code"]) == (413, "request_too_large")
+        assert answer.headers["connection"] == "close"
+    took = time.monotonic() - began
+    record_property("seconds_to_413", took)
+    assert took < 2
+    assert resident_bytes() - before < 30 * MIB
+
+
+@contextmanager
+def descriptors(wanted: int) -> Iterator[int]:
+    """Raises the limit of open files as far as it goes; how many of `wanted` there are."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    granted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, granted), hard))
+    try:
+        yield granted
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_ten_thousand_idle_connections_cost_others_nothing(
+    site: Site, monkeypatch: pytest.MonkeyPatch, record_property: Any
+) -> None:
+    with descriptors(2 * IDLE + 500) as granted:
+        count = min(IDLE, (granted - 500) // 2)
+        monkeypatch.setattr(protocol, "HEAD_SECONDS", 600.0)
+        before = resident_bytes()
+        async with AsyncExitStack() as stack:
+            for _ in range(count // 100):
+                opened = await asyncio.gather(*[connect(port_of(site)) for _ in range(100)])
+                for transport in opened:
+                    stack.callback(transport.abort)
+            grown = resident_bytes() - before
+            async with aiohttp.ClientSession() as fresh:
+                began = time.monotonic()
+                async with fresh.post(f"{site.url}/v1/completions", data=ASK) as answer:
+                    assert answer.status == 200
+                took = time.monotonic() - began
+        record_property("idle_connections", count)
+        record_property("bytes_each", grown // count)
+        record_property("seconds_served_meanwhile", took)
+        assert count >= 400
+        assert grown < count * 40_000  # both ends of each are ours here
+        assert took < 2
+        await asyncio.sleep(0)
+
+
+async def connect(port: int) -> asyncio.Transport:
+    transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, "127.0.0.1", port)
+    return transport
