@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 import msgspec
@@ -20,7 +20,7 @@ from shared.messages.requests import FinishReason, Submit
 from shared.subjects import SUBMIT
 from shared.world import Clock
 
-SUBMIT_TIMEOUT_SECONDS = 2.0
+SUBMIT_TIMEOUT_SECONDS = 1.0
 RETRY_SECONDS = 0.1  # doubles with every refusal
 LONGEST_RETRY_SECONDS = 1.0
 # A new request waits so long for a router, or a bus, that is away; an accepted one until its deadline.
@@ -111,6 +111,11 @@ class Generation:
                 await self._send(submit, stream, wait)
                 while True:
                     match await self._next(stream, wait):
+                        case Fresh(finish_reason="cancelled") as fresh:
+                            # Whoever took this gateway for dead was wrong: it waits still, and so does the client.
+                            if fresh.token_ids:
+                                await self._deliver(replace(fresh, finish_reason=None), emit)
+                            return Lost("it was cancelled, and not by its client")
                         case Fresh() as fresh:
                             ended = fresh.finish_reason is not None
                             if await self._deliver(fresh, emit):
@@ -212,8 +217,6 @@ def failure(fresh: Fresh) -> ApiError | None:
     match fresh.finish_reason:
         case "error":
             return from_end(fresh.code, fresh.error or "no reason given")
-        case "cancelled":
-            return overloaded("The request was cancelled by the system.")
         case "deadline":
             return timed_out("The request's deadline has passed.")
         case _:
