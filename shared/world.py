@@ -1,6 +1,7 @@
 """The parts of the world an actor may touch besides the bus and links: the clock, fresh ids."""
 
 import asyncio
+import secrets
 import time
 import uuid
 from collections import Counter
@@ -39,16 +40,21 @@ class LoopClock:
 
 
 class Ids(Protocol):
-    """Fresh ids, `[a-z0-9-]+`."""
+    """Fresh ids, `[a-z0-9-]+`, and secrets."""
 
     def new(self, prefix: str) -> str: ...
 
+    def secret(self) -> bytes: ...
+
 
 class RandomIds:
-    """Unique everywhere."""
+    """Unique everywhere; secrets of 32 bytes that nobody can guess."""
 
     def new(self, prefix: str) -> str:
         return f"{prefix}-{uuid.uuid4().hex[:12]}"
+
+    def secret(self) -> bytes:
+        return secrets.token_bytes(32)
 
 
 class CountedIds:
@@ -60,3 +66,6 @@ class CountedIds:
     def new(self, prefix: str) -> str:
         self._counts[prefix] += 1
         return f"{prefix}-{self._counts[prefix]}"
+
+    def secret(self) -> bytes:
+        return self.new("secret").encode()

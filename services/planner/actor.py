@@ -148,6 +148,7 @@ class Planner:
             ticket=self._book.fresh_ticket(),
             chunk_bytes=chunk_bytes_for(self._settings.link_rate),
             max_model_len=entry.max_model_len,
+            secret=self._ids.secret(),
         )
         log.info("planned", scale=plan.id, model=plan.model, chains=len(plan.chains), reasons=plan.reasons)
         return ScaleOut(plan.id, decision, orders, self._settings.patience_seconds)

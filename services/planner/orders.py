@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
@@ -46,6 +46,7 @@ class Orders:
     ticket: int
     chunk_bytes: int
     max_model_len: int
+    secret: bytes = field(repr=False)
 
     def routes(self) -> list[Route]:
         return [Route(chain, self.ticket) for chain in self.plan.chains]
@@ -93,6 +94,7 @@ class Orders:
             chunk_bytes=self.chunk_bytes,
             max_model_len=self.max_model_len,
             epoch=self.members[worker].epoch,
+            secret=self.secret,
         )
 
     def send(self, route: Route) -> Command:
@@ -104,6 +106,7 @@ class Orders:
             downstream=[self._node(route.chain.targets[0])],
             chunk_bytes=self.chunk_bytes,
             epoch=self.members[source].epoch,
+            secret=self.secret,
         )
         return Command(source, message, "every target is ready to receive")
 

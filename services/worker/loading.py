@@ -103,7 +103,9 @@ class Loading:
 
     async def _receive(self, link: Link, executor: Executor) -> None:
         command = self.command
-        part = Part(self._worker, command.ticket, command.chunk_bytes, self.memory, command.downstream)
+        part = Part(
+            self._worker, command.ticket, command.chunk_bytes, self.memory, command.downstream, secret=command.secret
+        )
         here = self._arrivals = self._arrivals or Arrivals(part)
         received, damaged = here.received_bytes, here.damaged.total()
         try:

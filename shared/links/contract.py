@@ -45,10 +45,11 @@ class Link(Protocol):
     def address(self) -> bytes:
         """What a peer connects to; goes into Join and into plans."""
 
-    async def connect(self, address: bytes, *, timeout: float, channel: int = 0) -> Peer:
+    async def connect(self, address: bytes, *, timeout: float, channel: int = 0, secret: bytes = b"") -> Peer:
         """The peer at `address`, connected once a channel and kept until either end closes it. Raises LinkError.
 
-        What ends one channel leaves the others between the same two processes alone; both ends name the same one.
+        What ends one channel leaves the others between the same two processes alone; both ends name the same one, and
+        whoever does not know its `secret` neither gets nor delivers a byte on it.
         """
 
     async def close(self) -> None:

@@ -51,8 +51,9 @@ class ShapedLink:
     def address(self) -> bytes:
         return self._link.address
 
-    async def connect(self, address: bytes, *, timeout: float, channel: int = 0) -> ShapedPeer:
-        return ShapedPeer(await self._link.connect(address, timeout=timeout, channel=channel), self._bucket)
+    async def connect(self, address: bytes, *, timeout: float, channel: int = 0, secret: bytes = b"") -> ShapedPeer:
+        peer = await self._link.connect(address, timeout=timeout, channel=channel, secret=secret)
+        return ShapedPeer(peer, self._bucket)
 
     async def close(self) -> None:
         await self._link.close()

@@ -2,7 +2,8 @@
 
 Each end of a pair dials the other. On the connection it dialled an end asks (tag, size) and is answered with
 (tag, size, bytes), so bytes move only into a buffer that was posted for them: nothing unexpected is ever
-buffered, and a message nobody asks for holds back its sender alone.
+buffered, and a message nobody asks for holds back its sender alone. A connection counts from the moment its hello
+has proved that the dialler knows the channel's secret; until then it is a stranger, with a deadline.
 """
 
 import asyncio
@@ -12,15 +13,16 @@ from collections.abc import Callable, Coroutine
 
 from shared.links.connection import FRAME, Connection, Incoming
 from shared.links.contract import Buffer, LinkError
+from shared.links.tickets import PROOF_BYTES, End, Tickets, is_proof, proof
 
 SCHEME = b"tcp:"
-HELLO = struct.Struct(">8sQH")  # magic, channel, length of the dialler's address
-MAGIC = b"lvscale2"
+HELLO = struct.Struct(f">Q{PROOF_BYTES}sH")  # after the magic: channel, proof, length of the dialler's address
+MAGIC = b"lvscale3"
 HELLO_SECONDS = 5.0
+TICKET_SECONDS = 30.0  # from a peer's hello until we are told of the same plan
+MAX_STRANGERS = 256
 ACCEPT_PAUSE_SECONDS = 0.1
 GONE = "the peer is gone"
-
-End = tuple[bytes, int]  # the address of a process, and a channel to it
 
 
 class SocketPeer:
@@ -119,7 +121,9 @@ class SocketLink:
         self.address = SCHEME + f"{host}:{port}".encode()
         self._peers: dict[End, SocketPeer] = {}
         self._incoming: dict[End, Incoming] = {}
+        self._tickets = Tickets()
         self._serving: set[asyncio.Task[None]] = set()
+        self._strangers: dict[asyncio.Task[None], None] = {}  # the oldest first
         self._accepting = asyncio.create_task(self._accept())
         self._connecting = asyncio.Lock()
         self._closed = False
@@ -136,13 +140,14 @@ class SocketLink:
         listener.setblocking(False)
         return cls(listener)
 
-    async def connect(self, address: bytes, *, timeout: float, channel: int = 0) -> SocketPeer:
+    async def connect(self, address: bytes, *, timeout: float, channel: int = 0, secret: bytes = b"") -> SocketPeer:
         host, port = _host_and_port(address)
         if self._closed:
             raise LinkError("connect: this link is closed")
         try:
             async with asyncio.timeout(timeout), self._connecting:
-                return self._peers.get((address, channel)) or await self._dial((address, channel), host, port)
+                peer = self._peers.get((address, channel))
+                return peer or await self._dial((address, channel), host, port, secret)
         except OSError as error:  # TimeoutError included
             raise LinkError(f"connect to {host}:{port}: {error or 'timed out'}") from error
 
@@ -159,7 +164,7 @@ class SocketLink:
         await asyncio.wait(tasks)
         self._listener.close()
 
-    async def _dial(self, end: End, host: str, port: int) -> SocketPeer:
+    async def _dial(self, end: End, host: str, port: int, secret: bytes) -> SocketPeer:
         sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         sock.setblocking(False)
         try:
@@ -168,14 +173,17 @@ class SocketLink:
             sock.close()
             raise
         connection = Connection(sock)
-        peer = SocketPeer(connection, lambda: self._peers.pop(end, None))
+        peer = SocketPeer(connection, lambda: self._forget(end))
         # In one step, or a connection that comes meanwhile would not be attached.
         self._peers[end] = peer
         if end in self._incoming:
             peer.attach(self._incoming[end])
+        self._tickets.know(end, secret)
+        address, channel = end
+        hello = MAGIC + HELLO.pack(channel, proof(secret, channel, self.address, address), len(self.address))
         try:
             await asyncio.sleep(0)  # the peer's reader runs, and will close the connection
-            await connection.write(HELLO.pack(MAGIC, end[1], len(self.address)), self.address)
+            await connection.write(hello, self.address)
         except (OSError, asyncio.CancelledError):
             peer.lose("no hello")
             raise
@@ -190,12 +198,21 @@ class SocketLink:
                 continue
             task = asyncio.create_task(self._serve(Connection(sock)))
             self._serving.add(task)
-            task.add_done_callback(self._serving.discard)
+            self._strangers[task] = None
+            task.add_done_callback(self._served)
+            if len(self._strangers) > MAX_STRANGERS:
+                next(iter(self._strangers)).cancel()
+
+    def _served(self, task: asyncio.Task[None]) -> None:
+        self._serving.discard(task)
+        self._strangers.pop(task, None)
 
     async def _serve(self, connection: Connection) -> None:
         try:
-            async with asyncio.timeout(HELLO_SECONDS):
-                end = await self._welcome(connection)
+            end = await self._welcome(connection)
+            task = asyncio.current_task()
+            assert task is not None
+            del self._strangers[task]
             await self._listen(end, Incoming(connection))
         except OSError:
             pass  # whoever it was is gone, or never was one of us
@@ -203,11 +220,17 @@ class SocketLink:
             await connection.close()
 
     async def _welcome(self, connection: Connection) -> End:
-        """Who dialled us, and on which channel. Raises OSError."""
-        magic, channel, length = HELLO.unpack(await connection.read(HELLO.size))
-        if magic != MAGIC:
+        """Who dialled us, and on which channel, once it is proved. Raises OSError."""
+        async with asyncio.timeout(HELLO_SECONDS):
+            if await connection.read(len(MAGIC)) != MAGIC:
+                raise ConnectionRefusedError
+            channel, given, length = HELLO.unpack(await connection.read(HELLO.size))
+            end = (await connection.read(length), channel)
+        async with asyncio.timeout(TICKET_SECONDS):
+            secret = await self._tickets.secret_of(end)
+        if not is_proof(given, proof(secret, channel, end[0], self.address)):
             raise ConnectionRefusedError
-        return await connection.read(length), channel
+        return end
 
     async def _listen(self, end: End, incoming: Incoming) -> None:
         if end in self._incoming:
@@ -220,6 +243,10 @@ class SocketLink:
         finally:
             if self._incoming.get(end) is incoming:
                 self._drop(end)
+
+    def _forget(self, end: End) -> None:
+        self._peers.pop(end, None)
+        self._tickets.forget(end)
 
     def _drop(self, end: End) -> None:
         self._incoming.pop(end).connection.shut()

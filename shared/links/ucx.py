@@ -1,6 +1,11 @@
-"""`UcxLink`: bulk bytes over UCX; by CMA on one host, by tcp or RDMA between hosts."""
+"""`UcxLink`: bulk bytes over UCX; by CMA on one host, by tcp or RDMA between hosts.
+
+UCX itself asks nobody who he is. What keeps strangers out is that every message is matched by a tag, and a tag is a
+hash under the channel's secret: what does not know it meets no receive, and gets nothing sent.
+"""
 
 import asyncio
+import hmac
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -12,12 +17,12 @@ from ucxx.exceptions import UCXError
 from ucxx.types import Tag
 
 from shared.links.contract import Buffer, LinkError
+from shared.links.tickets import message_tag
 from shared.links.ucx_engine import UcxEngine
 
 SCHEME = b"ucx:"
 CONTROL = Tag(0x6C697665_7363616C)
-WORD = struct.Struct("8sQQ")  # what a peer says on CONTROL, the hash of its address, and on which channel
-KIND = struct.Struct("QQ")  # size in bytes and channel of a message
+WORD = struct.Struct("8sQQQ")  # what a peer says on CONTROL, the hash of its address, on which channel, and its proof
 HELLO, GOODBYE = b"hello   ", b"goodbye "
 SETTLE_SECONDS = 5.0
 
@@ -25,12 +30,15 @@ SETTLE_SECONDS = 5.0
 class UcxPeer:
     """An endpoint to one process. UCX matches tags per worker; `_wire` makes them per peer, channel and size."""
 
-    def __init__(self, engine: UcxEngine, address: bytes, channel: int, on_lost: Callable[[], object]) -> None:
+    def __init__(
+        self, engine: UcxEngine, address: bytes, channel: int, secret: bytes, on_lost: Callable[[], object]
+    ) -> None:
         self._engine = engine
         self._on_lost = on_lost
-        self.channel = channel
+        self._channel = channel
+        self._secret = secret
         self._mine = xxhash.xxh3_64_intdigest(engine.address)
-        self.hash = xxhash.xxh3_64_intdigest(address)
+        self._theirs = xxhash.xxh3_64_intdigest(address)
         self._lost: str | None = None
         self._greeted = False
         self._endpoint: Any = engine.endpoint(address)
@@ -43,11 +51,11 @@ class UcxPeer:
             self._greeted = True
 
     async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
-        memory, wire = Array(buffer.view), _wire(tag, buffer, self._mine, self.channel)
+        memory, wire = Array(buffer.view), self._wire(tag, buffer, self._mine)
         await self._run(lambda: (self._endpoint.tag_send(memory, wire), memory), f"send {tag:#x}", timeout)
 
     async def receive(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
-        memory, wire = Array(buffer.view), _wire(tag, buffer, self.hash, self.channel)
+        memory, wire = Array(buffer.view), self._wire(tag, buffer, self._theirs)
         # A receive posted on the worker would never end when the peer dies; one on the endpoint does.
         await self._run(lambda: (self._endpoint.tag_recv(memory, wire), memory), f"receive {tag:#x}", timeout)
 
@@ -96,8 +104,20 @@ class UcxPeer:
         self._on_lost()
 
     def _say(self, word: bytes) -> tuple[UCXRequest, Array]:
-        memory = Array(memoryview(WORD.pack(word, self._mine, self.channel)))
+        memory = Array(memoryview(self._word(word, self._mine)))
         return self._endpoint.tag_send(memory, CONTROL), memory
+
+    def says(self, word: bytes) -> bool:
+        """Whether our peer, and nobody else, said goodbye."""
+        return hmac.compare_digest(word, self._word(GOODBYE, self._theirs))
+
+    def _word(self, word: bytes, sender: int) -> bytes:
+        tag = message_tag(self._secret, self._channel, sender, int.from_bytes(word), WORD.size)
+        return WORD.pack(word, sender, self._channel, tag)
+
+    def _wire(self, tag: int, buffer: Buffer, sender: int) -> Tag:
+        """The tag as UCX sees it: without the sender peers would mix, without the size a short message would pass."""
+        return Tag(message_tag(self._secret, self._channel, sender, tag, buffer.size_bytes))
 
 
 class UcxLink:
@@ -121,12 +141,12 @@ class UcxLink:
     def address(self) -> bytes:
         return SCHEME + xxhash.xxh3_64_digest(self._engine.address) + self._engine.address
 
-    async def connect(self, address: bytes, *, timeout: float, channel: int = 0) -> UcxPeer:
+    async def connect(self, address: bytes, *, timeout: float, channel: int = 0, secret: bytes = b"") -> UcxPeer:
         if self._closed:
             raise LinkError("connect: this link is closed")
         peer = self._peers.get((address, channel))
         if peer is None:
-            peer = self._peers[address, channel] = self._new_peer(address, channel)
+            peer = self._peers[address, channel] = self._new_peer(address, channel, secret)
         await peer.greet(timeout)
         return peer
 
@@ -140,10 +160,10 @@ class UcxLink:
         await asyncio.wait((self._hearing,))
         self._engine.close()
 
-    def _new_peer(self, address: bytes, channel: int) -> UcxPeer:
+    def _new_peer(self, address: bytes, channel: int, secret: bytes) -> UcxPeer:
         raw = worker_address(address)
         try:
-            return UcxPeer(self._engine, raw, channel, lambda: self._peers.pop((address, channel), None))
+            return UcxPeer(self._engine, raw, channel, secret, lambda: self._peers.pop((address, channel), None))
         except UCXError as error:
             raise LinkError(f"connect: {error}") from error
 
@@ -152,10 +172,10 @@ class UcxLink:
         view = Array(memoryview(memory))
         while True:
             error = await self._engine.watch(self._engine.worker.tag_recv(view, CONTROL), view)
-            word, *end = WORD.unpack(memory)
-            if error is None and word == GOODBYE:
-                for peer in [peer for peer in self._peers.values() if [peer.hash, peer.channel] == end]:
+            if error is None:
+                for peer in [peer for peer in self._peers.values() if peer.says(bytes(memory))]:
                     peer.lose("the peer closed the connection")
+            memory[:] = bytes(WORD.size)  # a shorter message must not pass for the one before
 
 
 def worker_address(address: bytes) -> bytes:
@@ -164,8 +184,3 @@ def worker_address(address: bytes) -> bytes:
     if not address.startswith(SCHEME) or xxhash.xxh3_64_digest(raw) != digest:
         raise LinkError(f"connect: {address[:16]!r}... is not the address of a UCX link")
     return raw
-
-
-def _wire(tag: int, buffer: Buffer, sender: int, channel: int) -> Tag:
-    """The tag as UCX sees it: without the sender peers would mix, without the size a short message would pass."""
-    return Tag(tag ^ xxhash.xxh3_64_intdigest(KIND.pack(buffer.size_bytes, channel), seed=sender))

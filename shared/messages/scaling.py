@@ -12,6 +12,7 @@ Action = Literal["out", "in", "hold"]
 ScaleState = Literal["planned", "loading", "draining", "done", "failed"]
 TransferState = Literal["started", "broken", "whole", "failed"]
 Ticket = Annotated[int, Meta(ge=0, le=2**24 - 1)]  # a part of 64-bit tags
+Secret = Annotated[bytes, Meta(max_length=64)]
 
 
 class Decision(Message, frozen=True, kw_only=True):
@@ -103,6 +104,7 @@ class Load(Message, frozen=True, kw_only=True):
     chunk_bytes: Positive
     max_model_len: Positive
     epoch: Count
+    secret: Secret = b""  # proves each end of the transfer to the other
 
 
 class Send(Message, frozen=True, kw_only=True):
@@ -114,6 +116,7 @@ class Send(Message, frozen=True, kw_only=True):
     downstream: list[Node]
     chunk_bytes: Positive
     epoch: Count
+    secret: Secret = b""
 
 
 class Serve(Message, frozen=True, kw_only=True):

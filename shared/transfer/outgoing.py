@@ -34,7 +34,7 @@ class Outgoing:
         key = command.plan_id, command.ticket
         if key in self._sends:
             return
-        part = Part(self._node, command.ticket, command.chunk_bytes, memory, command.downstream)
+        part = Part(self._node, command.ticket, command.chunk_bytes, memory, command.downstream, secret=command.secret)
         send = self._sends[key] = self._tasks.create_task(self._send(command, part, ready))
         send.add_done_callback(lambda _: self._ended(key))  # also when it is cancelled before its first step
         self.none.clear()

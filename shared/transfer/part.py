@@ -36,6 +36,7 @@ class Part:
     memory: Sequence[memoryview]
     downstream: Sequence[Node] = ()
     patience: Patience = field(default_factory=Patience)
+    secret: bytes = field(default=b"", repr=False)
     chunks: tuple[Chunk, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -67,7 +68,7 @@ class Part:
 
     async def connect(self, link: Link, node: Node) -> Peer:
         try:
-            return await link.connect(node.address, timeout=CONNECT_SECONDS, channel=self.ticket)
+            return await link.connect(node.address, timeout=CONNECT_SECONDS, channel=self.ticket, secret=self.secret)
         except LinkError as error:
             raise TransferFailed(self.node, node.id, str(error)) from error
 

@@ -54,7 +54,7 @@ class RecordingLink:
     def __init__(self) -> None:
         self.sent: list[tuple[int, float]] = []
 
-    async def connect(self, address: bytes, *, timeout: float, channel: int = 0) -> Peer:
+    async def connect(self, address: bytes, *, timeout: float, channel: int = 0, secret: bytes = b"") -> Peer:
         return self
 
     async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:

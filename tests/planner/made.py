@@ -88,6 +88,7 @@ def scale_out(targets: list[str], ranks: int = 1) -> ScaleOut:
         ticket=77,
         chunk_bytes=1 << 20,
         max_model_len=512,
+        secret=b"of-this-plan",
     )
     return ScaleOut("scale-1", decision(), orders, patience_seconds=5.0)
 

@@ -46,6 +46,8 @@ def test_loads_go_out_last_hop_first_and_name_the_neighbours() -> None:
     assert hops == [("i-c", "b", []), ("i-b", "a", ["c"]), ("i-a", "s", ["b"])]
     assert [command.node for command in commands] == ["c", "b", "a"]
     assert {(load.ticket, load.epoch, load.rank, load.max_model_len) for load in loads} == {(77, 5, 0, 512)}
+    assert {load.secret for load in loads} == {b"of-this-plan"}
+    assert "of-this-plan" not in str(scale.record())
 
 
 def test_the_source_sends_only_once_every_target_is_ready() -> None:

@@ -1,0 +1,63 @@
+"""What shows that a process takes part in a plan: hashes under the plan's secret, which came over the bus."""
+
+import asyncio
+import hmac
+import struct
+from hashlib import blake2b
+
+End = tuple[bytes, int]  # the address of a process, and a channel to it
+
+PROOF_BYTES = 32
+HELLO = struct.Struct(">QHH")
+MESSAGE = struct.Struct(">QQQQ")
+
+
+def proof(secret: bytes, channel: int, dialler: bytes, dialled: bytes) -> bytes:
+    """What the dialler of a connection says in its hello; of no use on another channel or between others."""
+    lengths = HELLO.pack(channel, len(dialler), len(dialled))
+    return blake2b(lengths + dialler + dialled, key=_key(secret), digest_size=PROOF_BYTES, person=b"hello").digest()
+
+
+def message_tag(secret: bytes, channel: int, sender: int, tag: int, size_bytes: int) -> int:
+    """64 bits that nobody can guess who does not know the secret; `sender` is the hash of an address."""
+    message = MESSAGE.pack(channel, sender, tag, size_bytes)
+    return int.from_bytes(blake2b(message, key=_key(secret), digest_size=8, person=b"message").digest())
+
+
+def is_proof(given: bytes, expected: bytes) -> bool:
+    return hmac.compare_digest(given, expected)
+
+
+def _key(secret: bytes) -> bytes:
+    return blake2b(secret, digest_size=32).digest()  # a key of BLAKE2 has at most 64 bytes
+
+
+class Tickets:
+    """The secrets of the channels that this process takes part in, and those who wait for one of them."""
+
+    def __init__(self) -> None:
+        self._secrets: dict[End, bytes] = {}
+        self._waiting: dict[End, set[asyncio.Future[bytes]]] = {}
+
+    def know(self, end: End, secret: bytes) -> None:
+        self._secrets[end] = secret
+        for future in self._waiting.pop(end, ()):
+            if not future.done():
+                future.set_result(secret)
+
+    def forget(self, end: End) -> None:
+        self._secrets.pop(end, None)
+
+    async def secret_of(self, end: End) -> bytes:
+        """At once, or when this process is told of the channel: of the two ends of a plan one is told first."""
+        if end in self._secrets:
+            return self._secrets[end]
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        waiting = self._waiting.setdefault(end, set())
+        waiting.add(future)
+        try:
+            return await future
+        finally:
+            waiting.discard(future)
+            if not waiting and self._waiting.get(end) is waiting:
+                del self._waiting[end]
