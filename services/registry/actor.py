@@ -35,6 +35,7 @@ from shared.subjects import HEARTBEAT, JOIN, LEASE, MANIFEST, MODEL_READ, MODELS
 
 TICK_SECONDS = 0.1
 COPIES_SECONDS = 1.0
+EPOCHS_RESERVED, EPOCHS_LEFT = 1000, 500
 READ_TIMEOUT_SECONDS = 60.0  # a checkpoint on a hub is fetched before the host answers
 
 log = structlog.get_logger()
@@ -106,7 +107,13 @@ class Registry:
         for entry in models:
             self._pool.restore(entry)
         # Its own lease died with the registry before this one.
-        self._leases.restore((one for one in members if one.service != "registry"), self._clock.now())
+        others = (one for one in members if one.service != "registry")
+        self._leases.restore(others, self._clock.now(), self._saved.epochs)
+        self._reserve_epochs()
+
+    def _reserve_epochs(self) -> None:
+        if self._saved.epochs - self._leases.last_epoch < EPOCHS_LEFT:
+            self._saved.reserve_epochs(self._leases.last_epoch + EPOCHS_RESERVED)
 
     def _connection_changed(self, connected: bool) -> None:
         if connected:
@@ -122,6 +129,7 @@ class Registry:
         for move in moves:
             self._announce(move)
         self._saved.put_member(member)
+        self._reserve_epochs()
         return Joined(epoch=member.epoch)
 
     async def _snapshot(self, ask: AskSnapshot, context: Context) -> Snapshot:

@@ -80,8 +80,14 @@ class Leases:
         """Suspects count as alive."""
         return id in self._leases and self._leases[id].member.lease != "dead"
 
-    def restore(self, members: Iterable[Member], now: float) -> None:
+    @property
+    def last_epoch(self) -> int:
+        """The highest that was given out or heard of."""
+        return self._last_epoch
+
+    def restore(self, members: Iterable[Member], now: float, last_epoch: int = 0) -> None:
         """Take over what an earlier registry knew. Each is suspect until heard, and has one lease time for it."""
+        self._last_epoch = last_epoch
         for member in members:
             self._last_epoch = max(self._last_epoch, member.epoch)
             self._leases[member.id] = _Lease(replace(member, lease="suspect"), now)

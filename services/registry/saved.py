@@ -9,18 +9,23 @@ from urllib.parse import quote
 import structlog
 
 from shared.bus.contract import BusError, KeyValue, ServiceAbsent
-from shared.messages.membership import Member, ModelEntry
+from shared.messages.membership import Joined, Member, ModelEntry
 
 RETRY_SECONDS = 1.0
-PERSISTED = Member | ModelEntry
+PERSISTED = Member | ModelEntry | Joined
+EPOCHS = "epochs.reserved"
 
 log = structlog.get_logger()
 
 
 class SavedState:
-    """Writes behind: `put` and `delete` return at once, `run` does the work and tries until it succeeds."""
+    """Writes behind: `put` and `delete` return at once, `run` does the work and tries until it succeeds.
+
+    Epochs up to `epochs` may have been given out by whoever wrote this.
+    """
 
     def __init__(self, store: KeyValue) -> None:
+        self.epochs = 0
         self._store = store
         self._values: dict[str, PERSISTED] = {}
         self._unsaved: dict[str, PERSISTED | None] = {}
@@ -32,6 +37,7 @@ class SavedState:
             try:
                 models = await self._store.list("models", ModelEntry)
                 members = await self._store.list("members", Member)
+                epochs = await self._store.get(EPOCHS, Joined)
             except ServiceAbsent as error:
                 log.warning("nothing_is_kept", error=str(error))
                 return [], []
@@ -40,6 +46,7 @@ class SavedState:
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 self._values = {**models, **members}
+                self.epochs = 0 if epochs is None else epochs.epoch
                 return list(models.values()), list(members.values())
 
     def put_model(self, entry: ModelEntry) -> None:
@@ -47,6 +54,11 @@ class SavedState:
 
     def put_member(self, member: Member) -> None:
         self._set(f"members.{member.id}", member)
+
+    def reserve_epochs(self, last: int) -> None:
+        """A successor gives out higher ones only: dead members are deleted, and their epochs with them."""
+        self.epochs = last
+        self._set(EPOCHS, Joined(epoch=last))
 
     def delete_model(self, name: str) -> None:
         self._set(f"models.{_word(name)}", None)

@@ -154,7 +154,18 @@ async def test_a_request_without_a_token_until_its_deadline_is_a_504(site: Site)
     assert site.cluster.contexts[0].deadline == pytest.approx(site.cluster.submitted[0].deadline, abs=1)
 
 
-@pytest.mark.parametrize("reason", ["deadline", "cancelled", "error"])
+async def test_a_request_that_others_cancelled_goes_on_because_its_client_waits(site: Site) -> None:
+    site.cluster.hang_before(2)
+    asking = asyncio.create_task(token_ids(site))
+    await eventually(lambda: site.cluster.hanging)
+    id = site.cluster.submitted[0].request_id
+    row = Tokens(request_id=id, index=2, token_ids=[WHOLE[2]], finish_reason="cancelled")
+    site.cluster.bus.publish(TOKENS, TokenFrame(worker=WORKER, step=9, rows=[row]), gateway="gateway-0")
+    assert await asking == WHOLE
+    assert site.cluster.submitted[1].generated == WHOLE[:3]
+
+
+@pytest.mark.parametrize("reason", ["deadline", "error"])
 async def test_a_stream_that_ends_badly_has_an_error_and_is_not_done(site: Site, reason: str) -> None:
     site.cluster.finish = reason  # type: ignore[assignment]
     text = await streamed(site)

@@ -34,8 +34,11 @@ def test_what_was_put_is_loaded_by_the_next() -> None:
         saved.delete_member("h")
         saved.put_model(ModelEntry(spec=ModelSpec(name="gone", path="/m"), state="failed"))
         saved.delete_model("gone")
+        saved.reserve_epochs(1000)
         await asyncio.sleep(0.1)
-        assert await SavedState(bus.kv).load() == ([ENTRY], [MEMBER])
+        successor = SavedState(bus.kv)
+        assert await successor.load() == ([ENTRY], [MEMBER])
+        assert successor.epochs == 1000
         running.cancel()
 
     virtual_time.run(main())
