@@ -255,3 +255,14 @@ def test_the_journal_keeps_scales_and_what_makes_it_hold() -> None:
     assert [one.id for one in journal.last("m", 2)] == ["d-3", "d-4"]
     assert journal.last("other", 2) == []
     assert journal.last(None, 0) == []
+
+
+def test_a_scale_whose_end_was_not_heard_stops_counting_once_the_planner_does_not_have_it() -> None:
+    watched = Watched()
+    watched.hear(0.0, queues(0), *SPARES)
+    watched.signals.on_scale(record("loading", ["w-9"]))
+    assert watched.judge(0.0)[:2] == ("hold", 1)
+    assert watched.signals.sees_scales
+    watched.signals.on_scales([record("done", ["w-9"])])
+    assert not watched.signals.sees_scales
+    assert watched.judge(0.0) == ("out", 1, "minimum")
