@@ -9,7 +9,9 @@ from multiprocessing.connection import Connection
 from subprocess import DEVNULL, Popen, TimeoutExpired
 from typing import TypeVar
 
-from load.bench.nodes import Done, Failed, Hello, Job, Outfit
+import msgspec
+
+from load.bench.nodes import Answer, Done, Failed, Hello, Job, Outfit, tell
 from shared.messages.parameters import Block
 from shared.messages.scaling import Node
 from shared.settings import LinkSettings
@@ -30,7 +32,7 @@ class Fleet:
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
-        self.blocks: Sequence[Block] = ()
+        self.blocks: tuple[Block, ...] = ()
         self._children: list[tuple[Connection, Popen[bytes]]] = []
 
     def start(self, outfits: Sequence[Outfit]) -> None:
@@ -42,7 +44,7 @@ class Fleet:
             process = Popen(command, pass_fds=[theirs.fileno()], stdin=DEVNULL, stdout=DEVNULL)
             self._children.append((ours, process))
             theirs.close()
-            ours.send(outfit)
+            tell(ours, outfit)
         hellos = [self._answer(index, Hello, START_SECONDS) for index in range(len(outfits))]
         self.nodes = [Node(id=f"node-{i}", place="worker", address=hello.address) for i, hello in enumerate(hellos)]
         self.blocks = hellos[0].blocks
@@ -51,7 +53,7 @@ class Fleet:
         """End every process: by asking, by force after some seconds."""
         for pipe, _ in self._children:
             with suppress(OSError):
-                pipe.send(None)
+                pipe.send_bytes(b"")
         deadline = time.monotonic() + END_SECONDS
         for pipe, process in self._children:
             with suppress(TimeoutExpired):
@@ -63,7 +65,7 @@ class Fleet:
     def run(self, jobs: Mapping[int, Job]) -> dict[int, Done]:
         """Run jobs at the same time, begun in the order given. Raises BenchFailed."""
         for index, job in jobs.items():
-            self._children[index][0].send(job)
+            tell(self._children[index][0], job)
         return {index: self._answer(index, Done, JOB_SECONDS) for index in jobs}
 
     def _answer(self, index: int, kind: type[T], seconds: float) -> T:
@@ -71,7 +73,7 @@ class Fleet:
         if not pipe.poll(seconds):
             raise BenchFailed(f"process {index} did not answer within {seconds:g} s")
         try:
-            answer = pipe.recv()
+            answer = msgspec.msgpack.decode(pipe.recv_bytes(), type=Answer)
         except EOFError:
             raise BenchFailed(f"process {index} died") from None
         if isinstance(answer, Failed):
@@ -85,7 +87,7 @@ def started(count: int, settings: LinkSettings, sizes: Sequence[int], has_spare:
     """A fleet of `count` processes with a set of blocks of these sizes each, ended with the block of code."""
     fleet = Fleet()
     try:
-        fleet.start([Outfit(settings, sizes, index == 0, has_spare) for index in range(count)])
+        fleet.start([Outfit(settings, list(sizes), index == 0, has_spare) for index in range(count)])
         yield fleet
     finally:
         fleet.end()

@@ -1,4 +1,7 @@
-"""A process that moves parameters for a bench: it has an arena and a link, and is told over a pipe what to do."""
+"""A process that moves parameters for a bench: it has an arena and a link, and is told over a pipe what to do.
+
+What goes over the pipe is msgpack, checked like every message: `Connection.send` and `recv` would pickle.
+"""
 
 import asyncio
 import ctypes
@@ -11,6 +14,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import assert_never
 
+import msgspec
 import numpy as np
 import uvloop
 import xxhash
@@ -18,6 +22,7 @@ import xxhash
 from shared.arena import Arena
 from shared.links.contract import Buffer, Link, LinkError
 from shared.links.open import open_link
+from shared.messages.message import Message
 from shared.messages.parameters import Block
 from shared.messages.scaling import Node
 from shared.settings import LinkSettings
@@ -30,52 +35,46 @@ PR_SET_PDEATHSIG = 1
 HOP_SECONDS = 30.0
 
 
-@dataclass(frozen=True)
-class Copy:
+class Copy(Message, frozen=True):
     """Copy the whole set within this process: what a hop is measured against."""
 
 
-@dataclass(frozen=True)
-class Hop:
+class Hop(Message, frozen=True):
     """Send every block as one message, or take these blocks; checksums only after the clock was stopped."""
 
     peer: Node
-    takes: Sequence[Block] = ()
+    takes: tuple[Block, ...] = ()
 
 
-@dataclass(frozen=True)
-class Give:
+class Give(Message, frozen=True):
     """The source's part in a chain."""
 
     ticket: int
     chunk_bytes: int
-    downstream: Sequence[Node]
+    downstream: list[Node]
 
 
-@dataclass(frozen=True)
-class Take:
+class Take(Message, frozen=True):
     """A target's part in a chain."""
 
     ticket: int
     chunk_bytes: int
     upstream: Node
-    downstream: Sequence[Node]
-    blocks: Sequence[Block]
+    downstream: list[Node]
+    blocks: tuple[Block, ...]
 
 
 Job = Copy | Hop | Give | Take
 
 
-@dataclass(frozen=True)
-class Hello:
+class Hello(Message, frozen=True):
     """A process is up: its address, and the blocks in its memory (the source's only)."""
 
     address: bytes
-    blocks: Sequence[Block]
+    blocks: tuple[Block, ...]
 
 
-@dataclass(frozen=True)
-class Done:
+class Done(Message, frozen=True):
     """A job's begin and end on the machine's monotonic clock, and the CPU seconds it took."""
 
     began: float
@@ -83,32 +82,37 @@ class Done:
     cpu: float
 
 
-@dataclass(frozen=True)
-class Failed:
+class Failed(Message, frozen=True):
     """A job failed; says why."""
 
     reason: str
 
 
-@dataclass(frozen=True)
-class Outfit:
+Answer = Hello | Done | Failed
+
+
+class Outfit(Message, frozen=True):
     """What a process of the bench has: its link's settings, a set of blocks, filled or not, a second set to copy
     into or not."""
 
     settings: LinkSettings
-    sizes: Sequence[int]
+    sizes: list[int]
     is_source: bool
     has_spare: bool
 
 
 def main(descriptor: int) -> None:
-    """Do one job after the other until the pipe brings None or ends."""
+    """Do one job after the other until the pipe brings nothing, or ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     with Connection(descriptor) as pipe, suppress(EOFError, KeyboardInterrupt):
         try:
-            uvloop.run(_serve(pipe, pipe.recv()))
+            uvloop.run(_serve(pipe, msgspec.msgpack.decode(pipe.recv_bytes(), type=Outfit)))
         except LinkError as error:
-            pipe.send(Failed(str(error)))
+            tell(pipe, Failed(str(error)))
+
+
+def tell(pipe: Connection, message: Message) -> None:
+    pipe.send_bytes(msgspec.msgpack.encode(message))
 
 
 async def _serve(pipe: Connection, outfit: Outfit) -> None:
@@ -119,9 +123,9 @@ async def _serve(pipe: Connection, outfit: Outfit) -> None:
     link = await open_link(outfit.settings)
     with ThreadPoolExecutor(1) as executor:
         mover = Mover(link, memory, spare, executor)
-        pipe.send(Hello(link.address, blocks))
-        while (job := await asyncio.to_thread(pipe.recv)) is not None:
-            pipe.send(await mover.timed(job))
+        tell(pipe, Hello(link.address, tuple(blocks)))
+        while data := await asyncio.to_thread(pipe.recv_bytes):
+            tell(pipe, await mover.timed(msgspec.msgpack.decode(data, type=Job)))
     await link.close()
 
 

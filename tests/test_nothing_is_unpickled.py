@@ -1,0 +1,81 @@
+"""Nothing that reads input can run what it reads: no pickle in any of its forms, no eval, no unsafe YAML."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FILES = sorted(path for top in ("services", "shared", "load") for path in (ROOT / top).rglob("*.py"))
+MODULES = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "jsonpickle"}
+# The rest of multiprocessing (queues, pools, managers, shared objects) pickles whatever passes through it.
+ALLOWED_OF_MULTIPROCESSING = {
+    "multiprocessing.Pipe",
+    "multiprocessing.connection",
+    "multiprocessing.connection.Connection",
+}
+CALLS = {
+    *("eval", "exec", "compile", "__import__"),
+    *("torch.load", "torch.save", "yaml.load", "yaml.load_all", "yaml.unsafe_load", "yaml.full_load", "yaml.dump"),
+    *("np.save", "numpy.save", "pd.read_pickle", "os.system", "os.popen"),
+}
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def dangers(source: str) -> list[str]:
+    tree = ast.parse(source)
+    found = [name for name in imports(tree) if name.split(".")[0] in MODULES]
+    of_multiprocessing = [name for name in imports(tree) if name.startswith("multiprocessing.")]
+    found += [name for name in of_multiprocessing if name not in ALLOWED_OF_MULTIPROCESSING]
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        if (name := ast.unparse(call.func)) in CALLS:
+            found.append(name)
+        # A multiprocessing Connection's `recv()` unpickles; a socket's takes a size.
+        if of_multiprocessing and isinstance(call.func, ast.Attribute) and call.func.attr in ("recv", "send"):
+            found.append(name)
+        found += [name for keyword in call.keywords if keyword.arg == "allow_pickle" and _is_on(keyword.value)]
+        found += [name for keyword in call.keywords if keyword.arg == "shell" and _is_on(keyword.value)]
+    # Handed on without a call, as to a thread.
+    if of_multiprocessing:
+        found += [
+            ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "recv"
+        ]
+    return found
+
+
+def _is_on(value: ast.expr) -> bool:
+    return not (isinstance(value, ast.Constant) and value.value is False)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_file_reads_input_as_data_alone(path: Path) -> None:
+    assert dangers(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "from marshal import loads",
+        "def f():\n    import shelve",
+        "import torch\ntorch.load(p)",
+        "import yaml\nyaml.load(t, Loader=yaml.Loader)",
+        "eval('1')",
+        "from multiprocessing import Queue",
+        "from multiprocessing.connection import Connection\nConnection(1).recv()",
+        "from multiprocessing.connection import Connection\nasyncio.to_thread(pipe.recv)",
+        "np.load(p, allow_pickle=True)",
+        "subprocess.run(c, shell=True)",
+    ],
+)
+def test_the_check_sees(source: str) -> None:
+    assert dangers(source)
