@@ -19,6 +19,7 @@ REPLAY_TIMEOUT_SECONDS = 1.0
 REPLAYS = 3  # for one gap
 # A worker that reconnects to the bus is absent for a moment; one that is missed twice is gone.
 ABSENCES = 2
+ABSENT_SECONDS = 0.5
 
 log = structlog.get_logger()
 
@@ -197,9 +198,7 @@ class Streams:
         try:
             await self._bus.call(REPLAY, message, timeout=REPLAY_TIMEOUT_SECONDS, id=worker)
         except ServiceAbsent:
-            stream.absences += 1
-            if stream.absences >= ABSENCES:
-                stream.lose(f"worker {worker} is gone")
+            await self._miss(stream, worker)
         except BusError as error:
             if isinstance(error, Refusal) and error.code == 404:
                 stream.lose(f"worker {worker} does not know the request any more: {error.message}")
@@ -207,3 +206,12 @@ class Streams:
                 log.warning("replay_not_answered", request=stream.request_id, worker=worker, error=str(error))
         finally:
             stream.replaying = False
+
+    async def _miss(self, stream: Stream, worker: str) -> None:
+        stream.absences += 1
+        if stream.absences >= ABSENCES:
+            stream.lose(f"worker {worker} is gone")
+            return
+        await asyncio.sleep(ABSENT_SECONDS)
+        if stream.absences and not stream.over:  # nothing came meanwhile
+            await self._replay(stream, worker)

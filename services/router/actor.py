@@ -52,6 +52,7 @@ TICK_SECONDS = 0.1
 MODELS_SECONDS = 0.5
 REPORT_SECONDS = 0.05  # how soon after another a report of a changed queue may follow
 CALL_SECONDS = 2.0
+ADMIT_SECONDS = 1.0  # saying it twice does no harm, and a worker that died says nothing
 LEARN_SECONDS = 1.0  # nothing of a model is placed meanwhile
 
 log = structlog.get_logger()
@@ -173,7 +174,7 @@ class Router:
         context = Context(effect.request.deadline, effect.epoch, request_id)
         admit = Admit(request=leaving(effect.request, self._clock.wall()), attempt=effect.attempt)
         try:
-            await self._bus.call(ADMIT, admit, timeout=CALL_SECONDS, context=context, id=worker)
+            await self._bus.call(ADMIT, admit, timeout=ADMIT_SECONDS, context=context, id=worker)
         except BusError as error:
             code = _code_of(error)
             log.warning("admission_refused", request=request_id, worker=worker, code=code, error=str(error))
