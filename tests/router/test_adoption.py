@@ -1,0 +1,75 @@
+"""A router that starts anew: workers say what they run, and gateways submit again what waits."""
+
+import pytest
+
+from services.router.effects import Learn, Lose, StopWork
+from shared.bus.contract import Refusal
+from shared.messages.requests import RequestsEnded, Running
+from tests.router.made import NOW, admissions, admit, hear, lease, load, policy, report, request
+
+
+def running(*ids: str, gateway: str = "gateway-0", tokens: int = 16) -> list[Running]:
+    return [Running(request_id=id, gateway=gateway, tokens=tokens) for id in ids]
+
+
+def test_whoever_is_new_is_asked_what_he_runs_once() -> None:
+    made = policy()
+    assert made.on_report(report("a"), NOW) == [Learn("a", "i-a is new here")]
+    assert made.on_report(report("a"), NOW) == []
+
+
+def test_nothing_is_placed_before_everyone_has_said_what_he_runs() -> None:
+    made = policy(report("a"))
+    made.on_report(report("b"), NOW)
+    assert admit(made, request("r-1")) == []
+    made.learned("b", running("other"), NOW)
+    assert admissions(made.dispatch(NOW)) == [("r-1", "a")]
+
+
+def test_another_model_does_not_wait_for_it() -> None:
+    made = policy(report("a", model="n"))
+    made.on_report(report("b"), NOW)
+    assert admit(made, request("r-1", model="n")) == [("r-1", "a")]
+
+
+def test_what_runs_is_not_started_again_whichever_is_heard_first() -> None:
+    made = policy()
+    made.on_report(report("a"), NOW)
+    made.submit(request("early"), NOW)
+    made.learned("a", running("early", "late"), NOW)
+    assert made.runs_at("late") == "a"
+    with pytest.raises(Refusal, match="already here"):
+        made.submit(request("late"), NOW)
+    assert made.dispatch(NOW) == []
+    assert made.depths()["m"] == 0
+
+
+def test_what_was_taken_over_counts_and_leaves_like_any_other() -> None:
+    made = policy()
+    made.on_report(report("a", load(running=2, used=8, blocks=9)), NOW)
+    made.learned("a", running("r-1", "r-2"), NOW)
+    made.on_report(report("a", load(running=2, used=8, blocks=9)), NOW)
+    assert made.loads(NOW)[0].running == 2
+    assert admit(made, request("r-3")) == []
+    made.on_ended(RequestsEnded(worker="a", request_ids=["r-1"]))
+    assert admissions(made.dispatch(NOW)) == [("r-3", "a")]
+    assert made.cancel("r-2") == [StopWork("a", "r-2", "cancelled")]
+
+
+def test_what_was_taken_over_is_lost_with_its_worker_and_stopped_with_its_gateway() -> None:
+    made = policy()
+    made.on_report(report("a"), NOW)
+    made.learned("a", [*running("r-1"), *running("r-2", gateway="gateway-1")], NOW)
+    stopped = made.on_lease(lease("gateway-1", "dead", service="gateway"))
+    assert stopped == [StopWork("a", "r-2", "gateway gateway-1 is gone")]
+    assert made.on_lease(lease("a", "dead")) == [Lose("gateway-0", "r-1", "a is gone: said so")]
+
+
+def test_an_answer_of_one_who_left_meanwhile_is_nothing() -> None:
+    made = policy()
+    made.on_report(report("a"), NOW)
+    made.on_lease(lease("a", "dead"))
+    made.learned("a", running("r-1"), NOW)
+    assert made.runs_at("r-1") is None
+    assert hear(made, report("a", epoch=2)) == []
+    assert admit(made, request("r-1")) == [("r-1", "a")]
