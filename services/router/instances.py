@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil
 
+from services.router.lifecycle import RequestState, advance
 from services.router.queue import Waiting
 from shared.messages.membership import EngineLoad, WorkerReport, WorkerState
 from shared.messages.requests import Running, Submit
@@ -11,17 +12,34 @@ from shared.messages.requests import Running, Submit
 
 @dataclass
 class Admission:
-    """A request at a worker. `confirmed`: the worker took it; `stopped`: nobody wants it any more.
-
-    `waiting` is its place in this router's queue; None where a router before this one admitted it.
-    """
+    """A request at a worker. `waiting` is its place in this router's queue; None where a router before this one
+    admitted it."""
 
     gateway: str
     waiting: Waiting | None
     blocks: int
     at: float
-    confirmed: bool = False
-    stopped: bool = False
+    state: RequestState = RequestState.ASKED
+
+    @property
+    def confirmed(self) -> bool:
+        """The worker took it."""
+        return self.state in (RequestState.RUNNING, RequestState.STOPPED)
+
+    @property
+    def stopped(self) -> bool:
+        """Nobody wants it any more."""
+        return self.state in (RequestState.STOPPING, RequestState.STOPPED)
+
+    def confirm(self) -> None:
+        """Told again, it stays: a worker may have said before its answer that it runs this request."""
+        if not self.confirmed:
+            self.state = advance(self.state, RequestState.STOPPED if self.stopped else RequestState.RUNNING)
+
+    def stop(self) -> None:
+        """Told again, it stays."""
+        if not self.stopped:
+            self.state = advance(self.state, RequestState.STOPPED if self.confirmed else RequestState.STOPPING)
 
 
 class Instance:
@@ -70,7 +88,7 @@ class Instance:
         self.learned = True
         for one in running:
             if one.request_id not in self.admitted:
-                adopted = Admission(one.gateway, None, self._blocks(one.tokens), now, confirmed=True)
+                adopted = Admission(one.gateway, None, self._blocks(one.tokens), now, RequestState.RUNNING)
                 self._take(one.request_id, adopted)
 
     def _take(self, request_id: str, admission: Admission) -> None:
@@ -82,6 +100,10 @@ class Instance:
         admission = self.admitted.pop(request_id, None)
         self._own_blocks -= 0 if admission is None else admission.blocks
         return admission
+
+    def miscounted(self) -> bool:
+        """Whether its blocks are not those of its requests."""
+        return self._own_blocks != sum(admission.blocks for admission in self.admitted.values())
 
     @property
     def kv_tokens(self) -> int:

@@ -5,7 +5,7 @@ least loaded instance that has room for it. What has not been admitted stays her
 later relieve those that are full.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from services.router.admission import Limits, broken, check, never_fits
 from services.router.capacity import Capacity
@@ -13,6 +13,7 @@ from services.router.effects import AdmitTo, Effect, Finish, Learn, Lose, StopWo
 from services.router.instances import Instance
 from services.router.queue import Queue, Waiting
 from shared.bus.contract import Refusal
+from shared.invariants import check as check_state
 from shared.messages.membership import LeaseChanged, ModelEntry, QueueLoad, WorkerReport
 from shared.messages.requests import FinishReason, RequestsEnded, Running, Submit
 
@@ -78,7 +79,7 @@ class RouterPolicy:
         # Its slot is free only once the worker says so; and while the admission is under way, a message that
         # overtook it would stop nothing.
         admission = instance.admitted[request_id]
-        admission.stopped = True
+        admission.stop()
         return [StopWork(instance.worker, request_id, reason)] if admission.confirmed else []
 
     def admitted(self, worker: str, request_id: str) -> list[Effect]:
@@ -87,7 +88,7 @@ class RouterPolicy:
         admission = None if instance is None else instance.admitted.get(request_id)
         if admission is None:
             return []
-        admission.confirmed = True
+        admission.confirm()
         return [StopWork(worker, request_id, "cancelled")] if admission.stopped else []
 
     def refused(self, effect: AdmitTo, code: int, error: str) -> list[Effect]:
@@ -223,6 +224,27 @@ class RouterPolicy:
 
     def _is_open(self, instance: Instance) -> bool:
         return instance.state != "draining" and not instance.refusing and instance.worker not in self._suspects
+
+    def check_invariants(self) -> None:
+        """Each request is in one place, and whoever has it lives. Raises InvariantBroken."""
+        check_state(self._broken())
+
+    def _broken(self) -> Iterator[str]:
+        places: dict[str, str] = {}
+        waiting = [(one.request.request_id, f"queue {model}") for model, queue in self._queues.items() for one in queue]
+        admitted = [(id, worker) for worker, instance in self._instances.items() for id in instance.admitted]
+        for id, place in waiting + admitted:
+            if id in places:
+                yield f"router: {id} is at {places[id]} and at {place}"
+            places[id] = place
+        for worker, instance in self._instances.items():
+            if instance.epoch <= self._dead.get(worker, 0):
+                yield f"router: {worker} is dead and has {sorted(instance.admitted)}"
+            if instance.miscounted():
+                yield f"router: the blocks of {worker} are miscounted"
+        yield from (
+            f"router: queue {model} is miscounted" for model, queue in self._queues.items() if queue.miscounted()
+        )
 
     def depths(self) -> dict[str, int]:
         """How many requests of each model wait."""

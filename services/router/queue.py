@@ -1,7 +1,7 @@
 """A model's queue: by priority, then resumed requests, then arrival. Pure."""
 
 from bisect import bisect_left, insort
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from shared.messages.requests import Submit
@@ -42,6 +42,9 @@ class Queue:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def __iter__(self) -> Iterator[Waiting]:
+        return iter(self._waiting)
+
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._ids
 
@@ -78,6 +81,11 @@ class Queue:
         del self._waiting[bisect_left(self._waiting, waiting.order, key=lambda one: one.order)]
         self._ids.remove(waiting.request.request_id)
         self.tokens -= waiting.tokens
+
+    def miscounted(self) -> bool:
+        """Whether its ids or its tokens are not those of its requests."""
+        ids = {one.request.request_id for one in self._waiting}
+        return ids != self._ids or self.tokens != sum(one.tokens for one in self._waiting)
 
     def oldest_seconds(self, now: float) -> float:
         return max((now - one.since for one in self._waiting), default=0.0)

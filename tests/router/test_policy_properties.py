@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.router.admission import Limits
-from services.router.effects import AdmitTo, Finish, Lose, StopWork
+from services.router.effects import AdmitTo, Finish, Learn, Lose, StopWork
 from services.router.policy import RouterPolicy
 from shared.bus.contract import Refusal
-from shared.messages.requests import RequestsEnded
+from shared.messages.requests import RequestsEnded, Running
 from tests.router.made import NOW, entry, hear, lease, load, report, request
 
 SLOTS, BLOCKS = 2, 12
@@ -25,21 +25,28 @@ steps = st.lists(
         st.tuples(st.just("report"), st.sampled_from(WORKERS)),
         st.tuples(st.just("die"), st.sampled_from(WORKERS)),
         st.tuples(st.just("late"), st.just(0)),
+        st.tuples(st.just("restart"), st.just(0)),
     ),
     max_size=60,
 )
+
+
+def new_policy() -> RouterPolicy:
+    policy = RouterPolicy(Limits(look_ahead=0), 1000)
+    policy.on_models([entry("m")])
+    return policy
 
 
 class World:
     """A model of everything around the policy: each request is in exactly one place."""
 
     def __init__(self) -> None:
-        self.policy = RouterPolicy(Limits(look_ahead=0), 1000)
-        self.policy.on_models([entry("m")])
+        self.policy = new_policy()
+        self.heard: set[str] = set()  # workers that this router knows
         self.now = NOW
         self.epochs = dict.fromkeys(WORKERS, 1)
         self.at: dict[str, str] = {}  # request -> worker, "queue" or "over"
-        self.blocks: dict[str, int] = {}
+        self.prompts: dict[str, int] = {}
         self.cancelled: set[str] = set()
         self.refuse: int | None = None
 
@@ -51,11 +58,25 @@ class World:
 
     def submit(self, prompt: int) -> None:
         id = f"r-{self.number()}"
+        self.prompts[id] = prompt
+        self.send(id)
+
+    def send(self, id: str) -> None:
         self.at[id] = "over"
         with suppress(Refusal):  # too large for any worker, or none was there for too long
-            self.policy.submit(request(id, prompt=prompt, deadline=self.now + 30), self.now)
+            self.policy.submit(request(id, prompt=self.prompts[id], deadline=self.now + 30), self.now)
             self.at[id] = "queue"
-        self.blocks[id] = -(-(prompt + 6) // 4)
+
+    def blocks(self, id: str) -> int:
+        return -(-(self.prompts[id] + 6) // 4)
+
+    def restart(self, _: int) -> None:
+        """Another router, that knows nothing; gateways submit again what waits."""
+        self.policy, self.heard = new_policy(), set()
+        self.cancelled.clear()
+        for id, place in sorted(self.at.items()):
+            if place == "queue":
+                self.send(id)
 
     def end(self, index: int) -> None:
         running = [id for id, place in sorted(self.at.items()) if place in WORKERS]
@@ -71,20 +92,30 @@ class World:
         if place == "queue":
             assert effects == []
             self.at[id] = "over"
-        elif place in WORKERS:
+        elif place in self.heard:
             assert effects == [StopWork(str(place), id, "cancelled")]
             self.cancelled.add(id)
 
     def report(self, worker: str) -> None:
         running = len(self.live(worker))
         engine = load(running=running, slots=SLOTS, blocks=BLOCKS)
-        self.perform(hear(self.policy, report(worker, engine, epoch=self.epochs[worker]), self.now))
+        effects = self.policy.on_report(report(worker, engine, epoch=self.epochs[worker]), self.now)
+        assert [effect for effect in effects if isinstance(effect, Learn)] == effects
+        assert len(effects) == (worker not in self.heard)
+        if effects:
+            runs = [
+                Running(request_id=id, gateway="gateway-0", tokens=self.prompts[id] + 6) for id in self.live(worker)
+            ]
+            self.policy.learned(worker, runs, self.now)
+        self.heard.add(worker)
 
     def die(self, worker: str) -> None:
         lost = self.live(worker)
         effects = self.policy.on_lease(lease(worker, "dead", self.epochs[worker]))
+        known = set(lost) if worker in self.heard else set()
         told = [effect.request_id for effect in effects if isinstance(effect, Lose)]
-        assert sorted(told) == sorted(set(lost) - self.cancelled)
+        assert sorted(told) == sorted(known - self.cancelled)
+        self.heard.discard(worker)
         self.epochs[worker] += 1
         for id in lost:
             self.at[id] = "over"
@@ -116,7 +147,7 @@ class World:
         self.at[id] = worker
         assert self.policy.admitted(worker, id) == []
         assert len(self.live(worker)) <= SLOTS
-        assert sum(self.blocks[one] for one in self.live(worker)) <= BLOCKS
+        assert sum(self.blocks(one) for one in self.live(worker)) <= BLOCKS
 
     def step(self, what: str, value: Any) -> None:
         if what == "refuse":
@@ -124,9 +155,10 @@ class World:
         else:
             getattr(self, what)(value)
         self.perform(self.policy.dispatch(self.now))
+        self.policy.check_invariants()
         [queue] = self.policy.loads(self.now)
         assert queue.waiting_requests == sum(place == "queue" for place in self.at.values())
-        assert queue.running == sum(place in WORKERS for place in self.at.values())
+        assert queue.running == sum(place in self.heard for place in self.at.values())
 
 
 @settings(max_examples=150, deadline=None)
