@@ -62,10 +62,11 @@ ROWS: Mapping[str, Row] = {
         ),
         tells=(subjects.PLAN,),
         hears=(subjects.TRANSFER, subjects.BLOCK, subjects.INSTANCE, subjects.LEASE, subjects.HEARTBEAT),
+        keeps=True,
     ),
     "monitor": Row(
         answers=(subjects.DECISIONS,),
-        asks=(subjects.SCALE, subjects.MODELS, subjects.SNAPSHOT),
+        asks=(subjects.SCALE, subjects.SCALES, subjects.MODELS, subjects.SNAPSHOT),
         tells=(subjects.DECISION,),
         hears=(subjects.HEARTBEAT, subjects.LEASE, subjects.PLAN),
     ),

@@ -58,7 +58,13 @@ def test_no_role_may_do_everything(role: str) -> None:
     allowed = permissions(role, "default")
     for subject in (*allowed["publish"], *allowed["subscribe"]):
         assert subject not in (">", "*", "_INBOX.>", "livescale.>", "livescale.default.>", "$JS.>", "$JS.API.>")
-    assert any(subject.startswith("$JS") for subject in allowed["publish"]) == (role == "registry")
+    assert any(subject.startswith("$JS") for subject in allowed["publish"]) == ROWS[role].keeps
+
+
+@pytest.mark.parametrize("role", ROWS)
+def test_only_those_keep_state_who_ask_for_it(role: str) -> None:
+    asks = any("bus.kv" in path.read_text() for path in (SERVICES / role).rglob("*.py"))
+    assert ROWS[role].keeps or not asks
 
 
 @asynccontextmanager
@@ -117,7 +123,7 @@ async def test_a_gateway_cannot_command_a_worker_and_a_worker_cannot_depose_anot
 
 
 @pytest.mark.system
-async def test_only_the_registry_keeps_state(tmp_path: Path) -> None:
+async def test_a_worker_keeps_no_state(tmp_path: Path) -> None:
     async with buses(tmp_path, "registry", "worker") as [registry, worker]:
         await registry.kv.put("models.a", Named(model="a"))
         assert await registry.kv.get("models.a", Named) == Named(model="a")
