@@ -17,6 +17,7 @@ class Book:
 
     def __init__(self, first_ticket: int) -> None:
         self._scales: dict[str, Scale] = {}
+        self._past: list[ScaleRecord] = []
         self._tickets = count(first_ticket)
 
     def add(self, scale: Scale) -> None:
@@ -24,6 +25,10 @@ class Book:
         ended = [one.id for one in self._scales.values() if one.ended]
         for id in ended[: max(0, len(self._scales) - KEPT)]:
             del self._scales[id]
+
+    def remember(self, records: list[ScaleRecord]) -> None:
+        """Scales of an earlier planner, oldest first, which have ended or have yet to be taken over."""
+        self._past = records
 
     def get(self, id: str) -> Scale | None:
         return self._scales.get(id)
@@ -63,20 +68,30 @@ class Book:
 
     def records(self, model: str | None, limit: int) -> list[ScaleRecord]:
         """The newest `limit` of one model, or of all; newest last."""
-        chosen = [scale for scale in self._scales.values() if model is None or scale.model == model]
-        return [scale.record() for scale in chosen[-limit:]] if limit > 0 else []
+        past = [record for record in self._past if record.id not in self._scales]
+        every = [*past, *(scale.record() for scale in self._scales.values())]
+        chosen = [record for record in every if model is None or record.decision.model == model]
+        return chosen[-limit:] if limit > 0 else []
 
     def check_invariants(self) -> None:
-        """A worker, an instance and a ticket belong to one running scale at most. Raises InvariantBroken."""
+        """A worker, a new or a leaving instance and a ticket belong to one running scale. Raises InvariantBroken."""
         check(self._broken())
 
     def _broken(self) -> Iterator[str]:
         owners: dict[str, str] = {}
         for scale in self.running():
-            tickets = [f"ticket {one}" for one in sorted(scale.tickets)] if isinstance(scale, ScaleOut) else []
-            for taken in [*sorted(scale.reserved), *sorted(scale.coming | scale.leaving), *tickets]:
+            for taken in _taken(scale):
                 if taken in owners:
                     yield f"book: {taken} belongs to {owners[taken]} and to {scale.id}"
                 owners[taken] = scale.id
             if scale.state == "planned":
                 yield f"book: {scale.id} was never started"
+
+
+def _taken(scale: Scale) -> Iterator[str]:
+    yield from sorted(scale.reserved)
+    # What one scale added may be drained by another while the rest of the first still loads.
+    yield from (f"new {instance}" for instance in sorted(scale.coming))
+    yield from (f"leaving {instance}" for instance in sorted(scale.leaving))
+    if isinstance(scale, ScaleOut):
+        yield from (f"ticket {ticket}" for ticket in sorted(scale.tickets))
