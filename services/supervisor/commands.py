@@ -65,6 +65,7 @@ def service_commands(settings: StackSettings, nats_urls: Mapping[str, str]) -> l
 
     return [
         *(command(service, {"link_rate": settings.link_rate} if service == "planner" else {}) for service in CONTROL),
+        *(command("router", index=index) for index in range(1, settings.routers)),
         *(worker(index) for index in range(count_workers(settings))),
         command("host", link),
     ]

@@ -43,6 +43,9 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
     workers: Annotated[
         int, Meta(description="Worker processes; 0 is one a CPU core and at least two", ge=0, le=1024)
     ] = 0
+    routers: Annotated[
+        int, Meta(description="Router processes; one is in office, the others stand by", ge=1, le=16)
+    ] = 1
     host: Annotated[str, Meta(description="Address that the gateway listens on")] = "127.0.0.1"
     port: Annotated[int, Meta(description="Port that the gateway listens on; 0 takes a free one", ge=0, le=65535)] = (
         8000

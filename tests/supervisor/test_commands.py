@@ -40,6 +40,11 @@ def test_a_system_has_one_of_each_and_as_many_workers_as_asked_for() -> None:
     ]
 
 
+def test_standby_routers_are_started_on_demand() -> None:
+    names = [each.name for each in service_commands(StackSettings(routers=3), URLS)]
+    assert [name for name in names if name.startswith("router")] == ["router-0", "router-1", "router-2"]
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_service_understands_its_command_line(name: str) -> None:
     config = resolve(COMMANDS[name])
