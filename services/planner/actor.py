@@ -1,35 +1,34 @@
 """The planner: plans scales and carries each through. It never waits for a transfer before it plans again."""
 
 import asyncio
+from collections.abc import Coroutine
 from typing import assert_never
 
 import structlog
 
 from services.planner.book import Book
-from services.planner.chains import CannotPlan, PlanIds, plan_chain
-from services.planner.fleet import Fleet, choose_to_drain, count_fleet
+from services.planner.chains import CannotPlan
+from services.planner.drafts import Drafts, check_target
 from services.planner.metrics import PlannerMetrics
-from services.planner.orders import Orders
 from services.planner.picture import Picture
-from services.planner.scale_in import ScaleIn
+from services.planner.saved import SavedRecords
 from services.planner.scale_out import ScaleOut
 from services.planner.scales import Command
 from services.planner.scales import Scale as RunningScale
 from services.planner.settings import PlannerSettings
 from shared.bus.contract import BusError, Context, Endpoint, Refusal, Subscription
 from shared.membership import Membership
-from shared.messages.membership import LeaseChanged, ModelEntry, Report, Snapshot, WorkerReport
-from shared.messages.parameters import Manifest
+from shared.messages.membership import LeaseChanged, Report, WorkerReport
 from shared.messages.scaling import (
     Abort,
     AskScales,
     BlockReady,
-    Decision,
     Drain,
     InstanceServing,
     Load,
     Scale,
     ScaleAccepted,
+    ScaleRecord,
     ScaleRecords,
     Send,
     Serve,
@@ -51,9 +50,9 @@ from shared.subjects import (
     SERVE,
     TRANSFER,
 )
-from shared.transfer.chunks import chunk_bytes_for
 
 TICK_SECONDS = 0.5
+TAKE_OVER_SECONDS = 1.0
 COMMAND_SECONDS = 5.0
 
 log = structlog.get_logger()
@@ -63,17 +62,22 @@ class Planner:
     """Pure scales in a book; this hears the world for them and sends what they command."""
 
     def __init__(self, world: World, settings: PlannerSettings) -> None:
-        self._bus, self._clock, self._ids, self._info = world.bus, world.clock, world.ids, world.info
-        self._settings = settings
+        self._bus, self._clock, self._info = world.bus, world.clock, world.info
         self._picture = Picture(world.bus)
         self._book = Book(first_ticket=int(world.clock.wall()))
+        self._drafts = Drafts(world.ids, settings, self._book)
         self._metrics = PlannerMetrics(world.telemetry)
         self._membership = Membership(world.bus, world.clock, "planner", world.info.id, world.host)
         self._calls = asyncio.TaskGroup()
         self._aborting: set[str] = set()
         self._replanning: set[str] = set()
+        self._saved = SavedRecords(world.bus.kv)
+        self._inherited: dict[str, ScaleRecord] = {}  # an earlier planner's, to be taken over
 
     async def run(self) -> None:
+        records = await self._saved.load()
+        self._book.remember(records)
+        self._inherited = {record.id: record for record in records if record.state not in ("done", "failed")}
         transfers = await self._bus.subscribe(TRANSFER)
         blocks = await self._bus.subscribe(BLOCK)
         instances = await self._bus.subscribe(INSTANCE)
@@ -87,92 +91,77 @@ class Planner:
             group.create_task(self._follow_leases(leases), name="leases")
             group.create_task(self._hear_workers(workers), name="workers")
             group.create_task(self._keep_time(), name="patience")
+            group.create_task(self._saved.run(), name="saved")
+            group.create_task(self._take_over(), name="inheritance")
             group.create_task(self._membership.run(), name="membership")
+
+    async def _take_over(self) -> None:
+        """Go on with the scales of an earlier planner, once every worker had the time to report twice."""
+        await asyncio.sleep(TAKE_OVER_SECONDS)
+        while self._inherited:
+            for record in list(self._inherited.values()):
+                try:
+                    view = await self._picture.look(record.decision.model)
+                except Refusal as error:
+                    log.warning("not_taken_over", scale=record.id, reason=error.message)
+                    continue
+                log.info("taken_over", scale=record.id, state=record.state)
+                del self._inherited[record.id]
+                scale, commands = self._drafts.take_over(record, view, self._clock.wall())
+                self._book.add(scale)
+                self._after(scale, commands)
+            await asyncio.sleep(TICK_SECONDS)
 
     async def _records(self, ask: AskScales, context: Context) -> ScaleRecords:
         return ScaleRecords(records=self._book.records(ask.model, ask.limit))
 
-    async def _scale(self, scale: Scale, context: Context) -> ScaleAccepted:
+    async def _scale(self, asked: Scale, context: Context) -> ScaleAccepted:
         asked_at = self._clock.wall()
-        snapshot, entry, manifest = await self._picture.look(scale.model)
-        _check_target(scale, entry)
+        view = await self._picture.look(asked.model)
+        check_target(asked, view)
         # From here on nothing is awaited: of two scales at the same time, the second sees what the first planned.
-        fleet = count_fleet(scale.model, snapshot.workers, self._book.coming(scale.model), self._book.leaving())
+        fleet = self._drafts.count(asked.model, view)
         actual = len(fleet.present)
-        if scale.instances == actual:
+        if asked.instances == actual:
             return ScaleAccepted(scale_id=None, actual=actual, target=actual, reason=f"{actual} are there already")
-        decision = scale.decision or self._by_operator(scale, actual, asked_at)
-        running: RunningScale
-        if scale.instances < actual:
-            running = self._plan_in(decision, snapshot, fleet, actual - scale.instances)
-            target = actual - len(running.instances)
-        else:
-            running = self._plan_out(decision, snapshot, entry, manifest, scale.instances - actual)
-            target = actual + len(running.instances)
-        self._metrics.accepted(scale.model, actual, target)
-        self._book.add(running)
-        self._after(running, running.start(self._clock.wall()))
-        return ScaleAccepted(scale_id=running.id, actual=actual, target=target, reason=decision.reason)
-
-    def _by_operator(self, scale: Scale, actual: int, at: float) -> Decision:
-        return Decision(
-            id=self._ids.new("decision"),
-            model=scale.model,
-            at=at,
-            action="in" if scale.instances < actual else "out",
-            current=actual,
-            target=scale.instances,
-            rule="operator",
-            reason="asked for by hand",
-            by="operator",
-        )
-
-    def _plan_in(self, decision: Decision, snapshot: Snapshot, fleet: Fleet, count: int) -> ScaleIn:
-        drained = choose_to_drain(fleet, count)
-        if not drained:
-            raise Refusal(503, f"nothing of {decision.model!r} can be drained: its instances still load", 1000)
-        return ScaleIn(self._ids.new("scale"), decision, drained, _epochs(snapshot))
-
-    def _plan_out(
-        self, decision: Decision, snapshot: Snapshot, entry: ModelEntry, manifest: Manifest, count: int
-    ) -> ScaleOut:
-        ids = PlanIds(self._ids.new("scale"), [self._ids.new("instance") for _ in range(count)])
-        try:
-            plan = plan_chain(snapshot, entry, manifest.version, ids, self._book.reserved(), self._book.flows())
-        except CannotPlan as error:
-            raise Refusal(503, f"cannot scale {decision.model!r} out: {error}", retry_after_ms=1000) from error
-        orders = Orders(
-            plan=plan,
-            manifest=manifest,
-            members={member.id: member for member in snapshot.members},
-            ticket=self._book.fresh_ticket(),
-            chunk_bytes=chunk_bytes_for(self._settings.link_rate),
-            max_model_len=entry.max_model_len,
-            secret=self._ids.secret(),
-        )
-        log.info("planned", scale=plan.id, model=plan.model, chains=len(plan.chains), reasons=plan.reasons)
-        return ScaleOut(plan.id, decision, orders, self._settings.patience_seconds)
+        scale = self._drafts.scale(asked, view, fleet, asked_at)
+        target = actual + (1 if isinstance(scale, ScaleOut) else -1) * len(scale.instances)
+        self._metrics.accepted(asked.model, actual, target)
+        self._book.add(scale)
+        commands = scale.start(self._clock.wall())
+        log.info("planned", scale=scale.id, model=scale.model, actual=actual, target=target)
+        self._after(scale, commands)
+        return ScaleAccepted(scale_id=scale.id, actual=actual, target=target, reason=scale.decision.reason)
 
     def _after(self, scale: RunningScale, commands: list[Command]) -> None:
         """After every event: send what is commanded, tell what has changed."""
         for command in commands:
-            self._calls.create_task(self._command(scale, command), name=f"{scale.id} {command.node}")
+            self._start(self._command(scale, command), f"{scale.id} {command.node}")
         if scale.take_change():
             record = scale.record()
             self._bus.publish(PLAN, record, id=scale.id)
+            self._saved.put(record)
             if scale.ended:
                 log.info("scale_ended", scale=scale.id, model=scale.model, state=scale.state, outcome=record.outcome)
                 self._metrics.ended(record)
         if isinstance(scale, ScaleOut) and scale.wants_plan(self._clock.wall()) and scale.id not in self._replanning:
             self._replanning.add(scale.id)
-            self._calls.create_task(self._replan(scale), name=f"replan {scale.id}")
+            self._start(self._replan(scale), f"replan {scale.id}")
+
+    def _start(self, work: Coroutine[None, None, None], name: str) -> None:
+        """Raises Refusal at the end of the process: until the bus is closed, calls are still answered."""
+        try:
+            self._calls.create_task(work, name=name)
+        except RuntimeError as error:
+            work.close()
+            raise Refusal(503, "the planner is ending", retry_after_ms=1000) from error
 
     async def _replan(self, scale: ScaleOut) -> None:
         """Somebody was lost: another way for those who received through him."""
         commands: list[Command] = []
         try:
-            snapshot, _, _ = await self._picture.look(scale.model)
-            commands = scale.replan(snapshot, self._book.flows(), self._book.fresh_ticket(), self._clock.wall())
+            view = await self._picture.look(scale.model)
+            commands = scale.replan(view.snapshot, self._book.flows(), self._book.fresh_ticket(), self._clock.wall())
         except (Refusal, CannotPlan) as error:
             log.warning("not_replanned", scale=scale.id, reason=str(error))
             scale.not_planned(str(error), self._clock.wall())
@@ -243,8 +232,10 @@ class Planner:
                 self._end_orphan(received.message)
 
     def _end_orphan(self, report: WorkerReport) -> None:
-        """Nobody will ever tell a worker to serve whose plan has ended, or was an earlier planner's."""
+        """Nobody will ever tell a worker to serve whose plan has ended, or is not known."""
         if report.state != "loading" or report.plan_id is None or report.id in self._aborting:
+            return
+        if report.plan_id in self._inherited:
             return
         scale = self._book.get(report.plan_id)
         if scale is None or scale.ended:
@@ -268,19 +259,5 @@ class Planner:
             await asyncio.sleep(TICK_SECONDS)
 
 
-def _check_target(scale: Scale, entry: ModelEntry) -> None:
-    spec = entry.spec
-    if not spec.min_instances <= scale.instances <= spec.max_instances:
-        raise Refusal(
-            400,
-            f"instances must be {spec.min_instances} to {spec.max_instances} for {spec.name!r}, not {scale.instances}; "
-            "register the model again with other limits",
-        )
-
-
 def _fence(epoch: int) -> Context:
     return Context(epoch=epoch)
-
-
-def _epochs(snapshot: Snapshot) -> dict[str, int]:
-    return {member.id: member.epoch for member in snapshot.members}

@@ -31,12 +31,18 @@ def count_fleet(
     members = sorted((r for r in workers if r.model == model and r.instance), key=lambda r: (str(r.instance), r.rank))
     leaders = [r for r in members if r.rank == 0 and r.instance is not None and r.instance not in leaving]
     present = {str(r.instance) for r in leaders if r.state in ("loading", "live", "serving")}
-    serving = [
+    serving = find_instances({str(r.instance) for r in leaders if r.state == "serving"}, members)
+    return Fleet(frozenset(present | coming), tuple(serving))
+
+
+def find_instances(ids: AbstractSet[str], workers: Iterable[WorkerReport]) -> list[Serving]:
+    """Those of these instances that have not been given back yet."""
+    members = sorted((r for r in workers if r.instance in ids), key=lambda r: (str(r.instance), r.rank))
+    leaders = [r for r in members if r.rank == 0]
+    return [
         Serving(str(one.instance), tuple(r.id for r in members if r.instance == one.instance), _requests(one))
         for one in leaders
-        if one.state == "serving"
     ]
-    return Fleet(frozenset(present | coming), tuple(serving))
 
 
 def _requests(report: WorkerReport) -> int:

@@ -4,8 +4,9 @@ import asyncio
 
 from msgspec.structs import replace
 
+from services.planner.view import View
 from shared.bus.contract import Bus, BusError, Refusal
-from shared.messages.membership import AskSnapshot, LeaseChanged, ModelEntry, Named, Snapshot, WorkerReport
+from shared.messages.membership import AskSnapshot, LeaseChanged, Named, Snapshot, WorkerReport
 from shared.messages.parameters import Manifest
 from shared.subjects import MANIFEST, SNAPSHOT
 
@@ -30,7 +31,7 @@ class Picture:
         if change.state == "dead" and known is not None and known.epoch <= change.epoch:
             del self._reports[change.id]
 
-    async def look(self, model: str) -> tuple[Snapshot, ModelEntry, Manifest]:
+    async def look(self, model: str) -> View:
         """Raises Refusal: 404 unknown model, 503 one that is not in memory yet, or no registry."""
         try:
             return await self._look(model)
@@ -39,7 +40,7 @@ class Picture:
         except BusError as error:
             raise Refusal(503, f"the registry does not answer: {error}", retry_after_ms=500) from error
 
-    async def _look(self, model: str) -> tuple[Snapshot, ModelEntry, Manifest]:
+    async def _look(self, model: str) -> View:
         cached = self._manifests.get(model)
         if cached is None:
             snapshot, manifest = await asyncio.gather(self._ask_snapshot(), self._ask_manifest(model))
@@ -51,7 +52,7 @@ class Picture:
         if entry.version != manifest.version:
             manifest = await self._ask_manifest(model)
         self._manifests[model] = manifest
-        return snapshot, entry, manifest
+        return View(snapshot, entry, manifest)
 
     async def _ask_snapshot(self) -> Snapshot:
         snapshot = await self._bus.call(SNAPSHOT, AskSnapshot(), timeout=CALL_SECONDS)

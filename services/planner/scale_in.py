@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from services.planner.fleet import Serving
 from services.planner.scales import Command, Scale
 from shared.messages.membership import LeaseChanged, WorkerReport
-from shared.messages.scaling import Decision, Drain, InstanceServing
+from shared.messages.scaling import Decision, Drain, InstanceServing, ScaleRecord
 
 
 class ScaleIn(Scale):
@@ -24,6 +24,17 @@ class ScaleIn(Scale):
     def start(self, now: float) -> list[Command]:
         self._move("draining")
         self._note("planned", now)
+        return self._drains()
+
+    def take_over(self, record: ScaleRecord, now: float) -> list[Command]:
+        """Go on with what an earlier planner began: a worker that is told twice goes on draining."""
+        self._continue(record)
+        self.instances = record.instances
+        if not self._busy:
+            self._end([], now, f"{len(self.instances)} instances drained")
+        return self._drains()
+
+    def _drains(self) -> list[Command]:
         return [
             Command(worker, Drain(instance=instance, epoch=self._epochs[worker]), "fewest requests of the model")
             for worker, instance in self._busy.items()

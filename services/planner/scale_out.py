@@ -10,7 +10,7 @@ from services.planner.orders import Orders, Route
 from services.planner.scales import Command, Scale
 from services.planner.targets import ENDED, RECEIVING, UNDER_WAY, Targets, TargetState
 from shared.messages.membership import LeaseChanged, Snapshot, WorkerReport
-from shared.messages.scaling import Decision, InstanceServing, Load, Send, Serve, Transfer
+from shared.messages.scaling import Decision, InstanceServing, Load, ScaleRecord, Send, Serve, Transfer
 
 REPLAN_SECONDS = 0.5  # the first new plan is made at once, the next ones not sooner than this after it
 
@@ -57,6 +57,17 @@ class ScaleOut(Scale):
         self._note("planned", now)
         self._progress = now
         return [load for route in self._routes for load in self._orders.loads(route)]
+
+    def take_over(self, record: ScaleRecord, reports: Mapping[str, WorkerReport], now: float) -> list[Command]:
+        """Go on with what an earlier planner began: who loads for it keeps what arrived."""
+        self._continue(record)
+        self._progress = now
+        planned = [(worker, one.id) for one in self._orders.plan.instances for worker in one.ranks]
+        here = [worker for worker, id in planned if worker in reports and reports[worker].instance == id]
+        self._strand(here, "the planner was restarted")
+        gone = [worker for worker, _ in planned if worker not in here]
+        commands = self._fail(gone, f"{', '.join(gone)} left while there was no planner", now)
+        return [*commands, *(command for worker in here for command in self.on_report(reports[worker], now))]
 
     def wants_plan(self, now: float) -> bool:
         """Whether somebody is stranded and it is time to look for another way."""
@@ -147,6 +158,7 @@ class ScaleOut(Scale):
         if self.ended or report.id not in self._targets or report.instance not in self.instances:
             return []
         if report.state == "serving":
+            self._whole(report.id, now)
             return self._serving(report.id, now)
         holding = report.holding
         if holding is not None and holding.total > 0 and len(holding.ready) == holding.total:
@@ -195,8 +207,8 @@ class ScaleOut(Scale):
         self._finish(at)
         return []
 
-    def _strand(self, workers: Iterable[str], why: str, upstream: str) -> None:
-        """These receive nothing any more, until there is another plan."""
+    def _strand(self, workers: Iterable[str], why: str, upstream: str = "") -> None:
+        """These receive nothing any more, until there is another plan; better not from `upstream` again."""
         stranded = [worker for worker in workers if self._targets.is_in(worker, *RECEIVING)]
         if not stranded:
             return

@@ -131,6 +131,10 @@ class Scale:
             outcome=self._outcome,
         )
 
+    def _continue(self, record: ScaleRecord) -> None:
+        """Be where an earlier planner left this scale."""
+        self.state, self._phases, self._outcome = record.state, list(record.phases), record.outcome
+
     def take_change(self) -> bool:
         """Whether the record has changed since this was last asked."""
         changed, self._changed = self._changed, False

@@ -140,3 +140,65 @@ def test_a_second_scale_out_during_the_first_takes_other_workers_and_survives_it
             assert await plane.serving() == ["worker-0", "worker-2", "worker-3"]
 
     virtual_time.run(main(), limit_seconds=100)
+
+
+async def planner_restarts(plane: Plane) -> None:
+    await plane.kill("planner-0")
+    await asyncio.sleep(0.5)
+    plane.restart("planner")
+    await asyncio.sleep(0.1)
+
+
+def test_a_restarted_planner_goes_on_with_what_was_loading_and_still_tells_of_it() -> None:
+    async def main() -> None:
+        async with control_plane(workers=4) as plane:
+            await plane.register(spec(min_instances=3))
+            await until_half_way(plane, "worker-2")
+            before = (await plane.records())[-1]
+            await planner_restarts(plane)
+            record = await until_ended(plane, before.id)
+            assert record.outcome == "2 new instances serve"
+            assert [phase.name for phase in record.phases][:3] == ["decided", "planned", "commanded"]
+            assert [one.id for one in await plane.records()] == ["scale-1", before.id]
+            for id in ("worker-1", "worker-2"):
+                assert sorted(worker(plane, id).received) == list(range(BLOCKS))
+                assert worker(plane, id).aborts == []
+            assert await plane.serving() == ["worker-0", "worker-1", "worker-2"]
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+def test_what_a_dead_planner_had_loading_goes_on_although_its_source_died_meanwhile() -> None:
+    async def main() -> None:
+        async with control_plane(workers=3) as plane:
+            await plane.register(spec(min_instances=2))
+            await until_half_way(plane, "worker-1")
+            scale = (await plane.records())[-1].id
+            await plane.kill("worker-0")
+            await planner_restarts(plane)
+            record = await until_ended(plane, scale)
+            assert (record.state, replanned(record)[0][0]) == ("done", "worker-1")
+            assert "the planner was restarted; now from host-0" in replanned(record)[-1][1]
+            assert sorted(worker(plane, "worker-1").received) == list(range(BLOCKS))
+            await plane.until_serving(2)
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+def test_a_restarted_planner_ends_what_was_draining() -> None:
+    async def main() -> None:
+        async with control_plane() as plane:
+            await plane.register(spec(min_instances=2))
+            await plane.until_serving(2)
+            await plane.register(spec(min_instances=1, downscale_delay_s=99.0))
+            for index in range(4):
+                await plane.gateway.submit(f"r-{index}", max_tokens=100)
+            await asyncio.sleep(0.2)
+            accepted = await plane.scale(1)
+            await planner_restarts(plane)
+            record = await until_ended(plane, accepted.scale_id)
+            assert (record.state, record.outcome) == ("done", "1 instances drained")
+            assert len(await plane.serving()) == 1
+            assert len(plane.gateway.finished) == 4
+
+    virtual_time.run(main(), limit_seconds=100)

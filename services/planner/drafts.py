@@ -1,0 +1,103 @@
+"""From what was asked for, and the picture of the pool, to a scale that can be carried out. Pure but for fresh ids."""
+
+from services.planner.book import Book
+from services.planner.chains import CannotPlan, PlanIds, plan_chain
+from services.planner.fleet import Fleet, choose_to_drain, count_fleet, find_instances
+from services.planner.orders import Orders
+from services.planner.scale_in import ScaleIn
+from services.planner.scale_out import ScaleOut
+from services.planner.scales import Command
+from services.planner.settings import PlannerSettings
+from services.planner.view import View
+from shared.bus.contract import Refusal
+from shared.messages.membership import Snapshot
+from shared.messages.scaling import Decision, Plan, Scale, ScaleRecord
+from shared.transfer.chunks import chunk_bytes_for
+from shared.world import Ids
+
+
+class Drafts:
+    """Counts what is there, coming and leaving by the book; every method raises Refusal where nothing can be done."""
+
+    def __init__(self, ids: Ids, settings: PlannerSettings, book: Book) -> None:
+        self._ids = ids
+        self._settings = settings
+        self._book = book
+
+    def count(self, model: str, view: View) -> Fleet:
+        workers = view.snapshot.workers
+        return count_fleet(model, workers, self._book.coming(model), self._book.leaving())
+
+    def scale(self, asked: Scale, view: View, fleet: Fleet, at: float) -> ScaleIn | ScaleOut:
+        """For another number of instances than there are."""
+        actual = len(fleet.present)
+        decision = asked.decision or self._by_operator(asked, actual, at)
+        if asked.instances < actual:
+            return self._plan_in(decision, view, fleet, actual - asked.instances)
+        return self._plan_out(decision, view, asked.instances - actual)
+
+    def take_over(self, record: ScaleRecord, view: View, now: float) -> tuple[ScaleIn | ScaleOut, list[Command]]:
+        """What an earlier planner began, and how it goes on."""
+        workers = view.snapshot.workers
+        if record.plan is None:
+            drained = find_instances(frozenset(record.instances), workers)
+            scale_in = ScaleIn(record.id, record.decision, drained, _epochs(view.snapshot))
+            return scale_in, scale_in.take_over(record, now)
+        orders = self._orders(record.plan, view)
+        scale_out = ScaleOut(record.id, record.decision, orders, self._settings.patience_seconds)
+        return scale_out, scale_out.take_over(record, {report.id: report for report in workers}, now)
+
+    def _by_operator(self, asked: Scale, actual: int, at: float) -> Decision:
+        return Decision(
+            id=self._ids.new("decision"),
+            model=asked.model,
+            at=at,
+            action="in" if asked.instances < actual else "out",
+            current=actual,
+            target=asked.instances,
+            rule="operator",
+            reason="asked for by hand",
+            by="operator",
+        )
+
+    def _plan_in(self, decision: Decision, view: View, fleet: Fleet, count: int) -> ScaleIn:
+        drained = choose_to_drain(fleet, count)
+        if not drained:
+            raise Refusal(503, f"nothing of {decision.model!r} can be drained: its instances still load", 1000)
+        return ScaleIn(self._ids.new("scale"), decision, drained, _epochs(view.snapshot))
+
+    def _plan_out(self, decision: Decision, view: View, count: int) -> ScaleOut:
+        ids = PlanIds(self._ids.new("scale"), [self._ids.new("instance") for _ in range(count)])
+        reserved, flows = self._book.reserved(), self._book.flows()
+        try:
+            plan = plan_chain(view.snapshot, view.entry, view.manifest.version, ids, reserved, flows)
+        except CannotPlan as error:
+            raise Refusal(503, f"cannot scale {decision.model!r} out: {error}", retry_after_ms=1000) from error
+        return ScaleOut(plan.id, decision, self._orders(plan, view), self._settings.patience_seconds)
+
+    def _orders(self, plan: Plan, view: View) -> Orders:
+        return Orders(
+            plan=plan,
+            manifest=view.manifest,
+            members={member.id: member for member in view.snapshot.members},
+            ticket=self._book.fresh_ticket(),
+            chunk_bytes=chunk_bytes_for(self._settings.link_rate),
+            max_model_len=view.entry.max_model_len,
+            secret=self._ids.secret(),
+        )
+
+
+def check_target(asked: Scale, view: View) -> None:
+    """Raises Refusal 400 for more or fewer instances than the model may have; the monitor may have to do with fewer."""
+    spec = view.entry.spec
+    least = spec.min_instances if asked.decision is None else 0
+    if not least <= asked.instances <= spec.max_instances:
+        raise Refusal(
+            400,
+            f"instances must be {spec.min_instances} to {spec.max_instances} for {spec.name!r}, not {asked.instances}; "
+            "register the model again with other limits",
+        )
+
+
+def _epochs(snapshot: Snapshot) -> dict[str, int]:
+    return {member.id: member.epoch for member in snapshot.members}

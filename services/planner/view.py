@@ -1,0 +1,14 @@
+"""What a plan is made from."""
+
+from typing import NamedTuple
+
+from shared.messages.membership import ModelEntry, Snapshot
+from shared.messages.parameters import Manifest
+
+
+class View(NamedTuple):
+    """The pool as it is now, and the model in question."""
+
+    snapshot: Snapshot
+    entry: ModelEntry
+    manifest: Manifest
