@@ -5,16 +5,8 @@ import random
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
-from services.gateway.errors import ApiError
-from services.gateway.generation import Engine, Generation
-from services.gateway.metrics import GatewayMetrics
-from services.gateway.output import Piece
-from services.gateway.peers import Peers
-from services.gateway.sequence import Fresh
-from services.gateway.streams import Streams
 from services.monitor.actor import Monitor
 from services.monitor.settings import MonitorSettings
 from services.planner.actor import Planner
@@ -23,15 +15,15 @@ from services.registry.actor import Registry
 from services.registry.settings import RegistrySettings
 from services.router.actor import Deposed, Router
 from services.router.settings import RouterSettings
-from shared.bus.contract import BusError, Call, Context, ServiceInfo
+from shared.bus.contract import BusError, ServiceInfo
 from shared.bus.local import Listener, LocalBroker, LocalBus
 from shared.invariants import InvariantBroken
-from shared.membership import Membership
-from shared.messages.message import Message
-from shared.messages.requests import Submit
+from shared.messages.scaling import Scale
 from shared.process import Actor, World
+from shared.subjects import SCALE
 from shared.telemetry import Telemetry
 from shared.world import CountedIds
+from tests.control.door import Ask, Door
 from tests.control.fakes import CLOCK, FakeHost, FakeWorker, Node
 
 SERVICES: dict[str, Callable[[World], Actor]] = {
@@ -40,91 +32,7 @@ SERVICES: dict[str, Callable[[World], Actor]] = {
     "planner": lambda world: Planner(world, PlannerSettings(patience_seconds=5.0)),
     "monitor": lambda world: Monitor(world, MonitorSettings()),
 }
-PATIENCE_SECONDS = 600.0
 RESTART_SECONDS = 1.0
-
-
-@dataclass
-class Ask:
-    """A client's request and what it got. `outcome` is None until the end."""
-
-    number: int
-    max_tokens: int
-    tokens: list[int] = field(default_factory=list)
-    refusals: int = 0
-    outcome: str | None = None
-    leaves: bool = False
-
-
-class PlainOutput:
-    """Tokens without a text."""
-
-    def feed(self, fresh: Fresh) -> Piece:
-        return Piece("", fresh.token_ids, None if fresh.finish_reason is None else "length")
-
-
-class Door:
-    """A gateway without HTTP, and the clients in front of it."""
-
-    def __init__(self, bus: LocalBus, id: str) -> None:
-        self.id = id
-        metrics = GatewayMetrics(Telemetry("gateway", id))
-        self.streams = Streams(bus, id, metrics, 1000, 1024)
-        self.engine = Engine(bus, CLOCK, self.streams, metrics)
-        self.membership = Membership(bus, CLOCK, "gateway", id, "box-a")
-        self.tasks: dict[int, asyncio.Task[None]] = {}
-
-    async def run(self) -> None:
-        arriving = await self.streams.listen()
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self.streams.run(arriving))
-                group.create_task(Peers(self.engine.bus, self.streams).run())
-                group.create_task(self.membership.run())
-        finally:
-            for task in self.tasks.values():
-                task.cancel()
-            await asyncio.gather(*self.tasks.values(), return_exceptions=True)
-
-    def ask(self, ask: Ask) -> None:
-        self.tasks[ask.number] = asyncio.create_task(self.serve(ask), name=f"ask {ask.number}")
-
-    def leave(self, ask: Ask) -> None:
-        if ask.number in self.tasks and ask.outcome is None:
-            ask.leaves = True
-            self.tasks[ask.number].cancel()
-
-    async def serve(self, ask: Ask) -> None:
-        try:
-            while ask.outcome is None:
-                await self.attempt(ask)
-        except asyncio.CancelledError:
-            ask.outcome = "left" if ask.leaves else "broken"
-
-    async def attempt(self, ask: Ask) -> None:
-        """As the API allows: again where it was refused with a time, and no token had come."""
-
-        async def emit(piece: Piece) -> None:
-            ask.tokens += piece.token_ids
-
-        submit = Submit(
-            request_id=f"{self.id}-{ask.number}-{ask.refusals}",
-            model="m",
-            gateway=self.id,
-            prompt=[1] * 20,
-            max_tokens=ask.max_tokens,
-            deadline=CLOCK.wall() + PATIENCE_SECONDS,
-        )
-        try:
-            await Generation(self.engine, submit, PlainOutput(), Context()).run(emit)  # type: ignore[arg-type]
-        except ApiError as error:
-            if ask.tokens or error.status not in (429, 503) or error.retry_after_ms is None:
-                ask.outcome = f"error {error.status} {error}"
-                return
-            ask.refusals += 1
-            await asyncio.sleep(error.retry_after_ms / 1000)
-        else:
-            ask.outcome = "complete"
 
 
 class Storm:
@@ -229,21 +137,25 @@ class Storm:
             self.asks.append(Ask(len(self.asks), max_tokens))
             door.ask(self.asks[-1])
 
+    def ask_many(self, gateway: str, count: int) -> None:
+        for _ in range(count):
+            self.ask(gateway, 60)
+
+    def scale(self, instances: int) -> None:
+        """By hand; the planner may refuse."""
+
+        async def ask() -> None:
+            with suppress(BusError):
+                await self.operator.call(SCALE, Scale(model="m", instances=instances), timeout=5.0)
+
+        self._keep(ask())
+
     def leave(self, index: int) -> None:
         if self.asks:
             ask = self.asks[index % len(self.asks)]
             for door in self.running.values():
                 if isinstance(door, Door):
                     door.leave(ask)
-
-    def operate(self, call: Call[Any, Any], message: Message) -> None:
-        """What an operator asks for now and then; the answer may be a refusal."""
-
-        async def ask() -> None:
-            with suppress(BusError):
-                await self.operator.call(call, message, timeout=5.0)
-
-        self._keep(ask())
 
     def _later(self, seconds: float, act: Callable[[], None]) -> None:
         async def wait() -> None:

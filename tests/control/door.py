@@ -1,0 +1,103 @@
+"""A gateway without HTTP: real streams and generations, and the clients in front of them."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from services.gateway.errors import ApiError
+from services.gateway.generation import Engine, Generation
+from services.gateway.metrics import GatewayMetrics
+from services.gateway.output import Piece
+from services.gateway.peers import Peers
+from services.gateway.sequence import Fresh
+from services.gateway.streams import Streams
+from shared.bus.contract import Context
+from shared.bus.local import LocalBus
+from shared.membership import Membership
+from shared.messages.requests import Submit
+from shared.telemetry import Telemetry
+from tests.control.fakes import CLOCK
+
+PATIENCE_SECONDS = 600.0
+
+
+@dataclass
+class Ask:
+    """A client's request and what it got. `outcome` is None until the end."""
+
+    number: int
+    max_tokens: int
+    tokens: list[int] = field(default_factory=list)
+    refusals: int = 0
+    outcome: str | None = None
+    leaves: bool = False
+
+
+class PlainOutput:
+    """Tokens without a text."""
+
+    def feed(self, fresh: Fresh) -> Piece:
+        return Piece("", fresh.token_ids, None if fresh.finish_reason is None else "length")
+
+
+class Door:
+    """A gateway without HTTP, and the clients in front of it."""
+
+    def __init__(self, bus: LocalBus, id: str) -> None:
+        self.id = id
+        metrics = GatewayMetrics(Telemetry("gateway", id))
+        self.streams = Streams(bus, id, metrics, 1000, 1024)
+        self.engine = Engine(bus, CLOCK, self.streams, metrics)
+        self.membership = Membership(bus, CLOCK, "gateway", id, "box-a")
+        self.tasks: dict[int, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        arriving = await self.streams.listen()
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.streams.run(arriving))
+                group.create_task(Peers(self.engine.bus, self.streams).run())
+                group.create_task(self.membership.run())
+        finally:
+            for task in self.tasks.values():
+                task.cancel()
+            await asyncio.gather(*self.tasks.values(), return_exceptions=True)
+
+    def ask(self, ask: Ask) -> None:
+        self.tasks[ask.number] = asyncio.create_task(self.serve(ask), name=f"ask {ask.number}")
+
+    def leave(self, ask: Ask) -> None:
+        if ask.number in self.tasks and ask.outcome is None:
+            ask.leaves = True
+            self.tasks[ask.number].cancel()
+
+    async def serve(self, ask: Ask) -> None:
+        try:
+            while ask.outcome is None:
+                await self.attempt(ask)
+        except asyncio.CancelledError:
+            ask.outcome = "left" if ask.leaves else "broken"
+
+    async def attempt(self, ask: Ask) -> None:
+        """As the API allows: again where it was refused with a time, and no token had come."""
+
+        async def emit(piece: Piece) -> None:
+            ask.tokens += piece.token_ids
+
+        submit = Submit(
+            request_id=f"{self.id}-{ask.number}-{ask.refusals}",
+            model="m",
+            gateway=self.id,
+            prompt=[1] * 20,
+            max_tokens=ask.max_tokens,
+            deadline=CLOCK.wall() + PATIENCE_SECONDS,
+        )
+        try:
+            await Generation(self.engine, submit, PlainOutput(), Context()).run(emit)  # type: ignore[arg-type]
+        except ApiError as error:
+            if ask.tokens or error.status not in (429, 503) or error.retry_after_ms is None:
+                ask.outcome = f"error {error.status} {error}"
+                return
+            ask.refusals += 1
+            await asyncio.sleep(error.retry_after_ms / 1000)
+        else:
+            ask.outcome = "complete"
