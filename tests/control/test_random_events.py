@@ -99,7 +99,7 @@ def incomplete(asks: list[Ask]) -> list[str]:
     return wrong
 
 
-@examples(20)
+@examples(60)
 @given(st.integers(0, 2**32), sequences)
 def test_after_any_sequence_of_events_every_stream_is_whole(
     seed: int, sequence: list[tuple[float, tuple[Any, ...]]]
