@@ -1,0 +1,114 @@
+"""Prompts and outputs stay between the client and the engine: logs, metrics and spans never hold them."""
+
+import asyncio
+import io
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from services.gateway import completing
+from shared import telemetry
+from tests.gateway.conftest import Site, eventually, open_site
+
+MARK = "xyzzy-plugh"
+ASK = {"model": "tiny", "prompt": f"{MARK} {MARK}", "max_tokens": 24}
+CHAT = {"model": "tiny", "messages": [{"role": "user", "content": MARK}], "max_tokens": 24}
+
+
+@pytest.fixture(params=["text", "json"])
+def logs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
+    handlers, level, written = logging.root.handlers[:], logging.root.level, io.StringIO()
+    monkeypatch.setattr(sys, "stderr", written)
+    telemetry.configure_logging("gateway", "gateway-0", "debug", request.param)
+    yield written
+    structlog.reset_defaults()
+    logging.root.handlers[:] = handlers
+    logging.root.setLevel(level)
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(telemetry, "_tracer_provider", lambda service, id: provider)
+    return exporter
+
+
+async def post(site: Site, path: str, body: Any) -> str:
+    data = body if isinstance(body, str) else json.dumps(body)
+    async with site.http.post(site.url + path, data=data) as answer:
+        return await answer.text()
+
+
+async def serve_well(site: Site) -> None:
+    assert MARK in await post(site, "/v1/completions", ASK)
+    for stream in (False, True):
+        assert "cmpl-" in await post(site, "/v1/completions", ASK | {"stream": stream, "return_token_ids": True})
+        assert "chatcmpl" in await post(site, "/v1/chat/completions", CHAT | {"stream": stream})
+    tokens = json.loads(await post(site, "/tokenize", {"model": "tiny", "prompt": MARK}))["tokens"]
+    assert MARK in await post(site, "/detokenize", {"model": "tiny", "tokens": tokens})
+
+
+async def refuse(site: Site) -> None:
+    await post(site, "/v1/completions", '{"prompt": "' + MARK)
+    await post(site, "/v1/completions", ASK | {"max_tokens": MARK})
+    await post(site, "/v1/completions", ASK | {"suffix": MARK, MARK: 1})
+    await post(site, "/v1/completions", ASK | {"prompt": MARK * 500})
+    await post(site, "/v1/chat/completions", CHAT | {"messages": [{"role": MARK, "content": MARK}]})
+    await post(site, "/admin/v1/scale", {"model": MARK, "instances": MARK})
+    await post(site, "/v1/completions", "[" * 5000 + MARK)
+
+
+async def fail(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model, the worker, the client and the gateway itself, each in the middle."""
+    site.cluster.finish = "error"
+    assert "error" in await post(site, "/v1/completions", ASK | {"stream": True})
+    site.cluster.finish = None
+    site.cluster.lost_at = {len(site.cluster.submitted) + 1: 3}
+    assert MARK in await post(site, "/v1/completions", ASK)
+    released = site.cluster.hang_before(2)
+    leaving = asyncio.create_task(post(site, "/v1/completions", ASK | {"stream": True}))
+    await eventually(lambda: site.cluster.hanging)
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    released.cancel()
+    site.cluster.before = lambda request, position: None
+
+    def broken(*args: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(completing, "make_submit", broken)
+    assert "internal_error" in await post(site, "/v1/completions", ASK)
+
+
+async def test_neither_prompts_nor_outputs_are_seen_from_outside(
+    checkpoint: Path,
+    logs: io.StringIO,
+    spans: InMemorySpanExporter,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with open_site(checkpoint) as site:
+        ids = site.says(f"{MARK} ")
+        await serve_well(site)
+        await refuse(site)
+        await fail(site, monkeypatch)
+        exposition = site.gateway._world.telemetry.exposition()
+    seen = logs.getvalue()
+    assert "a bug" in seen  # the log is on, and tells of bugs with their place
+    assert "make_submit" in seen
+    assert "request_lost" in seen
+    finished = [span.to_json() for span in spans.get_finished_spans()]
+    assert len(finished) >= 6
+    tokens = ", ".join(str(id) for id in ids)
+    for place in (seen, exposition, *finished):
+        assert MARK not in place
+        assert tokens not in place
