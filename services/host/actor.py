@@ -136,11 +136,12 @@ class Host:
             model = await self._to_read.get()
             try:
                 manifest = await self._read(model, self._checkpoints[model])
-            except (CheckpointError, OSError) as error:
-                log.error("model_not_read", model=model, error=str(error))
+            except (CheckpointError, OSError, MemoryError) as error:
+                reason = str(error) or type(error).__name__
+                log.error("model_not_read", model=model, error=reason)
                 self._cache.drop(model)
                 del self._checkpoints[model]
-                self._bus.publish(MODEL_READ, ModelRead(host=self._id, model=model, error=str(error)), host=self._id)
+                self._bus.publish(MODEL_READ, ModelRead(host=self._id, model=model, error=reason), host=self._id)
             else:
                 self._cache.whole(model, manifest)
                 self._announce(model, manifest)
