@@ -1,0 +1,82 @@
+"""A worker that was declared dead, or ran out of memory in a load: spare at once, nothing left running."""
+
+import asyncio
+
+import pytest
+
+from services.worker.engine.runner import EngineRunner
+from shared.messages.membership import Stale
+from shared.messages.scaling import Drain
+from shared.subjects import DRAIN, STALE
+from tests.worker.fleet import Fleet, fleet
+from tests.worker.serving import random_prompt, submit
+
+
+async def loaded(made: Fleet, plan: str, ticket: int) -> None:
+    """The worker loads and serves as if nothing had been."""
+    made.transfers.clear()
+    await made.load("w-1", made.me, [], plan=plan, ticket=ticket)
+    made.feed("w-1", ticket=ticket)
+    await made.whole("w-1")
+    await made.serve("w-1")
+    await made.admit("w-1", submit(plan, random_prompt(1, 40), max_tokens=8))
+    assert len(await made.finished(plan)) == 8
+
+
+async def declare_dead(made: Fleet) -> None:
+    made.reports.clear()
+    made.bus.publish(STALE, Stale(id="w-1", epoch=1), id="w-1")
+    await made.until(lambda: made.state("w-1") == "spare")
+    assert (made.reports["w-1"].holding, made.reports["w-1"].load) == (None, None)
+
+
+async def test_a_worker_declared_dead_in_mid_load_is_spare_and_loads_again_at_once() -> None:
+    async with fleet("w-1") as made:
+        await made.load("w-1", made.me, [])
+        await made.until(lambda: made.state("w-1") == "loading")
+        await declare_dead(made)
+        await loaded(made, "plan-2", 8)
+
+
+async def test_a_worker_declared_dead_while_it_serves_and_sends_is_spare_and_loads_again() -> None:
+    async with fleet("w-1", "w-2") as made:
+        await loaded(made, "plan-1", 7)
+        await made.admit("w-1", submit("long", random_prompt(2, 40), max_tokens=200))
+        await made.send("w-1", "w-2", "plan-9")  # to somebody who never asks
+        await made.until(lambda: made.reports["w-1"].flows_out == 1)
+        await declare_dead(made)
+        await made.until(lambda: made.reports["w-1"].flows_out == 0)
+        told = len(made.rows.get("long", []))
+        await loaded(made, "plan-2", 8)
+        assert len(made.rows.get("long", [])) == told
+        assert "long" not in made.ended
+
+
+async def test_a_worker_declared_dead_while_it_drains_is_spare_and_loads_again() -> None:
+    async with fleet("w-1") as made:
+        await loaded(made, "plan-1", 7)
+        await made.admit("w-1", submit("long", random_prompt(2, 40), max_tokens=200))
+        await made.bus.call(DRAIN, Drain(instance="m-w-1", epoch=1), timeout=5, id="w-1")
+        await declare_dead(made)
+        await loaded(made, "plan-2", 8)
+        assert not made.workers["w-1"].done()
+
+
+async def test_out_of_memory_in_a_load_is_told_and_leaves_a_spare_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    add_block = EngineRunner.add_block
+
+    async def exhausted(self: EngineRunner, index: int, buffer: memoryview) -> None:
+        if index == 2:
+            raise MemoryError
+        await add_block(self, index, buffer)
+
+    async with fleet("w-1") as made:
+        monkeypatch.setattr(EngineRunner, "add_block", exhausted)
+        await made.load("w-1", made.me, [])
+        fed = made.feed("w-1")
+        await made.until(lambda: any(one.state == "failed" for one in made.transfers))
+        assert [one.error for one in made.transfers if one.state == "failed"] == ["MemoryError"]
+        await made.until(lambda: made.state("w-1") == "spare")
+        await asyncio.wait((fed,))
+        monkeypatch.setattr(EngineRunner, "add_block", add_block)
+        await loaded(made, "plan-2", 8)
