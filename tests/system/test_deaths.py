@@ -35,10 +35,19 @@ SERVICES = 7
 Reference = dict[int, list[int]]
 
 
-def make_asks(count: int, tokens: int) -> list[Ask]:
+@dataclass(frozen=True)
+class Streams:
+    """What is asked of a model, and what an undisturbed engine answers."""
+
+    model: str
+    asks: list[Ask]
+    expected: Reference
+
+
+def make_streams(model: str, dtype: DType, count: int, tokens: int) -> Streams:
     """A third greedy, the others sampled; one after the other over `SECONDS`."""
     chance = random.Random(11)
-    return [
+    asks = [
         Ask(
             index,
             index * SECONDS / count,
@@ -49,15 +58,15 @@ def make_asks(count: int, tokens: int) -> list[Ask]:
         )
         for index in range(count)
     ]
+    return Streams(model, asks, asyncio.run(undisturbed(tiny("llama"), dtype, asks)))
 
 
 @dataclass
 class Stage:
-    """A system, what its streams are to be, and who was there when it was last at rest."""
+    """A system, the streams that it is asked for, and who was there when it was last at rest."""
 
     system: System
-    asks: list[Ask]
-    expected: Reference
+    streams: Streams
     status: dict[str, Any] = field(default_factory=dict)
 
     def pids(self) -> dict[str, int]:
@@ -73,7 +82,8 @@ class Stage:
     async def load(self, url: str = "") -> list[RequestRecord]:
         records: list[RequestRecord] = []
         async with open_session(url or self.system.url, "", 60.0) as session:
-            await send_open_loop(Client(session, "m", SystemClock(), Tally()), self.asks, records)
+            client = Client(session, self.streams.model, SystemClock(), Tally())
+            await send_open_loop(client, self.streams.asks, records)
         return records
 
     async def under_load(self, name: str, *victims: int, apart: float = 0.0) -> None:
@@ -87,7 +97,7 @@ class Stage:
 
     def check(self, name: str, records: list[RequestRecord]) -> None:
         assert [fault for record in records if (fault := find_fault(record))] == []
-        assert {record.index: record.token_ids for record in records} == self.expected
+        assert {record.index: record.token_ids for record in records} == self.streams.expected
         pause = max(max([record.ttft or 0.0, *record.gaps]) for record in records)
         print(f"{name}: longest pause {pause:.2f} s")  # noqa: T201 the figure that a reader of this test wants
 
@@ -104,23 +114,17 @@ class Stage:
             time.sleep(0.2)
 
 
-@contextmanager
-def staged(directory: Path, dtype: DType, asks: list[Ask], *options: str) -> Iterator[Stage]:
-    expected = asyncio.run(undisturbed(tiny("llama"), dtype, asks))
-    # A port of its own, so that a gateway that is started again is found where it was.
-    running = start(directory, "--transport", "socket", "--dtype", dtype, "--port", str(free_port()), *options)
-    try:
-        yield Stage(running, asks, expected)
-    finally:
-        assert stop(running) == 0
-
-
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """Three workers, two of which serve."""
-    sizes = ("--workers", "3", "--min-instances", "2", "--max-instances", "2")
-    with staged(tmp_path_factory.mktemp("deaths"), "float32", make_asks(12, TOKENS), *sizes) as ready:
-        yield ready
+    streams = make_streams("m", "float32", 12, TOKENS)
+    # A port of its own, so that a gateway that is started again is found where it was.
+    sizes = ("--workers", "3", "--min-instances", "2", "--max-instances", "2", "--port", str(free_port()))
+    running = start(tmp_path_factory.mktemp("deaths"), "--transport", "socket", *sizes)
+    try:
+        yield Stage(running, streams)
+    finally:
+        assert stop(running) == 0
 
 
 @pytest.fixture
@@ -196,11 +200,19 @@ async def test_a_killed_gateway_s_requests_are_stopped_and_another_serves_meanwh
 
 
 @pytest.mark.system
-def test_in_bfloat16_too_a_stream_is_continued_bit_for_bit(tmp_path: Path) -> None:
-    with staged(tmp_path, "bfloat16", make_asks(6, 120)) as stage:
-        stage.rest(serving=1, spare=1)
-        victim = stage.pids()[stage.workers("serving")[0]]
-        asyncio.run(stage.under_load("bfloat16, the only one that serves killed", victim))
+def test_in_bfloat16_too_a_stream_is_continued_bit_for_bit(rested: Stage) -> None:
+    """And by the only worker of its model, which its requests wait for."""
+    half = Stage(rested.system, make_streams("half", "bfloat16", 6, 120))
+    spec = {"name": "half", "path": str(tiny("llama")), "dtype": "bfloat16", "max_instances": 1}
+    asyncio.run(register(rested.system.url, spec))
+    half.rest(serving=3, spare=0)
+    [victim] = [int(one["pid"]) for one in half.status["workers"] if one["model"] == "half"]
+    asyncio.run(half.under_load("bfloat16, the only worker killed", victim))
+
+
+async def register(url: str, spec: dict[str, Any]) -> None:
+    async with aiohttp.ClientSession(url) as session, session.post("/admin/v1/models", json=spec) as answer:
+        assert answer.status == 201, await answer.text()
 
 
 def wait_for_member(system: System, id: str) -> None:
