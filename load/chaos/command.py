@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 import msgspec
+import structlog
 import uvloop
 from rich.console import Console
 
@@ -36,6 +37,8 @@ def chaos(settings: ChaosSettings) -> None:
     The same seed makes the same faults and the same requests. A refused request is sent again where the answer has
     a Retry-After; nothing is sent again once a token came. Exits 0 only if no token was wrong or lost.
     """
+    # stdout is the report's alone.
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     printer = Printer("chaos")
     checkpoint = Path(settings.model) if settings.model else kept_model("small", printer)
     try:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from load.chaos.schedule import Fault
-from services.supervisor.processes import Supervisor, signal_group
+from services.supervisor.processes import signal_group
 from services.supervisor.stack import Stack
 from shared.bus.contract import BusError
 from shared.messages.scaling import Scale
@@ -64,8 +64,8 @@ class Tormentor:
                 signal_group(pid, signal.SIGCONT)
 
     def _signal(self, target: str, number: signal.Signals) -> str:
-        pid = pid_of(self._stack.supervisor, target)
-        if pid is None:
+        pid = self._stack.supervisor.children[target].pid
+        if pid is None:  # between a death and the next start
             return "it was not running"
         signal_group(pid, number)
         return ""
@@ -77,8 +77,3 @@ class Tormentor:
         except BusError as error:
             return f"not now: {error}"
         return f"{accepted.actual} -> {accepted.target}"
-
-
-def pid_of(supervisor: Supervisor, name: str) -> int | None:
-    """None between a death and the next start."""
-    return supervisor.children[name].pid
