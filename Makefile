@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test check up clean
+.PHONY: install demo test check up audit clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -24,6 +24,9 @@ check: $(STAMP)  ## lint, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+audit: $(STAMP)  ## known vulnerabilities of what is pinned; needs the network, fails without it
+	$(BIN)/pip-audit --strict --disable-pip --no-deps --progress-spinner off -r constraints.txt
 
 up: $(STAMP)  ## serve until Ctrl-C: make up ARGS="--model NAME=DIR"
 	$(BIN)/livescale up $(ARGS)
