@@ -19,7 +19,7 @@ from shared.subjects import BLOCK, HEARTBEAT, MODELS, PLAN, REGISTER, SCALE, SNA
 from tests.system.conftest import System, start, stop
 
 MODEL_BYTES = 4_350_080  # of the tiny model in float32, five blocks
-RATE = 2e6  # bytes a second: two seconds and more for a whole model
+RATE = 3e6  # bytes a second: a second and a half for a whole model
 WORKERS = 4
 PATIENCE_SECONDS = 40.0
 
@@ -203,7 +203,7 @@ async def test_a_worker_stopped_in_mid_transfer_is_replaced_and_wakes_as_a_spare
         try:
             del watch.reports[victim]  # of a stopped process nothing more is heard
             await watch.until(lambda: len(watch.serving()) == 2, "others serve instead")
-            await asyncio.sleep(5)
+            await asyncio.sleep(2)
         finally:
             os.kill(pid, signal.SIGCONT)
         await watch.until(lambda: watch.state(victim) == "spare" and watch.reports[victim].epoch > epoch, "it is spare")
@@ -212,3 +212,36 @@ async def test_a_worker_stopped_in_mid_transfer_is_replaced_and_wakes_as_a_spare
             assert watch.received_bytes(target) == MODEL_BYTES
         await site.have(4)
         await watch.until(lambda: len(watch.serving()) == 4, "it can be used again")
+
+
+@pytest.mark.system
+async def test_a_planner_killed_in_mid_scale_goes_on_with_it_when_it_is_back(slow: System) -> None:
+    async with watching(slow) as site:
+        watch = site.watch
+        await site.rest(1)
+        await site.have(3)
+        await watch.until(lambda: len(watch.blocks) == 2, "every target has a block")
+        targets = list(watch.blocks)
+        scale = watch.plan_of(targets[0]).id
+        await site.signal("planner-0", signal.SIGKILL)
+        await watch.until(lambda: watch.records[scale].state == "done", "the scale is done")
+        assert len(watch.serving()) == 3
+        assert [watch.received_bytes(target) for target in targets] == [MODEL_BYTES, MODEL_BYTES]
+        told = await asyncio.to_thread(slow.command, "why", "m")
+        assert f"{scale} done: 2 new instances serve" in told.stdout
+
+
+@pytest.mark.system
+async def test_a_host_killed_while_it_sends_reads_again_and_sends_what_is_missing(slow: System) -> None:
+    async with watching(slow) as site:
+        watch = site.watch
+        await site.rest(0)
+        await site.have(1)
+        await watch.until(lambda: len(watch.blocks) == 1, "the target has a block")
+        [target] = watch.blocks
+        scale = watch.plan_of(target).id
+        await site.signal("host-0", signal.SIGKILL)
+        await watch.until(lambda: watch.records[scale].state == "done", "the scale is done")
+        assert watch.received_bytes(target) == MODEL_BYTES
+        assert watch.replanned(scale)
+        assert watch.serving() == [target]
