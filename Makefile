@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test check up audit clean
+.PHONY: install demo test fuzz check up audit clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -19,6 +19,9 @@ demo: $(STAMP)  ## the main job: serve, burst, scale out over UCX, check every t
 
 test: $(STAMP)  ## all tests
 	$(BIN)/pytest $(ARGS)
+
+fuzz: $(STAMP)  ## bad input for much longer than in the suite: make fuzz FUZZ=100
+	FUZZ=$(or $(FUZZ),20) $(BIN)/pytest tests/fuzz $(ARGS)
 
 check: $(STAMP)  ## lint, format and types
 	$(BIN)/ruff check .

@@ -2,7 +2,7 @@
 
 import os
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 FACTOR = int(os.environ.get("FUZZ", "1"))
 
@@ -13,6 +13,7 @@ def examples(count: int) -> settings:
         max_examples=count * FACTOR,
         derandomize=FACTOR == 1,
         database=None,
+        phases=[Phase.generate],  # of systems: to shrink an example takes minutes
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )
