@@ -74,8 +74,12 @@ class Book:
         return chosen[-limit:] if limit > 0 else []
 
     def check_invariants(self) -> None:
-        """A worker, a new or a leaving instance and a ticket belong to one running scale. Raises InvariantBroken."""
+        """A worker, a new or a leaving instance and a ticket belong to one running scale, and each scale's targets have
+        routes as they should. Raises InvariantBroken."""
         check(self._broken())
+        for scale in self.running():
+            if isinstance(scale, ScaleOut):
+                scale.check_invariants()
 
     def _broken(self) -> Iterator[str]:
         owners: dict[str, str] = {}

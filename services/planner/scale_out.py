@@ -3,12 +3,13 @@
 Who loses its upstream is stranded: it keeps what arrived, and goes on along another chain as soon as there is one.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from services.planner.chains import plan_rest
 from services.planner.orders import Orders, Route
 from services.planner.scales import Command, Scale
 from services.planner.targets import ENDED, RECEIVING, UNDER_WAY, Targets, TargetState
+from shared.invariants import check
 from shared.messages.membership import LeaseChanged, Snapshot, WorkerReport
 from shared.messages.scaling import Decision, InstanceServing, Load, ScaleRecord, Send, Serve, Transfer
 
@@ -189,6 +190,23 @@ class ScaleOut(Scale):
             return []
         why = f"; {self._no_plan}" if self._stranded and self._no_plan else ""
         return self._fail(self._targets.all_in(*UNDER_WAY), f"nothing arrived for {silent:.1f} s{why}", now)
+
+    def check_invariants(self) -> None:
+        """Who receives does so along one route, who is stranded or failed along none. Raises InvariantBroken."""
+        check(self._broken_invariants())
+
+    def _broken_invariants(self) -> Iterator[str]:
+        routed = [worker for route in self._routes for worker in route.chain.targets]
+        for worker in self._targets.all_in(*RECEIVING):
+            if routed.count(worker) != 1:
+                yield f"{self.id}: {worker} receives along {routed.count(worker)} routes"
+        for worker in self._targets.all_in(TargetState.STRANDED, TargetState.FAILED):
+            if worker in routed:
+                yield f"{self.id}: {worker} receives nothing and has a route"
+        if sorted(self._stranded) != sorted(self._targets.all_in(TargetState.STRANDED)):
+            yield f"{self.id}: {sorted(self._stranded)} are to be replanned"
+        if self.ended != (len(self._targets.all_in(*ENDED)) == len(self._targets)):
+            yield f"{self.id}: {self.state} although {len(self._targets.all_in(*UNDER_WAY))} targets are under way"
 
     def _whole(self, worker: str, at: float) -> list[Command]:
         if not self._targets.is_in(worker, TargetState.ACCEPTED, TargetState.STRANDED):
