@@ -1,0 +1,24 @@
+"""Chaos as its user starts it: real processes are killed and frozen under load, and every token is checked."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.made import tiny
+
+LIVESCALE = (sys.executable, "-m", "services.cli.main")
+
+
+@pytest.mark.system
+def test_faults_of_every_kind_under_load_lose_nothing(tmp_path: Path) -> None:
+    command = [*LIVESCALE, "chaos", "--model", str(tiny("llama")), "--minutes", "0.4", "--seed", "1", "--rate", "2"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    log = tmp_path / ".livescale" / "chaos.log"
+    assert done.returncode == 0, done.stdout + done.stderr + log.read_text()[-3000:]
+    report = json.loads(done.stdout)
+    assert (report["wrong_tokens"], report["lost_tokens"], report["incomplete"]) == (0, 0, [])
+    assert report["faults"] >= 3
+    assert report["streams"] >= 20
