@@ -117,6 +117,8 @@ class Monitor:
                 log.debug("scales_unknown", error=str(error))
             else:
                 self._signals.on_scales(answer.records)
+                for record in answer.records:
+                    self._policy.planned(record.decision)
                 self._news.set()
 
     async def _learn_workers(self) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from services.monitor.needs import Need, Unknown, weigh
 from services.monitor.signals import Observed, Signals
+from shared.invariants import check
 from shared.messages.membership import ModelEntry
 from shared.messages.parameters import ModelSpec
 from shared.messages.scaling import Action, Decision
@@ -72,6 +73,12 @@ class ScalingPolicy:
         """The planner refused, or a scale failed."""
         self._asked.pop(model, None)
         self._retry_at[model] = now + self._pace.retry_seconds
+
+    def check_invariants(self) -> None:
+        """What was asked for and what is planned are counted once. Raises InvariantBroken."""
+        planned = {decision.id for decision in self._signals.under_way()}
+        both = [asked.decision_id for asked in self._asked.values() if asked.decision_id in planned]
+        check(f"scaling: {id} is planned and still counts as asked" for id in both)
 
     def decide(self, now: float) -> list[Verdict]:
         """A verdict on every model that can be loaded."""

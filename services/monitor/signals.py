@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from shared.messages.membership import LeaseChanged, ModelEntry, QueueLoad, RouterReport, WorkerReport
-from shared.messages.scaling import ScaleRecord
+from shared.messages.scaling import Decision, ScaleRecord
 
 LOADED = ("loading", "live", "serving")
 
@@ -91,6 +91,10 @@ class Signals:
     def sees_scales(self) -> bool:
         """Whether any scale is thought to be under way."""
         return bool(self._scales)
+
+    def under_way(self) -> list[Decision]:
+        """What the scales under way were decided by."""
+        return [record.decision for record in self._scales.values()]
 
     def on_scales(self, records: Iterable[ScaleRecord]) -> None:
         """The planner's own list: what it does not have (any more) is over, though its end was not heard."""

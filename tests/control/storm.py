@@ -195,6 +195,8 @@ class Storm:
                     self.epochs[member.id] = member.epoch
             case Planner():
                 actor._book.check_invariants()
+            case Monitor():
+                actor._policy.check_invariants()
             case Router():
                 actor._policy.check_invariants()
 
