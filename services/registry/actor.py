@@ -118,6 +118,7 @@ class Registry:
     def _connection_changed(self, connected: bool) -> None:
         if connected:
             self._leases.thaw(self._clock.now())
+            self._pool.doubt_readers()
             self._saved.save_again()
             self._reconnected.set()
         else:

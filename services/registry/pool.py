@@ -184,6 +184,11 @@ class Pool:
         if name in self._models and self._models[name].reader == host:
             self._models[name].reader = None
 
+    def doubt_readers(self) -> None:
+        """What they said may have been lost. Asked again, a host goes on, and says again what it has."""
+        for model in self._models.values():
+            model.reader = None
+
     def on_worker(self, report: WorkerReport) -> None:
         self._workers[report.id] = report
 

@@ -179,6 +179,12 @@ def test_a_reader_that_dies_or_does_not_answer_is_replaced() -> None:
     assert [order.host for order in pool.to_read()] == ["h-1"]
 
 
+def test_a_reader_whose_word_may_be_lost_is_asked_again() -> None:
+    pool = pool_with("m", read=False)
+    pool.doubt_readers()
+    assert [(order.host, order.spec.name) for order in pool.to_read()] == [("h-0", "m")]
+
+
 def test_a_restored_model_is_read_again() -> None:
     pool = Pool()
     entry = ModelEntry(spec=spec(), state="ready", version="v", size_bytes=400, blocks=4, max_model_len=9, created=5)
