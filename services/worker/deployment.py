@@ -13,6 +13,7 @@ import structlog
 from services.worker.engine.runner import EngineRunner
 from services.worker.lifecycle import Lifecycle, State
 from services.worker.loading import LoadCounts, Loading, Outcome
+from services.worker.orders import check_load
 from services.worker.scheduler import Limits
 from services.worker.serving import Serving
 from services.worker.settings import WorkerSettings
@@ -79,6 +80,7 @@ class Deployment:
 
     async def load(self, command: Load, context: Context) -> Ack:
         self._check_epoch(command.epoch)
+        check_load(command)
         if self._giving_up is not None:
             await self._giving_up
         if self.lifecycle.goes_on(command):

@@ -11,6 +11,7 @@ from shared.messages.parameters import Manifest, ModelSpec, Place
 Action = Literal["out", "in", "hold"]
 ScaleState = Literal["planned", "loading", "draining", "done", "failed"]
 TransferState = Literal["started", "broken", "whole", "failed"]
+ChunkBytes = Annotated[int, Meta(ge=1024, le=2**31 - 1)]  # smaller ones would be too many
 Ticket = Annotated[int, Meta(ge=0, le=2**24 - 1)]  # a part of 64-bit tags
 Secret = Annotated[bytes, Meta(max_length=64)]
 
@@ -101,7 +102,7 @@ class Load(Message, frozen=True, kw_only=True):
     manifest: Manifest
     upstream: Node
     downstream: list[Node] = []
-    chunk_bytes: Positive
+    chunk_bytes: ChunkBytes
     max_model_len: Positive
     epoch: Count
     secret: Secret = b""  # proves each end of the transfer to the other
@@ -114,7 +115,7 @@ class Send(Message, frozen=True, kw_only=True):
     ticket: Ticket
     version: Name
     downstream: list[Node]
-    chunk_bytes: Positive
+    chunk_bytes: ChunkBytes
     epoch: Count
     secret: Secret = b""
 

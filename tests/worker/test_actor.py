@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from services.worker.engine.engine import Engine
 from services.worker.engine.kv_store import allocate_kv_memory
 from services.worker.settings import MIB
+from shared.block_layout import block_layouts
 from shared.bus.contract import Refusal
 from shared.messages.requests import AskRunning, Cancel, Replay, Running
 from shared.messages.scaling import Abort, Drain
@@ -135,8 +136,9 @@ async def test_a_block_that_comes_damaged_twice_is_told_and_the_worker_is_spare_
 async def test_a_model_that_does_not_fit_the_arena_is_refused() -> None:
     async with fleet("w-1") as made:
         command = made.command("w-1", made.me, [])
-        huge = replace(command.manifest.blocks[0], size_bytes=65 * MIB)
-        manifest = replace(command.manifest, blocks=[huge])
+        config = replace(command.manifest.config, vocab_size=2**20)
+        blocks = [layout.block(0) for layout in block_layouts(config, command.manifest.dtype)]
+        manifest = replace(command.manifest, config=config, blocks=blocks)
         with pytest.raises(Refusal, match="arena"):
             await made.bus.call(LOAD, replace(command, manifest=manifest), timeout=5, id="w-1")
         await made.load("w-1", made.me, [])
