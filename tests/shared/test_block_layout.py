@@ -13,8 +13,9 @@ from tests.made import FAMILIES, tiny
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_blocks_hold_every_parameter_of_transformers_once(family: Family) -> None:
+    checkpoint = tiny(family)  # made outside of the meta device
     with torch.device("meta"):
-        model: Any = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tiny(family)))
+        model: Any = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(checkpoint))
     config = load_model_config(tiny(family))
     ours = [(name, tuple(shape)) for block in block_shapes(config).values() for name, shape in block.items()]
     theirs = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
