@@ -110,6 +110,7 @@ class RouterPolicy:
         known = self._instances.get(report.id)
         if report.epoch <= self._dead.get(report.id, 0) or (known is not None and report.epoch < known.epoch):
             return []
+        self._suspects.discard(report.id)  # heard here; that the registry heard it too may have got lost
         self._capacity.heard(report, now)
         effects: list[Effect] = []
         serves = report.instance is not None and report.rank == 0 and report.state in ("serving", "live", "draining")

@@ -215,6 +215,14 @@ def test_a_suspected_worker_gets_nothing_new_and_loses_nothing() -> None:
     assert admissions(made.dispatch(NOW)) == [("r-2", "a")]
 
 
+def test_a_suspect_that_is_heard_again_gets_requests_though_the_registry_s_word_of_it_is_lost() -> None:
+    made = policy(report("a"))
+    made.on_lease(lease("a", "suspect"))
+    assert admit(made, request("r-1")) == []
+    hear(made, report("a"), NOW)
+    assert admissions(made.dispatch(NOW)) == [("r-1", "a")]
+
+
 def test_a_draining_instance_finishes_what_it_has_and_gets_nothing_new() -> None:
     made = policy(report("a"))
     admit(made, request("r-1"))
