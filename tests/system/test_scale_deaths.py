@@ -5,13 +5,14 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from shared.bus.contract import BusError
 from shared.bus.nats import NatsBus
 from shared.messages.membership import AskModels, AskSnapshot, Register, WorkerReport
 from shared.messages.scaling import BlockReady, Scale, ScaleRecord, Transfer
@@ -103,13 +104,23 @@ class Site:
         """Down to that many, the others spare, and everybody there."""
         await self.watch.until(lambda: len(self.watch.reports) == WORKERS, "every worker is heard")
         await self.have(instances)
-        await asyncio.sleep(1.0)  # until the monitor knows
-        if len(self.watch.serving()) > instances:
-            await self.bus.call(SCALE, Scale(model="m", instances=instances), timeout=5)
-        await self.watch.until(
-            lambda: len(self.watch.serving()) == instances and len(self.watch.spare()) == WORKERS - instances, "rest"
-        )
+        shrinking = asyncio.create_task(self._shrink(instances))
+        try:
+            await self.watch.until(
+                lambda: len(self.watch.serving()) == instances and len(self.watch.spare()) == WORKERS - instances,
+                "rest",
+            )
+        finally:
+            shrinking.cancel()
         self.watch.forget()
+
+    async def _shrink(self, instances: int) -> None:
+        """Again and again: what an earlier test asked for may only now begin to serve."""
+        while True:
+            await asyncio.sleep(1.0)  # until the monitor knows
+            if len(self.watch.serving()) > instances:
+                with suppress(BusError):
+                    await self.bus.call(SCALE, Scale(model="m", instances=instances), timeout=5)
 
     async def signal(self, id: str, sign: signal.Signals) -> int:
         members = (await self.bus.call(SNAPSHOT, AskSnapshot(), timeout=5)).members
