@@ -1,7 +1,6 @@
 """A whole system on one machine: `async with Stack(settings) as stack:` and everything serves inside."""
 
 import asyncio
-import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -15,6 +14,7 @@ from services.supervisor.checks import check_memory, check_models, check_port, c
 from services.supervisor.commands import NATS, bus_files, gateway_command, service_commands
 from services.supervisor.processes import Child, Echo, Supervisor
 from services.supervisor.readiness import failed_models, missing_instances, missing_members
+from services.supervisor.run_dir import run_directory
 from services.supervisor.settings import StackSettings
 from shared.bus.contract import Bus, BusError, Refusal
 from shared.bus.credentials import OPERATOR, ROWS
@@ -56,7 +56,7 @@ class Stack:
         check_memory(self._settings, read_proc("meminfo"))
         check_port(self._settings.host, self._settings.port)
         async with AsyncExitStack() as cleanup:
-            run_dir = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="livescale-")))
+            run_dir = cleanup.enter_context(run_directory())
             await self._start(cleanup, run_dir)
             self._cleanup = cleanup.pop_all()
         return self
