@@ -16,6 +16,10 @@ BACKLOG = 2048
 # What the kernel keeps for a client that does not read: hundreds of events, not tens of thousands.
 SEND_BUFFER_BYTES = 128 * 1024
 
+# Longer than clients and proxies keep a connection for reuse (5 to 60 s): who closes first must be the one that sends
+# the next request, or that request meets a connection that is just being closed.
+KEEP_ALIVE_SECONDS = 75
+
 
 class PortInUse(Exception):
     """The address cannot be listened on; the text says which and why."""
@@ -72,6 +76,7 @@ class Server:
             proxy_headers=False,
             server_header=False,
             timeout_graceful_shutdown=grace_seconds,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
         )
         self._server = _WithoutSignals(config)
         self._bound = bound
