@@ -5,11 +5,11 @@ import asyncio
 import structlog
 
 from shared.bus.contract import BusError, KeyValue, ServiceAbsent
+from shared.bus.write_behind import RETRY_SECONDS, WriteBehind
 from shared.messages.scaling import ScaleRecord
 
 PREFIX = "scales"
 KEPT = 100
-RETRY_SECONDS = 1.0
 
 log = structlog.get_logger()
 
@@ -20,8 +20,7 @@ class SavedRecords:
     def __init__(self, store: KeyValue) -> None:
         self._store = store
         self._kept: dict[str, None] = {}  # ids, oldest first
-        self._unsaved: dict[str, ScaleRecord | None] = {}
-        self._wake = asyncio.Event()
+        self._writing = WriteBehind(store, "records")
 
     async def load(self) -> list[ScaleRecord]:
         """What an earlier planner left, oldest first. Empty on a server that keeps nothing."""
@@ -41,29 +40,10 @@ class SavedRecords:
 
     def put(self, record: ScaleRecord) -> None:
         self._kept[record.id] = None
-        self._unsaved[record.id] = record
+        self._writing.set(f"{PREFIX}.{record.id}", record)
         for id in list(self._kept)[: len(self._kept) - KEPT]:
             del self._kept[id]
-            self._unsaved[id] = None
-        self._wake.set()
+            self._writing.set(f"{PREFIX}.{id}", None)
 
     async def run(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            try:
-                await self._save()
-            except BusError as error:
-                log.warning("records_not_saved", waiting=len(self._unsaved), error=str(error))
-                await asyncio.sleep(RETRY_SECONDS)
-                self._wake.set()
-
-    async def _save(self) -> None:
-        while self._unsaved:
-            id, record = next(iter(self._unsaved.items()))
-            if record is None:
-                await self._store.delete(f"{PREFIX}.{id}")
-            else:
-                await self._store.put(f"{PREFIX}.{id}", record)
-            if self._unsaved.get(id) is record:
-                del self._unsaved[id]
+        await self._writing.run()

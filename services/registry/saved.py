@@ -9,9 +9,9 @@ from urllib.parse import quote
 import structlog
 
 from shared.bus.contract import BusError, KeyValue, ServiceAbsent
+from shared.bus.write_behind import RETRY_SECONDS, WriteBehind
 from shared.messages.membership import Joined, Member, ModelEntry
 
-RETRY_SECONDS = 1.0
 PERSISTED = Member | ModelEntry | Joined
 EPOCHS = "epochs.reserved"
 
@@ -28,8 +28,7 @@ class SavedState:
         self.epochs = 0
         self._store = store
         self._values: dict[str, PERSISTED] = {}
-        self._unsaved: dict[str, PERSISTED | None] = {}
-        self._wake = asyncio.Event()
+        self._writing = WriteBehind(store, "state")
 
     async def load(self) -> tuple[list[ModelEntry], list[Member]]:
         """What an earlier registry left. Empty on a server that keeps nothing."""
@@ -71,34 +70,16 @@ class SavedState:
             self._values.pop(key, None)
         else:
             self._values[key] = value
-        self._unsaved[key] = value
-        self._wake.set()
+        self._writing.set(key, value)
 
     def save_again(self) -> None:
         """The store may have been lost with its server."""
-        self._unsaved = {**self._values, **self._unsaved}
-        self._wake.set()
+        for key, value in self._values.items():
+            if not self._writing.holds(key):
+                self._writing.set(key, value)
 
     async def run(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            try:
-                await self._save()
-            except BusError as error:
-                log.warning("state_not_saved", waiting=len(self._unsaved), error=str(error))
-                await asyncio.sleep(RETRY_SECONDS)
-                self._wake.set()
-
-    async def _save(self) -> None:
-        while self._unsaved:
-            key, value = next(iter(self._unsaved.items()))
-            if value is None:
-                await self._store.delete(key)
-            else:
-                await self._store.put(key, value)
-            if self._unsaved.get(key) is value:
-                del self._unsaved[key]
+        await self._writing.run()
 
 
 def _word(name: str) -> str:
