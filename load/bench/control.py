@@ -14,8 +14,9 @@ from msgspec import structs
 
 from load.bench.engine_alone import EngineAlone, engine_alone
 from load.bench.record import Printer, measured
-from load.bench.system import kept_model, logged
+from load.bench.system import logged
 from load.client import Client, open_session
+from load.kept import kept_model
 from load.records import Ask, find_fault
 from load.tally import Tally
 from services.cli.scale import ask_scale
@@ -68,7 +69,7 @@ def control(requests: int, scales: int) -> None:
     into the same engine in this process: one at a time, and as a Poisson stream of 70 % of the measured capacity.
     """
     printer = Printer(BENCH)
-    checkpoint = kept_model("tiny", printer)
+    checkpoint = kept_model("tiny", printer.progress)
     with logged() as echo:
         uvloop.run(run(printer, checkpoint, requests, scales, echo))
     if not printer.finish():

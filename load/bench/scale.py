@@ -11,8 +11,9 @@ import uvloop
 from load.bench.fleet import BenchFailed, started
 from load.bench.nodes import Hop
 from load.bench.record import Printer, Record, measured
-from load.bench.system import kept_model, logged
+from load.bench.system import logged
 from load.bench.transfer import seconds
+from load.kept import kept_model
 from services.cli.scale import ask_scale
 from services.supervisor.processes import Echo
 from services.supervisor.settings import ModelSettings, StackSettings
@@ -39,7 +40,7 @@ def scale(transport: Literal["ucx", "socket"], rate: float, counts: Sequence[int
     """Decision -> parameters whole on new workers, against the same bytes over a bare link in this run."""
     printer = Printer(BENCH)
     link = LinkSettings(transport=transport, link_rate=rate * 1e6)
-    checkpoint = kept_model("medium", printer)
+    checkpoint = kept_model("medium", printer.progress)
     try:
         with logged() as echo:
             size_bytes, records = uvloop.run(

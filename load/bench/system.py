@@ -1,4 +1,4 @@
-"""A whole system for a bench, and the checkpoints that benches serve."""
+"""A whole system for a bench: its log, and its failures in one line."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,25 +6,13 @@ from pathlib import Path
 
 import click
 
-from load.bench.record import Printer
-from load.make_model import make_model
-from load.sizes import Size
+from load.kept import KEPT
 from services.supervisor.checks import BadSettings
 from services.supervisor.processes import ChildFailed, Echo
 from services.supervisor.stack import StackFailed
 from shared.bus.contract import BusError
 
-KEPT = Path(".livescale/models")
-LOG = Path(".livescale/bench.log")
-
-
-def kept_model(size: Size, printer: Printer) -> Path:
-    """A made checkpoint of this size, made the first time and kept."""
-    directory = KEPT / f"llama-{size}-0"
-    if not directory.exists():
-        printer.progress(f"making a {size} checkpoint in {directory}, this once")
-        make_model(directory, "llama", size, 0)
-    return directory
+LOG = KEPT / "bench.log"
 
 
 @contextmanager

@@ -11,11 +11,12 @@ import uvloop
 from rich.console import Console
 
 from load.bench.record import Printer
-from load.bench.system import kept_model, logged
+from load.bench.system import logged
 from load.chaos.reference import undisturbed
 from load.chaos.report import ChaosReport, fault_table, make_report
 from load.chaos.settings import ChaosSettings
 from load.chaos.stage import Run, make_load, run_chaos
+from load.kept import kept_model
 from load.target import TargetError
 from load.traces import TraceError
 from services.cli.options import settings_options
@@ -40,7 +41,7 @@ def chaos(settings: ChaosSettings) -> None:
     # stdout is the report's alone.
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     printer = Printer("chaos")
-    checkpoint = Path(settings.model) if settings.model else kept_model("small", printer)
+    checkpoint = Path(settings.model) if settings.model else kept_model("small", printer.progress)
     try:
         trace = make_load(settings)
         with logged(LOG) as echo:

@@ -16,6 +16,7 @@ from load.demo.calibrate import CalibrationFailed
 from load.demo.check import check_run
 from load.demo.screen import open_screen
 from load.demo.stage import Happened, Stage
+from load.kept import KEPT, kept_model
 from load.outcome import Outcome, Verdict
 from load.report import write_report
 from load.settings import DemoSettings, refuse_replay_without_trace
@@ -30,7 +31,6 @@ from services.supervisor.processes import ChildFailed
 from services.supervisor.stack import StackFailed
 from shared.world import SystemClock
 
-KEPT = Path(".livescale")
 LOG = KEPT / "demo.log"
 
 
@@ -83,14 +83,7 @@ def find_checkpoint(settings: DemoSettings, console: Console) -> Path:
     """The checkpoint to serve; without one given, a small one is made the first time."""
     if settings.model:
         return Path(settings.model)
-    directory = KEPT / "models" / "llama-small-0"
-    # A directory that was made is whole, and only making one needs torch here.
-    if not directory.exists():
-        console.print(f"Making a small checkpoint in {directory}, this once ...", highlight=False)
-        from load.make_model import make_model
-
-        make_model(directory, "llama", "small", 0)
-    return directory
+    return kept_model("small", lambda line: console.print(line, highlight=False))
 
 
 def run(settings: DemoSettings, checkpoint: Path, source: Trace | None, console: Console) -> Happened:
