@@ -31,9 +31,10 @@ async def converse(system: System, events: list[bytes]) -> tuple[list[int], str]
         for body in (ask, ask | {"max_tokens": MARK}, ask | {"prompt": MARK * 9000}):
             async with http.post("/v1/completions", json=body) as answer:
                 await answer.read()
-        async with http.post("/v1/completions", json=ask | {"max_tokens": 400, "stream": True}) as answer:
+        # Long, and the victim is known before it begins, so that it dies in the midst of it.
+        victim = next(one["pid"] for one in system.status()["workers"] if one["state"] == "serving")
+        async with http.post("/v1/completions", json=ask | {"max_tokens": 1_500, "stream": True}) as answer:
             await answer.content.readline()
-            victim = next(one["pid"] for one in system.status()["workers"] if one["state"] == "serving")
             os.kill(victim, signal.SIGKILL)
             assert (await answer.content.read()).endswith(b"[DONE]\n\n")
         async with http.get("/metrics") as answer:
