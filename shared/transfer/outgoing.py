@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
+from shared.bus.contract import Refusal
 from shared.links.contract import Link
 from shared.messages.scaling import Send
 from shared.transfer.part import Part, TransferFailed
@@ -30,15 +31,25 @@ class Outgoing:
         return len(self._sends)
 
     def start(self, command: Send, memory: Sequence[memoryview], ready: ReadyBlocks) -> None:
-        """Send the blocks in `memory` to the command's children, each block once it is ready. Told again: nothing."""
+        """Send the blocks in `memory` to the command's children, each block once it is ready. Told again: nothing.
+
+        Raises Refusal 400 where the command's ticket or chunks do not fit these blocks.
+        """
         key = command.plan_id, command.ticket
         if key in self._sends:
             return
-        part = Part(self._node, command.ticket, command.chunk_bytes, memory, command.downstream, secret=command.secret)
+        part = self._part(command, memory)
         send = self._sends[key] = self._tasks.create_task(self._send(command, part, ready))
         send.add_done_callback(lambda _: self._ended(key))  # also when it is cancelled before its first step
         self.none.clear()
         self._on_change()
+
+    def _part(self, command: Send, memory: Sequence[memoryview]) -> Part:
+        downstream, secret = command.downstream, command.secret
+        try:
+            return Part(self._node, command.ticket, command.chunk_bytes, memory, downstream, secret=secret)
+        except ValueError as error:
+            raise Refusal(400, f"plan {command.plan_id}: {error}") from None
 
     def abort(self, plan_id: str) -> None:
         """End the sends of a plan. Idempotent."""

@@ -1,0 +1,30 @@
+"""Sends that a node was told to make: begun once, or refused by name."""
+
+import asyncio
+
+import pytest
+
+from shared.bus.contract import Refusal
+from shared.links.contract import Link
+from shared.messages.scaling import Node, Send
+from shared.transfer.outgoing import Outgoing
+from shared.transfer.ready import ReadyBlocks
+from tests.host.site import NoLink
+
+
+def command(ticket: int, chunk_bytes: int) -> Send:
+    child = Node(id="w", place="worker", address=b"nowhere")
+    return Send(plan_id="p", ticket=ticket, version="v", downstream=[child], chunk_bytes=chunk_bytes, epoch=1)
+
+
+@pytest.mark.parametrize(
+    ("ticket", "chunk_bytes", "reason"), [(1 << 24, 1024, "ticket 16777216"), (7, 0, "chunk_bytes")]
+)
+async def test_a_send_that_fits_no_tag_is_refused_and_not_begun(ticket: int, chunk_bytes: int, reason: str) -> None:
+    link: Link = NoLink()
+    async with asyncio.TaskGroup() as tasks:
+        outgoing = Outgoing("host-0", link, tasks, on_change=lambda: None)
+        with pytest.raises(Refusal, match=f"plan p: {reason}") as refused:
+            outgoing.start(command(ticket, chunk_bytes), [memoryview(bytes(4096))], ReadyBlocks([0]))
+        assert refused.value.code == 400
+        assert (len(outgoing), outgoing.none.is_set()) == (0, True)
