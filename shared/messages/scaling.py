@@ -13,6 +13,7 @@ ScaleState = Literal["planned", "loading", "draining", "done", "failed"]
 TransferState = Literal["started", "broken", "whole", "failed"]
 ChunkBytes = Annotated[int, Meta(ge=1024, le=2**31 - 1)]  # smaller ones would be too many
 Ticket = Annotated[int, Meta(ge=0, le=2**24 - 1)]  # a part of 64-bit tags
+Indexes = Annotated[list[Count], Meta(max_length=2**16)]
 Secret = Annotated[bytes, Meta(max_length=64)]
 
 
@@ -59,11 +60,20 @@ class Node(Message, frozen=True, kw_only=True):
     address: Address
 
 
-class Chain(Message, frozen=True, kw_only=True):
-    """One path of parameters: source, then each target in order; every target forwards to the next."""
+class Flow(Message, frozen=True, kw_only=True):
+    """One edge of a plan: `sender` gives `receiver` these blocks, in this order, each chunk as soon as it has it.
 
-    source: Name
-    targets: list[Name]
+    Without `blocks` it is every block. Of each block it is every `lanes`-th chunk, from the `lane`-th on. A sender
+    with `steps`, one a block, sends in their order over all of its flows. `ticket` names the flow in tags.
+    """
+
+    sender: Name
+    receiver: Name
+    ticket: Ticket
+    blocks: Indexes = []
+    lane: Count = 0
+    lanes: Positive = 1
+    steps: Indexes = []
 
 
 class PlannedInstance(Message, frozen=True, kw_only=True):
@@ -75,46 +85,71 @@ class PlannedInstance(Message, frozen=True, kw_only=True):
 
 
 class Plan(Message, frozen=True, kw_only=True):
-    """Who sends the parameters of `version` to whom. `reasons` says why these sources and targets."""
+    """Who sends the parameters of `version` to whom. `reasons` says why these sources and targets.
+
+    Together a target's flows bring it every byte of every block once.
+    """
 
     id: Name
     model: Name
     version: Name
     instances: list[PlannedInstance]
-    chains: list[Chain]
+    flows: list[Flow]
     size_bytes: Count
     reasons: list[str] = []
 
 
-class Load(Message, frozen=True, kw_only=True):
-    """Planner -> worker: receive these parameters from `upstream`, forwarding to `downstream` as chunks arrive.
+class Inflow(Message, frozen=True, kw_only=True):
+    """A flow as its receiver is told of it."""
 
-    `ticket` names the transfer in tags and must match at both ends. `max_model_len` sizes the KV cache. Told again
-    under another ticket, a worker that still loads for the plan goes on from what it has.
+    ticket: Ticket
+    upstream: Node
+    blocks: Indexes = []
+    lane: Count = 0
+    lanes: Positive = 1
+
+
+class Outflow(Message, frozen=True, kw_only=True):
+    """A flow as its sender is told of it: its receiver says which chunks it lacks, in the order in which it wants them.
+
+    With `steps`, the turn of each of `blocks`, one step follows the other over all flows of the same SEND.
+    """
+
+    ticket: Ticket
+    downstream: Node
+    blocks: Indexes = []
+    steps: Indexes = []
+
+
+class Load(Message, frozen=True, kw_only=True):
+    """Planner -> worker: receive these parameters.
+
+    `max_model_len` sizes the KV cache. Told again for the same plan, a worker that still loads keeps what arrived and
+    the flows that are named again; its others end, new ones begin.
     """
 
     plan_id: Name
-    ticket: Ticket
     model: Name
     instance: Name
     role: Role
     rank: Count
     manifest: Manifest
-    upstream: Node
-    downstream: list[Node] = []
+    inflows: list[Inflow]
     chunk_bytes: ChunkBytes
     max_model_len: Positive
     epoch: Count
-    secret: Secret = b""  # proves each end of the transfer to the other
+    secret: Secret = b""  # proves each end of a flow to the other
 
 
 class Send(Message, frozen=True, kw_only=True):
-    """Planner -> worker or host: send the blocks of a version that you hold to `downstream`."""
+    """Planner -> worker or host: send of a version what you hold or are receiving, beside what you send already.
+
+    Each chunk goes out as soon as it is here. A flow that is named again goes on as it does.
+    """
 
     plan_id: Name
-    ticket: Ticket
     version: Name
-    downstream: list[Node]
+    outflows: list[Outflow]
     chunk_bytes: ChunkBytes
     epoch: Count
     secret: Secret = b""
@@ -146,8 +181,8 @@ class Transfer(Message, frozen=True, kw_only=True):
     """Event: how a node's part in a plan stands. Times in seconds since the epoch.
 
     A target reports "started" at its first byte and "whole" when every block is verified; with `error`, "broken"
-    when its upstream was lost (it keeps what arrived and waits for another LOAD of the plan) and "failed" when it gave
-    up. `ticket` is the last LOAD's, `received_bytes` what came over the link for this plan.
+    when the flow `ticket` was lost (it keeps what arrived and waits for another LOAD of the plan) and "failed" when it
+    gave up. `received_bytes` is what came over the link for this plan.
     """
 
     plan_id: Name

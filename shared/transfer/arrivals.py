@@ -1,43 +1,88 @@
-"""What of a model is here, however many transfers it took to come."""
+"""What of a model is here, however many flows it took to come."""
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable
 
 from shared.transfer.chunks import Chunk, ChunkMap
 from shared.transfer.part import Part
+from shared.transfer.ready import BlocksLost
 
 
 class Arrivals:
-    """The chunks that are here, and those who wait for one or for a whole block. Outlives a transfer that broke off."""
+    """The chunks that are here, who brought them, and those who wait for one. Outlives a flow that broke off."""
 
     def __init__(self, part: Part) -> None:
         self._map = ChunkMap(part.chunks, len(part.memory))
+        self._whole: deque[int] = deque()  # and not verified
+        self._brought: defaultdict[int, set[int]] = defaultdict(set)  # tickets, by block
+        self._claimed: dict[int, int] = {}  # chunk -> ticket of the flow that was asked for it
         self._changed = asyncio.Event()
+        self._lost: str | None = None
+        self._checking = False
         self.received_bytes = 0
-        self.verified = 0  # so many blocks, in order, are whole and their checksums right
+        self.verified: set[int] = set()
         self.damaged: Counter[int] = Counter()  # how often a block came with a wrong checksum
 
-    def add(self, chunk: Chunk) -> None:
+    def claim(self, chunks: Iterable[Chunk], ticket: int) -> tuple[Chunk, ...]:
+        """Those of `chunks` that are neither here nor asked for elsewhere: the flow `ticket` is going to bring them."""
+        free = tuple(chunk for chunk in chunks if not self._map.has(chunk) and chunk.number not in self._claimed)
+        self._claimed.update((chunk.number, ticket) for chunk in free)
+        return free
+
+    def unclaim(self, ticket: int) -> None:
+        """The flow has ended: what it did not bring may be asked for elsewhere."""
+        self._claimed = {number: by for number, by in self._claimed.items() if by != ticket}
+
+    def add(self, chunk: Chunk, ticket: int) -> None:
         self._map.add(chunk)
         self.received_bytes += chunk.size
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self._brought[chunk.block].add(ticket)
+        if self._map.is_whole(chunk.block):
+            self._whole.append(chunk.block)
+        self._wake()
 
-    def forget(self, block: int) -> None:
-        """It came damaged, and has to come again."""
+    def forget(self, block: int) -> set[int]:
+        """It came damaged, and has to come again. The tickets of the flows that brought it."""
         self._map.forget(block)
         self.damaged[block] += 1
+        self._checking = False
+        self._wake()
+        return self._brought.pop(block)
 
-    def missing(self) -> tuple[Chunk, ...]:
-        return self._map.missing()
+    def verify(self, block: int) -> None:
+        self.verified.add(block)
+        self._checking = False
+        self._wake()
 
-    def is_whole(self, block: int) -> bool:
-        return self._map.is_whole(block)
+    def lose(self, reason: str) -> None:
+        """Nothing will come any more."""
+        self._lost = reason
+        self._wake()
+
+    @property
+    def settled(self) -> bool:
+        """Whether no block is whole and not yet known to be right or damaged."""
+        return not self._whole and not self._checking
+
+    async def settle(self) -> None:
+        while not self.settled:
+            await self._changed.wait()
 
     async def here(self, chunk: Chunk) -> None:
+        """Raises BlocksLost."""
         while not self._map.has(chunk):
+            if self._lost is not None:
+                raise BlocksLost(f"block {chunk.block}: {self._lost}")
             await self._changed.wait()
 
-    async def whole(self, block: int) -> None:
-        while not self._map.is_whole(block):
+    async def whole(self) -> int:
+        """The next block to be checked: `verify` it, or `forget` it."""
+        while not self._whole:
             await self._changed.wait()
+        self._checking = True
+        return self._whole.popleft()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()

@@ -54,6 +54,23 @@ def cut(sizes: Sequence[int], chunk_bytes: int) -> tuple[Chunk, ...]:
     )
 
 
+def select(chunks: Sequence[Chunk], blocks: Sequence[int], lane: int, lanes: int) -> tuple[Chunk, ...]:
+    """A flow's share: of `blocks` in this order (none: of all) every `lanes`-th chunk from the `lane`-th on.
+
+    Raises ValueError for a block or lane that is not there.
+    """
+    if not lane < lanes:
+        raise ValueError(f"lane is {lane}, there are {lanes} lanes")
+    by_block: dict[int, list[Chunk]] = {}
+    for chunk in chunks:
+        by_block.setdefault(chunk.block, []).append(chunk)
+    missing = [block for block in blocks if block not in by_block]
+    if missing:
+        raise ValueError(f"blocks: there is no block {missing[0]}")
+    own = (by_block[block] for block in blocks or by_block)
+    return tuple(chunk for block in own for chunk in block if chunk.number % lanes == lane)
+
+
 class ChunkMap:
     """Which chunks of a model are here: a flag each, and a count per block."""
 

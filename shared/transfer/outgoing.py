@@ -1,76 +1,85 @@
-"""What a node sends for plans: one task a ticket, counted, ended by the plan's abort."""
+"""What a node sends for plans: one task a flow, counted, ended by the plan's abort."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 
 import structlog
 
 from shared.bus.contract import Refusal
 from shared.links.contract import Link
-from shared.messages.scaling import Send
-from shared.transfer.part import Part, TransferFailed
-from shared.transfer.ready import BlocksLost, ReadyBlocks
-from shared.transfer.send import send_blocks
+from shared.messages.scaling import Outflow
+from shared.transfer.chunks import Chunk
+from shared.transfer.part import FlowEnd, Part, TransferFailed
+from shared.transfer.ready import BlocksLost
+from shared.transfer.send import feed
+from shared.transfer.turns import Turns
 
 log = structlog.get_logger()
 
 
 class Outgoing:
-    """Sends under way, by plan and ticket. `on_change` is called whenever their number changed."""
+    """Flows under way, by plan and ticket. `on_change` is called whenever their number changed."""
 
-    def __init__(self, node: str, link: Link, tasks: asyncio.TaskGroup, on_change: Callable[[], None]) -> None:
-        self._node = node
+    def __init__(self, link: Link, tasks: asyncio.TaskGroup, on_change: Callable[[], None]) -> None:
         self._link = link
         self._tasks = tasks
         self._on_change = on_change
-        self._sends: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._flows: dict[tuple[str, int], asyncio.Task[None]] = {}
         self.none = asyncio.Event()
         self.none.set()
 
     def __len__(self) -> int:
-        return len(self._sends)
+        return len(self._flows)
 
-    def start(self, command: Send, memory: Sequence[memoryview], ready: ReadyBlocks) -> None:
-        """Send the blocks in `memory` to the command's children, each block once it is ready. Told again: nothing.
+    def start(
+        self, plan_id: str, part: Part, outflows: list[Outflow], wait_here: Callable[[Chunk], Awaitable[None]]
+    ) -> None:
+        """Send each chunk of `part` that is asked for once it is here. Flows that are told again go on as they do.
 
-        Raises Refusal 400 where the command's ticket or chunks do not fit these blocks.
+        Raises Refusal 400 for what fits no tag.
         """
-        key = command.plan_id, command.ticket
-        if key in self._sends:
-            return
-        part = self._part(command, memory)
-        send = self._sends[key] = self._tasks.create_task(self._send(command, part, ready))
-        send.add_done_callback(lambda _: self._ended(key))  # also when it is cancelled before its first step
-        self.none.clear()
+        try:
+            ends = {flow.ticket: FlowEnd(part, flow.ticket, flow.downstream) for flow in outflows}
+            steps = {flow.ticket: dict(zip(flow.blocks, flow.steps, strict=True)) for flow in outflows if flow.steps}
+        except ValueError as error:
+            raise Refusal(400, f"plan {plan_id}: {error}") from error
+        turns = Turns()
+        for ticket, end in ends.items():
+            if (plan_id, ticket) not in self._flows:
+                turns.join(ticket, steps.get(ticket, {}).values())
+                self._begin(plan_id, end, feed(self._link, end, wait_here, turns, steps.get(ticket)), turns)
         self._on_change()
 
-    def _part(self, command: Send, memory: Sequence[memoryview]) -> Part:
-        downstream, secret = command.downstream, command.secret
-        try:
-            return Part(self._node, command.ticket, command.chunk_bytes, memory, downstream, secret=secret)
-        except ValueError as error:
-            raise Refusal(400, f"plan {command.plan_id}: {error}") from None
+    def _begin(self, plan_id: str, end: FlowEnd, feeding: Coroutine[None, None, None], turns: Turns) -> None:
+        key = plan_id, end.ticket
+        flow = self._flows[key] = self._tasks.create_task(_send(plan_id, end, feeding))
+
+        def ended(_: asyncio.Task[None]) -> None:  # also when it is cancelled before its first step
+            feeding.close()
+            turns.leave(end.ticket)
+            del self._flows[key]
+            if not self._flows:
+                self.none.set()
+            self._on_change()
+
+        flow.add_done_callback(ended)
+        self.none.clear()
 
     def abort(self, plan_id: str) -> None:
-        """End the sends of a plan. Idempotent."""
-        for (plan, _), send in self._sends.items():
+        """End the flows of a plan. Idempotent."""
+        for (plan, _), flow in self._flows.items():
             if plan == plan_id:
-                send.cancel()
+                flow.cancel()
 
     def abort_all(self) -> None:
-        for send in self._sends.values():
-            send.cancel()
+        for flow in self._flows.values():
+            flow.cancel()
 
-    async def _send(self, command: Send, part: Part, ready: ReadyBlocks) -> None:
-        try:
-            await send_blocks(self._link, part, ready.wait_ready)
-            log.info("blocks_sent", plan=command.plan_id, to=[node.id for node in command.downstream])
-        except (TransferFailed, BlocksLost) as error:
-            # The receiver tells the planner; a source only stops.
-            log.warning("send_failed", plan=command.plan_id, error=str(error))
 
-    def _ended(self, key: tuple[str, int]) -> None:
-        del self._sends[key]
-        if not self._sends:
-            self.none.set()
-        self._on_change()
+async def _send(plan_id: str, end: FlowEnd, feeding: Coroutine[None, None, None]) -> None:
+    try:
+        await feeding
+        log.info("blocks_sent", plan=plan_id, to=end.other.id)
+    except (TransferFailed, BlocksLost) as error:
+        # The receiver tells the planner; a sender only stops.
+        log.warning("send_failed", plan=plan_id, error=str(error))

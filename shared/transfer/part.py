@@ -1,6 +1,7 @@
-"""A node's part in a transfer, and how it fails."""
+"""A node's copy of a model, the ends of the flows that move it, and how they fail."""
 
 import asyncio
+import struct
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -11,6 +12,7 @@ from shared.transfer.patience import Patience
 
 CONNECT_SECONDS = 5.0
 WANTED = (1 << BLOCK_BITS) - 1  # in the place of a block: the message that says which chunks are wanted
+NOTHING = (1 << 32) - 1  # in the place of a chunk's number
 
 
 class TransferFailed(Exception):
@@ -25,16 +27,14 @@ class TransferFailed(Exception):
 
 @dataclass(frozen=True)
 class Part:
-    """What `node` moves under `ticket`: `memory` has a view per block, `downstream` gets every one of them.
+    """What `node` takes part with in a plan: `memory` has a view per block.
 
     Raises ValueError where blocks or chunks are too many for a tag.
     """
 
     node: str
-    ticket: int
     chunk_bytes: int
     memory: Sequence[memoryview]
-    downstream: Sequence[Node] = ()
     patience: Patience = field(default_factory=Patience)
     secret: bytes = field(default=b"", repr=False)
     chunks: tuple[Chunk, ...] = field(init=False)
@@ -42,35 +42,58 @@ class Part:
     def __post_init__(self) -> None:
         chunks = cut([view.nbytes for view in self.memory], self.chunk_bytes)
         for chunk in chunks:
-            chunk_tag(self.ticket, chunk.block, chunk.index)
+            chunk_tag(0, chunk.block, chunk.index)
         object.__setattr__(self, "chunks", chunks)
-
-    def tag(self, chunk: Chunk) -> int:
-        return chunk_tag(self.ticket, chunk.block, chunk.index)
 
     def buffer(self, chunk: Chunk) -> Buffer:
         return Buffer(self.memory[chunk.block][chunk.offset : chunk.offset + chunk.size])
 
+
+@dataclass(frozen=True)
+class FlowEnd:
+    """One end of a flow: this node's `part`, and the node at the other end. Raises ValueError for a bad ticket."""
+
+    part: Part
+    ticket: int
+    other: Node
+
+    def __post_init__(self) -> None:
+        chunk_tag(self.ticket, 0, 0)
+
+    def tag(self, chunk: Chunk) -> int:
+        return chunk_tag(self.ticket, chunk.block, chunk.index)
+
+    async def connect(self, link: Link) -> Peer:
+        """Raises TransferFailed."""
+        secret = self.part.secret
+        try:
+            return await link.connect(self.other.address, timeout=CONNECT_SECONDS, channel=self.ticket, secret=secret)
+        except LinkError as error:
+            raise self.failed(str(error)) from error
+
     async def ask(self, peer: Peer, wanted: Iterable[Chunk]) -> None:
-        """Tell the sending end which chunks to send: those that are not here already. Raises LinkError."""
-        flags = bytearray(len(self.chunks))
-        for chunk in wanted:
-            flags[chunk.number] = 1
-        tag = chunk_tag(self.ticket, WANTED, 0)
-        await peer.send(tag, Buffer(memoryview(flags)), timeout=self.patience.first)
+        """Tell the sending end which chunks to send, in which order. Raises LinkError."""
+        numbers = [chunk.number for chunk in wanted]
+        numbers += [NOTHING] * (len(self.part.chunks) - len(numbers))
+        message = bytearray(struct.pack(f"<{len(numbers)}I", *numbers))
+        await peer.send(self._wanted_tag, Buffer(memoryview(message)), timeout=self.part.patience.first)
 
     async def hear(self, peer: Peer) -> tuple[Chunk, ...]:
-        """The chunks that the receiving end asks for. Raises LinkError."""
-        flags = bytearray(len(self.chunks))
-        tag = chunk_tag(self.ticket, WANTED, 0)
-        await peer.receive(tag, Buffer(memoryview(flags)), timeout=self.patience.first)
-        return tuple(chunk for chunk in self.chunks if flags[chunk.number])
+        """The chunks that the receiving end asks for, in its order. Raises LinkError, also where one is not there."""
+        chunks = self.part.chunks
+        message = bytearray(4 * len(chunks))
+        await peer.receive(self._wanted_tag, Buffer(memoryview(message)), timeout=self.part.patience.first)
+        numbers = [number for (number,) in struct.iter_unpack("<I", message) if number != NOTHING]
+        if any(number >= len(chunks) for number in numbers):
+            raise LinkError(f"{self.other.id} asks for chunk {max(numbers)} of {len(chunks)}")
+        return tuple(chunks[number] for number in numbers)
 
-    async def connect(self, link: Link, node: Node) -> Peer:
-        try:
-            return await link.connect(node.address, timeout=CONNECT_SECONDS, channel=self.ticket, secret=self.secret)
-        except LinkError as error:
-            raise TransferFailed(self.node, node.id, str(error)) from error
+    def failed(self, reason: str) -> TransferFailed:
+        return TransferFailed(self.part.node, self.other.id, reason)
+
+    @property
+    def _wanted_tag(self) -> int:
+        return chunk_tag(self.ticket, WANTED, 0)
 
 
 async def together(*work: Coroutine[None, None, None]) -> None:

@@ -1,60 +1,53 @@
-"""Sending: chunks go out in order, each as soon as it is there, a few at a time."""
+"""Sending: chunks go out in the order they are asked for, each as soon as it is there, a few at a time."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 
 from shared.links.contract import Link, LinkError
-from shared.messages.scaling import Node
 from shared.transfer.chunks import Chunk
-from shared.transfer.part import Part, TransferFailed, together
+from shared.transfer.part import FlowEnd, together
 from shared.transfer.patience import Pace
+from shared.transfer.turns import Turns
 
-SENDS = 2  # in flight per child: one moves while the next is announced
-
-
-async def send_blocks(link: Link, part: Part, wait_ready: Callable[[int], Awaitable[None]]) -> None:
-    """A source's part: send each child what it asks for, a block once `wait_ready(index)` returns.
-
-    A lost child does not stop the others. Raises TransferFailed when all are over (the first child that was lost),
-    and at once whatever `wait_ready` raises.
-    """
-    failures: list[TransferFailed] = []
-    await together(
-        *(feed(link, part, child, lambda chunk: wait_ready(chunk.block), failures.append) for child in part.downstream)
-    )
-    if failures:
-        raise failures[0]
+SENDS = 2  # in flight per flow: one moves while the next is announced
 
 
 async def feed(
     link: Link,
-    part: Part,
-    child: Node,
+    end: FlowEnd,
     wait_here: Callable[[Chunk], Awaitable[None]],
-    on_lost: Callable[[TransferFailed], None],
+    turns: Turns | None = None,
+    steps: Mapping[int, int] | None = None,
 ) -> None:
-    """Send one child the chunks it asks for, each once `wait_here(chunk)` returns. A lost child is told to `on_lost`.
+    """Send the receiver the chunks it asks for, each once `wait_here(chunk)` returns, and its step has come.
 
-    The child closes the connection: it knows when it has everything.
+    `steps` maps blocks to steps of `turns`. The receiver closes the connection: it knows when it has everything.
+    Raises TransferFailed when it is lost, and whatever `wait_here` raises.
     """
-    pace = Pace(part.patience, SENDS)
+    pace = Pace(end.part.patience, SENDS)
     now = asyncio.get_running_loop().time
+    order = steps or {}
 
     async def lane(chunks: tuple[Chunk, ...]) -> None:
         for chunk in chunks:
+            step = order.get(chunk.block)
+            if turns is not None and step is not None:
+                await turns.reached(step)
             await wait_here(chunk)
-            await peer.send(part.tag(chunk), part.buffer(chunk), timeout=pace.timeout(chunk))
+            await peer.send(end.tag(chunk), end.part.buffer(chunk), timeout=pace.timeout(chunk))
             pace.moved(now())
+            if turns is not None and step is not None:
+                turns.sent(end.ticket, step)
 
+    peer = await end.connect(link)
     try:
-        peer = await part.connect(link, child)
         async with AsyncExitStack() as undo:
-            undo.push_async_callback(peer.close)  # the child learns at once that nothing more will come
-            wanted = await part.hear(peer)
+            undo.push_async_callback(peer.close)  # the receiver learns at once that nothing more will come
+            wanted = await end.hear(peer)
+            if turns is not None:
+                turns.join(end.ticket, (order[chunk.block] for chunk in wanted if chunk.block in order))
             await together(*(lane(wanted[start::SENDS]) for start in range(SENDS)))
             undo.pop_all()
-    except TransferFailed as failure:
-        on_lost(failure)
     except LinkError as error:
-        on_lost(TransferFailed(part.node, child.id, str(error)))
+        raise end.failed(str(error)) from error
