@@ -1,201 +1,138 @@
-"""A transfer that broke off goes on from what arrived: no chunk of it is sent again, whoever sends the rest."""
+"""A flow that broke off is replaced by another: no chunk that arrived is sent again, whoever sends the rest."""
 
 import asyncio
-from collections.abc import Sequence
-from concurrent.futures import Executor
 
-import pytest
-
-from shared.messages.parameters import Block
-from shared.transfer.arrivals import Arrivals
-from shared.transfer.part import Part, TransferFailed
-from shared.transfer.patience import Patience
 from shared.transfer.ready import ReadyBlocks
-from shared.transfer.receive import receive_blocks
-from shared.transfer.send import send_blocks
-from tests.transfer.conftest import OpenPlaces, Place
-from tests.transfer.test_transfer import CHUNK, SIZES, described, some_blocks
-
-EVERY = range(len(SIZES))
+from tests.transfer.station import CHUNK, SIZES, OpenStations, chain, described, flow, some_blocks
 
 
-class Target:
-    """A receiver whose memory and arrivals outlive its transfers."""
-
-    def __init__(self, place: Place, executor: Executor) -> None:
-        self.memory = [bytearray(size) for size in SIZES]
-        self.ready = ReadyBlocks()
-        self.verified: list[int] = []
-        self.place = place
-        self.arrivals = Arrivals(part_of(place, 1, self.memory))
-        self._executor = executor
-
-    async def receive(self, ticket: int, upstream: Place, blocks: Sequence[Block], child: Place | None = None) -> None:
-        await receive_blocks(
-            self.place.link,
-            part_of(self.place, ticket, self.memory, child),
-            upstream.node,
-            blocks,
-            self._executor,
-            on_first_byte=lambda: None,
-            on_block=self._on_block,
-            on_lost=lambda failure: None,
-            arrivals=self.arrivals,
-        )
-
-    def _on_block(self, index: int) -> None:
-        self.verified.append(index)
-        self.ready.add(index)
-
-
-def part_of(place: Place, ticket: int, memory: Sequence[bytearray], child: Place | None = None) -> Part:
-    views = [memoryview(block) for block in memory]
-    downstream = [] if child is None else [child.node]
-    return Part(place.node.id, ticket, CHUNK, views, downstream, Patience(first=5.0))
-
-
-def sending(
-    source: Place, ticket: int, memory: Sequence[bytearray], child: Place, ready: ReadyBlocks
-) -> asyncio.Task[None]:
-    return asyncio.create_task(send_blocks(source.link, part_of(source, ticket, memory, child), ready.wait_ready))
-
-
-async def broken_off(*receiving: asyncio.Task[None], sent: asyncio.Task[None] | None = None) -> None:
-    async with asyncio.timeout(3):
-        results = await asyncio.gather(*receiving, return_exceptions=True)
-    assert all(isinstance(result, TransferFailed) for result in results), results
-    if sent is not None:
-        sent.cancel()
-        await asyncio.wait((sent,))
-
-
-async def test_another_source_sends_only_what_is_missing(open_places: OpenPlaces, executor: Executor) -> None:
-    first, second, place = await open_places(3)
-    blocks, target = some_blocks(), Target(place, executor)
-    sent = sending(first, 1, blocks, place, ReadyBlocks([0, 1, 2]))
-    receiving = asyncio.create_task(target.receive(1, first, described(blocks)))
-    await target.ready.wait_ready(2)
-    await first.link.close()
-    await broken_off(receiving, sent=sent)
-    arrived = target.arrivals.received_bytes
-    assert arrived >= sum(SIZES[:3])
+async def test_another_source_sends_only_what_is_missing(open_stations: OpenStations) -> None:
+    first, second, target = stations = await open_stations(3)
+    blocks = some_blocks()
+    first.hold(blocks, ReadyBlocks([0, 1, 2]))
     # Whoever has none of what arrived can send the rest.
-    rest = [
-        bytearray(size) if index < 3 else block for index, (size, block) in enumerate(zip(SIZES, blocks, strict=True))
-    ]
-    await asyncio.gather(
-        sending(second, 2, rest, place, ReadyBlocks(EVERY)), target.receive(2, second, described(blocks))
-    )
+    second.hold([bytearray(size) if i < 3 else blocks[i] for i, size in enumerate(SIZES)])
+    flows = [flow(1, first, target), flow(2, second, target)]
+    receiving = target.receive(described(blocks), flows[0], to=stations)
+    first.send(*flows, to=stations)
+    await target.verified.wait_ready(2)
+    await first.link.close()
+    await target.lost.wait()
+    assert sum(SIZES[:3]) <= target.received_bytes < sum(SIZES)
+    target.follow(flows[1], to=stations)
+    second.send(*flows, to=stations)
+    async with asyncio.timeout(5):
+        await receiving
     assert target.memory == blocks
-    assert target.verified == list(EVERY)
-    assert target.arrivals.received_bytes == sum(SIZES)
+    assert target.seen == ["first byte", 0, 1, 2, 3]
+    assert target.received_bytes == sum(SIZES)
 
 
-async def test_within_a_block_the_chunks_that_arrived_stay(open_places: OpenPlaces, executor: Executor) -> None:
-    first, second, place = await open_places(3)
-    blocks, target = some_blocks(), Target(place, executor)
-    halves = asyncio.Event()
+async def test_within_a_block_the_chunks_that_arrived_stay(open_stations: OpenStations) -> None:
+    first, second, target = stations = await open_stations(3)
+    blocks, halves = some_blocks(), asyncio.Event()
 
     class HalfOfTheLast(ReadyBlocks):
         """A source that dies in the middle of the last block."""
 
         async def wait_ready(self, index: int) -> None:
-            if index == 3 and target.arrivals.received_bytes > sum(SIZES[:3]) + 3 * CHUNK:
+            if index == 3 and target.received_bytes > sum(SIZES[:3]) + 3 * CHUNK:
                 halves.set()
                 await asyncio.Event().wait()
 
-    sent = sending(first, 1, blocks, place, HalfOfTheLast())
-    receiving = asyncio.create_task(target.receive(1, first, described(blocks)))
-    async with asyncio.timeout(5):
-        await halves.wait()
+    first.hold(blocks, HalfOfTheLast())
+    second.hold(blocks)
+    flows = [flow(1, first, target), flow(2, second, target)]
+    receiving = target.receive(described(blocks), flows[0], to=stations)
+    first.send(*flows, to=stations)
+    await asyncio.wait_for(halves.wait(), 5)
     await first.link.close()
-    await broken_off(receiving, sent=sent)
-    assert sum(SIZES[:3]) + 3 * CHUNK <= target.arrivals.received_bytes < sum(SIZES)
-    await asyncio.gather(
-        sending(second, 2, blocks, place, ReadyBlocks(EVERY)), target.receive(2, second, described(blocks))
-    )
+    await target.lost.wait()
+    assert sum(SIZES[:3]) + 3 * CHUNK <= target.received_bytes < sum(SIZES)
+    target.follow(flows[1], to=stations)
+    second.send(*flows, to=stations)
+    async with asyncio.timeout(5):
+        await receiving
     assert target.memory == blocks
-    assert target.arrivals.received_bytes == sum(SIZES)
+    assert target.received_bytes == sum(SIZES)
 
 
-async def test_a_chain_whose_hop_is_bridged_sends_each_what_he_lacks(
-    open_places: OpenPlaces, executor: Executor
-) -> None:
-    source, ahead, hop, behind = await open_places(4)
+async def test_a_chain_whose_hop_is_bridged_sends_each_what_he_lacks(open_stations: OpenStations) -> None:
+    source, ahead, hop, behind = stations = await open_stations(4)
     blocks, ready = some_blocks(), ReadyBlocks([0])
-    a, b, c = (Target(place, executor) for place in (ahead, hop, behind))
-    expected = described(blocks)
-    sent = sending(source, 1, blocks, ahead, ready)
-    loads = [
-        asyncio.create_task(a.receive(1, source, expected, hop)),
-        asyncio.create_task(b.receive(1, ahead, expected, behind)),
-        asyncio.create_task(c.receive(1, hop, expected)),
-    ]
-    await c.ready.wait_ready(0)
+    source.hold(blocks, ready)
+    flows, bridge = chain(*stations), flow(9, ahead, behind)
+    receiving = [station.receive(described(blocks), *flows, to=stations) for station in (ahead, hop, behind)]
+    for station in stations:
+        station.send(*flows, to=stations)
+    await behind.verified.wait_ready(0)
     await hop.link.close()
-    await broken_off(*loads[1:])
-    # The one ahead goes on receiving under the first ticket and passes on under the second what it has verified.
-    bridge = sending(ahead, 2, a.memory, behind, a.ready)
-    again = asyncio.create_task(c.receive(2, ahead, expected))
+    await behind.lost.wait()
+    # The one ahead goes on receiving, and passes on to the one behind what it has.
+    behind.follow(bridge, to=stations)
+    ahead.send(bridge, to=stations)
     for index in (1, 2, 3):
         ready.add(index)
     async with asyncio.timeout(5):
-        await asyncio.gather(sent, loads[0], bridge, again)
-    for target in (a, c):
+        await asyncio.gather(receiving[0], receiving[2])
+    for target in (ahead, behind):
         assert target.memory == blocks
-        assert target.arrivals.received_bytes == sum(SIZES)
+        assert target.received_bytes == sum(SIZES)
+    receiving[1].cancel()
+    await asyncio.wait(receiving)
 
 
-async def test_a_damaged_block_alone_comes_again(open_places: OpenPlaces, executor: Executor) -> None:
-    bad, good, place = await open_places(3)
-    blocks, target = some_blocks(), Target(place, executor)
-    expected, damaged = described(blocks), some_blocks()
+async def test_a_damaged_block_alone_comes_again(open_stations: OpenStations) -> None:
+    bad, good, target = stations = await open_stations(3)
+    blocks, damaged = some_blocks(), some_blocks()
     damaged[2][0] ^= 1
-    sent = sending(bad, 1, damaged, place, ReadyBlocks(EVERY))
-    with pytest.raises(TransferFailed, match="block 2"):
-        await target.receive(1, bad, expected)
-    await asyncio.wait((sent,))
-    sent.exception()
-    assert target.arrivals.damaged == {2: 1}
-    await asyncio.gather(sending(good, 2, blocks, place, ReadyBlocks(EVERY)), target.receive(2, good, expected))
+    bad.hold(damaged)
+    good.hold(blocks)
+    flows = [flow(1, bad, target), flow(2, good, target)]
+    receiving = target.receive(described(blocks), flows[0], to=stations)
+    bad.send(*flows, to=stations)
+    await target.lost.wait()
+    assert target.incoming is not None
+    assert target.incoming.arrivals.damaged == {2: 1}
+    target.follow(flows[1], to=stations)
+    good.send(*flows, to=stations)
+    async with asyncio.timeout(5):
+        await receiving
     assert target.memory == blocks
-    assert target.arrivals.received_bytes == sum(SIZES) + SIZES[2]
+    assert target.received_bytes == sum(SIZES) + SIZES[2]
 
 
-async def test_what_was_passed_on_damaged_is_dropped_before_the_rest_is_asked_for(
-    open_places: OpenPlaces, executor: Executor
-) -> None:
-    source, place = await open_places(2)
-    blocks, target = some_blocks(), Target(place, executor)
-    part = part_of(place, 1, target.memory)
-    for chunk in part.chunks:
-        if chunk.block == 1:  # whole here, but nothing of it is right
-            target.arrivals.add(chunk)
-    await asyncio.gather(
-        sending(source, 2, blocks, place, ReadyBlocks(EVERY)), target.receive(2, source, described(blocks))
-    )
-    assert target.memory == blocks
-    assert target.arrivals.damaged == {1: 1}
+async def test_a_block_that_comes_damaged_twice_fails_everything(open_stations: OpenStations) -> None:
+    bad, worse, target = stations = await open_stations(3)
+    blocks, damaged = some_blocks(), some_blocks()
+    damaged[0][7] ^= 1
+    bad.hold(damaged)
+    worse.hold(damaged)
+    flows = [flow(1, bad, target), flow(2, worse, target)]
+    receiving = target.receive(described(blocks), flows[0], to=stations)
+    bad.send(*flows, to=stations)
+    await target.lost.wait()
+    target.follow(flows[1], to=stations)
+    worse.send(*flows, to=stations)
+    async with asyncio.timeout(5):
+        [error] = await asyncio.gather(receiving, return_exceptions=True)
+    assert "block 0 (block.0) has checksum" in str(error)
 
 
-async def test_a_transfer_that_is_aborted_leaves_another_between_the_same_two_alone(
-    open_places: OpenPlaces, executor: Executor
-) -> None:
-    source, place = await open_places(2)
-    blocks, ready = some_blocks(), ReadyBlocks([0])
-    kept, dropped = Target(place, executor), Target(place, executor)
-    expected = described(blocks)
-    sends = [sending(source, ticket, blocks, place, ready) for ticket in (1, 2)]
-    keeping = asyncio.create_task(kept.receive(1, source, expected))
-    dropping = asyncio.create_task(dropped.receive(2, source, expected))
-    await kept.ready.wait_ready(0)
-    await dropped.ready.wait_ready(0)
-    dropping.cancel()
-    await asyncio.wait((dropping,))
-    for index in (1, 2, 3):
+async def test_a_flow_that_is_replaced_leaves_another_between_the_same_two_alone(open_stations: OpenStations) -> None:
+    source, target = stations = await open_stations(2)
+    blocks, ready = some_blocks(), ReadyBlocks()
+    source.hold(blocks, ready)
+    kept, dropped = flow(1, source, target, blocks=[0, 1]), flow(2, source, target, blocks=[2, 3])
+    receiving = target.receive(described(blocks), kept, dropped, to=stations)
+    source.send(kept, dropped, to=stations)
+    again = flow(3, source, target, blocks=[2, 3])
+    target.follow(kept, again, to=stations)
+    source.send(again, to=stations)
+    for index in range(4):
         ready.add(index)
     async with asyncio.timeout(5):
-        await asyncio.gather(keeping, sends[0])
-    with pytest.raises(TransferFailed, match="the peer"):
-        await sends[1]
-    assert kept.memory == blocks
+        await receiving
+    assert target.memory == blocks
+    assert target.broken == []
+    assert target.received_bytes == sum(SIZES)
