@@ -26,7 +26,7 @@ POLICIES = (
     *("services/gateway/stops.py", "services/gateway/detokenize.py", "services/gateway/sequence.py"),
     "services/gateway/rate_limits.py",
     *("services/gateway/output.py", "services/gateway/shapes.py", "services/gateway/pool_view.py"),
-    *("shared/transfer/chunks.py", "shared/bus/addressing.py"),
+    *("shared/transfer/chunks.py", "shared/bus/addressing.py", "shared/topology.py"),
 )
 DECIDING = {"registry", "router", "planner", "monitor", "worker", "gateway"}
 
