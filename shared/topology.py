@@ -3,18 +3,29 @@
 Rates are bytes a second and direction. A topology that exists is whole: ids are unique and lead somewhere.
 """
 
-from collections.abc import Iterable, Mapping
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import Literal
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
+
+from shared.topology_paths import FlowPath, Place, path_between
+
+Rate = Annotated[float, Meta(gt=0, le=1e15)]
+RateOrNone = Annotated[float, Meta(ge=0, le=1e15)]
+Size = Annotated[int, Meta(ge=1, le=2**53 - 1)]
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class TopologyError(ValueError):
-    """What is wrong with a topology. `owner` is the host, GPU, domain or leaf, `field` the one of it that is wrong."""
+    """What is wrong with a topology. `owner` is the host, GPU, domain or leaf, `field` what of it is wrong."""
 
     def __init__(self, owner: str, field: str, problem: str) -> None:
-        super().__init__(f"{owner or 'topology'}: {field}: {problem}")
+        super().__init__(f"{owner} {field}: {problem}".lstrip())
         self.owner = owner
         self.field = field
         self.problem = problem
@@ -32,10 +43,10 @@ class Gpu(Part, frozen=True, kw_only=True):
 
     id: str
     domain: str
-    memory_bytes: int
-    nic_in: float = 0.0
-    nic_out: float = 0.0
-    host_link: float
+    memory_bytes: Size
+    nic_in: RateOrNone = 0.0
+    nic_out: RateOrNone = 0.0
+    host_link: Rate
 
 
 class Host(Part, frozen=True, kw_only=True):
@@ -44,63 +55,25 @@ class Host(Part, frozen=True, kw_only=True):
     id: str
     leaf: str
     gpus: list[Gpu]
-    memory_bytes: int
-    nic_in: float
-    nic_out: float
-    disk: float
+    memory_bytes: Size
+    nic_in: Rate
+    nic_out: Rate
+    disk: Rate
 
 
 class Domain(Part, frozen=True, kw_only=True):
     """A scale-up (NVLink) domain: `bandwidth` per GPU and direction, 0 for a GPU that is alone."""
 
     id: str
-    bandwidth: float = 0.0
+    bandwidth: RateOrNone = 0.0
 
 
 class Leaf(Part, frozen=True, kw_only=True):
     """A leaf switch: what comes in from and goes out to the other leaves; 0 is non-blocking."""
 
     id: str
-    uplink_in: float = 0.0
-    uplink_out: float = 0.0
-
-
-class Resource(msgspec.Struct, frozen=True):
-    """What flows contend for: one direction of one link. `owner` is a GPU, a host or a leaf."""
-
-    kind: Literal["nic_out", "nic_in", "uplink_out", "uplink_in", "domain_out", "domain_in", "link_out", "link_in"]
-    owner: str
-    rate: float
-
-
-class Path(msgspec.Struct, frozen=True):
-    """How bytes get from one place to another. Nothing limits a path without resources."""
-
-    over: Literal["network", "domain", "host_link", "local"]
-    resources: tuple[Resource, ...] = ()
-
-    @property
-    def rate(self) -> float:
-        """What a flow that is alone gets."""
-        return min((resource.rate for resource in self.resources), default=float("inf"))
-
-
-class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a GPU or a host's memory is, and what its links carry.
-
-    `nic` is who owns its NIC: GPUs without one share their host's. A host's memory has no domain and no host link.
-    """
-
-    id: str
-    host: str
-    leaf: str
-    domain: str | None
-    nic: str
-    nic_in: float
-    nic_out: float
-    domain_bandwidth: float
-    host_link: float
-    disk: float
+    uplink_in: RateOrNone = 0.0
+    uplink_out: RateOrNone = 0.0
 
 
 class Topology(Part, frozen=True, kw_only=True, dict=True):
@@ -111,6 +84,11 @@ class Topology(Part, frozen=True, kw_only=True, dict=True):
     domains: list[Domain]
     leaves: list[Leaf]
 
+    def __post_init__(self) -> None:
+        check_names(self)
+        check_references(self)
+        check_links(self)
+
     @property
     def gpus(self) -> list[Gpu]:
         """In the order of hosts, then of each host's GPUs."""
@@ -118,81 +96,94 @@ class Topology(Part, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def places(self) -> Mapping[str, Place]:
-        """Every GPU and every host's memory by id."""
+        """Every host's memory and every GPU by id."""
         bandwidths = {domain.id: domain.bandwidth for domain in self.domains}
-        return {place.id: place for host in self.hosts for place in places_of(host, bandwidths)}
+        leaves = {leaf.id: leaf for leaf in self.leaves}
+        return {place.id: place for host in self.hosts for place in places_of(host, leaves[host.leaf], bandwidths)}
 
     def place_of(self, id: str) -> Place:
-        """Of a GPU or a host. Raises KeyError."""
+        """Of a GPU or a host's memory. Raises KeyError."""
         return self.places[id]
 
-    def path(self, sender: str, receiver: str) -> Path:
-        """What a flow uses; both ends are ids of GPUs or hosts. Raises KeyError."""
-        return path_between(self.places[sender], self.places[receiver], self._uplinks)
-
-    @cached_property
-    def _uplinks(self) -> Mapping[str, Leaf]:
-        return {leaf.id: leaf for leaf in self.leaves}
+    def path(self, sender: str, receiver: str) -> FlowPath:
+        """What a flow uses from one GPU or host's memory to another. Raises KeyError."""
+        return path_between(self.places[sender], self.places[receiver])
 
 
-def places_of(host: Host, bandwidths: Mapping[str, float]) -> Iterable[Place]:
-    """The host's memory and its GPUs."""
-    yield Place(
+def places_of(host: Host, leaf: Leaf, bandwidths: Mapping[str, float]) -> Iterator[Place]:
+    """The host's memory, then its GPUs. `bandwidths` by domain."""
+    memory = Place(
         id=host.id,
         host=host.id,
-        leaf=host.leaf,
-        domain=None,
+        leaf=leaf.id,
         nic=host.id,
         nic_in=host.nic_in,
         nic_out=host.nic_out,
-        domain_bandwidth=0.0,
-        host_link=0.0,
+        uplink_in=leaf.uplink_in,
+        uplink_out=leaf.uplink_out,
         disk=host.disk,
     )
+    yield memory
     for gpu in host.gpus:
-        owner = gpu if gpu.nic_in else host
-        yield Place(
+        nic = gpu if gpu.nic_in else host
+        yield msgspec.structs.replace(
+            memory,
             id=gpu.id,
-            host=host.id,
-            leaf=host.leaf,
             domain=gpu.domain,
-            nic=owner.id,
-            nic_in=owner.nic_in,
-            nic_out=owner.nic_out,
+            nic=nic.id,
+            nic_in=nic.nic_in,
+            nic_out=nic.nic_out,
             domain_bandwidth=bandwidths[gpu.domain],
             host_link=gpu.host_link,
-            disk=host.disk,
         )
 
 
-def path_between(sender: Place, receiver: Place, leaves: Mapping[str, Leaf]) -> Path:
-    if sender.id == receiver.id:
-        return Path("local")
-    if sender.domain is not None and sender.domain == receiver.domain:
-        return Path(
-            "domain",
-            (
-                Resource("domain_out", sender.id, sender.domain_bandwidth),
-                Resource("domain_in", receiver.id, receiver.domain_bandwidth),
-            ),
-        )
-    if sender.host == receiver.host:
-        return Path("host_link", within_host(sender, receiver))
-    return Path("network", across_network(sender, receiver, leaves))
+def check_names(topology: Topology) -> None:
+    """Every host, domain and leaf has a name of its own. Raises TopologyError."""
+    if not topology.hosts:
+        raise TopologyError("", "hosts", "there is none; a cluster has at least one")
+    # A domain may be called as the GPU or the host that it is of.
+    check_unique("host", [host.id for host in topology.hosts])
+    check_unique("leaf", [leaf.id for leaf in topology.leaves])
+    check_unique("domain", [domain.id for domain in topology.domains])
 
 
-def within_host(sender: Place, receiver: Place) -> tuple[Resource, ...]:
-    """Through the host's memory, where an end that is that memory itself crosses no link."""
-    out = () if sender.domain is None else (Resource("link_out", sender.id, sender.host_link),)
-    into = () if receiver.domain is None else (Resource("link_in", receiver.id, receiver.host_link),)
-    return (*out, *into)
+def check_unique(kind: str, ids: Iterable[str]) -> None:
+    for id, count in Counter(ids).items():
+        if not all(map(NAME.fullmatch, id.split("/"))) or (kind != "domain" and "/" in id):
+            raise TopologyError(id, "name", f"{id!r} is no name of a {kind}: letters and digits, and . _ - within")
+        if count > 1:
+            raise TopologyError(id, "name", f"{count} of kind {kind} are called {id!r}; give each a name of its own")
 
 
-def across_network(sender: Place, receiver: Place, leaves: Mapping[str, Leaf]) -> tuple[Resource, ...]:
-    out = Resource("nic_out", sender.nic, sender.nic_out)
-    into = Resource("nic_in", receiver.nic, receiver.nic_in)
-    if sender.leaf == receiver.leaf:
-        return (out, into)
-    up = Resource("uplink_out", sender.leaf, leaves[sender.leaf].uplink_out)
-    down = Resource("uplink_in", receiver.leaf, leaves[receiver.leaf].uplink_in)
-    return (out, *(uplink for uplink in (up, down) if uplink.rate), into)
+def check_references(topology: Topology) -> None:
+    """Leaves and domains that are named are there. Raises TopologyError."""
+    leaves = {leaf.id for leaf in topology.leaves}
+    domains = {domain.id for domain in topology.domains}
+    for host in topology.hosts:
+        if host.leaf not in leaves:
+            raise TopologyError(host.id, "leaf", missing("leaf", host.leaf, leaves))
+        for index, gpu in enumerate(host.gpus):
+            if gpu.id != f"{host.id}/{index}":
+                raise TopologyError(gpu.id, "id", f"GPUs are called HOST/INDEX, so this one {host.id}/{index}")
+            if gpu.domain not in domains:
+                raise TopologyError(gpu.id, "domain", missing("domain", gpu.domain, domains))
+
+
+def missing(kind: str, id: str, known: Iterable[str]) -> str:
+    names = sorted(known)
+    listed = ", ".join(names[:8]) + (" and more" if len(names) > 8 else "")
+    return f"there is no {kind} {id!r}; " + (f"there are {listed}" if names else "none is declared")
+
+
+def check_links(topology: Topology) -> None:
+    """A NIC has both directions, and GPUs that share a domain a bandwidth. Raises TopologyError."""
+    for gpu in topology.gpus:
+        if (gpu.nic_in > 0) != (gpu.nic_out > 0):
+            raise TopologyError(gpu.id, "nic", "it has one direction only; give both, or neither to use the host's")
+    sizes = Counter(gpu.domain for gpu in topology.gpus)
+    for domain in topology.domains:
+        if sizes[domain.id] > 1 and not domain.bandwidth:
+            raise TopologyError(
+                domain.id, "bandwidth", f"it joins {sizes[domain.id]} GPUs, so it must be more than zero"
+            )
