@@ -4,11 +4,12 @@ import asyncio
 
 import structlog
 
-from services.registry.leases import LeaseMoved, Leases, LeaseTimes, SpokeStale
+from services.registry.leases import LeaseMoved, Leases, LeaseTimes, SpokeFalse, SpokeStale
 from services.registry.pool import Pool, ReadOrder
 from services.registry.saved import SavedState
 from services.registry.settings import RegistrySettings
 from shared.bus.contract import BusError, Context, Endpoint, Received, Refusal, Subscription
+from shared.bus.seldom import SeldomLog
 from shared.membership import Membership
 from shared.messages.membership import (
     AskModels,
@@ -53,6 +54,7 @@ class Registry:
         self._settle_seconds = settings.suspect_seconds
         self._membership = Membership(world.bus, world.clock, "registry", world.info.id, world.host)
         self._missing: list[str] = []
+        self._seldom = SeldomLog(world.clock.now)
         self._reconnected = asyncio.Event()
         self._without_copy = world.telemetry.gauge(
             "livescale_registry_models_without_copy", "Models of which no whole copy is in any memory"
@@ -181,10 +183,10 @@ class Registry:
     async def _hear(self, heartbeats: Subscription[Report]) -> None:
         async for received in heartbeats:
             report = received.message
-            effects = self._leases.beat(report.id, report.epoch, self._clock.now())
+            effects = self._leases.beat(report.service, report.id, report.epoch, self._clock.now())
             for effect in effects:
                 self._announce(effect)
-            if not any(isinstance(effect, SpokeStale) for effect in effects):
+            if not any(isinstance(effect, SpokeStale | SpokeFalse) for effect in effects):
                 self._take(report)
 
     def _take(self, report: Report) -> None:
@@ -214,7 +216,10 @@ class Registry:
                 self._announce(move)
             await asyncio.sleep(TICK_SECONDS)
 
-    def _announce(self, effect: LeaseMoved | SpokeStale) -> None:
+    def _announce(self, effect: LeaseMoved | SpokeStale | SpokeFalse) -> None:
+        if isinstance(effect, SpokeFalse):
+            self._seldom.warning("false_heartbeat", effect.id, epoch=effect.epoch, reason=effect.reason)
+            return
         if isinstance(effect, SpokeStale):
             log.warning("stale_epoch", member=effect.id, epoch=effect.epoch)
             self._bus.publish(STALE, Stale(id=effect.id, epoch=effect.epoch), id=effect.id)

@@ -1,6 +1,6 @@
 """Who is there: joining, heartbeats, leases, and the registry's picture of the pool."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
@@ -76,6 +76,7 @@ class WorkerReport(Message, frozen=True, kw_only=True):
     `plan_id`: the plan that it loads or loaded for.
     """
 
+    service: ClassVar[ServiceName] = "worker"
     id: Name
     epoch: Count
     state: WorkerState
@@ -94,6 +95,7 @@ class WorkerReport(Message, frozen=True, kw_only=True):
 class HostReport(Message, frozen=True, kw_only=True):
     """A host's heartbeat: its cache, its transfers under way."""
 
+    service: ClassVar[ServiceName] = "host"
     id: Name
     epoch: Count
     holdings: list[Holding] = []
@@ -115,6 +117,7 @@ class QueueLoad(Message, frozen=True, kw_only=True):
 class RouterReport(Message, frozen=True, kw_only=True):
     """The router's heartbeat: a queue per model."""
 
+    service: ClassVar[ServiceName] = "router"
     id: Name
     epoch: Count
     queues: list[QueueLoad] = []
