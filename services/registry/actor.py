@@ -19,6 +19,7 @@ from shared.messages.membership import (
     Join,
     Joined,
     LeaseChanged,
+    Leave,
     ModelEntry,
     ModelList,
     Named,
@@ -32,7 +33,19 @@ from shared.messages.membership import (
 from shared.messages.parameters import Manifest
 from shared.messages.scaling import ModelRead, ReadModel
 from shared.process import World
-from shared.subjects import HEARTBEAT, JOIN, LEASE, MANIFEST, MODEL_READ, MODELS, READ_MODEL, REGISTER, SNAPSHOT, STALE
+from shared.subjects import (
+    HEARTBEAT,
+    JOIN,
+    LEASE,
+    LEAVE,
+    MANIFEST,
+    MODEL_READ,
+    MODELS,
+    READ_MODEL,
+    REGISTER,
+    SNAPSHOT,
+    STALE,
+)
 
 TICK_SECONDS = 0.1
 COPIES_SECONDS = 1.0
@@ -71,10 +84,12 @@ class Registry:
         await self._restore()
         self._bus.watch_connection(self._connection_changed)
         heartbeats = await self._bus.subscribe(HEARTBEAT)
+        leaves = await self._bus.subscribe(LEAVE)
         reads = await self._bus.subscribe(MODEL_READ)
         await self._bus.serve(self._info, self._endpoints())
         async with asyncio.TaskGroup() as group:
             group.create_task(self._hear(heartbeats), name="heartbeats")
+            group.create_task(self._follow_leaves(leaves), name="leaves")
             group.create_task(self._follow_reads(reads), name="reads")
             group.create_task(self._judge(), name="leases")
             group.create_task(self._restore_copies(), name="copies")
@@ -197,6 +212,12 @@ class Registry:
                 self._pool.on_host(report)
             case Beat() | RouterReport():
                 pass
+
+    async def _follow_leaves(self, leaves: Subscription[Leave]) -> None:
+        async for received in leaves:
+            last = received.message
+            for move in self._leases.leave(last.service, last.id, last.epoch):
+                self._announce(move)
 
     async def _follow_reads(self, reads: Subscription[ModelRead]) -> None:
         async for received in reads:

@@ -160,6 +160,15 @@ class Leases:
             return [lease.move("alive", "heard again")]
         return []
 
+    def leave(self, service: ServiceName, id: str, epoch: int) -> list[LeaseMoved]:
+        """Its last word. From another epoch than the one that it has it says nothing."""
+        lease = self._leases.get(id)
+        if lease is None or lease.member.lease == "dead":
+            return []
+        if (lease.member.service, lease.member.epoch) != (service, epoch):
+            return []
+        return [lease.move("dead", "it ended, and said so")]
+
     def freeze(self) -> None:
         """The bus is down: silence says nothing about anyone."""
         self._frozen = True

@@ -33,6 +33,14 @@ class Joined(Message, frozen=True, kw_only=True):
     epoch: Count
 
 
+class Leave(Message, frozen=True, kw_only=True):
+    """A process -> registry, as its last word: it ends now, and nobody need wait for its lease to run out."""
+
+    service: ServiceName
+    id: Name
+    epoch: Count
+
+
 class Beat(Message, frozen=True, kw_only=True):
     """Heartbeat of a process that has nothing else to report."""
 

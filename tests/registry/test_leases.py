@@ -52,6 +52,17 @@ def test_a_suspect_that_is_heard_is_alive_again() -> None:
     assert (moved.state, moved.reason) == ("alive", "heard again")
 
 
+def test_a_member_that_leaves_is_dead_at_once_but_not_by_another_s_word() -> None:
+    leases = Leases(TIMES)
+    first, _ = leases.join(join("w"), 0.0)
+    member, _ = leases.join(join("w"), 0.1)
+    assert leases.leave("worker", "w", first.epoch) == []
+    assert leases.leave("router", "w", member.epoch) == []
+    assert leases.leave("worker", "other", member.epoch) == []
+    assert states(leases.leave("worker", "w", member.epoch)) == [("w", "dead", member.epoch)]
+    assert leases.leave("worker", "w", member.epoch) == []
+
+
 def test_the_dead_are_stale_until_they_join_with_a_new_epoch() -> None:
     leases = Leases(TIMES)
     first, _ = leases.join(join("w"), 0.0)
