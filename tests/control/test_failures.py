@@ -167,6 +167,7 @@ def test_a_store_that_lost_everything_gets_it_back() -> None:
             plane.broker.up()
             await asyncio.sleep(2.0)
             assert {"models.m", "members.worker-0", "members.registry-0"} <= set(plane.broker.values)
+            assert f"scales.{(await plane.records())[0].id}" in plane.broker.values
 
     virtual_time.run(main(), limit_seconds=100)
 
