@@ -52,7 +52,8 @@ class Beat(Message, frozen=True, kw_only=True):
 class EngineLoad(Message, frozen=True, kw_only=True):
     """What an engine has to do and has room for. Rates are None until they have been measured: unknown, not zero.
 
-    `waiting_tokens`: prompt tokens admitted and not yet prefilled.
+    `waiting_tokens`: prompt tokens admitted and not yet prefilled. `kv_blocks_used` are those that hold tokens, or are
+    about to. `kv_full`: a request waits here for KV blocks; it is no use to give more to this engine now.
     """
 
     waiting_requests: Count
@@ -62,6 +63,7 @@ class EngineLoad(Message, frozen=True, kw_only=True):
     kv_blocks_used: Count
     kv_blocks_total: Count
     kv_block_tokens: Positive
+    kv_full: bool = False
     prefill_tokens_per_second: Amount | None = None
     decode_tokens_per_second: Amount | None = None
 
