@@ -8,8 +8,8 @@ import structlog
 
 from shared.bus.contract import Bus, BusError, Refusal
 from shared.bus.seldom import SeldomLog
-from shared.messages.membership import Beat, Join, Report, ServiceName
-from shared.subjects import HEARTBEAT, JOIN, STALE
+from shared.messages.membership import Beat, Join, Leave, Report, ServiceName
+from shared.subjects import HEARTBEAT, JOIN, LEAVE, STALE
 from shared.world import Clock
 
 REPORT_SECONDS = 0.5
@@ -61,11 +61,16 @@ class Membership:
         self._changed.set()
 
     async def run(self) -> None:
-        """Raises Refusal where the registry will not have this process."""
+        """Until it is cancelled, and leaves then. Raises Refusal where the registry will not have this process."""
         self._bus.watch_connection(lambda connected: self.changed())
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._stay_member(), name="membership")
-            group.create_task(self._report_for_ever(), name="heartbeat")
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._stay_member(), name="membership")
+                group.create_task(self._report_for_ever(), name="heartbeat")
+        finally:
+            # After the last heartbeat: one that came later would be taken for a stale one's.
+            service, id = self._join.service, self._join.id
+            self._bus.publish(LEAVE, Leave(service=service, id=id, epoch=self._epoch), service=service, id=id)
 
     async def _stay_member(self) -> None:
         refusals = await self._bus.subscribe(STALE, id=self._join.id)

@@ -8,6 +8,7 @@ from shared.messages.membership import (
     Join,
     Joined,
     LeaseChanged,
+    Leave,
     MetricsText,
     ModelEntry,
     ModelList,
@@ -102,6 +103,7 @@ CANCEL_WORK: Topic[Cancel] = Topic("worker.{id}.cancel", Cancel)
 TOKENS: Topic[TokenFrame | RequestLost] = Topic("tok.{gateway}", TokenFrame | RequestLost)
 ENDED: Topic[RequestsEnded] = Topic("req.{worker}.ended", RequestsEnded)
 HEARTBEAT: Topic[Report] = Topic("hb.{service}.{id}", Report, json=True)
+LEAVE: Topic[Leave] = Topic("leave.{service}.{id}", Leave)
 STALE: Topic[Stale] = Topic("proc.{id}.stale", Stale)
 
 # Events, for people, for JetStream, and for whoever follows a scale.

@@ -15,18 +15,19 @@ FORBIDDEN = {
 POLICIES = (
     *("services/*/policy.py", "services/*/effects.py", "services/router/queue.py", "services/router/instances.py"),
     *("services/router/admission.py", "services/router/capacity.py", "services/router/lifecycle.py"),
-    *("shared/deadlines.py", "shared/invariants.py"),
+    *("shared/deadlines.py", "shared/invariants.py", "shared/moves.py"),
     *("services/registry/leases.py", "services/registry/pool.py"),
     *("services/planner/chains.py", "services/planner/fleet.py", "services/planner/orders.py"),
     *("services/planner/scales.py", "services/planner/scale_out.py", "services/planner/scale_in.py"),
     *("services/planner/book.py", "services/monitor/needs.py", "services/monitor/signals.py"),
     *("services/monitor/journal.py", "services/supervisor/restarts.py", "services/supervisor/readiness.py"),
-    *("services/worker/scheduler.py", "services/worker/lifecycle.py", "services/worker/kv_blocks.py"),
-    *("services/worker/batch.py", "services/worker/sequence.py"),
+    *("services/worker/scheduler.py", "services/worker/lifecycle.py", "services/worker/engine/kv_blocks.py"),
+    *("services/worker/batch.py", "services/worker/sequence.py", "services/worker/limits.py"),
     *("services/gateway/stops.py", "services/gateway/detokenize.py", "services/gateway/sequence.py"),
-    "services/gateway/rate_limits.py",
+    *("services/gateway/rate_limits.py", "services/gateway/lifecycle.py", "services/planner/targets.py"),
     *("services/gateway/output.py", "services/gateway/shapes.py", "services/gateway/pool_view.py"),
-    *("shared/transfer/chunks.py", "shared/bus/addressing.py"),
+    *("shared/transfer/chunks.py", "shared/bus/addressing.py", "shared/topology.py"),
+    "shared/topology_paths.py",
 )
 DECIDING = {"registry", "router", "planner", "monitor", "worker", "gateway"}
 

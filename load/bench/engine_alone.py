@@ -8,7 +8,8 @@ from time import time
 
 from services.host.checkpoint import open_checkpoint
 from services.worker.engine.runner import EngineRunner
-from services.worker.scheduler import Limits, Scheduler
+from services.worker.limits import Limits
+from services.worker.scheduler import Scheduler
 from services.worker.settings import MIB, WorkerSettings
 from shared.messages.parameters import DType
 from shared.messages.requests import Submit

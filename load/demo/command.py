@@ -14,11 +14,11 @@ from rich.console import Console
 
 from load.demo.calibrate import CalibrationFailed
 from load.demo.check import check_run
-from load.demo.screen import open_screen
 from load.demo.stage import Happened, Stage
 from load.kept import KEPT, kept_model
 from load.outcome import Outcome, Verdict
 from load.report import write_report
+from load.screen import open_screen
 from load.settings import DemoSettings, refuse_replay_without_trace
 from load.stats import Period
 from load.tables import latency_table, newcomer_table

@@ -10,16 +10,16 @@ import msgspec
 from load.client import Client, open_session, send_open_loop
 from load.demo.calibrate import calibrate
 from load.demo.plan import Capacity, DemoLoad, plan_load
-from load.demo.screen import Screen
-from load.demo.view import View
-from load.demo.watch import complete_story, watching
 from load.records import Ask, RequestRecord
+from load.screen import Screen
 from load.settings import DemoSettings
 from load.story import Story
 from load.tables import duration
 from load.tally import Tally
 from load.target import learn_target, make_asks
 from load.trace import Trace
+from load.view import View
+from load.watch import complete_story, watching
 from services.supervisor.settings import ModelSettings, StackSettings
 from services.supervisor.stack import Stack
 from shared.bus.contract import BusError

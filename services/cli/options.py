@@ -10,8 +10,9 @@ import click
 import msgspec
 from msgspec import inspect
 
-from services.cli.config_file import as_yaml, kebab, read_config
+from services.cli.config_file import as_yaml, read_config
 from shared.settings import Settings
+from shared.yaml_file import kebab
 
 S = TypeVar("S", bound=Settings)
 

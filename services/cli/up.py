@@ -20,6 +20,7 @@ EPILOG = """
 Examples:
   livescale up --model tiny=/tmp/tiny --workers 2
   livescale up --model a=/models/a --model b=/models/b --min-instances 0 --port 0
+  livescale up --model tiny=/tmp/tiny --gateways 2 --routers 2 --port 8000
   livescale up --config up.yaml
 
 \b
@@ -81,7 +82,8 @@ async def serve(settings: StackSettings) -> None:
     cancel_on_signals()
     async with Stack(settings, progress=print_progress, echo=print_line) as stack:
         with announce(pointer_path(), url=stack.url, nats_url=stack.nats_url, namespace=settings.namespace):
-            click.echo(json.dumps({"ready": True, "url": stack.url, "nats_url": stack.nats_url}))
+            urls = list(stack.urls.values())
+            click.echo(json.dumps({"ready": True, "url": stack.url, "urls": urls, "nats_url": stack.nats_url}))
             raise await stack.supervisor.failed()
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -10,12 +10,14 @@ import msgspec
 import structlog
 
 from services.gateway.errors import ApiError, from_bus, from_end, overloaded, timed_out
+from services.gateway.lifecycle import MOVES, RequestState
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.output import Output, Piece
 from services.gateway.sequence import Fresh
 from services.gateway.streams import Event, Lost, Stream, Streams, TooSlow, Unplaced
 from shared.bus.contract import Bus, BusError, Context, Refusal, TooLarge
 from shared.deadlines import leaving
+from shared.invariants import check
 from shared.messages.requests import FinishReason, Submit
 from shared.subjects import SUBMIT
 from shared.world import Clock
@@ -68,7 +70,7 @@ class Generation:
         self._context = context
         self._started = engine.clock.now()
         self._last: float | None = None
-        self._accepted = False
+        self.state = RequestState.NEW
         self._arrived: list[int] = []
         self.generated: list[int] = []
         self.cached_tokens = 0
@@ -83,6 +85,7 @@ class Generation:
         except TimeoutError:
             raise timed_out("The request's deadline has passed.") from None
         finally:
+            self._move(RequestState.ENDED)
             if self._last is None:
                 held.dec()
 
@@ -92,6 +95,7 @@ class Generation:
             lost = await self._attempt(submit, emit, wait)
             if lost is None:
                 return
+            self._move(RequestState.LOST)
             reason = already_ended(self._submit, self._arrived)
             if reason is not None:
                 await self._deliver(Fresh((), reason), emit)
@@ -137,9 +141,14 @@ class Generation:
         while not await self._ask_router(submit, stream, began):
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_RETRY_SECONDS)
-            if self._accepted:
+            if self.state is not RequestState.NEW:
                 await wait()
-        self._accepted = True
+        self._move(RequestState.ACCEPTED)
+
+    def _move(self, state: RequestState) -> None:
+        """Submitted again by the same name, it stays."""
+        if state is not self.state:
+            self.state = MOVES.advance(self.state, state)
 
     async def _ask_router(self, submit: Submit, stream: Stream, began: float) -> bool:
         submit = leaving(submit, self._engine.clock.wall())
@@ -159,9 +168,9 @@ class Generation:
             case TooLarge():
                 return True
             case Refusal():
-                return not self._accepted or error.code in (400, 404, 504)
+                return self.state is RequestState.NEW or error.code in (400, 404, 504)
             case _:
-                return not self._accepted and waited >= PATIENCE_SECONDS
+                return self.state is RequestState.NEW and waited >= PATIENCE_SECONDS
 
     async def _next(self, stream: Stream, wait: Wait) -> Event:
         for silences in count(1):
@@ -187,6 +196,19 @@ class Generation:
         self.generated.extend(piece.token_ids)
         await emit(piece)
         return piece.finish_reason is not None
+
+    def check_invariants(self) -> None:
+        """A client has what arrived, and no more than it asked for. Raises InvariantBroken."""
+        check(self._broken())
+
+    def _broken(self) -> Iterator[str]:
+        id, arrived = self._submit.request_id, len(self._arrived)
+        if self.generated != self._arrived[: len(self.generated)]:
+            yield f"{id}: other tokens were handed on than arrived"
+        if arrived > self._submit.max_tokens:
+            yield f"{id}: {arrived} tokens of {self._submit.max_tokens}"
+        if arrived and self.state is RequestState.NEW:
+            yield f"{id}: {arrived} tokens, and nobody took it"
 
     def _measure(self, tokens: int) -> None:
         metrics, model, now = self._engine.metrics, self._submit.model, self._engine.clock.now()

@@ -12,6 +12,7 @@ from services.gateway.errors import queue_full
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.sequence import Fresh, Gap, TokenSequence
 from shared.bus.contract import Bus, BusError, Refusal, ServiceAbsent, Subscription
+from shared.invariants import check
 from shared.messages.requests import Cancel, Replay, RequestLost, TokenFrame, Tokens
 from shared.subjects import CANCEL, CANCEL_WORK, REPLAY, TOKENS
 
@@ -132,6 +133,19 @@ class Streams:
         finally:
             del self._streams[request_id]
             self._metrics.streams.set(len(self._streams))
+
+    def check_invariants(self) -> None:
+        """Each stream has its own place, and only who has a worker asks it again. Raises InvariantBroken."""
+        check(self._broken())
+
+    def _broken(self) -> Iterator[str]:
+        for id, stream in self._streams.items():
+            if stream.request_id != id:
+                yield f"gateway: {stream.request_id} is in the place of {id}"
+            if stream.replaying and stream.worker is None:
+                yield f"gateway: {id} asks nobody again"
+            if stream.replays > REPLAYS:
+                yield f"gateway: {id} asked {stream.replays} times for one gap"
 
     def router_changed(self) -> None:
         """What no worker has begun was known to the router alone."""

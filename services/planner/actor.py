@@ -83,6 +83,7 @@ class Planner:
         instances = await self._bus.subscribe(INSTANCE)
         leases = await self._bus.subscribe(LEASE)
         workers = await self._bus.subscribe(HEARTBEAT, service="worker")
+        self._bus.watch_connection(self._connection_changed)
         await self._bus.serve(self._info, [Endpoint(SCALE, self._scale), Endpoint(SCALES, self._records)])
         async with self._calls as group:
             group.create_task(self._follow_transfers(transfers), name="transfers")
@@ -94,6 +95,10 @@ class Planner:
             group.create_task(self._saved.run(), name="saved")
             group.create_task(self._take_over(), name="inheritance")
             group.create_task(self._membership.run(), name="membership")
+
+    def _connection_changed(self, connected: bool) -> None:
+        if connected:
+            self._saved.save_again()
 
     async def _take_over(self) -> None:
         """Go on with the scales of an earlier planner, once every worker had the time to report twice."""

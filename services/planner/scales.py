@@ -21,21 +21,18 @@ from shared.messages.scaling import (
     Serve,
     Transfer,
 )
+from shared.moves import Moves
 
-MOVES: dict[ScaleState, frozenset[ScaleState]] = {
-    "planned": frozenset({"loading", "draining", "failed"}),
-    "loading": frozenset({"done", "failed"}),
-    "draining": frozenset({"done", "failed"}),
-    "done": frozenset(),
-    "failed": frozenset(),
-}
-
-
-def advance(old: ScaleState, new: ScaleState) -> ScaleState:
-    """The new state. Raises ValueError on a move that is not in the table."""
-    if new not in MOVES[old]:
-        raise ValueError(f"a scale cannot go from {old} to {new}")
-    return new
+MOVES: Moves[ScaleState] = Moves(
+    "a scale",
+    {
+        "planned": frozenset({"loading", "draining", "failed"}),
+        "loading": frozenset({"done", "failed"}),
+        "draining": frozenset({"done", "failed"}),
+        "done": frozenset(),
+        "failed": frozenset(),
+    },
+)
 
 
 @dataclass(frozen=True)
@@ -151,7 +148,7 @@ class Scale:
         self._changed = True
 
     def _move(self, state: ScaleState) -> None:
-        self.state = advance(self.state, state)
+        self.state = MOVES.advance(self.state, state)
         self._changed = True
 
     def _end(self, errors: list[str], now: float, success: str) -> None:

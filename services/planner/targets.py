@@ -1,8 +1,9 @@
-"""A target's part in a scale out, as a table of moves. Pure."""
+"""A new instance's life until it serves: each of its workers is a target of a scale out. Pure."""
 
 from enum import StrEnum
 
 from shared.messages.scaling import PlannedInstance
+from shared.moves import Moves
 
 
 class TargetState(StrEnum):
@@ -16,14 +17,17 @@ class TargetState(StrEnum):
     FAILED = "failed"
 
 
-MOVES: dict[TargetState, frozenset[TargetState]] = {
-    TargetState.STRANDED: frozenset({TargetState.COMMANDED, TargetState.WHOLE, TargetState.FAILED}),
-    TargetState.COMMANDED: frozenset({TargetState.ACCEPTED, TargetState.STRANDED, TargetState.FAILED}),
-    TargetState.ACCEPTED: frozenset({TargetState.WHOLE, TargetState.STRANDED, TargetState.FAILED}),
-    TargetState.WHOLE: frozenset({TargetState.SERVING, TargetState.FAILED}),
-    TargetState.SERVING: frozenset(),
-    TargetState.FAILED: frozenset(),
-}
+MOVES = Moves(
+    "a target",
+    {
+        TargetState.STRANDED: frozenset({TargetState.COMMANDED, TargetState.WHOLE, TargetState.FAILED}),
+        TargetState.COMMANDED: frozenset({TargetState.ACCEPTED, TargetState.STRANDED, TargetState.FAILED}),
+        TargetState.ACCEPTED: frozenset({TargetState.WHOLE, TargetState.STRANDED, TargetState.FAILED}),
+        TargetState.WHOLE: frozenset({TargetState.SERVING, TargetState.FAILED}),
+        TargetState.SERVING: frozenset(),
+        TargetState.FAILED: frozenset(),
+    },
+)
 
 RECEIVING = (TargetState.COMMANDED, TargetState.ACCEPTED)
 UNDER_WAY = (TargetState.STRANDED, *RECEIVING, TargetState.WHOLE)
@@ -55,6 +59,4 @@ class Targets:
 
     def move(self, worker: str, state: TargetState) -> None:
         """Raises ValueError on a move that is not in the table."""
-        if state not in MOVES[self._states[worker]]:
-            raise ValueError(f"a target cannot go from {self._states[worker]} to {state}")
-        self._states[worker] = state
+        self._states[worker] = MOVES.advance(self._states[worker], state)

@@ -4,11 +4,12 @@ import asyncio
 
 import structlog
 
-from services.registry.leases import LeaseMoved, Leases, LeaseTimes, SpokeStale
+from services.registry.leases import LeaseMoved, Leases, LeaseTimes, SpokeFalse, SpokeStale
 from services.registry.pool import Pool, ReadOrder
 from services.registry.saved import SavedState
 from services.registry.settings import RegistrySettings
 from shared.bus.contract import BusError, Context, Endpoint, Received, Refusal, Subscription
+from shared.bus.seldom import SeldomLog
 from shared.membership import Membership
 from shared.messages.membership import (
     AskModels,
@@ -18,6 +19,7 @@ from shared.messages.membership import (
     Join,
     Joined,
     LeaseChanged,
+    Leave,
     ModelEntry,
     ModelList,
     Named,
@@ -31,7 +33,19 @@ from shared.messages.membership import (
 from shared.messages.parameters import Manifest
 from shared.messages.scaling import ModelRead, ReadModel
 from shared.process import World
-from shared.subjects import HEARTBEAT, JOIN, LEASE, MANIFEST, MODEL_READ, MODELS, READ_MODEL, REGISTER, SNAPSHOT, STALE
+from shared.subjects import (
+    HEARTBEAT,
+    JOIN,
+    LEASE,
+    LEAVE,
+    MANIFEST,
+    MODEL_READ,
+    MODELS,
+    READ_MODEL,
+    REGISTER,
+    SNAPSHOT,
+    STALE,
+)
 
 TICK_SECONDS = 0.1
 COPIES_SECONDS = 1.0
@@ -53,6 +67,7 @@ class Registry:
         self._settle_seconds = settings.suspect_seconds
         self._membership = Membership(world.bus, world.clock, "registry", world.info.id, world.host)
         self._missing: list[str] = []
+        self._seldom = SeldomLog(world.clock.now)
         self._reconnected = asyncio.Event()
         self._without_copy = world.telemetry.gauge(
             "livescale_registry_models_without_copy", "Models of which no whole copy is in any memory"
@@ -69,10 +84,12 @@ class Registry:
         await self._restore()
         self._bus.watch_connection(self._connection_changed)
         heartbeats = await self._bus.subscribe(HEARTBEAT)
+        leaves = await self._bus.subscribe(LEAVE)
         reads = await self._bus.subscribe(MODEL_READ)
         await self._bus.serve(self._info, self._endpoints())
         async with asyncio.TaskGroup() as group:
             group.create_task(self._hear(heartbeats), name="heartbeats")
+            group.create_task(self._follow_leaves(leaves), name="leaves")
             group.create_task(self._follow_reads(reads), name="reads")
             group.create_task(self._judge(), name="leases")
             group.create_task(self._restore_copies(), name="copies")
@@ -181,10 +198,10 @@ class Registry:
     async def _hear(self, heartbeats: Subscription[Report]) -> None:
         async for received in heartbeats:
             report = received.message
-            effects = self._leases.beat(report.id, report.epoch, self._clock.now())
+            effects = self._leases.beat(report.service, report.id, report.epoch, self._clock.now())
             for effect in effects:
                 self._announce(effect)
-            if not any(isinstance(effect, SpokeStale) for effect in effects):
+            if not any(isinstance(effect, SpokeStale | SpokeFalse) for effect in effects):
                 self._take(report)
 
     def _take(self, report: Report) -> None:
@@ -195,6 +212,12 @@ class Registry:
                 self._pool.on_host(report)
             case Beat() | RouterReport():
                 pass
+
+    async def _follow_leaves(self, leaves: Subscription[Leave]) -> None:
+        async for received in leaves:
+            last = received.message
+            for move in self._leases.leave(last.service, last.id, last.epoch):
+                self._announce(move)
 
     async def _follow_reads(self, reads: Subscription[ModelRead]) -> None:
         async for received in reads:
@@ -214,7 +237,10 @@ class Registry:
                 self._announce(move)
             await asyncio.sleep(TICK_SECONDS)
 
-    def _announce(self, effect: LeaseMoved | SpokeStale) -> None:
+    def _announce(self, effect: LeaseMoved | SpokeStale | SpokeFalse) -> None:
+        if isinstance(effect, SpokeFalse):
+            self._seldom.warning("false_heartbeat", effect.id, epoch=effect.epoch, reason=effect.reason)
+            return
         if isinstance(effect, SpokeStale):
             log.warning("stale_epoch", member=effect.id, epoch=effect.epoch)
             self._bus.publish(STALE, Stale(id=effect.id, epoch=effect.epoch), id=effect.id)

@@ -16,6 +16,11 @@ MOVES: dict[LeaseState, frozenset[LeaseState]] = {
 }
 
 
+# What heartbeats of an earlier registry's time are believed of its epochs: more than can have been given out, and
+# far from the largest of a message.
+MOST_EPOCHS = 2**48
+
+
 def advance(old: LeaseState, new: LeaseState) -> LeaseState:
     """The new state. Raises ValueError on a move that is not in the table."""
     if new not in MOVES[old]:
@@ -51,10 +56,20 @@ class SpokeStale:
     epoch: int
 
 
+@dataclass(frozen=True)
+class SpokeFalse:
+    """Someone spoke for a member with what the registry cannot have given him: not to be heeded, nor told to him."""
+
+    id: str
+    epoch: int
+    reason: str
+
+
 @dataclass
 class _Lease:
     member: Member
     seen: float
+    sure: bool  # its epoch is from us, or was heard; else an earlier registry may have given a later one
 
     def move(self, state: LeaseState, reason: str) -> LeaseMoved:
         member = self.member = replace(self.member, lease=advance(self.member.lease, state))
@@ -69,6 +84,7 @@ class Leases:
         self._leases: dict[str, _Lease] = {}
         # One counter for all: an id that comes back after it was forgotten still gets a higher epoch.
         self._last_epoch = 0
+        self._most_epochs = MOST_EPOCHS
         self._ticked: float | None = None
         self._frozen = False
 
@@ -86,11 +102,15 @@ class Leases:
         return self._last_epoch
 
     def restore(self, members: Iterable[Member], now: float, last_epoch: int = 0) -> None:
-        """Take over what an earlier registry knew. Each is suspect until heard, and has one lease time for it."""
+        """Take over what an earlier registry knew. Each is suspect until heard, and has one lease time for it.
+
+        `last_epoch`: it gave out none above; 0 where that is not known.
+        """
         self._last_epoch = last_epoch
+        self._most_epochs = last_epoch or MOST_EPOCHS
         for member in members:
             self._last_epoch = max(self._last_epoch, member.epoch)
-            self._leases[member.id] = _Lease(replace(member, lease="suspect"), now)
+            self._leases[member.id] = _Lease(replace(member, lease="suspect"), now, sure=False)
 
     def join(self, join: Join, now: float) -> tuple[Member, list[LeaseMoved]]:
         """Admit a process under a new epoch; one of the same id before it is dead from here on.
@@ -112,7 +132,7 @@ class Leases:
             lease="alive",
             address=join.address,
         )
-        self._leases[join.id] = _Lease(member, now)
+        self._leases[join.id] = _Lease(member, now, sure=True)
         return member, [*effects, LeaseMoved(join.service, join.id, member.epoch, "alive", "joined")]
 
     @staticmethod
@@ -124,16 +144,30 @@ class Leases:
                 409, f"id {join.id!r} is alive on {holder.host} (pid {holder.pid}): choose another with --id", 1000
             )
 
-    def beat(self, id: str, epoch: int, now: float) -> list[LeaseMoved | SpokeStale]:
+    def beat(self, service: ServiceName, id: str, epoch: int, now: float) -> list[LeaseMoved | SpokeStale | SpokeFalse]:
         """A sign of life."""
         lease = self._leases.get(id)
+        if lease is not None and lease.member.service != service:
+            return [SpokeFalse(id, epoch, f"a {service} spoke for a {lease.member.service}")]
+        if lease is not None and lease.sure and epoch > lease.member.epoch:
+            return [SpokeFalse(id, epoch, f"epoch {epoch} was never given, the last was {lease.member.epoch}")]
         if lease is None or lease.member.epoch != epoch or lease.member.lease == "dead":
-            self._last_epoch = max(self._last_epoch, epoch)
+            if epoch <= self._most_epochs:
+                self._last_epoch = max(self._last_epoch, epoch)
             return [SpokeStale(id, epoch)]
-        lease.seen = now
+        lease.seen, lease.sure = now, True
         if lease.member.lease == "suspect":
             return [lease.move("alive", "heard again")]
         return []
+
+    def leave(self, service: ServiceName, id: str, epoch: int) -> list[LeaseMoved]:
+        """Its last word. From another epoch than the one that it has it says nothing."""
+        lease = self._leases.get(id)
+        if lease is None or lease.member.lease == "dead":
+            return []
+        if (lease.member.service, lease.member.epoch) != (service, epoch):
+            return []
+        return [lease.move("dead", "it ended, and said so")]
 
     def freeze(self) -> None:
         """The bus is down: silence says nothing about anyone."""

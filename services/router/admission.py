@@ -39,9 +39,9 @@ def check(
     _check_size(request, capacity.kv_tokens(request.model))
     if request.generated:
         return
-    impossible = capacity.why_impossible(entry, now)
+    impossible = cannot_be_loaded(entry, capacity, now)
     if impossible is not None:
-        raise Refusal(503, f"model {request.model!r} cannot be loaded: {impossible}")
+        raise Refusal(503, impossible)
     tokens = queue.tokens + len(request.prompt)
     if len(queue) >= limits.max_waiting or (queue and tokens > limits.max_waiting_tokens):
         message = f"{len(queue)} requests with {queue.tokens} tokens for {request.model!r} are waiting already"
@@ -60,6 +60,12 @@ def never_fits(tokens: int, room: int) -> str:
         f"prompt and max_tokens need room for {tokens} tokens; the largest instance has {room}: "
         "shorten the prompt or ask for fewer tokens"
     )
+
+
+def cannot_be_loaded(entry: ModelEntry, capacity: Capacity, now: float) -> str | None:
+    """None where somebody can load it, or may yet appear."""
+    why = capacity.why_impossible(entry, now)
+    return None if why is None else f"model {entry.spec.name!r} cannot be loaded: {why}"
 
 
 def broken(entry: ModelEntry) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil
 
-from services.router.lifecycle import RequestState, advance
+from services.router.lifecycle import MOVES, RequestState
 from services.router.queue import Waiting
 from shared.messages.membership import EngineLoad, WorkerReport, WorkerState
 from shared.messages.requests import Running, Submit
@@ -34,12 +34,12 @@ class Admission:
     def confirm(self) -> None:
         """Told again, it stays: a worker may have said before its answer that it runs this request."""
         if not self.confirmed:
-            self.state = advance(self.state, RequestState.STOPPED if self.stopped else RequestState.RUNNING)
+            self.state = MOVES.advance(self.state, RequestState.STOPPED if self.stopped else RequestState.RUNNING)
 
     def stop(self) -> None:
         """Told again, it stays."""
         if not self.stopped:
-            self.state = advance(self.state, RequestState.STOPPED if self.confirmed else RequestState.STOPPING)
+            self.state = MOVES.advance(self.state, RequestState.STOPPED if self.confirmed else RequestState.STOPPING)
 
 
 class Instance:

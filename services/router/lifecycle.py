@@ -2,6 +2,8 @@
 
 from enum import StrEnum
 
+from shared.moves import Moves
+
 
 class RequestState(StrEnum):
     """`asked`: a worker has not answered yet whether it takes the request. Stopped ones hold their slot until the
@@ -15,20 +17,16 @@ class RequestState(StrEnum):
     ENDED = "ended"
 
 
-MOVES: dict[RequestState, frozenset[RequestState]] = {
-    RequestState.WAITING: frozenset({RequestState.ASKED, RequestState.ENDED}),
-    RequestState.ASKED: frozenset(
-        {RequestState.RUNNING, RequestState.WAITING, RequestState.STOPPING, RequestState.ENDED}
-    ),
-    RequestState.RUNNING: frozenset({RequestState.STOPPED, RequestState.ENDED}),
-    RequestState.STOPPING: frozenset({RequestState.STOPPED, RequestState.ENDED}),
-    RequestState.STOPPED: frozenset({RequestState.ENDED}),
-    RequestState.ENDED: frozenset(),
-}
-
-
-def advance(old: RequestState, new: RequestState) -> RequestState:
-    """The new state. Raises ValueError on a move that is not in the table."""
-    if new not in MOVES[old]:
-        raise ValueError(f"a request cannot go from {old} to {new}")
-    return new
+MOVES = Moves(
+    "a request",
+    {
+        RequestState.WAITING: frozenset({RequestState.ASKED, RequestState.ENDED}),
+        RequestState.ASKED: frozenset(
+            {RequestState.RUNNING, RequestState.WAITING, RequestState.STOPPING, RequestState.ENDED}
+        ),
+        RequestState.RUNNING: frozenset({RequestState.STOPPED, RequestState.ENDED}),
+        RequestState.STOPPING: frozenset({RequestState.STOPPED, RequestState.ENDED}),
+        RequestState.STOPPED: frozenset({RequestState.ENDED}),
+        RequestState.ENDED: frozenset(),
+    },
+)

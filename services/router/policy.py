@@ -7,7 +7,7 @@ later relieve those that are full.
 
 from collections.abc import Iterable, Iterator
 
-from services.router.admission import Limits, broken, check, never_fits
+from services.router.admission import Limits, broken, cannot_be_loaded, check, never_fits
 from services.router.capacity import Capacity
 from services.router.effects import AdmitTo, Effect, Finish, Learn, Lose, StopWork
 from services.router.instances import Instance
@@ -36,13 +36,11 @@ class RouterPolicy:
     def on_models(self, entries: Iterable[ModelEntry]) -> list[Effect]:
         """The registry's list of models."""
         self._models = {entry.spec.name: entry for entry in entries}
-        failed = [
-            entry for entry in self._models.values() if entry.state == "failed" and entry.spec.name in self._queues
-        ]
         return [
             _finish(waiting.request, "error", broken(entry), 503)
-            for entry in failed
-            for waiting in self._queues[entry.spec.name].remove_if(lambda _: True)
+            for name, entry in self._models.items()
+            if entry.state == "failed" and name in self._queues
+            for waiting in self._queues[name].remove_if(lambda _: True)
         ]
 
     def knows(self, model: str) -> bool:
@@ -126,11 +124,12 @@ class RouterPolicy:
         return effects
 
     def learned(self, worker: str, running: Iterable[Running], now: float) -> None:
-        """What a worker runs already. What a gateway submitted again meanwhile need not wait here too."""
+        """What a worker runs already. What a gateway submitted again meanwhile need not wait here too, and what runs
+        elsewhere as well stays there: both make the same tokens, and the gateway stops whom it does not need."""
         instance = self._instances.get(worker)
         if instance is None:
             return
-        instance.adopt(running, now)
+        instance.adopt([one for one in running if self.runs_at(one.request_id) is None], now)
         for queue in self._queues.values():
             queue.remove_if(lambda waiting: waiting.request.request_id in instance.admitted)
 
@@ -185,13 +184,23 @@ class RouterPolicy:
         return effects
 
     def expire(self, now: float) -> list[Effect]:
-        """End what waited past its deadline. To be called now and then."""
+        """End what waited past its deadline, or for what nobody will ever load. To be called now and then."""
         self._capacity.watch(now)
         effects: list[Effect] = []
-        for model in sorted(self._queues):
+        for model in sorted(model for model, queue in self._queues.items() if queue):
             late = self._queues[model].remove_if(lambda waiting: waiting.request.deadline <= now)
             effects += [_finish(waiting.request, "deadline") for waiting in late]
+            effects += self._give_up(model, now)
         return effects
+
+    def _give_up(self, model: str, now: float) -> list[Effect]:
+        """As at the door: what was accepted before and resumes waits on, a worker may be on its way back."""
+        entry = self._models.get(model)
+        why = None if entry is None else cannot_be_loaded(entry, self._capacity, now)
+        if why is None:
+            return []
+        hopeless = self._queues[model].remove_if(lambda waiting: not waiting.request.generated)
+        return [_finish(waiting.request, "error", why, 503) for waiting in hopeless]
 
     def dispatch(self, now: float) -> list[Effect]:
         """Admit what has room. To be called after every event."""

@@ -2,10 +2,13 @@
 
 import os
 import socket
+from contextlib import ExitStack
 from pathlib import Path
 
 from services.supervisor.settings import ModelSettings, StackSettings
 from shared.messages.parameters import DType, ModelSpec, ScalingBounds
+
+LAST_PORT = 65535
 
 # Flags in /proc/cpuinfo of CPUs that multiply bfloat16 matrices: x86 with AVX-512 or AMX, ARM.
 BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
@@ -76,15 +79,31 @@ def check_memory(settings: StackSettings, meminfo: str) -> None:
             )
 
 
-def check_port(host: str, port: int) -> None:
-    """Raises BadSettings if the gateway could not listen there."""
+def find_ports(settings: StackSettings) -> list[int]:
+    """Where the gateways are to listen, one each; known before they start, so that one that is started again is found
+    where it was. Raises BadSettings if they could not listen there."""
+    first, count = settings.port, settings.gateways
+    if first + count - 1 > LAST_PORT:
+        raise BadSettings(f"{count} gateways from port {first} on go beyond {LAST_PORT}; choose a lower --port")
+    with ExitStack() as doors:
+        return [
+            doors.enter_context(open_door(settings.host, first and first + index)).getsockname()[1]
+            for index in range(count)
+        ]
+
+
+def open_door(host: str, port: int) -> socket.socket:
+    """Bound to this address, port 0 to a free one. Raises BadSettings."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        with socket.socket(family, kind, protocol) as door:
+        with ExitStack() as cleanup:
+            door = cleanup.enter_context(socket.socket(family, kind, protocol))
             door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             door.bind(address)
+            cleanup.pop_all()
+            return door
     except OSError as error:
         raise BadSettings(
             f"cannot listen on {host}:{port}: {error.strerror}; choose another --port (0 takes a free one) or --host"

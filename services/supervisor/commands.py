@@ -1,7 +1,7 @@
 """The command lines of a whole system. They are the only thing the supervisor knows of the services."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -49,7 +49,7 @@ def nats_command(program: str, config: Path) -> Command:
 
 
 def service_commands(settings: StackSettings, nats_urls: Mapping[str, str]) -> list[Command]:
-    """Every process of a system on this machine but the gateway. `nats_urls` by service."""
+    """Every process of a system on this machine but the gateways. `nats_urls` by service."""
     bus = bus_flags(settings)
     link: Flags = {"transport": settings.transport, "link_rate": settings.link_rate}
     memory: Flags = {"arena_bytes": settings.arena_bytes, "kv_bytes": settings.kv_bytes}
@@ -71,20 +71,31 @@ def service_commands(settings: StackSettings, nats_urls: Mapping[str, str]) -> l
     ]
 
 
-def gateway_command(settings: StackSettings, nats_urls: Mapping[str, str], ready_file: Path) -> Command:
-    door: Flags = {
-        "host": settings.host,
-        "port": settings.port,
-        "ready_file": str(ready_file),
-        "shutdown_grace_s": GATEWAY_GRACE_SECONDS,
-    }
-    argv = service_argv("gateway", {"id": "gateway-0", **bus_flags(settings), **door})
+def gateway_commands(
+    settings: StackSettings, nats_urls: Mapping[str, str], ports: Sequence[int], run_dir: Path
+) -> list[Command]:
+    """A gateway a port; each writes a file of its name to `run_dir` when it listens."""
     # Keys travel by the environment: everybody can read command lines.
     keys = {
         "LIVESCALE_API_KEY": " ".join(settings.api_key),
         "LIVESCALE_API_KEYS": str(Path(settings.api_keys).resolve()) if settings.api_keys else "",
     }
-    return Command("gateway-0", argv, env={**OWN_ENV, **bus_env(settings, nats_urls["gateway"]), **keys})
+    env = {**OWN_ENV, **bus_env(settings, nats_urls["gateway"]), **keys}
+
+    def command(name: str, port: int) -> Command:
+        door: Flags = {
+            "host": settings.host,
+            "port": port,
+            "ready_file": str(ready_file(run_dir, name)),
+            "shutdown_grace_s": GATEWAY_GRACE_SECONDS,
+        }
+        return Command(name, service_argv("gateway", {"id": name, **bus_flags(settings), **door}), env=env)
+
+    return [command(f"gateway-{index}", port) for index, port in enumerate(ports)]
+
+
+def ready_file(run_dir: Path, gateway: str) -> Path:
+    return run_dir / f"{gateway}.json"
 
 
 def bus_flags(settings: StackSettings) -> Flags:

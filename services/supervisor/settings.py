@@ -46,10 +46,14 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
     routers: Annotated[
         int, Meta(description="Router processes; one is in office, the others stand by", ge=1, le=16)
     ] = 1
-    host: Annotated[str, Meta(description="Address that the gateway listens on")] = "127.0.0.1"
-    port: Annotated[int, Meta(description="Port that the gateway listens on; 0 takes a free one", ge=0, le=65535)] = (
-        8000
-    )
+    gateways: Annotated[int, Meta(description="Gateway processes, each with a port of its own", ge=1, le=16)] = 1
+    host: Annotated[str, Meta(description="Address that the gateways listen on")] = "127.0.0.1"
+    port: Annotated[
+        int,
+        Meta(
+            description="Port of the first gateway, the others take those after it; 0 takes free ones", ge=0, le=65535
+        ),
+    ] = 8000
     api_key: Annotated[
         tuple[str, ...],
         Meta(description="Ask clients for this KEY, or one of several NAME=KEY; better given by the environment"),

@@ -1,7 +1,7 @@
 """A whole system on one machine: `async with Stack(settings) as stack:` and everything serves inside."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -10,8 +10,8 @@ from typing import Self
 import msgspec
 
 from services.supervisor.bus_server import start_nats
-from services.supervisor.checks import check_memory, check_models, check_port, choose_dtype, make_spec
-from services.supervisor.commands import NATS, bus_files, gateway_command, service_commands
+from services.supervisor.checks import check_memory, check_models, choose_dtype, find_ports, make_spec
+from services.supervisor.commands import NATS, bus_files, gateway_commands, ready_file, service_commands
 from services.supervisor.processes import Child, Echo, Supervisor
 from services.supervisor.readiness import failed_models, missing_instances, missing_members
 from services.supervisor.run_dir import run_directory
@@ -35,12 +35,13 @@ class StackFailed(Exception):
 
 
 class Stack:
-    """The bus, the services and the models. `url`, `nats_url`, `bus` and `supervisor` are set inside `async with`.
+    """The bus, the services and the models. `urls` (by gateway), `nats_url`, `bus` and `supervisor` are set inside
+    `async with`.
 
     Raises BadSettings before anything was started, ChildFailed and StackFailed while starting.
     """
 
-    url: str
+    urls: dict[str, str]
     nats_url: str
     bus: Bus
     supervisor: Supervisor
@@ -54,10 +55,10 @@ class Stack:
     async def __aenter__(self) -> Self:
         check_models(self._settings)
         check_memory(self._settings, read_proc("meminfo"))
-        check_port(self._settings.host, self._settings.port)
+        ports = find_ports(self._settings)
         async with AsyncExitStack() as cleanup:
             run_dir = cleanup.enter_context(run_directory())
-            await self._start(cleanup, run_dir)
+            await self._start(cleanup, run_dir, ports)
             self._cleanup = cleanup.pop_all()
         return self
 
@@ -66,8 +67,13 @@ class Stack:
     ) -> None:
         await self._cleanup.aclose()
 
-    async def _start(self, cleanup: AsyncExitStack, run_dir: Path) -> None:
-        settings, ready_file = self._settings, run_dir / "gateway.json"
+    @property
+    def url(self) -> str:
+        """The first gateway's."""
+        return next(iter(self.urls.values()))
+
+    async def _start(self, cleanup: AsyncExitStack, run_dir: Path, ports: Sequence[int]) -> None:
+        settings = self._settings
         self.supervisor = await cleanup.enter_async_context(Supervisor(self._echo))
         # What is started last ends first: streams before those who feed them, the bus after all.
         try:
@@ -82,7 +88,8 @@ class Stack:
         cleanup.push_async_callback(self.bus.close)
         deadline = asyncio.get_running_loop().time() + settings.start_timeout_s
         self.supervisor.start(*service_commands(settings, nats_urls))
-        self.supervisor.start(gateway_command(settings, nats_urls, ready_file))
+        gateways = gateway_commands(settings, nats_urls, ports, run_dir)
+        self.supervisor.start(*gateways)
         names = [name for name in self.supervisor.children if name != NATS]
         await self._wait(lambda snapshot: missing_members(snapshot, names), deadline)
         auto_dtype = choose_dtype(read_proc("cpuinfo"))
@@ -90,8 +97,9 @@ class Stack:
         for spec in specs:
             await self._register(spec, deadline)
         await self._wait(lambda snapshot: missing_instances(snapshot, specs), deadline)
-        await self._wait(lambda _: [] if read_url(ready_file) else ["gateway-0"], deadline)
-        self.url = read_url(ready_file)
+        files = {gateway.name: ready_file(run_dir, gateway.name) for gateway in gateways}
+        await self._wait(lambda _: [name for name, file in files.items() if not read_url(file)], deadline)
+        self.urls = {name: read_url(file) for name, file in files.items()}
 
     async def _nats_urls(self, store: Path) -> Mapping[str, str]:
         """The bus as each role reaches it."""
@@ -147,10 +155,10 @@ def read_proc(name: str) -> str:
     return Path("/proc", name).read_text()
 
 
-def read_url(ready_file: Path) -> str:
+def read_url(file: Path) -> str:
     """Where the gateway listens; empty until it has said so."""
     try:
-        return msgspec.json.decode(ready_file.read_bytes(), type=dict[str, str])["url"]
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, str])["url"]
     except (FileNotFoundError, msgspec.DecodeError):
         return ""
 

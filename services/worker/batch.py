@@ -46,10 +46,14 @@ class Piece:
 
 @dataclass(frozen=True)
 class Batch:
-    """The pieces of one step. Pieces of one request are in order of position."""
+    """The pieces of one step. Pieces of one request are in order of position.
+
+    `preempted`: the requests that lost their KV blocks when the step was made.
+    """
 
     step: int
     pieces: tuple[Piece, ...]
+    preempted: tuple[str, ...] = ()
 
     @property
     def prefill_rows(self) -> int:

@@ -12,9 +12,9 @@ import structlog
 
 from services.worker.engine.runner import EngineRunner
 from services.worker.lifecycle import Lifecycle, State
+from services.worker.limits import Limits
 from services.worker.loading import LoadCounts, Loading, Outcome
 from services.worker.orders import check_load
-from services.worker.scheduler import Limits
 from services.worker.serving import Serving
 from services.worker.settings import WorkerSettings
 from shared.arena import Arena, ArenaFull
@@ -152,7 +152,7 @@ class Deployment:
         """The registry had declared this worker dead: nothing it holds is its own any more. Spare at once; what is
         still running ends before anything is loaded again."""
         self._serving.close()
-        self.lifecycle.fence()
+        self.lifecycle = Lifecycle()
         self._giving_up = self._tasks.create_task(self._end_everything(self._giving_up), name="fence")
 
     async def _end_everything(self, earlier: asyncio.Task[None] | None) -> None:

@@ -3,13 +3,16 @@
 Pure: it knows what it was told to be and refuses what does not fit; the actor performs.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
 from shared.bus.contract import Refusal
+from shared.invariants import check
 from shared.messages.membership import Role
 from shared.messages.parameters import Manifest
 from shared.messages.scaling import Drain, Load, Serve
+from shared.moves import Moves
 
 
 class State(StrEnum):
@@ -22,13 +25,16 @@ class State(StrEnum):
     DRAINING = "draining"
 
 
-MOVES: dict[State, frozenset[State]] = {
-    State.SPARE: frozenset({State.LOADING}),
-    State.LOADING: frozenset({State.LIVE, State.SERVING, State.SPARE}),
-    State.LIVE: frozenset({State.SERVING, State.SPARE}),
-    State.SERVING: frozenset({State.DRAINING}),
-    State.DRAINING: frozenset({State.SPARE}),
-}
+MOVES = Moves(
+    "a worker",
+    {
+        State.SPARE: frozenset({State.LOADING}),
+        State.LOADING: frozenset({State.LIVE, State.SERVING, State.SPARE}),
+        State.LIVE: frozenset({State.SERVING, State.SPARE}),
+        State.SERVING: frozenset({State.DRAINING}),
+        State.DRAINING: frozenset({State.SPARE}),
+    },
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,10 @@ class Assignment:
 
 
 class Lifecycle:
-    """State and assignment. Every method raises Refusal 409 where the state does not allow it."""
+    """State and assignment. Every method raises Refusal 409 where the state does not allow it.
+
+    A worker that was declared dead begins another.
+    """
 
     def __init__(self) -> None:
         self.state = State.SPARE
@@ -58,7 +67,7 @@ class Lifecycle:
 
     def load(self, command: Load) -> Assignment:
         """spare -> loading."""
-        if self.state is not State.SPARE or self.assignment is not None:
+        if self.state is not State.SPARE:
             raise Refusal(409, f"cannot load {command.instance}: the worker is {self.state}, not spare")
         self._advance(State.LOADING)
         self.assignment = Assignment(
@@ -102,11 +111,6 @@ class Lifecycle:
     def release(self) -> None:
         """loading or draining -> spare; forgets the parameters."""
         self._advance(State.SPARE)
-        self.fence()
-
-    def fence(self) -> None:
-        """Any state -> spare: the one way round the table, for a worker that was declared dead."""
-        self.state = State.SPARE
         self.assignment = None
         self.ready = set()
 
@@ -116,6 +120,20 @@ class Lifecycle:
             raise Refusal(409, f"this worker holds {held or 'no instance'}, not {instance}")
 
     def _advance(self, state: State) -> None:
-        if state not in MOVES[self.state]:
-            raise Refusal(409, f"a worker that is {self.state} cannot become {state}")
-        self.state = state
+        try:
+            self.state = MOVES.advance(self.state, state)
+        except ValueError as error:
+            raise Refusal(409, str(error)) from None
+
+    def check_invariants(self) -> None:
+        """Who is spare has nothing, and who serves has everything. Raises InvariantBroken."""
+        check(self._broken())
+
+    def _broken(self) -> Iterator[str]:
+        if (self.state is State.SPARE) != (self.assignment is None):
+            yield f"worker: {self.state} with {self.assignment and self.assignment.instance}"
+        blocks = set() if self.assignment is None else {block.index for block in self.assignment.manifest.blocks}
+        if not self.ready <= blocks:
+            yield f"worker: blocks {sorted(self.ready - blocks)} are of nothing that it holds"
+        if self.state in (State.SERVING, State.DRAINING) and not self.whole:
+            yield f"worker: {self.state} with {len(self.ready)} blocks"

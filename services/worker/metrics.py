@@ -43,7 +43,9 @@ class WorkerMetrics:
         self._kv = gauge("vllm:kv_cache_usage_perc", "Share of the KV blocks in use, 0 to 1", LABELS)
         self._prompt = counter("vllm:prompt_tokens", "Prompt tokens prefilled", LABELS)
         self._generated = counter("vllm:generation_tokens", "Tokens generated", LABELS)
-        self._preempted = counter("vllm:num_preemptions", "Requests preempted", LABELS)
+        self._preempted = counter(
+            "vllm:num_preemptions", "Requests that lost their KV blocks to others, to be computed again", LABELS
+        )
         self._queries = counter("vllm:prefix_cache_queries", "Tokens looked up in the prefix cache", LABELS)
         self._hits = counter("vllm:prefix_cache_hits", "Tokens found in the prefix cache", LABELS)
         self._success = counter("vllm:request_success", "Requests that ended", (*LABELS, "finished_reason"))
@@ -86,6 +88,7 @@ class WorkerMetrics:
                 times.started = begun
                 self._observe(self._queue, begun - times.admitted)
         self._add(self._prompt, batch.prefill_rows)
+        self._add(self._preempted, len(batch.preempted))
         self._set(self._waiting, load.waiting_requests)
         self._set(self._running, load.running_requests)
         self._set(self._kv, load.kv_blocks_used / load.kv_blocks_total)

@@ -3,36 +3,16 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from services.worker.batch import MAX_BATCH_ROWS, PREFILL_CHUNK, Batch, Piece
+from services.worker.batch import Batch, Piece
 from services.worker.engine.kv_blocks import KvBlocks
+from services.worker.limits import Limits
 from services.worker.sequence import Sequence
 from shared.bus.contract import Refusal
 from shared.invariants import check
 from shared.messages.membership import EngineLoad
-from shared.messages.requests import FinishReason, Submit, Tokens
+from shared.messages.requests import FinishReason, Running, Submit, Tokens
 
 RETRY_AFTER_MS = 100  # some engine steps
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one model on one worker has room for."""
-
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    max_model_len: int
-    vocab_size: int
-    kv_blocks: int
-    kv_block_tokens: int
-    max_num_waiting: int = 1024
-
-    def __post_init__(self) -> None:
-        least = self.max_num_seqs + PREFILL_CHUNK
-        if not least <= self.max_num_batched_tokens <= MAX_BATCH_ROWS:
-            raise ValueError(
-                f"max_num_batched_tokens is {self.max_num_batched_tokens}, must be {least} (max_num_seqs and one chunk"
-                f" of {PREFILL_CHUNK}, or prompts would starve) to {MAX_BATCH_ROWS}"
-            )
 
 
 @dataclass(frozen=True)
@@ -46,8 +26,11 @@ class Output:
 class Scheduler:
     """Requests in, batches out, one batch under way at a time.
 
-    KV blocks for the whole of a request, prompt and `max_tokens`, are reserved when it starts: nothing that runs is
-    ever preempted. Waiting requests start in order of priority (lower first), then of arrival.
+    The order is that of priority (lower first), then of arrival. Waiting requests start in order, once there are KV
+    blocks for what they have and some more; they grow as tokens come. Where two meet in a full cache, the later of the
+    two is preempted: it loses its blocks, waits again, ahead of all that are later, and is computed again from its
+    prompt and tokens, with the same bits. So the first in order only ever loses its place at the end of the cache, and
+    then others make room for it at once: once started, it gains in every step, and so everybody ends.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -56,6 +39,8 @@ class Scheduler:
         self._waiting: dict[str, Sequence] = {}
         self._running: dict[str, Sequence] = {}  # in the order they started
         self._under_way: list[tuple[Sequence, Piece]] = []
+        self._preempted: list[str] = []  # since the last batch
+        self._kv_full = False
         self._arrivals = 0
         self._steps = 0
 
@@ -64,7 +49,7 @@ class Scheduler:
         one more than may wait."""
         if request.request_id in self:
             raise Refusal(409, f"request {request.request_id} is already here")
-        reason = self._never_runs(request)
+        reason = self._limits.why_never(request)
         if reason is not None:
             raise Refusal(400, reason)
         if len(self._all()) >= self._limits.max_num_seqs + self._limits.max_num_waiting:
@@ -75,9 +60,12 @@ class Scheduler:
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._waiting or request_id in self._running
 
-    def requests(self) -> list[Submit]:
+    def running(self) -> list[Running]:
         """All that is here, waiting or running."""
-        return [sequence.request for sequence in self._all()]
+        return [
+            Running(request_id=one.request_id, gateway=one.request.gateway, tokens=len(one.tokens))
+            for one in self._all()
+        ]
 
     def cancel(self, request_id: str) -> Output | None:
         """End a request and free its KV at once; None where it is not here (any more)."""
@@ -93,12 +81,14 @@ class Scheduler:
         """The next step, or None when there is nothing to do. The last batch must have been completed."""
         if self._under_way:
             raise RuntimeError("a batch is under way: complete it first")
+        self._preempted = []
+        self._grow()
         self._start_waiting()
         self._under_way = list(self._choose())
         if not self._under_way:
             return None
         self._steps += 1
-        return Batch(self._steps, tuple(piece for _, piece in self._under_way))
+        return Batch(self._steps, tuple(piece for _, piece in self._under_way), tuple(self._preempted))
 
     def complete(self, batch: Batch, tokens: list[int], now: float) -> list[Output]:
         """Take the tokens chosen for `batch.draws`; `now` is in seconds since the epoch, as deadlines are.
@@ -128,6 +118,7 @@ class Scheduler:
             kv_blocks_used=self._kv.used,
             kv_blocks_total=self._kv.total,
             kv_block_tokens=self._limits.kv_block_tokens,
+            kv_full=self._kv_full and bool(self._waiting),
             prefill_tokens_per_second=prefill_rate,
             decode_tokens_per_second=decode_rate,
         )
@@ -144,52 +135,65 @@ class Scheduler:
         for id, sequence in self._running.items():
             if id in self._kv.owners and sequence.blocks != self._kv.owned(id):
                 yield f"scheduler: {id} computes in {sequence.blocks} and owns {self._kv.owned(id)}"
-            if not 0 <= sequence.computed <= len(sequence.tokens):
-                yield f"scheduler: {id} has computed {sequence.computed} of {len(sequence.tokens)} tokens"
+            room = len(sequence.blocks) * self._limits.kv_block_tokens
+            if not 0 <= sequence.computed <= min(len(sequence.tokens), room):
+                yield f"scheduler: {id} has computed {sequence.computed} of {len(sequence.tokens)} tokens in {room}"
+        for id, sequence in self._waiting.items():
+            if sequence.computed or sequence.blocks:
+                yield f"scheduler: {id} waits and has computed {sequence.computed} tokens in {sequence.blocks}"
         # A cancelled request's blocks are free while its last batch is under way; nobody may get them meanwhile.
         taken = {block for blocks in map(self._kv.owned, self._kv.owners) for block in blocks}
         for sequence, piece in self._under_way:
             if piece.request_id not in self._running and taken & set(sequence.blocks):
                 yield f"scheduler: {piece.request_id} was ended, and its blocks were given away under its batch"
 
-    def _never_runs(self, request: Submit) -> str | None:
-        total = len(request.prompt) + request.max_tokens
-        if not request.prompt:
-            return "prompt is empty; give at least one token"
-        if len(request.generated) >= request.max_tokens:
-            return (
-                f"max_tokens is {request.max_tokens} and {len(request.generated)} are generated: nothing is left to do"
-            )
-        if total > self._limits.max_model_len:
-            return f"prompt and max_tokens are {total} tokens, max_model_len is {self._limits.max_model_len}"
-        if self._blocks_needed(request) > self._limits.kv_blocks:
-            room = self._limits.kv_blocks * self._limits.kv_block_tokens
-            return f"prompt and max_tokens are {total} tokens, the whole KV cache holds {room}"
-        outside = _outside(self._limits.vocab_size, request.prompt, request.generated, request.stop_token_ids)
-        return None if outside is None else f"token id {outside} is not in the vocabulary of {self._limits.vocab_size}"
-
-    def _blocks_needed(self, request: Submit) -> int:
-        return -(-(len(request.prompt) + request.max_tokens) // self._limits.kv_block_tokens)
-
     def _all(self) -> list[Sequence]:
         return [*self._running.values(), *self._waiting.values()]
 
+    def _grow(self) -> None:
+        """Whoever runs gets the block that its next token goes to."""
+        growing = [one for one in self._running.values() if self._limits.blocks(len(one.tokens)) > len(one.blocks)]
+        for sequence in sorted(growing, key=_order):
+            while sequence.request_id in self._running:
+                met = self._kv.grow(sequence.request_id)
+                if met is None:
+                    sequence.blocks = self._kv.owned(sequence.request_id)
+                    break
+                self._preempt(max(sequence, self._running[met], key=_order))
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self._kv.free(sequence.request_id)
+        self._waiting[sequence.request_id] = self._running.pop(sequence.request_id)
+        sequence.preempt()
+        self._preempted.append(sequence.request_id)
+
     def _start_waiting(self) -> None:
         """Start waiting requests in order until one does not fit: a later one never overtakes it."""
-        order = sorted(self._waiting.values(), key=lambda sequence: (sequence.request.priority, sequence.arrival))
-        for sequence in order[: self._limits.max_num_seqs - len(self._running)]:
-            request = sequence.request
-            blocks = self._kv.allocate(request.request_id, self._blocks_needed(request))
+        self._kv_full = False
+        while self._waiting and len(self._running) < self._limits.max_num_seqs:
+            sequence = min(self._waiting.values(), key=_order)
+            blocks = self._place(sequence)
             if blocks is None:
+                self._kv_full = True
                 return
             sequence.blocks = blocks
-            self._running[request.request_id] = self._waiting.pop(request.request_id)
+            self._running[sequence.request_id] = self._waiting.pop(sequence.request_id)
+
+    def _place(self, sequence: Sequence) -> range | None:
+        """KV blocks to start with. Nobody is preempted for one that never ran; but the first of all, once it has,
+        does not wait again for those after it."""
+        count, most = self._limits.blocks(len(sequence.tokens)), self._limits.most_blocks(sequence.request)
+        while (blocks := self._kv.place(sequence.request_id, count, most)) is None:
+            if not sequence.preempted or min(map(_order, self._running.values())) < _order(sequence):
+                return None
+            self._preempt(max(self._running.values(), key=_order))
+        return blocks
 
     def _choose(self) -> Iterator[tuple[Sequence, Piece]]:
         budget = self._limits.max_num_batched_tokens
         decoding = [sequence for sequence in self._running.values() if sequence.decodes]
         prefilling = [sequence for sequence in self._running.values() if not sequence.decodes]
-        for sequence in decoding + prefilling:
+        for sequence in decoding + sorted(prefilling, key=_order):
             for piece in sequence.pieces(budget):
                 budget -= len(piece.tokens)
                 yield sequence, piece
@@ -221,6 +225,5 @@ class Scheduler:
         return Output(request.gateway, row)
 
 
-def _outside(vocab_size: int, *lists: list[int]) -> int | None:
-    """The first token id that the vocabulary does not have."""
-    return next((token for tokens in lists for token in tokens if not 0 <= token < vocab_size), None)
+def _order(sequence: Sequence) -> tuple[int, int]:
+    return sequence.request.priority, sequence.arrival

@@ -15,6 +15,11 @@ class Sequence:
         self.tokens = [*request.prompt, *request.generated]
         self.blocks = range(0)
         self.computed = 0
+        self.preempted = False  # ever
+
+    @property
+    def request_id(self) -> str:
+        return self.request.request_id
 
     @property
     def prompt_tokens(self) -> int:
@@ -49,6 +54,10 @@ class Sequence:
         if start < stop:
             yield self._piece(start, stop, decode=True)
 
+    def preempt(self) -> None:
+        """The KV is gone; the tokens stay."""
+        self.blocks, self.computed, self.preempted = range(0), 0, True
+
     def append(self, token: int) -> FinishReason | None:
         """Take a chosen token; why the request ends with it, or None."""
         self.tokens.append(token)
@@ -59,7 +68,7 @@ class Sequence:
     def _piece(self, start: int, stop: int, *, decode: bool) -> Piece:
         tokens = tuple(self.tokens[start:stop])
         draw = self._draw() if stop == len(self.tokens) else None
-        return Piece(self.request.request_id, tokens, start, self.blocks, decode, draw)
+        return Piece(self.request_id, tokens, start, self.blocks, decode, draw)
 
     def _draw(self) -> Draw:
         forbidden = self.request.stop_token_ids if self.generated < self.request.min_tokens else ()

@@ -9,8 +9,9 @@ import structlog
 from services.worker.batch import Batch
 from services.worker.engine.runner import EngineRunner
 from services.worker.history import History
+from services.worker.limits import Limits
 from services.worker.metrics import WorkerMetrics
-from services.worker.scheduler import Limits, Output, Scheduler
+from services.worker.scheduler import Output, Scheduler
 from shared.bus.contract import Bus, Refusal
 from shared.messages.membership import EngineLoad
 from shared.messages.requests import Replay, RequestsEnded, Running, Submit, TokenFrame, Tokens
@@ -58,11 +59,7 @@ class Serving:
 
     def running(self) -> list[Running]:
         """Every request that is here."""
-        requests = [] if self._scheduler is None else self._scheduler.requests()
-        return [
-            Running(request_id=one.request_id, gateway=one.gateway, tokens=len(one.prompt) + one.max_tokens)
-            for one in requests
-        ]
+        return [] if self._scheduler is None else self._scheduler.running()
 
     def admit(self, request: Submit) -> None:
         """Raises Refusal where the request can never run here. One that is here already is what was asked for: a
@@ -108,6 +105,8 @@ class Serving:
 
     async def _step(self, scheduler: Scheduler, batch: Batch) -> list[Output]:
         begun = self._clock.now()
+        if batch.preempted:
+            log.info("requests_preempted", step=batch.step, requests=batch.preempted)
         try:
             tokens = await self._runner.step(batch)
         except (RuntimeError, MemoryError) as error:  # torch's own, out of memory included

@@ -31,6 +31,7 @@ class Row:
 
 
 EVERYBODY = Row(answers=(subjects.METRICS,), asks=(subjects.JOIN,), hears=(subjects.STALE,))
+MEMBERSHIP = (subjects.HEARTBEAT, subjects.LEAVE)  # everybody tells them, in the name of its role
 
 ROWS: Mapping[str, Row] = {
     "gateway": Row(
@@ -51,7 +52,7 @@ ROWS: Mapping[str, Row] = {
         answers=(subjects.JOIN, subjects.SNAPSHOT, subjects.MODELS, subjects.REGISTER, subjects.MANIFEST),
         asks=(subjects.READ_MODEL,),
         tells=(subjects.STALE, subjects.LEASE),
-        hears=(subjects.HEARTBEAT, subjects.MODEL_READ),
+        hears=(subjects.HEARTBEAT, subjects.LEAVE, subjects.MODEL_READ),
         keeps=True,
     ),
     "planner": Row(
@@ -86,7 +87,7 @@ def permissions(role: str, namespace: str) -> dict[str, Any]:
     """Of one role, as nats-server's configuration has them."""
     row, prefix = ROWS[role], f"livescale.{namespace}."
     own = f"{INBOX}.{role}.>"
-    heartbeat = fill_wildcards(subjects.HEARTBEAT.pattern, {"service": role})
+    memberships = [fill_wildcards(topic.pattern, {"service": role}) for topic in MEMBERSHIP]
 
     def those(*entries: Call[Any, Any] | Topic[Any]) -> list[str]:
         return [prefix + fill_wildcards(entry.pattern, {}) for entry in entries]
@@ -94,7 +95,7 @@ def permissions(role: str, namespace: str) -> dict[str, Any]:
     return {
         "publish": [
             *those(*EVERYBODY.asks, *row.asks, *row.tells),
-            prefix + heartbeat,
+            *(prefix + subject for subject in memberships),
             own,  # the echo by which a connection is found to be alive
             *(_keeping(namespace) if row.keeps else []),
         ],

@@ -2,13 +2,15 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Generic
 
 from shared.bus.addressing import holes_of
 from shared.bus.codec import Undecodable, decode
 from shared.bus.contract import M, Received, Topic
 from shared.bus.seldom import SeldomLog
+
+LONGEST_NAMED = 64
 
 
 class QueuedSubscription(Generic[M]):
@@ -31,8 +33,10 @@ class QueuedSubscription(Generic[M]):
         """Never raises: this runs on the connection's read path."""
         if self._closed:
             return
+        holes = holes_of(self._topic.pattern, subject)
         try:
             message: Any = decode(self._topic.type, data, json=self._topic.json)
+            _check_sender(message, holes)
         except Undecodable as error:
             self._counts["undecodable"] += 1
             self._log.warning("message_undecodable", subject, error=str(error))
@@ -42,7 +46,7 @@ class QueuedSubscription(Generic[M]):
             self._counts["dropped_slow_reader"] += 1
             self._log.warning("reader_too_slow", subject, limit=self._limit)
             return
-        self._queue.put_nowait(Received(message, holes_of(self._topic.pattern, subject)))
+        self._queue.put_nowait(Received(message, holes))
 
     def end(self) -> None:
         """Readers get what is queued, then stop."""
@@ -65,3 +69,10 @@ class QueuedSubscription(Generic[M]):
             self.end()
             if self._leave is not None:
                 await self._leave()
+
+
+def _check_sender(message: object, holes: Mapping[str, str]) -> None:
+    """The server permits subjects, not bodies: nobody speaks for another in one of his own. Raises Undecodable."""
+    for name, value in holes.items():
+        if getattr(message, name, value) != value:
+            raise Undecodable(f"{name} is {str(getattr(message, name))[:LONGEST_NAMED]!r}, its subject says {value!r}")

@@ -1,6 +1,6 @@
 """Who is there: joining, heartbeats, leases, and the registry's picture of the pool."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
@@ -33,6 +33,14 @@ class Joined(Message, frozen=True, kw_only=True):
     epoch: Count
 
 
+class Leave(Message, frozen=True, kw_only=True):
+    """A process -> registry, as its last word: it ends now, and nobody need wait for its lease to run out."""
+
+    service: ServiceName
+    id: Name
+    epoch: Count
+
+
 class Beat(Message, frozen=True, kw_only=True):
     """Heartbeat of a process that has nothing else to report."""
 
@@ -44,7 +52,8 @@ class Beat(Message, frozen=True, kw_only=True):
 class EngineLoad(Message, frozen=True, kw_only=True):
     """What an engine has to do and has room for. Rates are None until they have been measured: unknown, not zero.
 
-    `waiting_tokens`: prompt tokens admitted and not yet prefilled.
+    `waiting_tokens`: prompt tokens admitted and not yet prefilled. `kv_blocks_used` are those that hold tokens, or are
+    about to. `kv_full`: a request waits here for KV blocks; it is no use to give more to this engine now.
     """
 
     waiting_requests: Count
@@ -54,6 +63,7 @@ class EngineLoad(Message, frozen=True, kw_only=True):
     kv_blocks_used: Count
     kv_blocks_total: Count
     kv_block_tokens: Positive
+    kv_full: bool = False
     prefill_tokens_per_second: Amount | None = None
     decode_tokens_per_second: Amount | None = None
 
@@ -76,6 +86,7 @@ class WorkerReport(Message, frozen=True, kw_only=True):
     `plan_id`: the plan that it loads or loaded for.
     """
 
+    service: ClassVar[ServiceName] = "worker"
     id: Name
     epoch: Count
     state: WorkerState
@@ -94,6 +105,7 @@ class WorkerReport(Message, frozen=True, kw_only=True):
 class HostReport(Message, frozen=True, kw_only=True):
     """A host's heartbeat: its cache, its transfers under way."""
 
+    service: ClassVar[ServiceName] = "host"
     id: Name
     epoch: Count
     holdings: list[Holding] = []
@@ -115,6 +127,7 @@ class QueueLoad(Message, frozen=True, kw_only=True):
 class RouterReport(Message, frozen=True, kw_only=True):
     """The router's heartbeat: a queue per model."""
 
+    service: ClassVar[ServiceName] = "router"
     id: Name
     epoch: Count
     queues: list[QueueLoad] = []

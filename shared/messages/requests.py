@@ -30,6 +30,8 @@ class Submit(Message, frozen=True, kw_only=True):
     `max_tokens`. `stop_token_ids` already contains the end-of-sequence ids unless the client ignores them; none
     of them may be chosen before `min_tokens`. `deadline` is in seconds since the epoch; `timeout_s` is what was left
     of it when the message was sent: clocks differ, and the earlier end counts.
+    `open_ended`: the client named no number of tokens; `max_tokens` is what the context has room for, and becomes less
+    where no instance has the KV cache for that.
     """
 
     request_id: Name
@@ -39,6 +41,7 @@ class Submit(Message, frozen=True, kw_only=True):
     generated: list[TokenId] = []
     sampling: Sampling = Sampling()
     max_tokens: Positive = 16
+    open_ended: bool = False
     min_tokens: Count = 0
     stop_token_ids: list[TokenId] = []
     priority: Priority = 0
@@ -65,7 +68,7 @@ class AskRunning(Message, frozen=True):
 
 
 class Running(Message, frozen=True, kw_only=True):
-    """A request at a worker. `tokens`: prompt and the most that may follow."""
+    """A request at a worker. `tokens`: those it has, prompt and generated."""
 
     request_id: Name
     gateway: Name

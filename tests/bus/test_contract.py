@@ -18,7 +18,7 @@ from shared.bus.contract import (
     ServiceInfo,
     TooLarge,
 )
-from shared.messages.membership import Beat, Named, Register
+from shared.messages.membership import Beat, Named, Register, RouterReport, WorkerReport
 from shared.messages.message import Ack, Message
 from shared.messages.parameters import ModelSpec
 from shared.messages.requests import Cancel, Replay, TokenFrame, Tokens
@@ -47,6 +47,18 @@ async def test_a_message_arrives_with_the_values_of_its_holes(net: Net) -> None:
         assert received.message == Beat(service="router", id="router-0", epoch=3)
         assert received.holes == {"service": "router", "id": "router-0"}
         break
+
+
+async def test_nobody_speaks_for_another_on_a_subject_of_his_own(net: Net) -> None:
+    sender, reader = await net.connect("a"), await net.connect("b")
+    beats = await reader.subscribe(HEARTBEAT)
+    for false in (Beat(service="router", id="worker-0", epoch=1), RouterReport(id="worker-0", epoch=1)):
+        sender.publish(HEARTBEAT, false, service="worker", id="worker-0")
+    sender.publish(HEARTBEAT, WorkerReport(id="worker-1", epoch=1, state="spare"), service="worker", id="worker-0")
+    sender.publish(HEARTBEAT, WorkerReport(id="worker-0", epoch=1, state="spare"), service="worker", id="worker-0")
+    async with asyncio.timeout(5):
+        assert (await anext(aiter(beats))).message.id == "worker-0"
+    assert reader.counts["undecodable"] == 3
 
 
 async def test_model_names_with_dots_and_slashes_are_one_hole(net: Net) -> None:

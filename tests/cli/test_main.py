@@ -87,7 +87,7 @@ def test_a_missing_package_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "yaml", None)
     monkeypatch.delitem(sys.modules, "services.cli.config_file", raising=False)
     with pytest.raises(click.ClickException, match="'yaml', which is not installed: run `make install`"):
-        load_command("services.cli.config_file:kebab")
+        load_command("services.cli.config_file:as_yaml")
 
 
 def test_a_group_imports_a_command_only_when_it_is_called() -> None:

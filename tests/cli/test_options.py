@@ -112,14 +112,14 @@ def test_a_bad_variable_is_refused_by_name(run: Run) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("max-nun-seqs: 1", "unknown setting 'max-nun-seqs'; did you mean 'max-num-seqs'?"),
-        ("max_num_seqs: 1", "unknown setting 'max_num_seqs'; did you mean 'max-num-seqs'?"),
+        ("max-nun-seqs: 1", "unknown key 'max-nun-seqs'; did you mean 'max-num-seqs'?"),
+        ("max_num_seqs: 1", "unknown key 'max_num_seqs'; did you mean 'max-num-seqs'?"),
         ("zzz: 1", "known are api-key, checks, dtype"),
-        ("1: 1", "unknown setting '1'"),
+        ("1: 1", "unknown key '1'"),
         ("max-num-seqs: many", "max-num-seqs: Expected `int`, got `str`"),
         ("max-num-seqs: 65", "max-num-seqs: Expected `int` <= 64"),
         ("names: [a, 1]", "names[1]: Expected `str`, got `int`"),
-        ("- a", "must be a mapping of settings, not list"),
+        ("- a", "must be a mapping, not list"),
         ("a: [", "not YAML"),
     ],
 )

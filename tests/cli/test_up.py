@@ -75,7 +75,7 @@ def test_models_of_a_file_have_settings_of_their_own(checkpoint: Path, tmp_path:
     ("text", "said"),
     [
         ("models: [{name: a, path: b, min-instance: 1}]", "'min-instance' in models[0]; did you mean 'min-instances'?"),
-        ("models: [{name: a}]", "models[0]: Object missing required field `path`"),
+        ("models: [{name: a}]", "models[0]: path is missing"),
         ("models: [{name: a, path: b, bounds: {prefil-hi: 1}}]", "'prefil-hi' in models[0].bounds"),
         ("models: [{name: a, path: b, min-instances: -1}]", "models[0].min-instances: Expected `int` >= 0"),
     ],

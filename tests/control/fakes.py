@@ -1,9 +1,10 @@
 """Small workers and hosts that speak the contract: bytes and tokens take virtual time, nothing is computed."""
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from services.worker.history import History
+from services.worker.lifecycle import Lifecycle
 from shared.bus.contract import Bus, Context, Endpoint, Refusal, ServiceInfo
 from shared.membership import Membership
 from shared.messages.membership import EngineLoad, Holding, HostReport, WorkerReport, WorkerState
@@ -168,12 +169,6 @@ class Faults:
     stall_after_blocks: int | None = None
 
 
-@dataclass
-class Assigned:
-    load: Load
-    ready: list[int] = field(default_factory=list)
-
-
 class FakeWorker(Node):
     """A worker whose engine makes one token a step for each request, after its prompt was prefilled."""
 
@@ -181,8 +176,8 @@ class FakeWorker(Node):
         super().__init__(bus, fabric)
         self.id = id
         self.faults = faults or Faults()
-        self.state: WorkerState = "spare"
-        self.assigned: Assigned | None = None
+        self.lifecycle = Lifecycle()
+        self.order: Load | None = None
         self.running: dict[str, Work] = {}
         self.admitted: list[Admit] = []
         self.cancelled: list[str] = []
@@ -192,7 +187,7 @@ class FakeWorker(Node):
         self.history = History()
         self.work = asyncio.Event()
         self.membership = Membership(
-            bus, CLOCK, "worker", id, host, address=id.encode(), report=self.report, on_stale=self.become_spare
+            bus, CLOCK, "worker", id, host, address=id.encode(), report=self.report, on_stale=self.give_up
         )
         fabric[id] = self
 
@@ -220,13 +215,16 @@ class FakeWorker(Node):
             group.create_task(self.compute())
             group.create_task(hear_cancels())
 
+    @property
+    def state(self) -> WorkerState:
+        return self.lifecycle.state.value
+
     def report(self, epoch: int) -> WorkerReport:
-        if self.assigned is None:
+        load = self.order
+        if load is None:
             return WorkerReport(id=self.id, epoch=epoch, state=self.state, arena_bytes=2 * BLOCKS * BLOCK_BYTES)
-        load = self.assigned.load
-        holding = Holding(
-            model=load.model, version=load.manifest.version, ready=list(self.assigned.ready), total=BLOCKS
-        )
+        ready = sorted(self.lifecycle.ready)
+        holding = Holding(model=load.model, version=load.manifest.version, ready=ready, total=BLOCKS)
         return WorkerReport(
             id=self.id,
             epoch=epoch,
@@ -255,8 +253,17 @@ class FakeWorker(Node):
             prefill_tokens_per_second=PREFILL_RATE if self.admitted else None,
         )
 
-    def become_spare(self) -> None:
-        self.state, self.assigned = "spare", None
+    def give_up(self) -> None:
+        """It was declared dead."""
+        self.lifecycle = Lifecycle()
+        self.forget()
+
+    def release(self) -> None:
+        self.lifecycle.release()
+        self.forget()
+
+    def forget(self) -> None:
+        self.order = None
         self.running.clear()
         self.first_token_told = False
         self.membership.changed()
@@ -265,14 +272,11 @@ class FakeWorker(Node):
         if self.faults.refuse_loads:
             raise Refusal(503, "the arena is broken")
         self.check_epoch(load.epoch)
-        held = self.assigned
-        if held is not None and self.state == "loading" and held.load.instance == load.instance:
-            if load.ticket != held.load.ticket:
-                self.assigned = Assigned(load, held.ready)  # the transfer before it ends; what arrived stays
+        if self.order is not None and self.lifecycle.goes_on(load):
+            self.order = load if load.ticket != self.order.ticket else self.order  # the transfer before it ends
             return Ack()
-        if self.state != "spare":
-            raise Refusal(409, f"the worker is {self.state}")
-        self.state, self.assigned = "loading", Assigned(load)
+        self.lifecycle.load(load)
+        self.order = load
         self.membership.changed()
         return Ack()
 
@@ -286,16 +290,16 @@ class FakeWorker(Node):
 
     async def receive(self, plan_id: str) -> None:
         await asyncio.sleep(0.001)
-        if self.assigned is None or self.assigned.load.plan_id != plan_id:
+        load = self.order
+        if load is None or load.plan_id != plan_id or self.state != "loading":
             return
-        assigned, load = self.assigned, self.assigned.load
         self.transfer("started")
         self.pass_on(load.downstream, plan_id)
         upstream = self.fabric.get(load.upstream.id)
-        for index in range(len(assigned.ready), BLOCKS):
+        for index in range(len(self.lifecycle.ready), BLOCKS):
             if index == self.faults.break_after_blocks:
                 self.transfer("failed", error="the peer is gone")
-                self.become_spare()
+                self.release()
                 return
             if self.fabric.get(load.upstream.id) is not upstream:
                 self.transfer("broken", error="the peer is gone")
@@ -303,17 +307,17 @@ class FakeWorker(Node):
             if index == self.faults.stall_after_blocks:
                 return
             await asyncio.sleep(BLOCK_BYTES / RATE)
-            if self.assigned is not assigned:
+            if self.order is not load:
                 return
-            assigned.ready.append(index)
+            self.lifecycle.block_ready(plan_id, index)
             self.received.append(index)
             self.block_ready(load, index)
         self.transfer("whole")
         self.membership.changed()
 
     def transfer(self, state: str, error: str | None = None) -> None:
-        assert self.assigned is not None
-        plan, ticket, wall = self.assigned.load.plan_id, self.assigned.load.ticket, CLOCK.wall()
+        assert self.order is not None
+        plan, ticket, wall = self.order.plan_id, self.order.ticket, CLOCK.wall()
         event = Transfer(plan_id=plan, node=self.id, state=state, at=wall, ticket=ticket, error=error)  # type: ignore[arg-type]
         self.bus.publish(TRANSFER, event, plan=plan)
 
@@ -331,8 +335,8 @@ class FakeWorker(Node):
         self.bus.publish(BLOCK, event, worker=self.id)
 
     def tell(self, what: str) -> None:
-        assert self.assigned is not None
-        load = self.assigned.load
+        load = self.order
+        assert load is not None
         event = InstanceServing(
             instance=load.instance,
             model=load.model,
@@ -345,24 +349,17 @@ class FakeWorker(Node):
 
     async def serve(self, serve: Serve, context: Context) -> Ack:
         self.check_epoch(serve.epoch)
-        if self.assigned is None or self.assigned.load.instance != serve.instance:
-            raise Refusal(409, f"this worker does not hold {serve.instance}")
-        if self.state == "serving":
+        served = self.state == "serving"
+        self.lifecycle.serve(serve)
+        if served:
             return Ack()
-        if self.state != "loading" or len(self.assigned.ready) < BLOCKS:
-            raise Refusal(409, f"the worker is {self.state}")
-        self.state = "serving"
         self.tell("serving")
         self.membership.changed()
         return Ack()
 
     async def drain(self, drain: Drain, context: Context) -> Ack:
         self.check_epoch(drain.epoch)
-        if self.assigned is None or self.assigned.load.instance != drain.instance:
-            raise Refusal(409, f"this worker does not hold {drain.instance}")
-        if self.state not in ("serving", "draining"):
-            raise Refusal(409, f"the worker is {self.state}")
-        self.state = "draining"
+        self.lifecycle.drain(drain)
         self.membership.changed()
         self.finish_draining()
         return Ack()
@@ -370,16 +367,16 @@ class FakeWorker(Node):
     def finish_draining(self) -> None:
         if self.state == "draining" and not self.running:
             self.tell("spare")
-            self.become_spare()
+            self.release()
 
     async def abort(self, abort: Abort, context: Context) -> Ack:
         self.aborts.append(abort)
-        if self.state == "loading" and self.assigned is not None and self.assigned.load.plan_id == abort.plan_id:
-            self.become_spare()
+        if self.lifecycle.aborts(abort.plan_id):
+            self.release()
         return Ack()
 
     async def admit(self, admit: Admit, context: Context) -> Ack:
-        if self.state != "serving":
+        if not self.lifecycle.accepts_requests(admit.request.model):
             raise Refusal(409, f"the worker is {self.state}")
         if self.faults.refuse_admissions > 0:
             self.faults.refuse_admissions -= 1

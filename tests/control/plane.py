@@ -148,6 +148,11 @@ class Plane:
 
     async def kill(self, name: str) -> None:
         """The process is gone, without a word."""
+        self.buses[name].hold()
+        await self.stop(name)
+
+    async def stop(self, name: str) -> None:
+        """The process ends as planned."""
         self.fabric.pop(name, None)
         task = self.tasks.pop(name)
         task.cancel()

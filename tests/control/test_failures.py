@@ -125,7 +125,7 @@ def test_what_a_dead_planner_had_loading_is_freed_and_planned_again() -> None:
             assert isinstance(target, FakeWorker)
             await plane.scale(2)
             await asyncio.sleep(0.01)
-            assert target.assigned is not None
+            assert target.order is not None
             await plane.kill("planner-0")
             await asyncio.sleep(1.0)
             plane.broker.values.clear()  # with what it had saved, its successor would go on
@@ -167,6 +167,7 @@ def test_a_store_that_lost_everything_gets_it_back() -> None:
             plane.broker.up()
             await asyncio.sleep(2.0)
             assert {"models.m", "members.worker-0", "members.registry-0"} <= set(plane.broker.values)
+            assert f"scales.{(await plane.records())[0].id}" in plane.broker.values
 
     virtual_time.run(main(), limit_seconds=100)
 

@@ -92,6 +92,20 @@ def test_without_any_worker_a_request_is_refused_at_once() -> None:
     virtual_time.run(main(), limit_seconds=100)
 
 
+def test_a_held_request_is_told_once_no_worker_comes_back_to_load_its_model() -> None:
+    async def main() -> None:
+        async with control_plane(workers=1, register=False) as plane:
+            await plane.register(spec("z", min_instances=0))
+            await plane.kill("worker-0")
+            await plane.gateway.submit("r", model="z", seconds=600.0)
+            await asyncio.sleep(30.0)
+            assert plane.gateway.finished == {}, "a worker may be on its way back"
+            await asyncio.sleep(4.0)
+            assert plane.gateway.finished == {"r": "error"}
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
 def test_over_the_bound_while_it_loads_the_answer_is_what_is_left_of_the_load() -> None:
     async def main() -> None:
         async with control_plane(workers=0, register=False) as plane:

@@ -68,6 +68,34 @@ def test_a_standby_takes_office_within_three_seconds() -> None:
     virtual_time.run(main(), limit_seconds=100)
 
 
+def test_a_router_that_is_stopped_hands_over_at_once() -> None:
+    async def main() -> None:
+        async with control_plane() as plane:
+            plane.start("router-1", make_router(plane, "router-1").run)
+            await asyncio.sleep(1.0)
+            await plane.stop("router-0")
+            await asyncio.sleep(0.01)
+            await plane.gateway.submit("r-1")
+            await asyncio.sleep(1.0)
+            assert plane.gateway.finished == {"r-1": "length"}
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+def test_a_worker_that_is_stopped_is_replaced_before_its_lease_would_have_ended() -> None:
+    async def main() -> None:
+        async with control_plane() as plane:
+            await plane.gateway.submit("r-1", max_tokens=100)
+            await asyncio.sleep(0.5)
+            await plane.stop("worker-0")
+            async with asyncio.timeout(1.0):
+                await plane.until_serving(1)
+            await asyncio.sleep(4.0)
+            assert (plane.gateway.lost, plane.gateway.finished) == (["r-1"], {"r-1": "length"})
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
 def test_a_new_router_knows_what_runs_and_does_not_start_it_again() -> None:
     async def main() -> None:
         async with control_plane(workers=1) as plane:

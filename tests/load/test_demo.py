@@ -9,11 +9,11 @@ from rich.console import Console
 from load.demo.command import demo, find_checkpoint, make_outcome, print_outcome
 from load.demo.plan import Capacity, DemoLoad
 from load.demo.stage import Happened, describe_load, make_stack_settings, phase_name
-from load.demo.watch import complete_story, watching
 from load.records import Ask
 from load.settings import DemoSettings
 from load.story import Story
 from load.trace import Arrival, Window
+from load.watch import complete_story, watching
 from shared.bus.contract import Context, Endpoint, ServiceInfo
 from shared.bus.local import LocalBroker
 from shared.messages.scaling import AskScales, ScaleRecords

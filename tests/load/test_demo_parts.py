@@ -7,12 +7,12 @@ from rich.console import Console
 
 from load.client import Client, open_session
 from load.demo.calibrate import CalibrationFailed, calibrate, decode_rate
-from load.demo.screen import LiveScreen, PlainScreen, open_screen
-from load.demo.view import View, render_line, render_screen
-from load.demo.watch import describe
+from load.screen import LiveScreen, PlainScreen, open_screen
 from load.story import Story
 from load.tally import Tally
 from load.target import learn_target
+from load.view import View, render_line, render_screen
+from load.watch import describe
 from shared.world import SystemClock
 from tests.load import happenings
 from tests.load.happenings import MODEL, START

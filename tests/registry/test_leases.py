@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.registry.leases import MOVES, LeaseMoved, Leases, LeaseTimes, SpokeStale, advance
+from services.registry.leases import MOVES, LeaseMoved, Leases, LeaseTimes, SpokeFalse, SpokeStale, advance
 from shared.bus.contract import Refusal
 from shared.messages.membership import Join, LeaseState, Member
 
@@ -40,28 +40,39 @@ def test_a_member_that_beats_stays_alive() -> None:
     member, _ = leases.join(join("w"), 0.0)
     for second in range(20):
         assert tick(leases, second / 2, second / 2 + 0.4) == []
-        assert leases.beat("w", member.epoch, second / 2 + 0.5) == []
+        assert leases.beat("worker", "w", member.epoch, second / 2 + 0.5) == []
 
 
 def test_a_suspect_that_is_heard_is_alive_again() -> None:
     leases = Leases(TIMES)
     member, _ = leases.join(join("w"), 0.0)
     tick(leases, 0.0, 2.0)
-    [moved] = leases.beat("w", member.epoch, 2.0)
+    [moved] = leases.beat("worker", "w", member.epoch, 2.0)
     assert isinstance(moved, LeaseMoved)
     assert (moved.state, moved.reason) == ("alive", "heard again")
+
+
+def test_a_member_that_leaves_is_dead_at_once_but_not_by_another_s_word() -> None:
+    leases = Leases(TIMES)
+    first, _ = leases.join(join("w"), 0.0)
+    member, _ = leases.join(join("w"), 0.1)
+    assert leases.leave("worker", "w", first.epoch) == []
+    assert leases.leave("router", "w", member.epoch) == []
+    assert leases.leave("worker", "other", member.epoch) == []
+    assert states(leases.leave("worker", "w", member.epoch)) == [("w", "dead", member.epoch)]
+    assert leases.leave("worker", "w", member.epoch) == []
 
 
 def test_the_dead_are_stale_until_they_join_with_a_new_epoch() -> None:
     leases = Leases(TIMES)
     first, _ = leases.join(join("w"), 0.0)
     tick(leases, 0.0, 3.0)
-    assert leases.beat("w", first.epoch, 3.0) == [SpokeStale("w", first.epoch)]
+    assert leases.beat("worker", "w", first.epoch, 3.0) == [SpokeStale("w", first.epoch)]
     second, moves = leases.join(join("w"), 3.1)
     assert second.epoch > first.epoch
     assert states(moves) == [("w", "alive", second.epoch)]
-    assert leases.beat("w", second.epoch, 3.2) == []
-    assert leases.beat("w", first.epoch, 3.3) == [SpokeStale("w", first.epoch)]
+    assert leases.beat("worker", "w", second.epoch, 3.2) == []
+    assert leases.beat("worker", "w", first.epoch, 3.3) == [SpokeStale("w", first.epoch)]
 
 
 def test_a_restarted_process_replaces_the_one_before_it() -> None:
@@ -115,22 +126,54 @@ def test_the_dead_are_forgotten_in_the_end_and_their_epochs_never_come_again() -
     first, _ = leases.join(join("w"), 0.0)
     tick(leases, 0.0, 61.0)
     assert leases.members() == []
-    assert leases.beat("w", first.epoch, 61.0) == [SpokeStale("w", first.epoch)]
+    assert leases.beat("worker", "w", first.epoch, 61.0) == [SpokeStale("w", first.epoch)]
     second, _ = leases.join(join("w"), 61.0)
     assert second.epoch > first.epoch
 
 
 def test_an_epoch_of_an_earlier_registry_is_never_given_out_again() -> None:
     leases = Leases(TIMES)
-    assert leases.beat("w", 41, 0.0) == [SpokeStale("w", 41)]
+    assert leases.beat("worker", "w", 41, 0.0) == [SpokeStale("w", 41)]
     member, _ = leases.join(join("w"), 0.0)
     assert member.epoch == 42
+
+
+def test_an_epoch_that_nobody_can_have_given_makes_no_member_stale_and_no_later_epoch_impossible() -> None:
+    leases = Leases(TIMES)
+    member, _ = leases.join(join("w"), 0.0)
+    [false] = leases.beat("worker", "w", member.epoch + 1, 0.1)
+    assert isinstance(false, SpokeFalse)
+    assert "never given" in false.reason
+    assert leases.beat("worker", "nobody", 2**53 - 1, 0.1) == [SpokeStale("nobody", 2**53 - 1)]
+    assert leases.beat("worker", "w", member.epoch, 0.2) == []
+    assert leases.join(join("x"), 0.3)[0].epoch == member.epoch + 1
+
+
+def test_a_false_heartbeat_keeps_nobody_alive() -> None:
+    leases = Leases(TIMES)
+    member, _ = leases.join(join("w"), 0.0)
+    for second in (0.5, 1.0, 1.5, 2.0):
+        leases.beat("worker", "w", member.epoch + 5, second)
+        [false] = leases.beat("gateway", "w", member.epoch, second)
+        assert (type(false), false.id) == (SpokeFalse, "w")
+    assert tick(leases, 0.0, 3.0)[-1] == (2.5, "w", "dead")
+    assert isinstance(leases.beat("worker", "w", member.epoch + 5, 3.0)[0], SpokeFalse)
+
+
+def test_who_knows_all_epochs_of_the_registry_before_believes_no_others() -> None:
+    leases = Leases(TIMES)
+    leases.restore([Member(service="worker", id="w", pid=1, host="box", epoch=7, lease="alive")], 0.0, 1000)
+    assert leases.beat("worker", "w", 9, 0.1) == [SpokeStale("w", 9)]  # he joined again, and that was not kept
+    assert leases.beat("worker", "x", 5000, 0.1) == [SpokeStale("x", 5000)]
+    assert leases.last_epoch == 1000
+    assert leases.beat("worker", "w", 7, 0.2) == [LeaseMoved("worker", "w", 7, "alive", "heard again")]
+    assert isinstance(leases.beat("worker", "w", 9, 0.3)[0], SpokeFalse)
 
 
 def test_restored_members_need_not_join_again() -> None:
     leases = Leases(TIMES)
     leases.restore([Member(service="worker", id="w", pid=1, host="box", epoch=7, lease="alive")], 0.0)
-    assert leases.beat("w", 7, 0.5) == [LeaseMoved("worker", "w", 7, "alive", "heard again")]
+    assert leases.beat("worker", "w", 7, 0.5) == [LeaseMoved("worker", "w", 7, "alive", "heard again")]
     other, _ = leases.join(join("x"), 0.5)
     assert other.epoch == 8
 
@@ -169,7 +212,9 @@ def test_whoever_was_heard_within_the_suspect_time_is_never_dead(steps: list[tup
                 epochs.append(member.epoch)
                 heard, epoch = now, member.epoch
             case "beat":
-                if leases.is_alive("w") and not any(isinstance(e, SpokeStale) for e in leases.beat("w", epoch, now)):
+                if leases.is_alive("w") and not any(
+                    isinstance(e, SpokeStale) for e in leases.beat("worker", "w", epoch, now)
+                ):
                     heard = now
             case "tick":
                 for move in leases.tick(now):

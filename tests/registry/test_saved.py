@@ -2,10 +2,11 @@
 
 import asyncio
 
-from services.registry.saved import RETRY_SECONDS, SavedState
+from services.registry.saved import SavedState
 from shared import virtual_time
 from shared.bus.contract import ServiceAbsent
 from shared.bus.local import LocalBroker
+from shared.bus.write_behind import RETRY_SECONDS
 from shared.messages.membership import Member, ModelEntry
 from shared.messages.message import Message
 from shared.messages.parameters import ModelSpec

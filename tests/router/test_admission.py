@@ -1,5 +1,6 @@
 import pytest
 
+from services.router.effects import Finish
 from shared.bus.contract import Refusal
 from tests.router.made import NOW, entry, hear, lease, load, policy, rated, report, request
 
@@ -37,6 +38,21 @@ def test_an_impossible_model_is_refused_at_once_and_without_a_time_to_come_back(
         made.submit(request("r-1"), LATER)
     assert (refused.value.code, refused.value.retry_after_ms) == (503, None)
     made.submit(request("r-2", generated=[1]), LATER)  # was accepted before
+
+
+def test_those_who_wait_for_a_model_that_becomes_impossible_are_told_so() -> None:
+    made = policy(report("a", state="loading", arena_bytes=100))
+    made.on_models([entry("m", size_bytes=100), entry("n")])
+    made.expire(NOW)
+    made.submit(request("r-1"), NOW)
+    made.submit(request("r-2", generated=[1]), NOW)
+    made.submit(request("r-3", model="n"), NOW)
+    made.on_lease(lease("a", "dead"))
+    hear(made, report("b", arena_bytes=30, model=None, instance=None, state="spare"), NOW)
+    assert made.expire(NOW + 29) == [], "the one that died may be replaced"
+    why = "model 'm' cannot be loaded: it needs 100 bytes, and the largest worker has 30"
+    assert made.expire(NOW + 30) == [Finish("gateway-0", "r-1", 0, "error", why, 503)]
+    assert made.depths() == {"m": 1, "n": 1}, "what was accepted before waits for a replacement, till its deadline"
 
 
 def test_a_model_whose_only_worker_died_is_held_for_its_replacement() -> None:

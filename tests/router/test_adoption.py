@@ -73,3 +73,14 @@ def test_an_answer_of_one_who_left_meanwhile_is_nothing() -> None:
     assert made.runs_at("r-1") is None
     assert hear(made, report("a", epoch=2)) == []
     assert admit(made, request("r-1")) == [("r-1", "a")]
+
+
+def test_what_two_workers_run_is_in_the_books_of_one() -> None:
+    made = policy(report("a"), report("b"))
+    admit(made, request("r-1"))
+    made.on_report(report("b", epoch=2), NOW)
+    made.learned("b", running("r-1", "r-2"), NOW)
+    made.check_invariants()
+    assert (made.runs_at("r-1"), made.runs_at("r-2")) == ("a", "b")
+    made.on_lease(lease("a", "dead"))
+    assert made.submit(request("r-1", generated=[1]), NOW) == 0, "whoever resumes it is not told that it runs"

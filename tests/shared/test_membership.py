@@ -8,8 +8,8 @@ from shared import virtual_time
 from shared.bus.contract import Bus, Context, Endpoint, Refusal, ServiceInfo
 from shared.bus.local import LocalBroker
 from shared.membership import Membership
-from shared.messages.membership import Beat, Join, Joined, Report, Stale
-from shared.subjects import HEARTBEAT, JOIN, STALE
+from shared.messages.membership import Beat, Join, Joined, Leave, Report, Stale
+from shared.subjects import HEARTBEAT, JOIN, LEAVE, STALE
 from shared.world import LoopClock
 
 CLOCK = LoopClock(epoch=0.0)
@@ -161,6 +161,25 @@ def test_after_an_outage_it_reports_at_once() -> None:
         broker.up()
         await asyncio.sleep(0.1)
         assert [at for at, _ in heard] == pytest.approx([0, 0.5, 3.7])
+        await stop(running, registry, bus)
+
+    in_virtual_time(main())
+
+
+def test_its_last_word_is_that_it_leaves_and_after_it_comes_no_heartbeat() -> None:
+    async def main() -> None:
+        broker = LocalBroker(CLOCK)
+        registry, bus = broker.connect(), broker.connect()
+        await answer_joins(registry, [3])
+        heard = await hear(registry)
+        leaves = await registry.subscribe(LEAVE)
+        running = asyncio.create_task(worker(bus).run())
+        await asyncio.sleep(0.7)
+        running.cancel()
+        async with asyncio.timeout(0.1):
+            assert (await anext(aiter(leaves))).message == Leave(service="worker", id="worker-0", epoch=3)
+        await asyncio.sleep(2)
+        assert len(heard) == 2
         await stop(running, registry, bus)
 
     in_virtual_time(main())

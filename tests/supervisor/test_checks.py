@@ -10,9 +10,9 @@ from services.supervisor.checks import (
     BadSettings,
     check_memory,
     check_models,
-    check_port,
     choose_dtype,
     count_workers,
+    find_ports,
     make_spec,
 )
 from services.supervisor.settings import Bounds, ModelSettings, StackSettings
@@ -109,14 +109,23 @@ def test_a_port_in_use_is_refused_and_a_free_one_accepted() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(BadSettings, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
-            check_port("127.0.0.1", port)
-    check_port("127.0.0.1", port)
-    check_port("127.0.0.1", 0)
+            find_ports(StackSettings(port=port))
+    assert find_ports(StackSettings(port=port)) == [port]
+
+
+def test_gateways_take_the_port_and_those_after_it_or_free_ones() -> None:
+    [first, second] = find_ports(StackSettings(port=0, gateways=2))
+    assert first != second
+    assert 0 not in (first, second)
+    with socket.create_server(("127.0.0.1", first)), pytest.raises(BadSettings, match=r"cannot listen on 127\.0\.0\.1"):
+        find_ports(StackSettings(port=first - 1, gateways=2))
+    with pytest.raises(BadSettings, match="3 gateways from port 65534 on go beyond 65535"):
+        find_ports(StackSettings(port=65534, gateways=3))
 
 
 def test_an_address_of_another_machine_is_refused() -> None:
     with pytest.raises(BadSettings, match=r"cannot listen on 192\.0\.2\.1:0"):
-        check_port("192.0.2.1", 0)
+        find_ports(StackSettings(host="192.0.2.1", port=0))
 
 
 def test_a_model_takes_what_it_leaves_out_from_the_flags(checkpoint: str) -> None:

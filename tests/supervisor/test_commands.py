@@ -8,14 +8,14 @@ from click.testing import CliRunner
 
 from services.cli.main import cli
 from services.supervisor.bus_server import write_config
-from services.supervisor.commands import gateway_command, nats_command, service_commands
+from services.supervisor.commands import gateway_commands, nats_command, service_commands
 from services.supervisor.processes import Command
 from services.supervisor.settings import StackSettings
 from shared.bus.credentials import ROWS, authorization, fresh_passwords
 
 SETTINGS = StackSettings(workers=2, port=0, api_key=("sesame",), transport="socket", link_rate=1e8, arena_bytes=1 << 26)
 URLS = {role: f"nats://{role}:swordfish@127.0.0.1:1" for role in ROWS}
-GATEWAY = gateway_command(SETTINGS, URLS, Path("/run/gateway.json"))
+[GATEWAY] = gateway_commands(SETTINGS, URLS, [4711], Path("/run"))
 COMMANDS = {each.name: each for each in [*service_commands(SETTINGS, URLS), GATEWAY]}
 
 
@@ -45,6 +45,15 @@ def test_standby_routers_are_started_on_demand() -> None:
     assert [name for name in names if name.startswith("router")] == ["router-0", "router-1", "router-2"]
 
 
+def test_each_gateway_has_a_name_a_port_and_a_ready_file_of_its_own() -> None:
+    gateways = gateway_commands(SETTINGS, URLS, [4711, 4712], Path("/run"))
+    assert [each.name for each in gateways] == ["gateway-0", "gateway-1"]
+    second = resolve(gateways[1])
+    assert "id: gateway-1\n" in second
+    assert "port: 4712" in second
+    assert "ready-file: /run/gateway-1.json" in second
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_service_understands_its_command_line(name: str) -> None:
     config = resolve(COMMANDS[name])
@@ -58,7 +67,7 @@ def test_settings_reach_the_services_they_are_for() -> None:
     assert "link-rate: 100000000.0" in worker
     assert "arena-bytes: 67108864" in worker
     assert "transport: socket" in resolve(COMMANDS["host-0"])
-    assert "ready-file: /run/gateway.json" in resolve(COMMANDS["gateway-0"])
+    assert "ready-file: /run/gateway-0.json" in resolve(COMMANDS["gateway-0"])
 
 
 def test_no_secret_is_on_a_command_line_and_each_process_has_its_own_alone() -> None:

@@ -204,7 +204,8 @@ async def test_a_router_can_ask_what_runs_and_admit_it_once_more() -> None:
         await made.admit("w-1", submit("a", random_prompt(1, 40), max_tokens=100))
         answer = await made.bus.call(RUNNING, AskRunning(), timeout=5, id="w-1")
         assert sorted(one.request_id for one in answer.requests) == ["a", "waits"]
-        assert answer.requests[0] == Running(request_id=answer.requests[0].request_id, gateway="g", tokens=140)
+        assert answer.requests[1] == Running(request_id="waits", gateway="g", tokens=40)
+        assert 40 <= answer.requests[0].tokens < 140
         # What has no token yet has nothing to send again, and is here all the same.
         await made.bus.call(REPLAY, Replay(request_id="waits", index=0, gateway="g"), timeout=5, id="w-1")
         assert len(await made.finished("a")) == 100

@@ -102,9 +102,9 @@ def test_an_abort_frees_only_the_plan_that_is_loading() -> None:
 
 
 def test_a_serving_worker_is_never_dropped_without_draining() -> None:
-    assert MOVES[State.SERVING] == {State.DRAINING}
+    assert MOVES.table[State.SERVING] == {State.DRAINING}
     lifecycle = loaded()
     lifecycle.serve(SERVE)
     assert not lifecycle.aborts("plan-1")
-    with pytest.raises(Refusal, match="cannot become spare"):
+    with pytest.raises(Refusal, match="cannot go from serving to spare"):
         lifecycle.release()

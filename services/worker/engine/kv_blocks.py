@@ -1,74 +1,129 @@
-"""Who owns which block of the KV cache. A block has one owner at most, and an owner one contiguous stretch."""
+"""Who owns which block of the KV cache. A block has one owner at most, and an owner one contiguous stretch.
 
-from bisect import bisect_left
+Contiguous, so that attention on a CPU reads without a gather; so a stretch can only grow into the blocks behind it.
+While there is room, a newcomer is placed where all that it may ever need is free and in nobody's way. A full cache of
+such places is mostly air: requests end long before the most they may become. So blocks that somebody may grow into and
+does not own yet are no more than soft: whoever finds no place of its own starts in the midst of the longest stretch of
+them. Where two meet, it is for the scheduler to say who gives way. Nothing is ever moved: it would save the
+recomputation of the few that meet, and cost every engine the means to copy in mid-flight.
+"""
+
+from bisect import bisect_right
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 
 from shared.invariants import check
 
+# A newcomer without a place of its own must be able to grow by this part of what it has before it meets anybody: what
+# is computed again, should it give way, is bounded by what it gained.
+GROWTH = 4
+
+
+@dataclass
+class Stretch:
+    """The blocks of `owner`, which may grow until it owns all before `reach`."""
+
+    owner: str
+    blocks: range
+    reach: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a newcomer may start, and by how many blocks it and its neighbours can grow until two meet."""
+
+    start: int
+    room: int
+
 
 class KvBlocks:
-    """Blocks `0 .. total-1`, given out first-fit. Contiguous, so that attention on a CPU reads without a gather."""
+    """Blocks `0 .. total-1`. Owners are placed, grow block by block, and are freed."""
 
     def __init__(self, total: int) -> None:
         self.total = total
-        self._free: list[range] = [range(total)] if total else []  # ascending, never adjacent
-        self._owned: dict[str, range] = {}
+        self._stretches: list[Stretch] = []  # ascending
+        self._of: dict[str, Stretch] = {}
 
     @property
     def used(self) -> int:
-        return sum(len(blocks) for blocks in self._owned.values())
-
-    def allocate(self, owner: str, count: int) -> range | None:
-        """`count` blocks for `owner`, or None while no stretch is long enough. An owner is served once."""
-        if owner in self._owned:
-            raise ValueError(f"{owner} already owns blocks {self._owned[owner]}")
-        if count < 1:
-            raise ValueError(f"{owner} asks for {count} blocks; one is the least")
-        for place, stretch in enumerate(self._free):
-            if len(stretch) >= count:
-                rest = stretch[count:]
-                self._free[place : place + 1] = [rest] if rest else []
-                self._owned[owner] = stretch[:count]
-                return stretch[:count]
-        return None
+        return sum(len(stretch.blocks) for stretch in self._stretches)
 
     @property
     def owners(self) -> frozenset[str]:
-        return frozenset(self._owned)
+        return frozenset(self._of)
 
     def owned(self, owner: str) -> range:
         """The blocks of `owner`. Raises KeyError where it has none."""
-        return self._owned[owner]
+        return self._of[owner].blocks
+
+    def place(self, owner: str, count: int, most: int) -> range | None:
+        """`count` blocks for `owner`, which may come to need `most`; None while there is no room to start.
+
+        The first place of its own that there is; failing that, the one where most can be gained before two meet.
+        """
+        if owner in self._of:
+            raise ValueError(f"{owner} already owns blocks {self._of[owner].blocks}")
+        if not 1 <= count <= most:
+            raise ValueError(f"{owner} asks for {count} of {most} blocks; 1 is the least")
+        places = [self._place_in(gap, reach, count, most) for gap, reach in self._gaps() if len(gap) >= count]
+        best = max(places, key=lambda place: place.room, default=None)
+        if best is None or best.room * GROWTH < count:
+            return None
+        stretch = Stretch(owner, range(best.start, best.start + count), best.start + most)
+        self._stretches.insert(self._index_after(best.start), stretch)
+        self._of[owner] = stretch
+        return stretch.blocks
+
+    def grow(self, owner: str) -> str | None:
+        """One block more for `owner`; or, with nothing changed, who is in its way: itself where the cache ends."""
+        stretch = self._of[owner]
+        stop = stretch.blocks.stop
+        after = self._index_after(stretch.blocks.start)
+        if after < len(self._stretches) and self._stretches[after].blocks.start == stop:
+            return self._stretches[after].owner
+        if stop == self.total:
+            return owner
+        stretch.blocks = range(stretch.blocks.start, stop + 1)
+        return None
 
     def free(self, owner: str) -> None:
         """Take back all blocks of `owner`. Raises KeyError where it has none."""
-        blocks = self._owned.pop(owner)
-        place = bisect_left(self._free, blocks.start, key=lambda stretch: stretch.start)
-        before = self._free[place - 1 : place]
-        after = self._free[place : place + 1]
-        if before and before[0].stop == blocks.start:
-            blocks = range(before[0].start, blocks.stop)
-            place -= 1
-        else:
-            before = []
-        if after and after[0].start == blocks.stop:
-            blocks = range(blocks.start, after[0].stop)
-        else:
-            after = []
-        self._free[place : place + len(before) + len(after)] = [blocks]
+        stretch = self._of.pop(owner)
+        del self._stretches[self._index_after(stretch.blocks.start) - 1]
+
+    def _index_after(self, start: int) -> int:
+        return bisect_right(self._stretches, start, key=lambda stretch: stretch.blocks.start)
+
+    def _gaps(self) -> Iterator[tuple[range, int]]:
+        """Blocks that nobody owns, and up to where somebody before them may grow."""
+        begin = reach = 0
+        for stretch in self._stretches:
+            yield range(begin, stretch.blocks.start), reach
+            begin, reach = stretch.blocks.stop, max(reach, stretch.reach)
+        yield range(begin, self.total), reach
+
+    def _place_in(self, gap: range, reach: int, count: int, most: int) -> Place:
+        """Behind what is before it, where that leaves room for all; else in the middle of the room there is."""
+        reach = min(max(reach, gap.start), gap.stop)
+        middle = gap.start + (len(gap) - count) // 2
+        start = min(reach, max(middle, gap.stop - most))
+        before = start - gap.start if start < reach else self.total
+        after = gap.stop - start - count if gap.stop < start + most else self.total
+        return Place(start, min(before, after))
 
     def check_invariants(self) -> None:
-        """Every block is free or has one owner. Raises InvariantBroken."""
+        """Every block has one owner at most, and nobody more than it may need. Raises InvariantBroken."""
         check(self._broken())
 
     def _broken(self) -> Iterator[str]:
-        stretches = [("free", stretch) for stretch in self._free] + list(self._owned.items())
-        stretches.sort(key=lambda one: one[1].start)
-        edges = [("the start", range(0)), *stretches, ("the end", range(self.total, self.total))]
+        if {stretch.owner: id(stretch) for stretch in self._stretches} != {one: id(at) for one, at in self._of.items()}:
+            yield "KV blocks: the stretches are not those of the owners"
+        edges = [("the start", range(0)), *((one.owner, one.blocks) for one in self._stretches)]
+        edges.append(("the end", range(self.total, self.total)))
         for (owner, before), (next_owner, after) in pairwise(edges):
-            if before.stop != after.start:
+            if before.stop > after.start:
                 yield f"KV blocks: {owner} ends at {before.stop}, {next_owner} begins at {after.start}"
-            if owner == next_owner == "free":
-                yield f"KV blocks: free stretches meet at {after.start}"
-        yield from (f"KV blocks: {owner} owns none" for owner, blocks in self._owned.items() if not blocks)
+        for stretch in self._stretches:
+            if not stretch.blocks or stretch.blocks.stop > stretch.reach:
+                yield f"KV blocks: {stretch.owner} owns {stretch.blocks} and may have all before {stretch.reach}"

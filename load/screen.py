@@ -1,4 +1,4 @@
-"""Where the demo talks to its user: a live picture on a terminal, plain lines elsewhere."""
+"""Where a load talks to its user: a live picture on a terminal, plain lines elsewhere."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from load.demo.view import View, render_line, render_screen
+from load.view import View, render_line, render_screen
 
 PLAIN_SECONDS = 5.0
 
