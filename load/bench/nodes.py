@@ -24,12 +24,12 @@ from shared.links.contract import Buffer, Link, LinkError
 from shared.links.open import open_link
 from shared.messages.message import Message
 from shared.messages.parameters import Block
-from shared.messages.scaling import Node
+from shared.messages.scaling import Inflow, Node, Outflow, Send
 from shared.settings import LinkSettings
+from shared.transfer.chunks import Chunk
+from shared.transfer.incoming import RECEIVES, Events, Incoming
+from shared.transfer.outgoing import Outgoing
 from shared.transfer.part import Part, TransferFailed, together
-from shared.transfer.ready import ReadyBlocks
-from shared.transfer.receive import RECEIVES, receive_blocks
-from shared.transfer.send import send_blocks
 
 PR_SET_PDEATHSIG = 1
 HOP_SECONDS = 30.0
@@ -46,25 +46,16 @@ class Hop(Message, frozen=True):
     takes: tuple[Block, ...] = ()
 
 
-class Give(Message, frozen=True):
-    """The source's part in a chain."""
+class Share(Message, frozen=True):
+    """A process's share in a plan: what it receives, and then has verified, and what it sends."""
 
-    ticket: int
     chunk_bytes: int
-    downstream: list[Node]
-
-
-class Take(Message, frozen=True):
-    """A target's part in a chain."""
-
-    ticket: int
-    chunk_bytes: int
-    upstream: Node
-    downstream: list[Node]
+    inflows: list[Inflow]
+    outflows: list[Outflow]
     blocks: tuple[Block, ...]
 
 
-Job = Copy | Hop | Give | Take
+Job = Copy | Hop | Share
 
 
 class Hello(Message, frozen=True):
@@ -153,7 +144,7 @@ class Mover:
         done = Done(began=began, ended=time.monotonic(), cpu=time.process_time() - cpu)
         if isinstance(job, Hop) and not self._holds(job.takes):
             return Failed("the hop delivered other bytes than were sent")
-        if isinstance(job, Take) or (isinstance(job, Hop) and job.takes):
+        if (isinstance(job, Hop) and job.takes) or (isinstance(job, Share) and job.inflows):
             self._wipe()
         return done
 
@@ -172,11 +163,8 @@ class Mover:
                     np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
             case Hop():
                 await self._hop(job)
-            case Give(ticket, chunk_bytes, downstream):
-                part = Part("source", ticket, chunk_bytes, self.memory, downstream)
-                await send_blocks(self.link, part, ReadyBlocks(range(len(self.memory))).wait_ready)
-            case Take():
-                await self._take(job)
+            case Share():
+                await self._share(job)
             case _:
                 assert_never(job)
 
@@ -190,17 +178,28 @@ class Mover:
 
         await together(*(lane(start) for start in range(RECEIVES)))
 
-    async def _take(self, job: Take) -> None:
+    async def _share(self, job: Share) -> None:
+        """Raises TransferFailed when a flow that brings something is lost."""
         lost: list[TransferFailed] = []
-        await receive_blocks(
-            self.link,
-            Part("target", job.ticket, job.chunk_bytes, self.memory, job.downstream),
-            job.upstream,
-            job.blocks,
-            self.executor,
-            on_first_byte=lambda: None,
-            on_block=lambda index: None,
-            on_lost=lost.append,
-        )
+
+        def broken(ticket: int, error: TransferFailed) -> None:
+            lost.append(error)
+            incoming.arrivals.lose(str(error))
+            receiving.cancel()
+
+        send = Send(plan_id="bench", version="bench", outflows=job.outflows, chunk_bytes=job.chunk_bytes, epoch=0)
+        part = Part("node", job.chunk_bytes, self.memory)
+        events = Events(first_byte=lambda: None, block=lambda index: None, broken=broken)
+        async with asyncio.TaskGroup() as tasks:
+            outgoing = Outgoing("node", self.link, tasks, lambda: None)
+            if job.inflows:
+                incoming = Incoming(self.link, part, job.blocks, self.executor, events, tasks)
+                receiving = tasks.create_task(incoming.run())
+                incoming.follow(job.inflows)
+            outgoing.start(send, self.memory, incoming.arrivals.here if job.inflows else _here)
         if lost:
             raise lost[0]
+
+
+async def _here(chunk: Chunk) -> None:
+    """A source has everything."""

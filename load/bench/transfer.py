@@ -9,14 +9,16 @@ from typing import Literal
 import click
 
 from load.bench.fleet import BenchFailed, Fleet, started
-from load.bench.nodes import Copy, Done, Give, Hop, Job, Take
+from load.bench.nodes import Copy, Done, Hop, Job, Share
 from load.bench.record import Printer, Record, measured
+from shared.messages.scaling import Flow, Inflow, Outflow
 from shared.settings import LinkSettings
 from shared.transfer.chunks import MAX_CHUNK_BYTES, MIB, chunk_bytes_for
 
 BENCH = "transfer"
 HOP_BAR = 0.5
 CHAIN_BAR = 1.05
+MAX_FLOWS = 1024  # of a plan; its tickets differ from those of the plan before
 
 
 @click.command()
@@ -81,12 +83,29 @@ def chains(
 
 def chain_jobs(fleet: Fleet, length: int, ticket: int, chunk_bytes: int) -> dict[int, Job]:
     """Node 0 gives, nodes 1 to `length` take and pass on; the last begins first."""
-    nodes = fleet.nodes
-    jobs: dict[int, Job] = {
-        index: Take(ticket, chunk_bytes, nodes[index - 1], nodes[index + 1 : length + 1][:1], fleet.blocks)
-        for index in range(length, 0, -1)
-    }
-    return jobs | {0: Give(ticket, chunk_bytes, nodes[1:2])}
+    hops = [Flow(sender=str(i), receiver=str(i + 1), ticket=ticket * MAX_FLOWS + i) for i in range(length)]
+    return jobs_of(fleet, hops, chunk_bytes)
+
+
+def jobs_of(fleet: Fleet, flows: Sequence[Flow], chunk_bytes: int) -> dict[int, Job]:
+    """Everybody's share in a plan whose nodes are named by their numbers; node 0 has everything, and begins last."""
+    nodes, jobs = fleet.nodes, dict[int, Job]()
+    for index in sorted({int(end) for flow in flows for end in (flow.sender, flow.receiver)}, reverse=True):
+        own = str(index)
+        inflows = [
+            Inflow(
+                ticket=one.ticket, upstream=nodes[int(one.sender)], blocks=one.blocks, lane=one.lane, lanes=one.lanes
+            )
+            for one in flows
+            if one.receiver == own
+        ]
+        outflows = [
+            Outflow(ticket=one.ticket, downstream=nodes[int(one.receiver)], blocks=one.blocks, steps=one.steps)
+            for one in flows
+            if one.sender == own
+        ]
+        jobs[index] = Share(chunk_bytes, inflows, outflows, fleet.blocks)
+    return jobs
 
 
 def seconds(done: dict[int, Done]) -> float:

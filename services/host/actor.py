@@ -19,8 +19,8 @@ from shared.messages.scaling import Abort, ModelChecked, ModelRead, ReadModel, S
 from shared.model_config import CheckpointError
 from shared.process import World
 from shared.subjects import ABORT, MODEL_READ, READ_MODEL, SEND
+from shared.transfer.chunks import Chunk
 from shared.transfer.outgoing import Outgoing
-from shared.transfer.ready import ReadyBlocks
 
 log = structlog.get_logger()
 
@@ -124,7 +124,7 @@ class Host:
         held = self._cache.find(command.version)
         if held is None:
             raise Refusal(409, f"cannot send version {command.version}: this host does not hold all of it")
-        self._outgoing.start(command, self._memory[held.model], ReadyBlocks(range(held.total)))
+        self._outgoing.start(command, self._memory[held.model], _all_here)
         return Ack()
 
     async def _abort(self, command: Abort, context: Context) -> Ack:
@@ -196,3 +196,7 @@ def _max_model_len(spec: ModelSpec, checkpoint: Checkpoint) -> int:
             400, f"model {spec.name!r}: max_model_len {spec.max_model_len} is more than the checkpoint's own {limit}"
         )
     return spec.max_model_len or limit
+
+
+async def _all_here(chunk: Chunk) -> None:
+    """A model is sent once all of it was read."""

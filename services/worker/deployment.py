@@ -13,7 +13,7 @@ import structlog
 from services.worker.engine.runner import EngineRunner
 from services.worker.lifecycle import Lifecycle, State
 from services.worker.limits import Limits
-from services.worker.loading import LoadCounts, Loading, Outcome
+from services.worker.loading import LoadCounts, Loading, Transport
 from services.worker.orders import check_load
 from services.worker.serving import Serving
 from services.worker.settings import WorkerSettings
@@ -58,9 +58,8 @@ class Deployment:
         self._id = world.info.id
         self._settings = settings
         self._arena = resources.arena
-        self._link = resources.link
+        self._transport = Transport(resources.link, resources.hashing, tasks)
         self._runner = resources.runner
-        self._hashing = resources.hashing
         self._serving = serving
         self._tasks = tasks
         self._on_change = membership.changed
@@ -74,9 +73,7 @@ class Deployment:
     @property
     def flows_out(self) -> int:
         """Nodes that parameters are being sent to, as a source or as a hop."""
-        forwarding = self._loading_task is not None and not self._loading_task.done()
-        hops = len(self._loading.command.downstream) if forwarding and self._loading is not None else 0
-        return len(self._outgoing) + hops
+        return len(self._outgoing)
 
     async def load(self, command: Load, context: Context) -> Ack:
         self._check_epoch(command.epoch)
@@ -84,32 +81,40 @@ class Deployment:
         if self._giving_up is not None:
             await self._giving_up
         if self.lifecycle.goes_on(command):
-            return await self._go_on(command)
+            return self._go_on(command)
         self.lifecycle.load(command)
+        try:
+            loading = self._loading = self._place(command)
+        except Refusal:
+            self.lifecycle.release()
+            raise
+        self._loading_task = self._tasks.create_task(self._load(loading), name=f"load {command.plan_id}")
+        self._on_change()
+        return Ack()
+
+    def _place(self, command: Load) -> Loading:
+        """Raises Refusal: 409 where the arena is too small, 400 for flows that fit no blocks."""
         try:
             memory = self._arena.place([block.size_bytes for block in command.manifest.blocks])
         except ArenaFull as error:
-            self.lifecycle.release()
             raise Refusal(409, f"arena_bytes: {error}") from error
-        self._loading = Loading(self._id, command, memory, self._world, self._runner, self._counts, self._block_ready)
-        self._start_loading(self._loading)
-        return Ack()
+        parts = self._world, self._runner, self._transport, self._counts
+        try:
+            return Loading(self._id, command, memory, *parts, self._block_ready)
+        except ValueError as error:
+            self._arena.clear()
+            raise Refusal(400, f"inflows: {error}") from error
 
-    async def _go_on(self, command: Load) -> Ack:
-        """The plan was made anew: receive what is still missing from another upstream, pass on to other children."""
+    def _go_on(self, command: Load) -> Ack:
+        """The plan was made anew: receive what is still missing along other flows."""
         loading = self._loading
         if loading is None or command.chunk_bytes != loading.command.chunk_bytes:
             raise Refusal(409, f"cannot go on with {command.instance}: what arrived is gone, or in other chunks")
-        if command.ticket != loading.command.ticket:
-            loading.command = command
-            await _stop(self._loading_task)
-            if self._loading is loading and loading.command is command:
-                self._start_loading(loading)
+        try:
+            loading.go_on(command)
+        except ValueError as error:
+            raise Refusal(400, f"inflows: {error}") from error
         return Ack()
-
-    def _start_loading(self, loading: Loading) -> None:
-        self._loading_task = self._tasks.create_task(self._load(loading), name=f"load {loading.command.plan_id}")
-        self._on_change()
 
     async def send(self, command: Send, context: Context) -> Ack:
         self._check_epoch(command.epoch)
@@ -117,7 +122,7 @@ class Deployment:
         if loading is None or loading.manifest.version != command.version:
             held = "nothing" if loading is None else loading.manifest.version
             raise Refusal(409, f"cannot send version {command.version}: this worker holds {held}")
-        self._outgoing.start(command, loading.memory, loading.ready)
+        self._outgoing.start(command, loading.memory, loading.wait_here(command.chunk_bytes))
         return Ack()
 
     async def serve(self, command: Serve, context: Context) -> Ack:
@@ -163,7 +168,7 @@ class Deployment:
         await self._clear()
 
     async def _load(self, loading: Loading) -> None:
-        if await loading.run(self._link, self._hashing) is Outcome.FAILED:
+        if not await loading.run():
             await self._release_if_loading(loading.command.plan_id)
 
     def _block_ready(self, plan_id: str, index: int) -> None:

@@ -1,8 +1,9 @@
-"""Parameters on their way into a worker: received, forwarded, verified, and laid out for the kernels at once."""
+"""Parameters on their way into a worker: received, passed on, verified, and laid out for the kernels at once."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
-from enum import StrEnum
+from dataclasses import dataclass
 
 import structlog
 
@@ -13,22 +14,21 @@ from shared.messages.scaling import BlockReady, Load, Transfer, TransferState
 from shared.process import World
 from shared.subjects import BLOCK, TRANSFER
 from shared.telemetry import Telemetry
-from shared.transfer.arrivals import Arrivals
+from shared.transfer.chunks import Chunk
+from shared.transfer.incoming import Events, Incoming
 from shared.transfer.part import Part, TransferFailed, together
 from shared.transfer.ready import ReadyBlocks
-from shared.transfer.receive import receive_blocks
-
-FETCHES = 2  # of one block: a second wrong checksum says that no source has it right
 
 log = structlog.get_logger()
 
 
-class Outcome(StrEnum):
-    """How one run of a load ended. After BROKEN it can be run again, from a new LOAD."""
+@dataclass(frozen=True)
+class Transport:
+    """What moves parameters, and checks them: a flow is a task of `tasks`."""
 
-    WHOLE = "whole"
-    BROKEN = "broken"
-    FAILED = "failed"
+    link: Link
+    hashing: Executor
+    tasks: asyncio.TaskGroup
 
 
 class LoadCounts:
@@ -39,7 +39,7 @@ class LoadCounts:
             "livescale_worker_received_bytes_total", "Bytes of parameters that came over the link"
         )
         self.broken = telemetry.counter(
-            "livescale_worker_broken_transfers_total", "Transfers that lost their upstream and waited for another"
+            "livescale_worker_broken_transfers_total", "Flows of parameters that were lost, and waited for another"
         )
         self.damaged = telemetry.counter(
             "livescale_worker_damaged_blocks_total", "Blocks that came with a wrong checksum and were fetched again"
@@ -47,8 +47,10 @@ class LoadCounts:
 
 
 class Loading:
-    """The parameters of one plan, however many LOADs it takes. `ready` is what may be sent on to others; `on_block`
-    tells that a layer may run."""
+    """The parameters of one plan, however many LOADs it takes. `on_block` tells that a layer may run.
+
+    Raises ValueError where the command's flows and blocks do not fit each other.
+    """
 
     def __init__(
         self,
@@ -57,12 +59,12 @@ class Loading:
         memory: list[memoryview],
         world: World,
         runner: EngineRunner,
+        transport: Transport,
         counts: LoadCounts,
         on_block: Callable[[str, int], None],
     ) -> None:
         self.command = command
         self.memory = memory
-        self.ready = ReadyBlocks()
         self.kv_blocks = 0
         self._worker = worker
         self._bus = world.bus
@@ -70,66 +72,62 @@ class Loading:
         self._runner = runner
         self._counts = counts
         self._on_block = on_block
-        self._arrivals: Arrivals | None = None
+        self._ready = ReadyBlocks()
         self._first_byte_at: float | None = None
         self._laid_out = 0
+        part = Part(worker, command.chunk_bytes, memory, secret=command.secret)
+        events = Events(first_byte=self._first_byte, block=self._ready.add, broken=self._broken)
+        blocks = command.manifest.blocks
+        self._incoming = Incoming(transport.link, part, blocks, transport.hashing, events, transport.tasks)
+        self._incoming.follow(command.inflows)
 
     @property
     def manifest(self) -> Manifest:
         return self.command.manifest
 
-    async def run(self, link: Link, executor: Executor) -> Outcome:
-        """Carry out `command`, from what is here already. Ends are told to the planner, not raised."""
+    def go_on(self, command: Load) -> None:
+        """The plan was made anew: receive what is missing along these flows. Raises ValueError."""
+        self._incoming.follow(command.inflows)
+        self.command = command
+
+    def wait_here(self, chunk_bytes: int) -> Callable[[Chunk], Awaitable[None]]:
+        """When a chunk of this size may be passed on: as it arrives, or with its block where it is cut differently."""
+        if chunk_bytes == self.command.chunk_bytes:
+            return self._incoming.arrivals.here
+        return lambda chunk: self._ready.wait_ready(chunk.block)
+
+    async def run(self) -> bool:
+        """Until every block is laid out; whether it came to that. A failure is told to the planner, not raised."""
         try:
-            await together(self._receive(link, executor), self._lay_out())
-        except TransferFailed as error:
-            again = self._may_come_again()
-            return self._end(Outcome.BROKEN if again else Outcome.FAILED, str(error))
-        except (ValueError, RuntimeError, MemoryError) as error:
-            return self._end(Outcome.FAILED, str(error) or type(error).__name__)
-        return Outcome.WHOLE
+            await together(self._receive(), self._lay_out())
+        except (TransferFailed, ValueError, RuntimeError, MemoryError) as error:
+            reason = str(error) or type(error).__name__
+            log.warning("load_failed", plan=self.command.plan_id, error=reason)
+            self._incoming.arrivals.lose(reason)
+            self._ready.lose(reason)
+            self._tell("failed", error=reason)
+            return False
+        return True
 
-    def _end(self, outcome: Outcome, error: str) -> Outcome:
-        log.warning("load_ended", plan=self.command.plan_id, outcome=outcome.value, error=error)
-        if outcome is Outcome.BROKEN:
-            self._counts.broken.inc()
-        else:
-            self.ready.lose(error)
-        self._tell("broken" if outcome is Outcome.BROKEN else "failed", error=error)
-        return outcome
-
-    def _may_come_again(self) -> bool:
-        return self._arrivals is None or max(self._arrivals.damaged.values(), default=0) < FETCHES
-
-    async def _receive(self, link: Link, executor: Executor) -> None:
-        command = self.command
-        part = Part(
-            self._worker, command.ticket, command.chunk_bytes, self.memory, command.downstream, secret=command.secret
-        )
-        here = self._arrivals = self._arrivals or Arrivals(part)
-        received, damaged = here.received_bytes, here.damaged.total()
+    async def _receive(self) -> None:
+        arrivals = self._incoming.arrivals
         try:
-            await receive_blocks(
-                link,
-                part,
-                command.upstream,
-                self.manifest.blocks,
-                executor,
-                on_first_byte=self._first_byte,
-                on_block=self.ready.add,
-                on_lost=lambda failure: log.warning("child_lost", plan=command.plan_id, error=str(failure)),
-                arrivals=here,
-            )
+            await self._incoming.run()
         finally:
-            self._counts.received.inc(here.received_bytes - received)
-            self._counts.damaged.inc(here.damaged.total() - damaged)
+            self._counts.received.inc(arrivals.received_bytes)
+            self._counts.damaged.inc(arrivals.damaged.total())
+
+    def _broken(self, ticket: int, failure: TransferFailed) -> None:
+        log.warning("flow_lost", plan=self.command.plan_id, ticket=ticket, error=str(failure))
+        self._counts.broken.inc()
+        self._tell("broken", ticket=ticket, error=str(failure))
 
     async def _lay_out(self) -> None:
         # The engine makes itself ready while the first bytes are on their way.
         self.kv_blocks = self.kv_blocks or await self._runner.load(self.manifest, self.command.max_model_len)
         while self._laid_out < len(self.manifest.blocks):
             index = self.manifest.blocks[self._laid_out].index
-            await self.ready.wait_ready(index)
+            await self._ready.wait_ready(index)
             await self._runner.add_block(index, self.memory[index])
             self._laid_out += 1
             self._on_block(self.command.plan_id, index)
@@ -153,14 +151,14 @@ class Loading:
         )
         self._bus.publish(BLOCK, block, worker=self._worker)
 
-    def _tell(self, state: TransferState, error: str | None = None) -> None:
+    def _tell(self, state: TransferState, ticket: int = 0, error: str | None = None) -> None:
         transfer = Transfer(
             plan_id=self.command.plan_id,
             node=self._worker,
             state=state,
             at=self._clock.wall(),
-            ticket=self.command.ticket,
-            received_bytes=0 if self._arrivals is None else self._arrivals.received_bytes,
+            ticket=ticket,
+            received_bytes=self._incoming.arrivals.received_bytes,
             first_byte_at=self._first_byte_at,
             error=error,
         )

@@ -1,13 +1,13 @@
 """What a node sends for plans: one task a flow, counted, ended by the plan's abort."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
 import structlog
 
 from shared.bus.contract import Refusal
 from shared.links.contract import Link
-from shared.messages.scaling import Outflow
+from shared.messages.scaling import Send
 from shared.transfer.chunks import Chunk
 from shared.transfer.part import FlowEnd, Part, TransferFailed
 from shared.transfer.ready import BlocksLost
@@ -20,7 +20,8 @@ log = structlog.get_logger()
 class Outgoing:
     """Flows under way, by plan and ticket. `on_change` is called whenever their number changed."""
 
-    def __init__(self, link: Link, tasks: asyncio.TaskGroup, on_change: Callable[[], None]) -> None:
+    def __init__(self, node: str, link: Link, tasks: asyncio.TaskGroup, on_change: Callable[[], None]) -> None:
+        self._node = node
         self._link = link
         self._tasks = tasks
         self._on_change = on_change
@@ -31,14 +32,13 @@ class Outgoing:
     def __len__(self) -> int:
         return len(self._flows)
 
-    def start(
-        self, plan_id: str, part: Part, outflows: list[Outflow], wait_here: Callable[[Chunk], Awaitable[None]]
-    ) -> None:
-        """Send each chunk of `part` that is asked for once it is here. Flows that are told again go on as they do.
-
-        Raises Refusal 400 for what fits no tag.
+    def start(self, command: Send, memory: Sequence[memoryview], wait_here: Callable[[Chunk], Awaitable[None]]) -> None:
+        """Send of the blocks in `memory` each chunk that is asked for, once it is here. Flows that are told again go
+        on as they do. Raises Refusal 400 for what fits no tag.
         """
+        plan_id, outflows = command.plan_id, command.outflows
         try:
+            part = Part(self._node, command.chunk_bytes, memory, secret=command.secret)
             ends = {flow.ticket: FlowEnd(part, flow.ticket, flow.downstream) for flow in outflows}
             steps = {flow.ticket: dict(zip(flow.blocks, flow.steps, strict=True)) for flow in outflows if flow.steps}
         except ValueError as error:

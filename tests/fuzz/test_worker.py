@@ -28,7 +28,7 @@ def test_whatever_is_said_to_it_a_worker_stays_spare_and_of_use(fired: list[Shot
                     await asyncio.sleep(0.01)
             assert "500" not in codes(answers)
             assert made.state("w-1") == "spare"
-            await made.load("w-1", made.me, [])
+            await made.load("w-1", made.me)
             made.feed("w-1")
             await made.whole("w-1")
             await made.serve("w-1")

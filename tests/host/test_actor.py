@@ -200,7 +200,7 @@ def test_what_it_holds_is_announced_when_the_bus_is_back() -> None:
 
 
 def send(version: str, epoch: int) -> Send:
-    return Send(plan_id="plan-1", ticket=1, version=version, downstream=[], chunk_bytes=1 << 20, epoch=epoch)
+    return Send(plan_id="plan-1", version=version, outflows=[], chunk_bytes=1 << 20, epoch=epoch)
 
 
 def test_only_a_whole_model_is_sent_and_only_in_the_present_epoch() -> None:

@@ -10,11 +10,11 @@ from services.host.checkpoint import open_checkpoint
 from shared.links.contract import Link
 from shared.links.open import open_link
 from shared.messages.parameters import Manifest
-from shared.messages.scaling import Abort, Node, Send
+from shared.messages.scaling import Abort, Inflow, Node, Outflow, Send
 from shared.settings import LinkSettings
 from shared.subjects import ABORT, SEND
+from shared.transfer.incoming import Events, Incoming
 from shared.transfer.part import Part
-from shared.transfer.receive import receive_blocks
 from tests.host.site import HOST, Site, site
 from tests.made import tiny
 
@@ -36,10 +36,8 @@ async def held(here: Site) -> Manifest:
 
 
 async def send(here: Site, manifest: Manifest, target: Link) -> None:
-    child = Node(id="worker-0", place="worker", address=target.address)
-    command = Send(
-        plan_id="plan-1", ticket=7, version=manifest.version, downstream=[child], chunk_bytes=CHUNK_BYTES, epoch=1
-    )
+    child = Outflow(ticket=7, downstream=Node(id="worker-0", place="worker", address=target.address))
+    command = Send(plan_id="plan-1", version=manifest.version, outflows=[child], chunk_bytes=CHUNK_BYTES, epoch=1)
     await here.bus.call(SEND, command, timeout=5, id=HOST)
 
 
@@ -52,20 +50,14 @@ async def test_a_worker_receives_exactly_what_the_checkpoint_holds(target: Link)
         manifest = await held(here)
         memory = [memoryview(bytearray(block.size_bytes)) for block in manifest.blocks]
         upstream = Node(id=HOST, place="host", address=here.joins[0].address or b"")
-        part = Part("worker-0", 7, CHUNK_BYTES, memory)
+        part = Part("worker-0", CHUNK_BYTES, memory)
         verified: list[int] = []
+        events = Events(first_byte=lambda: None, block=verified.append, broken=lambda ticket, failure: None)
         with ThreadPoolExecutor(1) as executor:
-            receiving = receive_blocks(
-                target,
-                part,
-                upstream,
-                manifest.blocks,
-                executor,
-                on_first_byte=lambda: None,
-                on_block=verified.append,
-                on_lost=lambda failure: None,
-            )
-            _, _ = await asyncio.gather(receiving, send(here, manifest, target))
+            async with asyncio.TaskGroup() as tasks:
+                incoming = Incoming(target, part, manifest.blocks, executor, events, tasks)
+                incoming.follow([Inflow(ticket=7, upstream=upstream)])
+                _, _ = await asyncio.gather(incoming.run(), send(here, manifest, target))
         assert verified == [0, 1, 2, 3, 4]
         checkpoint = open_checkpoint(tiny("llama"), "bfloat16")
         for index, block in enumerate(memory):

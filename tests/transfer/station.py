@@ -11,7 +11,7 @@ import xxhash
 
 from shared.links.contract import Link
 from shared.messages.parameters import Block
-from shared.messages.scaling import Flow, Inflow, Node, Outflow
+from shared.messages.scaling import Flow, Inflow, Node, Outflow, Send
 from shared.transfer.chunks import Chunk
 from shared.transfer.incoming import Events, Incoming
 from shared.transfer.outgoing import Outgoing
@@ -57,7 +57,7 @@ class Station:
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
-        self.outgoing = Outgoing(self.link, self._tasks, lambda: None)
+        self.outgoing = Outgoing(self.node.id, self.link, self._tasks, lambda: None)
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -79,7 +79,8 @@ class Station:
             for flow in flows
             if flow.sender == self.node.id
         ]
-        self.outgoing.start(PLAN, self.part(), own, self._wait_here)
+        command = Send(plan_id=PLAN, version="v", outflows=own, chunk_bytes=CHUNK, epoch=1)
+        self.outgoing.start(command, [memoryview(block) for block in self.memory], self._wait_here)
 
     def receive(
         self, blocks: Sequence[Block], *flows: Flow, to: Sequence["Station"], first: float = 5.0

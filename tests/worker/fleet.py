@@ -15,19 +15,20 @@ from shared.links.open import open_link
 from shared.messages.membership import Join, Joined, WorkerReport
 from shared.messages.parameters import Manifest
 from shared.messages.requests import Admit, RequestsEnded, Submit, TokenFrame, Tokens
-from shared.messages.scaling import Load, Node, Send, Serve, Transfer
+from shared.messages.scaling import Inflow, Load, Node, Outflow, Send, Serve, Transfer
 from shared.process import World
 from shared.settings import LinkSettings
 from shared.subjects import ADMIT, ENDED, HEARTBEAT, JOIN, LOAD, SEND, SERVE, TOKENS, TRANSFER
 from shared.telemetry import Telemetry
-from shared.transfer.part import Part, TransferFailed
-from shared.transfer.ready import ReadyBlocks
-from shared.transfer.send import send_blocks
+from shared.transfer.chunks import Chunk
+from shared.transfer.part import FlowEnd, Part, TransferFailed
+from shared.transfer.send import feed
 from shared.world import RandomIds, SystemClock
 from tests.made import tiny
 
 CONTEXT = 256
 TICKET = 7
+CHUNK_BYTES = 64 * 1024
 PATIENCE_SECONDS = 20.0
 
 
@@ -75,51 +76,43 @@ class Fleet:
         await self.until(lambda: self.state(worker) == "spare")
 
     def command(
-        self,
-        worker: str,
-        upstream: Node,
-        downstream: list[Node],
-        plan: str = "plan-1",
-        epoch: int = 1,
-        ticket: int = TICKET,
+        self, worker: str, *inflows: Inflow, plan: str = "plan-1", epoch: int = 1, chunk_bytes: int = CHUNK_BYTES
     ) -> Load:
         return Load(
             plan_id=plan,
-            ticket=ticket,
             model="m",
             instance=f"m-{worker}",
             role="colocated",
             rank=0,
             manifest=self.manifest,
-            upstream=upstream,
-            downstream=downstream,
-            chunk_bytes=64 * 1024,
+            inflows=list(inflows),
+            chunk_bytes=chunk_bytes,
             max_model_len=CONTEXT,
             epoch=epoch,
         )
 
-    async def load(
-        self, worker: str, upstream: Node, downstream: list[Node], plan: str = "plan-1", ticket: int = TICKET
-    ) -> None:
-        command = self.command(worker, upstream, downstream, plan, ticket=ticket)
+    async def load(self, worker: str, upstream: Node, plan: str = "plan-1", ticket: int = TICKET) -> None:
+        command = self.command(worker, Inflow(ticket=ticket, upstream=upstream), plan=plan)
         await self.bus.call(LOAD, command, timeout=5, id=worker)
 
     def feed(self, first: str, ticket: int = TICKET) -> asyncio.Task[None]:
         """Send the parameters to the first worker of a chain, as a host would."""
-        part = Part("source", ticket, 64 * 1024, self.memory, [self.node(first)])
-        return self.tasks.create_task(self._feed(part))
+        end = FlowEnd(Part("source", CHUNK_BYTES, self.memory), ticket, self.node(first))
+        return self.tasks.create_task(self._feed(end))
 
-    async def _feed(self, part: Part) -> None:
+    async def _feed(self, end: FlowEnd) -> None:
+        async def here(chunk: Chunk) -> None: ...
+
         with suppress(TransferFailed):  # the worker says why
-            await send_blocks(self.link, part, ReadyBlocks(range(len(self.memory))).wait_ready)
+            await feed(self.link, end, here)
 
-    async def send(self, source: str, target: str, plan: str) -> None:
+    async def send(self, source: str, target: str, plan: str = "plan-1", ticket: int = TICKET) -> None:
+        """Have a worker send what it holds, or is receiving."""
         command = Send(
             plan_id=plan,
-            ticket=7,
             version=self.manifest.version,
-            downstream=[self.node(target)],
-            chunk_bytes=64 * 1024,
+            outflows=[Outflow(ticket=ticket, downstream=self.node(target))],
+            chunk_bytes=CHUNK_BYTES,
             epoch=1,
         )
         await self.bus.call(SEND, command, timeout=5, id=source)

@@ -9,7 +9,7 @@ from services.worker.settings import MIB
 from shared.block_layout import block_layouts
 from shared.bus.contract import Refusal
 from shared.messages.requests import AskRunning, Cancel, Replay, Running
-from shared.messages.scaling import Abort, Drain
+from shared.messages.scaling import Abort, Drain, Inflow
 from shared.subjects import ABORT, ADMIT, CANCEL_WORK, DRAIN, LOAD, REPLAY, RUNNING
 from tests.worker.fleet import CONTEXT, Fleet, fleet
 from tests.worker.serving import random_prompt, serve, submit
@@ -28,8 +28,9 @@ def undisturbed(made: Fleet, **requests: int) -> dict[str, list[int]]:
 
 
 async def chain_of_two(made: Fleet) -> None:
-    await made.load("w-2", made.node("w-1"), [])
-    await made.load("w-1", made.me, [made.node("w-2")])
+    await made.load("w-2", made.node("w-1"))
+    await made.load("w-1", made.me)
+    await made.send("w-1", "w-2")
     made.feed("w-1")
     await made.whole("w-1", "w-2")
 
@@ -51,13 +52,13 @@ async def test_a_chain_loads_two_workers_and_both_give_the_same_right_tokens() -
 
 async def test_a_serving_worker_feeds_a_new_one_while_it_serves() -> None:
     async with fleet("w-1", "w-2") as made:
-        await made.load("w-1", made.me, [])
+        await made.load("w-1", made.me)
         made.feed("w-1")
         await made.whole("w-1")
         await made.serve("w-1")
         await made.admit("w-1", submit("a", random_prompt(1, 40), max_tokens=24))
-        await made.load("w-2", made.node("w-1"), [], plan="plan-2")
-        await made.send("w-1", "w-2", "plan-2")
+        await made.load("w-2", made.node("w-1"), plan="plan-2")
+        await made.send("w-1", "w-2", plan="plan-2")
         await made.whole("w-2")
         await made.serve("w-2")
         await made.admit("w-2", submit("b", random_prompt(2, 40), max_tokens=24))
@@ -69,7 +70,7 @@ async def test_a_serving_worker_feeds_a_new_one_while_it_serves() -> None:
 
 async def test_draining_finishes_what_runs_refuses_what_is_new_and_ends_spare() -> None:
     async with fleet("w-1") as made:
-        await made.load("w-1", made.me, [])
+        await made.load("w-1", made.me)
         made.feed("w-1")
         await made.whole("w-1")
         await made.serve("w-1")
@@ -82,14 +83,14 @@ async def test_draining_finishes_what_runs_refuses_what_is_new_and_ends_spare() 
         assert made.reports["w-1"].holding is None
         # And it can load again.
         made.transfers.clear()
-        await made.load("w-1", made.me, [], plan="plan-2")
+        await made.load("w-1", made.me, plan="plan-2")
         made.feed("w-1")
         await made.whole("w-1")
 
 
 async def test_an_aborted_load_leaves_a_spare_worker_and_nothing_behind() -> None:
     async with fleet("w-1") as made:
-        await made.load("w-1", made.me, [])
+        await made.load("w-1", made.me)
         await made.until(lambda: made.state("w-1") == "loading")
         await made.bus.call(ABORT, Abort(plan_id="plan-0", reason="another plan"), timeout=5, id="w-1")
         assert made.state("w-1") == "loading"
@@ -100,14 +101,14 @@ async def test_an_aborted_load_leaves_a_spare_worker_and_nothing_behind() -> Non
 async def test_a_block_that_comes_damaged_is_fetched_again_and_nothing_else_is() -> None:
     async with fleet("w-1") as made:
         made.memory[2][5] ^= 1
-        await made.load("w-1", made.me, [])
+        await made.load("w-1", made.me)
         made.feed("w-1")
         await made.until(lambda: any(transfer.state == "broken" for transfer in made.transfers))
         broken = next(transfer for transfer in made.transfers if transfer.state == "broken")
         assert (broken.ticket, "block 2" in (broken.error or "")) == (7, True)
         assert made.state("w-1") == "loading"
         made.memory[2][5] ^= 1
-        await made.load("w-1", made.me, [], ticket=8)
+        await made.load("w-1", made.me, ticket=8)
         made.feed("w-1", ticket=8)
         await made.whole("w-1")
         received = next(transfer for transfer in made.transfers if transfer.state == "whole").received_bytes
@@ -121,10 +122,10 @@ async def test_a_block_that_comes_damaged_is_fetched_again_and_nothing_else_is()
 async def test_a_block_that_comes_damaged_twice_is_told_and_the_worker_is_spare_again() -> None:
     async with fleet("w-1") as made:
         made.memory[2][5] ^= 1
-        await made.load("w-1", made.me, [])
+        await made.load("w-1", made.me)
         made.feed("w-1")
         await made.until(lambda: any(transfer.state == "broken" for transfer in made.transfers))
-        await made.load("w-1", made.me, [], ticket=8)
+        await made.load("w-1", made.me, ticket=8)
         made.feed("w-1", ticket=8)
         await made.until(lambda: any(transfer.state == "failed" for transfer in made.transfers))
         error = next(transfer.error for transfer in made.transfers if transfer.state == "failed")
@@ -135,24 +136,26 @@ async def test_a_block_that_comes_damaged_twice_is_told_and_the_worker_is_spare_
 
 async def test_a_model_that_does_not_fit_the_arena_is_refused() -> None:
     async with fleet("w-1") as made:
-        command = made.command("w-1", made.me, [])
+        command = made.command("w-1", Inflow(ticket=7, upstream=made.me))
         config = replace(command.manifest.config, vocab_size=2**20)
         blocks = [layout.block(0) for layout in block_layouts(config, command.manifest.dtype)]
         manifest = replace(command.manifest, config=config, blocks=blocks)
         with pytest.raises(Refusal, match="arena"):
             await made.bus.call(LOAD, replace(command, manifest=manifest), timeout=5, id="w-1")
-        await made.load("w-1", made.me, [])
+        await made.load("w-1", made.me)
 
 
 async def test_a_stale_epoch_is_refused() -> None:
     async with fleet("w-1") as made:
         with pytest.raises(Refusal, match="epoch 3 is stale"):
-            await made.bus.call(LOAD, made.command("w-1", made.me, [], epoch=3), timeout=5, id="w-1")
+            await made.bus.call(
+                LOAD, made.command("w-1", Inflow(ticket=7, upstream=made.me), epoch=3), timeout=5, id="w-1"
+            )
 
 
 async def test_a_cancelled_request_ends_at_once_and_a_lost_frame_can_be_asked_for_again() -> None:
     async with fleet("w-1") as made:
-        await made.load("w-1", made.me, [])
+        await made.load("w-1", made.me)
         made.feed("w-1")
         await made.whole("w-1")
         await made.serve("w-1")
@@ -173,7 +176,7 @@ async def test_a_cancelled_request_ends_at_once_and_a_lost_frame_can_be_asked_fo
 
 async def test_a_request_that_can_never_fit_is_refused_with_the_limit() -> None:
     async with fleet("w-1") as made:
-        await made.load("w-1", made.me, [])
+        await made.load("w-1", made.me)
         made.feed("w-1")
         await made.whole("w-1")
         await made.serve("w-1")
@@ -184,7 +187,7 @@ async def test_a_request_that_can_never_fit_is_refused_with_the_limit() -> None:
 
 async def test_a_request_ends_by_the_time_it_had_left_whatever_the_senders_clock_said() -> None:
     async with fleet("w-1") as made:
-        await made.load("w-1", made.me, [])
+        await made.load("w-1", made.me)
         made.feed("w-1")
         await made.whole("w-1")
         await made.serve("w-1")
@@ -195,7 +198,7 @@ async def test_a_request_ends_by_the_time_it_had_left_whatever_the_senders_clock
 
 async def test_a_router_can_ask_what_runs_and_admit_it_once_more() -> None:
     async with fleet("w-1", max_num_seqs=1) as made:
-        await made.load("w-1", made.me, [])
+        await made.load("w-1", made.me)
         made.feed("w-1")
         await made.whole("w-1")
         await made.serve("w-1")
@@ -215,7 +218,7 @@ async def test_a_router_can_ask_what_runs_and_admit_it_once_more() -> None:
 
 async def test_what_ended_while_the_bus_was_away_is_told_when_it_is_back() -> None:
     async with fleet("w-1") as made:
-        await made.load("w-1", made.me, [])
+        await made.load("w-1", made.me)
         made.feed("w-1")
         await made.whole("w-1")
         await made.serve("w-1")

@@ -15,7 +15,7 @@ from tests.worker.serving import random_prompt, submit
 async def loaded(made: Fleet, plan: str, ticket: int) -> None:
     """The worker loads and serves as if nothing had been."""
     made.transfers.clear()
-    await made.load("w-1", made.me, [], plan=plan, ticket=ticket)
+    await made.load("w-1", made.me, plan=plan, ticket=ticket)
     made.feed("w-1", ticket=ticket)
     await made.whole("w-1")
     await made.serve("w-1")
@@ -32,7 +32,7 @@ async def declare_dead(made: Fleet) -> None:
 
 async def test_a_worker_declared_dead_in_mid_load_is_spare_and_loads_again_at_once() -> None:
     async with fleet("w-1") as made:
-        await made.load("w-1", made.me, [])
+        await made.load("w-1", made.me)
         await made.until(lambda: made.state("w-1") == "loading")
         await declare_dead(made)
         await loaded(made, "plan-2", 8)
@@ -72,7 +72,7 @@ async def test_out_of_memory_in_a_load_is_told_and_leaves_a_spare_worker(monkeyp
 
     async with fleet("w-1") as made:
         monkeypatch.setattr(EngineRunner, "add_block", exhausted)
-        await made.load("w-1", made.me, [])
+        await made.load("w-1", made.me)
         fed = made.feed("w-1")
         await made.until(lambda: any(one.state == "failed" for one in made.transfers))
         assert [one.error for one in made.transfers if one.state == "failed"] == ["MemoryError"]

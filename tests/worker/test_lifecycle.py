@@ -3,7 +3,7 @@ import pytest
 from services.worker.lifecycle import MOVES, Lifecycle, State
 from shared.bus.contract import Refusal
 from shared.messages.parameters import Block, Manifest, ModelConfig
-from shared.messages.scaling import Drain, Load, Node, Serve
+from shared.messages.scaling import Drain, Load, Serve
 
 CONFIG = ModelConfig(
     family="llama",
@@ -26,13 +26,12 @@ MANIFEST = Manifest(
 )
 LOAD = Load(
     plan_id="plan-1",
-    ticket=1,
     model="m",
     instance="m-1",
     role="colocated",
     rank=0,
     manifest=MANIFEST,
-    upstream=Node(id="host-0", place="host", address=b""),
+    inflows=[],
     chunk_bytes=1,
     max_model_len=64,
     epoch=1,

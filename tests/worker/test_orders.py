@@ -9,7 +9,7 @@ from services.host.checkpoint import open_checkpoint
 from services.worker.orders import check_load
 from shared.bus.contract import Refusal
 from shared.messages.parameters import Manifest
-from shared.messages.scaling import Load, Node
+from shared.messages.scaling import Load
 from tests.made import tiny
 
 
@@ -21,16 +21,14 @@ def manifest() -> Manifest:
 
 def load(manifest: Manifest, **more: Any) -> Load:
     fields: dict[str, Any] = {"max_model_len": 64, "epoch": 1, "chunk_bytes": 65_536, **more}
-    source = Node(id="host-0", place="host", address=b"")
     return Load(
         plan_id="p",
-        ticket=1,
         model="m",
         instance="i",
         role="colocated",
         rank=0,
         manifest=manifest,
-        upstream=source,
+        inflows=[],
         **fields,
     )
 
