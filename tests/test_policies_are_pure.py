@@ -27,7 +27,7 @@ POLICIES = (
     *("services/gateway/rate_limits.py", "services/gateway/lifecycle.py", "services/planner/targets.py"),
     *("services/gateway/output.py", "services/gateway/shapes.py", "services/gateway/pool_view.py"),
     *("shared/transfer/chunks.py", "shared/bus/addressing.py", "shared/topology.py"),
-    "shared/topology_paths.py",
+    *("shared/topology_entries.py", "shared/topology_paths.py", "shared/units.py"),
 )
 DECIDING = {"registry", "router", "planner", "monitor", "worker", "gateway"}
 
