@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from shared.topology import Domain, Gpu, Host, Leaf, Topology, TopologyError
 from shared.topology_paths import Resource
@@ -156,11 +156,13 @@ def test_a_topology_that_is_decoded_has_no_link_without_a_rate(field: str) -> No
             msgspec.convert(plain, Topology)
 
 
+@settings(max_examples=40)
 @given(topologies())
 def test_a_topology_that_is_encoded_and_decoded_is_the_same(topology: Topology) -> None:
     assert msgspec.json.decode(msgspec.json.encode(topology), type=Topology) == topology
 
 
+@settings(max_examples=40)
 @given(topologies())
 def test_every_two_places_have_a_path_of_positive_rate_and_its_way_back(topology: Topology) -> None:
     opposite = {"out": "in", "in": "out"}

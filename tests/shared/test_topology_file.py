@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 
 from shared.topology import Topology
 from shared.topology_entries import TopologyFile, expand
@@ -169,6 +169,7 @@ def test_what_is_neither_file_nor_shipped_is_refused_with_what_there_is(tmp_path
         find_topology(str(tmp_path / "lab.yaml"))
 
 
+@settings(max_examples=40)
 @given(topology_files())
 def test_a_file_that_is_written_out_reads_as_the_same_topology(
     tmp_path_factory: pytest.TempPathFactory, file: TopologyFile
