@@ -20,8 +20,8 @@ demo: $(STAMP)  ## the main job: serve, burst, scale out over UCX, check every t
 test: $(STAMP)  ## all tests
 	$(BIN)/pytest $(ARGS)
 
-fuzz: $(STAMP)  ## bad input for much longer than in the suite: make fuzz FUZZ=100
-	FUZZ=$(or $(FUZZ),20) $(BIN)/pytest tests/fuzz $(ARGS)
+fuzz: $(STAMP)  ## bad input and random deaths for much longer than in the suite: make fuzz FUZZ=100
+	FUZZ=$(or $(FUZZ),20) $(BIN)/pytest tests/fuzz tests/control/test_random_events.py $(ARGS)
 
 check: $(STAMP)  ## lint, format and types
 	$(BIN)/ruff check .

@@ -77,10 +77,16 @@ class Client:
 
     async def fetch(self, ask: Ask, due: float) -> RequestRecord:
         """Send one request and follow its stream to the end; whatever goes wrong is in the record."""
-        stream = Stream(ask, due, self.now(), self._tally)
         self._tally.on_sent()
+        record = await self.attempt(self._session, ask, due)
+        self._tally.on_end(record)
+        return record
+
+    async def attempt(self, session: aiohttp.ClientSession, ask: Ask, due: float) -> RequestRecord:
+        """One submission of a request."""
+        stream = Stream(ask, due, self.now(), self._tally)
         try:
-            async with self._session.post("v1/completions", data=self._body(ask), headers=JSON) as response:
+            async with session.post("v1/completions", data=self._body(ask), headers=JSON) as response:
                 stream.status = response.status
                 if response.status == 200:
                     await self._follow(response, stream)
@@ -95,9 +101,8 @@ class Client:
             stream.retry_after = RECONNECT_SECONDS
         except (aiohttp.ClientError, OSError) as error:
             stream.error = f"connection failed: {error or type(error).__name__}"
-        record = stream.record(self.now())
-        self._tally.on_end(record)
-        return record
+            stream.broken = True
+        return stream.record(self.now())
 
     def _body(self, ask: Ask) -> bytes:
         # Seeded and of a fixed length, so that every token can be checked and a short stream is a fault.
@@ -138,6 +143,7 @@ class Stream:
         self.error: str | None = None
         self.done = False
         self.retry_after: float | None = None
+        self.broken = False
         self._ask = ask
         self._due = due
         self._sent = sent
@@ -180,6 +186,7 @@ class Stream:
             finish_reason=self._finish_reason,
             error=self.error,
             retry_after=self.retry_after,
+            broken=self.broken,
             token_ids=self._token_ids,
             token_at=self._token_at,
         )

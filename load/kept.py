@@ -1,9 +1,13 @@
 """What load keeps between runs, below the working directory: made checkpoints and logs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import structlog
+
 from load.sizes import Size
+from services.supervisor.processes import Echo
 
 KEPT = Path(".livescale")
 
@@ -18,3 +22,16 @@ def kept_model(size: Size, tell: Callable[[str], None]) -> Path:
 
         make_model(directory, "llama", size, 0)
     return directory
+
+
+@contextmanager
+def open_log(path: Path) -> Iterator[Echo]:
+    """Where the processes' lines go, and this one's, which would tear the picture on the screen."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    before = structlog.get_config()
+    with path.open("w", encoding="utf-8", buffering=1) as file:
+        structlog.configure(logger_factory=structlog.PrintLoggerFactory(file))
+        try:
+            yield lambda name, line: print(f"{name:<10} | {line}", file=file)
+        finally:
+            structlog.configure(**before)

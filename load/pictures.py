@@ -13,6 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from load.outcome import Outcome
 from load.series import Points, gap_points, rate_of, running_percentile, ttft_points
+from load.story import Story
 
 # Stands for the page's own text colour until the SVG is written.
 INK = "#010203"
@@ -92,7 +93,11 @@ def paint_frame(axes: Axes, outcome: Outcome, label: str) -> None:
     burst = outcome.periods[1]
     # Behind everything, so that it changes no colour.
     axes.axvspan(burst.start - outcome.start, burst.end - outcome.start, color=GREY, alpha=0.18, linewidth=0, zorder=0)
-    axes.set_xlim(0, outcome.end - outcome.start)
+    frame(axes, outcome.end - outcome.start, label)
+
+
+def frame(axes: Axes, seconds: float, label: str) -> None:
+    axes.set_xlim(0, seconds)
     axes.set_ylim(bottom=0)
     axes.set_xlabel("seconds")
     axes.set_ylabel(label)
@@ -108,17 +113,22 @@ def paint_rate(axes: Axes, outcome: Outcome) -> None:
 
 
 def paint_instances(axes: Axes, outcome: Outcome) -> None:
-    counts = outcome.story.state_counts()
-    # What was before the load is drawn at its start, and the last state lasts until the end.
-    times = [max(0.0, at - outcome.start) for at, _ in counts] + [outcome.end - outcome.start]
-    heights = [[*(count[state] for _, count in counts), counts[-1][1][state] if counts else 0] for state in STATES]
-    axes.stackplot(times, heights, step="post", colors=list(STATES.values()), labels=list(STATES), alpha=0.85)
-    for decision in outcome.story.decisions:
-        if decision.action != "hold" and decision.at >= outcome.start:
-            axes.axvline(decision.at - outcome.start, color=INK, linestyle=":", linewidth=1.2)
+    paint_states(axes, outcome.story, outcome.start, outcome.end)
     paint_frame(axes, outcome, "workers")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     place_legend(axes)
+
+
+def paint_states(axes: Axes, story: Story, start: float, end: float) -> None:
+    """Workers by state, and the decisions."""
+    counts = story.state_counts()
+    # What was before the load is drawn at its start, and the last state lasts until the end.
+    times = [max(0.0, at - start) for at, _ in counts] + [end - start]
+    heights = [[*(count[state] for _, count in counts), counts[-1][1][state] if counts else 0] for state in STATES]
+    axes.stackplot(times, heights, step="post", colors=list(STATES.values()), labels=list(STATES), alpha=0.85)
+    for decision in story.decisions:
+        if decision.action != "hold" and decision.at >= start:
+            axes.axvline(decision.at - start, color=INK, linestyle=":", linewidth=1.2)
 
 
 def paint_queue(axes: Axes, outcome: Outcome) -> None:

@@ -25,7 +25,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One request as its client saw it. Times are in seconds since the epoch; `token_at` has one per token.
 
     `due` is when it should have been sent: latency counts from there, so a late generator hides nothing.
-    `retry_after` (seconds) is set where the server did not take the request and said when to try again.
+    `retry_after` (seconds) is set where the server did not take the request and said when to try again; `broken` is
+    whether a connection that there was failed.
     """
 
     index: int
@@ -38,6 +39,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str | None = None
     error: str | None = None
     retry_after: float | None = None
+    broken: bool = False
     token_ids: list[int] = []
     token_at: list[float] = []
 

@@ -1,8 +1,10 @@
 """The report of a load: one HTML file with everything in it, readable without a network and on a phone."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
+
+import click
 
 from load.outcome import Outcome
 from load.pictures import Picture, draw_pictures
@@ -31,6 +33,12 @@ dd { overflow-wrap: anywhere; }
 """
 
 
+def check_report_path(path: Path) -> None:
+    """Before minutes of work, not after them. Raises ClickException."""
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise click.ClickException(f"--report {path}: not a file in a directory that exists")
+
+
 def write_report(path: Path, outcome: Outcome) -> None:
     path.write_text(render_report(outcome), encoding="utf-8")
 
@@ -38,18 +46,7 @@ def write_report(path: Path, outcome: Outcome) -> None:
 def render_report(outcome: Outcome) -> str:
     """The whole page."""
     verdict = outcome.verdict
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>livescale: a burst, served</title>
-<style>{CSS}</style>
-</head>
-<body>
-<h1>livescale: a burst, served</h1>
-<p class="verdict {"good" if verdict.good else "bad"}">{escape(verdict.sentence())}</p>
-<p>{escape(describe_course(outcome))}</p>
+    body = f"""<p>{escape(describe_course(outcome))}</p>
 <p class="note">{escape(verdict.criterion)}</p>
 {render_list("Not complete", verdict.faults)}{render_list("Not right", verdict.wrong)}
 <h2>Latency</h2>
@@ -63,7 +60,24 @@ def render_report(outcome: Outcome) -> str:
 <h2>Decisions</h2>
 {render_decisions(outcome)}
 <h2>Settings</h2>
-<dl>{"".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in outcome.settings.items())}</dl>
+{render_settings(outcome.settings)}"""
+    return render_page("livescale: a burst, served", verdict.sentence(), verdict.good, body)
+
+
+def render_page(title: str, verdict: str, good: bool, body: str) -> str:
+    """A page of its own: `body` is HTML, the rest is text."""
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(title)}</title>
+<style>{CSS}</style>
+</head>
+<body>
+<h1>{escape(title)}</h1>
+<p class="verdict {"good" if good else "bad"}">{escape(verdict)}</p>
+{body}
 </body>
 </html>
 """
@@ -132,6 +146,10 @@ def render_decisions(outcome: Outcome) -> str:
         for decision in made
     ]
     return f"<dl>{''.join(lines)}</dl>" if made else '<p class="note">None.</p>'
+
+
+def render_settings(settings: Mapping[str, str]) -> str:
+    return f"<dl>{''.join(f'<dt>{escape(name)}</dt><dd>{escape(value)}</dd>' for name, value in settings.items())}</dl>"
 
 
 def render_list(title: str, lines: Sequence[str], limit: int = 20) -> str:

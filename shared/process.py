@@ -119,10 +119,21 @@ async def _live(settings: ProcessSettings, info: ServiceInfo, build: Build, on_c
         await _serve_metrics(world)
         if info.name == "registry":
             await _keep_events(bus)
-        await build(world).run()
+        await _run(build(world), bus)
     finally:
         await bus.close()
         await telemetry.shutdown()
+
+
+async def _run(actor: Actor, bus: NatsBus) -> None:
+    """Cancelled, it first takes no more calls: one that came later would find an actor that is going."""
+    running = asyncio.create_task(actor.run(), name="actor")
+    try:
+        await asyncio.wait([running])
+    except asyncio.CancelledError:
+        await bus.drain()
+        running.cancel()
+    await running
 
 
 async def _keep_events(bus: NatsBus) -> None:

@@ -52,3 +52,12 @@ class LinkSettings(ProcessSettings, frozen=True, kw_only=True):
     link_rate: Annotated[
         float, Meta(description="Shape what leaves this process to so many bytes a second; 0 is unshaped", ge=0)
     ] = 0.0
+    topology: Annotated[str, Meta(description="The cluster: a topology file, or the name of one that is shipped")] = ""
+    place: Annotated[str, Meta(description="Where in the topology this process is: a GPU (HOST/INDEX) or a host")] = ""
+    shaping_file: Annotated[
+        str,
+        Meta(
+            description="Shape links to the topology; the file by which all processes of this machine agree on what "
+            "their links carry. It must not outlive them"
+        ),
+    ] = ""

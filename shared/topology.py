@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -18,14 +18,17 @@ Rate = Annotated[float, Meta(gt=0, le=1e15)]
 RateOrNone = Annotated[float, Meta(ge=0, le=1e15)]
 Size = Annotated[int, Meta(ge=1, le=2**53 - 1)]
 
+PartKind = Literal["host", "gpu", "domain", "leaf"]
+
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class TopologyError(ValueError):
-    """What is wrong with a topology. `owner` is the host, GPU, domain or leaf, `field` what of it is wrong."""
+    """What is wrong with a topology: with which part of it, and where in that part."""
 
-    def __init__(self, owner: str, field: str, problem: str) -> None:
-        super().__init__(f"{owner} {field}: {problem}".lstrip())
+    def __init__(self, kind: PartKind, owner: str, field: str, problem: str) -> None:
+        super().__init__(f"{kind} {owner} {field}: {problem}" if owner else f"{field}: {problem}")
+        self.kind = kind
         self.owner = owner
         self.field = field
         self.problem = problem
@@ -141,19 +144,20 @@ def places_of(host: Host, leaf: Leaf, bandwidths: Mapping[str, float]) -> Iterat
 def check_names(topology: Topology) -> None:
     """Every host, domain and leaf has a name of its own. Raises TopologyError."""
     if not topology.hosts:
-        raise TopologyError("", "hosts", "there is none; a cluster has at least one")
-    # A domain may be called as the GPU or the host that it is of.
+        raise TopologyError("host", "", "hosts", "there is none, and a cluster has at least one")
     check_unique("host", [host.id for host in topology.hosts])
     check_unique("leaf", [leaf.id for leaf in topology.leaves])
     check_unique("domain", [domain.id for domain in topology.domains])
 
 
-def check_unique(kind: str, ids: Iterable[str]) -> None:
+def check_unique(kind: PartKind, ids: Iterable[str]) -> None:
     for id, count in Counter(ids).items():
-        if not all(map(NAME.fullmatch, id.split("/"))) or (kind != "domain" and "/" in id):
-            raise TopologyError(id, "name", f"{id!r} is no name of a {kind}: letters and digits, and . _ - within")
+        # A domain may be called as the GPU that it is of.
+        words = id.split("/") if kind == "domain" else [id]
+        if not all(map(NAME.fullmatch, words)):
+            raise TopologyError(kind, id, "name", f"{id!r} is no name: it takes letters and digits, then also . _ -")
         if count > 1:
-            raise TopologyError(id, "name", f"{count} of kind {kind} are called {id!r}; give each a name of its own")
+            raise TopologyError(kind, id, "name", f"{id!r} is the name of {count}; give each {kind} one of its own")
 
 
 def check_references(topology: Topology) -> None:
@@ -162,15 +166,15 @@ def check_references(topology: Topology) -> None:
     domains = {domain.id for domain in topology.domains}
     for host in topology.hosts:
         if host.leaf not in leaves:
-            raise TopologyError(host.id, "leaf", missing("leaf", host.leaf, leaves))
+            raise TopologyError("host", host.id, "leaf", missing("leaf", host.leaf, leaves))
         for index, gpu in enumerate(host.gpus):
             if gpu.id != f"{host.id}/{index}":
-                raise TopologyError(gpu.id, "id", f"GPUs are called HOST/INDEX, so this one {host.id}/{index}")
+                raise TopologyError("gpu", gpu.id, "id", f"a GPU is called HOST/INDEX, so this one {host.id}/{index}")
             if gpu.domain not in domains:
-                raise TopologyError(gpu.id, "domain", missing("domain", gpu.domain, domains))
+                raise TopologyError("gpu", gpu.id, "domain", missing("domain", gpu.domain, domains))
 
 
-def missing(kind: str, id: str, known: Iterable[str]) -> str:
+def missing(kind: PartKind, id: str, known: Iterable[str]) -> str:
     names = sorted(known)
     listed = ", ".join(names[:8]) + (" and more" if len(names) > 8 else "")
     return f"there is no {kind} {id!r}; " + (f"there are {listed}" if names else "none is declared")
@@ -180,10 +184,10 @@ def check_links(topology: Topology) -> None:
     """A NIC has both directions, and GPUs that share a domain a bandwidth. Raises TopologyError."""
     for gpu in topology.gpus:
         if (gpu.nic_in > 0) != (gpu.nic_out > 0):
-            raise TopologyError(gpu.id, "nic", "it has one direction only; give both, or neither to use the host's")
+            problem = "it has one direction; give both, or neither to use the host's"
+            raise TopologyError("gpu", gpu.id, "nic", problem)
     sizes = Counter(gpu.domain for gpu in topology.gpus)
     for domain in topology.domains:
         if sizes[domain.id] > 1 and not domain.bandwidth:
-            raise TopologyError(
-                domain.id, "bandwidth", f"it joins {sizes[domain.id]} GPUs, so it must be more than zero"
-            )
+            problem = f"it joins {sizes[domain.id]} GPUs, so it must be more than zero"
+            raise TopologyError("domain", domain.id, "bandwidth", problem)

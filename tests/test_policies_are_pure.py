@@ -14,11 +14,17 @@ FORBIDDEN = {
 }
 POLICIES = (
     *("services/*/policy.py", "services/*/effects.py", "services/router/queue.py", "services/router/instances.py"),
-    *("services/router/admission.py", "services/router/capacity.py", "services/router/lifecycle.py"),
+    *(
+        "services/router/admission.py",
+        "services/router/capacity.py",
+        "services/router/lifecycle.py",
+        "services/router/sizes.py",
+    ),
     *("shared/deadlines.py", "shared/invariants.py", "shared/moves.py"),
     *("services/registry/leases.py", "services/registry/pool.py"),
     *("services/planner/chains.py", "services/planner/fleet.py", "services/planner/orders.py"),
     *("services/planner/scales.py", "services/planner/scale_out.py", "services/planner/scale_in.py"),
+    "services/planner/plans/*.py",
     *("services/planner/book.py", "services/monitor/needs.py", "services/monitor/signals.py"),
     *("services/monitor/journal.py", "services/supervisor/restarts.py", "services/supervisor/readiness.py"),
     *("services/worker/scheduler.py", "services/worker/lifecycle.py", "services/worker/engine/kv_blocks.py"),
@@ -27,7 +33,8 @@ POLICIES = (
     *("services/gateway/rate_limits.py", "services/gateway/lifecycle.py", "services/planner/targets.py"),
     *("services/gateway/output.py", "services/gateway/shapes.py", "services/gateway/pool_view.py"),
     *("shared/transfer/chunks.py", "shared/bus/addressing.py", "shared/topology.py"),
-    "shared/topology_paths.py",
+    *("shared/topology_entries.py", "shared/topology_paths.py", "shared/units.py"),
+    "shared/links/flows.py",
 )
 DECIDING = {"registry", "router", "planner", "monitor", "worker", "gateway"}
 

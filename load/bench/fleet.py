@@ -10,6 +10,7 @@ from subprocess import DEVNULL, Popen, TimeoutExpired
 from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from load.bench.nodes import Answer, Done, Failed, Hello, Job, Outfit, tell
 from shared.messages.parameters import Block
@@ -83,11 +84,17 @@ class Fleet:
 
 
 @contextmanager
-def started(count: int, settings: LinkSettings, sizes: Sequence[int], has_spare: bool = False) -> Iterator[Fleet]:
-    """A fleet of `count` processes with a set of blocks of these sizes each, ended with the block of code."""
+def started(
+    count: int, settings: LinkSettings, sizes: Sequence[int], has_spare: bool = False, places: Sequence[str] = ()
+) -> Iterator[Fleet]:
+    """A fleet of `count` processes with a set of blocks of these sizes each, ended with the block of code.
+
+    `places`: where in the topology each is.
+    """
     fleet = Fleet()
+    links = [replace(settings, place=place) for place in places] or [settings] * count
     try:
-        fleet.start([Outfit(settings, list(sizes), index == 0, has_spare) for index in range(count)])
+        fleet.start([Outfit(link, list(sizes), index == 0, has_spare) for index, link in enumerate(links)])
         yield fleet
     finally:
         fleet.end()

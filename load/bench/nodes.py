@@ -30,6 +30,7 @@ from shared.transfer.chunks import Chunk
 from shared.transfer.incoming import RECEIVES, Events, Incoming
 from shared.transfer.outgoing import Outgoing
 from shared.transfer.part import Part, TransferFailed, together
+from shared.transfer.send import SENDS
 
 PR_SET_PDEATHSIG = 1
 HOP_SECONDS = 30.0
@@ -55,7 +56,22 @@ class Share(Message, frozen=True):
     blocks: tuple[Block, ...]
 
 
-Job = Copy | Hop | Share
+class Stream(Message, frozen=True):
+    """A flow to a peer, or from it: so many messages of so many bytes, whatever they say."""
+
+    peer: Node
+    messages: int
+    message_bytes: int
+    takes: bool = False
+
+
+class Streams(Message, frozen=True):
+    """Several flows at once."""
+
+    streams: tuple[Stream, ...]
+
+
+Job = Copy | Hop | Share | Streams
 
 
 class Hello(Message, frozen=True):
@@ -66,11 +82,13 @@ class Hello(Message, frozen=True):
 
 
 class Done(Message, frozen=True):
-    """A job's begin and end on the machine's monotonic clock, and the CPU seconds it took."""
+    """A job's begin and end on the machine's monotonic clock, and the CPU seconds it took. `streams`: the end of each
+    of several flows."""
 
     began: float
     ended: float
     cpu: float
+    streams: tuple[float, ...] = ()
 
 
 class Failed(Message, frozen=True):
@@ -138,10 +156,10 @@ class Mover:
     async def timed(self, job: Job) -> Done | Failed:
         began, cpu = time.monotonic(), time.process_time()
         try:
-            await self._do(job)
+            streams = await self._do(job)
         except (LinkError, TransferFailed) as error:
             return Failed(str(error))
-        done = Done(began=began, ended=time.monotonic(), cpu=time.process_time() - cpu)
+        done = Done(began=began, ended=time.monotonic(), cpu=time.process_time() - cpu, streams=streams)
         if isinstance(job, Hop) and not self._holds(job.takes):
             return Failed("the hop delivered other bytes than were sent")
         if (isinstance(job, Hop) and job.takes) or (isinstance(job, Share) and job.inflows):
@@ -156,7 +174,8 @@ class Mover:
         for view in self.memory:
             np.frombuffer(view, np.uint8)[:] = 0
 
-    async def _do(self, job: Job) -> None:
+    async def _do(self, job: Job) -> tuple[float, ...]:
+        """When each of several flows ended."""
         match job:
             case Copy():
                 for source, target in zip(self.memory, self.spare, strict=True):
@@ -165,8 +184,11 @@ class Mover:
                 await self._hop(job)
             case Share():
                 await self._share(job)
+            case Streams(streams):
+                return tuple(await asyncio.gather(*map(self._stream, streams)))
             case _:
                 assert_never(job)
+        return ()
 
     async def _hop(self, job: Hop) -> None:
         peer = await self.link.connect(job.peer.address, timeout=HOP_SECONDS)
@@ -177,6 +199,19 @@ class Mover:
                 await move(index, Buffer(self.memory[index]), timeout=HOP_SECONDS)
 
         await together(*(lane(start) for start in range(RECEIVES)))
+
+    async def _stream(self, stream: Stream) -> float:
+        peer = await self.link.connect(stream.peer.address, timeout=HOP_SECONDS)
+        move, lanes = (peer.receive, RECEIVES) if stream.takes else (peer.send, SENDS)
+        block = self.spare[0] if stream.takes else self.memory[0]
+        buffer = Buffer(block[: stream.message_bytes])
+
+        async def lane(start: int) -> None:
+            for number in range(start, stream.messages, lanes):
+                await move(number, buffer, timeout=HOP_SECONDS)
+
+        await together(*(lane(start) for start in range(lanes)))
+        return time.monotonic()
 
     async def _share(self, job: Share) -> None:
         """Raises TransferFailed when a flow that brings something is lost."""

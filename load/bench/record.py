@@ -29,12 +29,19 @@ def measured(
     *,
     at_least: float | None = None,
     at_most: float | None = None,
+    within: float | None = None,
 ) -> Record:
-    """A record with its ratio to `against` and the verdict of at most one bar on that ratio."""
+    """A record with its ratio to `against` and the verdict of at most one bar on that ratio.
+
+    `within`: so far from 1 it may be, to either side; the bar is then the upper one.
+    """
     ratio = value / against if against else None
-    bar = at_most if at_least is None else at_least
-    ok = None
-    if ratio is not None and bar is not None:
+    bar, ok = at_most if at_least is None else at_least, None
+    if within is not None:
+        bar = 1 + within
+    if ratio is not None and within is not None:
+        ok = abs(ratio - 1) <= within
+    elif ratio is not None and bar is not None:
         ok = ratio >= bar if at_least is not None else ratio <= bar
     return Record(bench=bench, case=case, value=value, unit=unit, against=against, ratio=ratio, bar=bar, ok=ok)
 

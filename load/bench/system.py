@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from load.kept import KEPT
+from load.kept import KEPT, open_log
 from services.supervisor.checks import BadSettings
 from services.supervisor.processes import ChildFailed, Echo
 from services.supervisor.stack import StackFailed
@@ -18,9 +18,8 @@ LOG = KEPT / "bench.log"
 @contextmanager
 def logged(log: Path = LOG) -> Iterator[Echo]:
     """What a stack's processes print goes to a file; what goes wrong becomes one line with a remedy."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("w", encoding="utf-8") as file:
+    with open_log(log) as echo:
         try:
-            yield lambda name, line: print(f"{name} | {line}", file=file, flush=True)
+            yield echo
         except (BadSettings, ChildFailed, StackFailed, BusError) as error:
             raise click.ClickException(f"{error}\nThe processes' logs are in {log}") from None

@@ -1,4 +1,5 @@
-"""`livescale bench transfer`: parameters over one hop against memcpy, and along chains against the link's rate."""
+"""`livescale bench transfer`: parameters over one hop against memcpy, along chains against the link's rate; and whether
+shaped links carry what they should."""
 
 import itertools
 import statistics
@@ -11,11 +12,13 @@ import click
 from load.bench.fleet import BenchFailed, Fleet, started
 from load.bench.nodes import Copy, Done, Hop, Job, Share
 from load.bench.record import Printer, Record, measured
+from load.bench.shaping import shaping
 from shared.messages.scaling import Flow, Inflow, Outflow
 from shared.settings import LinkSettings
 from shared.transfer.chunks import MAX_CHUNK_BYTES, MIB, chunk_bytes_for
 
 BENCH = "transfer"
+CASES = ("hop", "chains", "shaping")
 HOP_BAR = 0.5
 CHAIN_BAR = 1.05
 MAX_FLOWS = 1024  # of a plan; its tickets differ from those of the plan before
@@ -27,17 +30,26 @@ MAX_FLOWS = 1024  # of a plan; its tickets differ from those of the plan before
 @click.option("--rate", type=click.FloatRange(1), default=100.0, show_default=True, help="Of shaped links, in MB/s.")
 @click.option("--receivers", type=click.IntRange(1, 64), multiple=True, default=(1, 3, 7), show_default=True)
 @click.option("--passes", type=click.IntRange(1), default=5, show_default=True, help="Of the hop; medians count.")
+@click.option("--case", "cases", type=click.Choice(CASES), multiple=True, default=CASES, show_default=True)
 def transfer(
-    transport: Literal["ucx", "socket"], megabytes: int, rate: float, receivers: Sequence[int], passes: int
+    transport: Literal["ucx", "socket"],
+    megabytes: int,
+    rate: float,
+    receivers: Sequence[int],
+    passes: int,
+    cases: Sequence[str],
 ) -> None:
-    """Parameters over one hop (against memcpy) and along chains (against bytes / rate)."""
+    """Parameters over one hop (against memcpy) and along chains (against bytes / rate); flows that meet on links."""
     printer = Printer(BENCH)
     sizes = [MAX_CHUNK_BYTES] * -(-megabytes * 1_000_000 // MAX_CHUNK_BYTES)
+    plain, shaped = LinkSettings(transport=transport), LinkSettings(transport=transport, link_rate=rate * 1e6)
+    records = {
+        "hop": hop(printer, plain, sizes, passes),
+        "chains": chains(printer, shaped, sizes, receivers),
+        "shaping": shaping(printer, plain, rate * 1e6, sum(sizes) / (rate * 1e6)),
+    }
     try:
-        for record in itertools.chain(
-            hop(printer, LinkSettings(transport=transport), sizes, passes),
-            chains(printer, LinkSettings(transport=transport, link_rate=rate * 1e6), sizes, receivers),
-        ):
+        for record in itertools.chain.from_iterable(records[case] for case in cases):
             printer.emit(record)
     except BenchFailed as error:
         raise click.ClickException(str(error)) from None

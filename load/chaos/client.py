@@ -1,32 +1,61 @@
-"""A client that sends a request again, but only where the server said that it may."""
+"""A client of several gateways that sends a request again, but only where the server said that it may, or where its
+connection broke."""
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
+from itertools import count
 
 import aiohttp
+import msgspec
 
 from load.client import Client
 from load.records import Ask, RequestRecord
 from load.tally import Tally
 from shared.world import Clock
 
-PATIENCE_SECONDS = 60.0
+# Nobody gives up sooner on a machine that is slow to start processes again.
+PATIENCE_SECONDS = 120.0
+BROKEN_SECONDS = 0.2
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """A stream that ended with its connection, and which gateway that was to."""
+
+    gateway: str
+    record: RequestRecord
 
 
 class PatientClient(Client):
-    """`refusals` counts how often each request was refused, by its index."""
+    """Goes from gateway to gateway. `refusals` counts how often each request was refused, by its index; `cuts` are the
+    streams whose connection broke and whose requests were made anew."""
 
-    def __init__(self, session: aiohttp.ClientSession, model: str, clock: Clock, tally: Tally) -> None:
-        super().__init__(session, model, clock, tally)
+    def __init__(self, sessions: Mapping[str, aiohttp.ClientSession], model: str, clock: Clock, tally: Tally) -> None:
+        super().__init__(next(iter(sessions.values())), model, clock, tally)
+        self._sessions = sessions
+        self._gateways = list(sessions)
         self.refusals: Counter[int] = Counter()
+        self.cuts: list[Cut] = []
 
     async def fetch(self, ask: Ask, due: float) -> RequestRecord:
-        """Nothing is sent again once a token came, or where the server took the request and failed."""
-        while True:
-            record = await super().fetch(ask, due)
-            if record.retry_after is None:
-                return record
-            self.refusals[ask.index] += 1
-            if self.now() + record.retry_after > due + PATIENCE_SECONDS:
-                return record
-            await asyncio.sleep(record.retry_after)
+        """Nothing is sent again where the server took the request and failed."""
+        self._tally.on_sent()
+        record = await self._persist(ask, due)
+        self._tally.on_end(record)
+        return record
+
+    async def _persist(self, ask: Ask, due: float) -> RequestRecord:
+        last = due + PATIENCE_SECONDS
+        for turn in count(ask.index):
+            gateway = self._gateways[turn % len(self._gateways)]
+            record = await self.attempt(self._sessions[gateway], ask, due)
+            pause = BROKEN_SECONDS if record.broken else record.retry_after
+            if pause is None or self.now() + pause > last:
+                break
+            if record.broken:
+                self.cuts.append(Cut(gateway, record))
+                due = self.now()  # a request of its own
+            else:
+                self.refusals[ask.index] += 1
+            await asyncio.sleep(pause)
+        return record

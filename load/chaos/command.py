@@ -6,22 +6,26 @@ from pathlib import Path
 
 import click
 import msgspec
-import structlog
 import uvloop
 from rich.console import Console
 
-from load.bench.record import Printer
 from load.bench.system import logged
+from load.chaos.arrivals import make_load
+from load.chaos.page import write_page
 from load.chaos.reference import undisturbed
 from load.chaos.report import ChaosReport, fault_table, make_report
+from load.chaos.run import Run
 from load.chaos.settings import ChaosSettings
-from load.chaos.stage import Run, make_load, run_chaos
-from load.kept import kept_model
+from load.chaos.stage import run_chaos
+from load.kept import KEPT, kept_model
+from load.report import check_report_path
+from load.screen import open_screen
 from load.target import TargetError
+from load.trace import Trace
 from load.traces import TraceError
 from services.cli.options import settings_options
 
-LOG = Path(".livescale/chaos.log")
+LOG = KEPT / "chaos.log"
 SHOWN = 20
 
 
@@ -36,47 +40,46 @@ def chaos(settings: ChaosSettings) -> None:
     livescale chaos --trace AzureLLMInferenceTrace_conv.csv --rate-scale 0.2
 
     The same seed makes the same faults and the same requests. A refused request is sent again where the answer has
-    a Retry-After; nothing is sent again once a token came. Exits 0 only if no token was wrong or lost.
+    a Retry-After, and one whose connection broke with its gateway is made anew at another. Exits 0 only if no token
+    was wrong or lost, the system was whole in the end, and nothing of it was left. Speed is shown, not judged.
     """
-    # stdout is the report's alone.
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    printer = Printer("chaos")
-    checkpoint = Path(settings.model) if settings.model else kept_model("small", printer.progress)
+    check_report_path(Path(settings.report))
+    console = Console(stderr=True)  # stdout is the record's alone
+    checkpoint = Path(settings.model) if settings.model else kept_model("small", console.print)
     try:
-        trace = make_load(settings)
-        with logged(LOG) as echo:
-            run = uvloop.run(run_chaos(settings, checkpoint, trace, printer.progress, echo))
+        run = disturb(settings, checkpoint, make_load(settings), console)
     except (TargetError, TraceError, ValueError) as error:
         raise click.ClickException(str(error)) from None
-    printer.progress("the system is down; the same requests to an undisturbed engine ...")
-    report = judge(settings, run, checkpoint)
-    show(report, run)
+    console.print("The system is down. The same requests to an undisturbed engine ...")
+    right = asyncio.run(undisturbed(checkpoint, settings.dtype, run.asks))
+    report = make_report(run, right, settings.seed, settings.dtype)
+    show(console, report, run)
+    write_page(Path(settings.report), report, run, describe_settings(settings))
+    console.print(f"Report: {settings.report}", highlight=False, soft_wrap=True)
+    click.echo(msgspec.json.encode(report))
     sys.exit(0 if report.good else 1)
 
 
-def judge(settings: ChaosSettings, run: Run, checkpoint: Path) -> ChaosReport:
-    return make_report(
-        seed=settings.seed,
-        dtype=settings.dtype,
-        seconds=run.end - run.start,
-        happenings=run.happenings,
-        records=run.records,
-        undisturbed=asyncio.run(undisturbed(checkpoint, settings.dtype, run.asks)),
-        resumed=run.resumed,
-        refused=run.refused,
-    )
+def disturb(settings: ChaosSettings, checkpoint: Path, trace: Trace, console: Console) -> Run:
+    """The system's part. Raises ClickException, and Abort after Ctrl-C."""
+    try:
+        with logged(LOG) as echo, open_screen(console) as screen:
+            screen.note(f"Starting a system that serves {checkpoint.name} in {settings.dtype}; logs in {LOG}")
+            return uvloop.run(run_chaos(settings, checkpoint, trace, screen, echo))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        raise click.Abort from None
 
 
-def show(report: ChaosReport, run: Run) -> None:
-    """For people on stderr, a JSON line on stdout."""
-    console = Console(stderr=True)
+def describe_settings(settings: ChaosSettings) -> dict[str, str]:
+    values = msgspec.structs.asdict(settings)
+    return {name.replace("_", "-"): str(value) for name, value in values.items() if value is not None}
+
+
+def show(console: Console, report: ChaosReport, run: Run) -> None:
+    """For people."""
     console.print(fault_table(run.happenings, run.records, run.start, run.end))
-    for line in report.incomplete[:SHOWN]:
+    for line in report.complaints()[:SHOWN]:
         console.print(line, style="red", markup=False)
-    verdict = "nothing was wrong or lost" if report.good else f"not good; the processes' logs are in {LOG}"
-    console.print(
-        f"{report.streams} streams, {report.tokens} tokens, {report.resumed} resumed, {report.refused} refused first;"
-        f" {report.wrong_tokens} tokens wrong, {report.lost_tokens} lost: {verdict}",
-        style="bold green" if report.good else "bold red",
-    )
-    click.echo(msgspec.json.encode(report))
+    console.print(report.sentence(), style="bold green" if report.good else "bold red")
+    if not report.good:
+        console.print(f"The processes' logs are in {LOG}")

@@ -5,7 +5,8 @@ import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from load.chaos.schedule import Fault
+from load.chaos.schedule import LOADING, SOURCE, Fault
+from load.story import Story
 from services.supervisor.processes import signal_group
 from services.supervisor.stack import Stack
 from shared.bus.contract import BusError
@@ -17,19 +18,40 @@ SCALE_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Happening:
-    """A fault and what was seen of it. `at` is in seconds since the epoch."""
+    """A fault and what was seen of it. `at` is in seconds since the epoch; `struck` whether it came true, and `victim`
+    who it hit."""
 
     fault: Fault
     at: float
     note: str
+    victim: str = ""
+    struck: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.fault}{': ' if self.note else ''}{self.note}"
+
+    @property
+    def kind(self) -> str:
+        """What was done to a process of which service."""
+        return f"{self.fault.kind} {self.victim.rpartition('-')[0] or self.victim}".strip()
 
 
 class Tormentor:
-    """`happenings` fills as faults come true."""
+    """`happenings` fills as faults come true. `allowed` are the processes that may be hit."""
 
-    def __init__(self, stack: Stack, model: str, now: Callable[[], float], tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        stack: Stack,
+        story: Story,
+        model: str,
+        allowed: Sequence[str],
+        now: Callable[[], float],
+        tell: Callable[[str], None],
+    ) -> None:
         self._stack = stack
+        self._story = story
         self._model = model
+        self._allowed = allowed
         self._now = now
         self._tell = tell
         self.happenings: list[Happening] = []
@@ -42,38 +64,65 @@ class Tormentor:
                 group.create_task(self._inflict(fault), name=str(fault))
 
     async def _inflict(self, fault: Fault) -> None:
-        at = self._now()
         match fault.kind:
             case "kill":
-                note = self._signal(fault.target, signal.SIGKILL)
+                self._hit(fault, signal.SIGKILL)
             case "freeze":
-                note = self._signal(fault.target, signal.SIGSTOP)
+                pid = self._hit(fault, signal.SIGSTOP)
+                if pid is not None:
+                    await self._thaw(pid, fault.seconds)
             case "scale":
-                note = await self._scale(fault.instances)
-        self.happenings.append(Happening(fault, at, note))
-        self._tell(f"{fault}{': ' if note else ''}{note}")
-        if fault.kind == "freeze":
-            await self._thaw(fault)
+                await self._scale(fault)
 
-    async def _thaw(self, fault: Fault) -> None:
-        pid = self._stack.supervisor.children[fault.target].pid
-        try:
-            await asyncio.sleep(fault.seconds)
-        finally:
-            if pid is not None:
-                signal_group(pid, signal.SIGCONT)
-
-    def _signal(self, target: str, number: signal.Signals) -> str:
-        pid = self._stack.supervisor.children[target].pid
+    def _hit(self, fault: Fault, number: signal.Signals) -> int | None:
+        """Signal the target; its pid if there was one."""
+        at = self._now()
+        victim = find_victim(fault.target, self._story, self._allowed)
+        if victim is None:
+            self._note(Happening(fault, at, "there was none", struck=False))
+            return None
+        pid = self._stack.supervisor.children[victim].pid
         if pid is None:  # between a death and the next start
-            return "it was not running"
+            self._note(Happening(fault, at, "it was not running", victim, struck=False))
+            return None
         signal_group(pid, number)
-        return ""
+        self._note(Happening(fault, at, "" if victim == fault.target else victim, victim))
+        return pid
 
-    async def _scale(self, instances: int) -> str:
+    async def _thaw(self, pid: int, seconds: float) -> None:
         try:
-            scale = Scale(model=self._model, instances=instances)
+            await asyncio.sleep(seconds)
+        finally:
+            signal_group(pid, signal.SIGCONT)
+
+    async def _scale(self, fault: Fault) -> None:
+        at = self._now()
+        try:
+            scale = Scale(model=self._model, instances=fault.instances)
             accepted = await self._stack.bus.call(SCALE, scale, timeout=SCALE_SECONDS)
         except BusError as error:
-            return f"not now: {error}"
-        return f"{accepted.actual} -> {accepted.target}"
+            self._note(Happening(fault, at, f"not now: {error}", struck=False))
+        else:
+            self._note(Happening(fault, at, f"{accepted.actual} -> {accepted.target}"))
+        if fault.then is not None:
+            await asyncio.sleep(fault.then.at)
+            await self._inflict(fault.then)
+
+    def _note(self, happening: Happening) -> None:
+        self.happenings.append(happening)
+        self._tell(str(happening))
+
+
+def find_victim(target: str, story: Story, allowed: Sequence[str]) -> str | None:
+    """The process of this name, or who has this part in a scale; None where nobody who may be hit has it."""
+    match target:
+        case name if name in allowed:
+            return name
+        case str() if target == LOADING:
+            able = [id for id, report in story.workers.items() if report.state == "loading"]
+        case str() if target == SOURCE:
+            running = [record.plan for record in story.scales.values() if record.state == "loading" and record.plan]
+            able = [chain.source for plan in running for chain in plan.chains]
+        case _:
+            able = []
+    return min((id for id in able if id in allowed), default=None)

@@ -1,74 +1,122 @@
 """What a run with faults came to: pure, from records and the undisturbed tokens."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import msgspec
 from rich.table import Table
 
+from load.chaos.client import Cut
 from load.chaos.faults import Happening
+from load.chaos.run import Run
 from load.records import RequestRecord, find_fault
 from load.tables import duration, new_table
 
+# A connection that was idle when its gateway died is found broken by the next request.
+NOTICED_SECONDS = 2.0
+
+FAULT_HEADINGS = ("at", "fault", "streams", "pause")
+
 
 class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
-    """`refused` requests were told to come again before they were served; `resumed` counts submissions after a loss.
+    """`refused` requests were told to come again before they were served; `resumed` counts submissions after a loss;
+    `cut` streams lost their connection with their gateway, and were asked for again at another; `takeovers` counts
+    routers that took office in another's place. `faults` are those that came true, by kind.
 
     `wrong_tokens` differ from an undisturbed run; `lost_tokens` were asked for and did not come. Pauses in seconds:
-    between two tokens of a stream, and from a request's being due to its first token.
+    between two tokens of a stream, and from a request's being due to its first token. `not_whole`: what was amiss when
+    all was over; `left`: what was left after the end.
     """
 
     seed: int
     dtype: str
     seconds: float
-    faults: int
+    faults: dict[str, int]
     streams: int
     tokens: int
     resumed: int
     refused: int
+    cut: int
+    takeovers: int
+    scaled_out: int
+    scaled_in: int
     longest_pause: float
     longest_first: float
     wrong_tokens: int
     lost_tokens: int
     incomplete: list[str]
+    not_whole: list[str]
+    left: list[str]
 
     @property
     def good(self) -> bool:
-        """Whether every stream was complete and equal to the undisturbed one."""
-        return not self.incomplete and not self.wrong_tokens and not self.lost_tokens
+        """Whether every stream was complete and equal to the undisturbed one, and the system whole in the end."""
+        return not (self.wrong_tokens or self.lost_tokens or self.complaints())
+
+    def complaints(self) -> list[str]:
+        """One line for each thing that is not as it should be, but for tokens."""
+        return [
+            *self.incomplete,
+            *(f"not whole in the end: {line}" for line in self.not_whole),
+            *(f"left behind: {line}" for line in self.left),
+        ]
+
+    def sentence(self) -> str:
+        """The verdict in words."""
+        verdict = "nothing was wrong or lost" if self.good else "NOT GOOD"
+        return (
+            f"{self.streams} streams, {self.tokens} tokens under {sum(self.faults.values())} faults: {verdict}. "
+            f"{self.wrong_tokens} tokens wrong, {self.lost_tokens} lost; {self.resumed} requests resumed, "
+            f"{self.cut} connections lost with their gateway, {self.refused} refused first; "
+            f"longest pause {duration(self.longest_pause)}."
+        )
 
 
-def make_report(
-    *,
-    seed: int,
-    dtype: str,
-    seconds: float,
-    happenings: Sequence[Happening],
-    records: Sequence[RequestRecord],
-    undisturbed: Mapping[int, Sequence[int]],
-    resumed: int,
-    refused: int,
-) -> ChaosReport:
+def make_report(run: Run, undisturbed: Mapping[int, Sequence[int]], seed: int, dtype: str) -> ChaosReport:
     """Judge every request that was asked for: one without a record is incomplete as well."""
-    by_index = {record.index: record for record in records}
+    by_index = {record.index: record for record in run.records}
     missing = [f"request {index}: no record of it" for index in undisturbed if index not in by_index]
-    faults = [f"request {record.index}: {fault}" for record in records if (fault := find_fault(record))]
+    faults = [f"request {record.index}: {fault}" for record in run.records if (fault := find_fault(record))]
     came = {index: record.token_ids for index, record in by_index.items()}
+    scales = [record.decision.action for record in run.story.scales.values() if record.state == "done"]
+    wrong = [count_wrong(came.get(index, []), right) for index, right in undisturbed.items()]
+    # What came before a connection broke has to be right as well.
+    wrong += [count_wrong(cut.record.token_ids, undisturbed[cut.record.index]) for cut in run.cuts]
     return ChaosReport(
         seed=seed,
         dtype=dtype,
-        seconds=round(seconds, 1),
-        faults=len(happenings),
+        seconds=round(run.end - run.start, 1),
+        faults=dict(sorted(Counter(happening.kind for happening in run.happenings if happening.struck).items())),
         streams=len(undisturbed),
         tokens=sum(map(len, came.values())),
-        resumed=resumed,
-        refused=refused,
-        longest_pause=round(max((gap for record in records for gap in record.gaps), default=0.0), 3),
-        longest_first=round(max((record.ttft or 0.0 for record in records), default=0.0), 3),
-        wrong_tokens=sum(count_wrong(came.get(index, []), right) for index, right in undisturbed.items()),
+        resumed=run.resumed,
+        refused=run.refused,
+        cut=len(run.cuts),
+        takeovers=run.takeovers,
+        scaled_out=scales.count("out"),
+        scaled_in=scales.count("in"),
+        longest_pause=round(max((gap for record in run.records for gap in record.gaps), default=0.0), 3),
+        longest_first=round(max((record.ttft or 0.0 for record in run.records), default=0.0), 3),
+        wrong_tokens=sum(wrong),
         lost_tokens=sum(max(0, len(right) - len(came.get(index, []))) for index, right in undisturbed.items()),
-        incomplete=sorted(faults + missing),
+        incomplete=sorted(faults + missing + find_unexplained(run.cuts, run.happenings)),
+        not_whole=run.not_whole,
+        left=run.left,
     )
+
+
+def find_unexplained(cuts: Sequence[Cut], happenings: Sequence[Happening]) -> list[str]:
+    """One line for each connection that broke although its gateway was not killed."""
+    killed = [(one.victim, one.at) for one in happenings if one.fault.kind == "kill" and one.struck]
+    return [
+        f"request {cut.record.index}: {cut.record.error}, and nobody had killed {cut.gateway}"
+        for cut in cuts
+        if not any(
+            gateway == cut.gateway and cut.record.sent - NOTICED_SECONDS <= at <= cut.record.ended
+            for gateway, at in killed
+        )
+    ]
 
 
 def count_wrong(came: Sequence[int], right: Sequence[int]) -> int:
@@ -76,17 +124,25 @@ def count_wrong(came: Sequence[int], right: Sequence[int]) -> int:
     return sum(one != other for one, other in zip(came, right, strict=False)) + max(0, len(came) - len(right))
 
 
-def fault_table(happenings: Sequence[Happening], records: Sequence[RequestRecord], start: float, end: float) -> Table:
+def fault_rows(
+    happenings: Sequence[Happening], records: Sequence[RequestRecord], start: float, end: float
+) -> Iterator[tuple[str, ...]]:
     """A row a fault, with what clients noticed from it until the next."""
-    table = new_table("Faults, and the longest pause of any stream until the next one")
-    for heading, justify in (("at", "right"), ("fault", "left"), ("streams", "right"), ("pause", "right")):
-        table.add_column(heading, justify="right" if justify == "right" else "left", no_wrap=justify == "right")
     ordered = sorted(happenings, key=lambda one: one.at)
     for happening, until in zip(ordered, [*(one.at for one in ordered[1:]), end], strict=True):
         under_way = [record for record in records if record.sent <= happening.at <= record.ended]
         longest = max((pause_within(record, happening.at, until) for record in under_way), default=0.0)
-        what = f"{happening.fault}{': ' if happening.note else ''}{happening.note}"
-        table.add_row(duration(happening.at - start), what, str(len(under_way)), duration(longest))
+        yield duration(happening.at - start), str(happening), str(len(under_way)), duration(longest)
+
+
+def fault_table(happenings: Sequence[Happening], records: Sequence[RequestRecord], start: float, end: float) -> Table:
+    """The rows for a terminal."""
+    table = new_table("Faults, and the longest pause of any stream until the next one")
+    for heading in FAULT_HEADINGS:
+        is_text = heading == "fault"
+        table.add_column(heading, justify="left" if is_text else "right", no_wrap=not is_text)
+    for row in fault_rows(happenings, records, start, end):
+        table.add_row(*row)
     return table
 
 

@@ -9,25 +9,34 @@ import msgspec
 Kind = Literal["kill", "freeze", "scale"]
 
 # Of ten faults; a target that was just hit has time to come back before it is hit again.
-KINDS: tuple[tuple[Kind, int], ...] = (("kill", 5), ("freeze", 3), ("scale", 2))
+KINDS: tuple[tuple[Kind, int], ...] = (("kill", 5), ("freeze", 2), ("scale", 3))
 FIRST_SECONDS = 3.0
-GAP_SECONDS = (3.0, 8.0)
+GAP_SECONDS = (2.0, 6.0)
 TOGETHER_SECONDS = 0.2
 TOGETHER_SHARE = 0.15
-FREEZE_SECONDS = (1.0, 8.0)
+WORKER_FREEZE_SECONDS = (1.0, 10.0)
+FREEZE_SECONDS = (0.5, 4.0)
 REST_SECONDS = 12.0
 # The last quarter, or so many seconds, is left to recover in.
 CALM_SECONDS = 15.0
 
+# Whoever has this part in the scale that is under way when the fault comes.
+LOADING, SOURCE = "a loading worker", "a source"
+# Of scales by hand, so many are to every worker, and somebody is hit so soon after the planner took them.
+AMBUSH_SHARE = 0.7
+AMBUSH_SECONDS = (0.0, 2.5)
+
 
 class Fault(msgspec.Struct, frozen=True):
-    """`at` seconds after the load's start. A target is frozen for `seconds`; a scale is to `instances`."""
+    """`at` seconds after the load's start. A target is frozen for `seconds`; a scale is to `instances`, and `then`
+    strikes `then.at` seconds after the planner took it."""
 
     at: float
     kind: Kind
     target: str
     seconds: float = 0.0
     instances: int = 0
+    then: "Fault | None" = None
 
     def __str__(self) -> str:
         match self.kind:
@@ -46,6 +55,10 @@ class Targets(msgspec.Struct, frozen=True):
     others: Sequence[str]
     instances: int
 
+    @property
+    def names(self) -> list[str]:
+        return [*self.workers, *self.others]
+
 
 def plan_faults(seed: int, seconds: float, targets: Targets) -> tuple[Fault, ...]:
     """Faults for a load of so many seconds."""
@@ -56,21 +69,37 @@ def plan_faults(seed: int, seconds: float, targets: Targets) -> tuple[Fault, ...
     end = seconds - min(CALM_SECONDS, seconds / 4)
     while at < end:
         kind = chance.choices([kind for kind, _ in KINDS], [share for _, share in KINDS])[0]
-        fault = _make(chance, kind, at, targets, rested)
+        fault = _scale(chance, at, targets, rested) if kind == "scale" else _hit(chance, kind, at, targets, rested)
         if fault is not None:
             faults.append(fault)
-            rested[fault.target] = at + fault.seconds + REST_SECONDS
         together = chance.random() < TOGETHER_SHARE
         at += TOGETHER_SECONDS if together else chance.uniform(*GAP_SECONDS)
     return tuple(faults)
 
 
-def _make(chance: random.Random, kind: Kind, at: float, targets: Targets, rested: dict[str, float]) -> Fault | None:
+def _hit(chance: random.Random, kind: Kind, at: float, targets: Targets, rested: dict[str, float]) -> Fault | None:
     """None where everybody has been hit just now."""
-    if kind == "scale":
-        return Fault(at, kind, "", instances=chance.randint(1, targets.instances))
     group = targets.workers if not targets.others or chance.random() < 0.5 else targets.others
     able = [name for name in group if rested.get(name, 0.0) <= at]
     if not able:
         return None
-    return Fault(at, kind, chance.choice(able), chance.uniform(*FREEZE_SECONDS) if kind == "freeze" else 0.0)
+    target = chance.choice(able)
+    seconds = 0.0
+    if kind == "freeze":
+        seconds = chance.uniform(*(WORKER_FREEZE_SECONDS if target in targets.workers else FREEZE_SECONDS))
+    rested[target] = at + seconds + REST_SECONDS
+    return Fault(at, kind, target, seconds)
+
+
+def _scale(chance: random.Random, at: float, targets: Targets, rested: dict[str, float]) -> Fault:
+    if chance.random() >= AMBUSH_SHARE:
+        return Fault(at, "scale", "", instances=chance.randint(1, targets.instances))
+    delay = chance.uniform(*AMBUSH_SECONDS)
+    if targets.workers and chance.random() < 0.6:
+        kind: Kind = chance.choice(("kill", "freeze"))
+        seconds = chance.uniform(*WORKER_FREEZE_SECONDS) if kind == "freeze" else 0.0
+        then: Fault | None = Fault(delay, kind, chance.choice((LOADING, LOADING, SOURCE)), seconds)
+    else:
+        hit = _hit(chance, "kill", at + delay, targets, rested)
+        then = hit and msgspec.structs.replace(hit, at=delay)
+    return Fault(at, "scale", "", instances=targets.instances, then=then)

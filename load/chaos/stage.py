@@ -1,152 +1,162 @@
-"""The course of a run with faults: start the system, send the load, disturb it until the load ends."""
+"""The course of a run with faults: start the system, send the load, disturb it until the load ends, wait until all is
+whole again."""
 
 import asyncio
-import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
+from typing import Any, TypeVar
 
 import aiohttp
 import msgspec
-from prometheus_client.parser import text_string_to_metric_families
 
-from load.arrivals import Phase, Shape, poisson
 from load.bench.engine_alone import CONTEXT
+from load.chaos.arrivals import seeded
 from load.chaos.client import PatientClient
-from load.chaos.faults import Happening, Tormentor
+from load.chaos.faults import Tormentor
+from load.chaos.log_events import RESUMED, TOOK_OFFICE, LogEvents
+from load.chaos.run import Run
 from load.chaos.schedule import Targets, plan_faults
 from load.chaos.settings import ChaosSettings
-from load.client import open_session, send_open_loop
+from load.chaos.system import MODEL, choose_targets, open_sessions, stack_settings
+from load.chaos.whole import find_amiss, find_left, shared_memory
+from load.client import send_open_loop
 from load.demo.stage import end_on_sigterm
 from load.records import Ask, RequestRecord
+from load.screen import Screen
+from load.story import Story
 from load.tally import Tally
-from load.target import learn_target, make_asks
-from load.trace import Trace, Window, replay
-from load.traces import read_trace
+from load.target import Target, learn_target, make_asks
+from load.trace import Trace
+from load.view import View
+from load.watch import watching
+from services.supervisor.commands import NATS
 from services.supervisor.processes import Echo
-from services.supervisor.settings import ModelSettings, StackSettings
 from services.supervisor.stack import Stack
+from shared.bus.contract import BusError
+from shared.messages.membership import AskSnapshot
+from shared.subjects import SNAPSHOT
 from shared.world import SystemClock
 
-MODEL = "chaos"
-MIB = 1024 * 1024
-REQUEST_SECONDS = 180.0
-PROGRESS_SECONDS = 5.0
-TEMPERATURE = 0.8
-RESUMPTIONS = "livescale_gateway_resumptions"
+T = TypeVar("T")
 
-Tell = Callable[[str], None]
-
-
-class Run(msgspec.Struct, frozen=True):
-    """What a run left behind."""
-
-    asks: list[Ask]
-    records: list[RequestRecord]
-    happenings: list[Happening]
-    start: float
-    end: float
-    resumed: int
-    refused: int
+REFRESH_SECONDS = 0.25
+CALL_SECONDS = 2.0
+# Generous: a slow machine takes its time to start processes and to load models again.
+WHOLE_SECONDS = 120.0
+# So long a router's word of its queue is of the present.
+FRESH_SECONDS = 3.0
+PROBE_TOKENS = 16
 
 
-async def run_chaos(settings: ChaosSettings, checkpoint: Path, trace: Trace, tell: Tell, echo: Echo) -> Run:
+async def run_chaos(settings: ChaosSettings, checkpoint: Path, trace: Trace, screen: Screen, echo: Echo) -> Run:
     """Everything that needs the system up; on return it is down again. SIGTERM cancels it, as Ctrl-C does.
 
-    Raises TargetError, and what a Stack raises.
+    Raises ValueError before anything is started, TargetError, and what a Stack raises.
     """
     end_on_sigterm()
-    async with (
-        Stack(stack_settings(settings, checkpoint), progress=tell, echo=echo) as stack,
-        open_session(stack.url, "", REQUEST_SECONDS) as session,
-    ):
-        tally = Tally()
-        client = PatientClient(session, MODEL, SystemClock(), tally)
-        target = await learn_target(session, MODEL)
-        # The undisturbed run has to fit as well.
-        target = msgspec.structs.replace(target, context=min(target.context, CONTEXT))
-        asks = [seeded(ask) for ask in make_asks(trace, target, settings.seed)]
-        faults = plan_faults(settings.seed, 60 * settings.minutes, targets(settings, list(stack.supervisor.children)))
-        tell(f"{len(asks)} requests and {len(faults)} faults in {60 * settings.minutes:.0f} s")
-        records: list[RequestRecord] = []
-        start = client.now()
-        tormentor = Tormentor(stack, MODEL, client.now, tell)
-        tormenting = asyncio.create_task(tormentor.run(faults, start), name="faults")
+    targets = choose_targets(settings)
+    memory, events = shared_memory(), LogEvents(echo)
+    async with Stack(stack_settings(settings, checkpoint), progress=screen.note, echo=events.echo) as stack:
+        run = await Course(settings, stack, screen, events).run(trace, targets)
+        pids = [child.pid for child in stack.supervisor.children.values() if child.pid is not None]
+    return msgspec.structs.replace(run, left=find_left(pids, memory))
+
+
+class Course:
+    """One load with faults, on a system that is up."""
+
+    def __init__(self, settings: ChaosSettings, stack: Stack, screen: Screen, events: LogEvents) -> None:
+        self._settings = settings
+        self._stack = stack
+        self._screen = screen
+        self._events = events
+        self._seconds = 60 * settings.minutes
+        self._story = Story(MODEL)
+        self._tally = Tally()
+        self._clock = SystemClock()
+        self._asks: list[Ask] = []
+        self._records: list[RequestRecord] = []
+
+    async def run(self, trace: Trace, targets: Targets) -> Run:
+        """Raises TargetError, and ChildFailed once a process is given up."""
+        async with (
+            watching(self._stack.bus, self._story, self._clock, self._screen.note),
+            open_sessions(self._stack.urls) as sessions,
+        ):
+            target = await learn_target(next(iter(sessions.values())), MODEL)
+            # The undisturbed run has to fit as well.
+            target = msgspec.structs.replace(target, context=min(target.context, CONTEXT))
+            self._asks = [seeded(ask) for ask in make_asks(trace, target, self._settings.seed)]
+            client = PatientClient(sessions, MODEL, self._clock, self._tally)
+            tormentor = Tormentor(self._stack, self._story, MODEL, targets.names, client.now, self._screen.note)
+            start = client.now()
+            await self._watched("load", start, self._disturbed(client, tormentor, targets, start))
+            end = client.now()
+            not_whole = await self._rest(end)
+            await self._probe(client, sessions, target)
+            return Run(
+                asks=self._asks,
+                records=self._records,
+                cuts=client.cuts,
+                happenings=tormentor.happenings,
+                story=self._story,
+                start=start,
+                end=end,
+                refused=len(client.refusals),
+                resumed=self._events.counts[RESUMED],
+                takeovers=self._events.counts[TOOK_OFFICE] - 1,  # the first router took office as well
+                not_whole=not_whole or await self._rest(end),
+            )
+
+    async def _disturbed(self, client: PatientClient, tormentor: Tormentor, targets: Targets, start: float) -> None:
+        """The load, and the faults meanwhile."""
+        faults = plan_faults(self._settings.seed, self._seconds, targets)
+        self._screen.note(f"{len(self._asks)} requests and {len(faults)} faults in {self._seconds:.0f} s")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(tormentor.run(faults, start), name="faults")
+            group.create_task(send_open_loop(client, self._asks, self._records), name="load")
+
+    async def _rest(self, since: float) -> list[str]:
+        """Wait until the system is whole and at rest; what is still amiss after a long while."""
+        deadline = self._clock.now() + WHOLE_SECONDS
+        while amiss := await self._watched("recovering", since, self._find_amiss()):
+            if self._clock.now() > deadline:
+                break
+            await asyncio.sleep(REFRESH_SECONDS)
+        return amiss
+
+    async def _find_amiss(self) -> list[str]:
         try:
-            sending = send_open_loop(client, asks, records)
-            await watched(sending, stack, lambda: tell(describe(tally, client, start)))
-            await tormenting
+            snapshot = await self._stack.bus.call(SNAPSHOT, AskSnapshot(), timeout=CALL_SECONDS)
+        except BusError as error:
+            return [f"the registry does not answer: {error}"]
+        last = self._story.queue[-1] if self._story.queue else None
+        queue = last if last is not None and last.at > self._clock.wall() - FRESH_SECONDS else None
+        return find_amiss(snapshot, queue, [name for name in self._stack.supervisor.children if name != NATS])
+
+    async def _probe(
+        self, client: PatientClient, sessions: Mapping[str, aiohttp.ClientSession], target: Target
+    ) -> None:
+        """One short request to each gateway, judged like the others."""
+        for session in sessions.values():
+            ask = Ask(len(self._asks), 0.0, target.vocabulary[:PROBE_TOKENS], PROBE_TOKENS)
+            self._asks.append(ask)
+            self._records.append(await client.attempt(session, ask, client.now()))
+
+    async def _watched(self, stage: str, since: float, work: Coroutine[Any, Any, T]) -> T:
+        """Do the work, and show how things are meanwhile. Raises ChildFailed once a process is given up."""
+        task = asyncio.ensure_future(work)
+        try:
+            while not task.done():
+                await asyncio.wait([task], timeout=REFRESH_SECONDS)
+                self._stack.supervisor.check()
+                self._show(stage, since)
         finally:
-            tormenting.cancel()
-            await asyncio.wait([tormenting])
-        resumed = await count_resumed(session)
-        return Run(asks, records, tormentor.happenings, start, client.now(), resumed, len(client.refusals))
+            task.cancel()
+            await asyncio.wait([task])
+        return task.result()
 
-
-def stack_settings(settings: ChaosSettings, checkpoint: Path) -> StackSettings:
-    parameters = sum(file.stat().st_size for file in checkpoint.glob("*.safetensors"))
-    return StackSettings(
-        models=(ModelSettings(name=MODEL, path=str(checkpoint)),),
-        workers=settings.workers,
-        port=0,
-        dtype=settings.dtype,
-        arena_bytes=2 * parameters + 64 * MIB,
-        kv_bytes=128 * MIB,
-        transport=settings.transport,
-    )
-
-
-def make_load(settings: ChaosSettings) -> Trace:
-    """The arrivals. Raises TraceError and ValueError."""
-    seconds = 60 * settings.minutes
-    if settings.trace is None:
-        shape = Shape(settings.prompt_tokens, settings.output_tokens)
-        return poisson([Phase("chaos", seconds, settings.rate)], shape, settings.seed)
-    part = Window(0.0, seconds)
-    return replay(read_trace(Path(settings.trace)), part, settings.rate_scale, settings.length_scale, settings.seed)
-
-
-def seeded(ask: Ask) -> Ask:
-    """Every other request is sampled: both ways of choosing have to survive."""
-    if ask.index % 2 == 0:
-        return ask
-    return msgspec.structs.replace(ask, temperature=TEMPERATURE, seed=random.Random(ask.index).getrandbits(31))
-
-
-def targets(settings: ChaosSettings, processes: Sequence[str]) -> Targets:
-    """Processes of the services that may be disturbed. Raises ValueError for a service that does not run."""
-    services = settings.disturb.split(",")
-    named = {service: [name for name in processes if name.rsplit("-", 1)[0] == service] for service in services}
-    for service, names in named.items():
-        if not names:
-            raise ValueError(f"--disturb: no {service!r} runs here; there are: {', '.join(sorted(processes))}")
-    others = [name for service in services if service != "worker" for name in named[service]]
-    return Targets(named.get("worker", []), others, settings.workers)
-
-
-async def watched(work: Coroutine[None, None, None], stack: Stack, show: Callable[[], None]) -> None:
-    """Do the work, with a line of progress now and then. Raises ChildFailed once a process is given up."""
-    task = asyncio.ensure_future(work)
-    try:
-        while not task.done():
-            await asyncio.wait([task], timeout=PROGRESS_SECONDS)
-            stack.supervisor.check()
-            show()
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-    task.result()
-
-
-def describe(tally: Tally, client: PatientClient, start: float) -> str:
-    return (
-        f"{client.now() - start:4.0f} s  sent {tally.sent}  running {tally.running}  tokens {tally.tokens}  "
-        f"refused {sum(client.refusals.values())}"
-    )
-
-
-async def count_resumed(session: aiohttp.ClientSession) -> int:
-    """How often a gateway submitted a request again because its worker was lost."""
-    async with session.get("metrics") as response:
-        families = text_string_to_metric_families(await response.text())
-        samples = [sample for family in families if family.name == RESUMPTIONS for sample in family.samples]
-        return round(sum(sample.value for sample in samples if sample.name.endswith("_total")))
+    def _show(self, stage: str, since: float) -> None:
+        now = self._clock.wall()
+        seconds = self._seconds if stage == "load" else None
+        self._screen.show(View(stage, now - since, seconds, len(self._asks), now, self._story, self._tally))

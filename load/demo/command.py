@@ -2,22 +2,19 @@
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
 import msgspec
-import structlog
 import uvloop
 from rich.console import Console
 
 from load.demo.calibrate import CalibrationFailed
 from load.demo.check import check_run
 from load.demo.stage import Happened, Stage
-from load.kept import KEPT, kept_model
+from load.kept import KEPT, kept_model, open_log
 from load.outcome import Outcome, Verdict
-from load.report import write_report
+from load.report import check_report_path, write_report
 from load.screen import open_screen
 from load.settings import DemoSettings, refuse_replay_without_trace
 from load.stats import Period
@@ -62,12 +59,6 @@ def demo(settings: DemoSettings) -> None:
     sys.exit(0 if verdict.good else 1)
 
 
-def check_report_path(path: Path) -> None:
-    """Before a minute of work, not after it. Raises ClickException."""
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise click.ClickException(f"--report {path}: not a file in a directory that exists")
-
-
 def read_source(settings: DemoSettings) -> Trace | None:
     """The trace to replay, if any. Raises ClickException."""
     try:
@@ -104,19 +95,6 @@ def describe_start(settings: DemoSettings, checkpoint: Path) -> str:
         f"links slowed to {rate / 1e6:g} MB/s so that blocks can be seen arriving" if rate else "links at full speed"
     )
     return f"Starting a system that serves {checkpoint.name} in {settings.dtype}; {links}; logs in {LOG}"
-
-
-@contextmanager
-def open_log(path: Path) -> Iterator[Callable[[str, str], None]]:
-    """Where the processes' lines go, and this one's, which would tear the picture on the screen."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    before = structlog.get_config()
-    with path.open("w", encoding="utf-8", buffering=1) as file:
-        structlog.configure(logger_factory=structlog.PrintLoggerFactory(file))
-        try:
-            yield lambda name, line: print(f"{name:<10} | {line}", file=file)
-        finally:
-            structlog.configure(**before)
 
 
 def make_outcome(settings: DemoSettings, happened: Happened, verdict: Verdict) -> Outcome:

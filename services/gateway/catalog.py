@@ -14,6 +14,7 @@ from services.gateway.parse import parse_body
 from services.gateway.pool_view import status
 from services.gateway.reading import json_answer, read_body
 from services.gateway.submission import check_token_ids
+from services.gateway.templates import Templates
 from shared.bus.contract import Bus, BusError
 from shared.messages.membership import AskSnapshot, ModelEntry, Snapshot
 from shared.subjects import SNAPSHOT
@@ -27,6 +28,7 @@ class Catalog:
 
     bus: Bus
     models: Models
+    templates: Templates
     max_body_bytes: int
 
     async def cards(self, request: Request) -> Response:
@@ -46,7 +48,7 @@ class Catalog:
         if (body.prompt is None) == (body.messages is None):
             raise bad_request("Give either 'prompt' or 'messages'.", param="prompt")
         if body.messages is not None:
-            prompt = render_chat(text, body.messages, body.add_generation_prompt)
+            prompt = await render_chat(self.templates, text, body.messages, body.add_generation_prompt)
             tokens = await self.models.encode(text, prompt, add_special_tokens=False)
         else:
             tokens = await self.models.encode(text, body.prompt or "", add_special_tokens=body.add_special_tokens)

@@ -13,6 +13,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from services.gateway.bodies import ChatMessage
 
+LONGEST_SOURCE = 1 << 18
+
 Wall = Callable[[], float]
 
 
@@ -23,29 +25,43 @@ class TemplateRefusal(Exception):
 class ChatTemplate:
     """`source` is a Jinja template from the checkpoint; `special_tokens` are its `bos_token`, `eos_token`, ...
 
+    It is a program: `render` bounds neither its time nor its memory, and is called in a process of its own.
     Raises TemplateRefusal where the source is not a template.
     """
 
     def __init__(self, source: str, special_tokens: Mapping[str, str], wall: Wall) -> None:
+        if len(source) > LONGEST_SOURCE:
+            raise TemplateRefusal(f"the checkpoint's chat template is longer than {LONGEST_SOURCE} characters")
+        self.source = source
+        self.special_tokens = dict(special_tokens)
+        self.condemned = False  # it cannot be rendered within bounds
+        self._environment = _environment(wall)
+        self._template: jinja2.Template | None = None
         try:
-            self._template = _environment(wall).from_string(source)
-        except jinja2.TemplateError as error:
-            raise TemplateRefusal(f"the checkpoint's chat template is broken: {error}") from None
-        self._special_tokens = dict(special_tokens)
+            self._environment.parse(source)
+        except (jinja2.TemplateError, RecursionError, MemoryError) as error:
+            raise TemplateRefusal(f"the checkpoint's chat template is broken: {_why(error)}") from None
 
     def render(self, messages: list[ChatMessage], add_generation_prompt: bool = True) -> str:
         """The prompt of a conversation. Raises TemplateRefusal."""
         try:
+            self._template = self._template or self._environment.from_string(self.source)
             return self._template.render(
                 messages=[_plain(message) for message in messages],
                 add_generation_prompt=add_generation_prompt,
                 tools=None,
                 documents=None,
-                **self._special_tokens,
+                **self.special_tokens,
             )
         # A template is a program of its own: what it does wrong shows as one of these.
-        except (jinja2.TemplateError, TypeError, ValueError, KeyError, RecursionError) as error:
-            raise TemplateRefusal(str(error)) from None
+        except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
+            raise TemplateRefusal(_why(error)) from None
+        except (RecursionError, MemoryError, SyntaxError) as error:
+            raise TemplateRefusal(_why(error)) from None
+
+
+def _why(error: Exception) -> str:
+    return str(error) or type(error).__name__
 
 
 def _plain(message: ChatMessage) -> dict[str, str]:

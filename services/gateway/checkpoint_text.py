@@ -3,14 +3,21 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
+from msgspec import Meta
 from tokenizers import Tokenizer
 
 from services.gateway.chat_template import ChatTemplate, TemplateRefusal, Wall
+from shared.messages.message import Positive, TokenId
+from shared.model_config import CONFIG_LIMIT_BYTES, CheckpointError, read_file
+
+TOKENIZER_LIMIT_BYTES = 128 << 20
+MOST_ENDS = 1024
 
 T = TypeVar("T")
+Ends = TokenId | Annotated[list[TokenId], Meta(max_length=MOST_ENDS)]
 
 
 class BadCheckpoint(Exception):
@@ -29,14 +36,14 @@ class GenerationDefaults:
 class _Config(msgspec.Struct, frozen=True):
     """Of config.json."""
 
-    vocab_size: int
-    eos_token_id: int | list[int] | None = None
+    vocab_size: Positive
+    eos_token_id: Ends | None = None
 
 
 class _GenerationConfig(msgspec.Struct, frozen=True):
     """Of generation_config.json."""
 
-    eos_token_id: int | list[int] | None = None
+    eos_token_id: Ends | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -109,45 +116,58 @@ def load_checkpoint_text(directory: Path, wall: Wall) -> CheckpointText:
     eos = {*_ids(generation.eos_token_id), *_ids(config.eos_token_id)}
     if "eos_token" in special:
         eos.update(_ids(tokenizer.token_to_id(special["eos_token"])))
-    source = _template_source(directory, about)
-    try:
-        template = None if source is None else ChatTemplate(source, special, wall)
-    except TemplateRefusal as error:
-        raise BadCheckpoint(f"{directory}: {error}") from None
+    template = _template(directory, about, wall)
     return CheckpointText(tokenizer, template, tuple(sorted(eos)), config.vocab_size, _defaults(generation))
 
 
 def _read(path: Path, type: type[T], missing: T | None = None) -> T:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=type)
-    except FileNotFoundError:
+    data = _bytes(path, CONFIG_LIMIT_BYTES)
+    if data is None:
         if missing is None:
-            raise BadCheckpoint(f"{path} is missing") from None
+            raise BadCheckpoint(f"{path} is missing")
         return missing
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+    try:
+        return msgspec.json.decode(data, type=type)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadCheckpoint(f"{path} cannot be read: {error}") from None
 
 
+def _bytes(path: Path, limit: int) -> bytes | None:
+    """None where there is no such file. Never waits for a pipe, nor reads a device."""
+    try:
+        return read_file(path, limit)
+    except FileNotFoundError:
+        return None
+    except CheckpointError as error:
+        raise BadCheckpoint(str(error)) from None
+    except OSError as error:
+        raise BadCheckpoint(f"{path} cannot be read: {error.strerror}") from None
+
+
 def _read_tokenizer(path: Path) -> Tokenizer:
-    if not path.is_file():
+    data = _bytes(path, TOKENIZER_LIMIT_BYTES)
+    if data is None:
         raise BadCheckpoint(f"{path} is missing: tokenization needs the fast tokenizer's file")
     try:
-        return Tokenizer.from_file(str(path))
+        return Tokenizer.from_buffer(data)
     except Exception as error:  # noqa: BLE001 the library raises nothing narrower
         raise BadCheckpoint(f"{path} cannot be read: {error}") from None
 
 
-def _template_source(directory: Path, about: _TokenizerConfig) -> str | None:
-    """A template lies in a file of its own, or in tokenizer_config.json, alone or as one of several by name."""
-    path = directory / "chat_template.jinja"
+def _template(directory: Path, about: _TokenizerConfig, wall: Wall) -> ChatTemplate | None:
+    """It lies in a file of its own, or in tokenizer_config.json, alone or as one of several by name."""
+    path, field = directory / "chat_template.jinja", ""
+    data, source = _bytes(path, CONFIG_LIMIT_BYTES), about.chat_template
+    if data is None:
+        path, field = directory / "tokenizer_config.json", ": chat_template"
     try:
-        if path.is_file():
-            return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadCheckpoint(f"{path} cannot be read: {error}") from None
-    if isinstance(about.chat_template, list):
-        return next((one.template for one in about.chat_template if one.name == "default"), None)
-    return about.chat_template
+        if data is not None:
+            source = data.decode()
+        elif isinstance(source, list):
+            source = next((one.template for one in source if one.name == "default"), None)
+        return None if source is None else ChatTemplate(source, about.special_tokens, wall)
+    except (TemplateRefusal, UnicodeDecodeError) as error:
+        raise BadCheckpoint(f"{path}{field}: {error}") from None
 
 
 def _ids(value: int | list[int] | None) -> list[int]:

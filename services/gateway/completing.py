@@ -21,6 +21,7 @@ from services.gateway.reading import json_answer, public_id, read_body, trace_of
 from services.gateway.settings import GatewaySettings
 from services.gateway.shapes import ChatShape, CompletionShape, Frame, Shape
 from services.gateway.submission import Origin, check_options, make_submit, split_prompts, stop_strings
+from services.gateway.templates import Templates
 from services.gateway.tracing import start_span
 from shared.bus.contract import Context
 from shared.messages.membership import ModelEntry
@@ -38,6 +39,7 @@ class Completing:
     ids: Ids
     engine: Engine
     models: Models
+    templates: Templates
     tracer: Tracer
 
     async def completion(self, request: Request) -> Response:
@@ -55,7 +57,8 @@ class Completing:
         check_options(body)
         entry, text = await self._model(body)
         # The template writes the special tokens itself.
-        prompt = await self.models.encode(text, render_chat(text, body.messages), add_special_tokens=False)
+        said = await render_chat(self.templates, text, body.messages)
+        prompt = await self.models.encode(text, said, add_special_tokens=False)
         return await self._answer(request, body, self._order(request, body, entry, text, [prompt], ChatShape()))
 
     async def _model(self, body: GenerationOptions) -> tuple[ModelEntry, CheckpointText]:
@@ -115,11 +118,13 @@ def _output(body: GenerationOptions, text: CheckpointText, submit: Submit) -> Ou
     )
 
 
-def render_chat(text: CheckpointText, messages: list[ChatMessage], add_generation_prompt: bool = True) -> str:
+async def render_chat(
+    templates: Templates, text: CheckpointText, messages: list[ChatMessage], add_generation_prompt: bool = True
+) -> str:
     """The conversation as the checkpoint's template has it. Raises ApiError 400 where it refuses."""
     if text.template is None:
         raise bad_request("This model has no chat template; use /v1/completions.", param="model")
     try:
-        return text.template.render(messages, add_generation_prompt)
+        return await templates.render(text.template, messages, add_generation_prompt)
     except TemplateRefusal as error:
         raise bad_request(f"The model's chat template refuses the messages: {error}", param="messages") from None

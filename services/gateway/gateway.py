@@ -24,6 +24,7 @@ from services.gateway.probes import Probes
 from services.gateway.server import Server, is_loopback, listen, url_of
 from services.gateway.settings import GatewaySettings
 from services.gateway.streams import Streams
+from services.gateway.templates import Templates
 from shared.membership import Membership
 from shared.process import World
 
@@ -40,6 +41,7 @@ class Gateway:
         self._id = world.info.id
         self._metrics = GatewayMetrics(world.telemetry)
         self._streams = Streams(world.bus, self._id, self._metrics, settings.max_requests, settings.stream_queue)
+        self._templates = Templates(world.clock.wall)
         self.url = ""
 
     async def run(self) -> None:
@@ -51,7 +53,7 @@ class Gateway:
             guard = Guard(self._keys, world.clock, is_loopback(bound))
             app = make_app(self._operations(models, executor), guard, world.ids, self._metrics)
             arriving = await self._streams.listen()
-            async with asyncio.TaskGroup() as group:
+            async with self._templates, asyncio.TaskGroup() as group:
                 group.create_task(self._streams.run(arriving), name="tokens")
                 group.create_task(Peers(world.bus, self._streams).run(), name="peers")
                 group.create_task(models.run(), name="models")
@@ -63,9 +65,9 @@ class Gateway:
     def _operations(self, models: Models, executor: ThreadPoolExecutor) -> list[Operation]:
         world, limit = self._world, self._settings.max_body_bytes
         engine = Engine(world.bus, world.clock, self._streams, self._metrics)
-        catalog = Catalog(world.bus, models, limit)
+        catalog = Catalog(world.bus, models, self._templates, limit)
         return operations(
-            Completing(self._settings, self._id, world.ids, engine, models, world.telemetry.tracer),
+            Completing(self._settings, self._id, world.ids, engine, models, self._templates, world.telemetry.tracer),
             catalog,
             Admin(world.bus, models, limit),
             Probes(self._id, world.bus, models, catalog, world.telemetry, executor),

@@ -61,7 +61,7 @@ class Registry:
     def __init__(self, world: World, settings: RegistrySettings) -> None:
         self._bus, self._clock = world.bus, world.clock
         self._info = world.info
-        self._leases = Leases(LeaseTimes(settings.suspect_seconds, settings.dead_seconds))
+        self._leases = Leases(LeaseTimes(settings.suspect_seconds, settings.dead_seconds), world.info.id)
         self._pool = Pool()
         self._saved = SavedState(world.bus.kv)
         self._settle_seconds = settings.suspect_seconds

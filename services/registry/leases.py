@@ -8,24 +8,20 @@ from msgspec.structs import replace
 from shared.bus.contract import Refusal
 from shared.invariants import check
 from shared.messages.membership import Join, LeaseState, Member, ServiceName
+from shared.moves import Moves
 
-MOVES: dict[LeaseState, frozenset[LeaseState]] = {
-    "alive": frozenset({"suspect", "dead"}),
-    "suspect": frozenset({"alive", "dead"}),
-    "dead": frozenset(),
-}
-
+MOVES: Moves[LeaseState] = Moves(
+    "a lease",
+    {
+        "alive": frozenset({"suspect", "dead"}),
+        "suspect": frozenset({"alive", "dead"}),
+        "dead": frozenset(),
+    },
+)
 
 # What heartbeats of an earlier registry's time are believed of its epochs: more than can have been given out, and
 # far from the largest of a message.
 MOST_EPOCHS = 2**48
-
-
-def advance(old: LeaseState, new: LeaseState) -> LeaseState:
-    """The new state. Raises ValueError on a move that is not in the table."""
-    if new not in MOVES[old]:
-        raise ValueError(f"a lease cannot go from {old} to {new}")
-    return new
 
 
 @dataclass(frozen=True)
@@ -72,15 +68,19 @@ class _Lease:
     sure: bool  # its epoch is from us, or was heard; else an earlier registry may have given a later one
 
     def move(self, state: LeaseState, reason: str) -> LeaseMoved:
-        member = self.member = replace(self.member, lease=advance(self.member.lease, state))
+        member = self.member = replace(self.member, lease=MOVES.advance(self.member.lease, state))
         return LeaseMoved(member.service, member.id, member.epoch, state, reason)
 
 
 class Leases:
-    """The table of leases. A member is alive as long as it beats, whatever it is busy with."""
+    """The table of leases. A member is alive as long as it beats, whatever it is busy with.
 
-    def __init__(self, times: LeaseTimes) -> None:
+    `own` is the member that keeps this table: where it does not hear itself, silence says nothing about the others.
+    """
+
+    def __init__(self, times: LeaseTimes, own: str = "") -> None:
         self._times = times
+        self._own = own
         self._leases: dict[str, _Lease] = {}
         # One counter for all: an id that comes back after it was forgotten still gets a higher epoch.
         self._last_epoch = 0
@@ -186,12 +186,17 @@ class Leases:
         self._ticked = now
         if self._frozen:
             return []
-        if late:
-            # The registry itself was stopped; what was sent meanwhile is still unread.
+        if late or self._is_deaf(now):
+            # The registry itself was stopped, and what was sent meanwhile is still unread; or nothing reaches it.
             self.thaw(now)
         self._forget(now)
         moves = (self._judge(self._leases[id], now) for id in sorted(self._leases))
         return [move for move in moves if move is not None]
+
+    def _is_deaf(self, now: float) -> bool:
+        if not self.is_alive(self._own):
+            return False
+        return now - self._leases[self._own].seen >= self._times.suspect_seconds
 
     def _judge(self, lease: _Lease, now: float) -> LeaseMoved | None:
         silent = now - lease.seen

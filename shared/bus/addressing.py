@@ -35,6 +35,7 @@ def holes_of(pattern: str, subject: str) -> dict[str, str]:
     return {part[1:-1]: unquote(token) for part, token in pairs if part.startswith("{")}
 
 
+@lru_cache(maxsize=65536)
 def matches(wanted: str, subject: str) -> bool:
     """Whether a subscription to `wanted` (with `*` and a trailing `>`) gets `subject`."""
     parts, tokens = wanted.split("."), subject.split(".")

@@ -1,5 +1,6 @@
 """What is kept on the server: small declared state in a key-value bucket, and a day of events."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -32,6 +33,16 @@ def _bus_errors() -> Iterator[None]:
         raise Disconnected("the bus is down") from error
     except nats.errors.Error as error:
         raise BusError(f"JetStream: {error}") from error
+    finally:
+        heed_cancellation()
+
+
+def heed_cancellation() -> None:
+    """Raises CancelledError where this task was told to end: before Python 3.12 `wait_for`, by which nats-py waits for
+    an answer, swallows a cancellation that comes together with it."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 class NatsKeyValue:

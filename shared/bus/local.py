@@ -3,7 +3,8 @@
 A `LocalBroker` stands for the server; each actor gets a `LocalBus` of its own from `broker.connect()`. Faults are
 made at the broker: `down()` and `up()`, `lose`, asked for each message whether it gets lost, and `delays`, asked for
 each listener (and each answer) after how many seconds the message arrives: nothing is lost, two are a duplicate. What
-a bus that is held sends and is sent waits for `release()`, as with a process that is stopped.
+a bus that is held sends and is sent waits for `release()`, as with a process that is stopped, unless `forget()` comes
+before, as with a network that was cut.
 """
 
 import asyncio
@@ -64,7 +65,7 @@ class LocalBroker:
     buses: list["LocalBus"] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._listeners: list[Listener] = []
+        self._listeners: dict[Listener, None] = {}  # in the order in which they came
         self._routes: dict[str, list[Listener]] = {}
         self._turn = count()
 
@@ -85,12 +86,16 @@ class LocalBroker:
             bus.connection_changed(True)
 
     def listen(self, listener: Listener) -> None:
-        self._listeners.append(listener)
-        self._routes.clear()
+        self._listeners[listener] = None
+        for subject, route in self._routes.items():
+            if matches(listener.wanted, subject):
+                route.append(listener)
 
     def leave(self, listener: Listener) -> None:
-        self._listeners.remove(listener)
-        self._routes.clear()
+        del self._listeners[listener]
+        for route in self._routes.values():
+            if listener in route:
+                route.remove(listener)
 
     def route(self, subject: str, data: bytes, headers: Mapping[str, str], reply: Reply | None = None) -> int:
         """Hand a message to its listeners, in the order in which they came. Returns how many got it."""
@@ -117,7 +122,7 @@ class LocalBroker:
     def _choose(self, subject: str) -> list[Listener]:
         if subject not in self._routes:
             self._routes[subject] = [one for one in self._listeners if matches(one.wanted, subject)]
-        everyone = self._routes[subject]
+        everyone = list(self._routes[subject])
         groups: dict[str, list[Listener]] = {}
         for one in everyone:
             if one.queue:
@@ -137,6 +142,7 @@ class LocalBus:
         self._caller = Caller(broker.clock, self._send)
         self._log = SeldomLog(broker.clock.now)
         self._listeners: list[Listener] = []
+        self._doors: list[Listener] = []  # of what is served
         self._subscriptions: list[QueuedSubscription[Any]] = []
         self._served: list[ServedEndpoint] = []
         self._watchers: list[Callable[[bool], None]] = []
@@ -186,7 +192,9 @@ class LocalBus:
             served = ServedEndpoint(endpoint, self._broker.clock)
             self._served.append(served)
             queue = info.name if endpoint.call.queue else ""
-            self._listen(Listener(fill(endpoint.call.pattern, endpoint.holes), queue, self._deliver_to(served)))
+            door = Listener(fill(endpoint.call.pattern, endpoint.holes), queue, self._deliver_to(served))
+            self._doors.append(door)
+            self._listen(door)
 
     def hold(self) -> None:
         """Nothing comes in or goes out until `release`."""
@@ -196,6 +204,11 @@ class LocalBus:
         held, self._held = self._held or [], None
         for act in held:
             act()
+
+    def forget(self) -> None:
+        """What waits for `release` is lost."""
+        if self._held is not None:
+            self._held.clear()
 
     def _pass(self, act: Callable[[], object]) -> None:
         if self._held is None:
@@ -213,13 +226,19 @@ class LocalBus:
     async def keep_events(self) -> None:
         await self.flush()  # nothing is kept here
 
+    async def drain(self) -> None:
+        """Take no more calls, answer those in hand. Idempotent."""
+        for listener in self._doors:
+            self._leave(listener)
+        for served in self._served:
+            await served.drain(DRAIN_SECONDS if self.connected else 0)
+
     async def close(self) -> None:
         if self._closed:
             return
         for listener in list(self._listeners):
             self._leave(listener)
-        for served in self._served:
-            await served.drain(DRAIN_SECONDS if self.connected else 0)
+        await self.drain()
         for subscription in self._subscriptions:
             subscription.end()
         self._closed = True

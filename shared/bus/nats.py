@@ -153,7 +153,7 @@ class NatsBus:
         if self._closing:
             return
         self._closing = True
-        await self._drain()
+        await self.drain()
         for subscription in self._subscriptions:
             subscription.end()
         for task in self._tasks:
@@ -214,8 +214,8 @@ class NatsBus:
     async def _on_answer(self, message: Msg) -> None:
         self._caller.answer(message.subject.rsplit(".", 1)[1], message.data, message.headers or {})
 
-    async def _drain(self) -> None:
-        """Take no more requests, answer those in hand. Without a connection there is nobody to answer."""
+    async def drain(self) -> None:
+        """Take no more calls, answer those in hand. Idempotent. Without a connection there is nobody to answer."""
         if self.connected:
             with suppress(nats.errors.Error):
                 await asyncio.gather(*(theirs.drain() for theirs in self._serving))

@@ -1,36 +1,87 @@
-"""Shaping: what leaves this process is limited to a rate, as if by its network card."""
+"""Shaping: what processes send is limited to what their links would carry, in a cluster or at a single rate.
+
+The sender waits for all links of the path, the receiver's included; when it may send, the bytes have arrived.
+"""
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+from weakref import WeakValueDictionary
 
-from shared.links.contract import Buffer, Link, Peer
+from shared.links.calendars import LocalCalendar, SharedCalendar
+from shared.links.contract import Buffer, Link, LinkError, Peer
+from shared.links.flows import PIECES_AHEAD, Flow, piece_bytes_for
+from shared.topology import Topology
+from shared.topology_paths import Resource
+
+SCHEME = b"at:"  # then the place, a blank, and the address of the link beneath
 
 
-class TokenBucket:
-    """`rate` bytes a second; an idle bucket saves up for one message, never for more."""
+class Routes(Protocol):
+    """Which links lie between this process and a peer."""
 
-    def __init__(self, rate: float) -> None:
-        self._rate = rate
-        self._free_at = 0.0
+    @property
+    def network_rate(self) -> float:
+        """The fastest network card's, bytes a second."""
 
-    def take(self, size_bytes: int, now: float) -> float:
-        """When the last byte of a message handed over now has left; messages leave in the order of their calls."""
-        seconds = size_bytes / self._rate
-        # The credit of one message lets a sender that wakes late make up for it.
-        self._free_at = max(self._free_at, now - seconds) + seconds
-        return self._free_at
+    def address(self, beneath: bytes) -> bytes:
+        """What peers connect to, given the address of the link beneath."""
+
+    def to(self, address: bytes) -> tuple[bytes, Sequence[Resource]]:
+        """The peer's address beneath, and the links on the way to it. Raises LinkError."""
+
+
+@dataclass(frozen=True)
+class SingleRate:
+    """Whatever leaves this process goes over one link."""
+
+    network_rate: float
+
+    def address(self, beneath: bytes) -> bytes:
+        return beneath
+
+    def to(self, address: bytes) -> tuple[bytes, Sequence[Resource]]:
+        return address, (Resource("nic_out", "", self.network_rate),)
+
+
+class Cluster:
+    """This process is at a place of a topology, and tells its peers where by its address."""
+
+    def __init__(self, topology: Topology, place: str) -> None:
+        """Raises LinkError where there is no such place."""
+        if place not in topology.places:
+            raise LinkError(f"place: {place!r} is no host or GPU of topology {topology.name}")
+        self.network_rate = max(max(at.nic_in, at.nic_out) for at in topology.places.values())
+        self._topology = topology
+        self._place = place
+
+    def address(self, beneath: bytes) -> bytes:
+        return SCHEME + self._place.encode() + b" " + beneath
+
+    def to(self, address: bytes) -> tuple[bytes, Sequence[Resource]]:
+        name, _, beneath = address.removeprefix(SCHEME).partition(b" ")
+        place = name.decode(errors="replace")
+        if not address.startswith(SCHEME) or place not in self._topology.places:
+            raise LinkError(f"connect: {address[:16]!r}... is at no place of topology {self._topology.name}")
+        return beneath, self._topology.path(self._place, place).resources
 
 
 class ShapedPeer:
-    """A peer whose sends wait for the bucket."""
+    """A peer whose sends wait until their bytes would have arrived."""
 
-    def __init__(self, peer: Peer, bucket: TokenBucket) -> None:
+    def __init__(self, peer: Peer, flow: Flow) -> None:
         self._peer = peer
-        self._bucket = bucket
+        self._flow = flow
+        self._turn = asyncio.Lock()
+        self._ahead = asyncio.Semaphore(PIECES_AHEAD)
+
+    def is_over(self, peer: Peer) -> bool:
+        return self._peer is peer
 
     async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
-        """As `Peer.send`; the time in the bucket does not count towards `timeout`."""
-        now = asyncio.get_running_loop().time()
-        await asyncio.sleep(self._bucket.take(buffer.size_bytes, now) - now)
+        """As `Peer.send`; the time on shaped links does not count towards `timeout`."""
+        await self._pass(buffer.size_bytes)
         await self._peer.send(tag, buffer, timeout=timeout)
 
     async def receive(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
@@ -39,21 +90,42 @@ class ShapedPeer:
     async def close(self) -> None:
         await self._peer.close()
 
+    async def _pass(self, size_bytes: int) -> None:
+        """What is booked is used, even if nobody waits for it any more: at most two pieces a flow."""
+        loop = asyncio.get_running_loop()
+        handed_over = departs = loop.time()
+        async with self._turn:  # messages leave in the order of their calls
+            while size_bytes:
+                await self._ahead.acquire()
+                piece, departs = self._flow.book(size_bytes, handed_over)
+                loop.call_at(departs, self._ahead.release)
+                size_bytes -= piece
+        await asyncio.sleep(departs - loop.time())
+
 
 class ShapedLink:
-    """A link with one bucket for all its peers: they contend for it, as flows do on a real card."""
+    """A link whose peers contend with each other, and with other processes' if the calendar is shared."""
 
-    def __init__(self, link: Link, rate: float) -> None:
+    def __init__(self, link: Link, routes: Routes, calendar: LocalCalendar | SharedCalendar) -> None:
         self._link = link
-        self._bucket = TokenBucket(rate)
+        self._routes = routes
+        self._calendar = calendar
+        self._piece_bytes = piece_bytes_for(routes.network_rate)
+        self._peers: WeakValueDictionary[tuple[bytes, int], ShapedPeer] = WeakValueDictionary()
 
     @property
     def address(self) -> bytes:
-        return self._link.address
+        return self._routes.address(self._link.address)
 
     async def connect(self, address: bytes, *, timeout: float, channel: int = 0, secret: bytes = b"") -> ShapedPeer:
-        peer = await self._link.connect(address, timeout=timeout, channel=channel, secret=secret)
-        return ShapedPeer(peer, self._bucket)
+        beneath, path = self._routes.to(address)
+        peer = await self._link.connect(beneath, timeout=timeout, channel=channel, secret=secret)
+        known = self._peers.get((address, channel))
+        if known is None or not known.is_over(peer):
+            known = ShapedPeer(peer, Flow(path, self._calendar, self._piece_bytes))
+            self._peers[address, channel] = known
+        return known
 
     async def close(self) -> None:
         await self._link.close()
+        self._calendar.close()

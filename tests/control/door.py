@@ -26,6 +26,8 @@ class Ask:
 
     number: int
     max_tokens: int
+    model: str = "m"
+    seconds: float = PATIENCE_SECONDS
     tokens: list[int] = field(default_factory=list)
     refusals: int = 0
     outcome: str | None = None
@@ -49,6 +51,7 @@ class Door:
         self.engine = Engine(bus, CLOCK, self.streams, metrics)
         self.membership = Membership(bus, CLOCK, "gateway", id, "box-a")
         self.tasks: dict[int, asyncio.Task[None]] = {}
+        self.generations: dict[int, Generation] = {}
 
     async def run(self) -> None:
         arriving = await self.streams.listen()
@@ -83,17 +86,22 @@ class Door:
         async def emit(piece: Piece) -> None:
             ask.tokens += piece.token_ids
 
+        deadline = CLOCK.wall() + ask.seconds
         submit = Submit(
             request_id=f"{self.id}-{ask.number}-{ask.refusals}",
-            model="m",
+            model=ask.model,
             gateway=self.id,
             prompt=[1] * 20,
             max_tokens=ask.max_tokens,
-            deadline=CLOCK.wall() + PATIENCE_SECONDS,
+            deadline=deadline,
         )
+        generation = self.generations[ask.number] = Generation(self.engine, submit, PlainOutput(), Context())  # type: ignore[arg-type]
         try:
-            await Generation(self.engine, submit, PlainOutput(), Context()).run(emit)  # type: ignore[arg-type]
+            await generation.run(emit)
         except ApiError as error:
+            if error.status == 504 and CLOCK.wall() > deadline - 0.01:
+                ask.outcome = "late"
+                return
             if ask.tokens or error.status not in (429, 503) or error.retry_after_ms is None:
                 ask.outcome = f"error {error.status} {error}"
                 return
@@ -101,3 +109,5 @@ class Door:
             await asyncio.sleep(error.retry_after_ms / 1000)
         else:
             ask.outcome = "complete"
+        finally:
+            del self.generations[ask.number]

@@ -167,6 +167,8 @@ class Faults:
     refuse_admissions: int = 0
     break_after_blocks: int | None = None
     stall_after_blocks: int | None = None
+    strand_after_blocks: int | None = None  # once
+    block_seconds: float = BLOCK_BYTES / RATE
 
 
 class FakeWorker(Node):
@@ -265,6 +267,7 @@ class FakeWorker(Node):
     def forget(self) -> None:
         self.order = None
         self.running.clear()
+        self.history.drop_running()
         self.first_token_told = False
         self.membership.changed()
 
@@ -301,12 +304,14 @@ class FakeWorker(Node):
                 self.transfer("failed", error="the peer is gone")
                 self.release()
                 return
-            if self.fabric.get(load.upstream.id) is not upstream:
+            stranded = index == self.faults.strand_after_blocks
+            if stranded or self.fabric.get(load.upstream.id) is not upstream:
+                self.faults.strand_after_blocks = None if stranded else self.faults.strand_after_blocks
                 self.transfer("broken", error="the peer is gone")
                 return
             if index == self.faults.stall_after_blocks:
                 return
-            await asyncio.sleep(BLOCK_BYTES / RATE)
+            await asyncio.sleep(self.faults.block_seconds)
             if self.order is not load:
                 return
             self.lifecycle.block_ready(plan_id, index)
@@ -383,7 +388,7 @@ class FakeWorker(Node):
             raise Refusal(429, "full", retry_after_ms=10)
         request = admit.request
         if request.request_id in self.running:
-            raise Refusal(409, f"request {request.request_id} is already here")
+            return Ack()
         self.admitted.append(admit)
         self.running[request.request_id] = Work(request, len(request.prompt) + len(request.generated))
         self.running[request.request_id].made = len(request.generated)

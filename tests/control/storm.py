@@ -5,6 +5,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from services.monitor.actor import Monitor
@@ -24,7 +25,7 @@ from shared.subjects import SCALE
 from shared.telemetry import Telemetry
 from shared.world import CountedIds
 from tests.control.door import Ask, Door
-from tests.control.fakes import CLOCK, FakeHost, FakeWorker, Node
+from tests.control.fakes import CLOCK, FakeHost, FakeWorker, Faults, Node
 
 SERVICES: dict[str, Callable[[World], Actor]] = {
     "registry": lambda world: Registry(world, RegistrySettings()),
@@ -101,16 +102,46 @@ class Storm:
         return actor.run()  # type: ignore[union-attr]
 
     def kill(self, name: str) -> None:
+        """Without a word."""
         if name in self.buses:
             self.buses[name].hold()
         self._processes[name].cancel()
 
+    def stop(self, name: str) -> None:
+        """As with SIGTERM: it finishes what it was asked, and leaves."""
+        process, bus = self._processes[name], self.buses.get(name)
+
+        async def leave() -> None:
+            if bus is not None and name in self.running:
+                await bus.drain()
+            process.cancel()
+
+        self._keep(leave())
+
     def freeze(self, name: str, seconds: float) -> None:
         """Nothing reaches or leaves it meanwhile; all of it does afterwards."""
+        self._hold(name, seconds, lambda bus: bus.release())
+
+    def part(self, name: str, seconds: float) -> None:
+        """Nothing reaches or leaves it meanwhile, and all of it is lost."""
+
+        def join(bus: LocalBus) -> None:
+            bus.forget()
+            bus.release()
+
+        self._hold(name, seconds, join)
+
+    def _hold(self, name: str, seconds: float, end: Callable[[LocalBus], None]) -> None:
         bus = self.buses.get(name)
         if bus is not None and name in self.running:
             bus.hold()
-            self._later(seconds, lambda: bus.release() if self.buses.get(name) is bus else None)
+            self._later(seconds, lambda: end(bus) if self.buses.get(name) is bus else None)
+
+    def hurt(self, name: str, **faults: Any) -> None:
+        """What goes wrong at this worker from here on, until it is calm or another is started in its place."""
+        worker = self.running.get(name)
+        if isinstance(worker, FakeWorker):
+            worker.faults = replace(worker.faults, **faults)
 
     def outage(self, seconds: float) -> None:
         if self.broker.connected:
@@ -130,23 +161,22 @@ class Storm:
 
     def calm(self) -> None:
         self.broker.delays = lambda subject: (0.0,)
+        for process in self.running.values():
+            if isinstance(process, FakeWorker):
+                process.faults = Faults()
 
-    def ask(self, gateway: str, max_tokens: int) -> None:
+    def ask(self, gateway: str, model: str, max_tokens: int, count: int = 1, seconds: float = 600.0) -> None:
         door = self.running.get(gateway)
-        if isinstance(door, Door):
-            self.asks.append(Ask(len(self.asks), max_tokens))
-            door.ask(self.asks[-1])
+        for _ in range(count if isinstance(door, Door) else 0):
+            self.asks.append(Ask(len(self.asks), max_tokens, model, seconds))
+            door.ask(self.asks[-1])  # type: ignore[union-attr]
 
-    def ask_many(self, gateway: str, count: int) -> None:
-        for _ in range(count):
-            self.ask(gateway, 60)
-
-    def scale(self, instances: int) -> None:
+    def scale(self, model: str, instances: int) -> None:
         """By hand; the planner may refuse."""
 
         async def ask() -> None:
             with suppress(BusError):
-                await self.operator.call(SCALE, Scale(model="m", instances=instances), timeout=5.0)
+                await self.operator.call(SCALE, Scale(model=model, instances=instances), timeout=5.0)
 
         self._keep(ask())
 
@@ -199,6 +229,12 @@ class Storm:
                 actor._policy.check_invariants()
             case Router():
                 actor._policy.check_invariants()
+            case FakeWorker():
+                actor.lifecycle.check_invariants()
+            case Door():
+                actor.streams.check_invariants()
+                for generation in actor.generations.values():
+                    generation.check_invariants()
 
     async def end(self) -> None:
         tasks = [*self._background, *self.lives.values()]

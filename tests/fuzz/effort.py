@@ -7,13 +7,15 @@ from hypothesis import HealthCheck, Phase, settings
 FACTOR = int(os.environ.get("FUZZ", "1"))
 
 
-def examples(count: int) -> settings:
-    """Fresh examples every time under `make fuzz`, the same ones in the suite."""
+def examples(count: int, *, shrinks: bool = False) -> settings:
+    """Fresh examples every time under `make fuzz`, the same ones in the suite. One that fails is made shorter only
+    where that is a matter of seconds."""
     return settings(
         max_examples=count * FACTOR,
         derandomize=FACTOR == 1,
         database=None,
-        phases=[Phase.generate],  # of systems: to shrink an example takes minutes
+        phases=[Phase.explicit, Phase.generate, *([Phase.shrink] if shrinks else [])],
+        print_blob=True,
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )

@@ -1,5 +1,6 @@
 """Hostile messages: any message of a type, with one thing about it that should not be."""
 
+import asyncio
 import math
 from dataclasses import dataclass, field
 from typing import Any, get_args
@@ -9,7 +10,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from shared.bus.addressing import fill, hole_names
-from shared.bus.codec import CONTENT_TYPE, content_type
+from shared.bus.codec import CONTENT_TYPE, content_type, encode
 from shared.bus.contract import Call, Topic
 from shared.bus.headers import ERROR_CODE, Headers
 from shared.bus.local import LocalBroker
@@ -17,6 +18,7 @@ from shared.bus.serving import Reply
 from shared.messages.message import Message
 from tests.bus.test_wire import messages
 
+ANSWER_SECONDS = 20.0
 LARGE = {"a mebibyte": "x" * 1_000_000, "a long list": [0] * 100_000}
 KNOWN = ["worker-0", "worker-1", "host-0", "gateway-0", "m", "instance-1", "scale-1", "r-1"]
 ODD: list[Any] = [
@@ -106,12 +108,27 @@ def shots(draw: st.DrawFn, targets: list[Topic[Any] | Call[Any, Any]], ids: list
     return Shot(subject, draw(hostile(kind, json=target.json)), target.json, answered=False)
 
 
+def shot(target: Call[Any, Any], message: Message, **holes: str) -> Shot:
+    """A message that is well-formed, and hostile in what it says."""
+    return Shot(fill(target.pattern, holes), encode(message, json=False), json=False, answered=True)
+
+
 def fire(broker: LocalBroker, shot: Shot) -> list[Headers]:
     """The headers of what is answered will be in the list."""
     answers: list[Headers] = []
     reply: Reply | None = (lambda body, headers: answers.append(headers)) if shot.answered else None
     broker.route(shot.subject, shot.data, shot.headers, reply)
     return answers
+
+
+async def volley(broker: LocalBroker, fired: list[Shot]) -> None:
+    """All at once; every call is answered, and none by a failure."""
+    answers = [fire(broker, shot) for shot in fired]
+    async with asyncio.timeout(ANSWER_SECONDS):
+        while not all(answer for shot, answer in zip(fired, answers, strict=True) if shot.answered):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert all(len(answer) <= 1 for answer in answers)
+    assert "500" not in codes(answers)
 
 
 def codes(answers: list[list[Headers]]) -> set[str]:

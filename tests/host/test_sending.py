@@ -45,25 +45,29 @@ def socket_link(rate: float = 0.0) -> LinkSettings:
     return LinkSettings(transport="socket", link_rate=rate)
 
 
+async def receive(here: Site, manifest: Manifest, target: Link) -> None:
+    """All of it, checked against the checkpoint."""
+    memory = [memoryview(bytearray(block.size_bytes)) for block in manifest.blocks]
+    upstream = Node(id=HOST, place="host", address=here.joins[0].address or b"")
+    part = Part("worker-0", CHUNK_BYTES, memory)
+    verified: list[int] = []
+    events = Events(first_byte=lambda: None, block=verified.append, broken=lambda ticket, failure: None)
+    with ThreadPoolExecutor(1) as executor:
+        async with asyncio.TaskGroup() as tasks:
+            incoming = Incoming(target, part, manifest.blocks, executor, events, tasks)
+            incoming.follow([Inflow(ticket=7, upstream=upstream)])
+            _, _ = await asyncio.gather(incoming.run(), send(here, manifest, target))
+    assert verified == [0, 1, 2, 3, 4]
+    checkpoint = open_checkpoint(tiny("llama"), "bfloat16")
+    for index, block in enumerate(memory):
+        expected = bytearray(block.nbytes)
+        checkpoint.read_block(index, memoryview(expected))
+        assert block == expected
+
+
 async def test_a_worker_receives_exactly_what_the_checkpoint_holds(target: Link) -> None:
     async with site(open_link=lambda: open_link(socket_link())) as here:
-        manifest = await held(here)
-        memory = [memoryview(bytearray(block.size_bytes)) for block in manifest.blocks]
-        upstream = Node(id=HOST, place="host", address=here.joins[0].address or b"")
-        part = Part("worker-0", CHUNK_BYTES, memory)
-        verified: list[int] = []
-        events = Events(first_byte=lambda: None, block=verified.append, broken=lambda ticket, failure: None)
-        with ThreadPoolExecutor(1) as executor:
-            async with asyncio.TaskGroup() as tasks:
-                incoming = Incoming(target, part, manifest.blocks, executor, events, tasks)
-                incoming.follow([Inflow(ticket=7, upstream=upstream)])
-                _, _ = await asyncio.gather(incoming.run(), send(here, manifest, target))
-        assert verified == [0, 1, 2, 3, 4]
-        checkpoint = open_checkpoint(tiny("llama"), "bfloat16")
-        for index, block in enumerate(memory):
-            expected = bytearray(block.nbytes)
-            checkpoint.read_block(index, memoryview(expected))
-            assert block == expected
+        await receive(here, await held(here), target)
 
 
 async def test_a_send_is_counted_until_its_plan_is_aborted(target: Link) -> None:

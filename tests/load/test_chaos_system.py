@@ -14,11 +14,17 @@ LIVESCALE = (sys.executable, "-m", "services.cli.main")
 
 @pytest.mark.system
 def test_faults_of_every_kind_under_load_lose_nothing(tmp_path: Path) -> None:
-    command = [*LIVESCALE, "chaos", "--model", str(tiny("llama")), "--minutes", "0.4", "--seed", "1", "--rate", "2"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    command = [*LIVESCALE, "chaos", "--model", str(tiny("llama")), "--minutes", "1", "--seed", "1934", "--rate", "1.5"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=400)
     log = tmp_path / ".livescale" / "chaos.log"
     assert done.returncode == 0, done.stdout + done.stderr + log.read_text()[-3000:]
     report = json.loads(done.stdout)
     assert (report["wrong_tokens"], report["lost_tokens"], report["incomplete"]) == (0, 0, [])
-    assert report["faults"] >= 3
+    assert (report["not_whole"], report["left"]) == ([], [])
     assert report["streams"] >= 20
+    assert report["resumed"] > 0
+    assert sum(report["faults"].values()) >= 6
+    kinds = {kind.partition(" ")[0] for kind in report["faults"]}
+    assert kinds == {"kill", "freeze", "scale"}
+    assert {"kill worker", "kill gateway"} <= set(report["faults"])
+    assert (tmp_path / "livescale-chaos.html").stat().st_size > 10_000

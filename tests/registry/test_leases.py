@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.registry.leases import MOVES, LeaseMoved, Leases, LeaseTimes, SpokeFalse, SpokeStale, advance
+from services.registry.leases import LeaseMoved, Leases, LeaseTimes, SpokeFalse, SpokeStale
 from shared.bus.contract import Refusal
-from shared.messages.membership import Join, LeaseState, Member
+from shared.messages.membership import Join, Member
 
 TIMES = LeaseTimes(suspect_seconds=1.5, dead_seconds=2.5, forget_seconds=60.0)
 STEP = 0.1
@@ -195,10 +195,17 @@ def test_members_are_listed_by_id() -> None:
     ]
 
 
-@pytest.mark.parametrize(("old", "new"), [(old, new) for old in MOVES for new in MOVES if new not in MOVES[old]])
-def test_moves_that_are_not_in_the_table_are_refused(old: LeaseState, new: LeaseState) -> None:
-    with pytest.raises(ValueError, match=f"from {old} to {new}"):
-        advance(old, new)
+def test_a_registry_that_does_not_hear_itself_declares_nobody_dead() -> None:
+    leases = Leases(TIMES, "registry-0")
+    leases.join(join("registry-0", service="registry"), 0.0)
+    leases.join(join("w"), 0.4)
+    assert [leases.tick(tenth / 10) for tenth in range(100)] == [[]] * 100
+    leases.beat("registry", "registry-0", 1, 10.0)
+    assert leases.is_alive("w"), "it has a lease time from when the registry last knew that it hears nothing"
+    for tenth in range(100, 130):
+        leases.beat("registry", "registry-0", 1, tenth / 10)
+        leases.tick(tenth / 10)
+    assert not leases.is_alive("w")
 
 
 @given(st.lists(st.tuples(st.sampled_from(["join", "beat", "tick", "freeze", "thaw"]), st.floats(0.0, 1.2))))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from services.gateway import lifecycle as at_gateway
 from services.planner import scales, targets
+from services.registry import leases
 from services.router import lifecycle as at_router
 from services.worker import lifecycle as worker
 from shared.bus.contract import Refusal
@@ -22,6 +23,7 @@ MACHINES = {
     "request at the gateway": at_gateway.MOVES,
     "request at the router": at_router.MOVES,
     "scale": scales.MOVES,
+    "lease": leases.MOVES,
 }
 FIRST = {
     "worker": "spare",
@@ -29,6 +31,7 @@ FIRST = {
     "request at the gateway": "new",
     "request at the router": "waiting",
     "scale": "planned",
+    "lease": "alive",
 }
 
 

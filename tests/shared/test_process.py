@@ -14,7 +14,8 @@ from shared.bus.contract import Bus, CallTimeout, ServiceAbsent
 from shared.bus.nats import NatsBus
 from shared.bus.server import NatsServer
 from shared.messages.membership import AskMetrics
-from shared.subjects import METRICS
+from shared.messages.scaling import AskDecisions
+from shared.subjects import DECISIONS, METRICS
 
 pytestmark = pytest.mark.system
 
@@ -25,6 +26,7 @@ from shared.settings import ProcessSettings
 
 class Actor:
     def __init__(self, world: World) -> None:
+        self.world = world
         world.telemetry.counter("livescale_things_total", "Things")
     async def run(self) -> None:
         {body}
@@ -75,6 +77,34 @@ async def test_a_process_answers_for_its_metrics_and_stops_when_asked(tmp_path: 
         code, out, events = await end(child)
         assert (code, out) == (0, "")
         assert {"event": "stopping", "service": "monitor", "id": "monitor-7"}.items() <= events[-1].items()
+        await bus.close()
+
+
+SLOW = """
+        from shared.bus.contract import Endpoint
+        from shared.messages.scaling import Decisions
+        from shared.subjects import DECISIONS
+        async def answer(ask, context):
+            print("asked", flush=True)
+            await asyncio.sleep(0.5)
+            return await group.create_task(asyncio.sleep(0, Decisions()))
+        async with asyncio.TaskGroup() as group:
+            group.create_task(asyncio.sleep(60))
+            await self.world.bus.serve(self.world.info, [Endpoint(DECISIONS, answer)])
+            await asyncio.Event().wait()
+"""
+
+
+async def test_a_process_that_is_stopped_answers_what_it_was_asked_before_its_actor_ends(tmp_path: Path) -> None:
+    async with NatsServer.start(tmp_path) as server, process(server.url, SLOW) as child:
+        bus = await NatsBus.connect(server.url, "default", "test")
+        await ready(bus)
+        call = asyncio.create_task(bus.call(DECISIONS, AskDecisions(), timeout=5))
+        assert child.stdout is not None
+        await child.stdout.readline()
+        child.send_signal(signal.SIGTERM)
+        assert (await call).decisions == []
+        assert (await end(child))[0] == 0
         await bus.close()
 
 

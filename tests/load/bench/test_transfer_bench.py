@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from load.bench.fleet import BenchFailed, started
+from load.bench.shaping import CASES
 from load.bench.transfer import transfer
 from shared.settings import LinkSettings
 
@@ -15,12 +16,21 @@ pytestmark = pytest.mark.system
 @pytest.mark.parametrize("transport", ["ucx", "socket"])
 def test_it_prints_a_line_for_the_hop_and_for_each_chain(transport: str) -> None:
     flags = ["--transport", transport, "--megabytes", "30", "--passes", "1", "--rate", "200"]
-    result = CliRunner().invoke(transfer, [*flags, "--receivers", "1", "--receivers", "3"])
+    cases = ["--case", "hop", "--case", "chains"]
+    result = CliRunner().invoke(transfer, [*flags, *cases, "--receivers", "1", "--receivers", "3"])
     records = {record["case"]: record for record in map(json.loads, result.stdout.splitlines())}
     assert {"memcpy", "hop", "hop, checksums", "chain of 1", "chain of 3"} <= set(records), result.output
     assert records["chain of 3"]["against"] == pytest.approx(2 * (16 << 20) / 200e6, rel=1e-3)
     assert records["chain of 3"]["ratio"] >= 0.9
     assert result.exit_code == (0 if all(record["ok"] is not False for record in records.values()) else 1)
+
+
+def test_it_prints_a_line_for_each_way_in_which_flows_meet() -> None:
+    result = CliRunner().invoke(transfer, ["--case", "shaping", "--megabytes", "17", "--rate", "50"])
+    records = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [record["case"] for record in records] == [f"shaping, {case}" for case in CASES], result.output
+    assert all(0.3 < record["ratio"] < 1.1 for record in records), result.output
+    assert result.exit_code == (0 if all(record["ok"] for record in records) else 1)
 
 
 def test_a_process_that_cannot_open_its_link_is_reported() -> None:

@@ -1,0 +1,70 @@
+"""What clients noticed while processes died, as pictures."""
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from load.chaos.faults import Happening
+from load.chaos.run import Run
+from load.pictures import BLUE, INK, ORANGE, Picture, draw, frame, paint_states, place_legend, split
+from load.series import Points, gap_points, running_percentile, ttft_points
+
+RED = "#ef4444"
+MARKS = "A red line is a kill, an orange stretch a freeze"
+TTFT = ("Time to first token", f"A point is a request, at the time it was due. {MARKS}.")
+PAUSES = ("Pauses", f"The longest wait for a next token of any stream, in steps of 1 s. {MARKS}.")
+INSTANCES = ("Instances", f"Workers in each state. {MARKS}, a dotted line a decision to scale.")
+
+
+def draw_pictures(run: Run) -> list[Picture]:
+    """In the order in which they are read."""
+    return [
+        draw(*PAUSES, lambda axes: paint_pauses(axes, run)),
+        draw(*TTFT, lambda axes: paint_ttft(axes, run, ttft_points(run.records, run.start))),
+        draw(*INSTANCES, lambda axes: paint_instances(axes, run)),
+    ]
+
+
+def paint_pauses(axes: Axes, run: Run) -> None:
+    longest = running_percentile(gap_points(run.records, run.start), 100, width=1.0)
+    axes.bar(*split(longest), width=1.0, color=BLUE)
+    paint_frame(axes, run, "longest pause (s)")
+
+
+def paint_ttft(axes: Axes, run: Run, points: Points) -> None:
+    axes.scatter(*split(points), s=9, color=BLUE, linewidths=0)
+    paint_frame(axes, run, "TTFT (s)")
+
+
+def paint_instances(axes: Axes, run: Run) -> None:
+    paint_states(axes, run.story, run.start, run.end)
+    paint_frame(axes, run, "workers")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    place_legend(axes)
+
+
+def paint_frame(axes: Axes, run: Run, label: str) -> None:
+    paint_faults(axes, run.happenings, run.start)
+    frame(axes, run.end - run.start, label)
+
+
+def paint_faults(axes: Axes, happenings: Sequence[Happening], start: float) -> None:
+    """Who is hit is written beside a kill."""
+    for happening in happenings:
+        at = happening.at - start
+        if happening.struck and happening.fault.kind == "kill":
+            axes.axvline(at, color=RED, linewidth=1.0, alpha=0.8)
+            axes.annotate(
+                happening.victim,
+                (at, 1.0),
+                xycoords=("data", "axes fraction"),
+                xytext=(1, -1),
+                textcoords="offset points",
+                rotation=90,
+                va="top",
+                fontsize=6,
+                color=INK,
+            )
+        elif happening.struck and happening.fault.kind == "freeze":
+            axes.axvspan(at, at + happening.fault.seconds, color=ORANGE, alpha=0.2, linewidth=0, zorder=0)

@@ -1,0 +1,82 @@
+"""The process that renders chat templates. A template is a program that came with the checkpoint: here the kernel
+bounds what it takes, and a loop without end or a text without measure costs nobody but its own model.
+
+Work comes on stdin and answers go to stdout, each behind its length; the end of stdin is the end of this process.
+"""
+
+import resource
+import signal
+import sys
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from services.gateway.bodies import ChatMessage
+from services.gateway.chat_template import ChatTemplate, TemplateRefusal
+
+MEMORY_BYTES = 256 << 20  # on top of what an idle process has
+LENGTH_BYTES = 4
+LONGEST_REASON = 500
+KEPT_TEMPLATES = 16
+
+
+class Rendering(msgspec.Struct, frozen=True):
+    """What to render. `wall`: seconds since the epoch, for templates that ask for the date."""
+
+    source: str
+    special_tokens: dict[str, str]
+    messages: list[ChatMessage]
+    add_generation_prompt: bool
+    wall: float
+
+
+class Rendered(msgspec.Struct, frozen=True):
+    """A prompt, or why there is none."""
+
+    prompt: str | None = None
+    refusal: str = ""
+
+
+class Renderer:
+    """Templates are compiled once."""
+
+    def __init__(self) -> None:
+        self._wall = 0.0
+        self._templates: dict[tuple[str, tuple[tuple[str, str], ...]], ChatTemplate] = {}
+
+    def answer(self, work: Rendering) -> bytes:
+        self._wall = work.wall
+        try:
+            prompt = self._template(work).render(work.messages, work.add_generation_prompt)
+            return msgspec.msgpack.encode(Rendered(prompt))
+        except (TemplateRefusal, MemoryError, UnicodeEncodeError) as error:
+            reason = f"{type(error).__name__}: {error}" if not isinstance(error, TemplateRefusal) else str(error)
+            return msgspec.msgpack.encode(Rendered(refusal=reason[:LONGEST_REASON].encode(errors="replace").decode()))
+
+    def _template(self, work: Rendering) -> ChatTemplate:
+        key = (work.source, tuple(sorted(work.special_tokens.items())))
+        if key not in self._templates:
+            while len(self._templates) >= KEPT_TEMPLATES:
+                del self._templates[next(iter(self._templates))]
+            self._templates[key] = ChatTemplate(work.source, work.special_tokens, lambda: self._wall)
+        return self._templates[key]
+
+
+def main(work: BinaryIO, answers: BinaryIO, processor_seconds: float) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal; the gateway says when it ends
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_BYTES,) * 2)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    renderer = Renderer()
+    while length := work.read(LENGTH_BYTES):
+        data = work.read(int.from_bytes(length))
+        signal.setitimer(signal.ITIMER_PROF, processor_seconds)  # ends this process: no handler would run inside C
+        answer = renderer.answer(msgspec.msgpack.decode(data, type=Rendering))
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        answers.write(len(answer).to_bytes(LENGTH_BYTES) + answer)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main(sys.stdin.buffer, sys.stdout.buffer, float(sys.argv[1]))

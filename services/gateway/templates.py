@@ -1,0 +1,108 @@
+"""Chat templates are rendered by a process beside the gateway, started when it is first needed and whenever it died."""
+
+import asyncio
+import os
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+import msgspec
+import structlog
+
+from services.gateway.bodies import ChatMessage
+from services.gateway.chat_template import ChatTemplate, TemplateRefusal, Wall
+from services.gateway.template_process import LENGTH_BYTES, MEMORY_BYTES, Rendered, Rendering
+
+PROCESSOR_SECONDS = 2.0  # of one rendering
+WAIT_SECONDS = 20.0  # on a machine that has no time for us; the process bounds itself
+LARGEST_PROMPT = 64 << 20
+SMALL_CONVERSATION = 64 << 10  # bytes; who cannot render one in his time never will
+# What Python needs to find us and the time of day; none of the gateway's secrets.
+ENVIRONMENT = ("PATH", "HOME", "PYTHONPATH", "TZ", "LANG", "LC_ALL")
+
+log = structlog.get_logger()
+
+
+class Templates:
+    """Renders one conversation after the other. A template that fails on a small one is not tried again."""
+
+    def __init__(self, wall: Wall, processor_seconds: float = PROCESSOR_SECONDS) -> None:
+        self._wall = wall
+        self._processor_seconds = processor_seconds
+        self._process: Process | None = None
+        self._turn = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._end()
+
+    async def render(
+        self, template: ChatTemplate, messages: list[ChatMessage], add_generation_prompt: bool = True
+    ) -> str:
+        """The prompt of a conversation. Raises TemplateRefusal."""
+        work = msgspec.msgpack.encode(
+            Rendering(template.source, template.special_tokens, messages, add_generation_prompt, self._wall())
+        )
+        async with self._turn:
+            if template.condemned:
+                raise self._overrun()
+            answer = await self._ask(work)
+            if answer is None:
+                template.condemned = len(work) - len(template.source) <= SMALL_CONVERSATION
+                log.warning("chat_template_overran", conversation_bytes=len(work), condemned=template.condemned)
+                raise self._overrun()
+        rendered = msgspec.msgpack.decode(answer, type=Rendered)
+        if rendered.prompt is None:
+            raise TemplateRefusal(rendered.refusal)
+        return rendered.prompt
+
+    def _overrun(self) -> TemplateRefusal:
+        seconds, mebibytes = self._processor_seconds, MEMORY_BYTES >> 20
+        return TemplateRefusal(f"it took more than {seconds:g} s of the processor's time, or {mebibytes} MiB")
+
+    async def _ask(self, work: bytes) -> bytes | None:
+        """None where the process died of it."""
+        process = await self._running()
+        answer = None
+        try:
+            with suppress(asyncio.IncompleteReadError, ConnectionError, TimeoutError):
+                async with asyncio.timeout(WAIT_SECONDS):
+                    answer = await _exchange(process, work)
+        finally:
+            if answer is None:  # or we are being cancelled, and its answer would be taken for the next one's
+                await self._end()
+        return answer
+
+    async def _running(self) -> Process:
+        if self._process is None or self._process.returncode is not None:
+            await self._end()
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "services.gateway.template_process", str(self._processor_seconds)),
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=DEVNULL,  # a traceback would show what is being rendered
+                env={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
+            )
+        return self._process
+
+    async def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.communicate()
+
+
+async def _exchange(process: Process, work: bytes) -> bytes | None:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(len(work).to_bytes(LENGTH_BYTES) + work)
+    await process.stdin.drain()
+    length = int.from_bytes(await process.stdout.readexactly(LENGTH_BYTES))
+    return await process.stdout.readexactly(length) if length <= LARGEST_PROMPT else None

@@ -1,0 +1,38 @@
+"""Copies that targets reach without the network: in their domain, in the memory or on the disk of their host. Pure."""
+
+from collections.abc import Sequence
+
+from services.planner.plans.groups import Group, choose_lanes, shard
+from services.planner.plans.network import Node
+from services.planner.plans.plan import Flow
+
+
+class Near:
+    """Whole copies by domain and by host. What these links carry does not interfere with serving (BlitzScale 5.1)."""
+
+    def __init__(self, whole: Sequence[Node]) -> None:
+        self._network = sum(node.bandwidth for node in whole)
+        self._domains: dict[str, Node] = {}
+        self._hosts: dict[str, Node] = {}
+        # A host's memory before a GPU's, which has to serve.
+        for node in sorted(whole, key=lambda node: (node.place == "worker", node.id)):
+            self._hosts.setdefault(node.at.host, node)
+            if node.place == "worker":
+                self._domains.setdefault(node.group, node)
+
+    def feed(self, group: Group) -> list[Flow]:
+        """Flows to all of the group, or none where the network does it faster."""
+        if sender := self._domains.get(group.id):
+            return list(shard([sender], group.nodes[:1], group, 1))
+        hosts = {node.at.host for node in group.nodes}
+        sender = self._hosts.get(group.nodes[0].at.host)
+        if sender is None or len(hosts) > 1:
+            return []
+        out = sender.at.disk if sender.place == "disk" else sender.host_link
+        into = tuple(node.host_link for node in group.nodes)
+        lanes = choose_lanes((out,), into)
+        if min(out, sum(into[:lanes])) < min(group.bandwidth, self._network):
+            return []
+        if sender.place == "worker":  # the next group of this host goes on from here
+            self._hosts[sender.at.host] = group.nodes[0]
+        return list(shard([sender], group.nodes, group, lanes))

@@ -1,0 +1,158 @@
+"""What the planner sees: nodes in a cluster, who holds which blocks, who misses some, what serving sends. Pure."""
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+import msgspec
+
+from services.planner.plans.plan import CannotPlan, Direction, Over
+from shared.topology import Topology
+from shared.topology_paths import Place, path_between
+
+# Serving traffic below this share of a link's bandwidth is not worth a detour.
+BUSY_SHARE = 0.05
+
+
+class Node(msgspec.Struct, frozen=True, gc=False):
+    """One end of a transfer, and where in the cluster it is.
+
+    `place`: a worker's GPU, a host's memory, or the disk of a host that does not hold the model in memory.
+    """
+
+    id: str
+    place: Literal["worker", "host", "disk"]
+    at: Place
+
+    @property
+    def group(self) -> str:
+        """Its scale-up domain; a host's memory is alone."""
+        return f"memory of {self.id}" if self.at.domain is None else self.at.domain
+
+    @property
+    def host_link(self) -> float:
+        """Between it and its host's memory; that memory itself is not limited."""
+        return float("inf") if self.at.domain is None else self.at.host_link
+
+    @property
+    def bandwidth(self) -> float:
+        """What it can send over the network, bytes/s: a disk may be slower than the NIC."""
+        return min(self.at.nic_out, self.at.disk) if self.place == "disk" else self.at.nic_out
+
+
+class Source(msgspec.Struct, frozen=True, gc=False):
+    """A node and the blocks that it holds, or that are on their way to it by another plan."""
+
+    node: Node
+    blocks: frozenset[int]
+
+
+class Target(msgspec.Struct, frozen=True, gc=False):
+    """A node that can take the model, and the blocks that it misses, in the order in which it wants them."""
+
+    node: Node
+    missing: tuple[int, ...]
+
+
+class ServingFlow(msgspec.Struct, frozen=True, gc=False):
+    """Measured traffic of serving (KV, activations) through a node's NIC, bytes/s."""
+
+    node: str
+    direction: Direction
+    rate: float
+
+
+class Multicast(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be planned: `count` of `targets` (0: all) get what they miss of a model of these blocks.
+
+    Blocks are indices into `block_bytes`. A target that holds some blocks is a source of those, too. Raises ValueError
+    for a target that misses nothing, or holds what it misses.
+    """
+
+    block_bytes: tuple[int, ...]
+    sources: tuple[Source, ...]
+    targets: tuple[Target, ...]
+    count: int = 0
+    serving: tuple[ServingFlow, ...] = ()
+
+    def __post_init__(self) -> None:
+        held = {source.node.id: source.blocks for source in self.sources if source.node.place != "disk"}
+        for target in self.targets:
+            if not target.missing:
+                raise ValueError(f"target {target.node.id} misses nothing")
+            if target.node.id in held and not held[target.node.id].isdisjoint(target.missing):
+                raise ValueError(f"target {target.node.id} holds blocks that it misses")
+
+    @property
+    def wanted(self) -> int:
+        return min(self.count or len(self.targets), len(self.targets))
+
+    @property
+    def nodes(self) -> dict[str, Node]:
+        targets = {target.node.id: target.node for target in self.targets}
+        return targets | {source.node.id: source.node for source in self.sources}
+
+    @property
+    def nics(self) -> dict[str, str]:
+        """Whose NIC each node uses."""
+        return {id: node.at.nic for id, node in self.nodes.items()}
+
+
+def multicast_over(
+    topology: Topology,
+    block_bytes: Iterable[int],
+    holders: Iterable[str],
+    takers: Iterable[str],
+    *,
+    count: int = 0,
+    disks: Iterable[str] = (),
+    serving: Iterable[ServingFlow] = (),
+) -> Multicast:
+    """For nodes that are called as the topology calls them: whole copies at `holders` (GPUs or hosts' memories) and on
+    the `disks` of hosts, nothing yet at `takers`. Raises CannotPlan for an id that the topology lacks."""
+    sizes = tuple(block_bytes)
+    every = tuple(range(len(sizes)))
+    whole = frozenset(every)
+    places = topology.places
+    memories = [Source(node_at(places, id), whole) for id in holders]
+    return Multicast(
+        block_bytes=sizes,
+        sources=(*memories, *(Source(node_at(places, id, on_disk=True), whole) for id in disks)),
+        targets=tuple(Target(node_at(places, id), every) for id in takers),
+        count=count,
+        serving=tuple(serving),
+    )
+
+
+def node_at(places: Mapping[str, Place], id: str, *, on_disk: bool = False) -> Node:
+    """The GPU, host's memory or disk of this id. Raises CannotPlan."""
+    if id not in places:
+        raise CannotPlan(f"{id!r} is neither a GPU nor a host of the topology")
+    at = places[id]
+    if on_disk:
+        return Node(id, "disk", at)
+    return Node(id, "host" if at.domain is None else "worker", at)
+
+
+def way(sender: Node, receiver: Node) -> Over:
+    """By which kind of link a flow goes."""
+    over = path_between(sender.at, receiver.at).over
+    return "disk" if sender.place == "disk" and over != "network" else over
+
+
+class Traffic:
+    """How busy serving keeps each NIC, by direction: measured rates against bandwidth, not roles (BlitzScale 5.1)."""
+
+    def __init__(self, multicast: Multicast) -> None:
+        self._nics = multicast.nics
+        self._rates: dict[tuple[str, Direction], float] = {}
+        for flow in multicast.serving:
+            key = (self._nics.get(flow.node, flow.node), flow.direction)
+            self._rates[key] = self._rates.get(key, 0.0) + flow.rate
+
+    def share(self, node: Node, direction: Direction) -> float:
+        """Of the NIC's bandwidth that serving takes in this direction."""
+        bandwidth = node.at.nic_out if direction == "out" else node.at.nic_in
+        return self._rates.get((node.at.nic, direction), 0.0) / bandwidth
+
+    def is_busy(self, node: Node, direction: Direction) -> bool:
+        return bool(self._rates) and self.share(node, direction) > BUSY_SHARE

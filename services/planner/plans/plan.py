@@ -1,0 +1,53 @@
+"""What a transfer plan is: who sends which blocks to whom, in what order. Pure."""
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+import msgspec
+
+Policy = Literal["chains", "binomial", "tree", "fanout", "local"]
+Direction = Literal["in", "out"]
+Over = Literal["network", "domain", "host_link", "disk", "local"]
+
+
+class CannotPlan(Exception):
+    """No plan is possible; says why."""
+
+
+class Flow(msgspec.Struct, frozen=True, gc=False):
+    """`sender` gives `receiver` these blocks in this order, each chunk as soon as it has it.
+
+    With `lanes` > 1 only every `lanes`-th stripe of each block, from the `lane`-th on. With `steps` (one a block) a
+    node sends in the order of steps over all its flows, one block at a time.
+    """
+
+    sender: str
+    receiver: str
+    blocks: tuple[int, ...]
+    lane: int = 0
+    lanes: int = 1
+    over: Over = "network"
+    steps: tuple[int, ...] = ()
+
+
+class TransferPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Together the flows give every target each byte that it misses exactly once.
+
+    `tails` send nothing over a NIC that forwards: they can serve live while they load (BlitzScale 5.1). `pruned` are
+    the directions of nodes that serving traffic uses and no network flow does. `pipelines` are LambdaScale's execution
+    pipelines: nodes that together hold the whole model before each does.
+    """
+
+    policy: Policy
+    flows: tuple[Flow, ...]
+    targets: tuple[str, ...]
+    tails: tuple[str, ...]
+    pruned: tuple[tuple[str, Direction], ...] = ()
+    pipelines: tuple[tuple[str, ...], ...] = ()
+    reasons: tuple[str, ...] = ()
+
+
+def find_tails(flows: Iterable[Flow], targets: Iterable[str], nics: Mapping[str, str]) -> tuple[str, ...]:
+    """The targets whose NIC sends nothing; `nics` says whose NIC a node uses."""
+    sending = {nics[flow.sender] for flow in flows if flow.over == "network"}
+    return tuple(target for target in targets if nics[target] not in sending)

@@ -1,0 +1,69 @@
+"""D_src of BlitzScale's Fig. 11: who may send next, in the order in which they are taken. Pure."""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from services.planner.plans.groups import one_a_nic
+from services.planner.plans.network import Node, Traffic
+
+ENOUGH = 1 - 1e-9  # sums of rates differ by rounding
+
+
+class SourceOrder:
+    """Sources by leaf. The leaf with the highest bandwidth is in front, in it the fastest source (Fig. 11, line 1)."""
+
+    def __init__(self, sources: Iterable[Node], traffic: Traffic) -> None:
+        leaves: dict[str, list[Node]] = {}
+        ranked = sorted(sources, key=lambda node: rank(node, traffic))
+        for source in one_a_nic(ranked):
+            leaves.setdefault(source.at.leaf, []).append(source)
+        self._sums = {leaf: sum(node.bandwidth for node in nodes) for leaf, nodes in leaves.items()}
+        front = sorted(leaves, key=lambda leaf: (-self._sums[leaf], leaf))
+        self._queues = {leaf: deque(leaves[leaf]) for leaf in front}
+        self._front = deque(front)
+
+    @property
+    def leaves(self) -> list[str]:
+        """From the front, where there is anybody."""
+        return [leaf for leaf in self._front if self._queues[leaf]]
+
+    def take(self, need: float, leaf: str) -> list[Node]:
+        """Lines 6 to 8: enough bandwidth, from this leaf if it suffices, else from the front; or all there is.
+
+        The figure's line 7 must mean that the sources of the leaf come to the front, the others behind them; its line
+        8 pops from there until the popped ones suffice.
+        """
+        suffices = self._sums.get(leaf, 0.0) >= need * ENOUGH
+        taken: list[Node] = []
+        left = need * ENOUGH
+        for each in [leaf] if suffices else self.leaves:
+            while self._queues[each] and left > 0:
+                taken.append(self._queues[each].popleft())
+                self._sums[each] -= taken[-1].bandwidth
+                left -= taken[-1].bandwidth
+        return taken
+
+    def give_back(self, nodes: Sequence[Node]) -> None:
+        """Taken, but not needed: in front again."""
+        for node in reversed(nodes):
+            self._queues[node.at.leaf].appendleft(node)
+            self._sums[node.at.leaf] += node.bandwidth
+
+    def add_tail(self, nodes: Sequence[Node]) -> None:
+        """Line 10: targets that were just planned come in front of the sources of other leaves.
+
+        In their own leaf they come last. To the letter, they would be in front there, too, and one source would feed
+        all; but every source is to have a chain, so that there are as many tails to go live as can be (Fig. 12).
+        """
+        for node in nodes:
+            self._queues.setdefault(node.at.leaf, deque()).append(node)
+            self._sums[node.at.leaf] = self._sums.get(node.at.leaf, 0.0) + node.bandwidth
+        for leaf in {node.at.leaf: None for node in reversed(nodes)}:
+            if leaf in self._front:
+                self._front.remove(leaf)
+            self._front.appendleft(leaf)
+
+
+def rank(node: Node, traffic: Traffic) -> tuple[float, bool, float, str]:
+    """The fastest first, of equals a GPU, then who serves least."""
+    return -node.bandwidth, node.place != "worker", traffic.share(node, "out"), node.id

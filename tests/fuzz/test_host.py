@@ -1,0 +1,83 @@
+"""A real host under hostile messages: it refuses them, and reads and sends right parameters afterwards."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from shared.bus.contract import Call, Topic
+from shared.links.open import open_link
+from shared.messages.parameters import Manifest
+from shared.messages.scaling import Abort, ReadModel, Send
+from shared.settings import LinkSettings
+from shared.subjects import ABORT, READ_MODEL, SEND
+from tests.bus.test_wire import messages
+from tests.fuzz.effort import examples
+from tests.fuzz.hostile import Shot, shot, shots, volley
+from tests.host.site import HOST, Site, site
+from tests.host.test_sending import receive
+from tests.made import tiny
+
+TARGETS: list[Topic[Any] | Call[Any, Any]] = [ABORT, READ_MODEL, SEND]
+SOCKET = LinkSettings(transport="socket")
+GOOD = "good"
+
+
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")
+@examples(2)
+@given(st.lists(shots(TARGETS, [HOST]), min_size=20, max_size=40))
+def test_whatever_is_said_to_it_a_host_reads_and_sends(fired: list[Shot]) -> None:
+    async def main() -> None:
+        async with site(open_link=lambda: open_link(SOCKET)) as here:
+            await volley(here.broker, fired)
+            await serves(here)
+            await volley(here.broker, fired)
+            await serves(here)
+
+    asyncio.run(main())
+
+
+@examples(3)
+@given(st.lists(messages(Send) | messages(Abort) | messages(ReadModel), min_size=10, max_size=20))
+def test_orders_for_what_it_holds_that_lead_nowhere_keep_a_host_from_nothing(orders: list[Any]) -> None:
+    """The version and the epoch are right; addresses, tickets, chunks and paths are anything."""
+
+    async def main() -> None:
+        async with site(open_link=lambda: open_link(SOCKET)) as here:
+            version = (await held(here)).version
+            await volley(here.broker, [aimed(order, version) for order in orders])
+            plans = {order.plan_id for order in orders if isinstance(order, Send)}
+            await volley(here.broker, [shot(ABORT, Abort(plan_id=plan, reason="enough"), id=HOST) for plan in plans])
+            await here.until(lambda: here.reports[-1].flows_out == 0)
+            await serves(here)
+
+    asyncio.run(main())
+
+
+def aimed(order: Any, version: str) -> Shot:
+    match order:
+        case Send():
+            return shot(SEND, replace(order, version=version, epoch=1), id=HOST)
+        case ReadModel():
+            return shot(READ_MODEL, order, id=HOST)
+        case _:
+            return shot(ABORT, order, id=HOST)
+
+
+async def held(here: Site) -> Manifest:
+    await here.read(tiny("llama"), GOOD)
+    await here.until(lambda: any(read.model == GOOD for read in here.reads))
+    manifest = next(read.manifest for read in here.reads if read.model == GOOD)
+    assert manifest is not None
+    return manifest
+
+
+async def serves(here: Site) -> None:
+    link = await open_link(SOCKET)
+    try:
+        await receive(here, await held(here), link)
+    finally:
+        await link.close()

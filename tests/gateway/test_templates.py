@@ -1,0 +1,130 @@
+"""Templates that run without end or measure: ended by the kernel, and of no harm to anybody else."""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from services.gateway import template_process
+from services.gateway.bodies import ChatMessage
+from services.gateway.chat_template import ChatTemplate, TemplateRefusal
+from services.gateway.templates import Templates
+from tests.gateway.test_chat_template import noon
+
+CHAT = [ChatMessage(role="user", content="語 🙂")]
+SECONDS = 0.4
+LINE = "{{ messages[0].content }}"
+
+
+def made(source: str) -> ChatTemplate:
+    return ChatTemplate(source, {"bos_token": "<s>"}, noon)
+
+
+async def refusal(templates: Templates, source: str) -> str:
+    with pytest.raises(TemplateRefusal) as refused:
+        await templates.render(made(source), CHAT)
+    return str(refused.value)
+
+
+async def test_what_is_rendered_beside_is_what_would_be_rendered_here() -> None:
+    source = "{{ bos_token }}{{ messages | tojson }}{{ strftime_now('%Y') }}{{ add_generation_prompt }}"
+    async with Templates(noon) as templates:
+        for add in (True, False):
+            assert await templates.render(made(source), CHAT, add) == made(source).render(CHAT, add)
+        assert await refusal(templates, "{{ raise_exception('no') }}") == "no"
+
+
+IMPOSSIBLE = [
+    "{{ 'x' * 10**10 }}",
+    "{{ [0] * 10**10 }}",
+    "{% set n = namespace(x='ab') %}{% for i in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+    "{{ 'x' | center(10**10) }}",
+    "{{ '%10000000000d' | format(1) }}",
+    "{% for i in range(10**9) %}{% endfor %}",
+    "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "{{ 1 // 0 }}",
+    "{{ messages[7] }}{{ messages[7].content.x }}",
+    "{{ '\\ud800' }}",
+]
+
+
+async def test_what_a_template_cannot_have_is_a_refusal_and_the_next_is_served() -> None:
+    async with Templates(noon) as templates:
+        for source in IMPOSSIBLE:
+            assert await refusal(templates, source)
+            assert await templates.render(made(LINE), CHAT) == "語 🙂"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{{ 7 ** (7 ** 12) }}",
+        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+    ],
+)
+async def test_a_template_without_end_is_ended_and_not_tried_again(source: str) -> None:
+    async with Templates(noon, SECONDS) as templates:
+        endless = made(source)
+        with beating() as beats, pytest.raises(TemplateRefusal, match=r"more than 0\.4 s of the processor"):
+            await templates.render(endless, CHAT)
+        assert len(beats) >= 5  # the event loop went on
+        with pytest.raises(TemplateRefusal, match=r"more than 0\.4 s of the processor"):
+            await templates.render(endless, CHAT)
+        assert templates._process is None
+        assert await templates.render(made(LINE), CHAT) == "語 🙂"
+
+
+@contextmanager
+def beating() -> Iterator[list[float]]:
+    """A moment whenever the event loop comes round."""
+    loop, beats = asyncio.get_running_loop(), list[float]()
+
+    def beat() -> None:
+        nonlocal next_beat
+        beats.append(loop.time())
+        next_beat = loop.call_later(0.02, beat)
+
+    next_beat = loop.call_soon(beat)
+    yield beats
+    next_beat.cancel()
+
+
+async def test_a_long_conversation_condemns_no_template() -> None:
+    patient = made("{% for m in messages %}{% for i in range(9999) %}{% endfor %}{% endfor %}")
+    async with Templates(noon, SECONDS) as templates:
+        with pytest.raises(TemplateRefusal):
+            await templates.render(patient, [ChatMessage(role="user", content="x" * 50)] * 2_000)
+        assert await templates.render(patient, CHAT) == ""
+
+
+async def test_a_process_that_was_killed_is_started_again_and_none_is_left() -> None:
+    async with Templates(noon) as templates:
+        await templates.render(made(LINE), CHAT)
+        assert templates._process is not None
+        pid = templates._process.pid
+        os.kill(pid, 9)
+        await templates._process.wait()
+        assert await templates.render(made(LINE), CHAT) == "語 🙂"
+        pid = templates._process.pid
+    assert not Path(f"/proc/{pid}").exists()  # noqa: ASYNC240
+
+
+async def test_a_rendering_that_is_cancelled_leaves_no_answer_to_the_next() -> None:
+    async with Templates(noon) as templates:
+        await templates.render(made(LINE), CHAT)
+        rendering = asyncio.create_task(templates.render(made("{% for i in range(99999) %}x{% endfor %}"), CHAT))
+        await asyncio.sleep(0.005)
+        rendering.cancel()
+        await asyncio.gather(rendering, return_exceptions=True)
+        assert await templates.render(made(LINE), CHAT) == "語 🙂"
+
+
+def test_only_so_many_templates_are_kept() -> None:
+    renderer = template_process.Renderer()
+    for number in range(2 * template_process.KEPT_TEMPLATES):
+        renderer.answer(template_process.Rendering(f"{number}", {}, CHAT, True, 0.0))
+    assert len(renderer._templates) == template_process.KEPT_TEMPLATES

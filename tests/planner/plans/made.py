@@ -1,0 +1,151 @@
+"""Clusters and multicasts for tests of plans. Rates are 1 byte/s where nothing else is said."""
+
+from collections.abc import Iterable, Sequence
+
+from hypothesis import strategies as st
+
+from services.planner.plans.network import Multicast, ServingFlow, Source, Target, multicast_over, node_at
+from services.planner.plans.plan import Flow, TransferPlan
+from shared.topology import Domain, Gpu, Host, Leaf, Topology
+
+BLOCKS = (100, 100, 100, 100)
+EVERY = (0, 1, 2, 3)
+
+
+def machine(
+    id: str,
+    gpus: int = 1,
+    *,
+    leaf: str = "l0",
+    nic: float = 1.0,
+    own_nics: bool = True,
+    joined: bool = True,
+    host_nic: float = 1.0,
+    host_link: float = 1.0,
+    disk: float = 0.1,
+) -> Host:
+    """GPUs "<id>/<i>" with NICs of their own, in one domain called `id`."""
+    return Host(
+        id=id,
+        leaf=leaf,
+        memory_bytes=10**12,
+        nic_in=host_nic,
+        nic_out=host_nic,
+        disk=disk,
+        gpus=[
+            Gpu(
+                id=f"{id}/{index}",
+                domain=id if joined else f"{id}/{index}",
+                memory_bytes=10**11,
+                nic_in=nic if own_nics else 0.0,
+                nic_out=nic if own_nics else 0.0,
+                host_link=host_link,
+            )
+            for index in range(gpus)
+        ],
+    )
+
+
+def cluster(*hosts: Host, scale_up: float = 20.0, uplink: float = 0.0) -> Topology:
+    domains = {gpu.domain: None for host in hosts for gpu in host.gpus}
+    leaves = {host.leaf: None for host in hosts}
+    return Topology(
+        name="made",
+        hosts=list(hosts),
+        domains=[Domain(id=id, bandwidth=scale_up) for id in domains],
+        leaves=[Leaf(id=id, uplink_in=uplink, uplink_out=uplink) for id in leaves],
+    )
+
+
+def singles(count: int, prefix: str = "h", leaf: str = "l0", nic: float = 1.0) -> list[Host]:
+    """Hosts with one GPU each."""
+    return [machine(f"{prefix}{index}", leaf=leaf, nic=nic) for index in range(count)]
+
+
+def parts(
+    topology: Topology,
+    held: dict[str, Iterable[int]],
+    missing: dict[str, Sequence[int]],
+    disks: Iterable[str] = (),
+    serving: Iterable[ServingFlow] = (),
+) -> Multicast:
+    """A multicast in which holders hold, and targets miss, only some blocks."""
+    places = topology.places
+    sources = [Source(node_at(places, id), frozenset(blocks)) for id, blocks in held.items()]
+    disk_sources = [Source(node_at(places, id, on_disk=True), frozenset(EVERY)) for id in disks]
+    return Multicast(
+        block_bytes=BLOCKS,
+        sources=(*sources, *disk_sources),
+        targets=tuple(Target(node_at(places, id), tuple(blocks)) for id, blocks in missing.items()),
+        serving=tuple(serving),
+    )
+
+
+def hops(plan: TransferPlan, over: str = "network") -> list[tuple[str, str]]:
+    """Who sends to whom, each pair once."""
+    return list(dict.fromkeys((flow.sender, flow.receiver) for flow in plan.flows if flow.over == over))
+
+
+def flows_to(plan: TransferPlan, receiver: str) -> list[Flow]:
+    return [flow for flow in plan.flows if flow.receiver == receiver]
+
+
+@st.composite
+def multicasts(draw: st.DrawFn, *, partial: bool = True) -> Multicast:
+    """Random clusters, copies, targets and serving traffic. There is a copy of each block somewhere."""
+    rates = st.sampled_from([0.5, 1.0, 1.0, 2.0, 4.0])
+    hosts = [
+        machine(
+            f"h{index}",
+            draw(st.integers(1, 4)),
+            leaf=draw(st.sampled_from(["l0", "l1", "l2"])),
+            nic=draw(rates),
+            own_nics=draw(st.booleans()),
+            joined=draw(st.booleans()),
+            host_nic=draw(rates),
+            host_link=draw(rates),
+            disk=draw(st.sampled_from([0.1, 3.0])),
+        )
+        for index in range(draw(st.integers(1, 5)))
+    ]
+    topology = cluster(*hosts, uplink=draw(st.sampled_from([0.0, 1.5])))
+    ids = draw(st.permutations([gpu.id for gpu in topology.gpus]))
+    cut = draw(st.integers(0, len(ids) - 1))
+    memories = [host.id for host in hosts if draw(st.booleans())]
+    holders = [*ids[:cut], *memories]
+    disks = [host.id for host in hosts if host.id not in memories and draw(st.booleans())]
+    if not holders and not disks:
+        memories = holders = [hosts[0].id]
+    serving = [
+        ServingFlow(id, draw(st.sampled_from(["in", "out"])), draw(st.sampled_from([0.01, 0.3, 0.9])))
+        for id in [*ids, *memories]
+        if draw(st.integers(0, 3)) == 0
+    ]
+    targets = ids[cut:]
+    count = draw(st.integers(0, len(targets)))
+    if not partial or draw(st.booleans()):
+        return multicast_over(topology, BLOCKS, holders, targets, count=count, disks=disks, serving=serving)
+    return scattered(draw, topology, holders, targets, disks, serving)
+
+
+def scattered(
+    draw: st.DrawFn,
+    topology: Topology,
+    holders: Sequence[str],
+    targets: Sequence[str],
+    disks: Sequence[str],
+    serving: Sequence[ServingFlow],
+) -> Multicast:
+    """Holders hold, and targets miss, any blocks; what would be nowhere is at one of them."""
+    some = st.sets(st.sampled_from(EVERY))
+    held = {id: draw(some) for id in holders}
+    missing = {id: draw(some) or {0} for id in targets}
+    held |= {id: set(EVERY) - missing[id] for id in targets}
+    if not disks:
+        lucky = draw(st.sampled_from([*holders, *targets]))
+        lost = set(EVERY) - set().union(*held.values())
+        held[lucky] |= lost
+        missing[lucky] = missing.get(lucky, set()) - lost
+        if not missing[lucky]:
+            del missing[lucky]
+    return parts(topology, held, {id: sorted(blocks) for id, blocks in missing.items()}, disks, serving)
