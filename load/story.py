@@ -115,7 +115,7 @@ class Story:
         for record in sorted(self.scales.values(), key=lambda record: (record.decision.at, record.id)):
             if record.plan is None or record.decision.at < since:
                 continue
-            sources = {target: chain.source for chain in record.plan.chains for target in chain.targets}
+            sources = {target: path[0] for path in record.plan.paths for target in path[1:]}
             for instance in record.plan.instances:
                 for worker in instance.ranks:
                     found.append(self._newcomer(record, instance.id, worker, sources.get(worker, "?")))

@@ -122,7 +122,7 @@ def find_victim(target: str, story: Story, allowed: Sequence[str]) -> str | None
             able = [id for id, report in story.workers.items() if report.state == "loading"]
         case str() if target == SOURCE:
             running = [record.plan for record in story.scales.values() if record.state == "loading" and record.plan]
-            able = [chain.source for plan in running for chain in plan.chains]
+            able = [path[0] for plan in running for path in plan.paths]
         case _:
             able = []
     return min((id for id in able if id in allowed), default=None)

@@ -57,8 +57,8 @@ def tell_scale(record: ScaleRecord) -> Iterator[str]:
 def tell_plan(plan: Plan) -> Iterator[str]:
     for instance in plan.instances:
         yield f"      {instance.id} on {', '.join(instance.ranks)}"
-    for chain in plan.chains:
-        yield f"      {plan.size_bytes / 1e6:.1f} MB along {' -> '.join([chain.source, *chain.targets])}"
+    for path in plan.paths:
+        yield f"      {plan.size_bytes / 1e6:.1f} MB along {' -> '.join(path)}"
     for reason in plan.reasons:
         yield f"      because {reason}"
 

@@ -7,10 +7,10 @@ from typing import assert_never
 import structlog
 
 from services.planner.book import Book
-from services.planner.chains import CannotPlan
 from services.planner.drafts import Drafts, check_target
 from services.planner.metrics import PlannerMetrics
 from services.planner.picture import Picture
+from services.planner.plans.plan import CannotPlan
 from services.planner.saved import SavedRecords
 from services.planner.scale_out import ScaleOut
 from services.planner.scales import Command
@@ -166,7 +166,7 @@ class Planner:
         commands: list[Command] = []
         try:
             view = await self._picture.look(scale.model)
-            commands = scale.replan(view.snapshot, self._book.flows(), self._book.fresh_ticket(), self._clock.wall())
+            commands = self._drafts.replan(scale, view, self._clock.wall())
         except (Refusal, CannotPlan) as error:
             log.warning("not_replanned", scale=scale.id, reason=str(error))
             scale.not_planned(str(error), self._clock.wall())

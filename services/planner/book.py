@@ -1,5 +1,6 @@
 """The planner's book of scales: those that run and those that were. Pure."""
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import count
 
@@ -51,20 +52,21 @@ class Book:
         """Workers that running plans have taken."""
         return frozenset(worker for scale in self.running() for worker in scale.reserved)
 
-    def flows(self) -> dict[str, int]:
-        """How many chains each source sends for."""
-        flows: dict[str, int] = {}
-        for source in self._sources():
-            flows[source] = flows.get(source, 0) + 1
-        return flows
+    def sending(self) -> Counter[str]:
+        """How many flows each node sends."""
+        return sum((scale.sending for scale in self._outs()), Counter())
 
-    def _sources(self) -> Iterator[str]:
-        return (source for scale in self.running() for source in scale.sources)
+    def receiving(self, version: str) -> frozenset[str]:
+        """Workers that are going to have all of this version."""
+        return frozenset(id for scale in self._outs() if scale.version == version for id in scale.receiving)
 
-    def fresh_ticket(self) -> int:
-        """A 24-bit number that no running plan has."""
-        taken = {ticket for scale in self.running() if isinstance(scale, ScaleOut) for ticket in scale.tickets}
-        return next(ticket for ticket in (number % TICKETS for number in self._tickets) if ticket not in taken)
+    def fresh_tickets(self) -> Iterator[int]:
+        """24-bit numbers that no running plan has."""
+        taken = {ticket for scale in self._outs() for ticket in scale.tickets}
+        return (ticket for ticket in (number % TICKETS for number in self._tickets) if ticket not in taken)
+
+    def _outs(self) -> list[ScaleOut]:
+        return [scale for scale in self.running() if isinstance(scale, ScaleOut)]
 
     def records(self, model: str | None, limit: int) -> list[ScaleRecord]:
         """The newest `limit` of one model, or of all; newest last."""

@@ -1,17 +1,20 @@
 """From what was asked for, and the picture of the pool, to a scale that can be carried out. Pure but for fresh ids."""
 
 from services.planner.book import Book
-from services.planner.chains import CannotPlan, PlanIds, plan_chain
 from services.planner.fleet import Fleet, choose_to_drain, count_fleet, find_instances
-from services.planner.orders import Orders
+from services.planner.orders import Orders, ticketed
+from services.planner.plans.chains import plan_chains
+from services.planner.plans.plan import CannotPlan
 from services.planner.scale_in import ScaleIn
 from services.planner.scale_out import ScaleOut
 from services.planner.scales import Command
 from services.planner.settings import PlannerSettings
+from services.planner.spares import choose_spares
+from services.planner.supply import Supply
 from services.planner.view import View
 from shared.bus.contract import Refusal
 from shared.messages.membership import Snapshot
-from shared.messages.scaling import Decision, Plan, Scale, ScaleRecord
+from shared.messages.scaling import Decision, Plan, PlannedInstance, Scale, ScaleRecord
 from shared.transfer.chunks import chunk_bytes_for
 from shared.world import Ids
 
@@ -67,20 +70,45 @@ class Drafts:
         return ScaleIn(self._ids.new("scale"), decision, drained, _epochs(view.snapshot))
 
     def _plan_out(self, decision: Decision, view: View, count: int) -> ScaleOut:
-        ids = PlanIds(self._ids.new("scale"), [self._ids.new("instance") for _ in range(count)])
-        reserved, flows = self._book.reserved(), self._book.flows()
         try:
-            plan = plan_chain(view.snapshot, view.entry, view.manifest.version, ids, reserved, flows)
+            plan = self._plan(view, count)
         except CannotPlan as error:
             raise Refusal(503, f"cannot scale {decision.model!r} out: {error}", retry_after_ms=1000) from error
         return ScaleOut(plan.id, decision, self._orders(plan, view), self._settings.patience_seconds)
+
+    def _plan(self, view: View, count: int) -> Plan:
+        """For as many new instances as there are spare workers, at least one. Raises CannotPlan."""
+        workers, why = choose_spares(view.snapshot, view.entry, count, self._book.reserved())
+        blocks = range(len(view.manifest.blocks))
+        made = plan_chains(self._supply(view).multicast(dict.fromkeys(workers, blocks)))
+        return Plan(
+            id=self._ids.new("scale"),
+            model=view.entry.spec.name,
+            version=view.manifest.version,
+            instances=[PlannedInstance(id=self._ids.new("instance"), ranks=[worker]) for worker in workers],
+            flows=ticketed(made, len(blocks), self._book.fresh_tickets()),
+            size_bytes=view.entry.size_bytes,
+            reasons=[why, *made.reasons],
+        )
+
+    def replan(self, scale: ScaleOut, view: View, now: float) -> list[Command]:
+        """Another way for those of its targets that are stranded. Raises CannotPlan."""
+        if not scale.missing:
+            return []
+        made = plan_chains(self._supply(view).multicast(scale.missing, scale.avoid))
+        flows = ticketed(made, len(view.manifest.blocks), self._book.fresh_tickets())
+        members = {member.id: member for member in view.snapshot.members}
+        return scale.replan(flows, members, made.reasons, now)
+
+    def _supply(self, view: View) -> Supply:
+        receiving = self._book.receiving(view.manifest.version)
+        return Supply(view.snapshot, view.manifest, self._book.sending(), receiving)
 
     def _orders(self, plan: Plan, view: View) -> Orders:
         return Orders(
             plan=plan,
             manifest=view.manifest,
             members={member.id: member for member in view.snapshot.members},
-            ticket=self._book.fresh_ticket(),
             chunk_bytes=chunk_bytes_for(self._settings.link_rate),
             max_model_len=view.entry.max_model_len,
             secret=self._ids.secret(),

@@ -1,39 +1,16 @@
 """The commands of one plan. Pure."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from services.planner.plans.plan import TransferPlan
 from services.planner.scales import Command
 from shared.messages.membership import LeaseChanged, Member
 from shared.messages.parameters import Manifest
-from shared.messages.scaling import Abort, Chain, Load, Node, Plan, PlannedInstance, Send, Serve
-
-
-@dataclass(frozen=True)
-class Route:
-    """A chain as it is carried out, under a ticket of its own."""
-
-    chain: Chain
-    ticket: int
-
-    @property
-    def path(self) -> list[str]:
-        return [self.chain.source, *self.chain.targets]
-
-    def upstream_of(self, target: str) -> str:
-        return self.path[self.path.index(target) - 1]
-
-    def behind(self, node: str) -> list[str]:
-        """Who receives through this node."""
-        return self.path[self.path.index(node) + 1 :] if node in self.path else []
-
-    def without(self, targets: Iterable[str]) -> "Route":
-        left = set(targets)
-        kept = [target for target in self.chain.targets if target not in left]
-        return Route(Chain(source=self.chain.source, targets=kept), self.ticket)
+from shared.messages.scaling import Abort, Flow, Inflow, Load, Node, Outflow, Plan, PlannedInstance, Send, Serve
 
 
 @dataclass(frozen=True)
@@ -43,19 +20,15 @@ class Orders:
     plan: Plan
     manifest: Manifest
     members: Mapping[str, Member]
-    ticket: int
     chunk_bytes: int
     max_model_len: int
     secret: bytes = field(repr=False)
 
-    def routes(self) -> list[Route]:
-        return [Route(chain, self.ticket) for chain in self.plan.chains]
-
-    def along(self, routes: Sequence[Route], source: Member, reason: str) -> "Orders":
-        """The same plan along other routes, with a source as it is now."""
-        chains = [route.chain for route in routes]
-        plan = replace(self.plan, chains=chains, reasons=[*self.plan.reasons, reason])
-        return dataclasses.replace(self, plan=plan, members={**self.members, source.id: source})
+    def along(self, flows: Sequence[Flow], senders: Iterable[Member], reasons: Iterable[str]) -> "Orders":
+        """The same plan along other flows, with those who send in it as they are now."""
+        plan = replace(self.plan, flows=list(flows), reasons=[*self.plan.reasons, *reasons])
+        members = {**self.members, **{member.id: member for member in senders}}
+        return dataclasses.replace(self, plan=plan, members=members)
 
     def _node(self, id: str) -> Node:
         member = self.members[id]
@@ -71,44 +44,43 @@ class Orders:
             return False
         return change.state == "dead" or change.epoch > planned.epoch
 
-    def loads(self, route: Route) -> list[Command]:
-        """Last hop first, so that whoever forwards finds its receiver ready."""
-        targets = reversed(route.chain.targets)
-        return [
-            Command(target, self._load(target, route), f"receive from {route.upstream_of(target)}")
-            for target in targets
-        ]
-
-    def _load(self, worker: str, route: Route) -> Load:
+    def load(self, worker: str, flows: Sequence[Flow]) -> Command:
+        """Receive along these."""
         instance = self.instance_of(worker)
-        return Load(
+        message = Load(
             plan_id=self.plan.id,
-            ticket=route.ticket,
             model=self.plan.model,
             instance=instance.id,
             role=instance.role,
             rank=instance.ranks.index(worker),
             manifest=self.manifest,
-            upstream=self._node(route.upstream_of(worker)),
-            downstream=[self._node(id) for id in route.behind(worker)[:1]],
+            inflows=[self._inflow(flow) for flow in flows],
             chunk_bytes=self.chunk_bytes,
             max_model_len=self.max_model_len,
             epoch=self.members[worker].epoch,
             secret=self.secret,
         )
+        return Command(worker, message, f"receive from {', '.join(sorted({flow.sender for flow in flows}))}")
 
-    def send(self, route: Route) -> Command:
-        source = route.chain.source
+    def send(self, sender: str, flows: Sequence[Flow]) -> Command:
+        """Send along these."""
         message = Send(
             plan_id=self.plan.id,
-            ticket=route.ticket,
             version=self.plan.version,
-            downstream=[self._node(route.chain.targets[0])],
+            outflows=[self._outflow(flow) for flow in flows],
             chunk_bytes=self.chunk_bytes,
-            epoch=self.members[source].epoch,
+            epoch=self.members[sender].epoch,
             secret=self.secret,
         )
-        return Command(source, message, "every target is ready to receive")
+        return Command(sender, message, "every target is ready to receive")
+
+    def _inflow(self, flow: Flow) -> Inflow:
+        upstream = self._node(flow.sender)
+        return Inflow(ticket=flow.ticket, upstream=upstream, blocks=flow.blocks, lane=flow.lane, lanes=flow.lanes)
+
+    def _outflow(self, flow: Flow) -> Outflow:
+        stepped = flow.blocks if flow.steps else []
+        return Outflow(ticket=flow.ticket, downstream=self._node(flow.receiver), blocks=stepped, steps=flow.steps)
 
     def serves(self, instance: PlannedInstance) -> list[Command]:
         return [
@@ -122,3 +94,20 @@ class Orders:
 
     def aborts(self, nodes: Iterable[str], reason: str) -> list[Command]:
         return [Command(node, Abort(plan_id=self.plan.id, reason=reason), reason) for node in nodes]
+
+
+def ticketed(plan: TransferPlan, blocks: int, tickets: Iterator[int]) -> list[Flow]:
+    """The flows of a plan as messages have them, of a model of so many blocks."""
+    every = tuple(range(blocks))
+    return [
+        Flow(
+            sender=flow.sender,
+            receiver=flow.receiver,
+            ticket=next(tickets),
+            blocks=[] if flow.blocks == every and not flow.steps else list(flow.blocks),
+            lane=flow.lane,
+            lanes=flow.lanes,
+            steps=list(flow.steps),
+        )
+        for flow in plan.flows
+    ]

@@ -1,17 +1,18 @@
-"""A scale out as a state machine: load the targets, let the source send, have each whole instance serve. Pure.
+"""A scale out as a state machine: load the targets, have the senders send, have each whole instance serve. Pure.
 
-Who loses its upstream is stranded: it keeps what arrived, and goes on along another chain as soon as there is one.
+Who loses a flow is stranded: it keeps what arrived, and goes on along other flows as soon as there are some.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
-from services.planner.chains import plan_rest
-from services.planner.orders import Orders, Route
+from services.planner.orders import Orders
 from services.planner.scales import Command, Scale
 from services.planner.targets import ENDED, RECEIVING, UNDER_WAY, Targets, TargetState
 from shared.invariants import check
-from shared.messages.membership import LeaseChanged, Snapshot, WorkerReport
-from shared.messages.scaling import Decision, InstanceServing, Load, ScaleRecord, Send, Serve, Transfer
+from shared.messages.membership import LeaseChanged, Member, WorkerReport
+from shared.messages.scaling import Decision, Flow, InstanceServing, Load, ScaleRecord, Send, Serve, Transfer
 
 REPLAN_SECONDS = 0.5  # the first new plan is made at once, the next ones not sooner than this after it
 
@@ -23,16 +24,21 @@ class ScaleOut(Scale):
         plan = orders.plan
         super().__init__(id, decision, [instance.id for instance in plan.instances], plan)
         self._orders = orders
-        self._routes = orders.routes()
+        self._flows = list(plan.flows)
         self._sent: set[int] = set()  # tickets
         self._targets = Targets([worker for instance in plan.instances for worker in instance.ranks])
+        self._ready: dict[str, frozenset[int]] = {}  # blocks that targets have, as they last said
         self._errors: list[str] = []
         self._patience_seconds = patience_seconds
         self._progress = decision.at
-        self._stranded: dict[str, str] = {}  # why, by target, in the order of their chains
+        self._stranded: dict[str, str] = {}  # why, by target
         self._avoid: set[str] = set()
         self._replan_at = decision.at
         self._no_plan = ""
+
+    @property
+    def version(self) -> str:
+        return self._orders.plan.version
 
     @property
     def coming(self) -> frozenset[str]:
@@ -46,18 +52,28 @@ class ScaleOut(Scale):
         return frozenset() if self.ended else frozenset(held)
 
     @property
-    def sources(self) -> list[str]:
-        return [] if self.ended else [route.chain.source for route in self._routes if self._receivers(route)]
+    def sending(self) -> Counter[str]:
+        """How many flows each node sends."""
+        under_way = [flow.sender for flow in self._flows if self._targets.is_in(flow.receiver, *RECEIVING)]
+        return Counter() if self.ended else Counter(under_way)
+
+    @property
+    def receiving(self) -> frozenset[str]:
+        """Targets that are going to have everything, whoever else is lost meanwhile."""
+        if self.ended:
+            return frozenset()
+        behind = self._behind(self._stranded)
+        return frozenset(self._targets.all_in(TargetState.ACCEPTED, TargetState.WHOLE)) - behind
 
     @property
     def tickets(self) -> frozenset[int]:
-        return frozenset({self._orders.ticket, *(route.ticket for route in self._routes)})
+        return frozenset(flow.ticket for flow in self._flows)
 
     def start(self, now: float) -> list[Command]:
         self._move("loading")
         self._note("planned", now)
         self._progress = now
-        return [load for route in self._routes for load in self._orders.loads(route)]
+        return self._loads(dict.fromkeys(flow.receiver for flow in self._flows))
 
     def take_over(self, record: ScaleRecord, reports: Mapping[str, WorkerReport], now: float) -> list[Command]:
         """Go on with what an earlier planner began: who loads for it keeps what arrived."""
@@ -74,24 +90,35 @@ class ScaleOut(Scale):
         """Whether somebody is stranded and it is time to look for another way."""
         return bool(self._stranded) and not self.ended and now >= self._replan_at
 
-    def replan(self, snapshot: Snapshot, flows: Mapping[str, int], ticket: int, now: float) -> list[Command]:
-        """Send the stranded what they miss, along another chain. Raises CannotPlan."""
+    @property
+    def missing(self) -> dict[str, list[int]]:
+        """Blocks that each stranded target lacks."""
+        blocks = range(len(self._orders.manifest.blocks))
+        every = {
+            worker: [index for index in blocks if index not in self._ready.get(worker, ())] for worker in self._stranded
+        }
+        return {worker: indexes for worker, indexes in every.items() if indexes}
+
+    @property
+    def avoid(self) -> AbstractSet[str]:
+        """Who was lost as a sender."""
+        return self._avoid
+
+    def replan(
+        self, flows: Sequence[Flow], members: Mapping[str, Member], reasons: Sequence[str], now: float
+    ) -> list[Command]:
+        """Send the stranded what they miss, along these flows."""
         self._replan_at = now + REPLAN_SECONDS
-        if not self._stranded:
-            return []
-        hops = {id: self._children(id) for id in self._targets.all_in(TargetState.ACCEPTED)}
-        version = self._orders.plan.version
-        chain, reason = plan_rest(snapshot, version, list(self._stranded), hops, self._avoid, flows)
-        route = Route(chain, ticket)
-        self._routes.append(route)
-        source = next(member for member in snapshot.members if member.id == chain.source)
-        self._orders = self._orders.along(self._routes, source, reason)
+        taken = [flow for flow in flows if flow.receiver in self._stranded]
+        self._flows += taken
+        senders = {flow.sender for flow in taken}
+        self._orders = self._orders.along(self._flows, (members[id] for id in sorted(senders)), reasons)
         self._plan = self._orders.plan
-        for worker, why in self._stranded.items():
+        receivers = dict.fromkeys(flow.receiver for flow in taken)
+        for worker in receivers:
             self._targets.move(worker, TargetState.COMMANDED)
-            self._note_again("replanned", now, worker, f"{why}; {reason}")
-        self._stranded = {}
-        return self._orders.loads(route)
+            self._note_again("replanned", now, worker, "; ".join((self._stranded.pop(worker), *reasons)))
+        return self._loads(receivers)
 
     def not_planned(self, reason: str, now: float) -> None:
         """No other way is known yet."""
@@ -100,7 +127,7 @@ class ScaleOut(Scale):
 
     def acknowledged(self, command: Command, now: float) -> list[Command]:
         match command.message:
-            case Load() as load if self._is_current(command.node, load.ticket):
+            case Load() as load if self._is_current(command.node, load):
                 if self._targets.is_in(command.node, TargetState.COMMANDED):
                     self._targets.move(command.node, TargetState.ACCEPTED)
                 return self._sends(now)
@@ -108,26 +135,32 @@ class ScaleOut(Scale):
                 return self._serving(command.node, now)
         return []
 
+    def _loads(self, receivers: Iterable[str]) -> list[Command]:
+        return [self._orders.load(worker, self._inflows(worker)) for worker in receivers]
+
     def _sends(self, now: float) -> list[Command]:
-        """Sources send once all who receive through them are ready."""
+        """A node sends once all who receive from it are ready."""
+        unsent: dict[str, list[Flow]] = {}
+        for flow in self._flows:
+            if flow.ticket not in self._sent and self._targets.is_in(flow.receiver, *RECEIVING):
+                unsent.setdefault(flow.sender, []).append(flow)
         commands = []
-        for route in self._routes:
-            ready = not any(self._targets.is_in(worker, TargetState.COMMANDED) for worker in route.chain.targets)
-            if ready and self._receivers(route) and route.ticket not in self._sent:
-                self._sent.add(route.ticket)
+        for sender, flows in unsent.items():
+            if not any(self._targets.is_in(flow.receiver, TargetState.COMMANDED) for flow in flows):
+                self._sent.update(flow.ticket for flow in flows)
                 self._note("commanded", now)
-                commands.append(self._orders.send(route))
+                commands.append(self._orders.send(sender, flows))
         return commands
 
     def refused(self, command: Command, error: str, now: float) -> list[Command]:
         node = command.node
         match command.message:
-            case Load() as load if self._is_current(node, load.ticket):
+            case Load() as load if self._is_current(node, load):
                 return self._fail([node], f"{node} did not load: {error}", now)
             case Send() as send:
-                routes = [route for route in self._routes if route.ticket == send.ticket]
-                for route in routes:
-                    self._strand(self._receivers(route), f"{node} did not send: {error}", node)
+                tickets = {flow.ticket for flow in send.outflows}
+                lost = [flow.receiver for flow in self._flows if flow.ticket in tickets]
+                self._strand(lost, f"{node} did not send: {error}", node)
             case Serve():
                 return self._fail([node], f"{node} did not serve: {error}", now)
         return []
@@ -139,18 +172,13 @@ class ScaleOut(Scale):
         if event.state == "failed":
             return self._fail([node], f"{node}: {event.error or 'transfer failed'}", now)
         if event.state == "broken":
-            return self._broken(event, now)
+            lost = [flow for flow in self._inflows(node) if flow.ticket == event.ticket]  # else it has been replaced
+            for flow in lost:
+                self._strand([node], event.error or "the transfer broke off", flow.sender)
+            return self._sends(now)
         self._progress = now
         self._note("first_byte", event.first_byte_at or event.at, node)
         return self._whole(node, event.at) if event.state == "whole" else []
-
-    def _broken(self, event: Transfer, now: float) -> list[Command]:
-        route = self._route_to(event.node)
-        if route is None or route.ticket != event.ticket:
-            return []  # of a transfer that has been replaced
-        lost = [event.node, *route.behind(event.node)]
-        self._strand(lost, event.error or "the transfer broke off", route.upstream_of(event.node))
-        return self._sends(now)
 
     def on_progress(self, now: float) -> None:
         self._progress = now
@@ -158,6 +186,8 @@ class ScaleOut(Scale):
     def on_report(self, report: WorkerReport, now: float) -> list[Command]:
         if self.ended or report.id not in self._targets or report.instance not in self.instances:
             return []
+        if report.holding is not None:
+            self._ready[report.id] = frozenset(report.holding.ready)
         if report.state == "serving":
             self._whole(report.id, now)
             return self._serving(report.id, now)
@@ -170,10 +200,8 @@ class ScaleOut(Scale):
         if self.ended or not self._orders.is_gone(change):
             return []
         gone, error = change.id, f"{change.id} is gone: {change.reason}"
-        for route in self._routes:
-            if route.chain.source == gone:
-                self._strand(self._receivers(route), error, gone)
-        return self._fail([gone], error, now)
+        self._strand([flow.receiver for flow in self._flows if flow.sender == gone], error, gone)
+        return [*self._fail([gone], error, now), *self._sends(now)]
 
     def on_instance(self, event: InstanceServing, now: float) -> list[Command]:
         if event.instance not in self.instances:
@@ -192,17 +220,16 @@ class ScaleOut(Scale):
         return self._fail(self._targets.all_in(*UNDER_WAY), f"nothing arrived for {silent:.1f} s{why}", now)
 
     def check_invariants(self) -> None:
-        """Who receives does so along one route, who is stranded or failed along none. Raises InvariantBroken."""
+        """Who receives has flows, who is stranded or failed has none. Raises InvariantBroken."""
         check(self._broken_invariants())
 
     def _broken_invariants(self) -> Iterator[str]:
-        routed = [worker for route in self._routes for worker in route.chain.targets]
         for worker in self._targets.all_in(*RECEIVING):
-            if routed.count(worker) != 1:
-                yield f"{self.id}: {worker} receives along {routed.count(worker)} routes"
+            if not self._inflows(worker):
+                yield f"{self.id}: {worker} receives along no flow"
         for worker in self._targets.all_in(TargetState.STRANDED, TargetState.FAILED):
-            if worker in routed:
-                yield f"{self.id}: {worker} receives nothing and has a route"
+            if self._inflows(worker):
+                yield f"{self.id}: {worker} receives nothing and has flows"
         if sorted(self._stranded) != sorted(self._targets.all_in(TargetState.STRANDED)):
             yield f"{self.id}: {sorted(self._stranded)} are to be replanned"
         if self.ended != (len(self._targets.all_in(*ENDED)) == len(self._targets)):
@@ -225,20 +252,23 @@ class ScaleOut(Scale):
         self._finish(at)
         return []
 
-    def _strand(self, workers: Iterable[str], why: str, upstream: str = "") -> None:
-        """These receive nothing any more, until there is another plan; better not from `upstream` again."""
-        stranded = [worker for worker in workers if self._targets.is_in(worker, *RECEIVING)]
+    def _strand(self, workers: Iterable[str], why: str, sender: str = "") -> None:
+        """These receive nothing any more, until there is another plan; better not from `sender` again."""
+        stranded = {worker: None for worker in workers if self._targets.is_in(worker, *RECEIVING)}
         if not stranded:
             return
-        self._avoid.add(upstream)
+        self._avoid.add(sender)
         for worker in stranded:
             self._targets.move(worker, TargetState.STRANDED)
             self._stranded[worker] = why
-        left = (route.without(stranded) for route in self._routes)
-        self._routes = [route for route in left if route.chain.targets]
+        self._drop(stranded)
+
+    def _drop(self, receivers: Iterable[str]) -> None:
+        gone = set(receivers)
+        self._flows = [flow for flow in self._flows if flow.receiver not in gone]
 
     def _fail(self, workers: Iterable[str], error: str, now: float) -> list[Command]:
-        """Give these up, with the other ranks of their instances; who received through them is stranded."""
+        """Give these up, with the other ranks of their instances; who received from them is stranded."""
         hit = [one for one in self._orders.plan.instances if set(one.ranks) & set(workers)]
         failing = [worker for one in hit for worker in one.ranks if self._targets.is_in(worker, *UNDER_WAY)]
         if not failing:
@@ -246,35 +276,32 @@ class ScaleOut(Scale):
         for worker in failing:
             self._targets.move(worker, TargetState.FAILED)
             self._stranded.pop(worker, None)
-        sources = [route.chain.source for route in self._routes]
+        senders = {flow.sender: None for flow in self._flows if flow.sender not in self._targets}
+        self._drop(failing)
         for worker in failing:
-            self._leave(worker, error)
+            self._strand([flow.receiver for flow in self._flows if flow.sender == worker], error, worker)
         self._errors.append(error)
         over = not self._targets.all_in(TargetState.STRANDED, *RECEIVING)
-        aborts = self._orders.aborts([*failing, *(sources if over else [])], error)
+        aborts = self._orders.aborts([*failing, *(senders if over else [])], error)
         self._finish(now)
         return [*aborts, *self._sends(now)]
-
-    def _leave(self, worker: str, error: str) -> None:
-        for route in list(self._routes):
-            self._strand(route.behind(worker), error, worker)
-        left = (route.without([worker]) for route in self._routes)
-        self._routes = [route for route in left if route.chain.targets]
 
     def _finish(self, now: float) -> None:
         if len(self._targets.all_in(*ENDED)) == len(self._targets):
             serving = len(self._targets.all_in(TargetState.SERVING))
             self._end(self._errors, now, f"{serving} new instances serve")
 
-    def _receivers(self, route: Route) -> list[str]:
-        return [worker for worker in route.chain.targets if self._targets.is_in(worker, *RECEIVING)]
+    def _inflows(self, worker: str) -> list[Flow]:
+        return [flow for flow in self._flows if flow.receiver == worker]
 
-    def _route_to(self, target: str) -> Route | None:
-        return next((route for route in self._routes if target in route.chain.targets), None)
+    def _is_current(self, worker: str, load: Load) -> bool:
+        return {flow.ticket for flow in load.inflows} == {flow.ticket for flow in self._inflows(worker)}
 
-    def _is_current(self, target: str, ticket: int) -> bool:
-        route = self._route_to(target)
-        return route is not None and route.ticket == ticket
-
-    def _children(self, node: str) -> int:
-        return sum(bool(route.behind(node)) for route in self._routes if self._receivers(route))
+    def _behind(self, workers: Iterable[str]) -> set[str]:
+        """Who receives anything through these."""
+        behind = set[str]()
+        ahead = set(workers)
+        while ahead:
+            ahead = {flow.receiver for flow in self._flows if flow.sender in ahead} - behind
+            behind |= ahead
+        return behind

@@ -98,6 +98,18 @@ class Plan(Message, frozen=True, kw_only=True):
     size_bytes: Count
     reasons: list[str] = []
 
+    @property
+    def paths(self) -> list[list[str]]:
+        """The tree of who receives first from whom, as paths from its roots to its leaves."""
+        upstream: dict[str, str] = {}
+        for flow in self.flows:
+            upstream.setdefault(flow.receiver, flow.sender)
+        paths = [[leaf] for leaf in upstream if leaf not in upstream.values()]
+        for path in paths:
+            while path[0] in upstream and upstream[path[0]] not in path:
+                path.insert(0, upstream[path[0]])
+        return paths
+
 
 class Inflow(Message, frozen=True, kw_only=True):
     """A flow as its receiver is told of it."""

@@ -1,14 +1,16 @@
 """Pictures of a pool that the planner's tests are made of."""
 
+import itertools
+
 from services.planner.orders import Orders
 from services.planner.scale_out import ScaleOut
 from services.planner.scales import Command
-from shared.messages.membership import EngineLoad, HostReport, Member, ModelEntry, Snapshot, WorkerReport
+from shared.messages.membership import EngineLoad, Holding, HostReport, Member, ModelEntry, Snapshot, WorkerReport
 from shared.messages.parameters import ModelSpec
 from shared.messages.scaling import (
     Action,
-    Chain,
     Decision,
+    Flow,
     InstanceServing,
     Plan,
     PlannedInstance,
@@ -70,22 +72,26 @@ def decision(action: Action = "out") -> Decision:
     )
 
 
+def chain(*nodes: str, ticket: int = 77) -> list[Flow]:
+    pairs = enumerate(itertools.pairwise(nodes))
+    return [Flow(sender=sender, receiver=receiver, ticket=ticket + hop) for hop, (sender, receiver) in pairs]
+
+
 def scale_out(targets: list[str], ranks: int = 1) -> ScaleOut:
-    """A scale from worker `s` along one chain; `ranks` consecutive targets make an instance."""
+    """A scale from worker `s` along one chain, tickets from 77 on; `ranks` consecutive targets make an instance."""
     groups = [targets[index : index + ranks] for index in range(0, len(targets), ranks)]
     plan = Plan(
         id="scale-1",
         model="m",
         version=VERSION,
         instances=[PlannedInstance(id=f"i-{group[0]}", ranks=group) for group in groups],
-        chains=[Chain(source="s", targets=targets)],
+        flows=chain("s", *targets),
         size_bytes=SIZE,
     )
     orders = Orders(
         plan=plan,
         manifest=manifest(VERSION),
         members={id: member(id, epoch=5) for id in ("s", *targets)},
-        ticket=77,
         chunk_bytes=1 << 20,
         max_model_len=512,
         secret=b"of-this-plan",
@@ -115,5 +121,5 @@ def happened(what: str, worker: str, at: float = 13.0) -> InstanceServing:
 
 
 def loading(worker: str, blocks: int = BLOCKS) -> WorkerReport:
-    holding = whole("m", VERSION) if blocks == BLOCKS else None
+    holding = Holding(model="m", version=VERSION, ready=list(range(blocks)), total=BLOCKS)
     return WorkerReport(id=worker, epoch=5, state="loading", model="m", instance=f"i-{worker}", holding=holding)

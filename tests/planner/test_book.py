@@ -1,3 +1,5 @@
+from itertools import islice
+
 from services.planner.book import KEPT, TICKETS, Book
 from services.planner.fleet import Serving
 from services.planner.scale_in import ScaleIn
@@ -23,7 +25,9 @@ def test_running_scales_tell_what_they_add_reserve_and_send() -> None:
     assert book.coming("other") == frozenset()
     assert book.leaving() == {"i-c"}
     assert book.reserved() == {"a", "b"}
-    assert book.flows() == {"s": 2}
+    assert book.sending() == {"s": 2}
+    assert book.receiving("v") == {"a", "b"}
+    assert book.receiving("another") == frozenset()
     drain.on_report(spare("c"), 12.0)
     assert book.leaving() == frozenset()
 
@@ -31,7 +35,8 @@ def test_running_scales_tell_what_they_add_reserve_and_send() -> None:
 def test_a_ticket_is_never_that_of_a_running_plan() -> None:
     book = Book(first_ticket=TICKETS + 76)
     book.add(running("scale-1", "a"))  # has ticket 77
-    assert [book.fresh_ticket() for _ in range(3)] == [76, 78, 79]
+    assert list(islice(book.fresh_tickets(), 3)) == [76, 78, 79]
+    assert next(book.fresh_tickets()) == 80
 
 
 def test_records_are_the_newest_of_one_model_or_of_all() -> None:

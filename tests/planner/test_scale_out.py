@@ -1,6 +1,3 @@
-import pytest
-
-from services.planner.chains import CannotPlan
 from services.planner.scale_out import ScaleOut
 from services.planner.scales import Command
 from shared.messages.membership import LeaseChanged
@@ -8,24 +5,22 @@ from shared.messages.scaling import Load, Send, Serve
 from tests.planner.made import (
     acknowledge,
     broken,
+    chain,
     happened,
     loading,
+    member,
     names,
     scale_out,
     serving,
-    snapshot,
-    spare,
     transfer,
 )
 
-WORKERS = [spare(id) for id in "abcd"]
-
 
 def started(targets: list[str], ranks: int = 1) -> ScaleOut:
-    """Every target is ready and the source sends."""
+    """Every target is ready, and who is ahead of it sends."""
     scale = scale_out(targets, ranks)
     sends = acknowledge(scale, scale.start(10.5))
-    assert names(sends) == [("Send", "s")]
+    assert names(sends) == [("Send", sender) for sender in ["s", *targets[:-1]]]
     assert acknowledge(scale, sends) == []
     return scale
 
@@ -38,26 +33,25 @@ def phases(scale: ScaleOut) -> list[tuple[str, str | None, float]]:
     return [(phase.name, phase.node, phase.at) for phase in scale.record().phases]
 
 
-def test_loads_go_out_last_hop_first_and_name_the_neighbours() -> None:
+def test_loads_name_the_senders_and_how_to_receive() -> None:
     scale = scale_out(["a", "b", "c"])
     commands = scale.start(10.5)
     loads = [command.message for command in commands if isinstance(command.message, Load)]
-    hops = [(load.instance, load.upstream.id, [node.id for node in load.downstream]) for load in loads]
-    assert hops == [("i-c", "b", []), ("i-b", "a", ["c"]), ("i-a", "s", ["b"])]
-    assert [command.node for command in commands] == ["c", "b", "a"]
-    assert {(load.ticket, load.epoch, load.rank, load.max_model_len) for load in loads} == {(77, 5, 0, 512)}
+    assert hops(commands) == [("a", "s", 77), ("b", "a", 78), ("c", "b", 79)]
+    assert [load.instance for load in loads] == ["i-a", "i-b", "i-c"]
+    assert {(load.epoch, load.rank, load.max_model_len) for load in loads} == {(5, 0, 512)}
     assert {load.secret for load in loads} == {b"of-this-plan"}
     assert "of-this-plan" not in str(scale.record())
 
 
-def test_the_source_sends_only_once_every_target_is_ready() -> None:
+def test_a_node_sends_only_once_every_target_that_receives_from_it_is_ready() -> None:
     scale = scale_out(["a", "b"])
     first, second = scale.start(10.5)
-    assert scale.acknowledged(first, 11.0) == []
-    [command] = scale.acknowledged(second, 11.0)
-    assert isinstance(command.message, Send)
-    assert [node.id for node in command.message.downstream] == ["a"]
-    assert (command.message.ticket, command.message.epoch) == (77, 5)
+    [send] = scale.acknowledged(first, 11.0)
+    assert sent([send]) == [("s", "a", 77)]
+    assert isinstance(send.message, Send)
+    assert (send.message.epoch, send.message.secret) == (5, b"of-this-plan")
+    assert sent(scale.acknowledged(second, 11.0)) == [("a", "b", 78)]
 
 
 def test_a_scale_runs_through_its_phases() -> None:
@@ -114,35 +108,41 @@ def refuse(scale: ScaleOut, command: Command, error: str = "no") -> list[tuple[s
     return names(scale.refused(command, error, 11.0))
 
 
-def hops(commands: list[Command]) -> list[tuple[str, str, list[str], int]]:
-    """(target, upstream, downstream, ticket) of each LOAD."""
+def hops(commands: list[Command]) -> list[tuple[str, str, int]]:
+    """(receiver, sender, ticket) of each flow in LOADs."""
     loads = [(command.node, command.message) for command in commands if isinstance(command.message, Load)]
-    return [(node, one.upstream.id, [child.id for child in one.downstream], one.ticket) for node, one in loads]
+    return [(node, flow.upstream.id, flow.ticket) for node, load in loads for flow in load.inflows]
 
 
-def replanned(scale: ScaleOut, ticket: int = 78, now: float = 12.0) -> list[Command]:
-    """A new plan, from another worker that serves."""
+def sent(commands: list[Command]) -> list[tuple[str, str, int]]:
+    """(sender, receiver, ticket) of each flow in SENDs."""
+    sends = [(command.node, command.message) for command in commands if isinstance(command.message, Send)]
+    return [(node, flow.downstream.id, flow.ticket) for node, send in sends for flow in send.outflows]
+
+
+def replanned(scale: ScaleOut, *path: str, ticket: int = 90, now: float = 12.0) -> list[Command]:
+    """A new plan along this chain."""
     assert scale.wants_plan(now)
-    return scale.replan(snapshot(serving("s"), serving("t"), *WORKERS), {"s": 1}, ticket, now)
+    assert set(path[1:]) <= scale.missing.keys()
+    members = {id: member(id, epoch=5) for id in path}
+    return scale.replan(chain(*path, ticket=ticket), members, [f"now from {path[0]}"], now)
 
 
 def outcome(scale: ScaleOut) -> tuple[str, str]:
     return scale.state, scale.record().outcome
 
 
-def test_a_target_that_refuses_fails_alone_and_those_behind_it_get_another_upstream() -> None:
+def test_a_target_that_refuses_fails_alone_and_those_behind_it_get_another_sender() -> None:
     scale = scale_out(["a", "b", "c"])
     commands = scale.start(10.5)
-    scale.acknowledged(commands[0], 11.0)
+    scale.acknowledged(commands[2], 11.0)
     assert refuse(scale, commands[1], "busy") == [("Abort", "b")]
     assert scale.reserved == {"a", "c"}
-    assert names(scale.acknowledged(commands[2], 11.5)) == [("Send", "s")]
-    loads = replanned(scale)
-    # The nearest that is not busy: a has lost its child.
-    assert hops(loads) == [("c", "a", [], 78)]
-    [send] = acknowledge(scale, loads)
-    assert isinstance(send.message, Send)
-    assert (send.node, send.message.ticket, [node.id for node in send.message.downstream]) == ("a", 78, ["c"])
+    assert sent(scale.acknowledged(commands[0], 11.5)) == [("s", "a", 77)]
+    assert scale.receiving == {"a"}
+    loads = replanned(scale, "a", "c")
+    assert hops(loads) == [("c", "a", 90)]
+    assert sent(acknowledge(scale, loads)) == [("a", "c", 90)]
     for worker in ("a", "c"):
         acknowledge(scale, scale.on_transfer(transfer(worker, "whole"), 13.0))
     assert outcome(scale) == ("failed", "b did not load: busy")
@@ -157,22 +157,23 @@ def test_the_only_target_that_refuses_ends_the_scale() -> None:
     assert scale.acknowledged(load, 11.5) == []
 
 
-def test_a_source_that_refuses_is_replaced() -> None:
+def test_a_sender_that_refuses_is_replaced_and_avoided() -> None:
     scale = scale_out(["a"])
     [send] = acknowledge(scale, scale.start(10.5))
     assert refuse(scale, send, "gone") == []
-    assert hops(replanned(scale)) == [("a", "t", [], 78)]
+    assert scale.avoid >= {"s"}
+    assert hops(replanned(scale, "t", "a")) == [("a", "t", 90)]
 
 
-def test_a_target_that_fails_leaves_those_behind_it_to_another_chain() -> None:
+def test_a_target_that_fails_leaves_who_received_from_it_to_another() -> None:
     scale = started(["a", "b", "c", "d"])
     scale.on_transfer(transfer("c", "whole"), 12.0)
     aborts = scale.on_transfer(transfer("b", "failed", error="cut off"), 12.0)
-    # c was whole before; a is upstream and goes on; d goes on with what it has.
+    # c was whole before, and still feeds d; a is ahead and goes on.
     assert names(aborts) == [("Abort", "b")]
     assert scale.reserved == {"a", "c", "d"}
     assert scale.coming == {"i-a", "i-c", "i-d"}
-    acknowledge(scale, acknowledge(scale, replanned(scale)))
+    assert not scale.wants_plan(12.0)
     scale.on_report(serving("c"), 12.5)
     for worker in ("a", "d"):
         acknowledge(scale, scale.on_transfer(transfer(worker, "whole"), 13.0))
@@ -184,41 +185,48 @@ def test_a_target_that_fails_leaves_those_behind_it_to_another_chain() -> None:
     ]
 
 
-def test_a_dead_source_is_replaced_for_those_that_are_not_whole() -> None:
+def test_a_dead_source_is_replaced_for_who_received_from_it_and_the_others_go_on() -> None:
     scale = started(["a", "b", "c"])
-    serve = scale.on_transfer(transfer("a", "whole"), 12.0)
     assert scale.on_lease(dead("s"), 12.0) == []
-    loads = replanned(scale)
-    assert hops(loads) == [("c", "b", [], 78), ("b", "t", ["c"], 78)]
-    assert scale.sources == ["t"]
-    acknowledge(scale, serve + loads)
-    for worker in ("b", "c"):
+    assert scale.missing == {"a": [0, 1, 2, 3]}
+    # b and c are going to get nothing that a does not get.
+    assert scale.receiving == frozenset()
+    loads = replanned(scale, "t", "a")
+    assert hops(loads) == [("a", "t", 90)]
+    assert sent(acknowledge(scale, loads)) == [("t", "a", 90)]
+    assert scale.receiving == {"a", "b", "c"}
+    assert scale.sending == {"t": 1, "a": 1, "b": 1}
+    for worker in ("a", "b", "c"):
         acknowledge(scale, scale.on_transfer(transfer(worker, "whole"), 13.0))
     assert outcome(scale) == ("done", "3 new instances serve")
     story = [phase for phase in scale.record().phases if phase.name == "replanned"]
-    why = "s is gone: silent; now from t: a worker that holds the model, with 0 flows out"
-    assert [(phase.node, phase.detail) for phase in story] == [("b", why), ("c", why)]
+    assert [(phase.node, phase.detail) for phase in story] == [("a", "s is gone: silent; now from t")]
     plan = scale.record().plan
     assert plan is not None
-    assert [(chain.source, chain.targets) for chain in plan.chains] == [("s", ["a"]), ("t", ["b", "c"])]
+    assert plan.paths == [["t", "a", "b", "c"]]
+
+
+def test_what_a_stranded_target_has_already_is_not_planned_again() -> None:
+    scale = started(["a"])
+    scale.on_report(loading("a", blocks=2), 12.0)
+    scale.on_lease(dead("s"), 12.0)
+    assert scale.missing == {"a": [2, 3]}
 
 
 def test_a_hop_that_dies_is_noticed_by_who_received_from_it_before_its_lease_ends() -> None:
     scale = started(["a", "b", "c"])
-    assert scale.on_transfer(broken("c", 77), 12.0) == []
-    assert hops(replanned(scale)) == [("c", "t", [], 78)]
-    # That a whole chain breaks is one loss, and what is said of the old one comes too late.
-    assert scale.on_transfer(broken("c", 77), 12.1) == []
+    assert scale.on_transfer(broken("c", 79), 12.0) == []
+    assert hops(replanned(scale, "t", "c")) == [("c", "t", 90)]
+    # What is said of the old flow comes too late.
+    assert scale.on_transfer(broken("c", 79), 12.1) == []
     assert not scale.wants_plan(12.1)
     assert names(scale.on_lease(dead("b"), 12.5)) == [("Abort", "b")]
     assert scale.reserved == {"a", "c"}
 
 
-def test_without_anybody_who_holds_the_model_the_stranded_wait_until_the_patience_ends() -> None:
+def test_without_another_plan_the_stranded_wait_until_the_patience_ends() -> None:
     scale = started(["a"])
     scale.on_lease(dead("s"), 12.0)
-    with pytest.raises(CannotPlan, match="no worker or host holds"):
-        scale.replan(snapshot(*WORKERS), {}, 78, 12.0)
     scale.not_planned("no worker or host holds the whole model in memory", 12.0)
     assert not scale.wants_plan(12.4)
     assert scale.reserved == {"a"}
@@ -227,25 +235,13 @@ def test_without_anybody_who_holds_the_model_the_stranded_wait_until_the_patienc
     assert outcome(scale) == ("failed", "nothing arrived for 5.1 s; no worker or host holds the whole model in memory")
 
 
-def test_whoever_was_just_lost_sends_again_only_where_nobody_else_can() -> None:
-    scale = started(["a"])
-    scale.on_transfer(broken("a", 77), 12.0)
-    assert hops(replanned(scale)) == [("a", "t", [], 78)]
-    scale.on_transfer(broken("a", 78), 13.0)
-    assert hops(scale.replan(snapshot(serving("s"), *WORKERS), {}, 79, 13.0)) == [("a", "s", [], 79)]
-
-
 def test_a_stranded_target_that_proves_whole_needs_no_plan() -> None:
     scale = started(["a"])
     scale.on_lease(dead("s"), 12.0)
     assert names(scale.on_transfer(transfer("a", "whole"), 12.1)) == [("Serve", "a")]
     assert not scale.wants_plan(12.5)
-    assert replanned_nothing(scale)
-
-
-def replanned_nothing(scale: ScaleOut) -> bool:
-    """It may have become so while the picture was looked at."""
-    return scale.replan(snapshot(*WORKERS), {}, 78, 12.5) == []
+    # It may have become so while the picture was looked at.
+    assert scale.replan(chain("t", "a", ticket=90), {"t": member("t")}, [], 12.5) == []
 
 
 def test_only_the_lease_that_was_planned_with_counts() -> None:
@@ -296,8 +292,8 @@ def test_once_ended_nothing_moves_it() -> None:
     assert scale.state == "done"
 
 
-def test_the_source_counts_as_sending_until_everyone_is_whole() -> None:
+def test_a_node_counts_as_sending_until_who_receives_from_it_is_whole() -> None:
     scale = started(["a"])
-    assert scale.sources == ["s"]
+    assert scale.sending == {"s": 1}
     scale.on_transfer(transfer("a", "whole"), 12.0)
-    assert scale.sources == []
+    assert not scale.sending

@@ -3,12 +3,11 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.planner.chains import CannotPlan
 from services.planner.scale_out import ScaleOut
 from services.planner.scales import Command
 from shared.messages.membership import LeaseChanged
-from shared.messages.scaling import Load, Send, Transfer
-from tests.planner.made import host, scale_out, serving, snapshot, spare, transfer
+from shared.messages.scaling import Load, Outflow, Send, Transfer
+from tests.planner.made import chain, member, scale_out, transfer
 
 TARGETS = ["a", "b", "c", "d"]
 NODES = st.sampled_from(["s", *TARGETS])
@@ -30,14 +29,14 @@ class Played:
         self.now = 11.0
         self.ticket = 100
         self.pending: list[Command] = []
-        self.tickets = dict.fromkeys(TARGETS, 0)
+        self.tickets = dict.fromkeys(TARGETS, 0)  # of the flow that each receives along
         self.take(self.scale.start(self.now))
 
     def take(self, commands: list[Command]) -> None:
         self.pending += commands
         for command in commands:
             if isinstance(command.message, Load):
-                self.tickets[command.node] = command.message.ticket
+                self.tickets[command.node] = command.message.inflows[0].ticket
         self.scale.check_invariants()
 
     def happen(self, what: str, which: int | str) -> None:
@@ -69,18 +68,21 @@ class Played:
             self.take(answered)
 
     def replan(self, *, found: bool) -> None:
-        self.ticket += 1
-        holders = [serving("s"), serving("t"), host("host-0")] if found else []
-        if self.scale.wants_plan(self.now):
-            try:
-                self.take(self.scale.replan(snapshot(*holders, *map(spare, TARGETS)), {}, self.ticket, self.now))
-            except CannotPlan as error:
-                self.scale.not_planned(str(error), self.now)
+        """One chain, from another worker, through all who are stranded."""
+        if not self.scale.wants_plan(self.now):
+            return
+        if not found:
+            self.scale.not_planned("nobody holds the model", self.now)
+            return
+        path = ["t", *self.scale.missing]
+        flows = chain(*path, ticket=self.ticket)
+        self.ticket += len(flows)
+        self.take(self.scale.replan(flows, {id: member(id, epoch=5) for id in path}, [], self.now))
 
 
 @given(st.sampled_from([1, 2]), st.lists(happenings, max_size=40))
 @settings(max_examples=300, deadline=None)
-def test_whatever_happens_its_routes_fit_its_targets_and_patience_ends_it(
+def test_whatever_happens_its_flows_fit_its_targets_and_patience_ends_it(
     ranks: int, events: list[tuple[str, int | str]]
 ) -> None:
     played = Played(ranks)
@@ -112,10 +114,16 @@ def test_every_target_that_stays_alive_comes_to_serve(events: list[tuple[str, st
     assert record.state == ("failed" if dead - {"s"} else "done")
 
 
-def test_a_send_is_never_commanded_before_every_target_of_its_chain_is_ready() -> None:
+def test_a_send_is_never_commanded_before_its_receiver_is_ready() -> None:
     played = Played(1)
-    for target in reversed(TARGETS[1:]):
-        [load] = [one for one in played.pending if one.node == target]
+    for target in TARGETS:
+        assert not any(flow.downstream.id == target for flow in sent(played))
+        [load] = [one for one in played.pending if one.node == target and isinstance(one.message, Load)]
         played.pending.remove(load)
         played.take(played.scale.acknowledged(load, played.now))
-        assert not any(isinstance(one.message, Send) for one in played.pending)
+        assert any(flow.downstream.id == target for flow in sent(played))
+
+
+def sent(played: Played) -> list[Outflow]:
+    messages = [one.message for one in played.pending]
+    return [flow for message in messages if isinstance(message, Send) for flow in message.outflows]

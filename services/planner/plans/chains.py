@@ -74,7 +74,9 @@ class Chains:
             self._reasons.append(f"not from {name_some([self._say(node, 'out') for node in busy])}")
         if free or may_be_none or not busy:
             return free
-        return [self._keep(min(busy, key=lambda node: (self._traffic.share(node, "out"), node.id)), "out")]
+        return [
+            self._keep(min(busy, key=lambda node: (self._traffic.share(node, "out"), node.requests, node.id)), "out")
+        ]
 
     def _reach(self, group: Group) -> Group:
         """The group as it can be reached: if serving sends to all its NICs, by the least busy one all the same."""

@@ -16,12 +16,14 @@ BUSY_SHARE = 0.05
 class Node(msgspec.Struct, frozen=True, gc=False):
     """One end of a transfer, and where in the cluster it is.
 
-    `place`: a worker's GPU, a host's memory, or the disk of a host that does not hold the model in memory.
+    `place`: a worker's GPU, a host's memory, or the disk of a host that does not hold the model in memory. `requests`
+    are those that it serves.
     """
 
     id: str
     place: Literal["worker", "host", "disk"]
     at: Place
+    requests: int = 0
 
     @property
     def group(self) -> str:

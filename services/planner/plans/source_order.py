@@ -64,6 +64,6 @@ class SourceOrder:
             self._front.appendleft(leaf)
 
 
-def rank(node: Node, traffic: Traffic) -> tuple[float, bool, float, str]:
+def rank(node: Node, traffic: Traffic) -> tuple[float, bool, float, int, str]:
     """The fastest first, of equals a GPU, then who serves least."""
-    return -node.bandwidth, node.place != "worker", traffic.share(node, "out"), node.id
+    return -node.bandwidth, node.place != "worker", traffic.share(node, "out"), node.requests, node.id
