@@ -50,14 +50,14 @@ def paint_frame(axes: Axes, run: Run, label: str) -> None:
 
 
 def paint_faults(axes: Axes, happenings: Sequence[Happening], start: float) -> None:
-    """Who is hit is written beside a kill."""
-    for happening in happenings:
-        at = happening.at - start
+    """Who is hit is written beside a kill, at three heights: kills come close together."""
+    for place, happening in enumerate(happenings):
+        at, height = happening.at - start, 1.0 - 0.3 * (place % 3)
         if happening.struck and happening.fault.kind == "kill":
             axes.axvline(at, color=RED, linewidth=1.0, alpha=0.8)
             axes.annotate(
                 happening.victim,
-                (at, 1.0),
+                (at, height),
                 xycoords=("data", "axes fraction"),
                 xytext=(1, -1),
                 textcoords="offset points",

@@ -22,9 +22,11 @@ CALM_SECONDS = 15.0
 
 # Whoever has this part in the scale that is under way when the fault comes.
 LOADING, SOURCE = "a loading worker", "a source"
-# Of scales by hand, so many are to every worker, and somebody is hit so soon after the planner took them.
+# Of scales by hand, so many are to every worker, and somebody is hit so soon after the planner took them: mostly
+# one who loads or sends then.
 AMBUSH_SHARE = 0.7
-AMBUSH_SECONDS = (0.0, 2.5)
+AMBUSH_SECONDS = (0.1, 1.3)
+PART_SHARE = 0.6
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -95,7 +97,7 @@ def _scale(chance: random.Random, at: float, targets: Targets, rested: dict[str,
     if chance.random() >= AMBUSH_SHARE:
         return Fault(at, "scale", "", instances=chance.randint(1, targets.instances))
     delay = chance.uniform(*AMBUSH_SECONDS)
-    if targets.workers and chance.random() < 0.6:
+    if targets.workers and chance.random() < PART_SHARE:
         kind: Kind = chance.choice(("kill", "freeze"))
         seconds = chance.uniform(*WORKER_FREEZE_SECONDS) if kind == "freeze" else 0.0
         then: Fault | None = Fault(delay, kind, chance.choice((LOADING, LOADING, SOURCE)), seconds)

@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Mapping
+from types import ModuleType
 from typing import NamedTuple
 
 import click
@@ -37,8 +38,15 @@ class LazyGroup(click.Group):
 def load_command(target: str) -> click.Command:
     """The command at "module:attribute". Raises ClickException where an optional package is missing."""
     module_name, attribute = target.split(":")
+    command = getattr(load_module(module_name), attribute)
+    assert isinstance(command, click.Command), target
+    return command
+
+
+def load_module(name: str) -> ModuleType:
+    """Raises ClickException where an optional package is missing."""
     try:
-        module = importlib.import_module(module_name)
+        return importlib.import_module(name)
     except ModuleNotFoundError as error:
         # A module of our own that is missing is a bug and keeps its traceback.
         if (error.name or "").split(".")[0] in ("services", "shared", "load"):
@@ -47,6 +55,3 @@ def load_command(target: str) -> click.Command:
             f"this command needs the package {error.name!r}, which is not installed: run `make install`, "
             "or pip install 'livescale[embedded,ucx,load]'"
         ) from None
-    command = getattr(module, attribute)
-    assert isinstance(command, click.Command), target
-    return command

@@ -19,6 +19,7 @@ COMMANDS = {
     "status": LazyCommand("services.cli.status:status", "Processes, workers, instances and queues."),
     "scale": LazyCommand("services.cli.scale:scale", "Have this many instances of a model."),
     "why": LazyCommand("services.cli.why:why", "Why a model was scaled, or was not."),
+    "topology": LazyCommand("services.cli.topology:topology", "Show and draw a cluster: a file, or this machine."),
     "tap": LazyCommand("services.cli.tap:tap", "Print the bus traffic, decoded."),
     "bench": LazyCommand("services.cli.main:bench", "Measure the control plane, transfers and scaling."),
 }

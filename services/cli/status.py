@@ -1,7 +1,6 @@
 """`livescale status`: who runs, who serves what, what waits."""
 
 import asyncio
-import sys
 from contextlib import suppress
 
 import click
@@ -9,6 +8,7 @@ import msgspec
 
 from services.cli.connection import CALL_SECONDS, ask, bus_options, find_bus
 from services.cli.status_view import Status, make_status
+from services.cli.tables import open_console, print_rows
 from shared.bus.contract import Bus, BusError
 from shared.messages.membership import AskSnapshot, QueueLoad, RouterReport
 from shared.messages.scaling import AskDecisions, Decision
@@ -16,7 +16,6 @@ from shared.subjects import DECISIONS, HEARTBEAT, SNAPSHOT
 
 # Routers report twice a second.
 REPORT_SECONDS = 1.5
-WIDE = 200
 
 EPILOG = """
 \b
@@ -68,21 +67,7 @@ async def ask_decisions(bus: Bus, models: list[str]) -> list[Decision]:
 
 
 def print_status(found: Status) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    # In a pipe nobody looks at the width, and cut ids are of no use.
-    console = Console(width=None if sys.stdout.isatty() else WIDE)
-
-    def show(title: str, rows: list[msgspec.Struct]) -> None:
-        table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-        for name in rows[0].__struct_fields__:
-            table.add_column(name, overflow="fold")
-        for row in rows:
-            table.add_row(*(cell(value) for value in msgspec.structs.astuple(row)))
-        console.print(table)
-        console.print()
-
+    console = open_console()
     for title, rows in (
         ("Processes", found.processes),
         ("Workers", found.workers),
@@ -95,16 +80,4 @@ def print_status(found: Status) -> None:
         elif not rows:
             console.print(f"{title}: none\n")
         else:
-            show(title, list(rows))
-
-
-def cell(value: object) -> str:
-    match value:
-        case None:
-            return "-"
-        case list():
-            return " ".join(map(str, value))
-        case float():
-            return f"{value:.2f}"
-        case _:
-            return str(value)
+            print_rows(console, title, rows)

@@ -1,6 +1,7 @@
 """`livescale up`: a whole system on this machine."""
 
 import asyncio
+import importlib
 import json
 import signal
 
@@ -66,6 +67,7 @@ def up(settings: StackSettings) -> None:
     """
     if not settings.models:
         raise click.UsageError("no model to serve: give --model NAME=DIR, or models in a --config file")
+    check_keys(settings)
     configure_logging("up", "up", settings.log_level)
     try:
         asyncio.run(serve(settings))
@@ -75,6 +77,15 @@ def up(settings: StackSettings) -> None:
         raise click.ClickException(str(error)) from None
     except (KeyboardInterrupt, asyncio.CancelledError):
         click.echo("stopped", err=True)
+
+
+def check_keys(settings: StackSettings) -> None:
+    """What the gateways would refuse, before anything is started. Raises UsageError, which never shows a key."""
+    keys = importlib.import_module("services.gateway.keys")  # by name, as `livescale run` knows the services
+    try:
+        keys.read_keys(settings.api_key, settings.api_keys)
+    except keys.BadKeys as error:
+        raise click.UsageError(str(error)) from None
 
 
 async def serve(settings: StackSettings) -> None:

@@ -13,6 +13,12 @@ from services.gateway.errors import ErrorBody
 from services.gateway.operations import Operation
 
 REF = "#/components/schemas/{name}"
+RETRY = {"retry-after": "Whole seconds", "retry-after-ms": "The same, exactly"}
+LIMITS = {
+    f"x-ratelimit-{part}-{what}": f"Of the key's {what}, where they are limited"
+    for what in ("requests", "tokens")
+    for part in ("limit", "remaining", "reset")
+}
 Document = dict[str, Any]
 
 
@@ -54,6 +60,8 @@ def _operation(operation: Operation, schemas: dict[Any, Document], with_key: boo
     responses |= {
         str(status): {"description": HTTPStatus(status).phrase, "content": error} for status in sorted(errors)
     }
+    for status, response in responses.items():
+        response["headers"] = _headers(int(status), limited=operation.protected and with_key)
     described: Document = {
         "operationId": operation.method.lower() + re.sub(r"\W+", "_", operation.path).rstrip("_"),
         "summary": operation.summary,
@@ -77,6 +85,22 @@ def _answer(operation: Operation, status: int, schemas: dict[Any, Document]) -> 
     if operation.stream is not None:
         content["text/event-stream"] = {"schema": schemas[operation.stream]}
     return {"description": HTTPStatus(status).phrase, "content": content}
+
+
+def _headers(status: int, *, limited: bool) -> Document:
+    """`limited`: under a key that may have limits."""
+    always = {"x-request-id": "The request's own, or a new one"}
+    if status == 401:
+        always["www-authenticate"] = "Bearer"
+    if status == 429:
+        always |= RETRY
+    sometimes = RETRY if status == 503 else {}
+    if limited and status != 401:
+        sometimes = {**sometimes, **LIMITS}
+    return {
+        name: {"description": doc, "required": name in always, "schema": {"type": "string"}}
+        for name, doc in {**sometimes, **always}.items()
+    }
 
 
 def _parameters(operation: Operation) -> list[Document]:

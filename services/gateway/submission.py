@@ -80,6 +80,7 @@ def make_submit(
         prompt=prompt,
         sampling=_sampling(body, text.defaults, origin.request_id),
         max_tokens=asked or room,
+        open_ended=asked is None,
         min_tokens=body.min_tokens,
         stop_token_ids=[] if body.ignore_eos else list(text.eos_token_ids),
         priority=body.priority,

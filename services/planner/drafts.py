@@ -1,7 +1,9 @@
 """From what was asked for, and the picture of the pool, to a scale that can be carried out. Pure but for fresh ids."""
 
+from collections.abc import Sequence
+
 from services.planner.book import Book
-from services.planner.fleet import Fleet, choose_to_drain, count_fleet, find_instances
+from services.planner.fleet import Fleet, Serving, choose_to_drain, count_fleet, find_instances
 from services.planner.orders import Orders, ticketed
 from services.planner.plans.chains import plan_chains
 from services.planner.plans.plan import CannotPlan
@@ -44,7 +46,7 @@ class Drafts:
         workers = view.snapshot.workers
         if record.plan is None:
             drained = find_instances(frozenset(record.instances), workers)
-            scale_in = ScaleIn(record.id, record.decision, drained, _epochs(view.snapshot))
+            scale_in = self._scale_in(record.id, record.decision, drained, view)
             return scale_in, scale_in.take_over(record, now)
         orders = self._orders(record.plan, view)
         scale_out = ScaleOut(record.id, record.decision, orders, self._settings.patience_seconds)
@@ -67,7 +69,10 @@ class Drafts:
         drained = choose_to_drain(fleet, count)
         if not drained:
             raise Refusal(503, f"nothing of {decision.model!r} can be drained: its instances still load", 1000)
-        return ScaleIn(self._ids.new("scale"), decision, drained, _epochs(view.snapshot))
+        return self._scale_in(self._ids.new("scale"), decision, drained, view)
+
+    def _scale_in(self, id: str, decision: Decision, drained: Sequence[Serving], view: View) -> ScaleIn:
+        return ScaleIn(id, decision, drained, _epochs(view.snapshot), self._settings.drain_seconds)
 
     def _plan_out(self, decision: Decision, view: View, count: int) -> ScaleOut:
         try:

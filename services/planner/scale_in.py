@@ -9,10 +9,18 @@ from shared.messages.scaling import Decision, Drain, InstanceServing, ScaleRecor
 
 
 class ScaleIn(Scale):
-    """Drains. However long the requests take, their deadlines or the worker's lease end it."""
+    """Drains. The requests' own deadlines or the worker's lease end it, and if not, `patience_seconds`."""
 
-    def __init__(self, id: str, decision: Decision, drained: Sequence[Serving], epochs: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        id: str,
+        decision: Decision,
+        drained: Sequence[Serving],
+        epochs: Mapping[str, int],
+        patience_seconds: float,
+    ) -> None:
         super().__init__(id, decision, [one.instance for one in drained])
+        self._patience_seconds = patience_seconds
         self._epochs = epochs
         self._busy = {worker: one.instance for one in drained for worker in one.ranks}
         self._errors: list[str] = []
@@ -62,9 +70,17 @@ class ScaleIn(Scale):
         spare = event.what == "spare" and self._busy.get(event.worker) == event.instance
         return self._left(event.worker, event.at) if spare else []
 
+    def tick(self, now: float) -> list[Command]:
+        """Counted from the decision, so that a planner that takes over does not begin again."""
+        lasts = now - self.decision.at
+        if not self.ended and lasts >= self._patience_seconds:
+            self._errors.append(f"{', '.join(self._busy)} did not finish draining within {lasts:.0f} s")
+            self._end(self._errors, now, "")
+        return []
+
     def _left(self, worker: str, at: float) -> list[Command]:
         if self._busy.pop(worker, None) is not None:
             self._note("spare", at, worker)
-            if not self._busy:
+            if not self._busy and not self.ended:
                 self._end(self._errors, at, f"{len(self.instances)} instances drained")
         return []

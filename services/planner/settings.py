@@ -17,3 +17,7 @@ class PlannerSettings(ProcessSettings, frozen=True, kw_only=True):
     patience_seconds: Annotated[
         float, Meta(description="Give a scale up when nothing of it arrived anywhere for so long", gt=0)
     ] = 30.0
+    drain_seconds: Annotated[
+        float,
+        Meta(description="Give a scale in up after so long: a little more than requests may take at most", gt=0),
+    ] = 3660.0

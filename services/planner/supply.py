@@ -27,7 +27,7 @@ class Supply:
     receiving: Iterable[str] = ()
 
     def multicast(self, missing: Mapping[str, Iterable[int]], avoid: Iterable[str] = ()) -> Multicast:
-        """`missing` blocks to each target that is there, from everybody who holds the model or is going to; from whom to
+        """`missing` blocks to each target that is there, from all who hold the model or are going to; from whom to
         `avoid` only where nobody else does. Raises CannotPlan."""
         alive = find_alive(self.snapshot)
         sources = [source for source in self._sources() if source.node.id not in missing]

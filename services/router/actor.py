@@ -53,6 +53,7 @@ MODELS_SECONDS = 0.5
 REPORT_SECONDS = 0.05  # how soon after another a report of a changed queue may follow
 CALL_SECONDS = 2.0
 ADMIT_SECONDS = 1.0  # saying it twice does no harm, and a worker that died says nothing
+AWAY_SECONDS = 2.5  # a lease: who did nothing for so long may have lost its office
 LEARN_SECONDS = 1.0  # nothing of a model is placed meanwhile
 
 log = structlog.get_logger()
@@ -79,6 +80,7 @@ class Router:
         self._depths: dict[str, int] = {}
         self._standby = Standby(world.bus, self._membership, world.info.id)
         self._in_office = False
+        self._awake_at = 0.0
 
     async def run(self) -> None:
         """Raises Deposed when another router may be in office: this one's successor starts from what workers say."""
@@ -89,7 +91,7 @@ class Router:
             await self._take_office(await self._standby.wait())
 
     async def _take_office(self, snapshot: Snapshot) -> None:
-        group, self._in_office = self._calls, True
+        group, self._in_office, self._awake_at = self._calls, True, self._clock.now()
         workers = await self._bus.subscribe(HEARTBEAT, service="worker")
         ended = await self._bus.subscribe(ENDED)
         cancels = await self._bus.subscribe(CANCEL)
@@ -108,8 +110,14 @@ class Router:
         if self._in_office:
             raise Deposed("another router may be in office")
 
+    def _was_away(self) -> bool:
+        """Stopped, and now awake. What it reads meanwhile was told to its successor as well."""
+        return self._clock.now() - self._awake_at >= AWAY_SECONDS
+
     async def _submit(self, request: Submit, context: Context) -> Submitted:
         """Idempotent, as gateways submit again what they cannot be sure of; 409 says that it waits already."""
+        if self._was_away():
+            raise Refusal(503, "this router was away; another may be in office", retry_after_ms=1000)
         request = arrived(request, self._clock.wall())
         worker = self._policy.runs_at(request.request_id)
         if worker is not None:
@@ -128,6 +136,8 @@ class Router:
 
     def _dispatch(self) -> None:
         """After every event: whatever has room now is admitted."""
+        if self._was_away():
+            return
         self._perform(self._policy.dispatch(self._clock.wall()))
         depths = self._policy.depths()
         if depths != self._depths:
@@ -221,6 +231,9 @@ class Router:
 
     async def _keep_time(self) -> None:
         while True:
+            if self._was_away():
+                raise Deposed("another router may be in office: this one was away")
+            self._awake_at = self._clock.now()
             self._perform(self._policy.expire(self._clock.wall()))
             self._dispatch()
             await asyncio.sleep(TICK_SECONDS)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from services.router.capacity import Capacity
 from services.router.queue import Queue
+from services.router.sizes import fitted, most_tokens, never_fits
 from shared.bus.contract import Refusal
 from shared.messages.membership import ModelEntry
 from shared.messages.requests import Submit
@@ -50,16 +51,11 @@ def check(
 
 def _check_size(request: Submit, room: int | None) -> None:
     """Unknown room is not too little room."""
-    tokens = len(request.prompt) + request.max_tokens
-    if room is not None and tokens > room:
-        raise Refusal(400, never_fits(tokens, room))
-
-
-def never_fits(tokens: int, room: int) -> str:
-    return (
-        f"prompt and max_tokens need room for {tokens} tokens; the largest instance has {room}: "
-        "shorten the prompt or ask for fewer tokens"
-    )
+    if room is None:
+        return
+    request = fitted(request, room)
+    if most_tokens(request) > room:
+        raise Refusal(400, never_fits(request, room))
 
 
 def cannot_be_loaded(entry: ModelEntry, capacity: Capacity, now: float) -> str | None:

@@ -6,6 +6,7 @@ from math import ceil
 
 from services.router.lifecycle import MOVES, RequestState
 from services.router.queue import Waiting
+from services.router.sizes import most_tokens
 from shared.messages.membership import EngineLoad, WorkerReport, WorkerState
 from shared.messages.requests import Running, Submit
 
@@ -45,9 +46,11 @@ class Admission:
 class Instance:
     """The leading worker (rank 0) of an instance.
 
-    The router counts what it admitted itself, from the moment it does, and not by the report, which is behind.
-    What the report shows beyond that was admitted by a router before this one; nothing is admitted to any instance of
-    a model before each has `learned`: said what it runs already.
+    The router counts what it admitted itself, from the moment it does, and not by the report, which is behind: a slot,
+    and KV blocks for the tokens a request had then. What the report shows beyond that has been generated since, or was
+    admitted by a router before this one; nothing is admitted to any instance of a model before each has `learned`: said
+    what it runs already. How many tokens will follow nobody knows: where they turn out too many for the KV cache the
+    worker preempts, and takes nothing while somebody waits there for blocks.
     """
 
     def __init__(self, worker: str) -> None:
@@ -62,8 +65,8 @@ class Instance:
         self.idle_since: float | None = None
         self._load: EngineLoad | None = None
         self._own_blocks = 0
-        self._foreign_requests = 0
-        self._foreign_blocks = 0
+        self._other_requests = 0
+        self._other_blocks = 0
 
     def update(self, report: WorkerReport, now: float) -> None:
         """Take over what the worker reports."""
@@ -72,8 +75,8 @@ class Instance:
         self.refusing = False
         requests = 0 if load is None else load.waiting_requests + load.running_requests
         blocks = 0 if load is None else load.kv_blocks_used
-        self._foreign_requests = max(0, requests - len(self.admitted))
-        self._foreign_blocks = max(0, blocks - self._own_blocks)
+        self._other_requests = max(0, requests - len(self.admitted))
+        self._other_blocks = max(0, blocks - self._own_blocks)
         if requests or load is None:
             self.idle_since = None
         elif self.idle_since is None:
@@ -112,14 +115,15 @@ class Instance:
 
     def never_fits(self, request: Submit) -> bool:
         """Unknown room is not too little room."""
-        return self._load is not None and self._need(request) > self._load.kv_blocks_total
+        return self._load is not None and most_tokens(request) > self.kv_tokens
 
     def has_room(self, request: Submit, look_ahead: int) -> bool:
+        """Whether it can start there soon."""
         load = self._load
-        if load is None:
+        if load is None or load.kv_full or self.never_fits(request):
             return False
         slots = load.max_requests + look_ahead - self._requests()
-        blocks = load.kv_blocks_total - self._own_blocks - self._foreign_blocks
+        blocks = load.kv_blocks_total - self._own_blocks - self._other_blocks
         return slots > 0 and self._need(request) <= blocks
 
     def share(self) -> tuple[float, float]:
@@ -127,15 +131,15 @@ class Instance:
         load = self._load
         if load is None:
             return 1.0, 1.0
-        blocks = self._own_blocks + self._foreign_blocks
+        blocks = self._own_blocks + self._other_blocks
         return self._requests() / max(1, load.max_requests), blocks / max(1, load.kv_blocks_total)
 
     def _need(self, request: Submit) -> int:
-        """Blocks for the prompt and everything that may follow."""
-        return self._blocks(len(request.prompt) + request.max_tokens)
+        """Blocks for the tokens that it has."""
+        return self._blocks(len(request.prompt) + len(request.generated))
 
     def _blocks(self, tokens: int) -> int:
         return 0 if self._load is None else ceil(tokens / self._load.kv_block_tokens)
 
     def _requests(self) -> int:
-        return len(self.admitted) + self._foreign_requests
+        return len(self.admitted) + self._other_requests

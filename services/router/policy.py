@@ -7,11 +7,12 @@ later relieve those that are full.
 
 from collections.abc import Iterable, Iterator
 
-from services.router.admission import Limits, broken, cannot_be_loaded, check, never_fits
+from services.router.admission import Limits, broken, cannot_be_loaded, check
 from services.router.capacity import Capacity
 from services.router.effects import AdmitTo, Effect, Finish, Learn, Lose, StopWork
 from services.router.instances import Instance
 from services.router.queue import Queue, Waiting
+from services.router.sizes import fitted, never_fits
 from shared.bus.contract import Refusal
 from shared.invariants import check as check_state
 from shared.messages.membership import LeaseChanged, ModelEntry, QueueLoad, WorkerReport
@@ -216,17 +217,19 @@ class RouterPolicy:
         return effects
 
     def _place(self, waiting: Waiting, now: float) -> Effect | None:
-        request = waiting.request
-        instances = [one for one in self._instances.values() if one.model == request.model]
+        instances = [one for one in self._instances.values() if one.model == waiting.request.model]
         if not all(one.learned for one in instances):
             return None  # it may run there already
         candidates = [one for one in instances if self._is_open(one)]
+        largest = max((one.kv_tokens for one in candidates), default=0)
+        request = fitted(waiting.request, largest)
         if candidates and all(one.never_fits(request) for one in candidates):
-            tokens, largest = len(request.prompt) + request.max_tokens, max(one.kv_tokens for one in candidates)
-            return _finish(request, "error", never_fits(tokens, largest), 400)
+            return _finish(request, "error", never_fits(request, largest), 400)
         with_room = [one for one in candidates if one.has_room(request, self._limits.look_ahead)]
         if not with_room:
             return None
+        if len(request.generated) >= request.max_tokens:
+            return _finish(request, "length")  # it came from where there was room for more
         best = min(with_room, key=lambda one: (one.share(), one.worker))
         reason = f"{best.worker} is the least loaded of {len(with_room)} with room"
         best.admit(waiting, now)

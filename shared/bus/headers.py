@@ -1,5 +1,6 @@
 """What travels beside a message: deadline, epoch, request id, trace; and a refusal's code on the way back."""
 
+import re
 from collections.abc import Mapping
 
 from shared.bus.contract import Context, Refusal
@@ -12,6 +13,10 @@ TRACEPARENT = "traceparent"
 ERROR = "Nats-Service-Error"
 ERROR_CODE = "Nats-Service-Error-Code"
 RETRY = "Retry-After-Ms"
+
+WHOLE = re.compile(r"-?[0-9]{1,15}")  # milliseconds and epochs; longer ones would overflow clocks
+CODE = re.compile(r"[0-9]{1,9}")
+LONGEST_SHOWN = 32
 
 Headers = dict[str, str]
 
@@ -57,9 +62,9 @@ def read_refusal(headers: Mapping[str, str]) -> Refusal | None:
         return None
     retry = headers.get(RETRY, "")
     return Refusal(
-        int(code) if code.isdigit() else 500,
+        int(code) if CODE.fullmatch(code) else 500,
         headers.get(ERROR, "refused without a reason"),
-        int(retry) if retry.isdigit() else None,
+        int(retry) if CODE.fullmatch(retry) else None,
     )
 
 
@@ -67,7 +72,6 @@ def _integer(headers: Mapping[str, str], name: str) -> int | None:
     value = headers.get(name)
     if value is None:
         return None
-    try:
-        return int(value)
-    except ValueError:
-        raise Refusal(400, f"header {name} is not a whole number: {value!r}") from None
+    if not WHOLE.fullmatch(value):
+        raise Refusal(400, f"header {name} is not a whole number: {value[:LONGEST_SHOWN]!r}")
+    return int(value)

@@ -15,13 +15,12 @@ from typing import Any
 
 import nats.errors
 import structlog
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from shared.bus.addressing import fill, fill_wildcards
 from shared.bus.calling import NO_CONTEXT, Caller
 from shared.bus.codec import CONTENT_TYPE, content_type, encode
-from shared.bus.connection import NO_FILES, Callbacks, call_safely, close, connect
+from shared.bus.connection import NO_FILES, Callbacks, SturdyClient, call_safely, close, connect
 from shared.bus.contract import (
     A,
     BusError,
@@ -82,7 +81,7 @@ class NatsBus:
         return bus
 
     def __init__(self, namespace: str, on_closed: Callable[[], None], clock: Clock) -> None:
-        self._client = Client()
+        self._client = SturdyClient()
         self._prefix = f"livescale.{namespace}."
         self._clock = clock
         self.counts: Counter[str] = Counter()

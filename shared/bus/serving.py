@@ -14,6 +14,7 @@ from shared.world import Clock
 
 # A call that brings no deadline (someone's by hand) gets this one, so that no handler lives for ever.
 DEADLINE_SECONDS = 60.0
+LIMIT_BYTES = 64 << 20  # of requests under way
 RETRY_AFTER_MS = 100
 DRAIN_SECONDS = 5.0
 
@@ -43,17 +44,23 @@ class ServedEndpoint:
     endpoint: Endpoint
     clock: Clock
     stats: EndpointStats = field(default_factory=EndpointStats)
-    running: dict[asyncio.Task[None], None] = field(default_factory=dict)  # in the order of arrival
+    running: dict[asyncio.Task[None], int] = field(default_factory=dict)  # bytes of each, in the order of arrival
+    running_bytes: int = 0
 
     def accept(self, data: bytes, headers: Mapping[str, str], reply: Reply) -> None:
-        """Answer in a task of its own, or at once with 429 when `limit` are under way. Never raises."""
+        """Answer in a task of its own, or at once with 429 when too many or too large ones are under way. Never
+        raises."""
         self.stats.num_requests += 1
-        if len(self.running) >= self.endpoint.limit:
+        if len(self.running) >= self.endpoint.limit or self.running_bytes + len(data) > LIMIT_BYTES:
             reply(b"", self._refused(Refusal(429, f"{self._subject} is at its limit of calls", RETRY_AFTER_MS)))
             return
         task = asyncio.create_task(self._answer(data, headers, reply), name=f"answer {self._subject}")
-        self.running[task] = None
-        task.add_done_callback(self.running.pop)
+        self.running[task] = len(data)
+        self.running_bytes += len(data)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self.running_bytes -= self.running.pop(task)
 
     async def drain(self, seconds: float) -> None:
         """Wait until all that was accepted is answered; after `seconds` give up the rest."""

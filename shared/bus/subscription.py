@@ -11,6 +11,7 @@ from shared.bus.contract import M, Received, Topic
 from shared.bus.seldom import SeldomLog
 
 LONGEST_NAMED = 64
+LIMIT_BYTES = 32 << 20  # of what waits to be read: many small messages, or a few of the largest
 
 
 class QueuedSubscription(Generic[M]):
@@ -19,8 +20,9 @@ class QueuedSubscription(Generic[M]):
     def __init__(self, topic: Topic[M], limit: int, counts: Counter[str], log: SeldomLog) -> None:
         self.dropped = 0
         self._topic = topic
-        self._queue: asyncio.Queue[Received[M] | None] = asyncio.Queue()
+        self._queue: asyncio.Queue[tuple[Received[M], int] | None] = asyncio.Queue()
         self._limit = limit
+        self._size_bytes = 0
         self._counts = counts
         self._log = log
         self._closed = False
@@ -41,12 +43,13 @@ class QueuedSubscription(Generic[M]):
             self._counts["undecodable"] += 1
             self._log.warning("message_undecodable", subject, error=str(error))
             return
-        if self._queue.qsize() >= self._limit:
+        if self._queue.qsize() >= self._limit or self._size_bytes + len(data) > LIMIT_BYTES:
             self.dropped += 1
             self._counts["dropped_slow_reader"] += 1
             self._log.warning("reader_too_slow", subject, limit=self._limit)
             return
-        self._queue.put_nowait(Received(message, holes))
+        self._size_bytes += len(data)
+        self._queue.put_nowait((Received(message, holes), len(data)))
 
     def end(self) -> None:
         """Readers get what is queued, then stop."""
@@ -58,10 +61,12 @@ class QueuedSubscription(Generic[M]):
         return self
 
     async def __anext__(self) -> Received[M]:
-        received = await self._queue.get()
-        if received is None:
+        entry = await self._queue.get()
+        if entry is None:
             self._queue.put_nowait(None)  # for whoever else reads
             raise StopAsyncIteration
+        received, size_bytes = entry
+        self._size_bytes -= size_bytes
         return received
 
     async def close(self) -> None:

@@ -2,6 +2,7 @@
 
 - an exception in a callback kills the read loop while the client stays "connected": here, for the error callback;
   test_nats.py for the others, and for a read loop that is dead for any reason
+- a message whose headers or reply cannot be taken apart does the same: ../fuzz/test_nats_bus.py
 - headers and payload together over the limit close the client for good: here with a refusal's headers; the exact
   limit in test_nats.py, the refusal before sending in test_contract.py
 - a request that is pending when the server dies waits out its timeout: test_contract.py, on both buses

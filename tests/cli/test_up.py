@@ -60,6 +60,29 @@ def test_a_port_in_use_is_refused(checkpoint: Path) -> None:
     assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in result.output
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "No such file or directory"),
+        ("- name: alice\n  kee: s3cret\n", "Object contains unknown field `kee`"),
+        ("- {name: a, key: s3cret}\n- {name: a, key: other}\n", "two keys named 'a'"),
+        ("][", "is not YAML"),
+    ],
+)
+def test_a_file_of_keys_that_cannot_be_used_is_refused_before_anything_starts(
+    checkpoint: Path, tmp_path: Path, content: str | None, said: str
+) -> None:
+    keys = tmp_path / "keys.yaml"
+    if content is not None:
+        keys.write_text(content)
+        keys.chmod(0o600)
+    result = run("--model", f"tiny={checkpoint}", "--port", "0", "--api-keys", str(keys))
+    assert result.exit_code == 2
+    [line] = [line for line in result.output.splitlines() if line.startswith("Error: ")]
+    assert said in line
+    assert "s3cret" not in result.output
+
+
 def test_models_of_a_file_have_settings_of_their_own(checkpoint: Path, tmp_path: Path) -> None:
     config = tmp_path / "up.yaml"
     config.write_text(

@@ -26,6 +26,7 @@ from shared.messages.scaling import (
     Abort,
     BlockReady,
     Drain,
+    Inflow,
     InstanceServing,
     Load,
     ModelChecked,
@@ -34,9 +35,6 @@ from shared.messages.scaling import (
     Send,
     Serve,
     Transfer,
-)
-from shared.messages.scaling import (
-    Node as NextNode,
 )
 from shared.subjects import (
     ABORT,
@@ -64,6 +62,7 @@ RATE = 20e6  # bytes a second between any two
 STEP_SECONDS = 0.02
 PREFILL_RATE = 2_000.0
 SLOTS = 4
+PATIENCE_SECONDS = 2.0  # a block is waited for
 
 
 def manifest(version: str) -> Manifest:
@@ -100,15 +99,15 @@ class Node:
 
     async def send(self, send: Send, context: Context) -> Ack:
         self.sends.append(send)
-        self.pass_on(send.downstream, send.plan_id)
+        for flow in send.outflows:
+            target = self.fabric.get(flow.downstream.id)
+            if isinstance(target, FakeWorker):  # those who are gone get nothing
+                target.begin(flow.ticket)
         return Ack()
 
-    def pass_on(self, downstream: list[NextNode], plan_id: str) -> None:
-        """Those who are gone get nothing."""
-        for node in downstream:
-            target = self.fabric.get(node.id)
-            if isinstance(target, FakeWorker):
-                target.begin(plan_id)
+    def has(self, version: str, index: int) -> bool:
+        """Whether the block can be passed on."""
+        raise NotImplementedError
 
 
 class FakeHost(Node):
@@ -122,6 +121,9 @@ class FakeHost(Node):
         self.reads: list[str] = []
         self.membership = Membership(bus, CLOCK, "host", id, f"box-{id}", address=id.encode(), report=self.report)
         fabric[id] = self
+
+    def has(self, version: str, index: int) -> bool:
+        return any(holding.version == version for holding in self.holdings)
 
     def report(self, epoch: int) -> HostReport:
         cached = len(self.holdings) * BLOCKS * BLOCK_BYTES
@@ -184,6 +186,7 @@ class FakeWorker(Node):
         self.admitted: list[Admit] = []
         self.cancelled: list[str] = []
         self.received: list[int] = []  # blocks, as often as they came
+        self.lanes: dict[tuple[str, int], set[int]] = {}  # of a plan's block that came
         self.first_token_told = False
         self.step = 0
         self.history = History()
@@ -276,7 +279,7 @@ class FakeWorker(Node):
             raise Refusal(503, "the arena is broken")
         self.check_epoch(load.epoch)
         if self.order is not None and self.lifecycle.goes_on(load):
-            self.order = load if load.ticket != self.order.ticket else self.order  # the transfer before it ends
+            self.order = load  # flows that it does not name end
             return Ack()
         self.lifecycle.load(load)
         self.order = load
@@ -287,42 +290,70 @@ class FakeWorker(Node):
         if epoch != self.membership.epoch:
             raise Refusal(409, f"epoch {epoch} is stale, this worker is at {self.membership.epoch}")
 
-    def begin(self, plan_id: str) -> None:
-        """Bytes come in from upstream."""
-        self.tasks.create_task(self.receive(plan_id))
+    def has(self, version: str, index: int) -> bool:
+        order = self.order
+        return order is not None and order.manifest.version == version and index in self.lifecycle.ready
 
-    async def receive(self, plan_id: str) -> None:
+    def begin(self, ticket: int) -> None:
+        """Bytes come in along a flow."""
+        self.tasks.create_task(self.receive(ticket))
+
+    def inflow(self, ticket: int) -> Inflow | None:
+        """As it was last commanded; None where it ended."""
+        if self.order is None or self.state != "loading":
+            return None
+        return next((flow for flow in self.order.inflows if flow.ticket == ticket), None)
+
+    async def receive(self, ticket: int) -> None:
         await asyncio.sleep(0.001)
-        load = self.order
-        if load is None or load.plan_id != plan_id or self.state != "loading":
+        flow, load = self.inflow(ticket), self.order
+        if flow is None or load is None:
             return
         self.transfer("started")
-        self.pass_on(load.downstream, plan_id)
-        upstream = self.fabric.get(load.upstream.id)
-        for index in range(len(self.lifecycle.ready), BLOCKS):
+        upstream = self.fabric.get(flow.upstream.id)
+        for index in flow.blocks or range(BLOCKS):
+            if index in self.lifecycle.ready:
+                continue
             if index == self.faults.break_after_blocks:
                 self.transfer("failed", error="the peer is gone")
                 self.release()
                 return
-            stranded = index == self.faults.strand_after_blocks
-            if stranded or self.fabric.get(load.upstream.id) is not upstream:
-                self.faults.strand_after_blocks = None if stranded else self.faults.strand_after_blocks
-                self.transfer("broken", error="the peer is gone")
-                return
             if index == self.faults.stall_after_blocks:
                 return
-            await asyncio.sleep(self.faults.block_seconds)
-            if self.order is not load:
+            if not await self.come(load, flow, index, upstream):
                 return
-            self.lifecycle.block_ready(plan_id, index)
+        if self.lifecycle.whole:
+            self.transfer("whole")
+            self.membership.changed()
+
+    async def come(self, load: Load, flow: Inflow, index: int, upstream: Node | None) -> bool:
+        """One block, once upstream has it. False where the flow ended."""
+        version, waited = load.manifest.version, 0.0
+        while True:
+            stranded = index == self.faults.strand_after_blocks
+            gone = upstream is None or self.fabric.get(flow.upstream.id) is not upstream
+            if stranded or gone or waited > PATIENCE_SECONDS:
+                self.faults.strand_after_blocks = None if stranded else self.faults.strand_after_blocks
+                self.transfer("broken", ticket=flow.ticket, error="the peer is gone")
+                return False
+            await asyncio.sleep(self.faults.block_seconds / flow.lanes)
+            if self.inflow(flow.ticket) is None:
+                return False
+            assert upstream is not None
+            if upstream.has(version, index):
+                break
+            waited += self.faults.block_seconds
+        lanes = self.lanes.setdefault((load.plan_id, index), set())
+        lanes.add(flow.lane)
+        if len(lanes) == flow.lanes:
+            self.lifecycle.block_ready(load.plan_id, index)
             self.received.append(index)
             self.block_ready(load, index)
-        self.transfer("whole")
-        self.membership.changed()
+        return True
 
-    def transfer(self, state: str, error: str | None = None) -> None:
+    def transfer(self, state: str, ticket: int = 0, error: str | None = None) -> None:
         assert self.order is not None
-        plan, ticket, wall = self.order.plan_id, self.order.ticket, CLOCK.wall()
+        plan, wall = self.order.plan_id, CLOCK.wall()
         event = Transfer(plan_id=plan, node=self.id, state=state, at=wall, ticket=ticket, error=error)  # type: ignore[arg-type]
         self.bus.publish(TRANSFER, event, plan=plan)
 

@@ -7,12 +7,13 @@ import pytest
 from services.router.actor import Deposed, Router
 from services.router.settings import RouterSettings
 from shared import virtual_time
-from shared.bus.contract import BusError, ServiceInfo
+from shared.bus.contract import BusError, Refusal, ServiceInfo
 from shared.messages.membership import RouterReport, Stale
 from shared.messages.requests import Submit
 from shared.process import World
 from shared.subjects import HEARTBEAT, STALE, SUBMIT
 from shared.telemetry import Telemetry
+from shared.world import Clock, LoopClock
 from tests.control.fakes import CLOCK, SLOTS, FakeWorker
 from tests.control.plane import Plane, control_plane
 
@@ -23,9 +24,18 @@ def fake(plane: Plane, id: str) -> FakeWorker:
     return worker
 
 
-def make_router(plane: Plane, id: str) -> Router:
+class JumpingClock(LoopClock):
+    """Time that goes by while a process is stopped."""
+
+    stopped_seconds = 0.0
+
+    def now(self) -> float:
+        return super().now() + self.stopped_seconds
+
+
+def make_router(plane: Plane, id: str, clock: Clock = CLOCK) -> Router:
     bus = plane.buses[id] = plane.broker.connect()
-    world = World(ServiceInfo("router", id, "a standby"), "box-a", bus, CLOCK, plane.ids, Telemetry("router", id))
+    world = World(ServiceInfo("router", id, "a standby"), "box-a", bus, clock, plane.ids, Telemetry("router", id))
     return Router(world, RouterSettings(look_ahead=0))
 
 
@@ -137,6 +147,28 @@ def test_a_request_submitted_again_before_its_worker_was_asked_leaves_the_queue(
             await asyncio.sleep(8.0)
             assert sum(len(fake(plane, f"worker-{index}").admitted) for index in (0, 1)) == 1
             assert plane.gateway.finished == {"r-1": "length"}
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+def test_a_router_that_was_stopped_for_a_lease_places_nothing_when_it_wakes_and_ends() -> None:
+    async def main() -> None:
+        async with control_plane() as plane:
+            await plane.kill("router-0")
+            clock = JumpingClock(epoch=CLOCK.wall() - CLOCK.now())
+            deposed = asyncio.create_task(make_router(plane, "router-1", clock).run())
+            await asyncio.sleep(3.0)
+            await plane.gateway.submit("r-1")
+            clock.stopped_seconds = 3.0
+            # What it was told while it was stopped is all there when it wakes, before the registry's refusal is.
+            with pytest.raises(Refusal, match="was away"):
+                await plane.gateway.submit("r-2")
+            async with asyncio.timeout(0.2):
+                await asyncio.wait([deposed])
+            with pytest.raises(ExceptionGroup) as ended:
+                deposed.result()
+            assert ended.group_contains(Deposed, depth=1)
+            assert [admit.request.request_id for admit in fake(plane, "worker-0").admitted] == ["r-1"]
 
     virtual_time.run(main(), limit_seconds=100)
 

@@ -2,7 +2,9 @@
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -29,6 +31,11 @@ CHECKS = [
 ]
 PER_OPERATION = 20
 SECONDS = 10.0  # for any answer
+KEYS = """
+- {name: alice, key: "alice's", requests-per-minute: 20, tokens-per-minute: 400, max-concurrent: 2}
+- {name: bob, key: "bob's"}
+- {name: ops, key: "operator's", admin: true}
+"""
 FEW = settings(
     max_examples=PER_OPERATION * FACTOR,
     derandomize=FACTOR == 1,
@@ -37,16 +44,17 @@ FEW = settings(
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
+FEWER = settings(FEW, max_examples=4 * FACTOR)
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    """A gateway in a thread of its own, for schemathesis waits for its answers."""
+@contextmanager
+def gateway(**settings: object) -> Iterator[str]:
+    """The url of one in a thread of its own, for schemathesis waits for its answers."""
     listening = threading.Event()
     told: dict[str, Any] = {}
 
     async def serve() -> None:
-        async with open_site(tiny("qwen2")) as site:
+        async with open_site(tiny("qwen2"), **settings) as site:
             stop = asyncio.Event()
             told.update(url=site.url, stop=stop.set, loop=asyncio.get_running_loop())
             listening.set()
@@ -62,8 +70,19 @@ def url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def schema(url: str) -> Any:
-    return schemathesis.openapi.from_url(f"{url}/openapi.json")
+def schema() -> Iterator[Any]:
+    with gateway() as url:
+        yield schemathesis.openapi.from_url(f"{url}/openapi.json")
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Of a gateway with keys: alice's is good for a few requests and tokens, bob's for all, the operator's for more."""
+    file = tmp_path_factory.mktemp("keys") / "keys.yaml"
+    file.write_text(KEYS)
+    file.chmod(0o600)
+    with gateway(api_keys=str(file)) as url:
+        yield schemathesis.openapi.from_url(f"{url}/openapi.json")
 
 
 def test_the_document_keeps_the_rules_of_openapi(schema: Any) -> None:
@@ -80,10 +99,31 @@ def test_the_gateway_keeps_its_word_whatever_it_is_asked(schema: Any, mode: Any)
             examine(operation, mode)
 
 
-def examine(operation: Any, mode: Any) -> None:
-    @FEW
+@pytest.mark.parametrize("key", ["wrong", "alice's", "bob's", "operator's"])
+def test_with_keys_as_well(locked: Any, key: str) -> None:
+    headers = {"authorization": f"Bearer {key}"}
+    seen: Counter[tuple[bool, int]] = Counter()
+    for operation in (one.ok() for one in locked.get_all_operations()):
+        statuses = examine(operation, schemathesis.GenerationMode.POSITIVE, FEWER, headers)
+        guarded, admin = "security" in operation.definition.raw, operation.path.startswith("/admin/")
+        assert guarded == operation.path.startswith(("/v1/", "/admin/", "/tokenize", "/detokenize"))
+        if key == "wrong":
+            assert (statuses == {401}) == guarded
+        elif admin and key != "operator's":
+            assert statuses <= {403, 429}
+        seen.update((guarded, status) for status in statuses)
+    assert (True, 429) in seen if key == "alice's" else (True, 200) in seen or key == "wrong"
+    assert not [status for guarded, status in seen if not guarded and status in (401, 403, 429)]
+
+
+def examine(operation: Any, mode: Any, how: settings = FEW, headers: dict[str, str] | None = None) -> set[int]:
+    """The statuses that were seen."""
+    statuses = set()
+
+    @how
     @given(operation.as_strategy(generation_mode=mode))
     def ask(case: Any) -> None:
-        case.call_and_validate(checks=CHECKS, timeout=SECONDS)
+        statuses.add(case.call_and_validate(checks=CHECKS, timeout=SECONDS, headers=headers).status_code)
 
     ask()
+    return statuses

@@ -47,6 +47,12 @@ def test_max_tokens_is_what_is_asked_or_what_fits() -> None:
     assert submit(ChatRequest(model="m", messages=HELLO, max_tokens=9, max_completion_tokens=2), [1]).max_tokens == 2
 
 
+def test_a_chat_that_names_no_number_of_tokens_is_open_ended_and_a_completion_never_is() -> None:
+    assert submit(ChatRequest(model="m", messages=HELLO), [1]).open_ended
+    assert not submit(ChatRequest(model="m", messages=HELLO, max_tokens=5), [1]).open_ended
+    assert not make_submit(completion(), [1], TEXT, 100, ORIGIN).open_ended
+
+
 @pytest.mark.parametrize(("length", "max_tokens"), [(10, 1), (11, 1), (5, 6), (1, 10), (1, None)])
 def test_what_does_not_fit_the_context_is_refused(length: int, max_tokens: int | None) -> None:
     with pytest.raises(ApiError, match="maximum context length is 10") as refused:

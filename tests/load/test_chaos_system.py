@@ -14,8 +14,8 @@ LIVESCALE = (sys.executable, "-m", "services.cli.main")
 
 @pytest.mark.system
 def test_faults_of_every_kind_under_load_lose_nothing(tmp_path: Path) -> None:
-    command = [*LIVESCALE, "chaos", "--model", str(tiny("llama")), "--minutes", "1", "--seed", "1934", "--rate", "1.5"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=400)
+    command = [*LIVESCALE, "chaos", "--model", str(tiny("llama")), "--minutes", "1", "--seed", "1934", "--rate", "1.2"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     log = tmp_path / ".livescale" / "chaos.log"
     assert done.returncode == 0, done.stdout + done.stderr + log.read_text()[-3000:]
     report = json.loads(done.stdout)

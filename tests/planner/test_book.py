@@ -18,7 +18,7 @@ def test_running_scales_tell_what_they_add_reserve_and_send() -> None:
     book = Book(first_ticket=1)
     book.add(running("scale-1", "a"))
     book.add(running("scale-2", "b"))
-    drain = ScaleIn("scale-3", decision("in"), [Serving("i-c", ("c",), 0)], {"c": 1})
+    drain = ScaleIn("scale-3", decision("in"), [Serving("i-c", ("c",), 0)], {"c": 1}, 60.0)
     drain.start(11.0)
     book.add(drain)
     assert book.coming("m") == {"i-a", "i-b"}

@@ -4,10 +4,12 @@ from shared.messages.membership import LeaseChanged
 from shared.messages.scaling import Drain
 from tests.planner.made import decision, happened, names, serving, spare
 
+PATIENCE_SECONDS = 60.0
+
 
 def draining(*workers: str) -> ScaleIn:
     drained = [Serving(f"i-{worker}", (worker,), 0) for worker in workers]
-    scale = ScaleIn("scale-1", decision("in"), drained, dict.fromkeys(workers, 5))
+    scale = ScaleIn("scale-1", decision("in"), drained, dict.fromkeys(workers, 5), PATIENCE_SECONDS)
     commands = scale.start(11.0)
     assert names(commands) == [("Drain", worker) for worker in workers]
     assert all(isinstance(command.message, Drain) and command.message.epoch == 5 for command in commands)
@@ -45,8 +47,31 @@ def test_a_worker_that_dies_while_it_drains_is_gone_too() -> None:
 
 
 def test_a_worker_that_will_not_drain_is_named() -> None:
-    scale = ScaleIn("scale-1", decision("in"), [Serving("i-a", ("a",), 0), Serving("i-b", ("b",), 0)], {"a": 5, "b": 5})
+    drained = [Serving("i-a", ("a",), 0), Serving("i-b", ("b",), 0)]
+    scale = ScaleIn("scale-1", decision("in"), drained, {"a": 5, "b": 5}, PATIENCE_SECONDS)
     refused, _ = scale.start(11.0)
     scale.refused(refused, "it is loading", 11.5)
     scale.on_report(spare("b"), 12.0)
     assert (scale.state, scale.record().outcome) == ("failed", "a did not drain: it is loading")
+
+
+def test_a_drain_that_does_not_end_is_given_up_and_those_who_still_drain_are_named() -> None:
+    scale = draining("a", "b")
+    began = scale.decision.at
+    scale.on_report(spare("a"), began + 1.0)
+    assert scale.tick(began + PATIENCE_SECONDS - 0.1) == []
+    assert not scale.ended
+    assert scale.tick(began + PATIENCE_SECONDS) == []
+    assert (scale.state, scale.record().outcome) == ("failed", "b did not finish draining within 60 s")
+    # It may still come to its end, and change nothing.
+    scale.on_report(spare("b"), began + PATIENCE_SECONDS + 1.0)
+    scale.tick(began + 2 * PATIENCE_SECONDS)
+    assert (scale.state, scale.leaving) == ("failed", frozenset())
+
+
+def test_a_planner_that_takes_over_does_not_count_from_the_start_again() -> None:
+    record = draining("a").record()
+    successor = ScaleIn("scale-1", record.decision, [Serving("i-a", ("a",), 0)], {"a": 5}, PATIENCE_SECONDS)
+    successor.take_over(record, record.decision.at + 50.0)
+    successor.tick(record.decision.at + PATIENCE_SECONDS)
+    assert successor.state == "failed"

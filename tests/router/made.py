@@ -21,7 +21,7 @@ def request(id: str, model: str = "m", prompt: int = 10, **more: object) -> Subm
     return Submit(request_id=id, model=model, prompt=[1] * prompt, **{**common, **more})  # type: ignore[arg-type]
 
 
-def load(*, running: int = 0, used: int = 0, slots: int = 2, blocks: int = 100) -> EngineLoad:
+def load(*, running: int = 0, used: int = 0, slots: int = 2, blocks: int = 100, full: bool = False) -> EngineLoad:
     return EngineLoad(
         waiting_requests=0,
         waiting_tokens=0,
@@ -30,6 +30,7 @@ def load(*, running: int = 0, used: int = 0, slots: int = 2, blocks: int = 100) 
         kv_blocks_used=used,
         kv_blocks_total=blocks,
         kv_block_tokens=4,
+        kv_full=full,
     )
 
 

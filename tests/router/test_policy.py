@@ -43,11 +43,35 @@ def test_look_ahead_gives_an_instance_more_than_its_slots() -> None:
     assert len(admit(made, *(request(f"r-{n}") for n in range(3)))) == 2
 
 
-def test_blocks_for_prompt_and_output_are_reserved() -> None:
+def test_an_instance_has_room_for_the_tokens_that_requests_have() -> None:
     made = policy(report("a", load(slots=9, blocks=9)))
-    # 10 + 6 tokens are 4 blocks of 4.
-    assert admit(made, *(request(f"r-{n}") for n in range(3))) == [("r-0", "a"), ("r-1", "a")]
+    # 10 tokens are 3 blocks of 4; nobody knows whether 6 more will follow.
+    assert admit(made, *(request(f"r-{n}") for n in range(4))) == [("r-0", "a"), ("r-1", "a"), ("r-2", "a")]
     made.on_ended(RequestsEnded(worker="a", request_ids=["r-0"]))
+    assert admissions(made.dispatch(NOW)) == [("r-3", "a")]
+
+
+def test_what_was_generated_since_counts_by_the_workers_report() -> None:
+    made = policy(report("a", load(slots=9, blocks=9)))
+    admit(made, request("r-0"), request("r-1"))
+    hear(made, report("a", load(slots=9, blocks=9, running=2, used=7)), NOW)
+    assert admit(made, request("r-2", prompt=9)) == []
+    hear(made, report("a", load(slots=9, blocks=9, running=2, used=6)), NOW)
+    assert admissions(made.dispatch(NOW)) == [("r-2", "a")]
+
+
+def test_an_instance_where_somebody_waits_for_kv_blocks_gets_nothing_more() -> None:
+    made = policy(report("a"), report("b", load(slots=9, running=5)))
+    hear(made, report("a", load(full=True)), NOW)
+    assert admit(made, request("r-1")) == [("r-1", "b")]
+    hear(made, report("a"), NOW)
+    assert admit(made, request("r-2")) == [("r-2", "a")]
+
+
+def test_a_request_that_fits_one_instance_and_not_the_other_waits_for_it() -> None:
+    made = policy(report("a", load(blocks=100, slots=1)), report("b", load(blocks=4)))
+    assert admit(made, request("r-1", prompt=30), request("r-2", prompt=30)) == [("r-1", "a")]
+    made.on_ended(RequestsEnded(worker="a", request_ids=["r-1"]))
     assert admissions(made.dispatch(NOW)) == [("r-2", "a")]
 
 

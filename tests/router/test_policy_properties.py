@@ -68,7 +68,7 @@ class World:
             self.at[id] = "queue"
 
     def blocks(self, id: str) -> int:
-        return -(-(self.prompts[id] + 6) // 4)
+        return -(-self.prompts[id] // 4)
 
     def restart(self, _: int) -> None:
         """Another router, that knows nothing; gateways submit again what waits."""
@@ -103,9 +103,7 @@ class World:
         assert [effect for effect in effects if isinstance(effect, Learn)] == effects
         assert len(effects) == (worker not in self.heard)
         if effects:
-            runs = [
-                Running(request_id=id, gateway="gateway-0", tokens=self.prompts[id] + 6) for id in self.live(worker)
-            ]
+            runs = [Running(request_id=id, gateway="gateway-0", tokens=self.prompts[id]) for id in self.live(worker)]
             self.policy.learned(worker, runs, self.now)
         self.heard.add(worker)
 

@@ -1,122 +1,20 @@
 """Processes are killed under load: every accepted stream ends complete, and with the tokens of an undisturbed run."""
 
 import asyncio
-import os
-import random
-import signal
-import socket
-import subprocess
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
 
-from load.chaos.reference import undisturbed
-from load.client import Client, open_session, send_open_loop
-from load.records import Ask, RequestRecord, find_fault
-from load.tally import Tally
-from shared.messages.parameters import DType
-from shared.world import SystemClock
 from tests.made import tiny
-from tests.system.conftest import LIVESCALE, System, start, stop
+from tests.system.conftest import System, start, stop
+from tests.system.stage import PATIENCE_SECONDS, Stage, another, free_port, make_streams, register, wait_for_member
 
-PATIENCE_SECONDS = 40.0
 TOKENS = 250
-SECONDS = 2.5
-KILL_AT = 1.0
 BETWEEN_SECONDS = 0.6
-SERVICES = 7
-
-Reference = dict[int, list[int]]
-
-
-@dataclass(frozen=True)
-class Streams:
-    """What is asked of a model, and what an undisturbed engine answers."""
-
-    model: str
-    asks: list[Ask]
-    expected: Reference
-
-
-def make_streams(model: str, dtype: DType, count: int, tokens: int) -> Streams:
-    """A third greedy, the others sampled; one after the other over `SECONDS`."""
-    chance = random.Random(11)
-    asks = [
-        Ask(
-            index,
-            index * SECONDS / count,
-            chance.choices(range(1_000), k=chance.choice([1, 7, 60, 200])),
-            tokens,
-            0.0 if index % 3 == 0 else 0.8,
-            index,
-        )
-        for index in range(count)
-    ]
-    return Streams(model, asks, asyncio.run(undisturbed(tiny("llama"), dtype, asks)))
-
-
-@dataclass
-class Stage:
-    """A system, the streams that it is asked for, and who was there when it was last at rest."""
-
-    system: System
-    streams: Streams
-    status: dict[str, Any] = field(default_factory=dict)
-    killed: set[int] = field(default_factory=set)
-
-    def pids(self) -> dict[str, int]:
-        return {one["id"]: int(one["pid"]) for one in self.status["processes"] if one["lease"] == "alive"}
-
-    def workers(self, state: str) -> list[str]:
-        return [one["id"] for one in self.status["workers"] if one["state"] == state]
-
-    def kill(self, *ids: str) -> None:
-        for id in ids:
-            self.kill_process(self.pids()[id])
-
-    def kill_process(self, pid: int) -> None:
-        self.killed.add(pid)
-        os.kill(pid, signal.SIGKILL)
-
-    async def load(self, url: str = "") -> list[RequestRecord]:
-        records: list[RequestRecord] = []
-        async with open_session(url or self.system.url, "", 60.0) as session:
-            client = Client(session, self.streams.model, SystemClock(), Tally())
-            await send_open_loop(client, self.streams.asks, records)
-        return records
-
-    async def under_load(self, name: str, *victims: int, apart: float = 0.0) -> None:
-        """Whoever dies while streams run, nobody notices more than a pause."""
-        loading = asyncio.create_task(self.load())
-        await asyncio.sleep(KILL_AT)
-        for pid in victims:
-            self.kill_process(pid)
-            await asyncio.sleep(apart)
-        self.check(name, await loading)
-
-    def check(self, name: str, records: list[RequestRecord]) -> None:
-        assert [fault for record in records if (fault := find_fault(record))] == []
-        assert {record.index: record.token_ids for record in records} == self.streams.expected
-        pause = max(max([record.ttft or 0.0, *record.gaps]) for record in records)
-        print(f"{name}: longest pause {pause:.2f} s")  # noqa: T201 the figure that a reader of this test wants
-
-    def rest(self, serving: int, spare: int) -> None:
-        """Wait until everybody who was killed is back. For a while after its death a process keeps its lease."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            self.status = self.system.status()
-            services = {one["service"] for one in self.status["processes"] if one["lease"] == "alive"}
-            counts = len(self.workers("serving")), len(self.workers("spare")), len(services)
-            if counts == (serving, spare, SERVICES) and not self.killed & set(self.pids().values()):
-                return
-            assert time.monotonic() < deadline, f"serving, spare, services: {counts}"
-            time.sleep(0.2)
 
 
 @pytest.fixture(scope="module")
@@ -136,18 +34,6 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 def rested(stage: Stage) -> Stage:
     stage.rest(serving=2, spare=1)
     return stage
-
-
-@contextmanager
-def another(system: System, service: str, id: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """One more process of a service, started by hand."""
-    words: Sequence[str | Path] = (LIVESCALE, "run", service, "--id", id, *options)
-    process = subprocess.Popen(words, env={**os.environ, "NATS_URL": system.nats_url}, stderr=subprocess.DEVNULL)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait(20)
 
 
 @pytest.mark.system
@@ -213,17 +99,6 @@ def test_in_bfloat16_too_a_stream_is_continued_bit_for_bit(rested: Stage) -> Non
     asyncio.run(half.under_load("bfloat16, the only worker killed", victim))
 
 
-async def register(url: str, spec: dict[str, Any]) -> None:
-    async with aiohttp.ClientSession(url) as session, session.post("/admin/v1/models", json=spec) as answer:
-        assert answer.status == 201, await answer.text()
-
-
-def wait_for_member(system: System, id: str) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while id not in {one["id"] for one in system.status()["processes"] if one["lease"] == "alive"}:
-        assert time.monotonic() < deadline, f"{id} did not join"
-
-
 def nats_pid(system: System) -> int:
     """The supervisor's child."""
     for children in Path(f"/proc/{system.process.pid}/task").glob("*/children"):
@@ -231,12 +106,6 @@ def nats_pid(system: System) -> int:
             if "nats-server" in Path(f"/proc/{pid}/cmdline").read_text():
                 return int(pid)
     raise AssertionError("no nats-server is running")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        port: int = door.getsockname()[1]
-        return port
 
 
 @asynccontextmanager

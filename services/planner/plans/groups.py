@@ -11,8 +11,10 @@ from services.planner.plans.plan import Flow
 
 
 class Group(msgspec.Struct, frozen=True, gc=False):
-    """Targets of one domain. `ports` take from the network and `forwarders` pass on: one a NIC, and only where serving
-    traffic does not go the same direction."""
+    """Targets of one domain, or that share a NIC.
+
+    `ports` take from the network and `forwarders` pass on: one a NIC, where serving does not use that direction.
+    """
 
     targets: tuple[Target, ...]
     ports: tuple[Node, ...]
@@ -105,5 +107,6 @@ def gather_all(port: Node, group: Group, lane: int, lanes: int) -> Iterator[Flow
     members = group.targets
     start = next(index for index, member in enumerate(members) if member.node.id == port.id)
     ring = (*members[start:], *members[:start])
+    over = way(members[0].node, members[1].node)
     for sender, receiver in pairwise(ring):
-        yield Flow(sender.node.id, receiver.node.id, receiver.missing, lane, lanes, "domain")
+        yield Flow(sender.node.id, receiver.node.id, receiver.missing, lane, lanes, over)

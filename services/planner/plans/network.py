@@ -27,8 +27,10 @@ class Node(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def group(self) -> str:
-        """Its scale-up domain; a host's memory is alone."""
-        return f"memory of {self.id}" if self.at.domain is None else self.at.domain
+        """Its scale-up domain; without one, the GPUs that share its NIC. A host's memory is alone."""
+        if self.at.domain is None:
+            return f"memory of {self.id}"
+        return self.at.domain if self.at.domain_bandwidth else f"NIC of {self.at.nic}"
 
     @property
     def host_link(self) -> float:

@@ -1,5 +1,6 @@
 """Clusters and multicasts for tests of plans. Rates are 1 byte/s where nothing else is said."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from hypothesis import strategies as st
@@ -47,12 +48,12 @@ def machine(
 
 
 def cluster(*hosts: Host, scale_up: float = 20.0, uplink: float = 0.0) -> Topology:
-    domains = {gpu.domain: None for host in hosts for gpu in host.gpus}
+    domains = Counter(gpu.domain for host in hosts for gpu in host.gpus)
     leaves = {host.leaf: None for host in hosts}
     return Topology(
         name="made",
         hosts=list(hosts),
-        domains=[Domain(id=id, bandwidth=scale_up) for id in domains],
+        domains=[Domain(id=id, bandwidth=scale_up if size > 1 else 0.0) for id, size in domains.items()],
         leaves=[Leaf(id=id, uplink_in=uplink, uplink_out=uplink) for id in leaves],
     )
 

@@ -1,0 +1,53 @@
+"""How long a plan takes, by target and block: every link is shared fairly, and chunks go on as they come. Pure."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from services.planner.plans.fluid import simulate
+from services.planner.plans.forwarding import Times, forward
+from services.planner.plans.network import Multicast
+from services.planner.plans.plan import TransferPlan
+from services.planner.plans.schedule_times import time_steps
+
+SMALL = 600  # blocks over all flows, up to which a simulation takes little time
+
+
+class Prediction(msgspec.Struct, frozen=True):
+    """Seconds from the start until a block is whole, by target and block."""
+
+    ready: Mapping[str, Mapping[int, float]]
+
+    @property
+    def seconds(self) -> float:
+        """Until the last target has all."""
+        return max((self.whole(target) for target in self.ready), default=0.0)
+
+    def whole(self, target: str) -> float:
+        return max(self.ready[target].values(), default=0.0)
+
+
+def predict(multicast: Multicast, plan: TransferPlan, chunk_bytes: int, block_seconds: float = 0.0) -> Prediction:
+    """`block_seconds`: what a scheduled block costs besides its bytes."""
+    ends: Sequence[Times]
+    if any(flow.steps for flow in plan.flows):
+        ends = time_steps(multicast, plan.flows, block_seconds)
+    elif plan.policy == "chains" or sum(len(flow.blocks) for flow in plan.flows) > SMALL:
+        ends = forward(multicast, plan.flows, chunk_bytes)
+    else:
+        ends = simulate(multicast, plan.flows, chunk_bytes)
+    return collect_ready(plan, ends)
+
+
+def collect_ready(plan: TransferPlan, ends: Sequence[Times]) -> Prediction:
+    """A block is whole when the last lane of it is."""
+    ready: dict[str, dict[int, float]] = {target: {} for target in plan.targets}
+    for flow, times in zip(plan.flows, ends, strict=True):
+        blocks = ready[flow.receiver]
+        if flow.lanes == 1:
+            blocks.update(zip(flow.blocks, times, strict=True))
+            continue
+        for block, time in zip(flow.blocks, times, strict=True):
+            if time > blocks.get(block, 0.0):
+                blocks[block] = time
+    return Prediction(ready)

@@ -1,0 +1,89 @@
+"""What flows get where they share links: max-min fair shares (progressive filling). Pure."""
+
+import heapq
+from collections.abc import Mapping, Sequence
+
+from services.planner.plans.network import Multicast, Node
+from services.planner.plans.plan import Flow
+from shared.topology_paths import path_between
+
+Link = tuple[str, str]  # kind and owner
+ROUNDS = 8
+
+
+class Links:
+    """The links of a set of flows: which each uses, and what each carries."""
+
+    def __init__(self, flows: Sequence[Flow], nodes: Mapping[str, Node]) -> None:
+        self._numbers: dict[Link, int] = {}
+        self.capacity: list[float] = []
+        self.used_by = [self._path(nodes[flow.sender], nodes[flow.receiver]) for flow in flows]
+
+    def _path(self, sender: Node, receiver: Node) -> tuple[int, ...]:
+        resources = path_between(sender.at, receiver.at).resources
+        links = [self._number((resource.kind, resource.owner), resource.rate) for resource in resources]
+        if sender.place == "disk":
+            links.append(self._number(("disk", sender.at.host), sender.at.disk))
+        return tuple(links)
+
+    def _number(self, link: Link, capacity: float) -> int:
+        number = self._numbers.setdefault(link, len(self.capacity))
+        if number == len(self.capacity):
+            self.capacity.append(capacity)
+        return number
+
+    def slack(self, rates: Sequence[float]) -> list[float]:
+        """What each flow could have besides its rate if the others kept theirs."""
+        left = list(self.capacity)
+        for links, rate in zip(self.used_by, rates, strict=True):
+            for link in links:
+                left[link] -= rate
+        return [max(0.0, min((left[link] for link in links), default=0.0)) for links in self.used_by]
+
+
+def fair_rates(used_by: Sequence[Sequence[int]], capacity: Sequence[float], caps: Sequence[float]) -> list[float]:
+    """Everyone's rate rises alike until a link is full or a cap reached; those stop, and the others go on."""
+    rates = list(caps)
+    flowing: list[set[int]] = [set() for _ in capacity]
+    for flow, links in enumerate(used_by):
+        for link in links if caps[flow] > 0 else ():
+            flowing[link].add(flow)
+    left = list(capacity)
+    # A level at which something happens: a link is full, or (negative) flow -n-1 has reached its cap.
+    levels = [(capacity[link] / len(flows), link) for link, flows in enumerate(flowing) if flows]
+    levels += [(cap, -flow - 1) for flow, cap in enumerate(caps) if cap < float("inf")]
+    heapq.heapify(levels)
+    stopped = [cap <= 0 for cap in caps]
+    while levels:
+        level, what = heapq.heappop(levels)
+        if what >= 0 and flowing[what] and left[what] / len(flowing[what]) > level * (1 + 1e-12):
+            heapq.heappush(levels, (left[what] / len(flowing[what]), what))
+            continue
+        for flow in sorted(flowing[what]) if what >= 0 else [-what - 1]:
+            if not stopped[flow]:
+                stopped[flow] = True
+                rates[flow] = level
+                for link in used_by[flow]:
+                    flowing[link].discard(flow)
+                    left[link] -= level
+    return rates
+
+
+def sustained_speeds(
+    multicast: Multicast, flows: Sequence[Flow], upstream: Sequence[Sequence[int]], order: Sequence[int]
+) -> list[float]:
+    """What each flow's links let it have: who is held up by the flow before it leaves the rest to others."""
+    links = Links(flows, multicast.nodes)
+    caps = [float("inf")] * len(flows)
+    rates = fair_rates(links.used_by, links.capacity, caps)
+    for _ in range(ROUNDS):
+        held = list(rates)
+        for index in order:
+            for up in upstream[index]:
+                if flows[up].blocks == flows[index].blocks:
+                    held[index] = min(held[index], held[up] * flows[up].lanes / flows[index].lanes)
+        if held == rates:
+            break
+        caps = [cap if hold < rate else float("inf") for cap, hold, rate in zip(held, held, rates, strict=True)]
+        rates = fair_rates(links.used_by, links.capacity, caps)
+    return [rate + slack for rate, slack in zip(rates, links.slack(rates), strict=True)]

@@ -1,0 +1,40 @@
+"""How long a schedule takes: a node sends one block at a time, and receives one. Pure."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from services.planner.plans.network import Multicast
+from services.planner.plans.plan import Flow
+from services.planner.plans.rates import Links
+
+
+def time_steps(multicast: Multicast, flows: Sequence[Flow], block_seconds: float) -> list[list[float]]:
+    """When each flow's blocks are through.
+
+    A step of a flow begins when its sender and its receiver are through with what they had to do before, and takes
+    `block_seconds` besides its bytes. Links are shared by the flows that use them in the same step.
+    """
+    links = Links(flows, multicast.nodes)
+    sharing = Counter((step, link) for index, step, _ in _parts(flows) for link in links.used_by[index])
+    free_at: dict[tuple[str, str], float] = defaultdict(float)  # by node and direction
+    there_at: dict[tuple[str, int], float] = defaultdict(float)  # by node and block
+    ends: list[list[float]] = [[] for _ in flows]
+    for index, step, blocks in sorted(_parts(flows), key=lambda part: part[1]):
+        flow, used = flows[index], links.used_by[index]
+        speed = min((links.capacity[link] / sharing[step, link] for link in used), default=float("inf"))
+        now = max(free_at[flow.sender, "out"], free_at[flow.receiver, "in"])
+        now = max(now, *(there_at[flow.sender, block] for block in blocks)) + block_seconds
+        for block in blocks:
+            now += multicast.block_bytes[block] / speed
+            there_at[flow.receiver, block] = now
+            ends[index].append(now)
+        free_at[flow.sender, "out"] = free_at[flow.receiver, "in"] = now
+    return ends
+
+
+def _parts(flows: Sequence[Flow]) -> Iterator[tuple[int, int, list[int]]]:
+    """Number of the flow, step, and the blocks that go together in it."""
+    for index, flow in enumerate(flows):
+        for step, pairs in groupby(zip(flow.steps, flow.blocks, strict=True), key=lambda pair: pair[0]):
+            yield index, step, [block for _, block in pairs]

@@ -1,0 +1,152 @@
+"""Predicted times against what can be worked out by hand, and against each other."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.planner.plans.chains import plan_chains
+from services.planner.plans.fluid import simulate
+from services.planner.plans.forwarding import forward
+from services.planner.plans.network import Multicast, multicast_over
+from services.planner.plans.plan import Flow, TransferPlan
+from services.planner.plans.predict import Prediction, collect_ready, predict
+from services.planner.plans.rates import Links
+from shared.topology import Topology
+from tests.planner.plans.made import BLOCKS, EVERY, cluster, machine, multicasts, parts, singles
+
+CHUNK = 10
+
+
+def made(multicast: Multicast, *flows: Flow) -> TransferPlan:
+    targets = tuple(target.node.id for target in multicast.targets)
+    return TransferPlan(policy="fanout", flows=flows, targets=targets, tails=())
+
+
+def chain(topology: Topology, *nodes: str) -> tuple[Multicast, TransferPlan]:
+    multicast = multicast_over(topology, BLOCKS, nodes[:1], nodes[1:])
+    return multicast, made(multicast, *(Flow(sender, receiver, EVERY) for sender, receiver in pairwise(nodes)))
+
+
+def in_both_ways(multicast: Multicast, plan: TransferPlan) -> tuple[Prediction, Prediction]:
+    forwarded = collect_ready(plan, forward(multicast, plan.flows, CHUNK))
+    return forwarded, collect_ready(plan, simulate(multicast, plan.flows, CHUNK))
+
+
+@pytest.mark.parametrize("receivers", [1, 3, 7])
+def test_a_chain_takes_bytes_by_rate_and_a_chunk_a_hop(receivers: int) -> None:
+    multicast, plan = chain(cluster(*singles(8)), *(f"h{index}/0" for index in range(receivers + 1)))
+    for prediction in in_both_ways(multicast, plan):
+        assert prediction.seconds == pytest.approx(400 + (receivers - 1) * 10)
+        assert prediction.ready["h1/0"] == pytest.approx({0: 100, 1: 200, 2: 300, 3: 400})
+
+
+def test_hops_behind_a_slow_one_run_at_its_rate() -> None:
+    topology = cluster(machine("s"), machine("slow", nic=0.5), machine("t"))
+    for prediction in in_both_ways(*chain(topology, "s/0", "slow/0", "t/0")):
+        assert prediction.whole("slow/0") == pytest.approx(800)
+        assert prediction.whole("t/0") == pytest.approx(800 + 10 / 0.5)
+
+
+def test_the_order_of_a_chain_matters_to_who_is_fast() -> None:
+    """Fig. 13 (b): S -> T2 -> T1 has T2 down for half the time of S -> T1 -> T2."""
+    topology = cluster(machine("s", nic=2.0), machine("t1"), machine("t2", nic=2.0))
+    assert predict(*chain(topology, "s/0", "t2/0", "t1/0"), CHUNK).whole("t2/0") == pytest.approx(200)
+    assert predict(*chain(topology, "s/0", "t1/0", "t2/0"), CHUNK).whole("t2/0") == pytest.approx(410)
+
+
+def test_a_sender_shares_its_nic_between_its_flows() -> None:
+    topology = cluster(*singles(4))
+    multicast = multicast_over(topology, BLOCKS, ["h0/0"], ["h1/0", "h2/0", "h3/0"])
+    plan = made(multicast, *(Flow("h0/0", f"h{index}/0", EVERY) for index in (1, 2, 3)))
+    for prediction in in_both_ways(multicast, plan):
+        assert prediction.seconds == pytest.approx(1200)
+
+
+def test_who_is_through_leaves_its_share_to_the_others() -> None:
+    topology = cluster(*singles(3))
+    multicast = parts(topology, {"h0/0": EVERY}, {"h1/0": (0,), "h2/0": EVERY})
+    plan = made(multicast, Flow("h0/0", "h1/0", (0,)), Flow("h0/0", "h2/0", EVERY))
+    prediction = predict(multicast, plan, CHUNK)
+    assert prediction.ready == {
+        "h1/0": {0: pytest.approx(200)},
+        "h2/0": pytest.approx({0: 200, 1: 300, 2: 400, 3: 500}),
+    }
+
+
+def test_leaves_with_a_thin_uplink_share_it() -> None:
+    topology = cluster(*singles(2, "a", "l0"), *singles(2, "b", "l1"), uplink=0.5)
+    multicast = multicast_over(topology, BLOCKS, ["a0/0", "a1/0"], ["b0/0", "b1/0"])
+    plan = made(multicast, Flow("a0/0", "b0/0", EVERY), Flow("a1/0", "b1/0", EVERY))
+    for prediction in in_both_ways(multicast, plan):
+        assert prediction.seconds == pytest.approx(1600)
+
+
+def test_lanes_divide_the_time_and_the_domain_adds_little() -> None:
+    """Fig. 14: four lanes, a quarter of the time."""
+    topology = cluster(machine("s", 4), machine("t", 4), scale_up=100.0)
+    multicast = multicast_over(topology, BLOCKS, [f"s/{i}" for i in range(4)], [f"t/{i}" for i in range(4)])
+    for prediction in in_both_ways(multicast, plan_chains(multicast)):
+        assert 100 <= prediction.seconds <= 101
+
+
+def test_a_disk_is_as_fast_as_it_reads() -> None:
+    topology = cluster(machine("s", disk=0.25), machine("t"))
+    multicast = multicast_over(topology, BLOCKS, [], ["s/0", "t/0"], disks=["s"])
+    prediction = predict(multicast, plan_chains(multicast), CHUNK)
+    assert prediction.whole("s/0") == pytest.approx(1600)
+    assert prediction.whole("t/0") == pytest.approx(1610)
+
+
+def test_a_schedule_takes_its_steps() -> None:
+    multicast = multicast_over(cluster(*singles(3)), BLOCKS, ["h0/0"], ["h1/0", "h2/0"])
+    plan = made(
+        multicast,
+        Flow("h0/0", "h1/0", (0, 2), steps=(0, 2)),
+        Flow("h0/0", "h2/0", (1, 3), steps=(1, 3)),
+        Flow("h1/0", "h2/0", (0, 2), steps=(2, 4)),
+        Flow("h2/0", "h1/0", (1, 3), steps=(3, 4)),
+    )
+    prediction = predict(multicast, plan, CHUNK, block_seconds=1)
+    assert prediction.ready["h2/0"] == {0: 303, 1: 202, 2: 505, 3: 404}
+
+
+@given(multicasts(partial=False))
+@settings(deadline=None, max_examples=50)
+def test_both_ways_agree_but_for_chunks_where_no_shares_change(multicast: Multicast) -> None:
+    plan = plan_chains(multicast)
+    forwarded, simulated = in_both_ways(multicast, plan)
+    slowest = min(0.5, *(source.node.bandwidth for source in multicast.sources))
+    lags = 2 * CHUNK / slowest * len(plan.flows)
+    assert simulated.seconds <= forwarded.seconds + lags
+    if all(len(used) < 2 for used in links_of(multicast, plan).values()):
+        assert simulated.seconds == pytest.approx(forwarded.seconds, abs=lags)
+
+
+@given(multicasts())
+@settings(deadline=None, max_examples=50)
+def test_nothing_is_faster_than_its_bytes_by_the_rate(multicast: Multicast) -> None:
+    plan = plan_chains(multicast)
+    prediction = predict(multicast, plan, CHUNK)
+    for (rate, _), flows in links_of(multicast, plan).items():
+        sent = sum(multicast.block_bytes[block] / flow.lanes for flow in flows for block in flow.blocks)
+        assert prediction.seconds >= sent / rate * (1 - 1e-6)
+
+
+@given(st.integers(1, 40), st.sampled_from([1, 4, 10]))
+def test_more_targets_in_a_chain_cost_a_chunk_each(receivers: int, chunk_bytes: int) -> None:
+    topology = cluster(*singles(receivers + 2))
+    nodes = [f"h{index}/0" for index in range(receivers + 2)]
+    shorter = predict(*chain(topology, *nodes[:-1]), chunk_bytes).seconds
+    assert predict(*chain(topology, *nodes), chunk_bytes).seconds == pytest.approx(shorter + chunk_bytes)
+
+
+def links_of(multicast: Multicast, plan: TransferPlan) -> dict[tuple[float, int], list[Flow]]:
+    """The flows of each link, which is named by its rate and its number."""
+    links = Links(plan.flows, multicast.nodes)
+    users: dict[tuple[float, int], list[Flow]] = {}
+    for flow, used in zip(plan.flows, links.used_by, strict=True):
+        for link in used:
+            users.setdefault((links.capacity[link], link), []).append(flow)
+    return users

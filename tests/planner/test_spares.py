@@ -1,0 +1,65 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.planner.plans.plan import CannotPlan
+from services.planner.spares import choose_spares
+from shared.messages.membership import HostReport, WorkerReport
+from tests.planner.made import ENTRY, SIZE, host, member, serving, snapshot, spare
+
+
+def test_new_instances_are_spread_over_machines() -> None:
+    reports = [serving("w-0"), *(spare(f"w-{index}") for index in range(1, 6))]
+    machines = {"w-0": "a", "w-1": "a", "w-2": "a", "w-3": "b", "w-4": "b", "w-5": "c"}
+    members = [member(id, machine) for id, machine in machines.items()]
+    chosen, why = choose_spares(snapshot(*reports, members=members), ENTRY, 4, frozenset())
+    # a has one already; b and c come first, then each has one.
+    assert chosen == ["w-3", "w-5", "w-1", "w-4"]
+    assert why == "targets w-3, w-5, w-1, w-4: spare, spread over machines"
+
+
+def test_as_many_as_there_are_and_the_reason_says_how_many_are_missing() -> None:
+    chosen, why = choose_spares(snapshot(serving("w-1"), spare("w-2")), ENTRY, 3, frozenset())
+    assert chosen == ["w-2"]
+    assert why.endswith("2 more were wanted")
+
+
+@pytest.mark.parametrize(
+    "unfit",
+    [{"arena_bytes": SIZE - 1}, {"reserved": True}, {"lease": "suspect"}, {"address": None}],
+    ids=lambda unfit: next(iter(unfit)),
+)
+def test_without_a_worker_that_fits_there_is_no_plan(unfit: dict[str, object]) -> None:
+    reports = [serving("w-1"), spare("w-2", arena_bytes=unfit.get("arena_bytes", SIZE))]  # type: ignore[arg-type]
+    members = [member("w-1"), member("w-2", "box", **{k: v for k, v in unfit.items() if k in ("lease", "address")})]
+    reserved = frozenset({"w-2"} if "reserved" in unfit else ())
+    with pytest.raises(CannotPlan, match="no spare worker fits"):
+        choose_spares(snapshot(*reports, members=members), ENTRY, 1, reserved)
+
+
+@given(
+    spares=st.lists(
+        st.tuples(st.integers(0, 30), st.sampled_from("abc"), st.integers(50, 200)), min_size=1, max_size=12
+    ),
+    count=st.integers(1, 8),
+    taken=st.sets(st.integers(0, 30)),
+)
+def test_each_is_chosen_once_and_fits_whatever_the_order(
+    spares: list[tuple[int, str, int]], count: int, taken: set[int]
+) -> None:
+    workers = {f"w-{number}": (machine, arena) for number, machine, arena in spares}
+    reports: list[WorkerReport | HostReport] = [
+        host("host-0"),
+        *(spare(id, arena) for id, (_, arena) in workers.items()),
+    ]
+    members = [member("host-0"), *(member(id, machine) for id, (machine, _) in workers.items())]
+    reserved = frozenset(f"w-{number}" for number in taken)
+    fits = {id for id, (_, arena) in workers.items() if arena >= SIZE} - reserved
+    if not fits:
+        with pytest.raises(CannotPlan):
+            choose_spares(snapshot(*reports, members=members), ENTRY, count, reserved)
+        return
+    chosen, _ = choose_spares(snapshot(*reports, members=members), ENTRY, count, reserved)
+    assert len(chosen) == len(set(chosen)) == min(count, len(fits))
+    assert set(chosen) <= fits
+    assert choose_spares(snapshot(*reversed(reports), members=members[::-1]), ENTRY, count, reserved)[0] == chosen

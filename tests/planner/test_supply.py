@@ -1,0 +1,92 @@
+from collections.abc import Iterable, Mapping
+
+import pytest
+
+from services.planner.plans.chains import plan_chains
+from services.planner.plans.plan import CannotPlan, TransferPlan
+from services.planner.supply import Supply
+from shared.messages.membership import Holding, HostReport, Snapshot, WorkerReport
+from tests.control.fakes import BLOCKS, manifest, whole
+from tests.planner.made import VERSION, host, member, serving, snapshot, spare
+
+EVERY = range(BLOCKS)
+
+
+def planned(
+    picture: Snapshot,
+    *targets: str,
+    sending: Mapping[str, int] | None = None,
+    receiving: Iterable[str] = (),
+    avoid: Iterable[str] = (),
+) -> TransferPlan:
+    supply = Supply(picture, manifest(VERSION), sending or {}, receiving)
+    return plan_chains(supply.multicast(dict.fromkeys(targets, EVERY), avoid))
+
+
+def senders(plan: TransferPlan) -> list[tuple[str, str]]:
+    return [(flow.sender, flow.receiver) for flow in plan.flows]
+
+
+def test_a_chain_goes_from_the_source_through_every_target() -> None:
+    made = planned(snapshot(serving("w-1"), spare("w-2"), spare("w-3")), "w-2", "w-3")
+    assert senders(made) == [("w-1", "w-2"), ("w-2", "w-3")]
+
+
+def test_every_source_has_a_chain() -> None:
+    made = planned(snapshot(serving("w-1"), host("host-0"), *map(spare, "abc")), "a", "b", "c")
+    assert senders(made) == [("w-1", "a"), ("host-0", "b"), ("a", "c")]
+
+
+@pytest.mark.parametrize(
+    ("holders", "sending", "source"),
+    [
+        ([serving("w-1"), host("host-0")], {}, "w-1"),
+        ([serving("w-1", running=5), serving("w-2", running=2)], {}, "w-2"),
+        ([serving("w-1", flows_out=1), serving("w-2", running=9)], {}, "w-2"),
+        ([serving("w-1", flows_out=1), host("host-0")], {}, "host-0"),
+        ([serving("w-1"), serving("w-2", running=9)], {"w-1": 1}, "w-2"),
+        ([serving("w-2"), serving("w-1")], {}, "w-1"),
+        ([host("host-1", flows_out=2), host("host-0", flows_out=3)], {}, "host-1"),
+    ],
+)
+def test_the_source_has_the_fewest_flows_then_is_a_worker_then_has_the_least_load(
+    holders: list[WorkerReport | HostReport], sending: dict[str, int], source: str
+) -> None:
+    assert senders(planned(snapshot(*holders, spare("w-9")), "w-9", sending=sending)) == [(source, "w-9")]
+
+
+@pytest.mark.parametrize(
+    "useless",
+    [
+        serving("w-1", state="draining"),
+        serving("w-1", state="loading"),
+        serving("w-1", holding=whole("m", "another version")),
+        serving("w-1", holding=Holding(model="m", version=VERSION, ready=[0, 1], total=4)),
+        serving("w-1", holding=None),
+    ],
+    ids=["draining", "loading", "another version", "a part", "nothing"],
+)
+def test_who_lacks_the_parameters_or_may_lose_them_is_no_source(useless: WorkerReport) -> None:
+    with pytest.raises(CannotPlan, match="no worker or host holds the whole model"):
+        planned(snapshot(useless, spare("w-9")), "w-9")
+    assert senders(planned(snapshot(useless, host("host-0"), spare("w-9")), "w-9")) == [("host-0", "w-9")]
+
+
+@pytest.mark.parametrize("lease", ["suspect", "dead"])
+def test_who_may_be_dead_neither_gives_nor_takes(lease: str) -> None:
+    reports = serving("w-1"), spare("w-9")
+    with pytest.raises(CannotPlan, match="no worker or host holds the whole model"):
+        planned(snapshot(*reports, members=[member("w-1", lease=lease), member("w-9")]), "w-9")
+    with pytest.raises(CannotPlan, match="w-9 cannot be reached"):
+        planned(snapshot(*reports, members=[member("w-1"), member("w-9", lease=lease)]), "w-9")
+
+
+def test_who_is_going_to_have_the_model_passes_it_on_before_a_busy_source_sends_twice() -> None:
+    picture = snapshot(serving("w-1", flows_out=1), serving("w-2", state="loading", holding=None), spare("w-9"))
+    assert senders(planned(picture, "w-9", receiving=["w-2"])) == [("w-2", "w-9")]
+
+
+def test_whoever_was_just_lost_sends_again_only_where_nobody_else_can() -> None:
+    both = snapshot(serving("w-1"), serving("w-2"), spare("w-9"))
+    assert senders(planned(both, "w-9", avoid=["w-1"])) == [("w-2", "w-9")]
+    assert senders(planned(snapshot(serving("w-1"), spare("w-9")), "w-9", avoid=["w-1"])) == [("w-1", "w-9")]

@@ -1,0 +1,157 @@
+"""Processes that are there and do nothing: their place is taken, and when they wake they are refused."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.system.conftest import start, stop
+from tests.system.stage import KILL_AT, PATIENCE_SECONDS, Stage, free_port, make_streams
+
+TOKENS = 250
+STOPPED_SECONDS = 10.0
+HANG_SECONDS = 6.0
+ROUTER_SECONDS = 5.0
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("frozen") / "up.log"
+
+
+@pytest.fixture(scope="module")
+def stage(log: Path) -> Iterator[Stage]:
+    """Three workers, two of which serve; two routers. SIGUSR1 hangs any of them."""
+    streams = make_streams("m", "float32", 12, TOKENS)
+    sizes = ("--workers", "3", "--routers", "2", "--min-instances", "2", "--max-instances", "2")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYTHONPATH", str(Path(__file__).with_name("hang")))
+        environment.setenv("HANG_SECONDS", str(HANG_SECONDS))
+        running = start(log.parent, "--transport", "socket", "--port", str(free_port()), *sizes)
+    try:
+        yield Stage(running, streams)
+    finally:
+        assert stop(running) == 0
+
+
+@pytest.fixture
+def rested(stage: Stage) -> Stage:
+    stage.rest(serving=2, spare=1)
+    return stage
+
+
+Told = Callable[..., bool]
+
+
+@pytest.fixture
+def told(log: Path) -> Told:
+    """Whether a line with all these words was logged since the test began."""
+    before = len(log.read_text())
+
+    def is_told(*words: str) -> bool:
+        return any(all(word in line for word in words) for line in log.read_text()[before:].splitlines())
+
+    return is_told
+
+
+async def until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, f"never came: {what}"
+        await asyncio.sleep(0.1)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("sign", "seconds"), [(signal.SIGSTOP, STOPPED_SECONDS), (signal.SIGUSR1, HANG_SECONDS)], ids=["stopped", "hanging"]
+)
+async def test_a_worker_that_does_nothing_is_replaced_and_wakes_as_a_spare(
+    rested: Stage, told: Told, sign: signal.Signals, seconds: float
+) -> None:
+    """Of the one that hangs it is the event loop that does nothing; its other threads could."""
+    victim = rested.workers("serving")[0]
+    pid = rested.pids()[victim]
+    loading = asyncio.create_task(rested.load())
+    await asyncio.sleep(KILL_AT)
+    os.kill(pid, sign)
+    waking = asyncio.get_running_loop().call_later(seconds, os.kill, pid, signal.SIGCONT)
+    try:
+        rested.check(f"{sign.name} of a worker", await loading)
+        await until(lambda: told("stale_epoch", f"member={victim}"), "the registry refuses it")
+    finally:
+        waking.cancel()
+        os.kill(pid, signal.SIGCONT)
+    await asyncio.to_thread(rested.rest, 2, 1)
+    assert victim in rested.workers("spare")
+    assert rested.pids()[victim] == pid
+
+
+def routers(log: Path) -> tuple[str, str]:
+    """The one in office, and the one that stands by."""
+    [*_, last] = [line for line in log.read_text().splitlines() if "router_takes_office" in line]
+    return ("router-0", "router-1") if "id=router-0" in last else ("router-1", "router-0")
+
+
+async def ask(url: str) -> None:
+    """A request of its own, from one who was not there before."""
+    async with aiohttp.ClientSession(url) as session:
+        body = {"model": "m", "prompt": [5], "max_tokens": 1}
+        async with session.post("/v1/completions", json=body) as answer:
+            assert answer.status == 200, await answer.text()
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "stopped"])
+async def test_a_standby_places_new_requests_when_the_router_is_gone(
+    rested: Stage, log: Path, told: Told, sign: signal.Signals
+) -> None:
+    """Killed, its lease has to end, or it is started again, last in line; stopped as planned it says that it leaves."""
+    first, second = routers(log)
+    loading = asyncio.create_task(rested.load())
+    await asyncio.sleep(KILL_AT)
+    rested.kill_process(rested.pids()[first], sign)
+    gone = time.monotonic()
+    await ask(rested.system.url)
+    print(f"{sign.name} of the router: a new request is served after {time.monotonic() - gone:.2f} s")  # noqa: T201
+    rested.check(f"{sign.name} of the router", await loading)
+    assert told("router_takes_office", f"id={second}")
+    assert told("lease_changed", f"member={first}", "it ended, and said so") == (sign is signal.SIGTERM)
+    await asyncio.to_thread(rested.rest, 2, 1)
+
+
+@pytest.mark.system
+async def test_a_router_that_was_stopped_finds_another_in_office_and_stands_behind_it(
+    rested: Stage, log: Path, told: Told
+) -> None:
+    first, second = routers(log)
+    pid, before = rested.pids()[first], await completed(rested.system.url)
+    loading = asyncio.create_task(rested.load())
+    await asyncio.sleep(KILL_AT)
+    rested.killed.add(pid)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        await asyncio.gather(ask(rested.system.url), asyncio.sleep(ROUTER_SECONDS))
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    rested.check("SIGSTOP of the router", await loading)
+    await until(lambda: told(f"{first} ", "another router may be in office"), "the old one ends")
+    await asyncio.to_thread(rested.rest, 2, 1)
+    assert routers(log) == (second, first)
+    await ask(rested.system.url)
+    assert await completed(rested.system.url) == before + len(rested.streams.asks) + 2
+
+
+async def completed(url: str) -> float:
+    """Requests that workers made to their end: none twice."""
+    async with aiohttp.ClientSession(url) as session, session.get("/metrics") as answer:
+        lines = (await answer.text()).splitlines()
+    return sum(
+        float(line.rsplit(" ", 1)[1])
+        for line in lines
+        if line.startswith("vllm:request_success_total{") and 'finished_reason="length"' in line
+    )
