@@ -84,8 +84,9 @@ class Drafts:
     def _plan(self, view: View, count: int) -> Plan:
         """For as many new instances as there are spare workers, at least one. Raises CannotPlan."""
         workers, why = choose_spares(view.snapshot, view.entry, count, self._book.reserved())
-        blocks = range(len(view.manifest.blocks))
-        made = plan_chains(self._supply(view).multicast(dict.fromkeys(workers, blocks)))
+        blocks, supply = range(len(view.manifest.blocks)), self._supply(view)
+        made = plan_chains(supply.multicast(dict.fromkeys(workers, blocks)))
+        sources = dict.fromkeys(flow.sender for flow in made.flows if flow.sender not in workers)
         return Plan(
             id=self._ids.new("scale"),
             model=view.entry.spec.name,
@@ -93,7 +94,7 @@ class Drafts:
             instances=[PlannedInstance(id=self._ids.new("instance"), ranks=[worker]) for worker in workers],
             flows=ticketed(made, len(blocks), self._book.fresh_tickets()),
             size_bytes=view.entry.size_bytes,
-            reasons=[why, *made.reasons],
+            reasons=[*map(supply.describe, sources), why, *made.reasons],
         )
 
     def replan(self, scale: ScaleOut, view: View, now: float) -> list[Command]:

@@ -117,7 +117,8 @@ class ScaleOut(Scale):
         receivers = dict.fromkeys(flow.receiver for flow in taken)
         for worker in receivers:
             self._targets.move(worker, TargetState.COMMANDED)
-            self._note_again("replanned", now, worker, "; ".join((self._stranded.pop(worker), *reasons)))
+            from_whom = ", ".join(sorted({flow.sender for flow in taken if flow.receiver == worker}))
+            self._note_again("replanned", now, worker, f"{self._stranded.pop(worker)}; now from {from_whom}")
         return self._loads(receivers)
 
     def not_planned(self, reason: str, now: float) -> None:

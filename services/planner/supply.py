@@ -43,6 +43,13 @@ class Supply:
             serving=tuple(self._traffic()),
         )
 
+    def describe(self, id: str) -> str:
+        """What makes this node a source."""
+        requests = {report.id: requests_of(report) for report in self.snapshot.workers if report.state == "serving"}
+        if id in requests:
+            return f"from {id}: a worker that holds the model and has {requests[id]} requests"
+        return f"from {id}: a {'worker that is receiving' if id in set(self.receiving) else 'host that holds'} the model"
+
     def _sources(self) -> list[Source]:
         alive = find_alive(self.snapshot)
         every = frozenset(range(len(self.manifest.blocks)))

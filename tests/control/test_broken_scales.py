@@ -52,8 +52,8 @@ def test_a_source_that_dies_is_replaced_and_no_block_comes_twice() -> None:
             scale = (await plane.records())[-1].id
             record = await until_ended(plane, scale)
             assert record.state == "done"
-            assert [node for node, _ in replanned(record)] == ["worker-1", "worker-2"]
-            assert all(why.startswith("the peer is gone; now from host-0") for _, why in replanned(record))
+            # The host feeds the other, who has nobody to pass on to yet.
+            assert replanned(record) == [("worker-1", "the peer is gone; now from worker-2")]
             for id in ("worker-1", "worker-2"):
                 assert sorted(worker(plane, id).received) == list(range(BLOCKS))
             await plane.until_serving(3)
@@ -67,13 +67,13 @@ def test_a_hop_that_dies_is_bridged_and_its_instance_made_elsewhere() -> None:
             await plane.register(spec(max_instances=8, min_instances=4))
             await until_half_way(plane, "worker-3")
             scale = (await plane.records())[-1].id
-            await plane.kill("worker-2")
+            await plane.kill("worker-1")
             record = await until_ended(plane, scale)
-            assert record.outcome.startswith("worker-2 is gone")
+            assert record.outcome.startswith("worker-1 is gone")
             assert [node for node, _ in replanned(record)] == ["worker-3"]
             assert sorted(worker(plane, "worker-3").received) == list(range(BLOCKS))
             await plane.until_serving(4)
-            assert await plane.serving() == ["worker-0", "worker-1", "worker-3", "worker-4"]
+            assert await plane.serving() == ["worker-0", "worker-2", "worker-3", "worker-4"]
 
     virtual_time.run(main(), limit_seconds=100)
 
