@@ -64,3 +64,8 @@ def test_what_an_operator_ordered_is_told_among_the_monitors_decisions() -> None
 
 def test_nothing_decided_is_said() -> None:
     assert "nothing was decided yet" in text([], [])
+
+
+def test_a_model_that_could_not_be_read_says_why_last() -> None:
+    *_, last = explain("tiny", [decision("d-1")], [], "Input/output error")
+    assert last.startswith("tiny could not be read: Input/output error")
