@@ -23,7 +23,8 @@ class Membership:
     """Run `run()` beside the actor's loops. Call `changed()` whenever the report would say something new.
 
     `report` makes the heartbeat, given the epoch; without one it is a `Beat`. `on_stale` is called when the registry
-    had declared this process dead: whatever it was entrusted with is no longer its own.
+    had declared this process dead: whatever it was entrusted with is no longer its own. `place` is a GPU or host of the
+    topology, empty where nobody said.
     """
 
     def __init__(
@@ -36,9 +37,10 @@ class Membership:
         address: bytes | None = None,
         report: Callable[[int], Report] | None = None,
         on_stale: Callable[[], None] = lambda: None,
+        place: str = "",
     ) -> None:
         self._bus = bus
-        self._join = Join(service=service, id=id, pid=os.getpid(), host=host, address=address)
+        self._join = Join(service=service, id=id, pid=os.getpid(), host=host, address=address, place=place or None)
         self._report = report or (lambda epoch: Beat(service=service, id=id, epoch=epoch))
         self._on_stale = on_stale
         self._epoch = 0

@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+TopologyName = Annotated[str, Meta(description="The cluster: a topology file, or the name of one that is shipped")]
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of all settings. Fields carry `Annotated[type, Meta(description=..., ge=...)]`: the help and the bounds."""
@@ -52,7 +54,7 @@ class LinkSettings(ProcessSettings, frozen=True, kw_only=True):
     link_rate: Annotated[
         float, Meta(description="Shape what leaves this process to so many bytes a second; 0 is unshaped", ge=0)
     ] = 0.0
-    topology: Annotated[str, Meta(description="The cluster: a topology file, or the name of one that is shipped")] = ""
+    topology: TopologyName = ""
     place: Annotated[str, Meta(description="Where in the topology this process is: a GPU (HOST/INDEX) or a host")] = ""
     shaping_file: Annotated[
         str,

@@ -15,8 +15,14 @@ FORBIDDEN = {
 POLICIES = (
     *("services/*/policy.py", "services/*/effects.py", "services/router/queue.py", "services/router/instances.py"),
     *("services/router/admission.py", "services/router/capacity.py", "services/router/lifecycle.py"),
-    *("services/router/sizes.py", "shared/deadlines.py", "shared/invariants.py", "shared/moves.py"),
-    *("services/registry/leases.py", "services/registry/pool.py"),
+    *(
+        "services/router/sizes.py",
+        "shared/backoff.py",
+        "shared/deadlines.py",
+        "shared/invariants.py",
+        "shared/moves.py",
+    ),
+    *("services/registry/leases.py", "services/registry/places.py", "services/registry/pool.py"),
     *(
         "services/planner/spares.py",
         "services/planner/supply.py",

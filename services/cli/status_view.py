@@ -25,6 +25,7 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     pid: int | None
     host: str | None
+    place: str | None
     model: str | None
     instance: str | None
     role: str | None
@@ -103,6 +104,7 @@ def worker_row(report: WorkerReport, member: Member | None) -> WorkerRow:
         id=report.id,
         pid=member.pid if member else None,
         host=member.host if member else None,
+        place=member.place if member else None,
         model=report.model,
         instance=report.instance,
         role=report.role,

@@ -19,10 +19,11 @@ The same with the nats CLI:
 
 
 class Why(msgspec.Struct, frozen=True):
-    """What `--json` prints; both newest last."""
+    """What `--json` prints; decisions and scales newest last. `error`: why the model cannot be read, if it cannot."""
 
     decisions: list[Decision]
     scales: list[ScaleRecord]
+    error: str | None = None
 
 
 @click.command(epilog=EPILOG)
@@ -42,20 +43,15 @@ def why(name: str, limit: int, as_json: bool, nats_url: str | None, namespace: s
     from rich.console import Console
 
     console = Console(highlight=False)
-    for line in explain(name, found.decisions, found.scales):
+    for line in explain(name, found.decisions, found.scales, found.error):
         console.print(line, markup=False, soft_wrap=True)
 
 
 async def ask_why(bus: Bus, model: str, limit: int) -> Why:
     scales = await bus.call(SCALES, AskScales(model=model, limit=limit), timeout=CALL_SECONDS)
     decisions = await bus.call(DECISIONS, AskDecisions(model=model, limit=limit), timeout=CALL_SECONDS)
-    if not scales.records and not decisions.decisions:
-        await check_registered(bus, model)
-    return Why(decisions.decisions, scales.records)
-
-
-async def check_registered(bus: Bus, model: str) -> None:
-    """Raises ClickException for a model that nobody knows."""
-    known = [entry.spec.name for entry in (await bus.call(MODELS, AskModels(), timeout=CALL_SECONDS)).models]
-    if model not in known:
-        raise click.ClickException(f"no model {model!r} is registered; there are {', '.join(sorted(known)) or 'none'}")
+    entries = {entry.spec.name: entry for entry in (await bus.call(MODELS, AskModels(), timeout=CALL_SECONDS)).models}
+    if model not in entries and not scales.records and not decisions.decisions:
+        known = ", ".join(sorted(entries)) or "none"
+        raise click.ClickException(f"no model {model!r} is registered; there are {known}")
+    return Why(decisions.decisions, scales.records, entries[model].error if model in entries else None)

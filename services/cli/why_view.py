@@ -6,8 +6,13 @@ from datetime import UTC, datetime
 from shared.messages.scaling import Decision, Phase, Plan, ScaleRecord
 
 
-def explain(model: str, decisions: Sequence[Decision], scales: Sequence[ScaleRecord]) -> Iterator[str]:
-    """Lines, oldest first. A decision that led to a scale is told with it; equal holds in a row are told once."""
+def explain(
+    model: str, decisions: Sequence[Decision], scales: Sequence[ScaleRecord], error: str | None = None
+) -> Iterator[str]:
+    """Lines, oldest first. A decision that led to a scale is told with it; equal holds in a row are told once.
+
+    `error`: why the model could not be read when that was last tried.
+    """
     records = {record.decision.id: record for record in scales}
     known = {decision.id for decision in decisions}
     # Operators' decisions are the planner's alone; the monitor has never seen them.
@@ -19,6 +24,8 @@ def explain(model: str, decisions: Sequence[Decision], scales: Sequence[ScaleRec
         yield from tell_decision(decision, repeats)
         if decision.id in records:
             yield from tell_scale(records[decision.id])
+    if error is not None:
+        yield f"{model} could not be read: {error}; that is tried again, ever more seldom"
 
 
 def merge_holds(decisions: Sequence[Decision]) -> list[tuple[Decision, int]]:

@@ -34,6 +34,7 @@ class Host:
         self._bus, self._clock = world.bus, world.clock
         self._info, self._machine = world.info, world.host
         self._id = world.info.id
+        self._place = settings.place
         self._disk = disk
         self._open_link = open_link
         self._cache = HostCache(settings.cache_bytes)
@@ -58,6 +59,7 @@ class Host:
                     address=link.address,
                     report=self._report,
                     on_stale=lambda: self._outgoing.abort_all(),
+                    place=self._place,
                 )
                 self._outgoing = Outgoing(self._id, link, tasks, self._membership.changed)
                 self._bus.watch_connection(self._connection_changed)

@@ -93,6 +93,8 @@ class Monitor:
             self._policy.planned(record.decision)
             if record.state == "failed":
                 self._policy.failed(record.decision.model, self._clock.now())
+            elif record.state == "done":
+                self._policy.succeeded(record.decision.model)
             self._news.set()
 
     async def _keep_models(self) -> None:
@@ -185,9 +187,9 @@ class Monitor:
         except BusError as error:
             reason = error.message if isinstance(error, Refusal) else str(error)
             log.warning("scale_not_accepted", model=decision.model, target=decision.target, reason=reason)
-            self._policy.failed(decision.model, self._clock.now())
+            self._policy.refused(decision.model, self._clock.now())
             return
         if accepted.scale_id is None:
             # The planner sees it otherwise; look again when what we see has caught up.
             log.info("nothing_to_scale", model=decision.model, reason=accepted.reason)
-            self._policy.failed(decision.model, self._clock.now())
+            self._policy.refused(decision.model, self._clock.now())

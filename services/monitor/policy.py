@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from services.monitor.needs import Need, Unknown, weigh
 from services.monitor.signals import Observed, Signals
+from shared.backoff import Backoff
 from shared.invariants import check
 from shared.messages.membership import ModelEntry
 from shared.messages.parameters import ModelSpec
@@ -17,10 +18,12 @@ from shared.messages.scaling import Action, Decision
 
 @dataclass(frozen=True)
 class Pace:
-    """For how long an answer of the planner is awaited, and nothing is asked after a scale failed."""
+    """For how long an answer of the planner is awaited, and nothing is asked after a scale failed: longer with every
+    one that failed in a row."""
 
     asked_seconds: float = 5.0
     retry_seconds: float = 1.0
+    longest_retry_seconds: float = 16.0
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,8 @@ class ScalingPolicy:
         self._signals = signals
         self._pace = pace
         self._asked: dict[str, Asked] = {}
-        self._retry_at: dict[str, float] = {}
+        self._refusals = Backoff(pace.retry_seconds, pace.retry_seconds)
+        self._failures = Backoff(pace.retry_seconds, pace.longest_retry_seconds)
         self._short_since: dict[str, float] = {}
         self._idle_since: dict[str, float] = {}
 
@@ -69,10 +73,19 @@ class ScalingPolicy:
         if asked is not None and asked.decision_id == decision.id:
             del self._asked[decision.model]
 
-    def failed(self, model: str, now: float) -> None:
-        """The planner refused, or a scale failed."""
+    def refused(self, model: str, now: float) -> None:
+        """The planner refused, or did not answer."""
         self._asked.pop(model, None)
-        self._retry_at[model] = now + self._pace.retry_seconds
+        self._refusals.failed(model, now)
+
+    def failed(self, model: str, now: float) -> None:
+        """A scale failed. The next may fail for the same reason."""
+        self._asked.pop(model, None)
+        self._failures.failed(model, now)
+
+    def succeeded(self, model: str) -> None:
+        """A scale was carried through."""
+        self._failures.succeeded(model)
 
     def check_invariants(self) -> None:
         """What was asked for and what is planned are counted once. Raises InvariantBroken."""
@@ -110,8 +123,10 @@ class ScalingPolicy:
         asked = self._asked.get(model)
         if asked is not None and now - asked.at < self._pace.asked_seconds:
             return "asked", f"the planner was asked for {asked.target}"
-        if now < self._retry_at.get(model, now):
-            return "retry", f"the last scale failed; trying again after {self._pace.retry_seconds:g} s"
+        if not self._failures.is_due(model, now):
+            return "retry", f"the last scale failed; trying again after {self._failures.wait_seconds(model):g} s"
+        if not self._refusals.is_due(model, now):
+            return "retry", f"the planner refused; asking again after {self._pace.retry_seconds:g} s"
         return None
 
     def _in(self, spec: ModelSpec, observed: Observed, need: Need, idle: float, now: float) -> _Act:

@@ -48,7 +48,9 @@ class Supply:
         requests = {report.id: requests_of(report) for report in self.snapshot.workers if report.state == "serving"}
         if id in requests:
             return f"from {id}: a worker that holds the model and has {requests[id]} requests"
-        return f"from {id}: a {'worker that is receiving' if id in set(self.receiving) else 'host that holds'} the model"
+        return (
+            f"from {id}: a {'worker that is receiving' if id in set(self.receiving) else 'host that holds'} the model"
+        )
 
     def _sources(self) -> list[Source]:
         alive = find_alive(self.snapshot)

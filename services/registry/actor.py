@@ -5,9 +5,11 @@ import asyncio
 import structlog
 
 from services.registry.leases import LeaseMoved, Leases, LeaseTimes, SpokeFalse, SpokeStale
+from services.registry.places import check_place
 from services.registry.pool import Pool, ReadOrder
 from services.registry.saved import SavedState
 from services.registry.settings import RegistrySettings
+from shared.backoff import Backoff
 from shared.bus.contract import BusError, Context, Endpoint, Received, Refusal, Subscription
 from shared.bus.seldom import SeldomLog
 from shared.membership import Membership
@@ -46,9 +48,11 @@ from shared.subjects import (
     SNAPSHOT,
     STALE,
 )
+from shared.topology import Topology
 
 TICK_SECONDS = 0.1
 COPIES_SECONDS = 1.0
+READ_AGAIN_SECONDS, LONGEST_READ_AGAIN_SECONDS = 1.0, 60.0
 EPOCHS_RESERVED, EPOCHS_LEFT = 1000, 500
 READ_TIMEOUT_SECONDS = 60.0  # a checkpoint on a hub is fetched before the host answers
 
@@ -58,8 +62,9 @@ log = structlog.get_logger()
 class Registry:
     """The only judge of who is alive."""
 
-    def __init__(self, world: World, settings: RegistrySettings) -> None:
+    def __init__(self, world: World, settings: RegistrySettings, topology: Topology | None = None) -> None:
         self._bus, self._clock = world.bus, world.clock
+        self._topology = topology
         self._info = world.info
         self._leases = Leases(LeaseTimes(settings.suspect_seconds, settings.dead_seconds), world.info.id)
         self._pool = Pool()
@@ -67,6 +72,7 @@ class Registry:
         self._settle_seconds = settings.suspect_seconds
         self._membership = Membership(world.bus, world.clock, "registry", world.info.id, world.host)
         self._missing: list[str] = []
+        self._reads = Backoff(READ_AGAIN_SECONDS, LONGEST_READ_AGAIN_SECONDS)
         self._seldom = SeldomLog(world.clock.now)
         self._reconnected = asyncio.Event()
         self._without_copy = world.telemetry.gauge(
@@ -142,6 +148,7 @@ class Registry:
             self._leases.freeze()
 
     async def _join(self, join: Join, context: Context) -> Joined:
+        check_place(join, self._leases.members(), self._topology)
         member, moves = self._leases.join(join, self._clock.now())
         self._pool.gone(join.id)
         for move in moves:
@@ -227,8 +234,10 @@ class Registry:
         event = received.message
         self._pool.read(event)
         if event.error is None:
+            self._reads.succeeded(event.model)
             log.info("model_read", model=event.model, host=event.host)
         else:
+            self._reads.failed(event.model, self._clock.now())
             log.error("model_not_read", model=event.model, host=event.host, error=event.error)
 
     async def _judge(self) -> None:
@@ -267,11 +276,16 @@ class Registry:
         while True:
             self._name_missing(self._pool.without_copy())
             for order in self._pool.to_read():
-                try:
-                    await self._read(order, READ_TIMEOUT_SECONDS)
-                except BusError as error:
-                    log.error("model_not_read", model=order.spec.name, host=order.host, error=str(error))
+                if self._reads.is_due(order.spec.name, self._clock.now()):
+                    await self._read_again(order)
             await asyncio.sleep(COPIES_SECONDS)
+
+    async def _read_again(self, order: ReadOrder) -> None:
+        try:
+            await self._read(order, READ_TIMEOUT_SECONDS)
+        except BusError as error:
+            self._reads.failed(order.spec.name, self._clock.now())
+            log.error("model_not_read", model=order.spec.name, host=order.host, error=str(error))
 
     def _name_missing(self, models: list[str]) -> None:
         self._without_copy.set(len(models))

@@ -131,6 +131,7 @@ class Leases:
             epoch=self._last_epoch,
             lease="alive",
             address=join.address,
+            place=join.place,
         )
         self._leases[join.id] = _Lease(member, now, sure=True)
         return member, [*effects, LeaseMoved(join.service, join.id, member.epoch, "alive", "joined")]

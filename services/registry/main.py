@@ -3,7 +3,9 @@
 from services.registry.actor import Registry
 from services.registry.settings import RegistrySettings
 from shared.process import run_process
+from shared.topology_file import find_topology
 
 
 def main(settings: RegistrySettings) -> None:
-    run_process(settings, "registry", lambda world: Registry(world, settings))
+    topology = find_topology(settings.topology) if settings.topology else None
+    run_process(settings, "registry", lambda world: Registry(world, settings, topology))

@@ -168,8 +168,9 @@ class Pool:
         if event.manifest is not None:
             model.state, model.manifest, model.error = "ready", event.manifest, None
             self._hold(event.host, event.model, event.manifest)
-        elif model.manifest is None:
-            model.state, model.error = "failed", event.error or f"{event.host} gave no reason"
+        else:
+            model.error = event.error or f"{event.host} gave no reason"
+            model.state = model.state if model.manifest else "failed"
 
     def _hold(self, host: str, name: str, manifest: Manifest) -> None:
         """The host's next report will say so too; until then nobody has to read the model again."""
@@ -225,9 +226,9 @@ class Pool:
         return model.manifest is not None and bool(self.holders(model.manifest.version))
 
     def to_read(self) -> list[ReadOrder]:
-        """Copies that have to be made anew; none while no host is alive."""
+        """Copies that have to be made anew, those that could not be read included; none while no host is alive."""
         missing = [self._models[name] for name in self.without_copy()] if self._hosts else []
-        return [self.host_to_read(one.spec) for one in missing if one.reader is None and one.state != "failed"]
+        return [self.host_to_read(one.spec) for one in missing if one.reader is None]
 
     def check_invariants(self, alive: Collection[str]) -> None:
         """Only who is alive holds or reads anything, and no more than there is. Raises InvariantBroken."""

@@ -62,6 +62,7 @@ class Worker:
                 address=resources.link.address,
                 report=self._report,
                 on_stale=self._fence,
+                place=self._settings.place,
             )
             self._deployment = Deployment(world, self._settings, resources, self._serving, tasks, self._membership)
             await self._serve_endpoints()

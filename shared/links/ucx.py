@@ -8,11 +8,12 @@ import asyncio
 import hmac
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import xxhash
 from ucxx._lib.arr import Array
-from ucxx._lib.libucxx import UCXRequest
+from ucxx._lib.libucxx import UCXEndpoint, UCXRequest
 from ucxx.exceptions import UCXError
 from ucxx.types import Tag
 
@@ -22,8 +23,10 @@ from shared.links.ucx_engine import UcxEngine
 
 SCHEME = b"ucx:"
 CONTROL = Tag(0x6C697665_7363616C)
-WORD = struct.Struct("8sQQQ")  # what a peer says on CONTROL, the hash of its address, on which channel, and its proof
+# What a peer says on CONTROL, the hash of its address, on which channel; then the number of its endpoint, or its proof.
+WORD = struct.Struct("8sQQQ")
 HELLO, GOODBYE = b"hello   ", b"goodbye "
+MOST_NUMBERS = 1024  # of channels that were greeted; anybody can say hello
 SETTLE_SECONDS = 5.0
 
 
@@ -31,23 +34,31 @@ class UcxPeer:
     """An endpoint to one process. UCX matches tags per worker; `_wire` makes them per peer, channel and size."""
 
     def __init__(
-        self, engine: UcxEngine, address: bytes, channel: int, secret: bytes, on_lost: Callable[[], object]
+        self,
+        engine: UcxEngine,
+        address: bytes,
+        channel: int,
+        secret: bytes,
+        on_lost: Callable[["UcxPeer", UCXEndpoint], object],
     ) -> None:
         self._engine = engine
         self._on_lost = on_lost
         self._channel = channel
         self._secret = secret
         self._mine = xxhash.xxh3_64_intdigest(engine.address)
-        self._theirs = xxhash.xxh3_64_intdigest(address)
+        self.theirs = xxhash.xxh3_64_intdigest(address)
         self._lost: str | None = None
         self._greeted = False
+        self.under_way = 0
         self._endpoint: Any = engine.endpoint(address)
+        self.number = engine.made[address]
         self._endpoint.set_close_callback(asyncio.get_running_loop().call_soon, (self.lose, "the peer is gone"))
 
     async def greet(self, timeout: float) -> None:
         """Connect for good: the first message brings the transports up, or shows that nobody is there."""
         if not self._greeted:
-            await self._run(lambda: self._say(HELLO), "connect", timeout)
+            hello = WORD.pack(HELLO, self._mine, self._channel, self.number)
+            await self._run(lambda: self._say(hello), "connect", timeout)
             self._greeted = True
 
     async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
@@ -55,7 +66,7 @@ class UcxPeer:
         await self._run(lambda: (self._endpoint.tag_send(memory, wire), memory), f"send {tag:#x}", timeout)
 
     async def receive(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
-        memory, wire = Array(buffer.view), self._wire(tag, buffer, self._theirs)
+        memory, wire = Array(buffer.view), self._wire(tag, buffer, self.theirs)
         # A receive posted on the worker would never end when the peer dies; one on the endpoint does.
         await self._run(lambda: (self._endpoint.tag_recv(memory, wire), memory), f"receive {tag:#x}", timeout)
 
@@ -66,6 +77,7 @@ class UcxPeer:
         if self._lost is not None:
             raise LinkError(f"{what}: {self._lost}")
         done = self._engine.watch(*submit())
+        self.under_way += 1
         try:
             await asyncio.wait((done,), timeout=timeout)
             if not done.done():
@@ -73,6 +85,8 @@ class UcxPeer:
         except asyncio.CancelledError:
             await self._abandon(done, f"{what} was cancelled")
             raise
+        finally:
+            self.under_way -= 1
         error = done.result()
         if error is not None:
             raise LinkError(f"{what}: {self._lost or error}")
@@ -87,7 +101,7 @@ class UcxPeer:
     def _leave(self, reason: str) -> None:
         """Close our end and say so: UCX tells the other end of a death, not of a closed endpoint."""
         if self._lost is None:
-            request, memory = self._say(GOODBYE)
+            request, memory = self._say(self._goodbye(self._mine))
             self._engine.watch(request, memory)
             self._engine.push(request)
             self.lose(reason)
@@ -97,23 +111,21 @@ class UcxPeer:
         if self._lost is not None:
             return
         self._lost = reason
-        self._endpoint.remove_close_callback()
-        self._endpoint.close_blocking(period=10**9, max_attempts=1)
-        self._endpoint = None
-        self._engine.reap()
-        self._on_lost()
+        endpoint, self._endpoint = self._endpoint, None
+        endpoint.remove_close_callback()
+        self._on_lost(self, endpoint)
 
     def _say(self, word: bytes) -> tuple[UCXRequest, Array]:
-        memory = Array(memoryview(self._word(word, self._mine)))
+        memory = Array(memoryview(word))
         return self._endpoint.tag_send(memory, CONTROL), memory
 
     def says(self, word: bytes) -> bool:
         """Whether our peer, and nobody else, said goodbye."""
-        return hmac.compare_digest(word, self._word(GOODBYE, self._theirs))
+        return hmac.compare_digest(word, self._goodbye(self.theirs))
 
-    def _word(self, word: bytes, sender: int) -> bytes:
-        tag = message_tag(self._secret, self._channel, sender, int.from_bytes(word), WORD.size)
-        return WORD.pack(word, sender, self._channel, tag)
+    def _goodbye(self, sender: int) -> bytes:
+        proof = message_tag(self._secret, self._channel, sender, int.from_bytes(GOODBYE), WORD.size)
+        return WORD.pack(GOODBYE, sender, self._channel, proof)
 
     def _wire(self, tag: int, buffer: Buffer, sender: int) -> Tag:
         """The tag as UCX sees it: without the sender peers would mix, without the size a short message would pass."""
@@ -126,6 +138,8 @@ class UcxLink:
     def __init__(self, engine: UcxEngine) -> None:
         self._engine = engine
         self._peers: dict[tuple[bytes, int], UcxPeer] = {}
+        self._spent: dict[bytes, list[UCXEndpoint]] = {}  # of channels that ended, by address
+        self._numbers: dict[tuple[int, int], int] = {}  # of the other ends' endpoints, by process and channel
         self._hearing = asyncio.create_task(self._hear())
         self._closed = False
 
@@ -163,9 +177,25 @@ class UcxLink:
     def _new_peer(self, address: bytes, channel: int, secret: bytes) -> UcxPeer:
         raw = worker_address(address)
         try:
-            return UcxPeer(self._engine, raw, channel, secret, lambda: self._peers.pop((address, channel), None))
+            return UcxPeer(self._engine, raw, channel, secret, partial(self._lost, address, channel))
         except UCXError as error:
             raise LinkError(f"connect: {error}") from error
+
+    def _lost(self, address: bytes, channel: int, peer: UcxPeer, endpoint: UCXEndpoint) -> None:
+        """Close the endpoint, or leave that to the last channel between these two processes.
+
+        UCX pairs their endpoints in the order in which each side made them. Where both opened channels in different
+        orders, an endpoint that is closed here may be another channel's there. What is under way ends at once even so.
+        """
+        self._peers.pop((address, channel), None)
+        paired = self._numbers.pop((peer.theirs, channel), None) == peer.number
+        if paired or peer.under_way:
+            self._engine.close_endpoint(endpoint)
+        else:
+            self._spent.setdefault(address, []).append(endpoint)
+        if not any(other == address for other, _ in self._peers):
+            for one in self._spent.pop(address, []):
+                self._engine.close_endpoint(one)
 
     async def _hear(self) -> None:
         memory = bytearray(WORD.size)
@@ -173,9 +203,17 @@ class UcxLink:
         while True:
             error = await self._engine.watch(self._engine.worker.tag_recv(view, CONTROL), view)
             if error is None:
-                for peer in [peer for peer in self._peers.values() if peer.says(bytes(memory))]:
-                    peer.lose("the peer closed the connection")
+                self._heard(bytes(memory))
             memory[:] = bytes(WORD.size)  # a shorter message must not pass for the one before
+
+    def _heard(self, word: bytes) -> None:
+        said, sender, channel, number = WORD.unpack(word)
+        if said == HELLO:
+            self._numbers[sender, channel] = number
+            if len(self._numbers) > MOST_NUMBERS:
+                self._numbers.pop(next(iter(self._numbers)))
+        for peer in [peer for peer in self._peers.values() if peer.says(word)]:
+            peer.lose("the peer closed the connection")
 
 
 def worker_address(address: bytes) -> bytes:

@@ -12,6 +12,7 @@ import os
 import socket
 import struct
 import time
+from collections import Counter
 from typing import Any
 
 from ucxx._lib.arr import Array
@@ -34,6 +35,7 @@ class UcxEngine:
         self.worker: Any = UCXWorker(self._context, enable_delayed_submission=False, enable_python_future=False)
         self.worker.init_blocking_progress_mode()
         self.address = bytes(memoryview(self.worker.address))
+        self.made: Counter[bytes] = Counter()  # endpoints, by address
         # A request writes into its buffer until it is completed, whoever still waits for it: both stay here.
         self._pending: dict[UCXRequest, tuple[asyncio.Future[str | None], Array]] = {}
         self._soon: asyncio.Handle | None = None
@@ -42,7 +44,13 @@ class UcxEngine:
 
     def endpoint(self, address: bytes) -> UCXEndpoint:
         """An endpoint with peer error handling. Raises UCXError."""
+        self.made[address] += 1
         return UCXEndpoint.create_from_worker_address(self.worker, UCXAddress.create_from_buffer(address), True)
+
+    def close_endpoint(self, endpoint: UCXEndpoint) -> None:
+        """And end what is under way on it."""
+        endpoint.close_blocking(period=10**9, max_attempts=1)
+        self.reap()
 
     def watch(self, request: UCXRequest, memory: Array) -> asyncio.Future[str | None]:
         """A future that ends when `request` is completed: None, or what went wrong."""
@@ -63,7 +71,7 @@ class UcxEngine:
             self.worker.progress_once()
 
     def reap(self) -> None:
-        """Finish the requests of an endpoint that failed or was closed: only a full progress cancels them."""
+        """Finish the requests of endpoints that failed or were closed: only a full progress cancels them."""
         self.worker.progress()
         self._complete()
         self.wake()

@@ -17,7 +17,8 @@ Address = Annotated[bytes, Meta(max_length=65_536)]
 class Join(Message, frozen=True, kw_only=True):
     """A process -> registry, at its start and whenever its epoch was refused.
 
-    `host` is the machine's name, `address` its link address (workers and hosts only).
+    `host` is the machine's name; `address` its link address and `place` the GPU or host of the topology that it is
+    (workers and hosts only).
     """
 
     service: ServiceName
@@ -25,6 +26,7 @@ class Join(Message, frozen=True, kw_only=True):
     pid: Count
     host: Name
     address: Address | None = None
+    place: Name | None = None
 
 
 class Joined(Message, frozen=True, kw_only=True):
@@ -167,6 +169,7 @@ class Member(Message, frozen=True, kw_only=True):
     epoch: Count
     lease: LeaseState
     address: Address | None = None
+    place: Name | None = None
 
 
 class ModelEntry(Message, frozen=True, kw_only=True):

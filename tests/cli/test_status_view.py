@@ -20,10 +20,10 @@ def worker(id: str, state: WorkerState = "spare", instance: str | None = None, r
 
 
 def test_a_worker_is_shown_with_its_process_and_its_blocks() -> None:
-    member = Member(service="worker", id="worker-0", pid=17, host="h1", epoch=1, lease="alive")
+    member = Member(service="worker", id="worker-0", pid=17, host="h1", epoch=1, lease="alive", place="h1/3")
     snapshot = Snapshot(members=[member], workers=[worker("worker-0", "loading", "i-1")])
     (row,) = make_status(snapshot, []).workers
-    assert (row.pid, row.host, row.state, row.ready, row.total) == (17, "h1", "loading", 2, 4)
+    assert (row.pid, row.host, row.place, row.state, row.ready, row.total) == (17, "h1", "h1/3", "loading", 2, 4)
 
 
 def test_a_spare_holds_nothing_and_a_worker_without_member_has_no_pid() -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from services.cli.why_view import explain
-from shared.messages.scaling import Action, Chain, Decision, Phase, Plan, PlannedInstance, ScaleRecord
+from shared.messages.scaling import Action, Decision, Flow, Phase, Plan, PlannedInstance, ScaleRecord
 
 
 def decision(id: str, action: Action = "hold", at: float = 100.0, **more: Any) -> Decision:
@@ -17,7 +17,10 @@ def record(of: Decision) -> ScaleRecord:
         model="tiny",
         version="v",
         instances=[PlannedInstance(id="i-2", ranks=["worker-1"])],
-        chains=[Chain(source="worker-0", targets=["worker-1", "worker-2"])],
+        flows=[
+            Flow(sender="worker-0", receiver="worker-1", ticket=1),
+            Flow(sender="worker-1", receiver="worker-2", ticket=2),
+        ],
         size_bytes=2_500_000,
         reasons=["worker-0 sends nothing else"],
     )
@@ -64,3 +67,8 @@ def test_what_an_operator_ordered_is_told_among_the_monitors_decisions() -> None
 
 def test_nothing_decided_is_said() -> None:
     assert "nothing was decided yet" in text([], [])
+
+
+def test_a_model_that_could_not_be_read_says_why_last() -> None:
+    *_, last = explain("tiny", [decision("d-1")], [], "Input/output error")
+    assert last.startswith("tiny could not be read: Input/output error")

@@ -119,6 +119,7 @@ class FakeHost(Node):
         self.holdings: list[Holding] = []
         self.read_seconds = 0.2
         self.reads: list[str] = []
+        self.unreadable: str | None = None
         self.membership = Membership(bus, CLOCK, "host", id, f"box-{id}", address=id.encode(), report=self.report)
         fabric[id] = self
 
@@ -145,8 +146,9 @@ class FakeHost(Node):
 
     async def read_blocks(self, name: str, broken: bool) -> None:
         await asyncio.sleep(self.read_seconds)
-        if broken:
-            event = ModelRead(host=self.id, model=name, error="block 2 is cut short")
+        error = "block 2 is cut short" if broken else self.unreadable
+        if error is not None:
+            event = ModelRead(host=self.id, model=name, error=error)
         else:
             self.holdings = [h for h in self.holdings if h.model != name] + [whole(name, f"v-{name}")]
             event = ModelRead(host=self.id, model=name, manifest=manifest(f"v-{name}"))

@@ -7,7 +7,7 @@ import pytest
 from shared import virtual_time
 from shared.bus.contract import Refusal
 from shared.messages.scaling import ScaleRecord
-from tests.control.fakes import BLOCKS, FakeWorker
+from tests.control.fakes import BLOCKS, FakeWorker, Faults
 from tests.control.plane import Plane, control_plane, spec
 
 HALF_WAY = 0.12  # seconds after a scale was accepted: two of four blocks have arrived
@@ -200,5 +200,25 @@ def test_a_restarted_planner_ends_what_was_draining() -> None:
             assert (record.state, record.outcome) == ("done", "1 instances drained")
             assert len(await plane.serving()) == 1
             assert len(plane.gateway.finished) == 4
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+def test_below_its_minimum_the_rest_is_asked_for_again_as_soon_as_there_is_a_worker() -> None:
+    """A target fails, so that the scale leaves fewer than the minimum; nobody else is spare until one joins."""
+
+    async def main() -> None:
+        async with control_plane(workers=2) as plane:
+            plane.add_worker(2, Faults(refuse_loads=True))
+            await asyncio.sleep(1.0)
+            await plane.register(spec(min_instances=3))
+            await plane.until_serving(2)
+            await asyncio.sleep(20.0)
+            failed = [record for record in await plane.records() if record.state == "failed"]
+            assert {record.outcome for record in failed} == {"worker-2 did not load: the arena is broken"}
+            assert 4 <= len(failed) <= 6  # at once, then after 1, 2, 4 and 8 seconds
+            await plane.kill("worker-2")
+            plane.add_worker(3)
+            await plane.until_serving(3)
 
     virtual_time.run(main(), limit_seconds=100)

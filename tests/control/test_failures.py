@@ -187,6 +187,25 @@ def test_a_host_s_refusal_is_the_operator_s_error(path: str, code: int, words: s
     virtual_time.run(main(), limit_seconds=100)
 
 
+def test_a_model_that_cannot_be_read_is_tried_again_ever_more_seldom_until_it_can() -> None:
+    async def main() -> None:
+        async with control_plane() as plane:
+            host = plane.fabric["host-0"]
+            assert isinstance(host, FakeHost)
+            host.unreadable = "Input/output error"
+            await plane.register(spec("x", min_instances=0))
+            await asyncio.sleep(40.0)
+            entry = await entry_of(plane, "x")
+            assert (entry.state, entry.error) == ("failed", "Input/output error")
+            assert 4 <= host.reads.count("x") <= 7
+            host.unreadable = None
+            await asyncio.sleep(60.0)
+            entry = await entry_of(plane, "x")
+            assert (entry.state, entry.error) == ("ready", None)
+
+    virtual_time.run(main(), limit_seconds=200)
+
+
 def test_without_a_host_a_model_cannot_be_registered() -> None:
     async def main() -> None:
         async with control_plane() as plane:

@@ -8,12 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 import pytest
 
-from shared.links.contract import Buffer, LinkError
+from shared.links.contract import Buffer, Link, LinkError, Peer
 from shared.links.open import open_link
 from shared.settings import LinkSettings
 from tests.links.conftest import Pair, connected
@@ -283,3 +283,39 @@ async def test_channels_that_were_closed_leave_nothing_behind(pair: Pair) -> Non
                 await to_b.receive(1, buffer(bytearray(8)), timeout=5)
     await asyncio.sleep(0.05)
     assert len(os.listdir("/proc/self/fd")) <= before + 2
+
+
+CHANNELS = range(1, 6)
+
+
+async def open_channels(near: Link, far: Link, channels: Iterable[int]) -> dict[int, Peer]:
+    return {channel: await near.connect(far.address, timeout=5, channel=channel) for channel in channels}
+
+
+async def exchange(left: Peer, right: Peer) -> None:
+    for near, far in ((left, right), (right, left)):
+        data, got = random.Random(1).randbytes(200_000), bytearray(200_000)
+        await asyncio.gather(near.send(1, buffer(data), timeout=5), far.receive(1, buffer(got), timeout=5))
+        assert got == data
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["at the same moment", "one after the other"])
+async def test_channels_opened_in_opposite_order_work_and_end_each_for_itself(
+    settings: LinkSettings, at_once: bool
+) -> None:
+    a, b = await open_link(settings), await open_link(settings)
+    opening = open_channels(a, b, CHANNELS), open_channels(b, a, reversed(CHANNELS))
+    to_b, to_a = await asyncio.gather(*opening) if at_once else [await one for one in opening]
+    left = list(CHANNELS)
+    for channel in (1, 5, 2, 4):
+        for other in left:
+            await exchange(to_b[other], to_a[other])
+        left.remove(channel)
+        near, far = (to_b, to_a) if channel % 2 else (to_a, to_b)
+        await near[channel].close()
+        await asyncio.sleep(0.1)  # until the other end has heard of it
+        with pytest.raises(LinkError):
+            await far[channel].receive(2, buffer(bytearray(8)), timeout=5)
+    await exchange(to_b[3], to_a[3])
+    await a.close()
+    await b.close()

@@ -147,7 +147,7 @@ async def test_garbage_on_the_control_tag_closes_nobodys_channel() -> None:
     data = b"parameters" * 1000
     assert await move(a, b, (SECRET, SECRET), data) == data
     peer = await stranger.connect(a.address, timeout=5)
-    of_b = (await a.connect(b.address, timeout=5, channel=7, secret=SECRET))._theirs
+    of_b = (await a.connect(b.address, timeout=5, channel=7, secret=SECRET)).theirs
     for word in (WORD.pack(GOODBYE, of_b, 7, 0), b"", b"x", bytes(WORD.size), GOODBYE, bytes(500)):
         memory = Array(memoryview(word or bytearray(1)))
         await stranger._engine.watch(peer._endpoint.tag_send(memory, CONTROL), memory)

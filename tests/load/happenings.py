@@ -10,8 +10,8 @@ from shared.messages.membership import QueueLoad, RouterReport, WorkerReport, Wo
 from shared.messages.message import Message
 from shared.messages.scaling import (
     BlockReady,
-    Chain,
     Decision,
+    Flow,
     InstanceServing,
     Phase,
     Plan,
@@ -75,7 +75,7 @@ def scale(at: float, worker: str, current: int = 1, target: int = 2, phases: lis
         model=MODEL,
         version="v1",
         instances=[instance],
-        chains=[Chain(source="worker-0", targets=[worker])],
+        flows=[Flow(sender="worker-0", receiver=worker, ticket=1)],
         size_bytes=1_000,
     )
     return ScaleRecord(

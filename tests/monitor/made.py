@@ -4,7 +4,7 @@ from services.monitor.policy import Pace, ScalingPolicy
 from services.monitor.signals import Observed, Signals
 from shared.messages.membership import EngineLoad, LeaseChanged, ModelEntry, QueueLoad, RouterReport, WorkerReport
 from shared.messages.parameters import ModelSpec
-from shared.messages.scaling import Action, Chain, Decision, Plan, PlannedInstance, ScaleRecord, ScaleState
+from shared.messages.scaling import Action, Decision, Flow, Plan, PlannedInstance, ScaleRecord, ScaleState
 
 SIZE = 100
 COMMON = {"downscale_delay_s": 2.0, "downscale_to_zero_delay_s": 6.0, "max_instances": 8}
@@ -63,7 +63,7 @@ def record(state: ScaleState, workers: list[str], action: Action = "out") -> Sca
         model="m",
         version="v",
         instances=instances,
-        chains=[Chain(source="x", targets=workers)],
+        flows=[Flow(sender="x", receiver=worker, ticket=1) for worker in workers],
         size_bytes=SIZE,
     )
     return ScaleRecord(

@@ -80,6 +80,19 @@ def test_after_a_failed_scale_it_waits_a_little_and_asks_again() -> None:
     assert watched.judge(1.0) == ("out", 4, "prefill")
 
 
+def test_the_more_scales_fail_in_a_row_the_longer_it_waits() -> None:
+    watched, now = Watched(), 0.0
+    for wait in (1.0, 2.0, 4.0, 8.0, 16.0, 16.0):
+        watched.policy.failed("m", now)
+        watched.hear(now + wait, serving("w-1"), queues(2100), *SPARES)
+        assert watched.judge(now + wait - 0.1)[2] == "retry"
+        assert watched.judge(now + wait) == ("out", 4, "prefill")
+        now += wait
+    watched.policy.succeeded("m")
+    watched.policy.failed("m", now)
+    assert watched.judge(now + 1.0) == ("out", 4, "prefill")
+
+
 def test_spare_workers_limit_the_ask_and_the_reason_says_so() -> None:
     watched = Watched()
     watched.hear(0.0, serving("w-1"), queues(2100), spare("w-3"), spare("small", arena_bytes=10))

@@ -66,6 +66,17 @@ def test_a_model_that_could_not_be_read_says_why_and_may_be_registered_again() -
     assert pool.declare(spec(path="/better"), 2)
 
 
+def test_a_ready_model_that_cannot_be_read_again_stays_ready_says_why_and_is_still_to_be_read() -> None:
+    pool = pool_with("m")
+    pool.gone("h-0")
+    pool.on_host(host("h-1"))
+    pool.read(ModelRead(host="h-1", model="m", error="Input/output error"))
+    assert [(entry.state, entry.error) for entry in pool.entries()] == [("ready", "Input/output error")]
+    assert [order.spec.name for order in pool.to_read()] == ["m"]
+    pool.read(ModelRead(host="h-1", model="m", manifest=manifest("v-m")))
+    assert pool.entries()[0].error is None
+
+
 def test_asking_for_an_unknown_manifest_names_the_models_there_are() -> None:
     with pytest.raises(Refusal, match="there are: a, b") as refused:
         pool_with("b", "a").manifest("x")

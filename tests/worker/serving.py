@@ -48,9 +48,11 @@ class Served:
     tokens: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     logits: dict[str, list[torch.Tensor]] = field(default_factory=lambda: defaultdict(list))
     steps: int = 0
+    preempted: int = 0
 
     def take(self, batch: Batch, logits: torch.Tensor | None, outputs: list[Output]) -> None:
         self.steps += 1
+        self.preempted += len(batch.preempted)
         drawing = [piece.request_id for piece in batch.pieces if piece.draw is not None]
         for request_id, row in zip(drawing, () if logits is None else logits.unbind(0), strict=True):
             self.logits[request_id].append(row)

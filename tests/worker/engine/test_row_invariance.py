@@ -77,6 +77,28 @@ def test_a_resumed_request_continues_with_the_same_bits(name: str, dtype: DType)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["llama3-scaled-tied", "qwen2-untied"])
+def test_whoever_is_preempted_and_computed_again_continues_with_the_same_bits(name: str, dtype: DType) -> None:
+    engine = checkpointed(name, dtype).engine(kv_tokens=224 if dtype == "float32" else 112)
+    requests = [
+        submit(
+            f"r{length}",
+            random_prompt(length, length),
+            max_tokens=80,
+            sampling=Sampling(temperature=0.0 if length % 2 else 0.9, seed=length),
+        )
+        for length in (5, 18, 33, 40, 61, 130)
+    ]
+    alone = _alone(engine, requests)
+    together = serve(engine, [(0, request) for request in requests])
+    assert together.preempted >= 4
+    for key, served in alone.items():
+        assert served.preempted == 0
+        assert together.tokens[key] == served.tokens[key]
+        assert torch.equal(together.rows(key), served.rows(key)), key
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_a_prompt_of_2000_tokens_has_the_same_bits_in_a_crowd(dtype: DType) -> None:
     engine = checkpointed("qwen2-tied", dtype).engine()
     long = submit("long", random_prompt(2, 2_000), max_tokens=6)

@@ -1,0 +1,66 @@
+"""Where workers and hosts may say that they are."""
+
+import msgspec
+import pytest
+
+from services.registry.places import check_place
+from shared.bus.contract import Refusal
+from shared.messages.membership import Join, LeaseState, Member, ServiceName
+from shared.topology_file import find_topology
+
+CLUSTER = find_topology("cluster-b")
+
+
+def join(id: str, place: str | None, service: ServiceName = "worker") -> Join:
+    return Join(service=service, id=id, pid=1, host="b0", place=place)
+
+
+def member(id: str, place: str, service: ServiceName = "worker", lease: LeaseState = "alive") -> Member:
+    return Member(service=service, id=id, pid=2, host="b0", epoch=1, lease=lease, place=place)
+
+
+def test_a_worker_is_at_a_gpu_and_a_host_at_a_host() -> None:
+    check_place(join("worker-0", "b1/7"), [], CLUSTER)
+    check_place(join("host-0", "b1", "host"), [], CLUSTER)
+    check_place(join("router-0", None, "router"), [], CLUSTER)
+
+
+@pytest.mark.parametrize(
+    ("id", "place", "service", "said"),
+    [
+        (
+            "worker-0",
+            "b2/0",
+            "worker",
+            "'b2/0' is no GPU of topology cluster-b; give --place, a GPU such as b0/0, b0/1",
+        ),
+        ("worker-0", "b0", "worker", "'b0' is no GPU"),
+        ("host-0", "b0/0", "host", "'b0/0' is no host of topology cluster-b; give --place, a host such as b0, b1"),
+        ("worker-0", None, "worker", "worker-0: it says no place; give --place"),
+    ],
+)
+def test_a_place_that_the_topology_lacks_is_refused(
+    id: str, place: str | None, service: ServiceName, said: str
+) -> None:
+    with pytest.raises(Refusal) as refused:
+        check_place(join(id, place, service), [], CLUSTER)
+    assert said in refused.value.message
+
+
+def test_a_place_that_another_has_is_refused() -> None:
+    with pytest.raises(Refusal, match="'b0/1' is worker-1's: choose another with --place"):
+        check_place(join("worker-0", "b0/1"), [member("worker-1", "b0/1")], CLUSTER)
+    with pytest.raises(Refusal, match="'here' is worker-1's"):
+        check_place(join("worker-0", "here"), [member("worker-1", "here")], None)
+
+
+def test_who_comes_again_takes_its_own_place_and_that_of_the_dead() -> None:
+    check_place(join("worker-0", "b0/1"), [member("worker-0", "b0/1")], CLUSTER)
+    check_place(join("worker-0", "b0/1"), [member("worker-1", "b0/1", lease="suspect")], CLUSTER)
+    check_place(join("worker-0", "b0/1"), [member("worker-1", "b0/1", lease="dead")], CLUSTER)
+
+
+def test_without_a_topology_nobody_need_say_where_it_is() -> None:
+    check_place(join("worker-0", None), [member("worker-1", "x")], None)
+    unsaid = msgspec.structs.replace(member("worker-1", "x"), place=None)
+    check_place(join("worker-0", None), [unsaid], None)
