@@ -86,7 +86,7 @@ async def test_a_damaged_stripe_has_both_of_its_flows_replaced_and_only_the_bloc
 ) -> None:
     left, right, good, target = stations = await open_stations(4)
     blocks, damaged = some_blocks(), some_blocks()
-    damaged[3][-1] ^= 1
+    damaged[3][0] ^= 1  # in the second lane
     left.hold(blocks)
     right.hold(damaged)
     good.hold(blocks)
@@ -94,7 +94,7 @@ async def test_a_damaged_stripe_has_both_of_its_flows_replaced_and_only_the_bloc
     receiving = target.receive(described(blocks), *halves, to=stations)
     for station in (left, right):
         station.send(*halves, to=stations)
-    await target.lost.wait()
+    await asyncio.wait_for(target.lost.wait(), 5)
     assert {ticket for ticket, _ in target.broken} == {1, 2}
     again = [flow(3, left, target, lane=0, lanes=2), flow(4, good, target, lane=1, lanes=2)]
     target.follow(*again, to=stations)

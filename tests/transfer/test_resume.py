@@ -15,9 +15,9 @@ async def test_another_source_sends_only_what_is_missing(open_stations: OpenStat
     flows = [flow(1, first, target), flow(2, second, target)]
     receiving = target.receive(described(blocks), flows[0], to=stations)
     first.send(*flows, to=stations)
-    await target.verified.wait_ready(2)
+    await asyncio.wait_for(target.verified.wait_ready(2), 10)
     await first.link.close()
-    await target.lost.wait()
+    await asyncio.wait_for(target.lost.wait(), 10)
     assert sum(SIZES[:3]) <= target.received_bytes < sum(SIZES)
     target.follow(flows[1], to=stations)
     second.send(*flows, to=stations)
@@ -47,7 +47,7 @@ async def test_within_a_block_the_chunks_that_arrived_stay(open_stations: OpenSt
     first.send(*flows, to=stations)
     await asyncio.wait_for(halves.wait(), 5)
     await first.link.close()
-    await target.lost.wait()
+    await asyncio.wait_for(target.lost.wait(), 10)
     assert sum(SIZES[:3]) + 3 * CHUNK <= target.received_bytes < sum(SIZES)
     target.follow(flows[1], to=stations)
     second.send(*flows, to=stations)
@@ -65,9 +65,9 @@ async def test_a_chain_whose_hop_is_bridged_sends_each_what_he_lacks(open_statio
     receiving = [station.receive(described(blocks), *flows, to=stations) for station in (ahead, hop, behind)]
     for station in stations:
         station.send(*flows, to=stations)
-    await behind.verified.wait_ready(0)
+    await asyncio.wait_for(behind.verified.wait_ready(0), 10)
     await hop.link.close()
-    await behind.lost.wait()
+    await asyncio.wait_for(behind.lost.wait(), 10)
     # The one ahead goes on receiving, and passes on to the one behind what it has.
     behind.follow(bridge, to=stations)
     ahead.send(bridge, to=stations)
@@ -91,7 +91,7 @@ async def test_a_damaged_block_alone_comes_again(open_stations: OpenStations) ->
     flows = [flow(1, bad, target), flow(2, good, target)]
     receiving = target.receive(described(blocks), flows[0], to=stations)
     bad.send(*flows, to=stations)
-    await target.lost.wait()
+    await asyncio.wait_for(target.lost.wait(), 10)
     assert target.incoming is not None
     assert target.incoming.arrivals.damaged == {2: 1}
     target.follow(flows[1], to=stations)
@@ -111,7 +111,7 @@ async def test_a_block_that_comes_damaged_twice_fails_everything(open_stations: 
     flows = [flow(1, bad, target), flow(2, worse, target)]
     receiving = target.receive(described(blocks), flows[0], to=stations)
     bad.send(*flows, to=stations)
-    await target.lost.wait()
+    await asyncio.wait_for(target.lost.wait(), 10)
     target.follow(flows[1], to=stations)
     worse.send(*flows, to=stations)
     async with asyncio.timeout(5):

@@ -48,7 +48,7 @@ async def test_blocks_are_sent_as_they_become_ready(open_stations: OpenStations)
         assert index not in target.seen
         ready.add(index)
         if index == 0:
-            await target.verified.wait_ready(1)
+            await asyncio.wait_for(target.verified.wait_ready(1), 10)
     await receiving
     assert target.memory == blocks
 
@@ -61,7 +61,7 @@ async def test_a_source_that_cannot_have_a_block_ends_and_its_receiver_learns_at
     source.hold(blocks, ready)
     receiving = target.receive(described(blocks), *chain(*stations), to=stations)
     source.send(*chain(*stations), to=stations)
-    await target.verified.wait_ready(0)
+    await asyncio.wait_for(target.verified.wait_ready(0), 10)
     ready.lose("the disk does not answer")
     async with asyncio.timeout(2):
         await source.outgoing.none.wait()
@@ -94,7 +94,7 @@ async def test_a_child_lost_in_the_middle_does_not_stop_its_parent(open_stations
     receiving = [station.receive(described(blocks), *flows, to=stations) for station in (parent, child)]
     for station in stations:
         station.send(*flows, to=stations)
-    await child.verified.wait_ready(0)
+    await asyncio.wait_for(child.verified.wait_ready(0), 10)
     await child.link.close()
     for index in (1, 2, 3):
         ready.add(index)
@@ -131,7 +131,7 @@ async def test_an_abort_in_the_middle_of_a_chain_ends_both_neighbours_and_leaves
     receiving = [station.receive(described(blocks), *flows, to=stations) for station in (middle, last)]
     for station in stations:
         station.send(*flows, to=stations)
-    await last.verified.wait_ready(0)
+    await asyncio.wait_for(last.verified.wait_ready(0), 10)
     receiving[0].cancel()
     middle.outgoing.abort(PLAN)
     for index in (1, 2, 3):
@@ -154,7 +154,7 @@ async def test_a_second_transfer_after_an_abort_reaches_the_same_nodes(open_stat
         target.verified = ReadyBlocks()
         receiving = target.receive(described(blocks), *chain(*stations, ticket=attempt), to=stations)
         source.send(*chain(*stations, ticket=attempt), to=stations)
-        await target.verified.wait_ready(0)
+        await asyncio.wait_for(target.verified.wait_ready(0), 10)
         if attempt < last:
             receiving.cancel()
             source.outgoing.abort(PLAN)
@@ -196,7 +196,7 @@ async def test_the_other_end_fails_when_one_goes_away(open_stations: OpenStation
     source.hold(blocks, ReadyBlocks([0]))
     receiving = target.receive(described(blocks), *chain(*stations), to=stations)
     source.send(*chain(*stations), to=stations)
-    await target.verified.wait_ready(0)
+    await asyncio.wait_for(target.verified.wait_ready(0), 10)
     await source.link.close()
     await asyncio.wait_for(target.lost.wait(), 5)
     [(_, failure)] = target.broken
