@@ -34,7 +34,8 @@ async def feed(
     wait_here: Callable[[Chunk], Awaitable[None]],
     on_lost: Callable[[TransferFailed], None],
 ) -> None:
-    """Send one child the chunks it asks for, each once `wait_here(chunk)` returns. A lost child is told to `on_lost`.
+    """Send one child the chunks it asks for, each once `wait_here(chunk)` returns. A lost child is told to `on_lost`,
+    and so is one for which nothing is here for as long as it would wait.
 
     The child closes the connection: it knows when it has everything.
     """
@@ -43,7 +44,9 @@ async def feed(
 
     async def lane(chunks: tuple[Chunk, ...]) -> None:
         for chunk in chunks:
-            await wait_here(chunk)
+            # Nobody is told that a child was lost before something is sent to it; and it waits no longer either.
+            async with asyncio.timeout(max(part.patience.first, pace.timeout(chunk))):
+                await wait_here(chunk)
             await peer.send(part.tag(chunk), part.buffer(chunk), timeout=pace.timeout(chunk))
             pace.moved(now())
 
@@ -56,5 +59,7 @@ async def feed(
             undo.pop_all()
     except TransferFailed as failure:
         on_lost(failure)
+    except TimeoutError:
+        on_lost(TransferFailed(part.node, child.id, "what it waits for is not here in time"))
     except LinkError as error:
         on_lost(TransferFailed(part.node, child.id, str(error)))

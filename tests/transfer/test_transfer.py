@@ -243,6 +243,20 @@ async def test_a_silent_source_is_given_up_within_the_patience(open_places: Open
         )
 
 
+async def test_a_source_that_has_nothing_to_send_gives_its_child_up_within_the_patience(
+    open_places: OpenPlaces, executor: Executor
+) -> None:
+    source, place = await open_places(2)
+    blocks, target = some_blocks(), Target(place, executor)
+    sending = send_blocks(source.link, part_of(source, blocks, [place], first=0.2), ReadyBlocks([0]).wait_ready)
+    receiving = asyncio.create_task(target.receive(source, described(blocks)))
+    with pytest.raises(TransferFailed, match="what it waits for is not here in time"):
+        await sending
+    with pytest.raises(TransferFailed):
+        await receiving
+    assert target.seen == ["first byte", 0]
+
+
 async def test_memory_of_another_size_than_the_block_is_refused(open_places: OpenPlaces, executor: Executor) -> None:
     source, place = await open_places(2)
     with pytest.raises(ValueError, match="block 1 has 4095 bytes, its memory 4096"):
