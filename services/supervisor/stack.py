@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -17,6 +19,7 @@ from services.supervisor.readiness import failed_models, missing_instances, miss
 from services.supervisor.run_dir import run_directory
 from services.supervisor.settings import StackSettings
 from shared.bus.contract import Bus, BusError, Refusal
+from services.supervisor.store_watch import StoreWatch
 from shared.bus.credentials import OPERATOR, ROWS
 from shared.bus.nats import NatsBus
 from shared.messages.membership import AskSnapshot, Register, Snapshot
@@ -90,6 +93,8 @@ class Stack:
         self.supervisor.start(*service_commands(settings, nats_urls))
         gateways = gateway_commands(settings, nats_urls, ports, run_dir)
         self.supervisor.start(*gateways)
+        if not settings.nats_url:
+            self._watch_store(cleanup, run_dir / "nats")
         names = [name for name in self.supervisor.children if name != NATS]
         await self._wait(lambda snapshot: missing_members(snapshot, names), deadline)
         auto_dtype = choose_dtype(read_proc("cpuinfo"))
@@ -108,6 +113,16 @@ class Stack:
         return await start_nats(self.supervisor, store, self._settings.namespace)
 
     async def _wait(self, missing: Callable[[Snapshot], list[str]], deadline: float) -> None:
+    def _watch_store(self, cleanup: AsyncExitStack, store: Path) -> None:
+        watch = StoreWatch(self.bus, store, partial(self.supervisor.restart, NATS), self._progress)
+        watching = asyncio.create_task(watch.run(), name="store watch")
+
+        async def end() -> None:
+            watching.cancel()
+            await asyncio.wait([watching])
+
+        cleanup.push_async_callback(end)
+
         """Until nothing is missing. Raises StackFailed at the deadline or for a model that cannot be read."""
         waiting_for = ["the registry"]
         while asyncio.get_running_loop().time() < deadline:
