@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -18,8 +17,8 @@ from services.supervisor.processes import Child, Echo, Supervisor
 from services.supervisor.readiness import failed_models, missing_instances, missing_members
 from services.supervisor.run_dir import run_directory
 from services.supervisor.settings import StackSettings
-from shared.bus.contract import Bus, BusError, Refusal
 from services.supervisor.store_watch import StoreWatch
+from shared.bus.contract import Bus, BusError, Refusal
 from shared.bus.credentials import OPERATOR, ROWS
 from shared.bus.nats import NatsBus
 from shared.messages.membership import AskSnapshot, Register, Snapshot
@@ -89,12 +88,12 @@ class Stack:
         except BusError as error:
             raise StackFailed(f"{error}; without NATS_URL and --nats-url a server is started") from None
         cleanup.push_async_callback(self.bus.close)
+        if not settings.nats_url:
+            self._watch_store(cleanup, run_dir / "nats")
         deadline = asyncio.get_running_loop().time() + settings.start_timeout_s
         self.supervisor.start(*service_commands(settings, nats_urls))
         gateways = gateway_commands(settings, nats_urls, ports, run_dir)
         self.supervisor.start(*gateways)
-        if not settings.nats_url:
-            self._watch_store(cleanup, run_dir / "nats")
         names = [name for name in self.supervisor.children if name != NATS]
         await self._wait(lambda snapshot: missing_members(snapshot, names), deadline)
         auto_dtype = choose_dtype(read_proc("cpuinfo"))
@@ -106,13 +105,6 @@ class Stack:
         await self._wait(lambda _: [name for name, file in files.items() if not read_url(file)], deadline)
         self.urls = {name: read_url(file) for name, file in files.items()}
 
-    async def _nats_urls(self, store: Path) -> Mapping[str, str]:
-        """The bus as each role reaches it."""
-        if self._settings.nats_url:
-            return dict.fromkeys((*ROWS, OPERATOR), self._settings.nats_url)
-        return await start_nats(self.supervisor, store, self._settings.namespace)
-
-    async def _wait(self, missing: Callable[[Snapshot], list[str]], deadline: float) -> None:
     def _watch_store(self, cleanup: AsyncExitStack, store: Path) -> None:
         watch = StoreWatch(self.bus, store, partial(self.supervisor.restart, NATS), self._progress)
         watching = asyncio.create_task(watch.run(), name="store watch")
@@ -123,6 +115,13 @@ class Stack:
 
         cleanup.push_async_callback(end)
 
+    async def _nats_urls(self, store: Path) -> Mapping[str, str]:
+        """The bus as each role reaches it."""
+        if self._settings.nats_url:
+            return dict.fromkeys((*ROWS, OPERATOR), self._settings.nats_url)
+        return await start_nats(self.supervisor, store, self._settings.namespace)
+
+    async def _wait(self, missing: Callable[[Snapshot], list[str]], deadline: float) -> None:
         """Until nothing is missing. Raises StackFailed at the deadline or for a model that cannot be read."""
         waiting_for = ["the registry"]
         while asyncio.get_running_loop().time() < deadline:
