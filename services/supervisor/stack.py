@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +14,7 @@ import msgspec
 from services.supervisor.bus_server import start_nats
 from services.supervisor.checks import check_memory, check_models, choose_dtype, find_ports, make_spec
 from services.supervisor.commands import NATS, bus_files, gateway_commands, ready_file, service_commands
+from services.supervisor.placement import place_workers
 from services.supervisor.processes import Child, Echo, Supervisor
 from services.supervisor.readiness import failed_models, missing_instances, missing_members
 from services.supervisor.run_dir import run_directory
@@ -55,6 +57,9 @@ class Stack:
         self._cleanup = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
+        self._placement = place_workers(self._settings)
+        if self._placement is not None:
+            self._settings = msgspec.structs.replace(self._settings, workers=len(self._placement.gpus))
         check_models(self._settings)
         check_memory(self._settings, read_proc("meminfo"))
         ports = find_ports(self._settings)
@@ -91,7 +96,10 @@ class Stack:
         if not settings.nats_url:
             self._watch_store(cleanup, run_dir / "nats")
         deadline = asyncio.get_running_loop().time() + settings.start_timeout_s
-        self.supervisor.start(*service_commands(settings, nats_urls))
+        if self._placement is not None and settings.shaped:
+            # Below the run's directory, as it must not outlive the processes.
+            self._placement = replace(self._placement, shaping_file=str(run_dir / "links"))
+        self.supervisor.start(*service_commands(settings, nats_urls, self._placement))
         gateways = gateway_commands(settings, nats_urls, ports, run_dir)
         self.supervisor.start(*gateways)
         names = [name for name in self.supervisor.children if name != NATS]
