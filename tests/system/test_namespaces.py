@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from load.chaos.reference import undisturbed
@@ -21,10 +22,10 @@ from services.supervisor.readiness import missing_instances, missing_members
 from shared.bus.contract import BusError
 from shared.bus.nats import NatsBus
 from shared.bus.server import find_server
-from shared.messages.membership import AskSnapshot, Member, Register, Snapshot
+from shared.messages.membership import AskSnapshot, Member, Snapshot
 from shared.messages.parameters import ModelSpec
 from shared.messages.scaling import ScaleRecord
-from shared.subjects import REGISTER, SNAPSHOT, TRANSFER
+from shared.subjects import SNAPSHOT, TRANSFER
 from shared.world import SystemClock
 from tests.made import tiny
 from tests.system.conftest import LIVESCALE
@@ -35,6 +36,7 @@ PATIENCE_SECONDS = 60.0
 POLL_SECONDS = 0.2
 MIB = 1 << 20
 MODEL = "m"
+KEY = "sesame"
 ASKS = [Ask(index, index * 0.25, [index + 1] * (7 + 20 * index), 24, 0.8 * (index % 2), index) for index in range(12)]
 
 
@@ -68,9 +70,18 @@ class Site:
             await asyncio.sleep(POLL_SECONDS)
         raise AssertionError(f"still waiting for {waiting_for}")
 
+    async def register(self, spec: ModelSpec) -> Snapshot:
+        """From outside, with the operator's key."""
+        async with (
+            open_session(self.url, KEY, PATIENCE_SECONDS) as session,
+            session.post("admin/v1/models", json=msgspec.to_builtins(spec)) as response,
+        ):
+            assert response.status == 201, await response.text()
+        return await self.until(lambda snapshot: missing_instances(snapshot, [spec]))
+
     async def answers(self) -> dict[int, list[int]]:
         records: list[RequestRecord] = []
-        async with open_session(self.url, "", PATIENCE_SECONDS) as session:
+        async with open_session(self.url, KEY, PATIENCE_SECONDS) as session:
             await send_open_loop(Client(session, MODEL, SystemClock(), Tally()), ASKS, records)
         assert [fault for record in records if (fault := find_fault(record))] == []
         return {record.index: record.token_ids for record in records}
@@ -110,7 +121,7 @@ async def running(machines: Network, transport: str, directory: Path) -> AsyncIt
     url = f"nats://operator:secret@{control}:4222"
     nats = ("--addr", control, "--user", "operator", "--pass", "secret", "--jetstream", "--store_dir", str(directory))
     # Without this UCX would copy from process to process, past the network.
-    everywhere = {"NATS_URL": url, "UCX_TLS": "tcp", "OMP_NUM_THREADS": "1"}
+    everywhere = {"NATS_URL": url, "LIVESCALE_API_KEY": KEY, "UCX_TLS": "tcp", "OMP_NUM_THREADS": "1"}
 
     def service(name: str, machine: str, *flags: str) -> Command:
         id = f"{name}-{machine}"
@@ -127,7 +138,7 @@ async def running(machines: Network, transport: str, directory: Path) -> AsyncIt
     services = [
         *(service(name, "control") for name in ("registry", "router", "monitor")),
         service("planner", "control", f"--link-rate={RATE}"),
-        service("gateway", "control", "--host", control),
+        service("gateway", "control", "--host", "0.0.0.0"),
         *holders("one"),
         *holders("two"),
     ]
@@ -167,8 +178,7 @@ async def test_machines_serve_scale_out_and_survive_a_pulled_cable(
         name=MODEL, path=str(tiny("llama")), dtype="float32", min_instances=1, max_instances=2, downscale_delay_s=3600
     )
     async with running(machines, transport, tmp_path) as site:
-        await site.bus.call(REGISTER, Register(spec=spec), timeout=PATIENCE_SECONDS)
-        snapshot = await site.until(lambda snapshot: missing_instances(snapshot, [spec]))
+        snapshot = await site.register(spec)
         (source,) = [worker.id for worker in snapshot.workers if worker.state == "serving"]
         (target,) = [worker.id for worker in snapshot.workers if worker.state == "spare"]
 
