@@ -139,7 +139,7 @@ def incomplete(asks: list[Ask]) -> list[str]:
     return wrong
 
 
-@examples(200, shrinks=True)
+@examples(500, shrinks=True)
 @given(st.integers(0, 2**32), sequences)
 def test_after_any_sequence_of_events_every_stream_is_whole(
     errors: list[MutableMapping[str, Any]], seed: int, sequence: Sequence
@@ -150,3 +150,18 @@ def test_after_any_sequence_of_events_every_stream_is_whole(
     for trouble in troubles[:10]:
         note(trouble)
     assert troubles == []
+
+
+def test_a_seed_and_a_sequence_make_the_same_run_every_time() -> None:
+    sequence: Sequence = [
+        (0.1, ("ask", ("gateway-0", "m", 60), {"count": 9})),
+        (0.1, ("disturb", (0.05, 0.3, 0.1), {})),
+        (0.2, ("kill", ("worker-1",), {})),
+        (0.1, ("scale", ("n", 2), {})),
+        (0.1, ("part", ("registry-0", 2.0), {})),
+        (0.3, ("outage", (1.0,), {})),
+        (0.5, ("stop", ("router-0",), {})),
+    ]
+    first, again, other = (virtual_time.run(weather(seed, sequence), limit_seconds=1000) for seed in (3, 3, 4))
+    assert (first.messages, first.epochs, first.asks) == (again.messages, again.epochs, again.asks)
+    assert first.messages != other.messages
