@@ -49,7 +49,10 @@ def load(settings: LoadSettings) -> None:
     trace = plan_load(settings)
     records = asyncio.run(send(click.get_current_context().meta["url"], settings, trace))
     if settings.output:
-        write_records(Path(settings.output), sorted(records, key=lambda record: record.index))
+        try:
+            write_records(Path(settings.output), sorted(records, key=lambda record: record.index))
+        except OSError as error:
+            raise click.ClickException(f"{settings.output} cannot be written: {error.strerror}") from None
     sys.exit(report(records, len(trace), settings))
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 import torch
+from safetensors import SafetensorError
 from transformers import (
     AutoModelForCausalLM,
     GenerationConfig,
@@ -71,7 +72,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def make_model(directory: Path, family: Family, size: Size, seed: int) -> Path:
     """A checkpoint of about 1M (tiny), 30M (small) or 120M (medium) parameters; the same bytes for the same seed.
 
-    Returns at once where `directory` already is this model. Raises FileExistsError where it is anything else.
+    Returns at once where `directory` already is this model. Raises FileExistsError where it is anything else, OSError
+    where it cannot be written.
     """
     recipe = Recipe(family, size, seed)
     if _already_made(directory, recipe):
@@ -82,9 +84,9 @@ def make_model(directory: Path, family: Family, size: Size, seed: int) -> Path:
         _write(unfinished, recipe)
         unfinished.chmod(0o755)
         os.replace(unfinished, directory)  # so that a directory of that name is always whole
-    except OSError:
+    except (OSError, SafetensorError) as error:
         if not _already_made(directory, recipe):  # somebody else may have been faster
-            raise
+            raise OSError(f"{directory} cannot be written: {error}") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return directory

@@ -40,7 +40,16 @@ def check_report_path(path: Path) -> None:
 
 
 def write_report(path: Path, outcome: Outcome) -> None:
-    path.write_text(render_report(outcome), encoding="utf-8")
+    """Raises ClickException, which names the path."""
+    save_page(path, render_report(outcome))
+
+
+def save_page(path: Path, page: str) -> None:
+    """Raises ClickException, which names the path."""
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be written: {error.strerror}") from None
 
 
 def render_report(outcome: Outcome) -> str:

@@ -18,6 +18,11 @@ Rate = Annotated[float, Meta(gt=0, le=1e15)]
 RateOrNone = Annotated[float, Meta(ge=0, le=1e15)]
 Size = Annotated[int, Meta(ge=1, le=2**53 - 1)]
 
+# Of machines that do not tell, on the low side: a network card, a SATA disk, one core that copies memory.
+ASSUMED_NIC = 1e9 / 8
+ASSUMED_DISK = 0.5e9
+ASSUMED_MEMORY = 2e9
+
 PartKind = Literal["host", "gpu", "domain", "leaf"]
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -103,6 +108,11 @@ class Topology(Part, frozen=True, kw_only=True, dict=True):
         bandwidths = {domain.id: domain.bandwidth for domain in self.domains}
         leaves = {leaf.id: leaf for leaf in self.leaves}
         return {place.id: place for host in self.hosts for place in places_of(host, leaves[host.leaf], bandwidths)}
+
+    @property
+    def slowest_nic(self) -> float:
+        """In either direction."""
+        return min(min(place.nic_in, place.nic_out) for place in self.places.values())
 
     def place_of(self, id: str) -> Place:
         """Of a GPU or a host's memory. Raises KeyError."""

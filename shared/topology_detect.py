@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from shared.topology import Domain, Gpu, Host, Leaf, Topology
+from shared.topology import ASSUMED_DISK, ASSUMED_MEMORY, ASSUMED_NIC, Domain, Gpu, Host, Leaf, Topology
 from shared.units import format_bit_rate, format_rate
 
 NETWORK_CARDS = Path("/sys/class/net")
@@ -17,11 +17,7 @@ PCI_DEVICES = Path("/sys/bus/pci/devices")
 MEMINFO = Path("/proc/meminfo")
 CUDA_DEVICE = Path("/dev/nvidiactl")
 
-# Low for any machine that serves models: a SATA disk, a network card, PCIe 3.0, one core that copies memory.
-DISK_RATE = 0.5e9
-NETWORK_RATE = 1e9 / 8
-PCI_RATE = 12e9
-MEMORY_RATE = 2e9
+ASSUMED_PCI = 12e9  # PCIe 3.0 with 16 lanes
 
 # Bytes a second of one lane by transfers a second: 8b/10b below 8 GT/s, 128b/130b from there on.
 LANE_RATES = {"2.5": 0.25e9, "5.0": 0.5e9, "8.0": 0.985e9, "16.0": 1.969e9, "32.0": 3.938e9, "64.0": 7.563e9}
@@ -71,7 +67,7 @@ def describe(facts: MachineFacts) -> Detected:
     share = facts.memory_bytes // facts.cores
     cores = [GpuFacts(memory_bytes=share, peers=frozenset(range(facts.cores)))] * facts.cores
     gpus = facts.gpus or tuple(cores)
-    link = PCI_RATE if facts.gpus else MEMORY_RATE
+    link = ASSUMED_PCI if facts.gpus else ASSUMED_MEMORY
     joined = all(set(range(len(gpus))) - {index} <= gpu.peers for index, gpu in enumerate(gpus)) and len(gpus) > 1
     host = Host(
         id=name,
@@ -86,9 +82,9 @@ def describe(facts: MachineFacts) -> Detected:
             for index, gpu in enumerate(gpus)
         ],
         memory_bytes=facts.memory_bytes,
-        nic_in=facts.nic or NETWORK_RATE,
-        nic_out=facts.nic or NETWORK_RATE,
-        disk=DISK_RATE,
+        nic_in=facts.nic or ASSUMED_NIC,
+        nic_out=facts.nic or ASSUMED_NIC,
+        disk=ASSUMED_DISK,
     )
     domains = [Domain(id=name, bandwidth=link)] if joined else [Domain(id=gpu.id) for gpu in host.gpus]
     topology = Topology(name=name, hosts=[host], domains=domains, leaves=[Leaf(id="leaf0")])
@@ -96,9 +92,9 @@ def describe(facts: MachineFacts) -> Detected:
 
 
 def assumptions(facts: MachineFacts, link: float, *, joined: bool) -> Iterator[str]:
-    yield f"disk: {format_rate(DISK_RATE)}; no kernel knows what a disk gives"
+    yield f"disk: {format_rate(ASSUMED_DISK)}; no kernel knows what a disk gives"
     if facts.nic is None:
-        yield f"network card: {format_bit_rate(NETWORK_RATE)}; none in {NETWORK_CARDS} states a speed"
+        yield f"network card: {format_bit_rate(ASSUMED_NIC)}; none in {NETWORK_CARDS} states a speed"
     if not facts.gpus:
         yield f"no GPU: each core acts as one, and copies {format_rate(link)}"
     elif joined:

@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 
 import msgspec
@@ -12,6 +12,18 @@ from msgspec import inspect
 MISSING_FIELD = re.compile(r"Object missing required field `(.+)`")
 
 
+class UniqueKeys(yaml.SafeLoader):
+    """YAML forbids a key that is given twice; yaml itself takes the last one without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
+        seen = set[str]()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is given twice", key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 def kebab(name: str) -> str:
     return name.replace("_", "-")
 
@@ -19,7 +31,7 @@ def kebab(name: str) -> str:
 def read_yaml(path: Path) -> object:
     """The file's content; an empty one is an empty mapping. Raises ValueError."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), UniqueKeys)
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror or error}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -31,7 +31,12 @@ POLICIES = (
     ),
     *("services/planner/scales.py", "services/planner/scale_out.py", "services/planner/scale_in.py"),
     "services/planner/plans/*.py",
-    *("services/planner/book.py", "services/monitor/needs.py", "services/monitor/signals.py"),
+    *(
+        "services/planner/book.py",
+        "services/planner/places.py",
+        "services/monitor/needs.py",
+        "services/monitor/signals.py",
+    ),
     *("services/monitor/journal.py", "services/supervisor/restarts.py", "services/supervisor/readiness.py"),
     *("services/worker/scheduler.py", "services/worker/lifecycle.py", "services/worker/engine/kv_blocks.py"),
     *("services/worker/batch.py", "services/worker/sequence.py", "services/worker/limits.py"),

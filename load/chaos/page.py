@@ -5,11 +5,12 @@ from pathlib import Path
 from load.chaos.pictures import draw_pictures
 from load.chaos.report import FAULT_HEADINGS, ChaosReport, fault_rows
 from load.chaos.run import Run
-from load.report import render_list, render_page, render_picture, render_settings, render_table
+from load.report import render_list, render_page, render_picture, render_settings, render_table, save_page
 
 
 def write_page(path: Path, report: ChaosReport, run: Run, settings: dict[str, str]) -> None:
-    path.write_text(render_report(report, run, settings), encoding="utf-8")
+    """Raises ClickException, which names the path."""
+    save_page(path, render_report(report, run, settings))
 
 
 def render_report(report: ChaosReport, run: Run, settings: dict[str, str]) -> str:

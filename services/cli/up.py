@@ -22,6 +22,7 @@ Examples:
   livescale up --model tiny=/tmp/tiny --workers 2
   livescale up --model a=/models/a --model b=/models/b --min-instances 0 --port 0
   livescale up --model tiny=/tmp/tiny --gateways 2 --routers 2 --port 8000
+  livescale up --model tiny=/tmp/tiny --topology lab.yaml --shaped
   livescale up --config up.yaml
 
 \b

@@ -4,6 +4,7 @@ import sys
 
 from services.gateway.gateway import Gateway
 from services.gateway.keys import BadKeys, read_keys
+from services.gateway.server import allow_connections
 from services.gateway.settings import GatewaySettings
 from shared.process import run_process
 
@@ -13,4 +14,5 @@ def main(settings: GatewaySettings) -> None:
         keys = read_keys(settings.api_key, settings.api_keys)
     except BadKeys as error:
         sys.exit(f"Error: {error}")
+    allow_connections()
     run_process(settings, "gateway", lambda world: Gateway(world, settings, keys))

@@ -2,6 +2,7 @@
 
 import asyncio
 import ipaddress
+import resource
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,13 @@ SEND_BUFFER_BYTES = 128 * 1024
 # Longer than clients and proxies keep a connection for reuse (5 to 60 s): who closes first must be the one that sends
 # the next request, or that request meets a connection that is just being closed.
 KEEP_ALIVE_SECONDS = 75
+
+
+def allow_connections() -> int:
+    """Raise the limit of this process's open files, a connection each, as far as it may go; how far that is."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
 
 
 class PortInUse(Exception):

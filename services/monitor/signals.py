@@ -18,7 +18,8 @@ class Observed:
     """What is known of one model now. Rates and sizes are those of one instance; None is unknown.
 
     `stale`: why the picture cannot be trusted. `coming` are instances that are planned and not seen yet, `leaving`
-    those that still serve but are to be drained; both are in running plans.
+    those that still serve but are to be drained; both are in running plans. `kv_blocks_used`: an instance where a
+    request waits for KV blocks has none left, though some are kept free for those that grow.
     """
 
     instances: int
@@ -121,7 +122,7 @@ class Signals:
             waiting_tokens=queue.waiting_tokens + sum(load.waiting_tokens for load in loads),
             waiting_requests=queue.waiting_requests + sum(load.waiting_requests for load in loads),
             running_requests=sum(load.running_requests for load in loads),
-            kv_blocks_used=sum(load.kv_blocks_used for load in loads),
+            kv_blocks_used=sum(load.kv_blocks_total if load.kv_full else load.kv_blocks_used for load in loads),
             prefill_rate=capacity.prefill_rate,
             max_requests=capacity.max_requests,
             kv_blocks=capacity.kv_blocks,

@@ -50,6 +50,7 @@ from shared.subjects import (
     SERVE,
     TRANSFER,
 )
+from shared.topology import Topology
 
 TICK_SECONDS = 0.5
 TAKE_OVER_SECONDS = 1.0
@@ -61,11 +62,11 @@ log = structlog.get_logger()
 class Planner:
     """Pure scales in a book; this hears the world for them and sends what they command."""
 
-    def __init__(self, world: World, settings: PlannerSettings) -> None:
+    def __init__(self, world: World, settings: PlannerSettings, topology: Topology | None = None) -> None:
         self._bus, self._clock, self._info = world.bus, world.clock, world.info
         self._picture = Picture(world.bus)
         self._book = Book(first_ticket=int(world.clock.wall()))
-        self._drafts = Drafts(world.ids, settings, self._book)
+        self._drafts = Drafts(world.ids, settings, self._book, topology)
         self._metrics = PlannerMetrics(world.telemetry)
         self._membership = Membership(world.bus, world.clock, "planner", world.info.id, world.host)
         self._calls = asyncio.TaskGroup()

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from services.planner.book import Book
 from services.planner.fleet import Fleet, Serving, choose_to_drain, count_fleet, find_instances
 from services.planner.orders import Orders, ticketed
+from services.planner.places import find_places
 from services.planner.plans.chains import plan_chains
 from services.planner.plans.plan import CannotPlan
 from services.planner.scale_in import ScaleIn
@@ -17,6 +18,7 @@ from services.planner.view import View
 from shared.bus.contract import Refusal
 from shared.messages.membership import Snapshot
 from shared.messages.scaling import Decision, Plan, PlannedInstance, Scale, ScaleRecord
+from shared.topology import Topology
 from shared.transfer.chunks import chunk_bytes_for
 from shared.world import Ids
 
@@ -24,10 +26,11 @@ from shared.world import Ids
 class Drafts:
     """Counts what is there, coming and leaving by the book; every method raises Refusal where nothing can be done."""
 
-    def __init__(self, ids: Ids, settings: PlannerSettings, book: Book) -> None:
+    def __init__(self, ids: Ids, settings: PlannerSettings, book: Book, topology: Topology | None) -> None:
         self._ids = ids
         self._settings = settings
         self._book = book
+        self._topology = topology
 
     def count(self, model: str, view: View) -> Fleet:
         workers = view.snapshot.workers
@@ -108,7 +111,8 @@ class Drafts:
 
     def _supply(self, view: View) -> Supply:
         receiving = self._book.receiving(view.manifest.version)
-        return Supply(view.snapshot, view.manifest, self._book.sending(), receiving)
+        places = find_places(view.snapshot.members, self._topology, self._settings.link_rate)
+        return Supply(view.snapshot, view.manifest, places, self._book.sending(), receiving)
 
     def _orders(self, plan: Plan, view: View) -> Orders:
         return Orders(

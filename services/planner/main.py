@@ -1,9 +1,15 @@
 """The planner's process."""
 
+from msgspec.structs import replace
+
 from services.planner.actor import Planner
 from services.planner.settings import PlannerSettings
 from shared.process import run_process
+from shared.topology_file import find_topology
 
 
 def main(settings: PlannerSettings) -> None:
-    run_process(settings, "planner", lambda world: Planner(world, settings))
+    topology = find_topology(settings.topology) if settings.topology else None
+    if topology is not None and not settings.link_rate:
+        settings = replace(settings, link_rate=topology.slowest_nic)
+    run_process(settings, "planner", lambda world: Planner(world, settings, topology))

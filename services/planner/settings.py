@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from shared.settings import ProcessSettings
+from shared.settings import ProcessSettings, TopologyName
 
 
 class PlannerSettings(ProcessSettings, frozen=True, kw_only=True):
@@ -12,8 +12,12 @@ class PlannerSettings(ProcessSettings, frozen=True, kw_only=True):
 
     link_rate: Annotated[
         float,
-        Meta(description="What the workers' links carry, bytes a second, to size chunks by; 0 is unshaped", ge=0),
+        Meta(
+            description="What the workers' links carry, bytes a second, to size chunks by; 0 is what the topology says",
+            ge=0,
+        ),
     ] = 0.0
+    topology: TopologyName = ""
     patience_seconds: Annotated[
         float, Meta(description="Give a scale up when nothing of it arrived anywhere for so long", gt=0)
     ] = 30.0

@@ -6,16 +6,14 @@ from dataclasses import dataclass, field
 from services.planner.plans.network import Multicast, Node, ServingFlow, Source, Target
 from services.planner.plans.plan import CannotPlan
 from services.planner.spares import find_alive
-from shared.messages.membership import Holding, Member, Snapshot, WorkerReport
+from shared.messages.membership import Holding, Snapshot, WorkerReport
 from shared.messages.parameters import Manifest
 from shared.topology_paths import Place
-
-NIC = 12.5e9  # bytes a second, of everybody whose place is not known: only equality matters
 
 
 @dataclass(frozen=True)
 class Supply:
-    """The pool while some plans run.
+    """The pool while some plans run. Who is in no place neither gives nor takes.
 
     `sending`: how many flows each node sends for them. `receiving`: workers that are going to have the whole version,
     and pass on what they have.
@@ -23,23 +21,24 @@ class Supply:
 
     snapshot: Snapshot
     manifest: Manifest
+    places: Mapping[str, Place]
     sending: Mapping[str, int] = field(default_factory=dict)
     receiving: Iterable[str] = ()
 
     def multicast(self, missing: Mapping[str, Iterable[int]], avoid: Iterable[str] = ()) -> Multicast:
         """`missing` blocks to each target that is there, from all who hold the model or are going to; from whom to
         `avoid` only where nobody else does. Raises CannotPlan."""
-        alive = find_alive(self.snapshot)
+        alive = find_alive(self.snapshot).keys() & self.places.keys()
         sources = [source for source in self._sources() if source.node.id not in missing]
         better = [source for source in sources if source.node.id not in set(avoid)]
         if not sources:
             raise CannotPlan("no worker or host holds the whole model in memory")
-        if not alive.keys() & missing.keys():
+        if not alive & missing.keys():
             raise CannotPlan(f"{', '.join(sorted(missing))} cannot be reached")
         return Multicast(
             block_bytes=tuple(block.size_bytes for block in self.manifest.blocks),
             sources=tuple(better or sources),
-            targets=tuple(Target(node_of(alive[id]), tuple(blocks)) for id, blocks in missing.items() if id in alive),
+            targets=tuple(Target(self._node(id), tuple(blocks)) for id, blocks in missing.items() if id in alive),
             serving=tuple(self._traffic()),
         )
 
@@ -53,7 +52,7 @@ class Supply:
         )
 
     def _sources(self) -> list[Source]:
-        alive = find_alive(self.snapshot)
+        alive = find_alive(self.snapshot).keys() & self.places.keys()
         every = frozenset(range(len(self.manifest.blocks)))
         coming = set(self.receiving)
         serving = {
@@ -67,7 +66,7 @@ class Supply:
             if report.id in alive and any(self._is_whole(holding) for holding in report.holdings)
         ]
         ids = [*serving, *sorted(id for id in coming if id in alive), *hosts]
-        return [Source(node_of(alive[id], serving.get(id, 0)), every) for id in ids]
+        return [Source(self._node(id, serving.get(id, 0)), every) for id in ids]
 
     def _traffic(self) -> Iterable[ServingFlow]:
         """A node that sends for a running plan has no bandwidth left."""
@@ -75,30 +74,16 @@ class Supply:
         reported = workers | {report.id: report.flows_out for report in self.snapshot.hosts}
         for id in sorted(reported.keys() | self.sending.keys()):
             flows = max(reported.get(id, 0), self.sending.get(id, 0))
-            if flows:
-                yield ServingFlow(id, "out", flows * NIC)
+            if flows and id in self.places:
+                yield ServingFlow(id, "out", flows * self.places[id].nic_out)
+
+    def _node(self, id: str, requests: int = 0) -> Node:
+        place = self.places[id]
+        return Node(id, "host" if place.domain is None else "worker", place, requests)
 
     def _is_whole(self, holding: Holding | None) -> bool:
         version = self.manifest.version
         return holding is not None and holding.version == version and len(holding.ready) == holding.total
-
-
-def node_of(member: Member, requests: int = 0) -> Node:
-    """A member whose place is not known: behind a NIC of its own, in one leaf with everybody."""
-    place = Place(
-        id=member.id,
-        host=member.id,
-        leaf="",
-        domain=None if member.service == "host" else member.id,
-        nic=member.id,
-        nic_in=NIC,
-        nic_out=NIC,
-        uplink_in=0.0,
-        uplink_out=0.0,
-        host_link=NIC,
-        disk=NIC,
-    )
-    return Node(member.id, "host" if member.service == "host" else "worker", place, requests)
 
 
 def requests_of(report: WorkerReport) -> int:

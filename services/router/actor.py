@@ -95,6 +95,7 @@ class Router:
         workers = await self._bus.subscribe(HEARTBEAT, service="worker")
         ended = await self._bus.subscribe(ENDED)
         cancels = await self._bus.subscribe(CANCEL)
+        self._policy.on_members(snapshot.members, self._clock.wall())
         for report in snapshot.workers:
             self._perform(self._policy.on_report(report, self._clock.wall()))
         await self._bus.serve(self._info, [Endpoint(SUBMIT, self._submit)])

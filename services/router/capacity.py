@@ -9,8 +9,9 @@ from shared.messages.membership import ModelEntry, WorkerReport
 
 # Before a new router has heard everyone, it cannot say that somebody is missing.
 SETTLE_SECONDS = 3.0
-# A process that died is started again by whoever runs it.
-REPLACEMENT_SECONDS = 30.0
+# A process that died is started again by whoever runs it; on a busy machine that takes its time.
+REPLACEMENT_SECONDS = 120.0
+UNKNOWN_BYTES = 2**63  # of a worker that this router has never heard: it may have been large enough
 SHORTEST_RETRY_MS, LONGEST_RETRY_MS = 100, 60_000
 
 
@@ -43,8 +44,11 @@ class Capacity:
             self._kv_tokens[report.model] = (report.version, room)
 
     def lost(self, worker: str, epoch: int, now: float) -> None:
+        """A worker died, be it before this router took office."""
         report = self._reports.get(worker)
-        if report is not None and report.epoch <= epoch:
+        if report is None:
+            self._lost.setdefault(worker, (UNKNOWN_BYTES, now))
+        elif report.epoch <= epoch:
             del self._reports[worker]
             self._loading.pop(worker, None)
             self._lost[worker] = (report.arena_bytes, now)

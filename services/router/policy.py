@@ -15,7 +15,7 @@ from services.router.queue import Queue, Waiting
 from services.router.sizes import fitted, never_fits
 from shared.bus.contract import Refusal
 from shared.invariants import check as check_state
-from shared.messages.membership import LeaseChanged, ModelEntry, QueueLoad, WorkerReport
+from shared.messages.membership import LeaseChanged, Member, ModelEntry, QueueLoad, WorkerReport
 from shared.messages.requests import FinishReason, RequestsEnded, Running, Submit
 
 FINAL = (400, 413, 422)  # codes that say the request itself is wrong: no other worker would take it either
@@ -153,6 +153,12 @@ class RouterPolicy:
             for request_id in ended.request_ids:
                 instance.release(request_id)
 
+    def on_members(self, members: Iterable[Member], now: float) -> None:
+        """Who has been here before this router took office: those that are dead now may be replaced."""
+        for member in members:
+            if member.service == "worker" and member.lease == "dead":
+                self._capacity.lost(member.id, member.epoch, now)
+
     def on_lease(self, change: LeaseChanged) -> list[Effect]:
         """The registry's judgement of a process."""
         if change.state == "suspect":
@@ -161,6 +167,7 @@ class RouterPolicy:
         self._suspects.discard(change.id)
         if change.state == "dead":
             self._dead[change.id] = change.epoch
+        if change.service == "worker" and change.state == "dead":
             self._capacity.lost(change.id, change.epoch, change.at)
         if change.service == "gateway" and change.state == "dead":
             return self._forget_gateway(change.id)

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from services.supervisor.checks import count_workers
+from services.supervisor.placement import Placement
 from services.supervisor.processes import Command
 from services.supervisor.settings import StackSettings
 from shared.bus.identity import NatsFiles
@@ -48,7 +49,9 @@ def nats_command(program: str, config: Path) -> Command:
     return Command(NATS, (program, "--config", str(config)), quiet=True)
 
 
-def service_commands(settings: StackSettings, nats_urls: Mapping[str, str]) -> list[Command]:
+def service_commands(
+    settings: StackSettings, nats_urls: Mapping[str, str], placement: Placement | None = None
+) -> list[Command]:
     """Every process of a system on this machine but the gateways. `nats_urls` by service."""
     bus = bus_flags(settings)
     link: Flags = {"transport": settings.transport, "link_rate": settings.link_rate}
@@ -59,16 +62,36 @@ def service_commands(settings: StackSettings, nats_urls: Mapping[str, str]) -> l
         env = {**OWN_ENV, **bus_env(settings, nats_urls[service])}
         return Command(name, service_argv(service, {"id": name, **bus, **flags}), env=env)
 
-    def worker(index: int) -> Command:
-        plain = command("worker", {**memory, **link}, index)
+    def worker(index: int, place: Flags) -> Command:
+        plain = command("worker", {**memory, **link, **place}, index)
         return replace(plain, env={**plain.env, **WORKER_ENV}, nice=WORKER_NICE, essential=False)
 
+    workers, hosts = places(settings, placement)
     return [
-        *(command(service, {"link_rate": settings.link_rate} if service == "planner" else {}) for service in CONTROL),
+        *(command(service, control_flags(service, settings, placement)) for service in CONTROL),
         *(command("router", index=index) for index in range(1, settings.routers)),
-        *(worker(index) for index in range(count_workers(settings))),
-        command("host", link),
+        *(worker(index, place) for index, place in enumerate(workers)),
+        *(command("host", {**link, **place}, index) for index, place in enumerate(hosts)),
     ]
+
+
+def control_flags(service: ServiceName, settings: StackSettings, placement: Placement | None) -> Flags:
+    """What only the registry and the planner are told: where everybody is, and how fast it is to get there."""
+    cluster: Flags = {"topology": placement.topology} if placement else {}
+    match service:
+        case "registry":
+            return cluster
+        case "planner":
+            return {"link_rate": settings.link_rate, **cluster}
+        case _:
+            return {}
+
+
+def places(settings: StackSettings, placement: Placement | None) -> tuple[list[Flags], list[Flags]]:
+    """What each worker and each host is told of its place; without a topology all are on this one machine."""
+    if placement is None:
+        return [{} for _ in range(count_workers(settings))], [{}]
+    return [placement.flags(gpu) for gpu in placement.gpus], [placement.flags(host) for host in placement.hosts]
 
 
 def gateway_commands(

@@ -178,6 +178,12 @@ class Supervisor:
         self._tasks[command.name] = task
         task.add_done_callback(lambda done: self._on_done(command, done))
 
+    def restart(self, name: str) -> None:
+        """Have a program end, and so be started again."""
+        pid = self.children[name].pid
+        if pid is not None:
+            signal_group(pid, signal.SIGTERM)
+
     async def failed(self) -> ChildFailed:
         """Return once an essential program was given up."""
         return await asyncio.shield(self._failure)

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from shared.settings import BusSettings, Settings
+from shared.settings import BusSettings, Settings, TopologyName
 
 MIB = 1024 * 1024
 
@@ -41,7 +41,12 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
         Meta(description="A model to serve, NAME=DIR; DIR is in Hugging Face format, or a hub id. May be repeated"),
     ] = ()
     workers: Annotated[
-        int, Meta(description="Worker processes; 0 is one a CPU core and at least two", ge=0, le=1024)
+        int,
+        Meta(
+            description="Worker processes; 0 is one a CPU core and at least two, but no more than a topology has GPUs",
+            ge=0,
+            le=1024,
+        ),
     ] = 0
     routers: Annotated[
         int, Meta(description="Router processes; one is in office, the others stand by", ge=1, le=16)
@@ -77,6 +82,10 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
     link_rate: Annotated[
         float, Meta(description="Shape what leaves each process to so many bytes a second; 0 is unshaped", ge=0)
     ] = 0.0
+    topology: TopologyName = ""
+    shaped: Annotated[bool, Meta(description="Shape links to the topology, to emulate its cluster on this machine")] = (
+        False
+    )
     nats_url: Annotated[str, Meta(description="A NATS server to use; by default one of its own is started")] = ""
     start_timeout_s: Annotated[
         float, Meta(description="How long processes and models may take until all is ready", gt=0)

@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -12,10 +14,12 @@ import msgspec
 from services.supervisor.bus_server import start_nats
 from services.supervisor.checks import check_memory, check_models, choose_dtype, find_ports, make_spec
 from services.supervisor.commands import NATS, bus_files, gateway_commands, ready_file, service_commands
+from services.supervisor.placement import place_workers
 from services.supervisor.processes import Child, Echo, Supervisor
 from services.supervisor.readiness import failed_models, missing_instances, missing_members
 from services.supervisor.run_dir import run_directory
 from services.supervisor.settings import StackSettings
+from services.supervisor.store_watch import StoreWatch
 from shared.bus.contract import Bus, BusError, Refusal
 from shared.bus.credentials import OPERATOR, ROWS
 from shared.bus.nats import NatsBus
@@ -53,6 +57,9 @@ class Stack:
         self._cleanup = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
+        self._placement = place_workers(self._settings)
+        if self._placement is not None:
+            self._settings = msgspec.structs.replace(self._settings, workers=len(self._placement.gpus))
         check_models(self._settings)
         check_memory(self._settings, read_proc("meminfo"))
         ports = find_ports(self._settings)
@@ -86,8 +93,13 @@ class Stack:
         except BusError as error:
             raise StackFailed(f"{error}; without NATS_URL and --nats-url a server is started") from None
         cleanup.push_async_callback(self.bus.close)
+        if not settings.nats_url:
+            self._watch_store(cleanup, run_dir / "nats")
         deadline = asyncio.get_running_loop().time() + settings.start_timeout_s
-        self.supervisor.start(*service_commands(settings, nats_urls))
+        if self._placement is not None and settings.shaped:
+            # Below the run's directory, as it must not outlive the processes.
+            self._placement = replace(self._placement, shaping_file=str(run_dir / "links"))
+        self.supervisor.start(*service_commands(settings, nats_urls, self._placement))
         gateways = gateway_commands(settings, nats_urls, ports, run_dir)
         self.supervisor.start(*gateways)
         names = [name for name in self.supervisor.children if name != NATS]
@@ -100,6 +112,16 @@ class Stack:
         files = {gateway.name: ready_file(run_dir, gateway.name) for gateway in gateways}
         await self._wait(lambda _: [name for name, file in files.items() if not read_url(file)], deadline)
         self.urls = {name: read_url(file) for name, file in files.items()}
+
+    def _watch_store(self, cleanup: AsyncExitStack, store: Path) -> None:
+        watch = StoreWatch(self.bus, store, partial(self.supervisor.restart, NATS), self._progress)
+        watching = asyncio.create_task(watch.run(), name="store watch")
+
+        async def end() -> None:
+            watching.cancel()
+            await asyncio.wait([watching])
+
+        cleanup.push_async_callback(end)
 
     async def _nats_urls(self, store: Path) -> Mapping[str, str]:
         """The bus as each role reaches it."""

@@ -38,7 +38,9 @@ class WorkerMetrics:
 
     def __post_init__(self) -> None:
         counter, gauge = self.telemetry.counter, self.telemetry.gauge
-        self._waiting = gauge("vllm:num_requests_waiting", "Requests that wait for their first step", LABELS)
+        self._waiting = gauge(
+            "vllm:num_requests_waiting", "Requests that wait for their first step, or were preempted", LABELS
+        )
         self._running = gauge("vllm:num_requests_running", "Requests in the batch", LABELS)
         self._kv = gauge("vllm:kv_cache_usage_perc", "Share of the KV blocks in use, 0 to 1", LABELS)
         self._prompt = counter("vllm:prompt_tokens", "Prompt tokens prefilled", LABELS)

@@ -152,7 +152,8 @@ class Scheduler:
 
     def _grow(self) -> None:
         """Whoever runs gets the block that its next token goes to."""
-        growing = [one for one in self._running.values() if self._limits.blocks(len(one.tokens)) > len(one.blocks)]
+        size = self._limits.kv_block_tokens
+        growing = [one for one in self._running.values() if len(one.tokens) > len(one.blocks) * size]
         for sequence in sorted(growing, key=_order):
             while sequence.request_id in self._running:
                 met = self._kv.grow(sequence.request_id)

@@ -34,7 +34,9 @@ async def feed(
             step = order.get(chunk.block)
             if turns is not None and step is not None:
                 await turns.reached(step)
-            await wait_here(chunk)
+            # That a receiver was lost shows only when something is sent to it; and it waits no longer either.
+            async with asyncio.timeout(max(end.part.patience.first, pace.timeout(chunk))):
+                await wait_here(chunk)
             await peer.send(end.tag(chunk), end.part.buffer(chunk), timeout=pace.timeout(chunk))
             pace.moved(now())
             if turns is not None and step is not None:
@@ -49,5 +51,7 @@ async def feed(
                 turns.join(end.ticket, (order[chunk.block] for chunk in wanted if chunk.block in order))
             await together(*(lane(wanted[start::SENDS]) for start in range(SENDS)))
             undo.pop_all()
+    except TimeoutError:
+        raise end.failed("what it waits for is not here in time") from None
     except LinkError as error:
         raise end.failed(str(error)) from error

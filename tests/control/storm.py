@@ -49,6 +49,7 @@ class Storm:
         self.lives: dict[str, asyncio.Task[None]] = {}
         self.asks: list[Ask] = []
         self.trouble: list[str] = []
+        self.messages = 0
         self.starts: Counter[str] = Counter()
         self.epochs: dict[str, int] = {}
         self.operator = self.broker.connect()
@@ -201,6 +202,7 @@ class Storm:
 
     def _check_soon(self) -> None:
         """After the event that made this message, not in the middle of its effects."""
+        self.messages += 1
         if not self._check_is_due:
             self._check_is_due = True
             asyncio.get_running_loop().call_soon(self.check)

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from services.router.capacity import REPLACEMENT_SECONDS
 from shared import virtual_time
 from shared.bus.contract import Refusal
 from shared.messages.requests import Submit
@@ -98,12 +99,12 @@ def test_a_held_request_is_told_once_no_worker_comes_back_to_load_its_model() ->
             await plane.register(spec("z", min_instances=0))
             await plane.kill("worker-0")
             await plane.gateway.submit("r", model="z", seconds=600.0)
-            await asyncio.sleep(30.0)
+            await asyncio.sleep(REPLACEMENT_SECONDS)
             assert plane.gateway.finished == {}, "a worker may be on its way back"
             await asyncio.sleep(4.0)
             assert plane.gateway.finished == {"r": "error"}
 
-    virtual_time.run(main(), limit_seconds=100)
+    virtual_time.run(main(), limit_seconds=300)
 
 
 def test_over_the_bound_while_it_loads_the_answer_is_what_is_left_of_the_load() -> None:

@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+import os
 import resource
+import sys
 import time
+from asyncio.subprocess import PIPE, create_subprocess_exec
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, contextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +16,24 @@ import aiohttp
 import pytest
 
 from services.gateway import protocol, reading
-from tests.gateway.conftest import Site, open_site, port_of
+from services.gateway.server import allow_connections
+from tests.gateway.conftest import Site, eventually, open_site, port_of
 
 MIB = 1 << 20
 HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\n"
 ASK = b'{"model": "tiny", "prompt": "abc", "max_tokens": 2}'
 WHOLE = HEAD + b"content-length: %d\r\n\r\n" % len(ASK) + ASK
-# A client, a connection here and the listening end of it there: two descriptors each, in one process.
-IDLE = 10_000
+IDLE, STEP, CROWDS, SPARE = 10_000, 500, 2, 500
+CROWD = """
+import resource, socket, sys
+port = int(sys.argv[1])
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+held = []
+for line in sys.stdin:
+    held += [socket.create_connection(("127.0.0.1", port), 60) for _ in range(int(line))]
+    print(len(held), flush=True)
+"""
 
 
 @pytest.fixture
@@ -161,45 +174,58 @@ async def test_a_hundred_megabytes_are_refused_at_once_and_not_kept(
     assert resident_bytes() - before < 30 * MIB
 
 
-@contextmanager
-def descriptors(wanted: int) -> Iterator[int]:
-    """Raises the limit of open files as far as it goes; how many of `wanted` there are."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    granted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, granted), hard))
+@pytest.fixture
+def descriptors() -> Iterator[None]:
+    """As many as a gateway's process allows itself, which must be more than it is to hold."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allow_connections() < IDLE + SPARE:
+        pytest.skip(f"a process may have {before[1]} files open here, and this takes {IDLE + SPARE}")
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@asynccontextmanager
+async def crowd(port: int, count: int) -> AsyncIterator[None]:
+    """Connections that say nothing, held by processes of their own."""
+    program = [sys.executable, "-c", CROWD, str(port)]
+    members = [await create_subprocess_exec(*program, stdin=PIPE, stdout=PIPE) for _ in range(CROWDS)]
     try:
-        yield granted
+        for number in range(count // STEP):
+            member = members[number % CROWDS]
+            assert member.stdin is not None
+            assert member.stdout is not None
+            member.stdin.write(b"%d\n" % STEP)  # no more than the kernel keeps waiting for the gateway
+            assert await asyncio.wait_for(member.stdout.readline(), 60)
+        yield
     finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        await asyncio.gather(*(member.communicate(b"") for member in members))  # the end of their stdin ends them
 
 
 async def test_ten_thousand_idle_connections_cost_others_nothing(
-    site: Site, monkeypatch: pytest.MonkeyPatch, record_property: Any
+    site: Site, monkeypatch: pytest.MonkeyPatch, record_property: Any, descriptors: None
 ) -> None:
-    with descriptors(2 * IDLE + 500) as granted:
-        count = min(IDLE, (granted - 500) // 2)
-        monkeypatch.setattr(protocol, "HEAD_SECONDS", 600.0)
-        before = resident_bytes()
-        async with AsyncExitStack() as stack:
-            for _ in range(count // 100):
-                opened = await asyncio.gather(*[connect(port_of(site)) for _ in range(100)])
-                for transport in opened:
-                    stack.callback(transport.abort)
-            grown = resident_bytes() - before
-            async with aiohttp.ClientSession() as fresh:
-                began = time.monotonic()
-                async with fresh.post(f"{site.url}/v1/completions", data=ASK) as answer:
-                    assert answer.status == 200
-                took = time.monotonic() - began
-        record_property("idle_connections", count)
-        record_property("bytes_each", grown // count)
-        record_property("seconds_served_meanwhile", took)
-        assert count >= 400
-        assert grown < count * 40_000  # both ends of each are ours here
-        assert took < 2
-        await asyncio.sleep(0)
+    monkeypatch.setattr(protocol, "HEAD_SECONDS", 600.0)
+    before = resident_bytes()
+    async with crowd(port_of(site), IDLE), aiohttp.ClientSession() as fresh:
+        await eventually(lambda: open_files() > IDLE)
+        grown, began = resident_bytes() - before, time.monotonic()
+        async with fresh.post(f"{site.url}/v1/completions", data=ASK) as answer:
+            assert answer.status == 200
+        record_property("seconds_served_meanwhile", time.monotonic() - began)
+        record_property("bytes_each", grown // IDLE)
+        assert open_files() > IDLE
+        assert grown < IDLE * 20_000
+    await eventually(lambda: open_files() < SPARE)
 
 
-async def connect(port: int) -> asyncio.Transport:
-    transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, "127.0.0.1", port)
-    return transport
+async def test_idle_connections_are_closed_in_bounded_time(
+    site: Site, monkeypatch: pytest.MonkeyPatch, descriptors: None
+) -> None:
+    monkeypatch.setattr(protocol, "HEAD_SECONDS", 1.0)
+    async with crowd(port_of(site), 1_000):
+        await eventually(lambda: open_files() < SPARE)
+        assert await answers(site, WHOLE)
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))

@@ -1,5 +1,6 @@
 import hashlib
 import json
+import resource
 import shutil
 import subprocess
 import sys
@@ -160,3 +161,17 @@ def test_the_command_refuses_without_a_traceback(tmp_path: Path) -> None:
     result = CliRunner().invoke(make_model_command, [str(tmp_path)])
     assert result.exit_code == 1
     assert result.output.startswith("Error: ")
+
+
+def test_a_disk_that_takes_no_more_is_told_in_a_line_that_names_the_directory(tmp_path: Path) -> None:
+    """No file may grow beyond a few pages, which is how a quota shows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, hard))
+    try:
+        result = CliRunner().invoke(make_model_command, [str(tmp_path / "m"), "--family", "qwen2", "--size", "tiny"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert result.exit_code == 1
+    [line] = result.output.splitlines()
+    assert line.startswith(f"Error: {tmp_path / 'm'} cannot be written: ")
+    assert list(tmp_path.iterdir()) == []

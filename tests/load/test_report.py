@@ -5,12 +5,13 @@ import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from pathlib import Path
 
+import click
 import msgspec
 import pytest
 
 from load.outcome import Verdict
 from load.pictures import draw_pictures
-from load.report import render_report, write_report
+from load.report import render_report, save_page, write_report
 from load.story import Story
 from tests.load import happenings
 
@@ -118,3 +119,8 @@ def test_a_load_without_events_or_answers_still_has_a_report(tmp_path: Path) -> 
     assert "no instance was added" in page
     assert parse(page).open == []
     assert re.search(r"None: the load did not ask", page)
+
+
+def test_a_full_disk_is_named_with_the_file() -> None:
+    with pytest.raises(click.ClickException, match=r"^/dev/full cannot be written: No space left on device$"):
+        save_page(Path("/dev/full"), "page")

@@ -2,6 +2,7 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
+from services.planner.places import find_places
 from services.planner.plans.chains import plan_chains
 from services.planner.plans.plan import CannotPlan, TransferPlan
 from services.planner.supply import Supply
@@ -19,7 +20,8 @@ def planned(
     receiving: Iterable[str] = (),
     avoid: Iterable[str] = (),
 ) -> TransferPlan:
-    supply = Supply(picture, manifest(VERSION), sending or {}, receiving)
+    places = find_places(picture.members, None, link_rate=1e8)
+    supply = Supply(picture, manifest(VERSION), places, sending or {}, receiving)
     return plan_chains(supply.multicast(dict.fromkeys(targets, EVERY), avoid))
 
 

@@ -1,7 +1,10 @@
 import pytest
+from msgspec.structs import replace
 
+from services.router.capacity import REPLACEMENT_SECONDS
 from services.router.effects import Finish
 from shared.bus.contract import Refusal
+from shared.messages.membership import Member
 from tests.router.made import NOW, entry, hear, lease, load, policy, rated, report, request
 
 LATER = NOW + 5
@@ -44,14 +47,14 @@ def test_those_who_wait_for_a_model_that_becomes_impossible_are_told_so() -> Non
     made = policy(report("a", state="loading", arena_bytes=100))
     made.on_models([entry("m", size_bytes=100), entry("n")])
     made.expire(NOW)
-    made.submit(request("r-1"), NOW)
-    made.submit(request("r-2", generated=[1]), NOW)
-    made.submit(request("r-3", model="n"), NOW)
+    made.submit(request("r-1", deadline=NOW + 999), NOW)
+    made.submit(request("r-2", generated=[1], deadline=NOW + 999), NOW)
+    made.submit(request("r-3", model="n", deadline=NOW + 999), NOW)
     made.on_lease(lease("a", "dead"))
     hear(made, report("b", arena_bytes=30, model=None, instance=None, state="spare"), NOW)
-    assert made.expire(NOW + 29) == [], "the one that died may be replaced"
+    assert made.expire(NOW + REPLACEMENT_SECONDS - 1) == [], "the one that died may be replaced"
     why = "model 'm' cannot be loaded: it needs 100 bytes, and the largest worker has 30"
-    assert made.expire(NOW + 30) == [Finish("gateway-0", "r-1", 0, "error", why, 503)]
+    assert made.expire(NOW + REPLACEMENT_SECONDS) == [Finish("gateway-0", "r-1", 0, "error", why, 503)]
     assert made.depths() == {"m": 1, "n": 1}, "what was accepted before waits for a replacement, till its deadline"
 
 
@@ -61,7 +64,25 @@ def test_a_model_whose_only_worker_died_is_held_for_its_replacement() -> None:
     made.on_lease(lease("a", "dead"))
     assert made.submit(request("r-1"), LATER) == 0
     with pytest.raises(Refusal, match="there is no worker"):
-        made.submit(request("r-2", deadline=NOW + 99), NOW + 31)
+        made.submit(request("r-2", deadline=NOW + 999), NOW + REPLACEMENT_SECONDS + 1)
+
+
+def test_a_router_that_takes_office_when_every_worker_is_dead_waits_for_their_replacements() -> None:
+    made = policy()
+    made.expire(NOW)
+    dead = Member(service="worker", id="a", pid=1, host="h", epoch=3, lease="dead")
+    made.on_members([dead, replace(dead, service="gateway", id="gateway-0")], NOW)
+    assert made.submit(request("r-1"), LATER) == 0
+    with pytest.raises(Refusal, match="there is no worker"):
+        made.submit(request("r-2", deadline=NOW + 999), NOW + REPLACEMENT_SECONDS + 1)
+
+
+def test_a_dead_gateway_is_no_worker_that_may_come_back() -> None:
+    made = policy()
+    made.expire(NOW)
+    made.on_lease(lease("gateway-0", "dead", service="gateway"))
+    with pytest.raises(Refusal, match="there is no worker"):
+        made.submit(request("r-1"), LATER)
 
 
 def test_a_known_request_is_told_so_even_where_the_queue_is_full() -> None:

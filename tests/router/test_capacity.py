@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.router.capacity import LONGEST_RETRY_MS, SHORTEST_RETRY_MS, Capacity
+from services.router.capacity import LONGEST_RETRY_MS, REPLACEMENT_SECONDS, SHORTEST_RETRY_MS, Capacity
 from shared.messages.membership import Holding, WorkerReport
 from tests.router.made import NOW, entry, load, rated, report
 
@@ -44,8 +44,18 @@ def test_a_router_that_has_just_begun_to_listen_does_not_judge() -> None:
 def test_a_dead_worker_may_be_replaced_for_a_while() -> None:
     made = capacity(report("a", arena_bytes=100))
     made.lost("a", 1, LATER)
-    assert made.why_impossible(entry("m", size_bytes=100), LATER + 29) is None
-    assert made.why_impossible(entry("m", size_bytes=100), LATER + 30) == "there is no worker"
+    assert made.why_impossible(entry("m", size_bytes=100), LATER + REPLACEMENT_SECONDS - 1) is None
+    assert made.why_impossible(entry("m", size_bytes=100), LATER + REPLACEMENT_SECONDS) == "there is no worker"
+
+
+def test_so_may_one_that_died_before_this_router_had_heard_it() -> None:
+    made = capacity()
+    made.lost("a", 1, NOW)
+    assert made.why_impossible(entry("m", size_bytes=100), NOW + REPLACEMENT_SECONDS - 1) is None
+    assert made.why_impossible(entry("m", size_bytes=100), NOW + REPLACEMENT_SECONDS) == "there is no worker"
+    made.lost("a", 1, NOW)
+    made.heard(report("a", epoch=2, arena_bytes=30), NOW)
+    assert "the largest worker has 30" in (made.why_impossible(entry("m", size_bytes=100), LATER) or "")
 
 
 def test_news_of_an_earlier_death_does_not_count_against_its_successor() -> None:

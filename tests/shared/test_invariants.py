@@ -14,16 +14,20 @@ def test_everything_that_is_broken_is_named() -> None:
         check(["this", "and that"])
 
 
-def test_a_block_with_two_owners_or_none_is_seen() -> None:
+def test_a_block_with_two_owners_and_an_owner_unknown_are_seen() -> None:
     kv = KvBlocks(10)
-    kv.allocate("a", 3)
-    kv.allocate("b", 3)
+    kv.place("a", 3, most=4)
+    kv.place("b", 3, most=4)
     kv.check_invariants()
-    kv._owned["b"] = range(2, 6)
+    stretch = kv._of["b"]
+    stretch.blocks = range(2, 6)
     with pytest.raises(InvariantBroken, match="a ends at 3, b begins at 2"):
         kv.check_invariants()
-    del kv._owned["b"]
-    with pytest.raises(InvariantBroken, match="a ends at 3, free begins at 6"):
+    stretch.blocks = range(9, 11)
+    with pytest.raises(InvariantBroken, match="b ends at 11, the end begins at 10"):
+        kv.check_invariants()
+    del kv._of["b"]
+    with pytest.raises(InvariantBroken, match="the stretches are not those of the owners"):
         kv.check_invariants()
 
 

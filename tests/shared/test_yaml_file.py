@@ -40,6 +40,9 @@ def test_a_file_is_read_into_its_struct(tmp_path: Path) -> None:
         ("", "top-speed is missing"),
         ("- 1", "must be a mapping, not list"),
         ("top-speed: [", "not YAML"),
+        ("top-speed: 1\ntop-speed: 2", "not YAML: 'top-speed' is given twice"),
+        ("top-speed: 1\nwheels: [{tyre-size: 1, tyre-size: 2}]", "'tyre-size' is given twice in"),
+        ("? [a]\n: 1\n? [b]\n: 2", "not YAML"),
     ],
 )
 def test_a_mistake_is_named_with_its_place(tmp_path: Path, text: str, said: str) -> None:

@@ -79,6 +79,7 @@ def test_a_system_serves_scales_survives_and_leaves_nothing_behind(up: subproces
     assert up.stdout is not None
     ready = json.loads(up.stdout.readline())
     assert ready["ready"] is True
+    assert ready["urls"] == [ready["url"]]
     assert complete(ready["url"])["usage"]["completion_tokens"] == 4
 
     # The other commands find it without being told where it is.

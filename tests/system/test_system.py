@@ -17,7 +17,7 @@ from load.rightness import Stream, check_streams
 from load.tally import Tally
 from shared.world import SystemClock
 from tests.made import tiny
-from tests.system.conftest import System, start
+from tests.system.conftest import System, start, stop
 
 PATIENCE_SECONDS = 30.0
 
@@ -141,11 +141,24 @@ def test_status_why_and_tap_show_what_goes_on(system: System) -> None:
     assert "other" in wrong.stderr
 
 
+def shared_memory(pids: list[int]) -> set[Path]:
+    """Files in shared memory that these processes use."""
+    maps = "\n".join(Path(f"/proc/{pid}/maps").read_text() for pid in pids)
+    return {Path(line.split()[5]) for line in maps.splitlines() if " /dev/shm/" in line}
+
+
 @pytest.mark.system
-def test_nothing_is_left_when_up_is_killed(tmp_path: Path) -> None:
-    killed = start(tmp_path, "--transport", "socket")
+def test_nothing_is_left_when_up_is_killed_and_the_next_start_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "runs"
+    place.mkdir()
+    monkeypatch.setenv("TMPDIR", str(place))
+    killed = start(tmp_path)
     pids = killed.pids()
     assert len(pids) == 8
+    shared = shared_memory(pids)
+    abandoned = list(place.glob("livescale-*"))
     killed.process.send_signal(signal.SIGKILL)
     killed.process.wait(10)
     assert killed.process.stdout is not None
@@ -154,3 +167,8 @@ def test_nothing_is_left_when_up_is_killed(tmp_path: Path) -> None:
     while any(Path(f"/proc/{pid}").exists() for pid in pids):
         assert time.monotonic() < deadline, "processes outlive the one that started them"
         time.sleep(0.1)
+    assert [path for path in shared if path.exists()] == []
+    following = start(tmp_path)
+    assert [path for path in abandoned if path.exists()] == []
+    assert stop(following) == 0
+    assert list(place.glob("livescale-*")) == []

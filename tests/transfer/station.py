@@ -80,7 +80,7 @@ class Station:
             if flow.sender == self.node.id
         ]
         command = Send(plan_id=PLAN, version="v", outflows=own, chunk_bytes=CHUNK, epoch=1)
-        self.outgoing.start(command, [memoryview(block) for block in self.memory], self._wait_here)
+        self.outgoing.start(command, [memoryview(block) for block in self.memory], self.wait_here)
 
     def receive(
         self, blocks: Sequence[Block], *flows: Flow, to: Sequence["Station"], first: float = 5.0
@@ -109,7 +109,7 @@ class Station:
         assert self.incoming is not None
         return self.incoming.arrivals.received_bytes
 
-    async def _wait_here(self, chunk: Chunk) -> None:
+    async def wait_here(self, chunk: Chunk) -> None:
         if self.incoming is None:
             await self.held.wait_ready(chunk.block)
         else:

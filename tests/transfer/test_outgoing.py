@@ -4,12 +4,36 @@ import asyncio
 
 import pytest
 
+from shared import virtual_time
 from shared.bus.contract import Refusal
-from shared.links.contract import Link
+from shared.links.contract import Buffer, Link, LinkError, Peer
 from shared.messages.scaling import Node, Outflow, Send
 from shared.transfer.chunks import Chunk
 from shared.transfer.outgoing import Outgoing
 from tests.host.site import NoLink
+
+
+class SilentPeer:
+    """Alive, and says nothing: a process that is stopped."""
+
+    async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
+        await asyncio.sleep(timeout)
+        raise LinkError("too late")
+
+    receive = send
+
+    async def close(self) -> None:
+        pass
+
+
+class SilentLink:
+    address = b"silent"
+
+    async def connect(self, address: bytes, *, timeout: float, channel: int = 0, secret: bytes = b"") -> Peer:
+        return SilentPeer()
+
+    async def close(self) -> None:
+        pass
 
 
 def command(ticket: int, chunk_bytes: int) -> Send:
@@ -18,6 +42,22 @@ def command(ticket: int, chunk_bytes: int) -> Send:
 
 
 async def here(chunk: Chunk) -> None: ...
+
+
+@pytest.mark.parametrize("seconds", [1.0, 100.0], ids=["aborted", "left alone"])
+def test_a_child_that_never_asks_is_counted_until_the_plan_is_aborted_or_patience_ends(seconds: float) -> None:
+    async def main() -> None:
+        changes = []
+        async with asyncio.TaskGroup() as tasks:
+            outgoing = Outgoing("host-0", SilentLink(), tasks, on_change=lambda: changes.append(len(outgoing)))
+            outgoing.start(command(7, 1024), [memoryview(bytes(4096))], here)
+            await asyncio.sleep(seconds)
+            assert len(outgoing) == (1 if seconds < 30 else 0)
+            outgoing.abort("p")
+            await outgoing.none.wait()
+        assert changes == [1, 0]
+
+    virtual_time.run(main(), limit_seconds=200)
 
 
 @pytest.mark.parametrize(

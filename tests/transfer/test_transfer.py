@@ -5,8 +5,9 @@ import asyncio
 import pytest
 
 from shared.bus.contract import Refusal
-from shared.transfer.part import TransferFailed
+from shared.transfer.part import FlowEnd, TransferFailed
 from shared.transfer.ready import ReadyBlocks
+from shared.transfer.send import feed
 from tests.transfer.station import EVERY, PLAN, SIZES, OpenStations, carry_out, chain, described, flow, some_blocks
 
 
@@ -169,6 +170,20 @@ async def test_a_silent_source_is_given_up_within_the_patience(open_stations: Op
     receiving = target.receive(described(some_blocks()), *chain(*stations), to=stations, first=0.2)
     await asyncio.wait_for(target.lost.wait(), 5)
     assert "took more than 0.2 s" in target.broken[0][1].reason
+    receiving.cancel()
+    await asyncio.wait((receiving,))
+
+
+async def test_a_source_that_has_nothing_to_send_gives_its_receiver_up_within_the_patience(
+    open_stations: OpenStations,
+) -> None:
+    source, target = stations = await open_stations(2)
+    receiving = target.receive(described(some_blocks()), *chain(*stations), to=stations)
+    source.held = ReadyBlocks([0])
+    with pytest.raises(TransferFailed, match="what it waits for is not here in time"):
+        await feed(source.link, FlowEnd(source.part(first=0.2), 1, target.node), source.wait_here)
+    await asyncio.wait_for(target.lost.wait(), 10)
+    assert target.seen[:1] == ["first byte"]
     receiving.cancel()
     await asyncio.wait((receiving,))
 

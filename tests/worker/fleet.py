@@ -48,6 +48,7 @@ class Fleet:
     ended: list[str] = field(default_factory=list)
     addresses: dict[str, bytes] = field(default_factory=dict)
     workers: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    telemetry: dict[str, Telemetry] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -68,9 +69,12 @@ class Fleet:
 
     async def start(self, worker: str, **settings: int) -> None:
         """A spare worker, joined."""
-        told = WorkerSettings(id=worker, transport="socket", arena_bytes=64 * MIB, kv_bytes=16 * MIB, **settings)
+        told = WorkerSettings(
+            id=worker, transport="socket", **{"arena_bytes": 64 * MIB, "kv_bytes": 16 * MIB, **settings}
+        )
         info = ServiceInfo("worker", worker, "worker under test")
-        world = World(info, "here", self.broker.connect(), SystemClock(), RandomIds(), Telemetry("worker", worker))
+        self.telemetry[worker] = Telemetry("worker", worker)
+        world = World(info, "here", self.broker.connect(), SystemClock(), RandomIds(), self.telemetry[worker])
         run = Worker(world, told, lambda: open_link(told)).run()
         self.workers[worker] = self.tasks.create_task(run, name=worker)
         await self.until(lambda: self.state(worker) == "spare")

@@ -51,6 +51,13 @@ def test_every_family_is_there_at_zero_once_a_model_is_served() -> None:
     } <= set(found)
 
 
+def test_preemptions_are_counted() -> None:
+    telemetry, metrics = served()
+    piece = Piece("req-1", (1,), start=3, blocks=range(1), decode=True)
+    metrics.stepped(Batch(step=1, pieces=(piece,), preempted=("req-2", "req-3")), LOAD, begun=12.0)
+    assert values(telemetry)["num_preemptions_total"] == 2
+
+
 def test_a_request_is_measured_from_admission_to_its_last_token() -> None:
     telemetry, metrics = served()
     metrics.admitted(REQUEST, 10.0)

@@ -3,7 +3,7 @@
 In a chain all hops run at the rate of the slowest so far, and each adds one chunk: T = M/B + (R - 1) * chunk/B.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from services.planner.plans.network import Multicast
 from services.planner.plans.plan import Flow
@@ -13,8 +13,12 @@ from services.planner.plans.upstream import find_upstream, in_order
 Times = Sequence[float]
 
 
-def forward(multicast: Multicast, flows: Sequence[Flow], chunk_bytes: int) -> Sequence[Times]:
-    """When each flow's blocks are through, from those of the flows upstream. Shares are those while all run."""
+def forward(
+    multicast: Multicast, flows: Sequence[Flow], chunk_bytes: int, known: Mapping[int, Times] | None = None
+) -> Sequence[Times]:
+    """When each flow's blocks are through, from those of the flows upstream. Shares are those while all run; the times
+    of some flows, by number, may be known."""
+    known = known or {}
     upstream = find_upstream(flows)
     order = in_order(upstream)
     speeds = sustained_speeds(multicast, flows, upstream, order)
@@ -22,6 +26,9 @@ def forward(multicast: Multicast, flows: Sequence[Flow], chunk_bytes: int) -> Se
     ends: list[Times] = [()] * len(flows)
     for index in order:
         flow = flows[index]
+        if index in known:
+            first[index] = ends[index] = known[index]
+            continue
         sizes = [multicast.block_bytes[block] / flow.lanes for block in flow.blocks]
         arriving = [(flows[up], first[up], ends[up]) for up in upstream[index]]
         begun, whole = arrivals(flow, sizes, arriving, chunk_bytes)

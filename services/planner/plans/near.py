@@ -6,16 +6,19 @@ from services.planner.plans.groups import Group, choose_lanes, shard
 from services.planner.plans.network import Node
 from services.planner.plans.plan import Flow
 
+# A GPU may have to serve, and a disk is slow.
+PREFERENCE = ("host", "worker", "disk")
+
 
 class Near:
     """Whole copies by domain and by host. What these links carry does not interfere with serving (BlitzScale 5.1)."""
 
-    def __init__(self, whole: Sequence[Node]) -> None:
-        self._network = sum(node.bandwidth for node in whole)
+    def __init__(self, whole: Sequence[Node], network: float) -> None:
+        """`network`: what copies could be sent with instead, bytes/s."""
+        self._network = network
         self._domains: dict[str, Node] = {}
         self._hosts: dict[str, Node] = {}
-        # A host's memory before a GPU's, which has to serve.
-        for node in sorted(whole, key=lambda node: (node.place == "worker", node.id)):
+        for node in sorted(whole, key=lambda node: (PREFERENCE.index(node.place), node.id)):
             self._hosts.setdefault(node.at.host, node)
             if node.place == "worker":
                 self._domains.setdefault(node.group, node)
@@ -33,6 +36,6 @@ class Near:
         lanes = choose_lanes((out,), into)
         if min(out, sum(into[:lanes])) < min(group.bandwidth, self._network):
             return []
-        if sender.place == "worker":  # the next group of this host goes on from here
+        if sender.place != "host":  # the next group of this host goes on from here
             self._hosts[sender.at.host] = group.nodes[0]
         return list(shard([sender], group.nodes, group, lanes))

@@ -1,5 +1,6 @@
 """What the planner sees: nodes in a cluster, who holds which blocks, who misses some, what serving sends. Pure."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
@@ -8,9 +9,6 @@ import msgspec
 from services.planner.plans.plan import CannotPlan, Direction, Over
 from shared.topology import Topology
 from shared.topology_paths import Place, path_between
-
-# Serving traffic below this share of a link's bandwidth is not worth a detour.
-BUSY_SHARE = 0.05
 
 
 class Node(msgspec.Struct, frozen=True, gc=False):
@@ -69,7 +67,7 @@ class Multicast(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be planned: `count` of `targets` (0: all) get what they miss of a model of these blocks.
 
     Blocks are indices into `block_bytes`. A target that holds some blocks is a source of those, too. Raises ValueError
-    for a target that misses nothing, or holds what it misses.
+    for a target that misses nothing, or holds what it misses, and for a source that is named twice.
     """
 
     block_bytes: tuple[int, ...]
@@ -80,6 +78,9 @@ class Multicast(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         held = {source.node.id: source.blocks for source in self.sources if source.node.place != "disk"}
+        twice = [id for id, count in Counter(source.node.id for source in self.sources).items() if count > 1]
+        if twice:
+            raise ValueError(f"{twice[0]} is a source twice; a host whose memory has the model need not read it")
         for target in self.targets:
             if not target.missing:
                 raise ValueError(f"target {target.node.id} misses nothing")
@@ -112,15 +113,19 @@ def multicast_over(
     serving: Iterable[ServingFlow] = (),
 ) -> Multicast:
     """For nodes that are called as the topology calls them: whole copies at `holders` (GPUs or hosts' memories) and on
-    the `disks` of hosts, nothing yet at `takers`. Raises CannotPlan for an id that the topology lacks."""
+    the `disks` of hosts (those of `holders` need not be read), nothing yet at `takers`.
+
+    Raises CannotPlan for an id that the topology lacks.
+    """
     sizes = tuple(block_bytes)
     every = tuple(range(len(sizes)))
     whole = frozenset(every)
     places = topology.places
-    memories = [Source(node_at(places, id), whole) for id in holders]
+    memories = {id: Source(node_at(places, id), whole) for id in holders}
+    reading = [Source(node_at(places, id, on_disk=True), whole) for id in disks if id not in memories]
     return Multicast(
         block_bytes=sizes,
-        sources=(*memories, *(Source(node_at(places, id, on_disk=True), whole) for id in disks)),
+        sources=(*memories.values(), *reading),
         targets=tuple(Target(node_at(places, id), every) for id in takers),
         count=count,
         serving=tuple(serving),
@@ -141,22 +146,3 @@ def way(sender: Node, receiver: Node) -> Over:
     """By which kind of link a flow goes."""
     over = path_between(sender.at, receiver.at).over
     return "disk" if sender.place == "disk" and over != "network" else over
-
-
-class Traffic:
-    """How busy serving keeps each NIC, by direction: measured rates against bandwidth, not roles (BlitzScale 5.1)."""
-
-    def __init__(self, multicast: Multicast) -> None:
-        self._nics = multicast.nics
-        self._rates: dict[tuple[str, Direction], float] = {}
-        for flow in multicast.serving:
-            key = (self._nics.get(flow.node, flow.node), flow.direction)
-            self._rates[key] = self._rates.get(key, 0.0) + flow.rate
-
-    def share(self, node: Node, direction: Direction) -> float:
-        """Of the NIC's bandwidth that serving takes in this direction."""
-        bandwidth = node.at.nic_out if direction == "out" else node.at.nic_in
-        return self._rates.get((node.at.nic, direction), 0.0) / bandwidth
-
-    def is_busy(self, node: Node, direction: Direction) -> bool:
-        return bool(self._rates) and self.share(node, direction) > BUSY_SHARE

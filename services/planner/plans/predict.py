@@ -7,7 +7,7 @@ import msgspec
 from services.planner.plans.fluid import simulate
 from services.planner.plans.forwarding import Times, forward
 from services.planner.plans.network import Multicast
-from services.planner.plans.plan import TransferPlan
+from services.planner.plans.plan import Flow, TransferPlan
 from services.planner.plans.schedule_times import time_steps
 
 SMALL = 600  # blocks over all flows, up to which a simulation takes little time
@@ -31,12 +31,27 @@ def predict(multicast: Multicast, plan: TransferPlan, chunk_bytes: int, block_se
     """`block_seconds`: what a scheduled block costs besides its bytes."""
     ends: Sequence[Times]
     if any(flow.steps for flow in plan.flows):
-        ends = time_steps(multicast, plan.flows, block_seconds)
+        ends = follow_schedule(multicast, plan.flows, chunk_bytes, block_seconds)
     elif plan.policy == "chains" or sum(len(flow.blocks) for flow in plan.flows) > SMALL:
         ends = forward(multicast, plan.flows, chunk_bytes)
     else:
         ends = simulate(multicast, plan.flows, chunk_bytes)
     return collect_ready(plan, ends)
+
+
+def follow_schedule(
+    multicast: Multicast, flows: Sequence[Flow], chunk_bytes: int, block_seconds: float
+) -> Sequence[Times]:
+    """Scheduled flows may begin with a source that is put together first, and others follow in domains."""
+    scheduled = {index: flow for index, flow in enumerate(flows) if flow.steps}
+    taking_part = {flow.receiver for flow in scheduled.values()}
+    first = [flow for flow in flows if not flow.steps and flow.receiver not in taking_part]
+    there_at: dict[tuple[str, int], float] = {}
+    for flow, times in zip(first, forward(multicast, first, chunk_bytes), strict=True):
+        for block, time in zip(flow.blocks, times, strict=True):
+            there_at[flow.receiver, block] = max(time, there_at.get((flow.receiver, block), 0.0))
+    timed = time_steps(multicast, list(scheduled.values()), block_seconds, there_at)
+    return forward(multicast, flows, chunk_bytes, dict(zip(scheduled, timed, strict=True)))
 
 
 def collect_ready(plan: TransferPlan, ends: Sequence[Times]) -> Prediction:

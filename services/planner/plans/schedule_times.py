@@ -1,7 +1,7 @@
 """How long a schedule takes: a node sends one block at a time, and receives one. Pure."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from services.planner.plans.network import Multicast
@@ -9,16 +9,19 @@ from services.planner.plans.plan import Flow
 from services.planner.plans.rates import Links
 
 
-def time_steps(multicast: Multicast, flows: Sequence[Flow], block_seconds: float) -> list[list[float]]:
+def time_steps(
+    multicast: Multicast, flows: Sequence[Flow], block_seconds: float, coming: Mapping[tuple[str, int], float]
+) -> list[list[float]]:
     """When each flow's blocks are through.
 
     A step of a flow begins when its sender and its receiver are through with what they had to do before, and takes
     `block_seconds` besides its bytes. Links are shared by the flows that use them in the same step.
+    `coming`: when blocks come to nodes by other flows; what none brings is there from the start.
     """
     links = Links(flows, multicast.nodes)
     sharing = Counter((step, link) for index, step, _ in _parts(flows) for link in links.used_by[index])
     free_at: dict[tuple[str, str], float] = defaultdict(float)  # by node and direction
-    there_at: dict[tuple[str, int], float] = defaultdict(float)  # by node and block
+    there_at = defaultdict(float, coming)  # by node and block
     ends: list[list[float]] = [[] for _ in flows]
     for index, step, blocks in sorted(_parts(flows), key=lambda part: part[1]):
         flow, used = flows[index], links.used_by[index]

@@ -4,7 +4,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from services.planner.plans.groups import one_a_nic
-from services.planner.plans.network import Node, Traffic
+from services.planner.plans.network import Node
+from services.planner.plans.traffic import Traffic
 
 ENOUGH = 1 - 1e-9  # sums of rates differ by rounding
 

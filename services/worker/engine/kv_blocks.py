@@ -15,8 +15,8 @@ from itertools import pairwise
 
 from shared.invariants import check
 
-# A newcomer without a place of its own must be able to grow by this part of what it has before it meets anybody: what
-# is computed again, should it give way, is bounded by what it gained.
+# A newcomer without a place of its own must be able to grow by 1 / GROWTH of what it has before two meet: so that what
+# may have to be computed again stays in proportion to what is gained by starting it now.
 GROWTH = 4
 
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from services.planner.plans.network import Multicast, ServingFlow, Source, Target, multicast_over, node_at
@@ -149,4 +150,5 @@ def scattered(
         missing[lucky] = missing.get(lucky, set()) - lost
         if not missing[lucky]:
             del missing[lucky]
+    assume(missing)
     return parts(topology, held, {id: sorted(blocks) for id, blocks in missing.items()}, disks, serving)

@@ -9,8 +9,9 @@ from msgspec import structs
 
 from services.planner.plans.chains import plan_chains
 from services.planner.plans.check import check_plan
-from services.planner.plans.network import BUSY_SHARE, Multicast, ServingFlow, Traffic, multicast_over
+from services.planner.plans.network import Multicast, ServingFlow, multicast_over
 from services.planner.plans.plan import CannotPlan, Flow, TransferPlan
+from services.planner.plans.traffic import BUSY_SHARE, Traffic
 from shared.topology import Topology
 from tests.planner.plans.made import BLOCKS, EVERY, cluster, flows_to, hops, machine, multicasts, parts, singles
 

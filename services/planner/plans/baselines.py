@@ -1,0 +1,64 @@
+"""What chains and binomial pipelines are measured against: they know nothing of leaves and of serving traffic. Pure."""
+
+from collections.abc import Callable
+
+from services.planner.plans.draft import Draft, by_bandwidth
+from services.planner.plans.groups import group_targets, one_a_nic
+from services.planner.plans.near import Near
+from services.planner.plans.network import Multicast, way
+from services.planner.plans.plan import CannotPlan, Flow, Policy, TransferPlan, find_tails
+from services.planner.plans.source_order import rank
+from services.planner.plans.supply import collect, find_whole, name_some
+from services.planner.plans.traffic import Traffic
+
+
+def plan_tree(multicast: Multicast) -> TransferPlan:
+    """Binary trees (FaaSNet): sources and targets in a row, everyone passes on to two. Raises CannotPlan."""
+    return spread(multicast, "tree", lambda index, sources: (index - sources) // 2)
+
+
+def plan_fanout(multicast: Multicast) -> TransferPlan:
+    """Sources send to every target themselves. Raises CannotPlan."""
+    return spread(multicast, "fanout", lambda index, sources: index % sources)
+
+
+def spread(multicast: Multicast, policy: Policy, parent_of: Callable[[int, int], int]) -> TransferPlan:
+    """`parent_of` says who of the row sends to one in it, from its index and the number of sources."""
+    traffic = Traffic(multicast)
+    sources = list(one_a_nic(sorted(find_whole(multicast), key=lambda node: rank(node, traffic))))
+    targets = sorted(multicast.targets, key=lambda target: target.node.id)[: multicast.wanted]
+    flows: list[Flow] = []
+    others = targets
+    if not sources and targets:
+        flows += collect(multicast, targets[0], traffic)
+        sources, others = [targets[0].node], targets[1:]
+    row = [*sources, *(target.node for target in others)]
+    for index, target in enumerate(others, len(sources)):
+        parent = row[parent_of(index, len(sources))]
+        flows.append(Flow(parent.id, target.node.id, target.missing, over=way(parent, target.node)))
+    ids = tuple(target.node.id for target in targets)
+    tails = find_tails(flows, ids, multicast.nics)
+    reason = f"from {name_some([source.id for source in sources])}"
+    return TransferPlan(policy=policy, flows=tuple(flows), targets=ids, tails=tails, reasons=(reason,))
+
+
+def plan_local(multicast: Multicast) -> TransferPlan:
+    """Each host loads its own copy, from its memory, else its disk (ServerlessLLM). Raises CannotPlan."""
+    draft = Draft(multicast)
+    needed = frozenset().union(*(target.missing for target in multicast.targets))
+    whole = [source.node for source in multicast.sources if source.blocks >= needed and source.node.place != "worker"]
+    near = Near(whole, 0.0)
+    without = []
+    for group in sorted(group_targets(multicast.targets, draft.traffic), key=by_bandwidth):
+        if not draft.left:
+            break
+        part = group.first(draft.left, draft.traffic)
+        if flows := near.feed(part):
+            draft.add(part, flows)
+        else:
+            without += [node.id for node in part.nodes]
+    if without:
+        draft.note(f"the hosts of {name_some(without)} have no copy")
+    if draft.left == multicast.wanted:
+        raise CannotPlan(f"the hosts of {name_some(without)} have no copy in memory or on disk")
+    return draft.result("local")

@@ -1,0 +1,126 @@
+"""LambdaScale's multicast (4.2): k sources, each of them to a sub-group by a binomial pipeline. Pure."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from math import ceil, log2
+
+from services.planner.plans.block_groups import choose_count, group_blocks, transfer_order
+from services.planner.plans.draft import Draft, in_leaf_order
+from services.planner.plans.groups import Group, gather_all, one_a_nic
+from services.planner.plans.network import Multicast, Node, way
+from services.planner.plans.pipelines import plan_pipelines
+from services.planner.plans.plan import Flow, TransferPlan
+from services.planner.plans.schedule import schedule
+from services.planner.plans.source_order import rank
+from services.planner.plans.warm import stagger
+
+MOST_BLOCKS = 64
+
+Run = tuple[int, ...]  # blocks of the model that are sent as one
+
+
+def plan_binomial(multicast: Multicast, sources: int = 0, blocks: int = 0, block_seconds: float = 0.0) -> TransferPlan:
+    """From at most `sources` (0: all there are), in `blocks` (0: the elbow, by what a block was measured to cost).
+
+    One GPU of a domain takes part, the others follow in the domain (LambdaScale 4.3, case 3). Raises CannotPlan.
+    """
+    draft = Draft(multicast)
+    groups = choose_groups(draft, draft.feed_near())
+    draft.flows, members = stagger(draft.groups, draft.flows)
+    pipelines = list(plan_pipelines(members))
+    roots = choose_roots(draft, groups)
+    if groups:
+        count = choose_sub_groups(len(groups), min(len(roots), sources or len(roots)))
+        pipelines += plan_pipelines(schedule_groups(draft, roots[:count], groups, blocks, block_seconds))
+    return draft.result("binomial", pipelines)
+
+
+def schedule_groups(
+    draft: Draft, roots: Sequence[Node], groups: Sequence[Group], blocks: int, block_seconds: float
+) -> list[list[str]]:
+    """A sub-group to each root; returns the nodes of each that take part."""
+    roots, sub_groups = deal(roots, groups)
+    largest = 1 + max(map(len, sub_groups))
+    rate = min(node.bandwidth for node in (*roots, *(group.nodes[0] for group in groups)))
+    runs = cut(draft.multicast, rate, largest, blocks, block_seconds)
+    draft.note(
+        f"{len(roots)} sub-groups of at most {largest} nodes, {len(runs)} blocks, "
+        f"{len(runs) + ceil(log2(largest)) - 1} steps"
+    )
+    members = []
+    for number, (root, sub_group) in enumerate(zip(roots, sub_groups, strict=True)):
+        nodes = [draft.take_part(group) for group in sub_group]
+        flows = scheduled_flows([root, *nodes], sub_group, transfer_order(runs, len(roots), number))
+        for group, node in zip(sub_group, nodes, strict=True):
+            draft.add(group, [*flows[node.id], *gather_all(node, group, 0, 1)])
+        members.append([node.id for node in nodes])
+    return members
+
+
+def choose_groups(draft: Draft, far: Sequence[Group]) -> list[Group]:
+    """As many as are wanted, those first that serving leaves free."""
+    chosen: list[Group] = []
+    left = draft.left
+    for group in in_leaf_order(far, []) if left else ():
+        chosen.append(group.first(left, draft.traffic))
+        left -= len(chosen[-1].targets)
+        if not left:
+            break
+    return chosen
+
+
+def choose_roots(draft: Draft, groups: list[Group]) -> list[Node]:
+    """Who has all, the fastest first; if nobody has, the first group, once it is put together."""
+    roots = one_a_nic(sorted(draft.senders(), key=lambda node: rank(node, draft.traffic)))
+    if roots or not groups:
+        return list(roots)
+    first = draft.reach(groups.pop(0))
+    draft.assemble(first)
+    return [draft.take_part(first)]
+
+
+def choose_sub_groups(targets: int, most: int) -> int:
+    """How many sources to use: the fewest steps, then sub-groups of equal size, then the earliest first pipeline."""
+
+    def order(count: int) -> tuple[int, bool, int]:
+        return (ceil(targets / count)).bit_length(), targets % count > 0, -count
+
+    return min(range(1, min(most, targets) + 1), key=order)
+
+
+def deal(roots: Sequence[Node], groups: Sequence[Group]) -> tuple[list[Node], list[list[Group]]]:
+    """Groups to roots, those of a leaf together."""
+    leaves = list(dict.fromkeys(root.at.leaf for root in roots))
+    ordered = in_leaf_order(groups, leaves)
+    size, rest = divmod(len(groups), len(roots))
+    ends = [size * number + min(number, rest) for number in range(len(roots) + 1)]
+    parts = [ordered[start:end] for start, end in pairwise(ends)]
+    return sorted(roots, key=lambda root: leaves.index(root.at.leaf)), parts
+
+
+def cut(multicast: Multicast, rate: float, largest: int, blocks: int, block_seconds: float) -> list[Run]:
+    """The blocks that anybody misses, in runs that are sent as one."""
+    missing = sorted({block for target in multicast.targets for block in target.missing})
+    sizes = [multicast.block_bytes[block] for block in missing]
+    if not blocks:
+        besides = ceil(log2(largest)) - 1
+        blocks = choose_count(besides, sum(sizes) / rate, block_seconds, min(MOST_BLOCKS, len(missing)))
+    return [tuple(missing[index] for index in run) for run in group_blocks(sizes, blocks)]
+
+
+def scheduled_flows(nodes: Sequence[Node], groups: Sequence[Group], order: Sequence[Run]) -> Mapping[str, list[Flow]]:
+    """The schedule of one sub-group, by receiver. Node 0 is the source; what a node has already is left out."""
+    missing = {target.node.id: frozenset(target.missing) for group in groups for target in group.targets}
+    parts: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    for step, sender, receiver, block in schedule(len(nodes), len(order)):
+        wanted = (each for each in order[block] if each in missing[nodes[receiver].id])
+        parts[sender, receiver] += [(each, step) for each in wanted]
+    flows: dict[str, list[Flow]] = defaultdict(list)
+    for (sender, receiver), sent in parts.items():
+        if sent:
+            blocks, steps = zip(*sent, strict=True)
+            over = way(nodes[sender], nodes[receiver])
+            flow = Flow(nodes[sender].id, nodes[receiver].id, blocks, over=over, steps=steps)
+            flows[flow.receiver].append(flow)
+    return flows

@@ -1,0 +1,134 @@
+"""A plan in the making: what every policy that keeps out of serving's way has in common. Pure."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from services.planner.plans.groups import Group, gather_all, group_targets
+from services.planner.plans.near import Near
+from services.planner.plans.network import Multicast, Node
+from services.planner.plans.plan import Direction, Flow, Policy, TransferPlan, find_tails
+from services.planner.plans.supply import collect, find_whole, name_some
+from services.planner.plans.traffic import Traffic
+
+
+class Draft:
+    """The groups that are planned so far, and their flows. Raises CannotPlan where nobody holds a block."""
+
+    def __init__(self, multicast: Multicast) -> None:
+        self.multicast = multicast
+        self.traffic = Traffic(multicast)
+        self.left = multicast.wanted
+        self._whole = find_whole(multicast)
+        self.flows: list[Flow] = []
+        self.groups: list[Group] = []
+        self._kept: set[tuple[str, Direction]] = set()  # NICs that are used although serving uses them
+        self._reasons: list[str] = []
+
+    def feed_near(self) -> list[Group]:
+        """Plan the groups that need no network; returns the others by decreasing bandwidth (Fig. 11, line 2)."""
+        near = Near(self._whole, sum(node.bandwidth for node in self._whole))
+        far = []
+        for group in sorted(group_targets(self.multicast.targets, self.traffic), key=by_bandwidth):
+            part = group.first(self.left, self.traffic) if self.left else group
+            flows = near.feed(part) if self.left else []
+            if flows:
+                self.add(part, flows)
+            else:
+                far.append(group)
+        if self.groups:
+            fed = name_some([node.id for group in self.groups for node in group.nodes])
+            self.note(f"copies are near {fed}: no network is needed")
+        return far
+
+    def senders(self) -> list[Node]:
+        """Who can send over the network: holders that serving does not send from (Fig. 11, line 1), and who is fed by
+        now. The least busy holder if there would be none."""
+        fed = [node for group in self.groups for node in group.forwarders]
+        free = [node for node in self._whole if not self.traffic.is_busy(node, "out")]
+        busy = [node for node in self._whole if self.traffic.is_busy(node, "out")]
+        if busy and not free and not fed:
+            return [self._keep(min(busy, key=lambda node: (self.traffic.share(node, "out"), node.requests, node.id)), "out")]
+        if busy:
+            self.note(f"not from {name_some([self._say(node, 'out') for node in busy])}")
+        return free + fed
+
+    def reach(self, group: Group) -> Group:
+        """As many of the group as are wanted; if serving sends to all its NICs, by the least busy one all the same."""
+        group = group.first(self.left, self.traffic)
+        if group.ports:
+            return group
+        port = min(group.nodes, key=lambda node: (self.traffic.share(node, "in"), node.id))
+        return group.reached_by(self._keep(port, "in"))
+
+    def take_part(self, group: Group) -> Node:
+        """The one of the group that receives and sends, for all of it: the least busy in both directions."""
+
+        def order(node: Node) -> tuple[float, str]:
+            return self.traffic.share(node, "in") + self.traffic.share(node, "out"), node.id
+
+        return self._keep(self._keep(min(group.nodes, key=order), "in"), "out")
+
+    def assemble(self, group: Group) -> None:
+        """Nobody has all: the first of the group gets the parts, the others follow in the domain."""
+        first = next(target for target in group.targets if target.node is group.ports[0])
+        flows = list(collect(self.multicast, first, self.traffic))
+        nodes = self.multicast.nodes
+        for flow in flows:
+            if flow.over == "network" and self.traffic.is_busy(nodes[flow.sender], "out"):
+                self._keep(nodes[flow.sender], "out")
+        self.note(f"{first.node.id} gets parts of the model from {len(flows)} holders: nobody has all of it")
+        self.add(group, [*flows, *gather_all(first.node, group, 0, 1)])
+
+    def add(self, group: Group, flows: Iterable[Flow]) -> None:
+        self.flows += flows
+        self.groups.append(group)
+        self.left -= len(group.targets)
+
+    def note(self, reason: str) -> None:
+        self._reasons.append(reason)
+
+    def result(self, policy: Policy, pipelines: Sequence[tuple[str, ...]] = ()) -> TransferPlan:
+        if self.left:
+            self.note(f"{self.left} more were wanted")
+        targets = tuple(node.id for group in self.groups for node in group.nodes)
+        return TransferPlan(
+            policy=policy,
+            flows=tuple(self.flows),
+            targets=targets,
+            tails=find_tails(self.flows, targets, self.multicast.nics),
+            pruned=tuple(self._pruned()),
+            pipelines=tuple(pipelines),
+            reasons=tuple(self._reasons),
+        )
+
+    def _keep(self, node: Node, direction: Direction) -> Node:
+        if self.traffic.is_busy(node, direction) and (node.at.nic, direction) not in self._kept:
+            self._kept.add((node.at.nic, direction))
+            self.note(f"there is none better than {self._say(node, direction)}")
+        return node
+
+    def _say(self, node: Node, direction: Direction) -> str:
+        return f"{node.id} (serving takes {self.traffic.share(node, direction):.0%} of its NIC {direction})"
+
+    def _pruned(self) -> Iterator[tuple[str, Direction]]:
+        directions: tuple[Direction, ...] = ("in", "out")
+        for id, node in self.multicast.nodes.items() if self.multicast.serving else ():
+            for direction in directions:
+                if self.traffic.is_busy(node, direction) and (node.at.nic, direction) not in self._kept:
+                    yield id, direction
+
+
+def by_bandwidth(group: Group) -> tuple[float, str, str]:
+    """Decreasing, as section 5.1 says (the figure has no direction); of equals those of a host together."""
+    return -group.bandwidth, group.nodes[0].at.host, group.id
+
+
+def in_leaf_order(groups: Iterable[Group], leaves: Sequence[str]) -> list[Group]:
+    """The rest of line 2: leaves in the order of the sources, then those without any; who cannot be reached or pass
+    anything on because of serving comes last."""
+    position = {leaf: index for index, leaf in enumerate(leaves)}
+
+    def order(group: Group) -> tuple[bool, bool, int, str, tuple[float, str, str]]:
+        leaf = group.leaf
+        return not group.ports, not group.forwarders, position.get(leaf, len(leaves)), leaf, by_bandwidth(group)
+
+    return sorted(groups, key=order)

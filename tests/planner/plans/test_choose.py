@@ -1,0 +1,75 @@
+"""What holds of every policy."""
+
+from typing import get_args
+
+import pytest
+from hypothesis import given, settings
+
+from services.planner.plans.check import check_plan
+from services.planner.plans.choose import make_plan
+from services.planner.plans.network import Multicast, multicast_over
+from services.planner.plans.plan import CannotPlan, Policy
+from services.planner.plans.predict import predict
+from services.planner.plans.rates import Links
+from tests.planner.plans.made import BLOCKS, cluster, multicasts, parts, singles
+
+POLICIES = get_args(Policy)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@given(multicasts())
+@settings(deadline=None, max_examples=40)
+def test_there_is_a_plan_whenever_there_can_be_one(policy: Policy, multicast: Multicast) -> None:
+    try:
+        plan = make_plan(policy, multicast)
+    except CannotPlan:
+        assert policy == "local"
+        return
+    check_plan(multicast, plan)
+    assert plan.policy == policy
+    assert len(plan.targets) == multicast.wanted or policy == "local"
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@given(multicasts())
+@settings(deadline=None, max_examples=40)
+def test_no_link_carries_more_than_it_can(policy: Policy, multicast: Multicast) -> None:
+    try:
+        plan = make_plan(policy, multicast)
+    except CannotPlan:
+        return
+    seconds = predict(multicast, plan, 10).seconds
+    links = Links(plan.flows, multicast.nodes)
+    carried = [0.0] * len(links.capacity)
+    for flow, used in zip(plan.flows, links.used_by, strict=True):
+        for link in used:
+            carried[link] += sum(multicast.block_bytes[block] for block in flow.blocks) / flow.lanes
+    for sent, capacity in zip(carried, links.capacity, strict=True):
+        assert seconds >= sent / capacity * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_without_targets_there_is_no_plan(policy: Policy) -> None:
+    with pytest.raises(CannotPlan, match="there is no target"):
+        make_plan(policy, multicast_over(cluster(*singles(2)), BLOCKS, ["h0/0"], []))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_without_a_source_there_is_no_plan(policy: Policy) -> None:
+    with pytest.raises(CannotPlan, match=r"nobody holds blocks 0, 1, 2, 3 of 4"):
+        make_plan(policy, multicast_over(cluster(*singles(2)), BLOCKS, [], ["h0/0"]))
+
+
+def test_a_target_that_misses_nothing_or_what_it_holds_is_refused() -> None:
+    topology = cluster(*singles(2))
+    with pytest.raises(ValueError, match="target h0/0 misses nothing"):
+        parts(topology, {"h1/0": {0}}, {"h0/0": ()})
+    with pytest.raises(ValueError, match="target h0/0 holds blocks that it misses"):
+        parts(topology, {"h0/0": {0}}, {"h0/0": (0, 1)})
+    with pytest.raises(ValueError, match="h1 is a source twice"):
+        parts(topology, {"h1": {0}}, {"h0/0": (0, 1)}, disks=["h1"])
+
+
+def test_an_id_that_the_topology_lacks_is_named() -> None:
+    with pytest.raises(CannotPlan, match="'h9/0' is neither a GPU nor a host of the topology"):
+        multicast_over(cluster(*singles(2)), BLOCKS, ["h9/0"], ["h0/0"])

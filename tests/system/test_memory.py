@@ -1,0 +1,68 @@
+"""Memory runs out in the middle of a load: told with its reason, tried again, and others notice nothing."""
+
+import asyncio
+import re
+import resource
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.made import tiny
+from tests.system.conftest import MIB, start, stop
+from tests.system.stage import PATIENCE_SECONDS, Stage, make_streams, register
+
+TOKENS = 100
+MARGIN_BYTES = 2 * MIB  # less than the model takes
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """Two workers, one of which serves."""
+    streams = make_streams("m", "float32", 6, TOKENS)
+    system = start(tmp_path_factory.mktemp("memory"), "--transport", "socket", "--max-instances", "2")
+    try:
+        yield Stage(system, streams)
+    finally:
+        assert stop(system) == 0
+
+
+@contextmanager
+def short_of_memory(pid: int) -> Iterator[None]:
+    """The kernel gives this process hardly any more address space."""
+    taken = int(re.findall(r"VmSize:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())[0]) * 1024
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_AS)
+    resource.prlimit(pid, resource.RLIMIT_AS, (taken + MARGIN_BYTES, hard))
+    try:
+        yield
+    finally:
+        if Path(f"/proc/{pid}").exists():
+            resource.prlimit(pid, resource.RLIMIT_AS, (soft, hard))
+
+
+async def until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not await asyncio.to_thread(holds):
+        assert time.monotonic() < deadline, f"never came: {what}"
+
+
+@pytest.mark.system
+async def test_a_host_without_memory_says_so_and_reads_the_model_when_it_has_some(stage: Stage) -> None:
+    system = stage.system
+
+    def state() -> str:
+        return next(str(model["state"]) for model in system.status()["models"] if model["name"] == "late")
+
+    stage.rest(serving=1, spare=1)
+    loading = asyncio.create_task(stage.load())
+    spec = {"name": "late", "path": str(tiny("llama")), "dtype": "float32", "min_instances": 1}
+    with short_of_memory(stage.pids()["host-0"]):
+        await register(system.url, spec)
+        await until(lambda: state() == "failed", "the model cannot be read")
+        why = (await asyncio.to_thread(system.command, "why", "late")).stdout
+        assert re.search(r"late could not be read: .*(memory|MemoryError)", why), why
+        stage.check("host without memory", await loading)
+    await until(lambda: state() == "ready", "the model is read after all")
+    await asyncio.to_thread(stage.rest, 2, 0)
