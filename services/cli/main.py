@@ -20,6 +20,7 @@ COMMANDS = {
     "scale": LazyCommand("services.cli.scale:scale", "Have this many instances of a model."),
     "why": LazyCommand("services.cli.why:why", "Why a model was scaled, or was not."),
     "topology": LazyCommand("services.cli.topology:topology", "Show and draw a cluster: a file, or this machine."),
+    "plan": LazyCommand("load.plan.command:plan", "Who would send parameters to whom, on any cluster."),
     "tap": LazyCommand("services.cli.tap:tap", "Print the bus traffic, decoded."),
     "bench": LazyCommand("services.cli.main:bench", "Measure the control plane, transfers and scaling."),
 }

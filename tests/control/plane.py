@@ -24,7 +24,7 @@ from shared.process import Actor, World
 from shared.subjects import CANCEL, DECISIONS, REGISTER, SCALE, SCALES, SNAPSHOT, SUBMIT, TOKENS
 from shared.telemetry import Telemetry
 from shared.world import CountedIds
-from tests.control.fakes import CLOCK, FakeHost, FakeWorker, Faults, Node
+from tests.control.fakes import CLOCK, RATE, FakeHost, FakeWorker, Faults, Node
 
 LOGGED = ("evt.>", "hb.>", "tok.>", "req.>")
 
@@ -122,7 +122,7 @@ class Plane:
         self._makers: dict[str, Callable[[World], Actor]] = {
             "registry": lambda world: Registry(world, RegistrySettings()),
             "router": lambda world: Router(world, RouterSettings(look_ahead=look_ahead, max_waiting=50)),
-            "planner": lambda world: Planner(world, PlannerSettings(patience_seconds=patience)),
+            "planner": lambda world: Planner(world, PlannerSettings(patience_seconds=patience, link_rate=RATE)),
             "monitor": lambda world: Monitor(world, MonitorSettings()),
         }
         for service in self._makers:

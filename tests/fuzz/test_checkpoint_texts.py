@@ -104,7 +104,7 @@ def test_links_are_followed_as_the_hubs_cache_needs_it(tmp_path: Path) -> None:
     assert load_checkpoint_text(directory, noon).template is not None
 
 
-@examples(60)
+@examples(30)
 @given(st.data())
 def test_any_configuration_is_refused_by_file_or_of_use(data: st.DataObject) -> None:
     with spoiled("llama") as directory:
@@ -117,7 +117,7 @@ def test_any_configuration_is_refused_by_file_or_of_use(data: st.DataObject) -> 
         assert_refused_or_of_use(directory, path)
 
 
-@examples(60)
+@examples(30)
 @given(place=st.integers(0, 1 << 20), data=st.binary(min_size=1, max_size=9))
 def test_a_tokenizer_with_other_bytes_is_refused_or_of_use(place: int, data: bytes) -> None:
     with spoiled("qwen2") as directory:

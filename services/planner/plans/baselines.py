@@ -26,7 +26,7 @@ def spread(multicast: Multicast, policy: Policy, parent_of: Callable[[int, int],
     """`parent_of` says who of the row sends to one in it, from its index and the number of sources."""
     traffic = Traffic(multicast)
     sources = list(one_a_nic(sorted(find_whole(multicast), key=lambda node: rank(node, traffic))))
-    targets = sorted(multicast.targets, key=lambda target: target.node.id)[: multicast.wanted]
+    targets = sorted(multicast.targets, key=lambda target: target.node.name)[: multicast.wanted]
     flows: list[Flow] = []
     others = targets
     if not sources and targets:

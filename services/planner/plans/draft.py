@@ -46,7 +46,8 @@ class Draft:
         free = [node for node in self._whole if not self.traffic.is_busy(node, "out")]
         busy = [node for node in self._whole if self.traffic.is_busy(node, "out")]
         if busy and not free and not fed:
-            return [self._keep(min(busy, key=lambda node: (self.traffic.share(node, "out"), node.requests, node.id)), "out")]
+            least = min(busy, key=lambda node: (self.traffic.share(node, "out"), node.requests, node.name))
+            return [self._keep(least, "out")]
         if busy:
             self.note(f"not from {name_some([self._say(node, 'out') for node in busy])}")
         return free + fed
@@ -56,14 +57,14 @@ class Draft:
         group = group.first(self.left, self.traffic)
         if group.ports:
             return group
-        port = min(group.nodes, key=lambda node: (self.traffic.share(node, "in"), node.id))
+        port = min(group.nodes, key=lambda node: (self.traffic.share(node, "in"), node.name))
         return group.reached_by(self._keep(port, "in"))
 
     def take_part(self, group: Group) -> Node:
         """The one of the group that receives and sends, for all of it: the least busy in both directions."""
 
-        def order(node: Node) -> tuple[float, str]:
-            return self.traffic.share(node, "in") + self.traffic.share(node, "out"), node.id
+        def order(node: Node) -> tuple[float, tuple[int, str]]:
+            return self.traffic.share(node, "in") + self.traffic.share(node, "out"), node.name
 
         return self._keep(self._keep(min(group.nodes, key=order), "in"), "out")
 
@@ -117,9 +118,10 @@ class Draft:
                     yield id, direction
 
 
-def by_bandwidth(group: Group) -> tuple[float, str, str]:
+def by_bandwidth(group: Group) -> tuple[float, int, str, tuple[int, str]]:
     """Decreasing, as section 5.1 says (the figure has no direction); of equals those of a host together."""
-    return -group.bandwidth, group.nodes[0].at.host, group.id
+    first = group.nodes[0]
+    return -group.bandwidth, len(first.at.host), first.at.host, first.name
 
 
 def in_leaf_order(groups: Iterable[Group], leaves: Sequence[str]) -> list[Group]:
@@ -127,8 +129,9 @@ def in_leaf_order(groups: Iterable[Group], leaves: Sequence[str]) -> list[Group]
     anything on because of serving comes last."""
     position = {leaf: index for index, leaf in enumerate(leaves)}
 
-    def order(group: Group) -> tuple[bool, bool, int, str, tuple[float, str, str]]:
+    def order(group: Group) -> tuple[object, ...]:
         leaf = group.leaf
-        return not group.ports, not group.forwarders, position.get(leaf, len(leaves)), leaf, by_bandwidth(group)
+        place = position.get(leaf, len(leaves)), len(leaf), leaf
+        return not group.ports, not group.forwarders, place, by_bandwidth(group)
 
     return sorted(groups, key=order)

@@ -52,9 +52,9 @@ def group_targets(targets: Iterable[Target], traffic: Traffic) -> list[Group]:
 
 
 def make_group(members: Sequence[Target], traffic: Traffic) -> Group:
-    def order(target: Target) -> tuple[bool, bool, float, str]:
+    def order(target: Target) -> tuple[bool, bool, float, tuple[int, str]]:
         node = target.node
-        return traffic.is_busy(node, "in"), traffic.is_busy(node, "out"), -node.at.nic_in, node.id
+        return traffic.is_busy(node, "in"), traffic.is_busy(node, "out"), -node.at.nic_in, node.name
 
     targets = tuple(sorted(members, key=order))
     nodes = [target.node for target in targets]

@@ -18,7 +18,7 @@ class Near:
         self._network = network
         self._domains: dict[str, Node] = {}
         self._hosts: dict[str, Node] = {}
-        for node in sorted(whole, key=lambda node: (PREFERENCE.index(node.place), node.id)):
+        for node in sorted(whole, key=lambda node: (PREFERENCE.index(node.place), node.name)):
             self._hosts.setdefault(node.at.host, node)
             if node.place == "worker":
                 self._domains.setdefault(node.group, node)

@@ -31,6 +31,11 @@ class Node(msgspec.Struct, frozen=True, gc=False):
         return self.at.domain if self.at.domain_bandwidth else f"NIC of {self.at.nic}"
 
     @property
+    def name(self) -> tuple[int, str]:
+        """For ties: by id, and n2 before n10."""
+        return len(self.id), self.id
+
+    @property
     def host_link(self) -> float:
         """Between it and its host's memory; that memory itself is not limited."""
         return float("inf") if self.at.domain is None else self.at.host_link

@@ -19,7 +19,7 @@ class SourceOrder:
         for source in one_a_nic(ranked):
             leaves.setdefault(source.at.leaf, []).append(source)
         self._sums = {leaf: sum(node.bandwidth for node in nodes) for leaf, nodes in leaves.items()}
-        front = sorted(leaves, key=lambda leaf: (-self._sums[leaf], leaf))
+        front = sorted(leaves, key=lambda leaf: (-self._sums[leaf], len(leaf), leaf))
         self._queues = {leaf: deque(leaves[leaf]) for leaf in front}
         self._front = deque(front)
 
@@ -65,6 +65,6 @@ class SourceOrder:
             self._front.appendleft(leaf)
 
 
-def rank(node: Node, traffic: Traffic) -> tuple[float, bool, float, int, str]:
+def rank(node: Node, traffic: Traffic) -> tuple[float, bool, float, int, tuple[int, str]]:
     """The fastest first, of equals a GPU, then who serves least."""
-    return -node.bandwidth, node.place != "worker", traffic.share(node, "out"), node.requests, node.id
+    return -node.bandwidth, node.place != "worker", traffic.share(node, "out"), node.requests, node.name

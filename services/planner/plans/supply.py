@@ -47,7 +47,7 @@ def collect(multicast: Multicast, target: Target, traffic: Traffic) -> Iterator[
 
 def _cost(
     source: Source, target: Target, size: int, busy_until: dict[str, float], traffic: Traffic
-) -> tuple[bool, bool, float, str]:
+) -> tuple[bool, bool, float, tuple[int, str]]:
     node = source.node
     interferes = way(node, target.node) == "network" and traffic.is_busy(node, "out")
-    return node.place == "disk", interferes, busy_until.get(node.id, 0.0) + size / node.bandwidth, node.id
+    return node.place == "disk", interferes, busy_until.get(node.id, 0.0) + size / node.bandwidth, node.name

@@ -1,0 +1,109 @@
+"""`livescale plan`: a plan for any cluster, without carrying it out."""
+
+from itertools import islice
+from pathlib import Path
+from typing import get_args
+
+import click
+import msgspec
+
+from load.plan.dry_run import DISKS, DryRun, dry_run
+from load.plan.model_bytes import find_block_bytes
+from load.plan.view import chain_lines, format_seconds, headline, report, send_rows
+from services.cli.lazy import load_module
+from services.cli.tables import open_console, print_rows
+from services.planner.plans.plan import CannotPlan, Policy
+from shared.topology_file import find_topology
+
+MOST_ROWS = 40
+MOST_LINES = 12
+
+EPILOG = """
+\b
+  livescale plan --topology cluster-a --model 8b --targets 24 --sources 4 --svg plan.svg
+  livescale plan --topology lambdascale-1 --model 13b --targets 7 --policy binomial --blocks 16
+  livescale plan --topology cluster-a --model 8b --targets 8 --sources a0/0,a1/0 --serving a0/0:out=5GB/s
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.option("--topology", required=True, metavar="FILE|NAME", help="The cluster; see livescale topology.")
+@click.option("--model", required=True, help="A checkpoint's directory, a size (8b), or size=16GB,layers=32.")
+@click.option("--targets", type=click.IntRange(1), required=True, help="How many GPUs are to get it.")
+@click.option("--policy", type=click.Choice(get_args(Policy)), default="chains", show_default=True)
+@click.option(
+    "--sources",
+    help=f"How many GPUs have it (1), or which GPUs and hosts: a0/0,a1; or {DISKS}: every host, on its disk only, "
+    "as is the default of the policy local.",
+)
+@click.option("--serving", multiple=True, metavar="ID:in|out=RATE", help="Serving traffic of a NIC: a0/0:out=5GB/s.")
+@click.option("--blocks", type=click.IntRange(0), default=0, help="Of binomial; 0 finds the elbow.", show_default=True)
+@click.option(
+    "--block-ms", type=click.FloatRange(0), default=0.0, show_default=True, help="What a block costs besides its bytes."
+)
+@click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Draw it into this file.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of tables: every flow, every time.")
+def plan(
+    topology: str,
+    model: str,
+    targets: int,
+    policy: Policy,
+    sources: str | None,
+    serving: tuple[str, ...],
+    blocks: int,
+    block_ms: float,
+    svg: Path | None,
+    as_json: bool,
+) -> None:
+    """Who would send which parameters to whom, and how long it would take: nothing is carried out."""
+    sources = sources or (DISKS if policy == "local" else "1")
+    try:
+        run = dry_run(
+            find_topology(topology),
+            find_block_bytes(model),
+            targets,
+            policy,
+            sources,
+            serving=serving,
+            blocks=blocks,
+            block_seconds=block_ms / 1000,
+        )
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    except CannotPlan as error:
+        raise click.ClickException(f"there is no plan: {error}") from None
+    if as_json:
+        click.echo(msgspec.json.encode(report(run)))
+    else:
+        show(run)
+    if svg is not None:
+        draw(run, svg)
+
+
+def show(run: DryRun) -> None:
+    console = open_console()
+    console.print(f"{headline(run)}\n", highlight=False)
+    rows = list(islice(send_rows(run), MOST_ROWS + 1))
+    if rows:
+        print_rows(console, "Who sends what to whom", rows[:MOST_ROWS])
+    if len(rows) > MOST_ROWS:
+        console.print("More is in --json and in the picture (--svg).\n")
+    if run.plan.policy == "chains":
+        lines = chain_lines(run.plan, run.multicast.nodes)
+        for number, line in enumerate(lines[:MOST_LINES], 1):
+            console.print(f"chain {number}: {line}")
+        if len(lines) > MOST_LINES:
+            console.print(f"and {len(lines) - MOST_LINES} chains more")
+    for pipeline in run.pipelines[:MOST_LINES]:
+        console.print(f"pipeline {' '.join(pipeline.nodes)}: executable after {format_seconds(pipeline.ready_at)}")
+    console.print(f"can serve live while loading: {' '.join(run.plan.tails[:MOST_LINES]) or 'nobody'}")
+    for reason in run.plan.reasons:
+        console.print(f"- {reason}")
+
+
+def draw(run: DryRun, path: Path) -> None:
+    picture = load_module("load.plan.picture").draw_plan(run)
+    try:
+        path.write_text(picture, encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(f"--svg {path}: {error.strerror}") from None

@@ -1,0 +1,119 @@
+"""A plan for a cluster that need not be there: who has copies, who wants one, and what comes of it (pure)."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from services.planner.plans.choose import make_plan
+from services.planner.plans.network import Multicast, ServingFlow, multicast_over
+from services.planner.plans.pipelines import pipeline_ready
+from services.planner.plans.plan import Direction, Policy, TransferPlan
+from services.planner.plans.predict import Prediction, predict
+from shared.topology import Topology
+from shared.transfer.chunks import chunk_bytes_for
+from shared.units import parse_rate
+
+DISKS = "disks"
+
+
+class Pipeline(msgspec.Struct, frozen=True):
+    """An execution pipeline, and when it has the whole model."""
+
+    nodes: tuple[str, ...]
+    ready_at: float
+
+
+class DryRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan and its predicted times, in seconds from the start."""
+
+    topology: str
+    block_bytes: tuple[int, ...]
+    multicast: Multicast
+    plan: TransferPlan
+    prediction: Prediction
+    chunk_bytes: int
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(self.block_bytes)
+
+    @property
+    def bound_seconds(self) -> float:
+        """All bytes over the slowest NIC that has to take them."""
+        rates = [target.node.at.nic_in for target in self.multicast.targets if target.node.id in self.plan.targets]
+        return self.size_bytes / min(rates)
+
+    @property
+    def pipelines(self) -> list[Pipeline]:
+        """The earliest first."""
+        made = [Pipeline(nodes, pipeline_ready(nodes, self.prediction.ready)) for nodes in self.plan.pipelines]
+        return sorted(made, key=lambda pipeline: (pipeline.ready_at, pipeline.nodes))
+
+
+def dry_run(
+    topology: Topology,
+    block_bytes: tuple[int, ...],
+    targets: int,
+    policy: Policy,
+    sources: str,
+    *,
+    serving: Sequence[str] = (),
+    blocks: int = 0,
+    block_seconds: float = 0.0,
+) -> DryRun:
+    """Raises ValueError for what cannot be meant, and CannotPlan."""
+    holders = find_sources(topology, sources)
+    takers = [gpu.id for gpu in topology.gpus if gpu.id not in holders]
+    if targets > len(takers):
+        raise ValueError(f"--targets {targets}: {topology.name} has {len(takers)} GPUs besides the sources")
+    multicast = multicast_over(
+        topology,
+        block_bytes,
+        holders,
+        takers,
+        count=targets,
+        disks=[host.id for host in topology.hosts] if sources == DISKS else (),
+        serving=[parse_serving(topology, text) for text in serving],
+    )
+    chunk_bytes = chunk_bytes_for(min(node.at.nic_out for node in multicast.nodes.values()))
+    plan = make_plan(policy, multicast, sources=len(holders), blocks=blocks, block_seconds=block_seconds)
+    return DryRun(
+        topology=topology.name,
+        block_bytes=block_bytes,
+        multicast=multicast,
+        plan=plan,
+        prediction=predict(multicast, plan, chunk_bytes, block_seconds),
+        chunk_bytes=chunk_bytes,
+    )
+
+
+def find_sources(topology: Topology, text: str) -> list[str]:
+    """`3`: that many GPUs, on as many hosts as there are; or ids of GPUs and hosts; or `disks`. Raises ValueError."""
+    if text == DISKS:
+        return []
+    if not text.isdecimal():
+        ids = [id.strip() for id in text.split(",")]
+        for id in ids:
+            check_place(topology, "--sources", id)
+        return ids
+    gpus = sorted(((index, number) for number, host in enumerate(topology.hosts) for index in range(len(host.gpus))))
+    if not 1 <= int(text) < len(gpus):
+        raise ValueError(f"--sources {text}: {topology.name} has {len(gpus)} GPUs, and one at least has to be a target")
+    return [topology.hosts[number].gpus[index].id for index, number in gpus[: int(text)]]
+
+
+def parse_serving(topology: Topology, text: str) -> ServingFlow:
+    """`a0/0:out=5 GB/s`. Raises ValueError."""
+    node, _, rest = text.partition(":")
+    direction, _, rate = rest.partition("=")
+    directions: dict[str, Direction] = {"in": "in", "out": "out"}
+    if direction not in directions:
+        raise ValueError(f"--serving {text}: write who, which direction and how much, as in a0/0:out=5GB/s")
+    check_place(topology, "--serving", node)
+    return ServingFlow(node, directions[direction], parse_rate(rate))
+
+
+def check_place(topology: Topology, option: str, id: str) -> None:
+    if id not in topology.places:
+        some = ", ".join(list(topology.places)[:4])
+        raise ValueError(f"{option}: {id!r} is neither a GPU nor a host of {topology.name}, such as {some}")

@@ -1,0 +1,118 @@
+"""`livescale plan`, as it is typed."""
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from click.testing import CliRunner, Result
+
+from load.plan.command import plan
+from services.planner.plans.plan import Policy
+
+A = ("--topology", "cluster-a", "--model", "8b")
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(plan, arguments)
+
+
+def test_it_says_who_sends_what_to_whom_and_how_long_it_takes() -> None:
+    done = run(*A, "--targets", "9", "--sources", "a0/0,a1/0", "--serving", "a0/0:out=5GB/s")
+    assert done.exit_code == 0, done.output
+    assert "chains on cluster-a: 16 GB in 32 blocks to 9 targets" in done.output
+    assert "chain 1: a0/0 -> a0 (7 targets, 1 lane)" in done.output
+    assert "not from a0/0 (serving takes 40% of its NIC out)" in done.output
+
+
+def test_flows_over_the_network_are_listed_with_their_lanes() -> None:
+    done = run(*A, "--targets", "4", "--sources", "a1", "--policy", "fanout")
+    assert done.exit_code == 0, done.output
+    assert ["a1", "a0/0", "network", "1", "of", "1", "0-31", "-"] in [
+        line.split()[:8] for line in done.output.splitlines()
+    ]
+
+
+@pytest.mark.parametrize("policy", get_args(Policy))
+def test_every_policy_is_drawn_and_told_to_programs(policy: str, tmp_path: Path) -> None:
+    picture = tmp_path / "plan.svg"
+    done = run(
+        "--topology",
+        "lambdascale-1",
+        "--model",
+        "13b",
+        "--targets",
+        "7",
+        "--policy",
+        policy,
+        "--json",
+        "--svg",
+        str(picture),
+    )
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.output)
+    assert told["policy"] == policy
+    assert len(told["targets"]) == len(told["ready"]) == 7
+    assert max(max(times.values()) for times in told["ready"].values()) == told["seconds"]
+    assert told["seconds"] >= told["bound_seconds"] or policy == "local"
+    root = ET.fromstring(picture.read_text())
+    texts = [element.text or "" for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert any(text.startswith(f"{policy} on lambdascale-1: 26 GB in 40 blocks to 7 targets") for text in texts)
+    assert "node1/0" in " ".join(texts)
+
+
+def test_pipelines_are_named_with_the_time_from_which_they_execute() -> None:
+    done = run(
+        "--topology", "lambdascale-1", "--model", "13b", "--targets", "6", "--sources", "2", "--policy", "binomial"
+    )
+    assert done.exit_code == 0, done.output
+    assert done.output.count(": executable after ") == 3
+
+
+def test_hosts_that_load_their_own_copies_read_their_disks() -> None:
+    done = run(*A, "--targets", "8", "--policy", "local", "--json")
+    told = json.loads(done.output)
+    assert told["seconds"] == pytest.approx(12.8, rel=0.01)
+    assert {flow["over"] for flow in told["flows"]} == {"disk", "domain"}
+
+
+def test_a_large_plan_is_drawn_in_part_and_says_so(tmp_path: Path) -> None:
+    cluster = tmp_path / "large.yaml"
+    cluster.write_text(
+        "name: large\nhosts:\n  - {name: h, count: 70, memory: 1 TiB, nic: 100 Gbps, disk: 1 GB/s, "
+        "gpus: [{memory: 80 GB, host-link: 16 GB/s}]}\n"
+    )
+    picture = tmp_path / "plan.svg"
+    done = run("--topology", str(cluster), "--model", "8b", "--targets", "69", "--svg", str(picture))
+    assert done.exit_code == 0, done.output
+    assert "More is in --json" in done.output
+    assert "6 more targets are not drawn" in picture.read_text()
+    assert "-> 58 more ->" in done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("--topology", "cluster-z", "--model", "8b", "--targets", "1"), "there is no topology 'cluster-z'"),
+        (("--topology", "cluster-a", "--model", "9q", "--targets", "1"), "'9q' is no directory and no known size"),
+        ((*A, "--targets", "32"), "--targets 32: cluster-a has 31 GPUs besides the sources"),
+        ((*A, "--targets", "0"), "--targets"),
+        ((*A, "--targets", "1", "--sources", "32"), "--sources 32: cluster-a has 32 GPUs"),
+        ((*A, "--targets", "1", "--sources", "b7"), "'b7' is neither a GPU nor a host of cluster-a"),
+        ((*A, "--targets", "1", "--serving", "a0/0"), "write who, which direction and how much"),
+        ((*A, "--targets", "1", "--serving", "x:out=1GB/s"), "'x' is neither a GPU nor a host"),
+        ((*A, "--targets", "1", "--serving", "a0/0:out=fast"), "is not a number with its unit"),
+        ((*A, "--targets", "1", "--sources", "a1/0", "--policy", "local"), "there is no plan: the hosts of a0/0"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_a_remedy(arguments: tuple[str, ...], problem: str) -> None:
+    done = run(*arguments)
+    assert done.exit_code != 0
+    assert problem in " ".join(done.output.replace("│", " ").split())
+
+
+def test_a_picture_that_cannot_be_written_is_an_error() -> None:
+    done = run(*A, "--targets", "1", "--svg", "/nowhere/plan.svg")
+    assert done.exit_code == 1
+    assert "--svg /nowhere/plan.svg: No such file or directory" in done.output
