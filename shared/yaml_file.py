@@ -31,7 +31,7 @@ def kebab(name: str) -> str:
 def read_yaml(path: Path) -> object:
     """The file's content; an empty one is an empty mapping. Raises ValueError."""
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), UniqueKeys)
+        content = UniqueKeys(path.read_text(encoding="utf-8")).get_single_data()
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror or error}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

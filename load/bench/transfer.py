@@ -1,5 +1,5 @@
-"""`livescale bench transfer`: parameters over one hop against memcpy, along chains against the link's rate; and whether
-shaped links carry what they should."""
+"""`livescale bench transfer`: parameters over one hop against memcpy, along chains against the link's rate; whether
+shaped links carry what they should; and how long plans take."""
 
 import itertools
 import statistics
@@ -11,6 +11,7 @@ import click
 
 from load.bench.fleet import BenchFailed, Fleet, started
 from load.bench.nodes import Copy, Done, Hop, Job, Share
+from load.bench.plan_time import plan_time
 from load.bench.record import Printer, Record, measured
 from load.bench.shaping import shaping
 from shared.messages.scaling import Flow, Inflow, Outflow
@@ -18,7 +19,7 @@ from shared.settings import LinkSettings
 from shared.transfer.chunks import MAX_CHUNK_BYTES, MIB, chunk_bytes_for
 
 BENCH = "transfer"
-CASES = ("hop", "chains", "shaping")
+CASES = ("hop", "chains", "shaping", "plan-time")
 HOP_BAR = 0.5
 CHAIN_BAR = 1.05
 MAX_FLOWS = 1024  # of a plan; its tickets differ from those of the plan before
@@ -39,7 +40,7 @@ def transfer(
     passes: int,
     cases: Sequence[str],
 ) -> None:
-    """Parameters over one hop (against memcpy) and along chains (against bytes / rate); flows that meet on links."""
+    """Parameters over one hop (against memcpy) and along chains (against bytes / rate); flows that meet; plan times."""
     printer = Printer(BENCH)
     sizes = [MAX_CHUNK_BYTES] * -(-megabytes * 1_000_000 // MAX_CHUNK_BYTES)
     plain, shaped = LinkSettings(transport=transport), LinkSettings(transport=transport, link_rate=rate * 1e6)
@@ -47,6 +48,7 @@ def transfer(
         "hop": hop(printer, plain, sizes, passes),
         "chains": chains(printer, shaped, sizes, receivers),
         "shaping": shaping(printer, plain, rate * 1e6, sum(sizes) / (rate * 1e6)),
+        "plan-time": plan_time(printer),
     }
     try:
         for record in itertools.chain.from_iterable(records[case] for case in cases):

@@ -45,7 +45,7 @@ def preemptions(made: Fleet, worker: str = "w-1") -> float:
 
 async def fill(made: Fleet, asked: list[Submit]) -> None:
     """One worker serves, has all these requests, and has preempted some."""
-    await made.load("w-1", made.me, [])
+    await made.load("w-1", made.me)
     made.feed("w-1")
     await made.whole("w-1")
     await made.serve("w-1")
@@ -83,7 +83,7 @@ async def test_what_a_dead_worker_had_preempted_resumes_elsewhere() -> None:
         made.workers["w-1"].cancel()
         await asyncio.wait([made.workers["w-1"]])
         known = {request.request_id: told(made, request.request_id) for request in asked}
-        await made.load("w-2", made.me, [], plan="plan-2", ticket=8)
+        await made.load("w-2", made.me, plan="plan-2", ticket=8)
         made.feed("w-2", ticket=8)
         await made.whole("w-2")
         await made.serve("w-2")

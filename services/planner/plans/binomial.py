@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from math import ceil, log2
 
@@ -112,15 +113,22 @@ def cut(multicast: Multicast, rate: float, largest: int, blocks: int, block_seco
 def scheduled_flows(nodes: Sequence[Node], groups: Sequence[Group], order: Sequence[Run]) -> Mapping[str, list[Flow]]:
     """The schedule of one sub-group, by receiver. Node 0 is the source; what a node has already is left out."""
     missing = {target.node.id: frozenset(target.missing) for group in groups for target in group.targets}
-    parts: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-    for step, sender, receiver, block in schedule(len(nodes), len(order)):
-        wanted = (each for each in order[block] if each in missing[nodes[receiver].id])
-        parts[sender, receiver] += [(each, step) for each in wanted]
     flows: dict[str, list[Flow]] = defaultdict(list)
-    for (sender, receiver), sent in parts.items():
-        if sent:
-            blocks, steps = zip(*sent, strict=True)
+    for (sender, receiver), sent in pair_up(len(nodes), len(order)).items():
+        wanted = missing[nodes[receiver].id]
+        pairs = [(block, step) for step, run in sent for block in order[run] if block in wanted]
+        if pairs:
+            blocks, steps = zip(*pairs, strict=True)
             over = way(nodes[sender], nodes[receiver])
             flow = Flow(nodes[sender].id, nodes[receiver].id, blocks, over=over, steps=steps)
             flows[flow.receiver].append(flow)
     return flows
+
+
+@lru_cache(maxsize=64)
+def pair_up(nodes: int, runs: int) -> Mapping[tuple[int, int], Sequence[tuple[int, int]]]:
+    """The schedule by sender and receiver: step and run of blocks."""
+    pairs: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    for step, sender, receiver, run in schedule(nodes, runs):
+        pairs[sender, receiver].append((step, run))
+    return pairs

@@ -20,7 +20,7 @@ class Draft:
         self._whole = find_whole(multicast)
         self.flows: list[Flow] = []
         self.groups: list[Group] = []
-        self._kept: set[tuple[str, Direction]] = set()  # NICs that are used although serving uses them
+        self._kept: dict[tuple[str, Direction], str] = {}  # NICs that are used although serving uses them, too
         self._reasons: list[str] = []
 
     def feed_near(self) -> list[Group]:
@@ -88,6 +88,8 @@ class Draft:
         self._reasons.append(reason)
 
     def result(self, policy: Policy, pipelines: Sequence[tuple[str, ...]] = ()) -> TransferPlan:
+        if self._kept:
+            self.note(f"there is none better than {name_some(list(self._kept.values()))}")
         if self.left:
             self.note(f"{self.left} more were wanted")
         targets = tuple(node.id for group in self.groups for node in group.nodes)
@@ -102,9 +104,8 @@ class Draft:
         )
 
     def _keep(self, node: Node, direction: Direction) -> Node:
-        if self.traffic.is_busy(node, direction) and (node.at.nic, direction) not in self._kept:
-            self._kept.add((node.at.nic, direction))
-            self.note(f"there is none better than {self._say(node, direction)}")
+        if self.traffic.is_busy(node, direction):
+            self._kept.setdefault((node.at.nic, direction), self._say(node, direction))
         return node
 
     def _say(self, node: Node, direction: Direction) -> str:

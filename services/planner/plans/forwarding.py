@@ -1,7 +1,4 @@
-"""When blocks get through hops that forward chunk by chunk, as a recursion from hop to hop. Pure.
-
-In a chain all hops run at the rate of the slowest so far, and each adds one chunk: T = M/B + (R - 1) * chunk/B.
-"""
+"""When blocks get through hops that forward chunk by chunk, as a recursion from hop to hop and block to block. Pure."""
 
 from collections.abc import Mapping, Sequence
 

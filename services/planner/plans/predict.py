@@ -6,6 +6,7 @@ import msgspec
 
 from services.planner.plans.fluid import simulate
 from services.planner.plans.forwarding import Times, forward
+from services.planner.plans.lines import Line, all_alike, blocks_on, draw_lines
 from services.planner.plans.network import Multicast
 from services.planner.plans.plan import Flow, TransferPlan
 from services.planner.plans.schedule_times import time_steps
@@ -30,6 +31,8 @@ class Prediction(msgspec.Struct, frozen=True):
 def predict(multicast: Multicast, plan: TransferPlan, chunk_bytes: int, block_seconds: float = 0.0) -> Prediction:
     """`block_seconds`: what a scheduled block costs besides its bytes."""
     ends: Sequence[Times]
+    if plan.policy == "chains" and all_alike(plan.flows):
+        return follow_lines(multicast, plan, chunk_bytes)
     if any(flow.steps for flow in plan.flows):
         ends = follow_schedule(multicast, plan.flows, chunk_bytes, block_seconds)
     elif plan.policy == "chains" or sum(len(flow.blocks) for flow in plan.flows) > SMALL:
@@ -39,19 +42,26 @@ def predict(multicast: Multicast, plan: TransferPlan, chunk_bytes: int, block_se
     return collect_ready(plan, ends)
 
 
+def follow_lines(multicast: Multicast, plan: TransferPlan, chunk_bytes: int) -> Prediction:
+    into: dict[str, list[Line]] = {target: [] for target in plan.targets}
+    for flow, line in zip(plan.flows, draw_lines(multicast, plan.flows, chunk_bytes), strict=True):
+        into[flow.receiver].append(line)
+    blocks = plan.flows[0].blocks
+    sizes = [multicast.block_bytes[block] for block in blocks]
+    return Prediction({id: dict(zip(blocks, blocks_on(lines, sizes), strict=True)) for id, lines in into.items()})
+
+
 def follow_schedule(
     multicast: Multicast, flows: Sequence[Flow], chunk_bytes: int, block_seconds: float
 ) -> Sequence[Times]:
     """Scheduled flows may begin with a source that is put together first, and others follow in domains."""
-    scheduled = {index: flow for index, flow in enumerate(flows) if flow.steps}
-    taking_part = {flow.receiver for flow in scheduled.values()}
+    taking_part = {flow.receiver for flow in flows if flow.steps}
     first = [flow for flow in flows if not flow.steps and flow.receiver not in taking_part]
-    there_at: dict[tuple[str, int], float] = {}
+    coming: dict[tuple[str, int], float] = {}
     for flow, times in zip(first, forward(multicast, first, chunk_bytes), strict=True):
         for block, time in zip(flow.blocks, times, strict=True):
-            there_at[flow.receiver, block] = max(time, there_at.get((flow.receiver, block), 0.0))
-    timed = time_steps(multicast, list(scheduled.values()), block_seconds, there_at)
-    return forward(multicast, flows, chunk_bytes, dict(zip(scheduled, timed, strict=True)))
+            coming[flow.receiver, block] = max(time, coming.get((flow.receiver, block), 0.0))
+    return forward(multicast, flows, chunk_bytes, time_steps(multicast, flows, block_seconds, coming))
 
 
 def collect_ready(plan: TransferPlan, ends: Sequence[Times]) -> Prediction:

@@ -11,33 +11,50 @@ from services.planner.plans.rates import Links
 
 def time_steps(
     multicast: Multicast, flows: Sequence[Flow], block_seconds: float, coming: Mapping[tuple[str, int], float]
-) -> list[list[float]]:
-    """When each flow's blocks are through.
+) -> dict[int, list[float]]:
+    """When the blocks of each scheduled flow are through, by the flow's number.
 
     A step of a flow begins when its sender and its receiver are through with what they had to do before, and takes
-    `block_seconds` besides its bytes. Links are shared by the flows that use them in the same step.
-    `coming`: when blocks come to nodes by other flows; what none brings is there from the start.
+    `block_seconds` besides its bytes. Links are shared by the flows that use them in the same step, and busy with what
+    flows outside the schedule send. `coming`: when blocks come to nodes by those.
     """
     links = Links(flows, multicast.nodes)
+    busy_until = busy_links(multicast, flows, links)
     sharing = Counter((step, link) for index, step, _ in _parts(flows) for link in links.used_by[index])
     free_at: dict[tuple[str, str], float] = defaultdict(float)  # by node and direction
     there_at = defaultdict(float, coming)  # by node and block
-    ends: list[list[float]] = [[] for _ in flows]
+    ends: dict[int, list[float]] = defaultdict(list)
     for index, step, blocks in sorted(_parts(flows), key=lambda part: part[1]):
         flow, used = flows[index], links.used_by[index]
         speed = min((links.capacity[link] / sharing[step, link] for link in used), default=float("inf"))
         now = max(free_at[flow.sender, "out"], free_at[flow.receiver, "in"])
         now = max(now, *(there_at[flow.sender, block] for block in blocks)) + block_seconds
         for block in blocks:
-            now += multicast.block_bytes[block] / speed
+            size, begun = multicast.block_bytes[block], now
+            now += size / speed
+            for link in used:
+                busy_until[link] = max(busy_until[link], begun) + size / links.capacity[link]
+                now = max(now, busy_until[link])
             there_at[flow.receiver, block] = now
             ends[index].append(now)
         free_at[flow.sender, "out"] = free_at[flow.receiver, "in"] = now
     return ends
 
 
+def busy_links(multicast: Multicast, flows: Sequence[Flow], links: Links) -> list[float]:
+    """Until when each link is busy with flows outside the schedule."""
+    busy = [0.0] * len(links.capacity)
+    for flow, used in zip(flows, links.used_by, strict=True):
+        if not flow.steps:
+            size = sum(multicast.block_bytes[block] for block in flow.blocks) / flow.lanes
+            for link in used:
+                busy[link] += size / links.capacity[link]
+    return busy
+
+
 def _parts(flows: Sequence[Flow]) -> Iterator[tuple[int, int, list[int]]]:
     """Number of the flow, step, and the blocks that go together in it."""
     for index, flow in enumerate(flows):
-        for step, pairs in groupby(zip(flow.steps, flow.blocks, strict=True), key=lambda pair: pair[0]):
-            yield index, step, [block for _, block in pairs]
+        if flow.steps:
+            for step, pairs in groupby(zip(flow.steps, flow.blocks, strict=True), key=lambda pair: pair[0]):
+                yield index, step, [block for _, block in pairs]

@@ -11,7 +11,7 @@ from services.planner.plans.fluid import simulate
 from services.planner.plans.forwarding import forward
 from services.planner.plans.network import Multicast, multicast_over
 from services.planner.plans.plan import Flow, TransferPlan
-from services.planner.plans.predict import Prediction, collect_ready, predict
+from services.planner.plans.predict import Prediction, collect_ready, follow_lines, predict
 from services.planner.plans.rates import Links
 from shared.topology import Topology
 from tests.planner.plans.made import BLOCKS, EVERY, cluster, machine, multicasts, parts, singles
@@ -29,22 +29,26 @@ def chain(topology: Topology, *nodes: str) -> tuple[Multicast, TransferPlan]:
     return multicast, made(multicast, *(Flow(sender, receiver, EVERY) for sender, receiver in pairwise(nodes)))
 
 
-def in_both_ways(multicast: Multicast, plan: TransferPlan) -> tuple[Prediction, Prediction]:
-    forwarded = collect_ready(plan, forward(multicast, plan.flows, CHUNK))
-    return forwarded, collect_ready(plan, simulate(multicast, plan.flows, CHUNK))
+def in_every_way(multicast: Multicast, plan: TransferPlan) -> list[Prediction]:
+    """By recursion, by simulation, and in closed form."""
+    return [
+        collect_ready(plan, forward(multicast, plan.flows, CHUNK)),
+        collect_ready(plan, simulate(multicast, plan.flows, CHUNK)),
+        follow_lines(multicast, plan, CHUNK),
+    ]
 
 
 @pytest.mark.parametrize("receivers", [1, 3, 7])
 def test_a_chain_takes_bytes_by_rate_and_a_chunk_a_hop(receivers: int) -> None:
     multicast, plan = chain(cluster(*singles(8)), *(f"h{index}/0" for index in range(receivers + 1)))
-    for prediction in in_both_ways(multicast, plan):
+    for prediction in in_every_way(multicast, plan):
         assert prediction.seconds == pytest.approx(400 + (receivers - 1) * 10)
         assert prediction.ready["h1/0"] == pytest.approx({0: 100, 1: 200, 2: 300, 3: 400})
 
 
 def test_hops_behind_a_slow_one_run_at_its_rate() -> None:
     topology = cluster(machine("s"), machine("slow", nic=0.5), machine("t"))
-    for prediction in in_both_ways(*chain(topology, "s/0", "slow/0", "t/0")):
+    for prediction in in_every_way(*chain(topology, "s/0", "slow/0", "t/0")):
         assert prediction.whole("slow/0") == pytest.approx(800)
         assert prediction.whole("t/0") == pytest.approx(800 + 10 / 0.5)
 
@@ -60,7 +64,7 @@ def test_a_sender_shares_its_nic_between_its_flows() -> None:
     topology = cluster(*singles(4))
     multicast = multicast_over(topology, BLOCKS, ["h0/0"], ["h1/0", "h2/0", "h3/0"])
     plan = made(multicast, *(Flow("h0/0", f"h{index}/0", EVERY) for index in (1, 2, 3)))
-    for prediction in in_both_ways(multicast, plan):
+    for prediction in in_every_way(multicast, plan):
         assert prediction.seconds == pytest.approx(1200)
 
 
@@ -79,7 +83,7 @@ def test_leaves_with_a_thin_uplink_share_it() -> None:
     topology = cluster(*singles(2, "a", "l0"), *singles(2, "b", "l1"), uplink=0.5)
     multicast = multicast_over(topology, BLOCKS, ["a0/0", "a1/0"], ["b0/0", "b1/0"])
     plan = made(multicast, Flow("a0/0", "b0/0", EVERY), Flow("a1/0", "b1/0", EVERY))
-    for prediction in in_both_ways(multicast, plan):
+    for prediction in in_every_way(multicast, plan):
         assert prediction.seconds == pytest.approx(1600)
 
 
@@ -87,7 +91,7 @@ def test_lanes_divide_the_time_and_the_domain_adds_little() -> None:
     """Fig. 14: four lanes, a quarter of the time."""
     topology = cluster(machine("s", 4), machine("t", 4), scale_up=100.0)
     multicast = multicast_over(topology, BLOCKS, [f"s/{i}" for i in range(4)], [f"t/{i}" for i in range(4)])
-    for prediction in in_both_ways(multicast, plan_chains(multicast)):
+    for prediction in in_every_way(multicast, plan_chains(multicast)):
         assert 100 <= prediction.seconds <= 101
 
 
@@ -114,14 +118,28 @@ def test_a_schedule_takes_its_steps() -> None:
 
 @given(multicasts(partial=False))
 @settings(deadline=None, max_examples=50)
-def test_both_ways_agree_but_for_chunks_where_no_shares_change(multicast: Multicast) -> None:
+def test_all_ways_agree_but_for_chunks_where_no_shares_change(multicast: Multicast) -> None:
     plan = plan_chains(multicast)
-    forwarded, simulated = in_both_ways(multicast, plan)
+    forwarded, simulated, drawn = in_every_way(multicast, plan)
     slowest = min(0.5, *(source.node.bandwidth for source in multicast.sources))
     lags = 2 * CHUNK / slowest * len(plan.flows)
     assert simulated.seconds <= forwarded.seconds + lags
+    assert drawn.seconds == pytest.approx(forwarded.seconds, abs=lags)
     if all(len(used) < 2 for used in links_of(multicast, plan).values()):
         assert simulated.seconds == pytest.approx(forwarded.seconds, abs=lags)
+
+
+@given(st.lists(st.sampled_from([0.5, 1.0, 2.0, 4.0]), min_size=2, max_size=12))
+def test_in_a_chain_of_any_rates_all_ways_agree_to_a_chunk(rates: list[float]) -> None:
+    hosts = [machine(f"h{index}", nic=rate) for index, rate in enumerate(rates)]
+    multicast, plan = chain(cluster(*hosts), *(f"h{index}/0" for index in range(len(rates))))
+    forwarded, simulated, drawn = in_every_way(multicast, plan)
+    slowest = CHUNK / min(rates)
+    for target in plan.targets:
+        assert drawn.whole(target) == pytest.approx(forwarded.whole(target))
+        assert simulated.whole(target) == pytest.approx(forwarded.whole(target), abs=slowest)
+        for block in EVERY:
+            assert drawn.ready[target][block] == pytest.approx(forwarded.ready[target][block], abs=slowest)
 
 
 @given(multicasts())
