@@ -38,7 +38,7 @@ class Fluid:
     def __init__(
         self, multicast: Multicast, flows: Sequence[Flow], upstream: Sequence[Sequence[int]], order: Sequence[int]
     ) -> None:
-        self._links = Links(flows, multicast.nodes)
+        self._links = Links(flows, multicast)
         self._upstream = upstream
         self._order = order
         self._blocks = [flow.blocks for flow in flows]

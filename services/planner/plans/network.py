@@ -61,7 +61,7 @@ class Target(msgspec.Struct, frozen=True, gc=False):
 
 
 class ServingFlow(msgspec.Struct, frozen=True, gc=False):
-    """Measured traffic of serving (KV, activations) through a node's NIC, bytes/s."""
+    """Measured traffic of serving (KV, activations) through a NIC, bytes/s. `node` uses it, or owns it."""
 
     node: str
     direction: Direction

@@ -1,20 +1,24 @@
 """What flows get where they share links: max-min fair shares (progressive filling). Pure."""
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from services.planner.plans.network import Multicast, Node
 from services.planner.plans.plan import Flow
+from services.planner.plans.traffic import nic_rates
 from shared.topology_paths import path_between
 
 Link = tuple[str, str]  # kind and owner
 ROUNDS = 8
+LEAST_SHARE = 0.05  # serving never gets a whole NIC, however much it has been measured to send
 
 
 class Links:
-    """The links of a set of flows: which each uses, and what each carries."""
+    """The links of a set of flows: which each uses, and what serving leaves of each."""
 
-    def __init__(self, flows: Sequence[Flow], nodes: Mapping[str, Node]) -> None:
+    def __init__(self, flows: Sequence[Flow], multicast: Multicast) -> None:
+        nodes = multicast.nodes
+        self._serving = nic_rates(multicast)
         self._numbers: dict[Link, int] = {}
         self.capacity: list[float] = []
         self.used_by = [self._path(nodes[flow.sender], nodes[flow.receiver]) for flow in flows]
@@ -29,7 +33,8 @@ class Links:
     def _number(self, link: Link, capacity: float) -> int:
         number = self._numbers.setdefault(link, len(self.capacity))
         if number == len(self.capacity):
-            self.capacity.append(capacity)
+            left = capacity - self._serving.get(link, 0.0)
+            self.capacity.append(max(left, capacity * LEAST_SHARE))
         return number
 
     def slack(self, rates: Sequence[float]) -> list[float]:
@@ -73,7 +78,7 @@ def sustained_speeds(
     multicast: Multicast, flows: Sequence[Flow], upstream: Sequence[Sequence[int]], order: Sequence[int]
 ) -> list[float]:
     """What each flow's links let it have: who is held up by the flow before it leaves the rest to others."""
-    links = Links(flows, multicast.nodes)
+    links = Links(flows, multicast)
     caps = [float("inf")] * len(flows)
     rates = fair_rates(links.used_by, links.capacity, caps)
     for _ in range(ROUNDS):

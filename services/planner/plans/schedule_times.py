@@ -18,7 +18,7 @@ def time_steps(
     `block_seconds` besides its bytes. Links are shared by the flows that use them in the same step, and busy with what
     flows outside the schedule send. `coming`: when blocks come to nodes by those.
     """
-    links = Links(flows, multicast.nodes)
+    links = Links(flows, multicast)
     busy_until = busy_links(multicast, flows, links)
     sharing = Counter((step, link) for index, step, _ in _parts(flows) for link in links.used_by[index])
     free_at: dict[tuple[str, str], float] = defaultdict(float)  # by node and direction

@@ -244,6 +244,26 @@ class TestNear:
         assert hops(made, "host_link") == [("s/0", "s/1"), ("s/1", "s/2")]
 
 
+class TestHosts:
+    """A host's memory can be a target: a copy in the pool is made anew."""
+
+    def test_from_a_gpu_over_the_network(self) -> None:
+        multicast = multicast_over(SIX, BLOCKS, ["h0/0"], ["h1"])
+        made = plan_chains(multicast)
+        check_plan(multicast, made)
+        assert hops(made) == [("h0/0", "h1")]
+
+    def test_from_a_gpu_of_its_own_over_the_host_link(self) -> None:
+        multicast = multicast_over(SIX, BLOCKS, ["h0/0", "h1/0"], ["h1"])
+        assert hops(plan_chains(multicast), "host_link") == [("h1/0", "h1")]
+
+    def test_from_its_own_disk(self) -> None:
+        multicast = multicast_over(SIX, BLOCKS, [], ["h1"], disks=["h1"])
+        made = plan_chains(multicast)
+        check_plan(multicast, made)
+        assert hops(made, "disk") == [("h1", "h1")]
+
+
 class TestParts:
     def test_what_nobody_has_whole_is_put_together_and_sent_on(self) -> None:
         multicast = parts(SIX, {"h0/0": {0, 1}, "h1/0": {2, 3}}, {"h2/0": EVERY, "h3/0": EVERY})

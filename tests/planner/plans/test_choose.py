@@ -39,7 +39,7 @@ def test_no_link_carries_more_than_it_can(policy: Policy, multicast: Multicast) 
     except CannotPlan:
         return
     seconds = predict(multicast, plan, 10).seconds
-    links = Links(plan.flows, multicast.nodes)
+    links = Links(plan.flows, multicast)
     carried = [0.0] * len(links.capacity)
     for flow, used in zip(plan.flows, links.used_by, strict=True):
         for link in used:

@@ -5,14 +5,15 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from services.planner.plans.chains import plan_chains
 from services.planner.plans.fluid import simulate
 from services.planner.plans.forwarding import forward
-from services.planner.plans.network import Multicast, multicast_over
+from services.planner.plans.network import Multicast, ServingFlow, multicast_over
 from services.planner.plans.plan import Flow, TransferPlan
 from services.planner.plans.predict import Prediction, collect_ready, follow_lines, predict
-from services.planner.plans.rates import Links
+from services.planner.plans.rates import LEAST_SHARE, Links
 from shared.topology import Topology
 from tests.planner.plans.made import BLOCKS, EVERY, cluster, machine, multicasts, parts, singles
 
@@ -95,6 +96,16 @@ def test_lanes_divide_the_time_and_the_domain_adds_little() -> None:
         assert 100 <= prediction.seconds <= 101
 
 
+def test_parameters_have_what_serving_leaves() -> None:
+    serving = (ServingFlow("h0/0", "out", 0.2), ServingFlow("h1/0", "out", 0.6), ServingFlow("h2/0", "out", 7.0))
+    multicast, plan = chain(cluster(*singles(4)), *(f"h{index}/0" for index in range(4)))
+    multicast = structs.replace(multicast, serving=serving)
+    for prediction in in_every_way(multicast, plan):
+        assert prediction.whole("h1/0") == pytest.approx(400 / 0.8)
+        assert prediction.whole("h2/0") == pytest.approx(400 / 0.4, rel=0.03)
+        assert prediction.whole("h3/0") == pytest.approx(400 / LEAST_SHARE, rel=0.03)
+
+
 def test_a_disk_is_as_fast_as_it_reads() -> None:
     topology = cluster(machine("s", disk=0.25), machine("t"))
     multicast = multicast_over(topology, BLOCKS, [], ["s/0", "t/0"], disks=["s"])
@@ -156,13 +167,17 @@ def test_nothing_is_faster_than_its_bytes_by_the_rate(multicast: Multicast) -> N
 def test_more_targets_in_a_chain_cost_a_chunk_each(receivers: int, chunk_bytes: int) -> None:
     topology = cluster(*singles(receivers + 2))
     nodes = [f"h{index}/0" for index in range(receivers + 2)]
-    shorter = predict(*chain(topology, *nodes[:-1]), chunk_bytes).seconds
-    assert predict(*chain(topology, *nodes), chunk_bytes).seconds == pytest.approx(shorter + chunk_bytes)
+
+    def takes(targets: list[str]) -> float:
+        multicast = multicast_over(topology, BLOCKS, nodes[:1], targets)
+        return predict(multicast, plan_chains(multicast), chunk_bytes).seconds
+
+    assert takes(nodes[1:]) == pytest.approx(takes(nodes[1:-1]) + chunk_bytes)
 
 
 def links_of(multicast: Multicast, plan: TransferPlan) -> dict[tuple[float, int], list[Flow]]:
     """The flows of each link, which is named by its rate and its number."""
-    links = Links(plan.flows, multicast.nodes)
+    links = Links(plan.flows, multicast)
     users: dict[tuple[float, int], list[Flow]] = {}
     for flow, used in zip(plan.flows, links.used_by, strict=True):
         for link in used:
