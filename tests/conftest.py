@@ -8,6 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# On a busy machine any example may take long; what hangs is ended by deadlines of its own. The suite tries the same
+# examples every time, `make fuzz` others.
+settings.register_profile("suite", deadline=None, derandomize="FUZZ" not in os.environ, print_blob=True)
+settings.load_profile("suite")
 
 
 @pytest.fixture(autouse=True)

@@ -46,14 +46,14 @@ def pieces(decode: Decode, ids: Sequence[int], context: Sequence[int] = ()) -> l
 
 
 @given(st.lists(st.integers(0, BYTE_LEVEL.get_vocab_size() - 1), max_size=120))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_random_tokens_give_the_text_of_the_whole(ids: list[int]) -> None:
     decode = decoder(BYTE_LEVEL)
     assert "".join(pieces(decode, ids)) == decode(ids)
 
 
 @given(st.lists(st.integers(0, 255), max_size=120))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_random_bytes_give_the_text_of_the_whole(values: list[int]) -> None:
     """Nearly everything is broken UTF-8: the worst case for what may be emitted."""
     alphabet = sorted(id for token, id in BYTE_LEVEL.get_vocab().items() if len(token) == 1)
@@ -63,7 +63,7 @@ def test_random_bytes_give_the_text_of_the_whole(values: list[int]) -> None:
 
 @pytest.mark.parametrize("tokenizer", [BYTE_LEVEL, SENTENCEPIECE], ids=["byte-level", "sentencepiece"])
 @given(text=TEXTS)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_texts_come_back_and_no_character_is_torn(tokenizer: Tokenizer, text: str) -> None:
     decode = decoder(tokenizer)
     ids = tokenizer.encode(text, add_special_tokens=False).ids

@@ -112,7 +112,7 @@ flows_between_five = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(flows_between_five, st.lists(st.sampled_from([RATE / 2, RATE, RATE * 2]), min_size=10, max_size=10))
 def test_shares_are_max_min_fair_within_two_percent(pairs: list[list[str]], rates: list[float]) -> None:
     rate_of = dict(zip([f"{node}-{way}" for node in "abcde" for way in ("out", "in")], rates, strict=True))

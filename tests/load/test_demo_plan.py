@@ -18,7 +18,7 @@ def share(trace: Trace, capacity: Capacity, start: float, end: float) -> float:
     return sum(capacity.seconds(arrival) for arrival in trace if start <= arrival.at < end) / (end - start)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(CAPACITIES, st.integers(0, 10))
 def test_the_burst_asks_for_more_than_one_worker_and_less_than_two(capacity: Capacity, seed: int) -> None:
     load = plan_load(DemoSettings(duration=1200.0, seed=seed), capacity, None, CONTEXT)

@@ -78,7 +78,7 @@ def test_a_picture_is_the_same_every_time_and_takes_its_colours_from_the_viewer(
     assert "prefers-color-scheme: dark" in svg
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(topologies())
 def test_any_topology_can_be_drawn(topology: Topology) -> None:
     assert topology.name in texts(draw_topology(topology))

@@ -81,7 +81,7 @@ class Played:
 
 
 @given(st.sampled_from([1, 2]), st.lists(happenings, max_size=40))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_whatever_happens_its_flows_fit_its_targets_and_patience_ends_it(
     ranks: int, events: list[tuple[str, int | str]]
 ) -> None:
@@ -95,7 +95,7 @@ def test_whatever_happens_its_flows_fit_its_targets_and_patience_ends_it(
 
 
 @given(st.lists(st.tuples(st.sampled_from(["broken", "dead"]), NODES), max_size=3))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_every_target_that_stays_alive_comes_to_serve(events: list[tuple[str, str]]) -> None:
     played = Played(1)
     for what, which in events:

@@ -159,7 +159,7 @@ class World:
         assert queue.running == sum(place in self.heard for place in self.at.values())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(steps)
 def test_each_request_is_in_one_place_and_no_instance_is_overbooked(steps: list[tuple[str, Any]]) -> None:
     world = World()
@@ -167,7 +167,7 @@ def test_each_request_is_in_one_place_and_no_instance_is_overbooked(steps: list[
         world.step(what, value)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(-2, 2), st.booleans()), min_size=1, max_size=30))
 def test_within_a_priority_nobody_is_overtaken(asked: list[tuple[int, bool]]) -> None:
     policy = RouterPolicy(Limits(), 1000)

@@ -51,7 +51,7 @@ class TestFig5:
 
 
 @given(st.integers(1, 6), st.integers(1, 14), st.integers(1, 16))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_steps_are_as_many_as_the_largest_sub_group_needs(sources: int, targets: int, blocks: int) -> None:
     multicast = over_singles(sources, targets, (100,) * 16)
     plan = plan_binomial(multicast, blocks=blocks)
@@ -62,7 +62,7 @@ def test_steps_are_as_many_as_the_largest_sub_group_needs(sources: int, targets:
 
 
 @given(st.integers(1, 4), st.integers(4, 12), st.integers(1, 16))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_the_blocks_exist_collectively_after_their_share_of_steps(sources: int, targets: int, blocks: int) -> None:
     plan = plan_binomial(over_singles(sources, targets, (100,) * blocks), sources=sources, blocks=blocks)
     used = choose_sub_groups(targets, sources)

@@ -297,7 +297,7 @@ class TestParts:
 
 
 @given(multicasts())
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_what_must_hold_of_every_plan_holds(multicast: Multicast) -> None:
     made = plan_chains(multicast)
     check_plan(multicast, made)
@@ -305,7 +305,7 @@ def test_what_must_hold_of_every_plan_holds(multicast: Multicast) -> None:
 
 
 @given(multicasts(partial=False))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_serving_is_in_the_way_only_of_a_plan_that_has_no_other(multicast: Multicast) -> None:
     made, traffic, nodes = plan_chains(multicast), Traffic(multicast), multicast.nodes
     memories = [source.node for source in multicast.sources if source.node.place != "disk"]
@@ -317,7 +317,7 @@ def test_serving_is_in_the_way_only_of_a_plan_that_has_no_other(multicast: Multi
 
 
 @given(multicasts(), st.randoms())
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_the_order_in_which_the_pool_is_told_does_not_matter(multicast: Multicast, chance: random.Random) -> None:
     sources, targets = list(multicast.sources), list(multicast.targets)
     chance.shuffle(sources)

@@ -18,7 +18,7 @@ POLICIES = get_args(Policy)
 
 @pytest.mark.parametrize("policy", POLICIES)
 @given(multicasts())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_there_is_a_plan_whenever_there_can_be_one(policy: Policy, multicast: Multicast) -> None:
     try:
         plan = make_plan(policy, multicast)
@@ -32,7 +32,7 @@ def test_there_is_a_plan_whenever_there_can_be_one(policy: Policy, multicast: Mu
 
 @pytest.mark.parametrize("policy", POLICIES)
 @given(multicasts())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_no_link_carries_more_than_it_can(policy: Policy, multicast: Multicast) -> None:
     try:
         plan = make_plan(policy, multicast)

@@ -128,7 +128,7 @@ def test_a_schedule_takes_its_steps() -> None:
 
 
 @given(multicasts(partial=False))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_all_ways_agree_but_for_chunks_where_no_shares_change(multicast: Multicast) -> None:
     plan = plan_chains(multicast)
     forwarded, simulated, drawn = in_every_way(multicast, plan)
@@ -154,7 +154,7 @@ def test_in_a_chain_of_any_rates_all_ways_agree_to_a_chunk(rates: list[float]) -
 
 
 @given(multicasts())
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_nothing_is_faster_than_its_bytes_by_the_rate(multicast: Multicast) -> None:
     plan = plan_chains(multicast)
     prediction = predict(multicast, plan, CHUNK)

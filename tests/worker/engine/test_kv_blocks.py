@@ -72,7 +72,7 @@ def first_fit(taken: set[int], count: int) -> range | None:
     return None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(ACTIONS)
 def test_a_block_has_one_owner_and_nothing_leaks(actions: list[tuple[int, int, int, bool]]) -> None:
     model = Model()
