@@ -67,11 +67,10 @@ def make_rows(run: DryRun) -> Iterator[Row]:
     lanes: dict[str, list[str]] = defaultdict(list)
     for flow in run.plan.flows:
         if flow.lanes > 1 and flow.over != "domain":
-            lanes[flow.receiver].append(str(flow.lane + 1))
-    most = max((flow.lanes for flow in run.plan.flows), default=1)
+            lanes[flow.receiver].append(f"{flow.lane + 1} of {flow.lanes}")
     for target in run.plan.targets:
         label = f"{target} (live)" if target in run.plan.tails else target
-        lane = f"lane {', '.join(lanes[target])} of {most}" if target in lanes else ""
+        lane = f"lane {', '.join(lanes[target])}" if target in lanes else ""
         yield Row(target, label, lane, tuple(spans(run, target)))
 
 
@@ -94,8 +93,10 @@ def paint_time(axes: Axes, run: DryRun, rows: Sequence[Row]) -> None:
         for block, begun, whole in row.blocks:
             patches.append(Rectangle((begun, number - 0.36), whole - begun, 0.72))
             colours.append(BLOCKS(shade(block)))
-        axes.text(run.prediction.seconds / 200, number, row.lanes, size=SMALL - 1, color="white", va="center")
-        if not row.blocks:
+        if row.blocks:
+            inset = row.blocks[0][1] + run.prediction.seconds / 200
+            axes.text(inset, number, row.lanes, size=SMALL - 1, color="white", va="center")
+        else:
             patches.append(Rectangle((0, number - 0.06), run.prediction.seconds, 0.12))
             colours.append(mpl.colors.to_rgba(GREY, 0.5))
     axes.add_collection(PatchCollection(patches, facecolors=colours, edgecolors="none"))

@@ -54,7 +54,9 @@ def schedule_groups(
         nodes = [draft.take_part(group) for group in sub_group]
         flows = scheduled_flows([root, *nodes], sub_group, transfer_order(runs, len(roots), number))
         for group, node in zip(sub_group, nodes, strict=True):
-            draft.add(group, [*flows[node.id], *gather_all(node, group, 0, 1)])
+            received = flows[node.id]
+            steps = {block: step for flow in received for block, step in zip(flow.blocks, flow.steps, strict=True)}
+            draft.add(group, [*received, *gather_all(node, group, order=steps)])
         members.append([node.id for node in nodes])
     return members
 

@@ -77,7 +77,7 @@ class Draft:
             if flow.over == "network" and self.traffic.is_busy(nodes[flow.sender], "out"):
                 self._keep(nodes[flow.sender], "out")
         self.note(f"{first.node.id} gets parts of the model from {len(flows)} holders: nobody has all of it")
-        self.add(group, [*flows, *gather_all(first.node, group, 0, 1)])
+        self.add(group, [*flows, *gather_all(first.node, group)])
 
     def add(self, group: Group, flows: Iterable[Flow]) -> None:
         self.flows += flows

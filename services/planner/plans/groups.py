@@ -1,6 +1,6 @@
 """Targets that a domain joins take a model together: in lanes, then by all-gather (BlitzScale 5.1, Fig. 14). Pure."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 
@@ -101,8 +101,13 @@ def shard(senders: Sequence[Node], ports: Sequence[Node], group: Group, lanes: i
         yield from gather_all(port, group, lane, lanes)
 
 
-def gather_all(port: Node, group: Group, lane: int, lanes: int) -> Iterator[Flow]:
-    """One lane of the all-gather: from the port around the domain; every member sends each byte once at most."""
+def gather_all(
+    port: Node, group: Group, lane: int = 0, lanes: int = 1, order: Mapping[int, int] | None = None
+) -> Iterator[Flow]:
+    """One lane of the all-gather: from the port around the domain; every member sends each byte once at most.
+
+    Blocks go in the order in which the receivers want them, or in which they come to the port: `order` by block.
+    """
     if len(group.targets) == 1:
         return
     members = group.targets
@@ -110,4 +115,7 @@ def gather_all(port: Node, group: Group, lane: int, lanes: int) -> Iterator[Flow
     ring = (*members[start:], *members[:start])
     over = way(members[0].node, members[1].node)
     for sender, receiver in pairwise(ring):
-        yield Flow(sender.node.id, receiver.node.id, receiver.missing, lane, lanes, over)
+        blocks = receiver.missing
+        if order is not None:
+            blocks = tuple(sorted(blocks, key=lambda block: order.get(block, -1)))
+        yield Flow(sender.node.id, receiver.node.id, blocks, lane, lanes, over)

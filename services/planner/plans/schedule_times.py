@@ -15,11 +15,12 @@ def time_steps(
     """When the blocks of each scheduled flow are through, by the flow's number.
 
     A step of a flow begins when its sender and its receiver are through with what they had to do before, and takes
-    `block_seconds` besides its bytes. Links are shared by the flows that use them in the same step, and busy with what
-    flows outside the schedule send. `coming`: when blocks come to nodes by those.
+    `block_seconds` besides its bytes. Links are shared by the flows that use them in the same step; none carries more
+    than it can since the first began, flows outside the schedule included. `coming`: when blocks come by those.
     """
     links = Links(flows, multicast)
-    busy_until = busy_links(multicast, flows, links)
+    work = outside_work(multicast, flows, links)
+    since: dict[int, float] = {link: 0.0 for link, seconds in enumerate(work) if seconds}
     sharing = Counter((step, link) for index, step, _ in _parts(flows) for link in links.used_by[index])
     free_at: dict[tuple[str, str], float] = defaultdict(float)  # by node and direction
     there_at = defaultdict(float, coming)  # by node and block
@@ -33,16 +34,16 @@ def time_steps(
             size, begun = multicast.block_bytes[block], now
             now += size / speed
             for link in used:
-                busy_until[link] = max(busy_until[link], begun) + size / links.capacity[link]
-                now = max(now, busy_until[link])
+                work[link] += size / links.capacity[link]
+                now = max(now, since.setdefault(link, begun) + work[link])
             there_at[flow.receiver, block] = now
             ends[index].append(now)
         free_at[flow.sender, "out"] = free_at[flow.receiver, "in"] = now
     return ends
 
 
-def busy_links(multicast: Multicast, flows: Sequence[Flow], links: Links) -> list[float]:
-    """Until when each link is busy with flows outside the schedule."""
+def outside_work(multicast: Multicast, flows: Sequence[Flow], links: Links) -> list[float]:
+    """For how long each link is busy with flows outside the schedule."""
     busy = [0.0] * len(links.capacity)
     for flow, used in zip(flows, links.used_by, strict=True):
         if not flow.steps:

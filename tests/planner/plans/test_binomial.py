@@ -130,6 +130,14 @@ def test_one_gpu_of_a_domain_takes_part_and_the_others_follow() -> None:
     assert prediction.whole("t/3") < prediction.whole("t/0") + 20
 
 
+def test_those_who_follow_in_the_domain_get_blocks_in_the_order_in_which_they_come() -> None:
+    topology = cluster(machine("s"), machine("r"), machine("t", 2), machine("u", 2))
+    multicast = multicast_over(topology, BLOCKS, ["s/0", "r/0"], ["t/0", "t/1", "u/0", "u/1"])
+    plan = plan_binomial(multicast, blocks=4)
+    orders = {flow.receiver: flow.blocks for flow in plan.flows}
+    assert orders == {"t/0": EVERY, "t/1": EVERY, "u/0": (2, 3, 0, 1), "u/1": (2, 3, 0, 1)}
+
+
 def test_serving_is_avoided_where_it_can_be() -> None:
     multicast = over_singles(2, 2)
     serving = (ServingFlow("n1/0", "out", 0.5), ServingFlow("n3/0", "in", 0.5))
