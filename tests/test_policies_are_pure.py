@@ -42,6 +42,7 @@ POLICIES = (
     *("services/worker/batch.py", "services/worker/sequence.py", "services/worker/limits.py"),
     *("services/gateway/stops.py", "services/gateway/detokenize.py", "services/gateway/sequence.py"),
     *("services/gateway/rate_limits.py", "services/gateway/lifecycle.py", "services/planner/targets.py"),
+    "services/planner/under_way.py",
     *("services/gateway/output.py", "services/gateway/shapes.py", "services/gateway/pool_view.py"),
     *("shared/transfer/chunks.py", "shared/bus/addressing.py", "shared/topology.py"),
     *("shared/topology_entries.py", "shared/topology_paths.py", "shared/units.py"),

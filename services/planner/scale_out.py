@@ -10,6 +10,7 @@ from collections.abc import Set as AbstractSet
 from services.planner.orders import Orders
 from services.planner.scales import Command, Scale
 from services.planner.targets import ENDED, RECEIVING, UNDER_WAY, Targets, TargetState
+from services.planner.under_way import FlowsUnderWay
 from shared.invariants import check
 from shared.messages.membership import LeaseChanged, Member, WorkerReport
 from shared.messages.scaling import Decision, Flow, InstanceServing, Load, ScaleRecord, Send, Serve, Transfer
@@ -24,8 +25,7 @@ class ScaleOut(Scale):
         plan = orders.plan
         super().__init__(id, decision, [instance.id for instance in plan.instances], plan)
         self._orders = orders
-        self._flows = list(plan.flows)
-        self._sent: set[int] = set()  # tickets
+        self._flows = FlowsUnderWay(plan.flows)
         self._targets = Targets([worker for instance in plan.instances for worker in instance.ranks])
         self._ready: dict[str, frozenset[int]] = {}  # blocks that targets have, as they last said
         self._errors: list[str] = []
@@ -62,7 +62,7 @@ class ScaleOut(Scale):
         """Targets that are going to have everything, whoever else is lost meanwhile."""
         if self.ended:
             return frozenset()
-        behind = self._behind(self._stranded)
+        behind = self._flows.behind(self._stranded)
         return frozenset(self._targets.all_in(TargetState.ACCEPTED, TargetState.WHOLE)) - behind
 
     @property
@@ -110,9 +110,9 @@ class ScaleOut(Scale):
         """Send the stranded what they miss, along these flows."""
         self._replan_at = now + REPLAN_SECONDS
         taken = [flow for flow in flows if flow.receiver in self._stranded]
-        self._flows += taken
+        self._flows.add(taken)
         senders = {flow.sender for flow in taken}
-        self._orders = self._orders.along(self._flows, (members[id] for id in sorted(senders)), reasons)
+        self._orders = self._orders.along(list(self._flows), (members[id] for id in sorted(senders)), reasons)
         self._plan = self._orders.plan
         receivers = dict.fromkeys(flow.receiver for flow in taken)
         for worker in receivers:
@@ -137,20 +137,14 @@ class ScaleOut(Scale):
         return []
 
     def _loads(self, receivers: Iterable[str]) -> list[Command]:
-        return [self._orders.load(worker, self._inflows(worker)) for worker in receivers]
+        return [self._orders.load(worker, self._flows.into(worker)) for worker in receivers]
 
     def _sends(self, now: float) -> list[Command]:
         """A node sends once all who receive from it are ready."""
-        unsent: dict[str, list[Flow]] = {}
-        for flow in self._flows:
-            if flow.ticket not in self._sent and self._targets.is_in(flow.receiver, *RECEIVING):
-                unsent.setdefault(flow.sender, []).append(flow)
-        commands = []
-        for sender, flows in unsent.items():
-            if not any(self._targets.is_in(flow.receiver, TargetState.COMMANDED) for flow in flows):
-                self._sent.update(flow.ticket for flow in flows)
-                self._note("commanded", now)
-                commands.append(self._orders.send(sender, flows))
+        ready, awaited = (self._targets.all_in(state) for state in (TargetState.ACCEPTED, TargetState.COMMANDED))
+        commands = [self._orders.send(sender, flows) for sender, flows in self._flows.take_unsent(ready, awaited)]
+        if commands:
+            self._note("commanded", now)
         return commands
 
     def refused(self, command: Command, error: str, now: float) -> list[Command]:
@@ -173,7 +167,7 @@ class ScaleOut(Scale):
         if event.state == "failed":
             return self._fail([node], f"{node}: {event.error or 'transfer failed'}", now)
         if event.state == "broken":
-            lost = [flow for flow in self._inflows(node) if flow.ticket == event.ticket]  # else it has been replaced
+            lost = [flow for flow in self._flows.into(node) if flow.ticket == event.ticket]  # else it has been replaced
             for flow in lost:
                 self._strand([node], event.error or "the transfer broke off", flow.sender)
             return self._sends(now)
@@ -201,7 +195,7 @@ class ScaleOut(Scale):
         if self.ended or not self._orders.is_gone(change):
             return []
         gone, error = change.id, f"{change.id} is gone: {change.reason}"
-        self._strand([flow.receiver for flow in self._flows if flow.sender == gone], error, gone)
+        self._strand([flow.receiver for flow in self._flows.out_of(gone)], error, gone)
         return [*self._fail([gone], error, now), *self._sends(now)]
 
     def on_instance(self, event: InstanceServing, now: float) -> list[Command]:
@@ -226,10 +220,10 @@ class ScaleOut(Scale):
 
     def _broken_invariants(self) -> Iterator[str]:
         for worker in self._targets.all_in(*RECEIVING):
-            if not self._inflows(worker):
+            if not self._flows.into(worker):
                 yield f"{self.id}: {worker} receives along no flow"
         for worker in self._targets.all_in(TargetState.STRANDED, TargetState.FAILED):
-            if self._inflows(worker):
+            if self._flows.into(worker):
                 yield f"{self.id}: {worker} receives nothing and has flows"
         if sorted(self._stranded) != sorted(self._targets.all_in(TargetState.STRANDED)):
             yield f"{self.id}: {sorted(self._stranded)} are to be replanned"
@@ -262,11 +256,7 @@ class ScaleOut(Scale):
         for worker in stranded:
             self._targets.move(worker, TargetState.STRANDED)
             self._stranded[worker] = why
-        self._drop(stranded)
-
-    def _drop(self, receivers: Iterable[str]) -> None:
-        gone = set(receivers)
-        self._flows = [flow for flow in self._flows if flow.receiver not in gone]
+        self._flows.drop(stranded)
 
     def _fail(self, workers: Iterable[str], error: str, now: float) -> list[Command]:
         """Give these up, with the other ranks of their instances; who received from them is stranded."""
@@ -278,9 +268,9 @@ class ScaleOut(Scale):
             self._targets.move(worker, TargetState.FAILED)
             self._stranded.pop(worker, None)
         senders = {flow.sender: None for flow in self._flows if flow.sender not in self._targets}
-        self._drop(failing)
+        self._flows.drop(failing)
         for worker in failing:
-            self._strand([flow.receiver for flow in self._flows if flow.sender == worker], error, worker)
+            self._strand([flow.receiver for flow in self._flows.out_of(worker)], error, worker)
         self._errors.append(error)
         over = not self._targets.all_in(TargetState.STRANDED, *RECEIVING)
         aborts = self._orders.aborts([*failing, *(senders if over else [])], error)
@@ -292,17 +282,5 @@ class ScaleOut(Scale):
             serving = len(self._targets.all_in(TargetState.SERVING))
             self._end(self._errors, now, f"{serving} new instances serve")
 
-    def _inflows(self, worker: str) -> list[Flow]:
-        return [flow for flow in self._flows if flow.receiver == worker]
-
     def _is_current(self, worker: str, load: Load) -> bool:
-        return {flow.ticket for flow in load.inflows} == {flow.ticket for flow in self._inflows(worker)}
-
-    def _behind(self, workers: Iterable[str]) -> set[str]:
-        """Who receives anything through these."""
-        behind = set[str]()
-        ahead = set(workers)
-        while ahead:
-            ahead = {flow.receiver for flow in self._flows if flow.sender in ahead} - behind
-            behind |= ahead
-        return behind
+        return {flow.ticket for flow in load.inflows} == {flow.ticket for flow in self._flows.into(worker)}
