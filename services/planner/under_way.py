@@ -38,7 +38,7 @@ class FlowsUnderWay:
         return behind
 
     def take_unsent(self, ready: Collection[str], awaited: Collection[str]) -> Iterator[tuple[str, list[Flow]]]:
-        """Senders that are still to be told, with their flows to who is `ready`; not while any receiver is `awaited`."""
+        """Senders that are still to be told, with their flows to who is `ready`; not while a receiver is `awaited`."""
         unsent: dict[str, list[Flow]] = {}
         for flow in self._flows:
             if flow.ticket not in self._sent and (flow.receiver in ready or flow.receiver in awaited):
