@@ -47,7 +47,7 @@ def plan_local(multicast: Multicast) -> TransferPlan:
     draft = Draft(multicast)
     needed = frozenset().union(*(target.missing for target in multicast.targets))
     whole = [source.node for source in multicast.sources if source.blocks >= needed and source.node.place != "worker"]
-    near = Near(whole, 0.0)
+    near = Near(whole, 0.0, draft.traffic)
     without = []
     for group in sorted(group_targets(multicast.targets, draft.traffic), key=by_bandwidth):
         if not draft.left:

@@ -25,7 +25,7 @@ class Draft:
 
     def feed_near(self) -> list[Group]:
         """Plan the groups that need no network; returns the others by decreasing bandwidth (Fig. 11, line 2)."""
-        near = Near(self._whole, sum(node.bandwidth for node in self._whole))
+        near = Near(self._whole, sum(node.bandwidth for node in self._whole), self.traffic)
         far = []
         for group in sorted(group_targets(self.multicast.targets, self.traffic), key=by_bandwidth):
             part = group.first(self.left, self.traffic) if self.left else group

@@ -5,20 +5,25 @@ from collections.abc import Sequence
 from services.planner.plans.groups import Group, choose_lanes, shard
 from services.planner.plans.network import Node
 from services.planner.plans.plan import Flow
+from services.planner.plans.traffic import Traffic
 
-# A GPU may have to serve, and a disk is slow.
+# A GPU may have to serve, and a disk is slow. Of several GPUs it is the one that has least to do.
 PREFERENCE = ("host", "worker", "disk")
 
 
 class Near:
     """Whole copies by domain and by host. What these links carry does not interfere with serving (BlitzScale 5.1)."""
 
-    def __init__(self, whole: Sequence[Node], network: float) -> None:
+    def __init__(self, whole: Sequence[Node], network: float, traffic: Traffic) -> None:
         """`network`: what copies could be sent with instead, bytes/s."""
+
+        def order(node: Node) -> tuple[int, float, int, tuple[int, str]]:
+            return PREFERENCE.index(node.place), traffic.share(node, "out"), node.requests, node.name
+
         self._network = network
         self._domains: dict[str, Node] = {}
         self._hosts: dict[str, Node] = {}
-        for node in sorted(whole, key=lambda node: (PREFERENCE.index(node.place), node.name)):
+        for node in sorted(whole, key=order):
             self._hosts.setdefault(node.at.host, node)
             if node.place == "worker":
                 self._domains.setdefault(node.group, node)

@@ -222,6 +222,17 @@ class TestNear:
         assert hops(made, "domain") == [("s/0", "s/1"), ("s/1", "s/2")]
         assert hops(made) == []
 
+    def test_of_several_copies_in_a_domain_the_one_that_serves_least_is_the_source(self) -> None:
+        topology = cluster(machine("s", 4))
+        made = plan(topology, ["s/0", "s/1", "s/2"], ["s/3"], serving=(ServingFlow("s/0", "out", 0.02),))
+        assert hops(made, "domain") == [("s/1", "s/3")]
+        busy = multicast_over(topology, BLOCKS, ["s/0", "s/1"], ["s/3"])
+        sources = tuple(
+            structs.replace(each, node=structs.replace(each.node, requests=2 - index))
+            for index, each in enumerate(busy.sources)
+        )
+        assert hops(plan_chains(structs.replace(busy, sources=sources)), "domain") == [("s/1", "s/3")]
+
     def test_who_got_it_in_the_domain_sends_on_instead_of_a_busy_source(self) -> None:
         topology = cluster(machine("s", 2), *singles(1))
         made = plan(topology, ["s/0"], ["s/1", "h0/0"], serving=(ServingFlow("s/0", "out", 0.9),))
