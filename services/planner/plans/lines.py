@@ -26,7 +26,7 @@ class Line(NamedTuple):
 
 def all_alike(flows: Sequence[Flow]) -> bool:
     """Whether the closed form holds."""
-    return all(flow.blocks == flows[0].blocks and not flow.steps for flow in flows)
+    return bool(flows) and all(flow.blocks == flows[0].blocks and not flow.steps for flow in flows)
 
 
 def draw_lines(multicast: Multicast, flows: Sequence[Flow], chunk_bytes: int) -> list[Line]:
@@ -34,7 +34,7 @@ def draw_lines(multicast: Multicast, flows: Sequence[Flow], chunk_bytes: int) ->
     upstream = find_upstream(flows)
     order = in_order(upstream)
     speeds = sustained_speeds(multicast, flows, upstream, order)
-    size_bytes = sum(multicast.block_bytes[block] for block in flows[0].blocks) if flows else 0
+    size_bytes = sum(multicast.block_bytes[block] for block in flows[0].blocks)
     chunk_bytes = min(chunk_bytes, max(multicast.block_bytes))
     lines = [Line(0.0, 0.0)] * len(flows)
     for index in order:

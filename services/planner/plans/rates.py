@@ -9,7 +9,7 @@ from services.planner.plans.traffic import nic_rates
 from shared.topology_paths import path_between
 
 Link = tuple[str, str]  # kind and owner
-ROUNDS = 8
+ROUNDS = 8  # what one flow cannot use goes to others, who may hold up others still; it is settled after a few
 LEAST_SHARE = 0.05  # serving never gets a whole NIC, however much it has been measured to send
 
 
@@ -79,16 +79,15 @@ def sustained_speeds(
 ) -> list[float]:
     """What each flow's links let it have: who is held up by the flow before it leaves the rest to others."""
     links = Links(flows, multicast)
-    caps = [float("inf")] * len(flows)
-    rates = fair_rates(links.used_by, links.capacity, caps)
+    rates = fair_rates(links.used_by, links.capacity, [float("inf")] * len(flows))
     for _ in range(ROUNDS):
-        held = list(rates)
+        held, caps = list(rates), [float("inf")] * len(flows)
         for index in order:
             for up in upstream[index]:
                 if flows[up].blocks == flows[index].blocks:
-                    held[index] = min(held[index], held[up] * flows[up].lanes / flows[index].lanes)
+                    caps[index] = min(caps[index], held[up] * flows[up].lanes / flows[index].lanes)
+            held[index] = min(rates[index], caps[index])
         if held == rates:
             break
-        caps = [cap if hold < rate else float("inf") for cap, hold, rate in zip(held, held, rates, strict=True)]
         rates = fair_rates(links.used_by, links.capacity, caps)
     return [rate + slack for rate, slack in zip(rates, links.slack(rates), strict=True)]
