@@ -9,11 +9,13 @@ from functools import partial
 from load.bench.record import Printer, Record, measured
 from services.planner.plans.choose import make_plan
 from services.planner.plans.network import Multicast, ServingFlow, multicast_over
+from services.planner.plans.plan import Policy
 from services.planner.plans.predict import predict
 from shared.topology import Domain, Gpu, Host, Leaf, Topology
 from shared.transfer.chunks import MIB
 
 BENCH = "transfer"
+POLICIES: tuple[Policy, ...] = ("chains", "binomial", "tree", "fanout")
 SIZES = (10, 100, 1_000, 4_000)
 BAR_TARGETS, BAR_MS = 1_000, 50.0
 BAR_EXPONENT = 1.2
@@ -26,20 +28,20 @@ PASSES = 7
 def plan_time(printer: Printer) -> Iterator[Record]:
     """CPU time from topology, holders and serving traffic to a plan, and from a plan to its times.
 
-    Hosts have four GPUs each, in a domain or each alone; serving sends from every tenth. Bars are for chains.
+    Hosts have four GPUs each, in a domain or each alone; serving sends from every tenth.
     """
     joined = {targets: cluster(targets, in_domains=True) for targets in SIZES}
     alone = {targets: cluster(targets, in_domains=False) for targets in SIZES}
-    chains = {targets: partial(plan_chains, topology, targets) for targets, topology in joined.items()}
-    yield from growth(printer, "plan, chains", chains, has_bars=True)
-    chains = {targets: partial(plan_chains, topology, targets) for targets, topology in alone.items()}
-    yield from growth(printer, "plan, chains without domains", chains, has_bars=True)
-    ends = {targets: multicast(topology, targets) for targets, topology in alone.items()}
-    for policy in ("binomial", "tree", "fanout"):
-        plans = {targets: partial(make_plan, policy, ends[targets]) for targets in SIZES}
-        yield from growth(printer, f"plan, {policy}", plans)
+    for policy in POLICIES:
+        yield from growth(printer, f"plan, {policy}", plans(policy, joined), has_bars=True)
+    yield from growth(printer, "plan, chains without domains", plans("chains", alone), has_bars=True)
     times = {targets: predict_later(multicast(topology, targets)) for targets, topology in joined.items()}
     yield from growth(printer, "predicted times, chains", times)
+
+
+def plans(policy: Policy, clusters: Mapping[int, Topology]) -> dict[int, Callable[[], object]]:
+    """What makes a plan from a topology, by number of targets."""
+    return {targets: partial(plan_over, policy, topology, targets) for targets, topology in clusters.items()}
 
 
 def growth(
@@ -69,8 +71,8 @@ def slope(points: list[tuple[float, float]]) -> float:
     return sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
 
 
-def plan_chains(topology: Topology, targets: int) -> object:
-    return make_plan("chains", multicast(topology, targets))
+def plan_over(policy: Policy, topology: Topology, targets: int) -> object:
+    return make_plan(policy, multicast(topology, targets))
 
 
 def predict_later(ends: Multicast) -> Callable[[], object]:
