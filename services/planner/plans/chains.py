@@ -1,8 +1,8 @@
 """Serial forwarding chains (BlitzScale 5.1, Fig. 11): greedy, within leaves, in lanes, around serving traffic. Pure.
 
-Where the figure cannot be meant to the letter: lines 1 and 2 sort by bandwidth without a direction (decreasing, says the
-text); line 7 adds D_tmp where it must move the leaf's sources to the front; line 8 pops until the popped ones suffice,
-not the remaining; and by line 10 alone a leaf would have one chain, whatever sources it has (see `add_tail`).
+Where the figure cannot be meant to the letter: lines 1 and 2 sort by bandwidth without a direction (decreasing, says
+the text); line 7 adds D_tmp where it must move the leaf's sources to the front; line 8 pops until the popped ones
+suffice, not the remaining; and by line 10 alone a leaf would have one chain whatever sources it has (see `add_tail`).
 """
 
 from services.planner.plans.draft import Draft, in_leaf_order
