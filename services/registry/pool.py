@@ -155,8 +155,11 @@ class Pool:
         self._models[name].reader = host
 
     def checked(self, name: str, answer: ModelChecked) -> None:
-        """The host found the checkpoint well-formed; reading has begun."""
-        self._model(name).checked = answer
+        """The host found the checkpoint well-formed; reading has begun. Where the content is known, so is the version."""
+        model = self._model(name)
+        model.checked = answer
+        if answer.manifest is not None:
+            model.state, model.manifest, model.error = "ready", answer.manifest, None
 
     def read(self, event: ModelRead) -> None:
         """A host has the model in memory, or could not read it."""
@@ -175,10 +178,11 @@ class Pool:
     def _hold(self, host: str, name: str, manifest: Manifest) -> None:
         """The host's next report will say so too; until then nobody has to read the model again."""
         report = self._hosts.get(host)
-        if report is not None and all(holding.version != manifest.version for holding in report.holdings):
+        if report is not None:
             indices = [block.index for block in manifest.blocks]
             whole = Holding(model=name, version=manifest.version, ready=indices, total=len(indices))
-            self._hosts[host] = replace(report, holdings=[*report.holdings, whole])
+            others = [holding for holding in report.holdings if holding.version != manifest.version]
+            self._hosts[host] = replace(report, holdings=[*others, whole])
 
     def not_reading(self, name: str, host: str) -> None:
         """The host could not be asked, or did not answer: ask again later."""

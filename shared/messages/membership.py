@@ -173,7 +173,10 @@ class Member(Message, frozen=True, kw_only=True):
 
 
 class ModelEntry(Message, frozen=True, kw_only=True):
-    """A registered model. `state` is "reading" until a host has it in memory; `error` says why it is "failed"."""
+    """A registered model. `state` is "reading" until its content is known: at the latest when a host has it in memory.
+
+    `error` says why it is "failed".
+    """
 
     spec: ModelSpec
     state: Literal["reading", "ready", "failed"]
