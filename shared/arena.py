@@ -24,7 +24,7 @@ class Arena:
         self.size_bytes = size_bytes
         self._memory = mmap.mmap(-1, max(size_bytes, ALIGNMENT), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._memory.madvise(mmap.MADV_HUGEPAGE)
-        _touch(self._memory)
+        touch(self._memory)
         self._used = 0
 
     @property
@@ -56,7 +56,8 @@ class Arena:
             self._memory.close()
 
 
-def _touch(memory: mmap.mmap) -> None:
+def touch(memory: mmap.mmap) -> None:
+    """Have the kernel give all of its pages now."""
     try:
         memory.madvise(MADV_POPULATE_WRITE)
     except OSError:  # an older kernel: write one byte of each page

@@ -149,7 +149,7 @@ class Mover:
     """Does the jobs."""
 
     link: Link
-    memory: Sequence[memoryview]
+    memory: list[memoryview]
     spare: Sequence[memoryview]
     executor: Executor
 
