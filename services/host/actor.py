@@ -21,6 +21,7 @@ from shared.messages.scaling import Abort, ModelChecked, ModelRead, ReadModel, S
 from shared.model_config import CheckpointError
 from shared.process import World
 from shared.subjects import ABORT, MODEL_READ, READ_MODEL, SEND
+from shared.transfer.door import OpenDoor, offer_of
 from shared.transfer.outgoing import Outgoing
 from shared.transfer.ready import ReadyBlocks
 
@@ -42,7 +43,12 @@ class Host:
     """
 
     def __init__(
-        self, world: World, settings: HostSettings, disk: Disk, open_link: Callable[[], Awaitable[Link]]
+        self,
+        world: World,
+        settings: HostSettings,
+        disk: Disk,
+        open_link: Callable[[], Awaitable[Link]],
+        open_door: OpenDoor = lambda address: None,
     ) -> None:
         self._bus, self._clock = world.bus, world.clock
         self._info, self._machine = world.info, world.host
@@ -50,6 +56,7 @@ class Host:
         self._place = settings.place
         self._disk = disk
         self._open_link = open_link
+        self._open_door = open_door
         self._cache = HostCache(settings.cache_bytes)
         self._copies: dict[str, _Copy] = {}
         self._to_read: asyncio.Queue[str] = asyncio.Queue()
@@ -61,6 +68,7 @@ class Host:
 
     async def run(self) -> None:
         link = await self._open_link()
+        door = self._open_door(link.address)
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._membership = Membership(
@@ -74,7 +82,7 @@ class Host:
                     on_stale=lambda: self._outgoing.abort_all(),
                     place=self._place,
                 )
-                self._outgoing = Outgoing(self._id, link, tasks, self._membership.changed)
+                self._outgoing = Outgoing(self._id, link, tasks, self._membership.changed, door)
                 self._bus.watch_connection(self._connection_changed)
                 await self._bus.serve(self._info, self._endpoints())
                 tasks.create_task(self._membership.run(), name="membership")
@@ -84,6 +92,8 @@ class Host:
             await self._disk.close()
             for copy in self._copies.values():
                 copy.stored.close()
+            if door is not None:
+                await door.close()
             await link.close()
 
     def _endpoints(self) -> list[Endpoint]:
@@ -157,7 +167,8 @@ class Host:
         copy = None if held is None else self._copies[held.model]
         if copy is None or not copy.blocks:
             raise Refusal(409, f"cannot send version {command.version}: this host neither holds nor reads it")
-        self._outgoing.start(command, copy.blocks, lambda chunk: copy.ready.wait_ready(chunk.block))
+        ready, offer = copy.ready, offer_of(copy.blocks)
+        self._outgoing.start(command, copy.blocks, lambda chunk: ready.wait_ready(chunk.block), offer)
         return Ack()
 
     async def _abort(self, command: Abort, context: Context) -> Ack:

@@ -126,9 +126,14 @@ class Door:
         return self._offers[asker, ticket]
 
 
+def shares_memory(settings: LinkSettings) -> bool:
+    """Shaping would be bypassed."""
+    return settings.share_memory == "auto" and not settings.link_rate and not settings.shaping_file
+
+
 def open_door(settings: LinkSettings, address: bytes) -> Door | None:
     """None where memory is not to be shared, or cannot be; what was to be mapped is then sent over the link."""
-    if settings.share_memory == "off" or settings.link_rate or settings.shaping_file:
+    if not shares_memory(settings):
         return None
     try:
         return Door(address)
