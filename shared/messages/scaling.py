@@ -210,6 +210,12 @@ class Transfer(Message, frozen=True, kw_only=True):
     first_byte_at: Amount | None = None
     error: str | None = None
 
+    @property
+    def how(self) -> str:
+        """By which way how much came, in words."""
+        ways = (("received", self.received_bytes), ("shared", self.shared_bytes))
+        return ", ".join(f"{size_bytes / 1e6:.1f} MB {way}" for way, size_bytes in ways if size_bytes) or "nothing"
+
 
 class BlockReady(Message, frozen=True, kw_only=True):
     """Event: a block is whole and its checksum right, at this worker."""
