@@ -155,7 +155,7 @@ class Pool:
         self._models[name].reader = host
 
     def checked(self, name: str, answer: ModelChecked) -> None:
-        """The host found the checkpoint well-formed; reading has begun. Where the content is known, so is the version."""
+        """The host found the checkpoint well-formed; reading has begun. With its content its version is known."""
         model = self._model(name)
         model.checked = answer
         if answer.manifest is not None:
