@@ -9,12 +9,12 @@ from typing import Literal
 
 import click
 
-from load.bench.fleet import BenchFailed, Fleet, started
-from load.bench.nodes import Copy, Done, Hop, Job, Share
+from load.bench.fleet import BenchFailed, started
+from load.bench.jobs import chain_jobs, seconds
+from load.bench.nodes import Copy, Hop
 from load.bench.plan_time import plan_time
 from load.bench.record import Printer, Record, measured
 from load.bench.shaping import shaping
-from shared.messages.scaling import Flow, Inflow, Outflow
 from shared.settings import LinkSettings
 from shared.transfer.chunks import MAX_CHUNK_BYTES, MIB, chunk_bytes_for
 
@@ -22,7 +22,6 @@ BENCH = "transfer"
 CASES = ("hop", "chains", "shaping", "plan-time")
 HOP_BAR = 0.5
 CHAIN_BAR = 1.05
-MAX_FLOWS = 1024  # of a plan; its tickets differ from those of the plan before
 
 
 @click.command()
@@ -93,36 +92,3 @@ def chains(
             done = fleet.run(chain_jobs(fleet, length, ticket, chunk_bytes_for(settings.link_rate)))
             ideal = sum(sizes) / settings.link_rate
             yield measured(BENCH, f"chain of {length}", seconds(done), "s", ideal, at_most=CHAIN_BAR)
-
-
-def chain_jobs(fleet: Fleet, length: int, ticket: int, chunk_bytes: int) -> dict[int, Job]:
-    """Node 0 gives, nodes 1 to `length` take and pass on; the last begins first."""
-    hops = [Flow(sender=str(i), receiver=str(i + 1), ticket=ticket * MAX_FLOWS + i) for i in range(length)]
-    return jobs_of(fleet, hops, chunk_bytes)
-
-
-def jobs_of(fleet: Fleet, flows: Sequence[Flow], chunk_bytes: int) -> dict[int, Job]:
-    """Everybody's share in a plan whose nodes are named by their numbers; node 0 has everything, and begins last."""
-    nodes, jobs = fleet.nodes, dict[int, Job]()
-    for index in sorted({int(end) for flow in flows for end in (flow.sender, flow.receiver)}, reverse=True):
-        own = str(index)
-        inflows = [
-            Inflow(
-                ticket=one.ticket, upstream=nodes[int(one.sender)], blocks=one.blocks, lane=one.lane, lanes=one.lanes
-            )
-            for one in flows
-            if one.receiver == own
-        ]
-        outflows = [
-            Outflow(ticket=one.ticket, downstream=nodes[int(one.receiver)], blocks=one.blocks, steps=one.steps)
-            for one in flows
-            if one.sender == own
-        ]
-        jobs[index] = Share(chunk_bytes, inflows, outflows, fleet.blocks)
-    return jobs
-
-
-def seconds(done: dict[int, Done]) -> float:
-    """From the begin of the source (of the only process, in a copy) to the end of the last."""
-    source = done[min(done)]
-    return max(one.ended for one in done.values()) - source.began
