@@ -42,4 +42,4 @@ def test_the_example_configuration_is_understood() -> None:
 def test_the_example_topology_is_understood() -> None:
     result = CliRunner().invoke(cli, ["topology", str(ROOT / "examples/lab.yaml")])
     assert result.exit_code == 0, result.output
-    assert "lab1/0" in result.output
+    assert "2 hosts, 2 GPUs" in result.output
