@@ -27,9 +27,11 @@ from shared.messages.parameters import Block
 from shared.messages.scaling import Inflow, Node, Outflow, Send
 from shared.settings import LinkSettings
 from shared.transfer.chunks import Chunk
+from shared.transfer.door import Door, offer_of, open_door, shares_memory
 from shared.transfer.incoming import RECEIVES, Events, Incoming
 from shared.transfer.outgoing import Outgoing
 from shared.transfer.part import Part, TransferFailed, together
+from shared.transfer.segment import SharedBlocks
 from shared.transfer.send import SENDS
 
 PR_SET_PDEATHSIG = 1
@@ -48,12 +50,14 @@ class Hop(Message, frozen=True):
 
 
 class Share(Message, frozen=True):
-    """A process's share in a plan: what it receives, and then has verified, and what it sends."""
+    """A process's share in a plan: what it receives, and then has verified, and what it sends. `maps`: what it receives
+    must not come over the link."""
 
     chunk_bytes: int
     inflows: list[Inflow]
     outflows: list[Outflow]
     blocks: tuple[Block, ...]
+    maps: bool = False
 
 
 class Stream(Message, frozen=True):
@@ -126,15 +130,19 @@ def tell(pipe: Connection, message: Message) -> None:
 
 async def _serve(pipe: Connection, outfit: Outfit) -> None:
     arena = Arena(sum(outfit.sizes) * 2 if outfit.has_spare else sum(outfit.sizes))
-    memory = arena.place(outfit.sizes)
+    is_shared = outfit.is_source and shares_memory(outfit.settings)
+    memory = SharedBlocks(outfit.sizes) if is_shared else arena.place(outfit.sizes)
     spare = arena.place(outfit.sizes) if outfit.has_spare else []
     blocks = [_fill(index, view) for index, view in enumerate(memory)] if outfit.is_source else []
     link = await open_link(outfit.settings)
+    door = open_door(outfit.settings, link.address)
     with ThreadPoolExecutor(1) as executor:
-        mover = Mover(link, memory, spare, executor)
+        mover = Mover(link, door, memory, spare, executor)
         tell(pipe, Hello(link.address, tuple(blocks)))
         while data := await asyncio.to_thread(pipe.recv_bytes):
             tell(pipe, await mover.timed(msgspec.msgpack.decode(data, type=Job)))
+    if door is not None:
+        await door.close()
     await link.close()
 
 
@@ -149,6 +157,7 @@ class Mover:
     """Does the jobs."""
 
     link: Link
+    door: Door | None
     memory: list[memoryview]
     spare: Sequence[memoryview]
     executor: Executor
@@ -223,17 +232,21 @@ class Mover:
             receiving.cancel()
 
         send = Send(plan_id="bench", version="bench", outflows=job.outflows, chunk_bytes=job.chunk_bytes, epoch=0)
-        part = Part("node", job.chunk_bytes, self.memory)
+        part = Part("node", job.chunk_bytes, list(self.memory))  # what is mapped is let go with the job
         events = Events(first_byte=lambda: None, block=lambda index: None, broken=broken)
         async with asyncio.TaskGroup() as tasks:
-            outgoing = Outgoing("node", self.link, tasks, lambda: None)
+            outgoing = Outgoing("node", self.link, tasks, lambda: None, self.door)
             if job.inflows:
-                incoming = Incoming(self.link, part, job.blocks, self.executor, events, tasks)
+                incoming = Incoming(self.link, part, job.blocks, self.executor, events, tasks, self.door)
                 receiving = tasks.create_task(incoming.run())
                 incoming.follow(job.inflows)
-            outgoing.start(send, self.memory, incoming.arrivals.here if job.inflows else _here)
+                outgoing.start(send, part.memory, incoming.arrivals.here, incoming.mapped.offer)
+            else:
+                outgoing.start(send, part.memory, _here, offer_of(self.memory))
         if lost:
             raise lost[0]
+        if job.maps and incoming.arrivals.received_bytes:
+            raise LinkError(f"{incoming.arrivals.received_bytes} bytes came over the link and should have been mapped")
 
 
 async def _here(chunk: Chunk) -> None:

@@ -15,11 +15,12 @@ from load.bench.nodes import Copy, Hop
 from load.bench.plan_time import plan_time
 from load.bench.record import Printer, Record, measured
 from load.bench.shaping import shaping
+from load.bench.share import share
 from shared.settings import LinkSettings
 from shared.transfer.chunks import MAX_CHUNK_BYTES, MIB, chunk_bytes_for
 
 BENCH = "transfer"
-CASES = ("hop", "chains", "shaping", "plan-time")
+CASES = ("hop", "share", "chains", "shaping", "plan-time")
 HOP_BAR = 0.5
 CHAIN_BAR = 1.05
 
@@ -42,9 +43,11 @@ def transfer(
     """Parameters over one hop (against memcpy) and along chains (against bytes / rate); flows that meet; plan times."""
     printer = Printer(BENCH)
     sizes = [MAX_CHUNK_BYTES] * -(-megabytes * 1_000_000 // MAX_CHUNK_BYTES)
-    plain, shaped = LinkSettings(transport=transport), LinkSettings(transport=transport, link_rate=rate * 1e6)
+    plain = LinkSettings(transport=transport, share_memory="off")
+    shaped = LinkSettings(transport=transport, link_rate=rate * 1e6)
     records = {
         "hop": hop(printer, plain, sizes, passes),
+        "share": share(printer, plain, sizes, passes),
         "chains": chains(printer, shaped, sizes, receivers),
         "shaping": shaping(printer, plain, rate * 1e6, sum(sizes) / (rate * 1e6)),
         "plan-time": plan_time(printer),
