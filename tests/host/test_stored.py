@@ -211,6 +211,14 @@ def test_a_checkpoint_that_changed_though_it_looks_the_same_is_refused_once_and_
         read(stored)
 
 
+def test_who_may_not_read_the_checkpoint_may_not_read_its_copy(tmp_path: Path) -> None:
+    directory = copy("llama", tmp_path)
+    for file, mode in zip(sorted(directory.glob("*.safetensors")), (0o640, 0o644, 0o664), strict=False):
+        file.chmod(mode)
+    read_and_keep(directory)
+    assert [(directory / name).stat().st_mode & 0o777 for name in (JSON, PACKED)] == [0o640, 0o640]
+
+
 def test_what_changes_while_it_is_read_is_not_kept(tmp_path: Path) -> None:
     directory = copy("qwen2", tmp_path)
     with opened(directory) as stored:
