@@ -33,7 +33,7 @@ class Arena:
 
     def place(self, sizes: Sequence[int]) -> list[memoryview]:
         """A writable view per block, aligned to pages. Raises ArenaFull and places nothing."""
-        needed = sum(_aligned(size) for size in sizes)
+        needed = placed_bytes(sizes)
         left = self.size_bytes - self._used
         if needed > left:
             raise ArenaFull(
@@ -54,6 +54,11 @@ class Arena:
         """Unmap. Where a view is still in use the memory goes with the last of them."""
         with suppress(BufferError):
             self._memory.close()
+
+
+def placed_bytes(sizes: Sequence[int]) -> int:
+    """What blocks of these sizes take in an arena."""
+    return sum(_aligned(size) for size in sizes)
 
 
 def touch(memory: mmap.mmap) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from services.host.machine import available_bytes
 from services.host.stored import Stored, open_stored
-from shared.arena import ALIGNMENT, Arena
+from shared.arena import Arena, placed_bytes
 from shared.hub import resolve_model_path
 from shared.messages.parameters import DType, Manifest
 from shared.transfer.segment import SharedBlocks
@@ -98,7 +98,7 @@ async def _first(reads: deque[asyncio.Future[int]]) -> int:
 
 def allocate(sizes: Sequence[int]) -> list[memoryview]:
     """Touched memory of this process alone, aligned to pages."""
-    return Arena(sum(-(-size // ALIGNMENT) for size in sizes) * ALIGNMENT).place(sizes)
+    return Arena(placed_bytes(sizes)).place(sizes)
 
 
 def _step_back() -> None:
