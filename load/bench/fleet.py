@@ -12,7 +12,8 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from load.bench.nodes import Answer, Done, Failed, Hello, Job, Outfit, tell
+from load.bench.nodes import Answer, Done, Failed, Hello, Outfit, tell
+from shared.messages.message import Message
 from shared.messages.parameters import Block
 from shared.messages.scaling import Node
 from shared.settings import LinkSettings
@@ -36,12 +37,12 @@ class Fleet:
         self.blocks: tuple[Block, ...] = ()
         self._children: list[tuple[Connection, Popen[bytes]]] = []
 
-    def start(self, outfits: Sequence[Outfit]) -> None:
-        """Return when all are up. Raises BenchFailed."""
+    def start(self, outfits: Sequence[Message]) -> None:
+        """Return when all are up; an outfit's module is the program that it is for. Raises BenchFailed."""
         for outfit in outfits:
             ours, theirs = Pipe()
             # A program of its own: a child forked from a process that has used UCX hangs.
-            command = [sys.executable, "-c", f"from load.bench.nodes import main; main({theirs.fileno()})"]
+            command = [sys.executable, "-c", f"from {type(outfit).__module__} import main; main({theirs.fileno()})"]
             process = Popen(command, pass_fds=[theirs.fileno()], stdin=DEVNULL, stdout=DEVNULL)
             self._children.append((ours, process))
             theirs.close()
@@ -63,7 +64,7 @@ class Fleet:
             process.wait()
             pipe.close()
 
-    def run(self, jobs: Mapping[int, Job]) -> dict[int, Done]:
+    def run(self, jobs: Mapping[int, Message]) -> dict[int, Done]:
         """Run jobs at the same time, begun in the order given. Raises BenchFailed."""
         for index, job in jobs.items():
             tell(self._children[index][0], job)

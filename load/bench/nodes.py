@@ -5,6 +5,7 @@ What goes over the pipe is msgpack, checked like every message: `Connection.send
 
 import asyncio
 import ctypes
+import os
 import signal
 import time
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ import numpy as np
 import uvloop
 import xxhash
 
-from shared.arena import Arena
+from shared.arena import Arena, placed_bytes
 from shared.links.contract import Buffer, Link, LinkError
 from shared.links.open import open_link
 from shared.messages.message import Message
@@ -87,12 +88,13 @@ class Hello(Message, frozen=True):
 
 class Done(Message, frozen=True):
     """A job's begin and end on the machine's monotonic clock, and the CPU seconds it took. `streams`: the end of each
-    of several flows."""
+    of several flows. `tokens`: made meanwhile by a process that decodes."""
 
     began: float
     ended: float
     cpu: float
     streams: tuple[float, ...] = ()
+    tokens: int = 0
 
 
 class Failed(Message, frozen=True):
@@ -106,17 +108,18 @@ Answer = Hello | Done | Failed
 
 class Outfit(Message, frozen=True):
     """What a process of the bench has: its link's settings, a set of blocks, filled or not, a second set to copy
-    into or not."""
+    into or not. `cores`: where it runs, if not anywhere."""
 
     settings: LinkSettings
     sizes: list[int]
     is_source: bool
     has_spare: bool
+    cores: tuple[int, ...] = ()
 
 
 def main(descriptor: int) -> None:
     """Do one job after the other until the pipe brings nothing, or ends."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    end_with_parent()
     with Connection(descriptor) as pipe, suppress(EOFError, KeyboardInterrupt):
         try:
             uvloop.run(_serve(pipe, msgspec.msgpack.decode(pipe.recv_bytes(), type=Outfit)))
@@ -124,12 +127,19 @@ def main(descriptor: int) -> None:
             tell(pipe, Failed(str(error)))
 
 
+def end_with_parent() -> None:
+    """However it ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
 def tell(pipe: Connection, message: Message) -> None:
     pipe.send_bytes(msgspec.msgpack.encode(message))
 
 
 async def _serve(pipe: Connection, outfit: Outfit) -> None:
-    arena = Arena(sum(outfit.sizes) * 2 if outfit.has_spare else sum(outfit.sizes))
+    if outfit.cores:
+        os.sched_setaffinity(0, outfit.cores)
+    arena = Arena(placed_bytes(outfit.sizes) * (2 if outfit.has_spare else 1))
     is_shared = outfit.is_source and shares_memory(outfit.settings)
     memory = SharedBlocks(outfit.sizes) if is_shared else arena.place(outfit.sizes)
     spare = arena.place(outfit.sizes) if outfit.has_spare else []

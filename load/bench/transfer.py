@@ -9,6 +9,7 @@ from typing import Literal
 
 import click
 
+from load.bench.disturbance import disturbance
 from load.bench.fleet import BenchFailed, started
 from load.bench.jobs import chain_jobs, seconds
 from load.bench.nodes import Copy, Hop
@@ -20,7 +21,7 @@ from shared.settings import LinkSettings
 from shared.transfer.chunks import MAX_CHUNK_BYTES, MIB, chunk_bytes_for
 
 BENCH = "transfer"
-CASES = ("hop", "share", "chains", "shaping", "plan-time")
+CASES = ("hop", "share", "chains", "disturbance", "shaping", "plan-time")
 HOP_BAR = 0.5
 CHAIN_BAR = 1.05
 
@@ -49,6 +50,7 @@ def transfer(
         "hop": hop(printer, plain, sizes, passes),
         "share": share(printer, plain, sizes, passes),
         "chains": chains(printer, shaped, sizes, receivers),
+        "disturbance": disturbance(printer, shaped, passes),
         "shaping": shaping(printer, plain, rate * 1e6, sum(sizes) / (rate * 1e6)),
         "plan-time": plan_time(printer),
     }
