@@ -1,5 +1,6 @@
 """The processes of a bench, started, told what to do together, and ended."""
 
+import itertools
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,11 +31,15 @@ class BenchFailed(Exception):
 
 
 class Fleet:
-    """Processes that wait for jobs. Process 0 is the source, and the only one whose memory is filled."""
+    """Processes that wait for jobs. The first are sources, and the only ones whose memory is filled, with the same.
+
+    `tickets` are fresh ones for flows.
+    """
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self.blocks: tuple[Block, ...] = ()
+        self.tickets = itertools.count()
         self._children: list[tuple[Connection, Popen[bytes]]] = []
 
     def start(self, outfits: Sequence[Message]) -> None:
@@ -86,7 +91,13 @@ class Fleet:
 
 @contextmanager
 def started(
-    count: int, settings: LinkSettings, sizes: Sequence[int], has_spare: bool = False, places: Sequence[str] = ()
+    count: int,
+    settings: LinkSettings,
+    sizes: Sequence[int],
+    *,
+    sources: int = 1,
+    has_spare: bool = False,
+    places: Sequence[str] = (),
 ) -> Iterator[Fleet]:
     """A fleet of `count` processes with a set of blocks of these sizes each, ended with the block of code.
 
@@ -95,7 +106,7 @@ def started(
     fleet = Fleet()
     links = [replace(settings, place=place) for place in places] or [settings] * count
     try:
-        fleet.start([Outfit(link, list(sizes), index == 0, has_spare) for index, link in enumerate(links)])
+        fleet.start([Outfit(link, list(sizes), index < sources, has_spare) for index, link in enumerate(links)])
         yield fleet
     finally:
         fleet.end()

@@ -87,13 +87,13 @@ class Hello(Message, frozen=True):
 
 
 class Done(Message, frozen=True):
-    """A job's begin and end on the machine's monotonic clock, and the CPU seconds it took. `streams`: the end of each
-    of several flows. `tokens`: made meanwhile by a process that decodes."""
+    """A job's begin and end on the machine's monotonic clock, and the CPU seconds it took. `ends`: of each of several
+    flows, or when each block of a plan was verified. `tokens`: made meanwhile by a process that decodes."""
 
     began: float
     ended: float
     cpu: float
-    streams: tuple[float, ...] = ()
+    ends: tuple[float, ...] = ()
     tokens: int = 0
 
 
@@ -175,10 +175,10 @@ class Mover:
     async def timed(self, job: Job) -> Done | Failed:
         began, cpu = time.monotonic(), time.process_time()
         try:
-            streams = await self._do(job)
+            ends = await self._do(job)
         except (LinkError, TransferFailed) as error:
             return Failed(str(error))
-        done = Done(began=began, ended=time.monotonic(), cpu=time.process_time() - cpu, streams=streams)
+        done = Done(began=began, ended=time.monotonic(), cpu=time.process_time() - cpu, ends=ends)
         if isinstance(job, Hop) and not self._holds(job.takes):
             return Failed("the hop delivered other bytes than were sent")
         if (isinstance(job, Hop) and job.takes) or (isinstance(job, Share) and job.inflows):
@@ -194,7 +194,7 @@ class Mover:
             np.frombuffer(view, np.uint8)[:] = 0
 
     async def _do(self, job: Job) -> tuple[float, ...]:
-        """When each of several flows ended."""
+        """When each of several flows or blocks ended."""
         match job:
             case Copy():
                 for source, target in zip(self.memory, self.spare, strict=True):
@@ -202,7 +202,7 @@ class Mover:
             case Hop():
                 await self._hop(job)
             case Share():
-                await self._share(job)
+                return await self._share(job)
             case Streams(streams):
                 return tuple(await asyncio.gather(*map(self._stream, streams)))
             case _:
@@ -232,9 +232,13 @@ class Mover:
         await together(*(lane(start) for start in range(lanes)))
         return time.monotonic()
 
-    async def _share(self, job: Share) -> None:
-        """Raises TransferFailed when a flow that brings something is lost."""
+    async def _share(self, job: Share) -> tuple[float, ...]:
+        """When each block was verified. Raises TransferFailed when a flow that brings something is lost."""
         lost: list[TransferFailed] = []
+        verified: dict[int, float] = {}
+
+        def verify(index: int) -> None:
+            verified[index] = time.monotonic()
 
         def broken(ticket: int, error: TransferFailed) -> None:
             lost.append(error)
@@ -243,7 +247,7 @@ class Mover:
 
         send = Send(plan_id="bench", version="bench", outflows=job.outflows, chunk_bytes=job.chunk_bytes, epoch=0)
         part = Part("node", job.chunk_bytes, list(self.memory))  # what is mapped is let go with the job
-        events = Events(first_byte=lambda: None, block=lambda index: None, broken=broken)
+        events = Events(first_byte=lambda: None, block=verify, broken=broken)
         async with asyncio.TaskGroup() as tasks:
             outgoing = Outgoing("node", self.link, tasks, lambda: None, self.door)
             if job.inflows:
@@ -257,6 +261,7 @@ class Mover:
             raise lost[0]
         if job.maps and incoming.arrivals.received_bytes:
             raise LinkError(f"{incoming.arrivals.received_bytes} bytes came over the link and should have been mapped")
+        return tuple(verified[index] for index in sorted(verified))
 
 
 async def _here(chunk: Chunk) -> None:

@@ -4,34 +4,38 @@ shaped links carry what they should; and how long plans take."""
 import itertools
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Literal
 
 import click
 
+from load.bench.carry import Carried
 from load.bench.disturbance import disturbance
 from load.bench.fleet import BenchFailed, started
 from load.bench.jobs import chain_jobs, seconds
+from load.bench.multicast import binomial, chains, lanes, policies
 from load.bench.nodes import Copy, Hop
+from load.bench.picture import draw_transfers
 from load.bench.plan_time import plan_time
 from load.bench.record import Printer, Record, measured
 from load.bench.shaping import shaping
 from load.bench.share import share
 from shared.settings import LinkSettings
-from shared.transfer.chunks import MAX_CHUNK_BYTES, MIB, chunk_bytes_for
+from shared.transfer.chunks import MAX_CHUNK_BYTES
 
 BENCH = "transfer"
-CASES = ("hop", "share", "chains", "disturbance", "shaping", "plan-time")
+CASES = ("hop", "share", "chains", "policies", "binomial", "lanes", "disturbance", "shaping", "plan-time")
 HOP_BAR = 0.5
-CHAIN_BAR = 1.05
 
 
 @click.command()
 @click.option("--transport", type=click.Choice(["ucx", "socket"]), default="ucx", show_default=True)
 @click.option("--megabytes", type=click.IntRange(1), default=400, show_default=True, help="Size of the set, at least.")
 @click.option("--rate", type=click.FloatRange(1), default=100.0, show_default=True, help="Of shaped links, in MB/s.")
-@click.option("--receivers", type=click.IntRange(1, 64), multiple=True, default=(1, 3, 7), show_default=True)
+@click.option("--receivers", type=click.IntRange(1, 64), multiple=True, default=(1, 2, 3, 7), show_default=True)
 @click.option("--passes", type=click.IntRange(1), default=5, show_default=True, help="Of the hop; medians count.")
+@click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Draw what was measured into this file.")
 @click.option("--case", "cases", type=click.Choice(CASES), multiple=True, default=CASES, show_default=True)
 def transfer(
     transport: Literal["ucx", "socket"],
@@ -40,8 +44,11 @@ def transfer(
     receivers: Sequence[int],
     passes: int,
     cases: Sequence[str],
+    svg: Path | None,
 ) -> None:
-    """Parameters over one hop (against memcpy) and along chains (against bytes / rate); flows that meet; plan times."""
+    """Parameters over one hop (against memcpy), along chains (against bytes / rate), by other plans (against chains and
+    what was predicted), in lanes; flows that meet; plan times."""
+    runs: dict[str, Carried] = {}
     printer = Printer(BENCH)
     sizes = [MAX_CHUNK_BYTES] * -(-megabytes * 1_000_000 // MAX_CHUNK_BYTES)
     plain = LinkSettings(transport=transport, share_memory="off")
@@ -49,7 +56,10 @@ def transfer(
     records = {
         "hop": hop(printer, plain, sizes, passes),
         "share": share(printer, plain, sizes, passes),
-        "chains": chains(printer, shaped, sizes, receivers),
+        "chains": chains(printer, shaped, sizes, receivers, runs.__setitem__),
+        "policies": policies(printer, shaped, sizes, runs.__setitem__),
+        "binomial": binomial(printer, shaped, sum(sizes), runs.__setitem__),
+        "lanes": lanes(printer, plain, sizes, rate * 1e6, runs.__setitem__),
         "disturbance": disturbance(printer, shaped, passes),
         "shaping": shaping(printer, plain, rate * 1e6, sum(sizes) / (rate * 1e6)),
         "plan-time": plan_time(printer),
@@ -59,8 +69,17 @@ def transfer(
             printer.emit(record)
     except BenchFailed as error:
         raise click.ClickException(str(error)) from None
+    if svg is not None:
+        write_picture(svg, printer.records, runs)
     if not printer.finish():
         sys.exit(1)
+
+
+def write_picture(svg: Path, records: Sequence[Record], runs: Mapping[str, Carried]) -> None:
+    try:
+        svg.write_text(draw_transfers(records, runs), encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(f"--svg {svg}: {error.strerror}") from None
 
 
 def hop(printer: Printer, settings: LinkSettings, sizes: Sequence[int], passes: int) -> Iterator[Record]:
@@ -84,16 +103,3 @@ def hop(printer: Printer, settings: LinkSettings, sizes: Sequence[int], passes: 
         for process, role in enumerate(("sender", "receiver")):
             cpu = statistics.median(done[process].cpu / gigabytes for done in dones)
             yield measured(BENCH, f"{case}, {role}'s CPU", cpu, "CPU s/GB")
-
-
-def chains(
-    printer: Printer, settings: LinkSettings, sizes: Sequence[int], receivers: Sequence[int]
-) -> Iterator[Record]:
-    """Chains over shaped links, checksums on: seconds from the first send until the last receiver has verified all."""
-    printer.progress(f"chains: starting {max(receivers) + 1} processes, each touches {sum(sizes) // MIB} MiB")
-    with started(max(receivers) + 1, settings, sizes) as fleet:
-        for ticket, length in enumerate(receivers):
-            printer.progress(f"chain of {length}")
-            done = fleet.run(chain_jobs(fleet, length, ticket, chunk_bytes_for(settings.link_rate)))
-            ideal = sum(sizes) / settings.link_rate
-            yield measured(BENCH, f"chain of {length}", seconds(done), "s", ideal, at_most=CHAIN_BAR)
