@@ -1,5 +1,5 @@
 """`livescale bench transfer`: parameters over one hop against memcpy, along chains against the link's rate; whether
-shaped links carry what they should; and how long plans take."""
+shaped links carry what they should; models from a disk; and how long plans take."""
 
 import itertools
 import statistics
@@ -11,6 +11,7 @@ from typing import Literal
 import click
 
 from load.bench.carry import Carried
+from load.bench.disk import disk
 from load.bench.disturbance import disturbance
 from load.bench.fleet import BenchFailed, started
 from load.bench.jobs import chain_jobs, seconds
@@ -25,7 +26,7 @@ from shared.settings import LinkSettings
 from shared.transfer.chunks import MAX_CHUNK_BYTES
 
 BENCH = "transfer"
-CASES = ("hop", "share", "chains", "policies", "binomial", "lanes", "disturbance", "shaping", "plan-time")
+CASES = ("hop", "share", "chains", "policies", "binomial", "lanes", "disturbance", "shaping", "disk", "plan-time")
 HOP_BAR = 0.5
 
 
@@ -47,7 +48,7 @@ def transfer(
     svg: Path | None,
 ) -> None:
     """Parameters over one hop (against memcpy), along chains (against bytes / rate), by other plans (against chains and
-    what was predicted), in lanes; flows that meet; plan times."""
+    what was predicted), in lanes; flows that meet; models from a disk; plan times."""
     runs: dict[str, Carried] = {}
     printer = Printer(BENCH)
     sizes = [MAX_CHUNK_BYTES] * -(-megabytes * 1_000_000 // MAX_CHUNK_BYTES)
@@ -62,6 +63,7 @@ def transfer(
         "lanes": lanes(printer, plain, sizes, rate * 1e6, runs.__setitem__),
         "disturbance": disturbance(printer, shaped, passes),
         "shaping": shaping(printer, plain, rate * 1e6, sum(sizes) / (rate * 1e6)),
+        "disk": disk(printer, plain, megabytes * 1_000_000, passes),
         "plan-time": plan_time(printer),
     }
     try:

@@ -17,8 +17,8 @@ from shared.hub import resolve_model_path
 from shared.messages.parameters import DType, Manifest
 from shared.transfer.segment import SharedBlocks
 
-READS = 2  # threads: one waits for the disk while the other checks what came
-AHEAD = 3  # blocks under way, so that no thread waits for one that takes longer
+READS = 3  # threads: some wait for the disk while another checks what came
+AHEAD = 4  # blocks under way, so that no thread waits for one that takes longer
 LEAST_PRIORITY = 19
 
 

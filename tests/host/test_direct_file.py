@@ -7,7 +7,7 @@ import pytest
 from services.host.direct_file import CHUNK_BYTES, PAGE, DirectFile, FileEnded
 from shared.model_config import CheckpointError
 
-SIZE = CHUNK_BYTES + 3 * PAGE + 100
+SIZE = 2 * CHUNK_BYTES - 3 * PAGE + 100  # two chunks
 
 
 @pytest.fixture(scope="module")
