@@ -111,7 +111,7 @@ class Node:
 
 
 class FakeHost(Node):
-    """Reads any model but those that are called bad."""
+    """Reads any model but those that are called bad; one that it knows from before a block at a time."""
 
     def __init__(self, bus: Bus, id: str, fabric: dict[str, Node]) -> None:
         super().__init__(bus, fabric)
@@ -120,11 +120,13 @@ class FakeHost(Node):
         self.read_seconds = 0.2
         self.reads: list[str] = []
         self.unreadable: str | None = None
+        self.knows = False
+        self.break_after_blocks: int | None = None  # of a known model, once
         self.membership = Membership(bus, CLOCK, "host", id, f"box-{id}", address=id.encode(), report=self.report)
         fabric[id] = self
 
     def has(self, version: str, index: int) -> bool:
-        return any(holding.version == version for holding in self.holdings)
+        return any(holding.version == version and index in holding.ready for holding in self.holdings)
 
     def report(self, epoch: int) -> HostReport:
         cached = len(self.holdings) * BLOCKS * BLOCK_BYTES
@@ -142,12 +144,22 @@ class FakeHost(Node):
         if "missing" in read.spec.path:
             raise Refusal(400, f"{read.spec.path}: no config.json")
         self.tasks.create_task(self.read_blocks(name, "broken" in read.spec.path))
-        return ModelChecked(size_bytes=BLOCKS * BLOCK_BYTES, blocks=BLOCKS, max_model_len=512)
+        known = manifest(f"v-{name}") if self.knows else None
+        return ModelChecked(size_bytes=BLOCKS * BLOCK_BYTES, blocks=BLOCKS, max_model_len=512, manifest=known)
 
     async def read_blocks(self, name: str, broken: bool) -> None:
-        await asyncio.sleep(self.read_seconds)
         error = "block 2 is cut short" if broken else self.unreadable
+        for index in range(BLOCKS):
+            await asyncio.sleep(self.read_seconds / BLOCKS)
+            if index == self.break_after_blocks:
+                self.break_after_blocks, error = None, "the disk is gone"
+                break
+            if self.knows:
+                part = Holding(model=name, version=f"v-{name}", ready=list(range(index + 1)), total=BLOCKS)
+                self.holdings = [h for h in self.holdings if h.model != name] + [part]
+                self.membership.changed()
         if error is not None:
+            self.holdings = [h for h in self.holdings if h.model != name]
             event = ModelRead(host=self.id, model=name, error=error)
         else:
             self.holdings = [h for h in self.holdings if h.model != name] + [whole(name, f"v-{name}")]
