@@ -199,6 +199,10 @@ class Pool:
 
     def on_host(self, report: HostReport) -> None:
         self._hosts[report.id] = report
+        whole = {holding.model for holding in report.holdings if len(holding.ready) == holding.total}
+        for name, model in self._models.items():
+            if model.reader == report.id and name in whole:
+                model.reader = None  # what it said of it may have been lost: asked again, it says it again
 
     def gone(self, id: str) -> None:
         """A member is dead or has joined anew: nothing it said counts any more."""
