@@ -60,6 +60,7 @@ class _Model:
     reader: str | None = None  # the host that was told to read it, until it is whole there or the host is gone
     checked: ModelChecked | None = None
     manifest: Manifest | None = None
+    was_whole: bool = False  # in some host's memory, since this registry knows it
     error: str | None = None
 
     def entry(self) -> ModelEntry:
@@ -159,7 +160,8 @@ class Pool:
         model = self._model(name)
         model.checked = answer
         if answer.manifest is not None:
-            model.state, model.manifest, model.error = "ready", answer.manifest, None
+            model.manifest = answer.manifest
+            model.state = "ready" if model.error is None else model.state
 
     def read(self, event: ModelRead) -> None:
         """A host has the model in memory, or could not read it."""
@@ -169,11 +171,12 @@ class Pool:
         if model.reader == event.host:
             model.reader = None
         if event.manifest is not None:
-            model.state, model.manifest, model.error = "ready", event.manifest, None
+            model.state, model.manifest, model.error, model.was_whole = "ready", event.manifest, None, True
             self._hold(event.host, event.model, event.manifest)
         else:
             model.error = event.error or f"{event.host} gave no reason"
-            model.state = model.state if model.manifest else "failed"
+            # What has been whole before can be again; a scale under way goes on as soon as it is read once more.
+            model.state = model.state if model.was_whole else "failed"
 
     def _hold(self, host: str, name: str, manifest: Manifest) -> None:
         """The host's next report will say so too; until then nobody has to read the model again."""
@@ -231,7 +234,8 @@ class Pool:
         return [name for name, model in sorted(self._models.items()) if model.checked and not self._has_copy(model)]
 
     def _has_copy(self, model: _Model) -> bool:
-        return model.manifest is not None and bool(self.holders(model.manifest.version))
+        """One that could not be read has none of its own, though another of the same version may lie there."""
+        return model.state != "failed" and model.manifest is not None and bool(self.holders(model.manifest.version))
 
     def to_read(self) -> list[ReadOrder]:
         """Copies that have to be made anew, those that could not be read included; none while no host is alive."""
@@ -250,5 +254,5 @@ class Pool:
         for name, model in self._models.items():
             if model.reader is not None and model.reader not in alive:
                 yield f"pool: {model.reader} reads {name} and is dead"
-            if (model.state == "ready") != (model.manifest is not None):
+            if model.state != "failed" and (model.state == "ready") != (model.manifest is not None):
                 yield f"pool: {name} is {model.state} {'with' if model.manifest else 'without'} a manifest"

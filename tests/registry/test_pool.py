@@ -61,15 +61,30 @@ def test_a_model_whose_content_is_known_is_ready_while_it_is_read() -> None:
     assert len(pool.hosts()[0].holdings) == 1
 
 
-def test_a_model_that_is_not_what_it_was_is_read_again_and_has_its_new_version_then() -> None:
+def test_a_known_model_that_cannot_be_read_has_failed_until_it_is_whole() -> None:
     pool = pool_with("m", read=False)
-    pool.checked("m", replace(CHECKED, manifest=manifest("v-old")))
+    known = replace(CHECKED, manifest=manifest("v-old"))
+    pool.checked("m", known)
     pool.read(ModelRead(host="h-0", model="m", error="block 1 is not what it was"))
+    assert pool.entry("m").state == "failed"
     [order] = pool.to_read()
     pool.reading("m", order.host)
-    pool.checked("m", CHECKED)
+    pool.checked("m", known)
+    assert (pool.entry("m").state, pool.entry("m").error) == ("failed", "block 1 is not what it was")
+    pool.check_invariants(["h-0"])
     pool.read(ModelRead(host="h-0", model="m", manifest=manifest("v-new")))
-    assert (pool.manifest("m").version, pool.entry("m").error) == ("v-new", None)
+    assert (pool.manifest("m").version, pool.entry("m").state, pool.entry("m").error) == ("v-new", "ready", None)
+    pool.read(ModelRead(host="h-0", model="m", error="no memory"))
+    assert (pool.entry("m").state, pool.entry("m").error) == ("ready", "no memory")
+
+
+def test_a_model_that_could_not_be_read_is_read_again_though_another_has_its_version() -> None:
+    pool = pool_with("m", "late", read=False)
+    pool.read(ModelRead(host="h-0", model="m", manifest=manifest("v")))
+    pool.checked("late", replace(CHECKED, manifest=manifest("v")))
+    pool.read(ModelRead(host="h-0", model="late", error="no memory"))
+    assert pool.entry("late").state == "failed"
+    assert [order.spec.name for order in pool.to_read()] == ["late"]
 
 
 def test_a_model_that_nobody_has_checked_yet_is_not_shown() -> None:
