@@ -11,6 +11,13 @@ import msgspec
 from msgspec import Meta
 
 TopologyName = Annotated[str, Meta(description="The cluster: a topology file, or the name of one that is shipped")]
+PolicyName = Annotated[
+    Literal["chains", "binomial", "tree", "fanout", "local"],
+    Meta(
+        description="How parameters get to new instances: chains (BlitzScale), a binomial pipeline (LambdaScale), a "
+        "binary tree, everything from the sources themselves, or each host from its own copy"
+    ),
+]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

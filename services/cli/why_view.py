@@ -59,6 +59,8 @@ def tell_scale(record: ScaleRecord) -> Iterator[str]:
         where = f" at {phase.node}" if phase.node else ""
         why = f": {phase.detail}" if phase.detail else ""
         yield f"      {since(phase, record.decision.at)} {phase.name}{where}{why}"
+    if record.plan is not None:
+        yield from tell_times(record.plan, record.phases)
 
 
 def tell_plan(plan: Plan) -> Iterator[str]:
@@ -68,6 +70,18 @@ def tell_plan(plan: Plan) -> Iterator[str]:
         yield f"      {plan.size_bytes / 1e6:.1f} MB along {' -> '.join(path)}"
     for reason in plan.reasons:
         yield f"      because {reason}"
+
+
+def tell_times(plan: Plan, phases: Sequence[Phase]) -> Iterator[str]:
+    """How long each target took until it was whole, from the first SEND on, beside what was predicted."""
+    begun = next((phase.at for phase in phases if phase.name == "commanded"), None)
+    whole = {phase.node: phase.at for phase in phases if phase.name == "whole"}
+    for target in (rank for instance in plan.instances for rank in instance.ranks):
+        took = f"whole after {whole[target] - begun:.3f} s" if begun and target in whole else "not whole"
+        predicted = f"{plan.predicted[target]:.3f} s predicted" if target in plan.predicted else "nothing predicted"
+        yield f"      {target} {took}, {predicted}"
+    if not plan.predicted:
+        yield "      nothing is predicted without --link-rate or --topology: it is not known what links carry"
 
 
 def since(phase: Phase, start: float) -> str:

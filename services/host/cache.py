@@ -14,7 +14,8 @@ class CacheFull(Exception):
 
 
 class Held(Struct, frozen=True, kw_only=True):
-    """A model in the cache. Its version is its content, so it is known once every block has been read."""
+    """A model in the cache. Its version is its content, so it is known once every block has been read, by this or an
+    earlier host."""
 
     model: str
     path: str
@@ -23,6 +24,10 @@ class Held(Struct, frozen=True, kw_only=True):
     total: int
     read: int = 0
     manifest: Manifest | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        return self.manifest is not None and self.read == self.total
 
     def holding(self) -> Holding:
         version = "" if self.manifest is None else self.manifest.version
@@ -48,7 +53,7 @@ class HostCache:
         return [self._models[name] for name in sorted(self._models)]
 
     def find(self, version: str) -> Held | None:
-        """A whole model of this version."""
+        """A model of this version, whole or being read."""
         return next((held for held in self.models() if held.manifest and held.manifest.version == version), None)
 
     def admit(self, held: Held) -> None:
@@ -67,12 +72,23 @@ class HostCache:
         held = self._models[model]
         self._models[model] = replace(held, read=held.read + 1)
 
-    def whole(self, model: str, manifest: Manifest) -> None:
-        self._models[model] = replace(self._models[model], manifest=manifest)
+    def whole(self, model: str, manifest: Manifest) -> Held:
+        """Every block has been read."""
+        held = self._models[model] = replace(self._models[model], manifest=manifest)
+        return held
 
     def drop(self, model: str) -> None:
         """Give the memory back."""
         del self._models[model]
+
+
+def check_memory(model: str, size_bytes: int, free_bytes: int) -> None:
+    """Raises CacheFull: the host cache's limit is what may be used, not what there is."""
+    if size_bytes > free_bytes:
+        raise CacheFull(
+            f"model {model!r} needs {_mib(size_bytes)} and this machine has {_mib(max(0, free_bytes))} of memory left, "
+            "or its container has; free some, or start a host on another machine"
+        )
 
 
 def _mib(size_bytes: int) -> str:

@@ -1,54 +1,101 @@
 """The host's hands: reading files and touching memory, away from the event loop. A simulation brings its own."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+import os
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import torch
 
-from services.host.checkpoint import Checkpoint, open_checkpoint
+from services.host.machine import available_bytes
+from services.host.stored import Stored, open_stored
 from shared.arena import ALIGNMENT, Arena
 from shared.hub import resolve_model_path
-from shared.messages.parameters import DType
+from shared.messages.parameters import DType, Manifest
 
-T = TypeVar("T")
+READS = 2  # threads: one waits for the disk while the other checks what came
+AHEAD = 3  # blocks under way, so that no thread waits for one that takes longer
+LEAST_PRIORITY = 19
 
 
 class Disk(Protocol):
-    """Where checkpoints are, and the memory that they are read into. One operation at a time."""
+    """Where models are stored, and the memory that they are read into. Models are read one after the other."""
 
-    async def open(self, path: str, dtype: DType) -> Checkpoint:
+    def free_bytes(self) -> int:
+        """Memory that could be allocated."""
+
+    async def open(self, path: str, dtype: DType) -> Stored:
         """Find and check a checkpoint. Raises CheckpointError."""
 
     async def allocate(self, sizes: Sequence[int]) -> list[memoryview]:
         """Touched memory for so many blocks, free again when the last view is gone. Raises OSError."""
 
-    async def read_block(self, checkpoint: Checkpoint, index: int, into: memoryview) -> int:
-        """Read a block; its checksum. Raises CheckpointError."""
+    def read(self, stored: Stored, blocks: Sequence[memoryview]) -> AsyncGenerator[int, None]:
+        """Fill the blocks; their checksums in order, each as soon as it is read. Raises CheckpointError."""
+
+    async def keep(self, stored: Stored, manifest: Manifest, blocks: Sequence[memoryview]) -> None:
+        """Leave what was read in a form that is read faster, where that can be done."""
 
     async def close(self) -> None:
-        """Return once nothing is being read any more."""
+        """Return once nothing is being read or written any more."""
 
 
 class ThreadDisk:
-    """The machine's disk, read by one thread: a model after the other is sooner there than two at once."""
+    """The machine's disk. `keep`, `packed_dir`: as `open_stored` has them."""
 
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, "disk", initializer=torch.set_num_threads, initargs=(1,))
+    def __init__(self, *, keep: bool = False, packed_dir: str = "") -> None:
+        self._keep = keep
+        self._packed_dir = packed_dir
+        self._readers = ThreadPoolExecutor(READS, "disk", initializer=torch.set_num_threads, initargs=(1,))
+        self._opener = ThreadPoolExecutor(1, "open")  # what is asked meanwhile need not wait for a read
+        self._packer = ThreadPoolExecutor(1, "pack", initializer=_step_back)
+        self._closing = threading.Event()
+        self.free_bytes = available_bytes
 
-    async def open(self, path: str, dtype: DType) -> Checkpoint:
-        return await self._run(lambda: open_checkpoint(resolve_model_path(path), dtype))
+    async def open(self, path: str, dtype: DType) -> Stored:
+        def work() -> Stored:
+            return open_stored(resolve_model_path(path), dtype, keep=self._keep, packed_dir=self._packed_dir)
+
+        return await asyncio.get_running_loop().run_in_executor(self._opener, work)
 
     async def allocate(self, sizes: Sequence[int]) -> list[memoryview]:
         pages = sum(-(-size // ALIGNMENT) for size in sizes)
-        return await self._run(lambda: Arena(pages * ALIGNMENT).place(sizes))
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._readers, lambda: Arena(pages * ALIGNMENT).place(sizes))
 
-    async def read_block(self, checkpoint: Checkpoint, index: int, into: memoryview) -> int:
-        return await self._run(lambda: checkpoint.read_block(index, into))
+    async def read(self, stored: Stored, blocks: Sequence[memoryview]) -> AsyncGenerator[int, None]:
+        loop = asyncio.get_running_loop()
+        reads = deque[asyncio.Future[int]]()
+        try:
+            for index, block in enumerate(blocks):
+                reads.append(loop.run_in_executor(self._readers, stored.read_block, index, block))
+                if len(reads) == AHEAD:
+                    yield await _first(reads)
+            while reads:
+                yield await _first(reads)
+        finally:
+            await asyncio.gather(*reads, return_exceptions=True)  # nothing is read into memory that was given back
+
+    async def keep(self, stored: Stored, manifest: Manifest, blocks: Sequence[memoryview]) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._packer, lambda: stored.keep(manifest, blocks, self._closing.is_set))
 
     async def close(self) -> None:
-        await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
+        self._closing.set()
+        for threads in (self._opener, self._packer, self._readers):
+            await asyncio.to_thread(threads.shutdown, cancel_futures=True)
 
-    async def _run(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+async def _first(reads: deque[asyncio.Future[int]]) -> int:
+    """Who is cancelled meanwhile still finds the read, and can wait for its end."""
+    checksum = await asyncio.shield(reads[0])
+    reads.popleft()
+    return checksum
+
+
+def _step_back() -> None:
+    """On Linux a thread has a priority of its own, and the disk's follows from it."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_PRIORITY)

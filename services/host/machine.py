@@ -3,12 +3,20 @@
 from pathlib import Path
 
 MEMINFO = Path("/proc/meminfo")
-CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+CGROUP = Path("/sys/fs/cgroup")
 
 
-def available_bytes(meminfo: Path = MEMINFO, cgroup_limit: Path = CGROUP_LIMIT) -> int:
+def available_bytes(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int:
     """What the kernel could hand out without swapping, within the container's limit where there is one."""
-    fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-    available = int(fields["MemAvailable"].split()[0]) * 1024
-    limit = cgroup_limit.read_text().strip() if cgroup_limit.exists() else "max"
-    return available if limit == "max" else min(available, int(limit))
+    available = _fields(meminfo.read_text().replace(":", " "))["MemAvailable"] * 1024
+    limit = (cgroup / "memory.max").read_text().strip() if (cgroup / "memory.max").exists() else "max"
+    if limit == "max":
+        return available
+    used = int((cgroup / "memory.current").read_text())
+    # Files that were read count as used until somebody else wants the memory.
+    given_up = _fields((cgroup / "memory.stat").read_text()).get("inactive_file", 0)
+    return max(0, min(available, int(limit) - used + given_up))
+
+
+def _fields(text: str) -> dict[str, int]:
+    return {name: int(value) for name, value, *_ in map(str.split, text.splitlines())}

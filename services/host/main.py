@@ -19,6 +19,7 @@ def main(settings: HostSettings) -> None:
         if available < settings.cache_bytes:
             log.warning("cache_limited_by_machine", cache_bytes=settings.cache_bytes, available_bytes=available)
         limited = replace(settings, cache_bytes=min(settings.cache_bytes, available))
-        return Host(world, limited, ThreadDisk(), lambda: open_link(settings))
+        disk = ThreadDisk(keep=settings.pack, packed_dir=settings.packed_dir)
+        return Host(world, limited, disk, lambda: open_link(settings))
 
     run_process(settings, "host", build)

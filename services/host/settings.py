@@ -15,3 +15,13 @@ class HostSettings(LinkSettings, frozen=True, kw_only=True):
     cache_bytes: Annotated[
         int, Meta(description="Memory for models; taken as they are read, never more than the machine has free", ge=1)
     ] = 4 * GIB
+    pack: Annotated[
+        bool, Meta(description="Keep each model that was read in a form that is read faster, and its version with it")
+    ] = True
+    packed_dir: Annotated[
+        str,
+        Meta(
+            description="Where to keep it; by default beside the checkpoint, or in ~/.cache/livescale where that "
+            "cannot be written"
+        ),
+    ] = ""

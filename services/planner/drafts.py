@@ -7,7 +7,10 @@ from services.planner.fleet import Fleet, Serving, choose_to_drain, count_fleet,
 from services.planner.orders import Orders, ticketed
 from services.planner.places import find_places
 from services.planner.plans.chains import plan_chains
-from services.planner.plans.plan import CannotPlan
+from services.planner.plans.choose import make_plan
+from services.planner.plans.network import Multicast
+from services.planner.plans.plan import CannotPlan, TransferPlan
+from services.planner.plans.predict import predict
 from services.planner.scale_in import ScaleIn
 from services.planner.scale_out import ScaleOut
 from services.planner.scales import Command
@@ -21,6 +24,8 @@ from shared.messages.scaling import Decision, Plan, PlannedInstance, Scale, Scal
 from shared.topology import Topology
 from shared.transfer.chunks import chunk_bytes_for
 from shared.world import Ids
+
+BLOCK_SECONDS = 0.005  # that a block of a schedule costs besides its bytes, as `livescale bench transfer` measures it
 
 
 class Drafts:
@@ -88,20 +93,29 @@ class Drafts:
         """For as many new instances as there are spare workers, at least one. Raises CannotPlan."""
         workers, why = choose_spares(view.snapshot, view.entry, count, self._book.reserved())
         blocks, supply = range(len(view.manifest.blocks)), self._supply(view)
-        made = plan_chains(supply.multicast(dict.fromkeys(workers, blocks)))
+        multicast = supply.multicast(dict.fromkeys(workers, blocks))
+        made = make_plan(self._settings.plan_policy, multicast, block_seconds=BLOCK_SECONDS)
         sources = dict.fromkeys(flow.sender for flow in made.flows if flow.sender not in workers)
         return Plan(
             id=self._ids.new("scale"),
             model=view.entry.spec.name,
             version=view.manifest.version,
-            instances=[PlannedInstance(id=self._ids.new("instance"), ranks=[worker]) for worker in workers],
+            instances=[PlannedInstance(id=self._ids.new("instance"), ranks=[worker]) for worker in made.targets],
             flows=ticketed(made, len(blocks), self._book.fresh_tickets()),
             size_bytes=view.entry.size_bytes,
             reasons=[*map(supply.describe, sources), why, *made.reasons],
+            predicted=self._predict(multicast, made),
         )
 
+    def _predict(self, multicast: Multicast, made: TransferPlan) -> dict[str, float]:
+        """Seconds by target, where it is known what links carry."""
+        if not self._settings.link_rate:
+            return {}
+        prediction = predict(multicast, made, chunk_bytes_for(self._settings.link_rate), BLOCK_SECONDS)
+        return {target: prediction.whole(target) for target in made.targets}
+
     def replan(self, scale: ScaleOut, view: View, now: float) -> list[Command]:
-        """Another way for those of its targets that are stranded. Raises CannotPlan."""
+        """Another way for those of its targets that are stranded: by chains, whatever the policy. Raises CannotPlan."""
         if not scale.missing:
             return []
         made = plan_chains(self._supply(view).multicast(scale.missing, scale.avoid))

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from shared.settings import ProcessSettings, TopologyName
+from shared.settings import PolicyName, ProcessSettings, TopologyName
 
 
 class PlannerSettings(ProcessSettings, frozen=True, kw_only=True):
@@ -18,6 +18,7 @@ class PlannerSettings(ProcessSettings, frozen=True, kw_only=True):
         ),
     ] = 0.0
     topology: TopologyName = ""
+    plan_policy: PolicyName = "chains"
     patience_seconds: Annotated[
         float, Meta(description="Give a scale up when nothing of it arrived anywhere for so long", gt=0)
     ] = 30.0

@@ -1,6 +1,6 @@
 """Who can give a model to whom: the registry's picture of the pool as the plans see it. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from services.planner.plans.network import Multicast, Node, ServingFlow, Source, Target
@@ -29,7 +29,7 @@ class Supply:
         """`missing` blocks to each target that is there, from all who hold the model or are going to; from whom to
         `avoid` only where nobody else does. Raises CannotPlan."""
         alive = find_alive(self.snapshot).keys() & self.places.keys()
-        sources = [source for source in self._sources() if source.node.id not in missing]
+        sources = [source for source in self._sources() if source.node.id not in missing] or self._reading()
         better = [source for source in sources if source.node.id not in set(avoid)]
         if not sources:
             raise CannotPlan("no worker or host holds the whole model in memory")
@@ -47,9 +47,9 @@ class Supply:
         requests = {report.id: requests_of(report) for report in self.snapshot.workers if report.state == "serving"}
         if id in requests:
             return f"from {id}: a worker that holds the model and has {requests[id]} requests"
-        return (
-            f"from {id}: a {'worker that is receiving' if id in set(self.receiving) else 'host that holds'} the model"
-        )
+        if id in set(self.receiving):
+            return f"from {id}: a worker that is receiving the model"
+        return f"from {id}: a host that {'holds' if id in self._hosts(self._is_whole) else 'is reading'} the model"
 
     def _sources(self) -> list[Source]:
         alive = find_alive(self.snapshot).keys() & self.places.keys()
@@ -60,13 +60,17 @@ class Supply:
             for report in self.snapshot.workers
             if report.id in alive and report.state == "serving" and self._is_whole(report.holding)
         }
-        hosts = [
-            report.id
-            for report in self.snapshot.hosts
-            if report.id in alive and any(self._is_whole(holding) for holding in report.holdings)
-        ]
-        ids = [*serving, *sorted(id for id in coming if id in alive), *hosts]
+        ids = [*serving, *sorted(id for id in coming if id in alive), *self._hosts(self._is_whole)]
         return [Source(self._node(id, serving.get(id, 0)), every) for id in ids]
+
+    def _reading(self) -> list[Source]:
+        """Hosts that are going to have it: only where nobody else does, for disks are slower than memory."""
+        every = frozenset(range(len(self.manifest.blocks)))
+        return [Source(self._node(id), every) for id in self._hosts(self._is_reading)]
+
+    def _hosts(self, suits: Callable[[Holding], bool]) -> list[str]:
+        alive = find_alive(self.snapshot).keys() & self.places.keys()
+        return [one.id for one in self.snapshot.hosts if one.id in alive and any(map(suits, one.holdings))]
 
     def _traffic(self) -> Iterable[ServingFlow]:
         """A node that sends for a running plan has no bandwidth left."""
@@ -84,6 +88,10 @@ class Supply:
     def _is_whole(self, holding: Holding | None) -> bool:
         version = self.manifest.version
         return holding is not None and holding.version == version and len(holding.ready) == holding.total
+
+    def _is_reading(self, holding: Holding) -> bool:
+        """It has begun, and is not waiting for its turn: the rest is coming."""
+        return holding.version == self.manifest.version and bool(holding.ready)
 
 
 def requests_of(report: WorkerReport) -> int:

@@ -76,13 +76,13 @@ def service_commands(
 
 
 def control_flags(service: ServiceName, settings: StackSettings, placement: Placement | None) -> Flags:
-    """What only the registry and the planner are told: where everybody is, and how fast it is to get there."""
+    """What only the registry and the planner are told: where everybody is, how fast links are, how to plan."""
     cluster: Flags = {"topology": placement.topology} if placement else {}
     match service:
         case "registry":
             return cluster
         case "planner":
-            return {"link_rate": settings.link_rate, **cluster}
+            return {"link_rate": settings.link_rate, "plan_policy": settings.plan_policy, **cluster}
         case _:
             return {}
 

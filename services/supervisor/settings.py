@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from shared.settings import BusSettings, Settings, TopologyName
+from shared.settings import BusSettings, PolicyName, Settings, TopologyName
 
 MIB = 1024 * 1024
 
@@ -86,6 +86,7 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
     shaped: Annotated[bool, Meta(description="Shape links to the topology, to emulate its cluster on this machine")] = (
         False
     )
+    plan_policy: PolicyName = "chains"
     nats_url: Annotated[str, Meta(description="A NATS server to use; by default one of its own is started")] = ""
     start_timeout_s: Annotated[
         float, Meta(description="How long processes and models may take until all is ready", gt=0)

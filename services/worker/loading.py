@@ -73,10 +73,11 @@ class Loading:
         self._counts = counts
         self._on_block = on_block
         self._ready = ReadyBlocks()
+        self._verified = asyncio.PriorityQueue[int]()  # and not laid out: those first that run first
         self._first_byte_at: float | None = None
         self._laid_out = 0
         part = Part(worker, command.chunk_bytes, memory, secret=command.secret)
-        events = Events(first_byte=self._first_byte, block=self._ready.add, broken=self._broken)
+        events = Events(first_byte=self._first_byte, block=self._block_verified, broken=self._broken)
         blocks = command.manifest.blocks
         self._incoming = Incoming(transport.link, part, blocks, transport.hashing, events, transport.tasks)
         self._incoming.follow(command.inflows)
@@ -126,13 +127,16 @@ class Loading:
         # The engine makes itself ready while the first bytes are on their way.
         self.kv_blocks = self.kv_blocks or await self._runner.load(self.manifest, self.command.max_model_len)
         while self._laid_out < len(self.manifest.blocks):
-            index = self.manifest.blocks[self._laid_out].index
-            await self._ready.wait_ready(index)
+            index = await self._verified.get()
             await self._runner.add_block(index, self.memory[index])
             self._laid_out += 1
             self._on_block(self.command.plan_id, index)
             self._tell_block(index)
         self._tell("whole")
+
+    def _block_verified(self, index: int) -> None:
+        self._ready.add(index)
+        self._verified.put_nowait(index)
 
     def _first_byte(self) -> None:
         self._first_byte_at = self._clock.wall()

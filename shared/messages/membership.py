@@ -176,10 +176,11 @@ class Member(Message, frozen=True, kw_only=True):
 
 
 class ModelEntry(Message, frozen=True, kw_only=True):
-    """A registered model. `state` is "reading" until a host has it in memory; `error` says why it is "failed", or what
-    stands in its way; "removing" it takes no requests, and its instances drain.
+    """A registered model. `state` is "reading" until its content is known: at the latest when a host has it in memory;
+    "removing" it takes no requests, and its instances drain.
 
-    `copies`: who holds all of it in memory. `next`: what is being read to take its place as a new version.
+    `error` says why it is "failed", or what stands in its way. `copies`: who holds all of it in memory. `next`: what is
+    being read to take its place as a new version.
     """
 
     spec: ModelSpec

@@ -87,6 +87,7 @@ class PlannedInstance(Message, frozen=True, kw_only=True):
 class Plan(Message, frozen=True, kw_only=True):
     """Who sends the parameters of `version` to whom. `reasons` says why these sources and targets.
 
+    `predicted`: how many seconds after the first SEND each target should be whole; empty where rates are not known.
     Together a target's flows bring it every byte of every block once.
     """
 
@@ -97,12 +98,13 @@ class Plan(Message, frozen=True, kw_only=True):
     flows: list[Flow]
     size_bytes: Count
     reasons: list[str] = []
+    predicted: dict[Name, Amount] = {}
 
     @property
     def paths(self) -> list[list[str]]:
         """The tree of who receives first from whom, as paths from its roots to its leaves."""
         upstream: dict[str, str] = {}
-        for flow in self.flows:
+        for flow in sorted(self.flows, key=lambda flow: flow.steps[:1]):
             upstream.setdefault(flow.receiver, flow.sender)
         paths = [[leaf] for leaf in upstream if leaf not in upstream.values()]
         for path in paths:

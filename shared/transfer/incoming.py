@@ -15,6 +15,7 @@ from shared.transfer.arrivals import Arrivals
 from shared.transfer.chunks import Chunk, select
 from shared.transfer.part import FlowEnd, Part, TransferFailed, together
 from shared.transfer.patience import Pace
+from shared.transfer.signs import LONG_SECONDS, hear_signs
 
 RECEIVES = 4  # posted ahead on every flow, so that no sender waits for us
 FETCHES = 2  # of one block: a second wrong checksum says that no source has it right
@@ -106,24 +107,36 @@ class Incoming:
             self.arrivals.unclaim(end.ticket)
 
     async def _receive(self, end: FlowEnd, chunks: tuple[Chunk, ...]) -> None:
-        pace = Pace(self._part.patience, RECEIVES)
         now = asyncio.get_running_loop().time
 
         async def lane(chunks: tuple[Chunk, ...]) -> None:
             for chunk in chunks:
-                await peer.receive(end.tag(chunk), self._part.buffer(chunk), timeout=pace.timeout(chunk))
+                await peer.receive(end.tag(chunk), self._part.buffer(chunk), timeout=LONG_SECONDS)
                 pace.moved(now())
+                wait_longer()
                 if self.arrivals.received_bytes == 0:
                     self._events.first_byte()
                 self.arrivals.add(chunk, end.ticket)
 
+        def heard() -> None:
+            pace.restart(now())
+            wait_longer()
+
+        def wait_longer() -> None:
+            if not deadline.expired():
+                deadline.reschedule(pace.due)
+
         peer = await end.connect(self._link)
+        pace = Pace(self._part.patience, RECEIVES, now())
         try:
-            async with AsyncExitStack() as undo:
+            async with AsyncExitStack() as undo, asyncio.timeout_at(pace.due) as deadline:
                 undo.push_async_callback(peer.close)  # the sender learns at once that we take nothing more
                 wanted = self.arrivals.claim(chunks, end.ticket)
                 await end.ask(peer, wanted)
-                await together(*(lane(wanted[start::RECEIVES]) for start in range(RECEIVES)))
+                lanes = (lane(wanted[start::RECEIVES]) for start in range(RECEIVES))
+                await together(hear_signs(end, peer, heard), *lanes)
+        except TimeoutError:
+            raise end.failed(f"nothing came for {pace.limit:g} s") from None
         except LinkError as error:
             raise end.failed(str(error)) from error
 

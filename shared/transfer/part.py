@@ -11,7 +11,7 @@ from shared.transfer.chunks import BLOCK_BITS, Chunk, chunk_tag, cut
 from shared.transfer.patience import Patience
 
 CONNECT_SECONDS = 5.0
-WANTED = (1 << BLOCK_BITS) - 1  # in the place of a block: the message that says which chunks are wanted
+WANTED = (1 << BLOCK_BITS) - 1  # in the place of a block: which chunks are wanted, and signs of life
 NOTHING = (1 << 32) - 1  # in the place of a chunk's number
 
 
@@ -87,6 +87,10 @@ class FlowEnd:
         if any(number >= len(chunks) for number in numbers):
             raise LinkError(f"{self.other.id} asks for chunk {max(numbers)} of {len(chunks)}")
         return tuple(chunks[number] for number in numbers)
+
+    def sign_tag(self, number: int) -> int:
+        """Of the sending end's signs of life, which go the other way than the message under `_wanted_tag`."""
+        return chunk_tag(self.ticket, WANTED, number)
 
     def failed(self, reason: str) -> TransferFailed:
         return TransferFailed(self.part.node, self.other.id, reason)

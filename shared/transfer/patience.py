@@ -1,39 +1,53 @@
-"""How long a chunk is waited for. Pure: time is an argument."""
+"""When a flow is given up. Pure: time is an argument."""
 
 from dataclasses import dataclass
 
-from shared.transfer.chunks import Chunk
+FADING = 7 / 8  # of what a slow chunk counts, with every chunk after it
 
 
 @dataclass(frozen=True)
 class Patience:
-    """`first` seconds for a block's first chunks, which may still be on a disk or on their way to the sender; for
-    the others `factor` times what they should take, but at least `least`."""
+    """`first` seconds until a flow shows any sign of life; then `factor` times what chunks took of late, but at least
+    `least`. A sender that has nothing to send waits for it `first` seconds too, and says all the while that it does."""
 
     first: float = 30.0
     least: float = 1.0
     factor: float = 8.0
 
+    @property
+    def sign_seconds(self) -> float:
+        """So often a sender shows that it is there: a few signs may be late."""
+        return self.least / 4
+
 
 class Pace:
-    """Measures how fast chunks move with `window` of them under way, and says how long to wait for one."""
+    """Follows how fast the chunks of a flow move, `window` of them under way, and says when it is overdue."""
 
-    def __init__(self, patience: Patience, window: int) -> None:
+    def __init__(self, patience: Patience, window: int, now: float) -> None:
         self._patience = patience
         self._window = window
-        self._moved = 0
-        self._began = 0.0
-        self._seconds = 0.0
+        self._since = now
+        self._seconds = 0.0  # for a chunk: the slowest of late, as contention rises more suddenly than it should fall
+        self._begun = False
+
+    def restart(self, now: float) -> None:
+        """The other end shows that it is there, or was only now given something to do."""
+        self._since = now
+        self._begun = True
 
     def moved(self, now: float) -> None:
         """A chunk arrived, or was taken by the receiver."""
-        if self._moved == 0:
-            self._began = now
-        self._moved += 1
-        self._seconds = (now - self._began) / self._moved
+        self._seconds = max(now - self._since, self._seconds * FADING)
+        self.restart(now)
 
-    def timeout(self, chunk: Chunk) -> float:
-        """Seconds for a chunk that was just put in line behind at most `window - 1` others."""
-        if chunk.index < self._window:
+    @property
+    def limit(self) -> float:
+        """Seconds that the flow may be silent."""
+        if not self._begun:
             return self._patience.first
         return max(self._patience.least, self._patience.factor * self._window * self._seconds)
+
+    @property
+    def due(self) -> float:
+        """By when something has to come."""
+        return self._since + self.limit

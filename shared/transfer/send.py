@@ -8,6 +8,7 @@ from shared.links.contract import Link, LinkError
 from shared.transfer.chunks import Chunk
 from shared.transfer.part import FlowEnd, together
 from shared.transfer.patience import Pace
+from shared.transfer.signs import give_signs
 from shared.transfer.turns import Turns
 
 SENDS = 2  # in flight per flow: one moves while the next is announced
@@ -25,8 +26,8 @@ async def feed(
     `steps` maps blocks to steps of `turns`. The receiver closes the connection: it knows when it has everything.
     Raises TransferFailed when it is lost, and whatever `wait_here` raises.
     """
-    pace = Pace(end.part.patience, SENDS)
     now = asyncio.get_running_loop().time
+    pace, done = Pace(end.part.patience, SENDS, now()), asyncio.Event()
     order = steps or {}
 
     async def lane(chunks: tuple[Chunk, ...]) -> None:
@@ -34,13 +35,17 @@ async def feed(
             step = order.get(chunk.block)
             if turns is not None and step is not None:
                 await turns.reached(step)
-            # That a receiver was lost shows only when something is sent to it; and it waits no longer either.
-            async with asyncio.timeout(max(end.part.patience.first, pace.timeout(chunk))):
+            async with asyncio.timeout(end.part.patience.first):
                 await wait_here(chunk)
-            await peer.send(end.tag(chunk), end.part.buffer(chunk), timeout=pace.timeout(chunk))
+            pace.restart(now())
+            await peer.send(end.tag(chunk), end.part.buffer(chunk), timeout=pace.limit)
             pace.moved(now())
             if turns is not None and step is not None:
                 turns.sent(end.ticket, step)
+
+    async def send_all(wanted: tuple[Chunk, ...]) -> None:
+        await together(*(lane(wanted[start::SENDS]) for start in range(SENDS)))
+        done.set()
 
     peer = await end.connect(link)
     try:
@@ -49,7 +54,7 @@ async def feed(
             wanted = await end.hear(peer)
             if turns is not None:
                 turns.join(end.ticket, (order[chunk.block] for chunk in wanted if chunk.block in order))
-            await together(*(lane(wanted[start::SENDS]) for start in range(SENDS)))
+            await together(send_all(wanted), give_signs(end, peer, done))
             undo.pop_all()
     except TimeoutError:
         raise end.failed("what it waits for is not here in time") from None

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from services.cli.why_view import explain
 from shared.messages.scaling import Action, Decision, Flow, Phase, Plan, PlannedInstance, ScaleRecord
 
@@ -44,6 +46,28 @@ def test_a_scale_is_told_from_its_decision_to_its_outcome() -> None:
     assert "because worker-0 sends nothing else" in told
     assert "+12.0 ms planned" in told
     assert "+250.0 ms whole at worker-1" in told
+
+
+def test_predicted_and_measured_times_are_told_by_target() -> None:
+    out = decision("d-1", "out")
+    told = record(out)
+    assert told.plan is not None
+    plan = replace(
+        told.plan,
+        instances=[PlannedInstance(id=f"i-{index}", ranks=[f"worker-{index}"]) for index in (1, 2)],
+        predicted={"worker-1": 0.2, "worker-2": 0.25},
+    )
+    phases = [Phase(name="commanded", at=100.05), Phase(name="whole", at=100.26, node="worker-1")]
+    lines = text([out], [replace(told, plan=plan, phases=phases)])
+    assert "worker-1 whole after 0.210 s, 0.200 s predicted" in lines
+    assert "worker-2 not whole, 0.250 s predicted" in lines
+    assert "it is not known what links carry" not in lines
+
+
+def test_where_nothing_was_predicted_that_is_said() -> None:
+    told = text([decision("d-1", "out")], [record(decision("d-1", "out"))])
+    assert "worker-1 not whole, nothing predicted" in told
+    assert "nothing is predicted without --link-rate or --topology" in told
 
 
 def test_equal_holds_in_a_row_are_told_once() -> None:

@@ -21,6 +21,7 @@ from shared.messages.parameters import ModelSpec
 from shared.messages.requests import Cancel, RequestLost, Submit, TokenFrame
 from shared.messages.scaling import AskDecisions, AskScales, Decision, Scale, ScaleAccepted, ScaleRecord
 from shared.process import Actor, World
+from shared.settings import PolicyName
 from shared.subjects import CANCEL, DECISIONS, REGISTER, SCALE, SCALES, SNAPSHOT, SUBMIT, TOKENS
 from shared.telemetry import Telemetry
 from shared.world import CountedIds
@@ -118,11 +119,14 @@ class Plane:
 
         self.tasks[name] = self._group.create_task(running(), name=name)
 
-    def start_services(self, *, look_ahead: int = 0, patience: float = 5.0) -> None:
+    def start_services(
+        self, *, look_ahead: int = 0, patience: float = 5.0, policy: PolicyName = "chains", rate: float = RATE
+    ) -> None:
+        planner = PlannerSettings(patience_seconds=patience, link_rate=rate, plan_policy=policy)
         self._makers: dict[str, Callable[[World], Actor]] = {
             "registry": lambda world: Registry(world, RegistrySettings()),
             "router": lambda world: Router(world, RouterSettings(look_ahead=look_ahead, max_waiting=50)),
-            "planner": lambda world: Planner(world, PlannerSettings(patience_seconds=patience, link_rate=RATE)),
+            "planner": lambda world: Planner(world, planner),
             "monitor": lambda world: Monitor(world, MonitorSettings()),
         }
         for service in self._makers:
@@ -200,7 +204,7 @@ def spec(name: str = "m", **more: object) -> ModelSpec:
 
 
 @asynccontextmanager
-async def control_plane(workers: int = 3, *, register: bool = True, **settings: float) -> AsyncIterator[Plane]:
+async def control_plane(workers: int = 3, *, register: bool = True, **settings: object) -> AsyncIterator[Plane]:
     """Everything up, one model registered and one instance of it serving."""
     group = asyncio.TaskGroup()
     async with group:

@@ -1,16 +1,16 @@
 """A host on a local bus, with a registry that gives it epochs and an ear for what it says."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from services.host.actor import Host
-from services.host.checkpoint import Checkpoint
 from services.host.disk import Disk, ThreadDisk
 from services.host.settings import HostSettings
+from services.host.stored import Stored
 from shared import virtual_time
 from shared.bus.contract import Bus, Context, Endpoint, ServiceInfo, Topic
 from shared.bus.local import LocalBroker
@@ -27,20 +27,17 @@ CLOCK = LoopClock(epoch=0.0)
 HOST = "host-0"
 
 
-class SlowDisk:
+class SlowDisk(ThreadDisk):
     """A disk that takes a second a block."""
 
-    def __init__(self) -> None:
-        self._disk = ThreadDisk()
-        self.blocks_read = 0
-        self.open = self._disk.open
-        self.allocate = self._disk.allocate
-        self.close = self._disk.close
+    blocks_read = 0
 
-    async def read_block(self, checkpoint: Checkpoint, index: int, into: memoryview) -> int:
-        await asyncio.sleep(1.0)
-        self.blocks_read += 1
-        return await self._disk.read_block(checkpoint, index, into)
+    async def read(self, stored: Stored, blocks: Sequence[memoryview]) -> AsyncGenerator[int, None]:
+        async with aclosing(super().read(stored, blocks)) as read:
+            async for checksum in read:
+                await asyncio.sleep(1.0)
+                self.blocks_read += 1
+                yield checksum
 
 
 class NoLink:

@@ -2,12 +2,14 @@
 
 import errno
 import os
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
-from services.host.checkpoint import Checkpoint
 from services.host.disk import ThreadDisk
+from services.host.stored import Stored
 from tests.host.site import in_virtual_time, site
 from tests.made import copy, tiny
 
@@ -17,13 +19,16 @@ class FailingDisk(ThreadDisk):
 
     def __init__(self, failure: BaseException) -> None:
         super().__init__()
-        self.failure: BaseException | None = failure
+        self.failure = failure
+        self.blocks_read = 0
 
-    async def read_block(self, checkpoint: Checkpoint, index: int, into: memoryview) -> int:
-        if index == 2 and self.failure is not None:
-            failure, self.failure = self.failure, None
-            raise failure
-        return await super().read_block(checkpoint, index, into)
+    async def read(self, stored: Stored, blocks: Sequence[memoryview]) -> AsyncGenerator[int, None]:
+        async with aclosing(super().read(stored, blocks)) as read:
+            async for checksum in read:
+                yield checksum
+                self.blocks_read += 1
+                if self.blocks_read == 2:
+                    raise self.failure
 
 
 class TruncatingDisk(ThreadDisk):
@@ -33,10 +38,9 @@ class TruncatingDisk(ThreadDisk):
         super().__init__()
         self.file = file
 
-    async def read_block(self, checkpoint: Checkpoint, index: int, into: memoryview) -> int:
-        if index == 1:
-            os.truncate(self.file, self.file.stat().st_size // 2)
-        return await super().read_block(checkpoint, index, into)
+    def read(self, stored: Stored, blocks: Sequence[memoryview]) -> AsyncGenerator[int, None]:
+        os.truncate(self.file, self.file.stat().st_size // 2)
+        return super().read(stored, blocks)
 
 
 @pytest.mark.parametrize(

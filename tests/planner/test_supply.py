@@ -1,6 +1,7 @@
 from collections.abc import Iterable, Mapping
 
 import pytest
+from msgspec.structs import replace
 
 from services.planner.places import find_places
 from services.planner.plans.chains import plan_chains
@@ -72,6 +73,27 @@ def test_who_lacks_the_parameters_or_may_lose_them_is_no_source(useless: WorkerR
     with pytest.raises(CannotPlan, match="no worker or host holds the whole model"):
         planned(snapshot(useless, spare("w-9")), "w-9")
     assert senders(planned(snapshot(useless, host("host-0"), spare("w-9")), "w-9")) == [("host-0", "w-9")]
+
+
+def reading(id: str, ready: int, version: str = VERSION) -> HostReport:
+    holding = Holding(model="m", version=version, ready=list(range(ready)), total=BLOCKS)
+    return replace(host(id), holdings=[holding])
+
+
+def test_a_host_that_is_reading_the_version_is_a_source_where_nobody_has_it() -> None:
+    picture = snapshot(reading("host-0", 1), spare("w-9"))
+    assert senders(planned(picture, "w-9")) == [("host-0", "w-9")]
+    places = find_places(picture.members, None, link_rate=1e8)
+    assert (
+        Supply(picture, manifest(VERSION), places).describe("host-0") == "from host-0: a host that is reading the model"
+    )
+    assert senders(planned(snapshot(reading("host-0", 1), host("host-1"), spare("w-9")), "w-9")) == [("host-1", "w-9")]
+
+
+@pytest.mark.parametrize(("ready", "version"), [(0, VERSION), (1, ""), (1, "another version")])
+def test_a_host_that_waits_for_its_turn_or_reads_something_unknown_is_no_source(ready: int, version: str) -> None:
+    with pytest.raises(CannotPlan, match="no worker or host holds the whole model"):
+        planned(snapshot(reading("host-0", ready, version), spare("w-9")), "w-9")
 
 
 @pytest.mark.parametrize("lease", ["suspect", "dead"])

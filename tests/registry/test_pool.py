@@ -1,4 +1,5 @@
 import pytest
+from msgspec.structs import replace
 
 from services.registry.pool import Pool
 from shared.bus.contract import Refusal
@@ -43,6 +44,32 @@ def test_a_model_is_reading_then_ready() -> None:
     [entry] = pool.entries()
     assert (entry.state, entry.version, entry.created) == ("ready", "v-1", 1)
     assert pool.manifest("m").version == "v-1"
+
+
+def test_a_model_whose_content_is_known_is_ready_while_it_is_read() -> None:
+    pool = Pool()
+    pool.on_host(host("h-0"))
+    pool.declare(spec("m"), 1)
+    pool.reading("m", "h-0")
+    pool.checked("m", replace(CHECKED, manifest=manifest("v-m")))
+    half = Holding(model="m", version="v-m", ready=[0], total=BLOCKS)
+    pool.on_host(host("h-0", half))
+    assert (pool.entry("m").state, pool.manifest("m").version) == ("ready", "v-m")
+    assert (pool.holders("v-m"), pool.without_copy(), pool.to_read()) == ([], ["m"], [])
+    pool.read(ModelRead(host="h-0", model="m", manifest=manifest("v-m")))
+    assert (pool.holders("v-m"), pool.without_copy(), pool.to_read()) == (["h-0"], [], [])
+    assert len(pool.hosts()[0].holdings) == 1
+
+
+def test_a_model_that_is_not_what_it_was_is_read_again_and_has_its_new_version_then() -> None:
+    pool = pool_with("m", read=False)
+    pool.checked("m", replace(CHECKED, manifest=manifest("v-old")))
+    pool.read(ModelRead(host="h-0", model="m", error="block 1 is not what it was"))
+    [order] = pool.to_read()
+    pool.reading("m", order.host)
+    pool.checked("m", CHECKED)
+    pool.read(ModelRead(host="h-0", model="m", manifest=manifest("v-new")))
+    assert (pool.manifest("m").version, pool.entry("m").error) == ("v-new", None)
 
 
 def test_a_model_that_nobody_has_checked_yet_is_not_shown() -> None:

@@ -54,6 +54,12 @@ def test_each_gateway_has_a_name_a_port_and_a_ready_file_of_its_own() -> None:
     assert "ready-file: /run/gateway-1.json" in second
 
 
+def test_the_planner_alone_is_told_how_to_plan() -> None:
+    commands = {each.name: each for each in service_commands(StackSettings(plan_policy="binomial"), URLS)}
+    assert "plan-policy: binomial" in resolve(commands["planner-0"])
+    assert [name for name, each in commands.items() if "plan-policy" in " ".join(each.argv)] == ["planner-0"]
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_service_understands_its_command_line(name: str) -> None:
     config = resolve(COMMANDS[name])

@@ -50,6 +50,24 @@ async def test_a_chain_loads_two_workers_and_both_give_the_same_right_tokens() -
         await made.until(lambda: len(made.ended) == 4)
 
 
+async def test_blocks_are_laid_out_in_whatever_order_they_come() -> None:
+    async with fleet("w-1") as made:
+        others = list(range(1, len(made.memory)))
+        first, second = (
+            Inflow(ticket=ticket, upstream=made.me, blocks=blocks) for ticket, blocks in [(7, others), (8, [0])]
+        )
+        await made.bus.call(LOAD, made.command("w-1", first), timeout=5, id="w-1")
+        made.feed("w-1")
+        await made.until(lambda: (holding := made.reports["w-1"].holding) is not None and holding.ready == others)
+        assert made.state("w-1") == "loading"
+        await made.bus.call(LOAD, made.command("w-1", second), timeout=5, id="w-1")
+        made.feed("w-1", ticket=8)
+        await made.whole("w-1")
+        await made.serve("w-1")
+        await made.admit("w-1", submit("a", random_prompt(1, 40), max_tokens=24))
+        assert await made.finished("a") == undisturbed(made, a=1)["a"]
+
+
 async def test_a_serving_worker_feeds_a_new_one_while_it_serves() -> None:
     async with fleet("w-1", "w-2") as made:
         await made.load("w-1", made.me)

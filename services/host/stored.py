@@ -1,0 +1,175 @@
+"""A model on disk, with what an earlier read of it left there: its version, and its packed form."""
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import structlog
+import xxhash
+
+from services.host.checkpoint import Checkpoint, open_checkpoint
+from services.host.packed_file import NotPacked, PackedFile, PackStopped, PackWriter, place_blocks
+from services.host.read_before import find_files, find_places, load_manifest, save_manifest
+from shared.messages.parameters import DType, Manifest
+from shared.model_config import CheckpointError
+
+FREE_SHARE = 0.1  # of a file system stays free whatever is packed
+
+log = structlog.get_logger()
+
+
+class Stored:
+    """Reads a model's blocks from the fastest place that holds them. `manifest` is known if it was read before.
+
+    `places`: where earlier reads may have left something, without endings, the best first; none: nothing is looked
+    for or left.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, places: Sequence[Path] = ()) -> None:
+        self.checkpoint = checkpoint
+        self._places = places
+        self._files = find_files(checkpoint)
+        self.manifest: Manifest | None = None
+        self._packed: PackedFile | None = None
+        self._damaged = False
+        self._place = next((place for place in places if _json(place).exists()), None)
+        if self._place is not None:
+            self._look(self._place)
+
+    @property
+    def is_packed(self) -> bool:
+        return self._packed is not None and not self._damaged
+
+    @property
+    def direct_bytes(self) -> int:
+        """How many bytes of the packed form were read past the page cache."""
+        return 0 if self._packed is None else self._packed.file.direct_bytes
+
+    @property
+    def sizes(self) -> list[int]:
+        return [layout.size_bytes for layout in self.checkpoint.layouts]
+
+    def read_block(self, index: int, into: memoryview) -> int:
+        """Fill `into` (the block's size, from a page on) and return its checksum: the manifest's where it is known.
+
+        Raises CheckpointError.
+        """
+        known = None if self.manifest is None else self.manifest.blocks[index].checksum
+        if self._packed is not None and not self._damaged:
+            if self._read_packed(self._packed, index, into) and xxhash.xxh3_64_intdigest(into) == known:
+                return known
+            self._damaged = True  # and is written anew, once the model has been read
+            log.warning("packed_form_ignored", file=str(self._packed.file.path), error=f"block {index} is damaged")
+        checksum = self.checkpoint.read_block(index, into)
+        if known is not None and checksum != known:
+            self._forget()
+            raise CheckpointError(
+                f"{self.checkpoint.directory}: block {index} is not what it was when it was last read, though the "
+                "files have the same sizes and times; it will be read anew"
+            )
+        return checksum
+
+    def keep(self, manifest: Manifest, blocks: Sequence[memoryview], stopped: Callable[[], bool]) -> None:
+        """Leave for the next read what this one found. What cannot be written is logged, and done without."""
+        size_bytes = place_blocks(self.sizes)[1]
+        try:
+            if not self._places or self._files != find_files(self.checkpoint):
+                return
+            place = self._remember(manifest)
+            if not _has_room(place.parent, size_bytes):
+                log.warning("model_not_packed", directory=str(place.parent), error="too little room", needs=size_bytes)
+                return
+            with PackWriter(_packed(place), self.sizes, stopped) as writer:
+                for block in blocks:
+                    writer.write(block)
+                writer.finish(manifest.version)
+        except (OSError, PackStopped) as error:
+            log.warning("model_not_packed", directory=str(self.checkpoint.directory), error=str(error))
+        else:
+            log.info("model_packed", file=str(_packed(place)), size_bytes=size_bytes)
+
+    def pack(self, progress: Callable[[int], None]) -> Path:
+        """Read the whole model, a block at a time, and leave its packed form. `progress` is told bytes.
+
+        Raises CheckpointError, OSError.
+        """
+        place = self._writable()
+        checksums = []
+        memory = memoryview(bytearray(max(self.sizes)))
+        with PackWriter(_packed(place), self.sizes) as writer:
+            for index, size in enumerate(self.sizes):
+                checksums.append(self.checkpoint.read_block(index, memory[:size]))
+                writer.write(memory[:size])
+                progress(size)
+            manifest = self.checkpoint.manifest(checksums)
+            writer.finish(manifest.version)
+        save_manifest(_json(place), self._files, manifest)
+        return _packed(place)
+
+    def close(self) -> None:
+        """Nothing is being read any more."""
+        if self._packed is not None:
+            self._packed.file.close()
+
+    def _look(self, place: Path) -> None:
+        try:
+            self.manifest = load_manifest(_json(place), self.checkpoint)
+            if self.manifest is None:
+                log.info("packed_form_is_stale", file=str(_packed(place)))
+                return
+            self._packed = PackedFile(_packed(place), self.manifest)
+        except FileNotFoundError:
+            pass  # never packed, or removed to make room
+        except (OSError, CheckpointError, NotPacked, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            log.warning("packed_form_ignored", file=str(_packed(place)), error=str(error))
+
+    def _read_packed(self, packed: PackedFile, index: int, into: memoryview) -> bool:
+        try:
+            packed.read_block(index, into)
+        except OSError as error:
+            log.warning("packed_form_not_read", file=str(packed.file.path), error=str(error))
+            return False
+        return True
+
+    def _forget(self) -> None:
+        if self._place is not None:
+            _json(self._place).unlink(missing_ok=True)
+
+    def _remember(self, manifest: Manifest) -> Path:
+        place = self._writable()
+        save_manifest(_json(place), self._files, manifest)
+        return place
+
+    def _writable(self) -> Path:
+        """Raises OSError where there is none."""
+        for place in self._places:
+            if place.parent != self.checkpoint.directory:
+                place.parent.mkdir(parents=True, exist_ok=True)
+            if os.access(place.parent, os.W_OK):
+                return place
+        raise PermissionError(errno.EACCES, "no directory to write to; name one with --packed-dir")
+
+
+def open_stored(path: Path, dtype: DType, *, keep: bool, packed_dir: str = "") -> Stored:
+    """Check the checkpoint in `path`. With `keep` it uses what earlier reads left, and leaves something.
+
+    Raises CheckpointError, OSError.
+    """
+    checkpoint = open_checkpoint(path, dtype)
+    return Stored(checkpoint, find_places(checkpoint, packed_dir) if keep else ())
+
+
+def _json(place: Path) -> Path:
+    return place.with_name(place.name + ".manifest.json")
+
+
+def _packed(place: Path) -> Path:
+    return place.with_name(place.name + ".packed")
+
+
+def _has_room(directory: Path, size_bytes: int) -> bool:
+    disk = shutil.disk_usage(directory)
+    return disk.free - size_bytes >= FREE_SHARE * disk.total
