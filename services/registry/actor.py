@@ -223,7 +223,7 @@ class Registry:
     def _take(self, report: Report) -> None:
         match report:
             case WorkerReport():
-                self._pool.holds.on_worker(report)
+                self._pool.on_worker(report)
             case HostReport():
                 self._pool.on_host(report)
             case Beat() | RouterReport():

@@ -69,8 +69,9 @@ class Copies:
         reads = await self._bus.subscribe(MODEL_READ)
         async with self._calls as group:
             group.create_task(self._follow_reads(reads), name="reads")
-            # After a restart everyone first gets the time to say what he holds.
-            await asyncio.sleep(self._settle_seconds)
+            if self._pool.names():
+                # After a restart everyone first gets the time to say what he holds.
+                await asyncio.sleep(self._settle_seconds)
             while True:
                 self._order()
                 await self._wait()

@@ -11,7 +11,7 @@ from services.registry.model import Content, Model, content_of
 from services.registry.placement import plan_copies, why_no_room
 from shared.bus.contract import Refusal
 from shared.invariants import check
-from shared.messages.membership import HostReport, ModelEntry
+from shared.messages.membership import HostReport, ModelEntry, WorkerReport
 from shared.messages.parameters import Manifest, ModelSpec
 from shared.messages.scaling import ModelChecked, ModelRead
 
@@ -103,7 +103,7 @@ class Pool:
             raise Refusal(409, f"model {spec.name!r} is being removed; try again when its instances are gone", 1000)
         if model is None or model.removed_at is not None:
             self._check_room(content, now)
-            self._models[spec.name] = Model(content, created)
+            self._models[spec.name] = Model(content, created, manifest=checked.manifest)
         elif model.manifest is None:
             self._reregister(model, content, now)
         elif content.version == model.version:
@@ -118,7 +118,7 @@ class Pool:
             model.current.spec = content.spec
         else:
             self._check_room(content, now)
-            self._models[content.spec.name] = Model(content, model.created)
+            self._models[content.spec.name] = Model(content, model.created, manifest=content.checked.manifest)
 
     def _replace(self, model: Model, content: Content, now: float) -> None:
         self._check_length(model, content.spec)
@@ -168,6 +168,7 @@ class Pool:
         model.kept_until = now + KEPT_SECONDS
         if self.holds.is_on_host(model.version):
             return None
+        self.plan(now)
         return model.in_the_way or f"a host has to keep model {name!r} first, and gets it now"
 
     def plan(self, now: float) -> list[MakeCopy | FreeCopy]:
@@ -251,6 +252,9 @@ class Pool:
         for model in self._models.values():
             for content in model.contents:
                 content.reader = None
+
+    def on_worker(self, report: WorkerReport) -> None:
+        self.holds.on_worker(report)
 
     def on_host(self, report: HostReport) -> None:
         self.holds.on_host(report)

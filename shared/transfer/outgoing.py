@@ -32,6 +32,11 @@ class Outgoing:
     def __len__(self) -> int:
         return len(self._flows)
 
+    @property
+    def plans(self) -> set[str]:
+        """Whose flows are under way."""
+        return {plan for plan, _ in self._flows}
+
     def start(self, command: Send, memory: Sequence[memoryview], wait_here: Callable[[Chunk], Awaitable[None]]) -> None:
         """Send of the blocks in `memory` each chunk that is asked for, once it is here. Flows that are told again go
         on as they do. Raises Refusal 400 for what fits no tag.
