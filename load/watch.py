@@ -50,7 +50,7 @@ def describe(message: Message) -> str | None:
         case Decision(action="out" | "in"):
             return f"decision: {message.current} -> {message.target} instances, because {message.reason}"
         case Transfer(state="whole"):
-            return f"{message.node}: parameters whole ({message.received_bytes / 1e6:.0f} MB)"
+            return f"{message.node}: parameters whole ({message.how})"
         case Transfer(state="failed"):
             return f"{message.node}: transfer failed: {message.error}"
         case InstanceServing(what="serving"):

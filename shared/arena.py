@@ -24,7 +24,7 @@ class Arena:
         self.size_bytes = size_bytes
         self._memory = mmap.mmap(-1, max(size_bytes, ALIGNMENT), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._memory.madvise(mmap.MADV_HUGEPAGE)
-        _touch(self._memory)
+        touch(self._memory)
         self._used = 0
 
     @property
@@ -33,7 +33,7 @@ class Arena:
 
     def place(self, sizes: Sequence[int]) -> list[memoryview]:
         """A writable view per block, aligned to pages. Raises ArenaFull and places nothing."""
-        needed = sum(_aligned(size) for size in sizes)
+        needed = placed_bytes(sizes)
         left = self.size_bytes - self._used
         if needed > left:
             raise ArenaFull(
@@ -56,7 +56,13 @@ class Arena:
             self._memory.close()
 
 
-def _touch(memory: mmap.mmap) -> None:
+def placed_bytes(sizes: Sequence[int]) -> int:
+    """What blocks of these sizes take in an arena."""
+    return sum(_aligned(size) for size in sizes)
+
+
+def touch(memory: mmap.mmap) -> None:
+    """Have the kernel give all of its pages now."""
     try:
         memory.madvise(MADV_POPULATE_WRITE)
     except OSError:  # an older kernel: write one byte of each page

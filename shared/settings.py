@@ -57,6 +57,13 @@ class LinkSettings(ProcessSettings, frozen=True, kw_only=True):
     transport: Annotated[
         Literal["ucx", "socket"], Meta(description="Bulk transport; a missing UCX is an error, never a fallback")
     ] = "ucx"
+    share_memory: Annotated[
+        Literal["auto", "off"],
+        Meta(
+            description="auto: a model that another process of this machine has is mapped from its memory instead of "
+            "sent, unless links are shaped"
+        ),
+    ] = "auto"
     bind: Annotated[str, Meta(description="Address on which other machines reach this one's bulk link")] = "127.0.0.1"
     link_rate: Annotated[
         float, Meta(description="Shape what leaves this process to so many bytes a second; 0 is unshaped", ge=0)

@@ -14,6 +14,7 @@ from shared.messages.parameters import Family
 # Several threads on cores that other processes use wait for each other; these models are small.
 torch.set_num_threads(1)
 
+KEPT = shutil.ignore_patterns("*.packed", "*.manifest.json")  # what hosts leave beside it
 FAMILIES: tuple[Family, ...] = ("llama", "qwen2")
 
 
@@ -24,7 +25,7 @@ def tiny(family: Family) -> Path:
 
 def copy(family: Family, to: Path) -> Path:
     """A copy to spoil."""
-    return Path(shutil.copytree(tiny(family), to / f"{family}-copy"))
+    return Path(shutil.copytree(tiny(family), to / f"{family}-copy", ignore=KEPT))
 
 
 @cache

@@ -37,3 +37,9 @@ def test_the_example_configuration_is_understood() -> None:
     result = CliRunner().invoke(cli, ["up", "--config", str(ROOT / "examples/up.yaml"), "--print-config"])
     assert result.exit_code == 0, result.output
     assert "downscale-delay-s: 10.0" in result.output
+
+
+def test_the_example_topology_is_understood() -> None:
+    result = CliRunner().invoke(cli, ["topology", str(ROOT / "examples/lab.yaml")])
+    assert result.exit_code == 0, result.output
+    assert "2 hosts, 2 GPUs" in result.output

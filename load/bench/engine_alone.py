@@ -1,7 +1,7 @@
 """The worker's engine in this process, without gateway, router and bus: what the control plane is measured against."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from time import time
@@ -11,7 +11,7 @@ from services.worker.engine.runner import EngineRunner
 from services.worker.limits import Limits
 from services.worker.scheduler import Scheduler
 from services.worker.settings import MIB, WorkerSettings
-from shared.messages.parameters import DType
+from shared.messages.parameters import DType, Manifest
 from shared.messages.requests import Submit
 
 CONTEXT = 512
@@ -26,6 +26,7 @@ class EngineAlone:
         self._waiting: dict[str, asyncio.Future[None]] = {}
         self._tokens: dict[str, list[int]] = {}
         self._work = asyncio.Event()
+        self.tokens = 0  # made so far
 
     async def ask(self, request: Submit) -> list[int]:
         """The tokens, when the request has ended."""
@@ -46,6 +47,7 @@ class EngineAlone:
                 continue
             for output in self._scheduler.complete(batch, await self._runner.step(batch), time()):
                 self._tokens[output.row.request_id] += output.row.token_ids
+                self.tokens += len(output.row.token_ids)
                 if output.row.finish_reason is not None:
                     self._waiting.pop(output.row.request_id).set_result(None)
 
@@ -56,6 +58,13 @@ async def engine_alone(checkpoint: Path, dtype: DType) -> AsyncIterator[EngineAl
     opened = open_checkpoint(checkpoint, dtype)
     memory = [memoryview(bytearray(layout.size_bytes)) for layout in opened.layouts]
     manifest = opened.manifest([opened.read_block(index, view) for index, view in enumerate(memory)])
+    async with engine_over(manifest, memory) as engine:
+        yield engine
+
+
+@asynccontextmanager
+async def engine_over(manifest: Manifest, memory: Sequence[memoryview]) -> AsyncIterator[EngineAlone]:
+    """The model whose blocks are in `memory`."""
     defaults = WorkerSettings()
     runner = EngineRunner(64 * MIB, defaults.block_size, defaults.threads)
     kv_blocks = await runner.load(manifest, CONTEXT)

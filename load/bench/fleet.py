@@ -1,5 +1,6 @@
 """The processes of a bench, started, told what to do together, and ended."""
 
+import itertools
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +13,8 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from load.bench.nodes import Answer, Done, Failed, Hello, Job, Outfit, tell
+from load.bench.nodes import Answer, Done, Failed, Hello, Outfit, tell
+from shared.messages.message import Message
 from shared.messages.parameters import Block
 from shared.messages.scaling import Node
 from shared.settings import LinkSettings
@@ -29,19 +31,23 @@ class BenchFailed(Exception):
 
 
 class Fleet:
-    """Processes that wait for jobs. Process 0 is the source, and the only one whose memory is filled."""
+    """Processes that wait for jobs. The first are sources, and the only ones whose memory is filled, with the same.
+
+    `tickets` are fresh ones for flows.
+    """
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self.blocks: tuple[Block, ...] = ()
+        self.tickets = itertools.count()
         self._children: list[tuple[Connection, Popen[bytes]]] = []
 
-    def start(self, outfits: Sequence[Outfit]) -> None:
-        """Return when all are up. Raises BenchFailed."""
+    def start(self, outfits: Sequence[Message]) -> None:
+        """Return when all are up; an outfit's module is the program that it is for. Raises BenchFailed."""
         for outfit in outfits:
             ours, theirs = Pipe()
             # A program of its own: a child forked from a process that has used UCX hangs.
-            command = [sys.executable, "-c", f"from load.bench.nodes import main; main({theirs.fileno()})"]
+            command = [sys.executable, "-c", f"from {type(outfit).__module__} import main; main({theirs.fileno()})"]
             process = Popen(command, pass_fds=[theirs.fileno()], stdin=DEVNULL, stdout=DEVNULL)
             self._children.append((ours, process))
             theirs.close()
@@ -63,7 +69,7 @@ class Fleet:
             process.wait()
             pipe.close()
 
-    def run(self, jobs: Mapping[int, Job]) -> dict[int, Done]:
+    def run(self, jobs: Mapping[int, Message]) -> dict[int, Done]:
         """Run jobs at the same time, begun in the order given. Raises BenchFailed."""
         for index, job in jobs.items():
             tell(self._children[index][0], job)
@@ -85,7 +91,13 @@ class Fleet:
 
 @contextmanager
 def started(
-    count: int, settings: LinkSettings, sizes: Sequence[int], has_spare: bool = False, places: Sequence[str] = ()
+    count: int,
+    settings: LinkSettings,
+    sizes: Sequence[int],
+    *,
+    sources: int = 1,
+    has_spare: bool = False,
+    places: Sequence[str] = (),
 ) -> Iterator[Fleet]:
     """A fleet of `count` processes with a set of blocks of these sizes each, ended with the block of code.
 
@@ -94,7 +106,7 @@ def started(
     fleet = Fleet()
     links = [replace(settings, place=place) for place in places] or [settings] * count
     try:
-        fleet.start([Outfit(link, list(sizes), index == 0, has_spare) for index, link in enumerate(links)])
+        fleet.start([Outfit(link, list(sizes), index < sources, has_spare) for index, link in enumerate(links)])
         yield fleet
     finally:
         fleet.end()

@@ -5,6 +5,7 @@ What goes over the pipe is msgpack, checked like every message: `Connection.send
 
 import asyncio
 import ctypes
+import os
 import signal
 import time
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ import numpy as np
 import uvloop
 import xxhash
 
-from shared.arena import Arena
+from shared.arena import Arena, placed_bytes
 from shared.links.contract import Buffer, Link, LinkError
 from shared.links.open import open_link
 from shared.messages.message import Message
@@ -27,9 +28,11 @@ from shared.messages.parameters import Block
 from shared.messages.scaling import Inflow, Node, Outflow, Send
 from shared.settings import LinkSettings
 from shared.transfer.chunks import Chunk
+from shared.transfer.door import Door, offer_of, open_door, shares_memory
 from shared.transfer.incoming import RECEIVES, Events, Incoming
 from shared.transfer.outgoing import Outgoing
 from shared.transfer.part import Part, TransferFailed, together
+from shared.transfer.segment import SharedBlocks
 from shared.transfer.send import SENDS
 
 PR_SET_PDEATHSIG = 1
@@ -48,12 +51,14 @@ class Hop(Message, frozen=True):
 
 
 class Share(Message, frozen=True):
-    """A process's share in a plan: what it receives, and then has verified, and what it sends."""
+    """A process's share in a plan: what it receives, and then has verified, and what it sends. `maps`: what it receives
+    must not come over the link."""
 
     chunk_bytes: int
     inflows: list[Inflow]
     outflows: list[Outflow]
     blocks: tuple[Block, ...]
+    maps: bool = False
 
 
 class Stream(Message, frozen=True):
@@ -82,13 +87,14 @@ class Hello(Message, frozen=True):
 
 
 class Done(Message, frozen=True):
-    """A job's begin and end on the machine's monotonic clock, and the CPU seconds it took. `streams`: the end of each
-    of several flows."""
+    """A job's begin and end on the machine's monotonic clock, and the CPU seconds it took. `ends`: of each of several
+    flows, or when each block of a plan was verified. `tokens`: made meanwhile by a process that decodes."""
 
     began: float
     ended: float
     cpu: float
-    streams: tuple[float, ...] = ()
+    ends: tuple[float, ...] = ()
+    tokens: int = 0
 
 
 class Failed(Message, frozen=True):
@@ -102,17 +108,18 @@ Answer = Hello | Done | Failed
 
 class Outfit(Message, frozen=True):
     """What a process of the bench has: its link's settings, a set of blocks, filled or not, a second set to copy
-    into or not."""
+    into or not. `cores`: where it runs, if not anywhere."""
 
     settings: LinkSettings
     sizes: list[int]
     is_source: bool
     has_spare: bool
+    cores: tuple[int, ...] = ()
 
 
 def main(descriptor: int) -> None:
     """Do one job after the other until the pipe brings nothing, or ends."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    end_with_parent()
     with Connection(descriptor) as pipe, suppress(EOFError, KeyboardInterrupt):
         try:
             uvloop.run(_serve(pipe, msgspec.msgpack.decode(pipe.recv_bytes(), type=Outfit)))
@@ -120,21 +127,32 @@ def main(descriptor: int) -> None:
             tell(pipe, Failed(str(error)))
 
 
+def end_with_parent() -> None:
+    """However it ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
 def tell(pipe: Connection, message: Message) -> None:
     pipe.send_bytes(msgspec.msgpack.encode(message))
 
 
 async def _serve(pipe: Connection, outfit: Outfit) -> None:
-    arena = Arena(sum(outfit.sizes) * 2 if outfit.has_spare else sum(outfit.sizes))
-    memory = arena.place(outfit.sizes)
+    if outfit.cores:
+        os.sched_setaffinity(0, outfit.cores)
+    arena = Arena(placed_bytes(outfit.sizes) * (2 if outfit.has_spare else 1))
+    is_shared = outfit.is_source and shares_memory(outfit.settings)
+    memory = SharedBlocks(outfit.sizes) if is_shared else arena.place(outfit.sizes)
     spare = arena.place(outfit.sizes) if outfit.has_spare else []
     blocks = [_fill(index, view) for index, view in enumerate(memory)] if outfit.is_source else []
     link = await open_link(outfit.settings)
+    door = open_door(outfit.settings, link.address)
     with ThreadPoolExecutor(1) as executor:
-        mover = Mover(link, memory, spare, executor)
+        mover = Mover(link, door, memory, spare, executor)
         tell(pipe, Hello(link.address, tuple(blocks)))
         while data := await asyncio.to_thread(pipe.recv_bytes):
             tell(pipe, await mover.timed(msgspec.msgpack.decode(data, type=Job)))
+    if door is not None:
+        await door.close()
     await link.close()
 
 
@@ -149,17 +167,18 @@ class Mover:
     """Does the jobs."""
 
     link: Link
-    memory: Sequence[memoryview]
+    door: Door | None
+    memory: list[memoryview]
     spare: Sequence[memoryview]
     executor: Executor
 
     async def timed(self, job: Job) -> Done | Failed:
         began, cpu = time.monotonic(), time.process_time()
         try:
-            streams = await self._do(job)
+            ends = await self._do(job)
         except (LinkError, TransferFailed) as error:
             return Failed(str(error))
-        done = Done(began=began, ended=time.monotonic(), cpu=time.process_time() - cpu, streams=streams)
+        done = Done(began=began, ended=time.monotonic(), cpu=time.process_time() - cpu, ends=ends)
         if isinstance(job, Hop) and not self._holds(job.takes):
             return Failed("the hop delivered other bytes than were sent")
         if (isinstance(job, Hop) and job.takes) or (isinstance(job, Share) and job.inflows):
@@ -175,7 +194,7 @@ class Mover:
             np.frombuffer(view, np.uint8)[:] = 0
 
     async def _do(self, job: Job) -> tuple[float, ...]:
-        """When each of several flows ended."""
+        """When each of several flows or blocks ended."""
         match job:
             case Copy():
                 for source, target in zip(self.memory, self.spare, strict=True):
@@ -183,7 +202,7 @@ class Mover:
             case Hop():
                 await self._hop(job)
             case Share():
-                await self._share(job)
+                return await self._share(job)
             case Streams(streams):
                 return tuple(await asyncio.gather(*map(self._stream, streams)))
             case _:
@@ -213,9 +232,13 @@ class Mover:
         await together(*(lane(start) for start in range(lanes)))
         return time.monotonic()
 
-    async def _share(self, job: Share) -> None:
-        """Raises TransferFailed when a flow that brings something is lost."""
+    async def _share(self, job: Share) -> tuple[float, ...]:
+        """When each block was verified. Raises TransferFailed when a flow that brings something is lost."""
         lost: list[TransferFailed] = []
+        verified: dict[int, float] = {}
+
+        def verify(index: int) -> None:
+            verified[index] = time.monotonic()
 
         def broken(ticket: int, error: TransferFailed) -> None:
             lost.append(error)
@@ -223,17 +246,22 @@ class Mover:
             receiving.cancel()
 
         send = Send(plan_id="bench", version="bench", outflows=job.outflows, chunk_bytes=job.chunk_bytes, epoch=0)
-        part = Part("node", job.chunk_bytes, self.memory)
-        events = Events(first_byte=lambda: None, block=lambda index: None, broken=broken)
+        part = Part("node", job.chunk_bytes, list(self.memory))  # what is mapped is let go with the job
+        events = Events(first_byte=lambda: None, block=verify, broken=broken)
         async with asyncio.TaskGroup() as tasks:
-            outgoing = Outgoing("node", self.link, tasks, lambda: None)
+            outgoing = Outgoing("node", self.link, tasks, lambda: None, self.door)
             if job.inflows:
-                incoming = Incoming(self.link, part, job.blocks, self.executor, events, tasks)
+                incoming = Incoming(self.link, part, job.blocks, self.executor, events, tasks, self.door)
                 receiving = tasks.create_task(incoming.run())
                 incoming.follow(job.inflows)
-            outgoing.start(send, self.memory, incoming.arrivals.here if job.inflows else _here)
+                outgoing.start(send, part.memory, incoming.arrivals.here, incoming.mapped.offer)
+            else:
+                outgoing.start(send, part.memory, _here, offer_of(self.memory))
         if lost:
             raise lost[0]
+        if job.maps and incoming.arrivals.received_bytes:
+            raise LinkError(f"{incoming.arrivals.received_bytes} bytes came over the link and should have been mapped")
+        return tuple(verified[index] for index in sorted(verified))
 
 
 async def _here(chunk: Chunk) -> None:

@@ -51,25 +51,25 @@ class Printer:
 
     def __init__(self, bench: str) -> None:
         self.bench = bench
-        self._records: list[Record] = []
+        self.records: list[Record] = []
         self._console = Console(stderr=True)
 
     def progress(self, text: str) -> None:
         self._console.print(text, style="dim", highlight=False)
 
     def emit(self, record: Record) -> None:
-        self._records.append(record)
+        self.records.append(record)
         click.echo(msgspec.json.encode(_rounded(record)))
 
     def finish(self) -> bool:
         """Print the table; whether every bar was kept."""
         table = Table("case", "value", "unit", "against", "ratio", "bar", "ok", title=f"bench {self.bench}")
-        for record in self._records:
+        for record in self.records:
             figures = (record.value, record.unit, record.against, record.ratio, record.bar)
             verdict = {None: "", True: "yes", False: "[red]NO[/red]"}[record.ok]
             table.add_row(record.case, *map(_shown, figures), verdict)
         self._console.print(table)
-        return all(record.ok is not False for record in self._records)
+        return all(record.ok is not False for record in self.records)
 
 
 def _rounded(record: Record) -> dict[str, object]:

@@ -9,10 +9,10 @@ import click
 import uvloop
 
 from load.bench.fleet import BenchFailed, started
+from load.bench.jobs import seconds
 from load.bench.nodes import Hop
 from load.bench.record import Printer, Record, measured
 from load.bench.system import logged
-from load.bench.transfer import seconds
 from load.kept import kept_model
 from services.cli.scale import ask_scale
 from services.supervisor.processes import Echo

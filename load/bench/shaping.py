@@ -90,4 +90,4 @@ def run(fleet: Fleet, flows: Sequence[Flow], rate: float, seconds: float) -> lis
     done = fleet.run({PLACES.index(place): Streams(tuple(each)) for place, each in streams.items()})
     by_place = {PLACES[index]: each for index, each in done.items()}
     began = max(by_place[sender].began for sender, _, _ in sent)
-    return [size_bytes / (by_place[sender].streams[index] - began) for sender, index, size_bytes in sent]
+    return [size_bytes / (by_place[sender].ends[index] - began) for sender, index, size_bytes in sent]

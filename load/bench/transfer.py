@@ -1,36 +1,42 @@
 """`livescale bench transfer`: parameters over one hop against memcpy, along chains against the link's rate; whether
-shaped links carry what they should; and how long plans take."""
+shaped links carry what they should; models from a disk; and how long plans take."""
 
 import itertools
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Literal
 
 import click
 
-from load.bench.fleet import BenchFailed, Fleet, started
-from load.bench.nodes import Copy, Done, Hop, Job, Share
+from load.bench.carry import Carried
+from load.bench.disk import disk
+from load.bench.disturbance import disturbance
+from load.bench.fleet import BenchFailed, started
+from load.bench.jobs import chain_jobs, seconds
+from load.bench.multicast import binomial, chains, lanes, policies
+from load.bench.nodes import Copy, Hop
+from load.bench.picture import draw_transfers
 from load.bench.plan_time import plan_time
 from load.bench.record import Printer, Record, measured
 from load.bench.shaping import shaping
-from shared.messages.scaling import Flow, Inflow, Outflow
+from load.bench.share import share
 from shared.settings import LinkSettings
-from shared.transfer.chunks import MAX_CHUNK_BYTES, MIB, chunk_bytes_for
+from shared.transfer.chunks import MAX_CHUNK_BYTES
 
 BENCH = "transfer"
-CASES = ("hop", "chains", "shaping", "plan-time")
+CASES = ("hop", "share", "chains", "policies", "binomial", "lanes", "disturbance", "shaping", "disk", "plan-time")
 HOP_BAR = 0.5
-CHAIN_BAR = 1.05
-MAX_FLOWS = 1024  # of a plan; its tickets differ from those of the plan before
 
 
 @click.command()
 @click.option("--transport", type=click.Choice(["ucx", "socket"]), default="ucx", show_default=True)
 @click.option("--megabytes", type=click.IntRange(1), default=400, show_default=True, help="Size of the set, at least.")
 @click.option("--rate", type=click.FloatRange(1), default=100.0, show_default=True, help="Of shaped links, in MB/s.")
-@click.option("--receivers", type=click.IntRange(1, 64), multiple=True, default=(1, 3, 7), show_default=True)
+@click.option("--receivers", type=click.IntRange(1, 64), multiple=True, default=(1, 2, 3, 7), show_default=True)
 @click.option("--passes", type=click.IntRange(1), default=5, show_default=True, help="Of the hop; medians count.")
+@click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Draw what was measured into this file.")
 @click.option("--case", "cases", type=click.Choice(CASES), multiple=True, default=CASES, show_default=True)
 def transfer(
     transport: Literal["ucx", "socket"],
@@ -39,15 +45,25 @@ def transfer(
     receivers: Sequence[int],
     passes: int,
     cases: Sequence[str],
+    svg: Path | None,
 ) -> None:
-    """Parameters over one hop (against memcpy) and along chains (against bytes / rate); flows that meet; plan times."""
+    """Parameters over one hop (against memcpy), along chains (against bytes / rate), by other plans (against chains and
+    what was predicted), in lanes; flows that meet; models from a disk; plan times."""
+    runs: dict[str, Carried] = {}
     printer = Printer(BENCH)
     sizes = [MAX_CHUNK_BYTES] * -(-megabytes * 1_000_000 // MAX_CHUNK_BYTES)
-    plain, shaped = LinkSettings(transport=transport), LinkSettings(transport=transport, link_rate=rate * 1e6)
+    plain = LinkSettings(transport=transport, share_memory="off")
+    shaped = LinkSettings(transport=transport, link_rate=rate * 1e6)
     records = {
         "hop": hop(printer, plain, sizes, passes),
-        "chains": chains(printer, shaped, sizes, receivers),
+        "share": share(printer, plain, sizes, passes),
+        "chains": chains(printer, shaped, sizes, receivers, runs.__setitem__),
+        "policies": policies(printer, shaped, sizes, runs.__setitem__),
+        "binomial": binomial(printer, shaped, sum(sizes), runs.__setitem__),
+        "lanes": lanes(printer, plain, sizes, rate * 1e6, runs.__setitem__),
+        "disturbance": disturbance(printer, shaped, passes),
         "shaping": shaping(printer, plain, rate * 1e6, sum(sizes) / (rate * 1e6)),
+        "disk": disk(printer, plain, megabytes * 1_000_000, passes),
         "plan-time": plan_time(printer),
     }
     try:
@@ -55,8 +71,17 @@ def transfer(
             printer.emit(record)
     except BenchFailed as error:
         raise click.ClickException(str(error)) from None
+    if svg is not None:
+        write_picture(svg, printer.records, runs)
     if not printer.finish():
         sys.exit(1)
+
+
+def write_picture(svg: Path, records: Sequence[Record], runs: Mapping[str, Carried]) -> None:
+    try:
+        svg.write_text(draw_transfers(records, runs), encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(f"--svg {svg}: {error.strerror}") from None
 
 
 def hop(printer: Printer, settings: LinkSettings, sizes: Sequence[int], passes: int) -> Iterator[Record]:
@@ -80,49 +105,3 @@ def hop(printer: Printer, settings: LinkSettings, sizes: Sequence[int], passes: 
         for process, role in enumerate(("sender", "receiver")):
             cpu = statistics.median(done[process].cpu / gigabytes for done in dones)
             yield measured(BENCH, f"{case}, {role}'s CPU", cpu, "CPU s/GB")
-
-
-def chains(
-    printer: Printer, settings: LinkSettings, sizes: Sequence[int], receivers: Sequence[int]
-) -> Iterator[Record]:
-    """Chains over shaped links, checksums on: seconds from the first send until the last receiver has verified all."""
-    printer.progress(f"chains: starting {max(receivers) + 1} processes, each touches {sum(sizes) // MIB} MiB")
-    with started(max(receivers) + 1, settings, sizes) as fleet:
-        for ticket, length in enumerate(receivers):
-            printer.progress(f"chain of {length}")
-            done = fleet.run(chain_jobs(fleet, length, ticket, chunk_bytes_for(settings.link_rate)))
-            ideal = sum(sizes) / settings.link_rate
-            yield measured(BENCH, f"chain of {length}", seconds(done), "s", ideal, at_most=CHAIN_BAR)
-
-
-def chain_jobs(fleet: Fleet, length: int, ticket: int, chunk_bytes: int) -> dict[int, Job]:
-    """Node 0 gives, nodes 1 to `length` take and pass on; the last begins first."""
-    hops = [Flow(sender=str(i), receiver=str(i + 1), ticket=ticket * MAX_FLOWS + i) for i in range(length)]
-    return jobs_of(fleet, hops, chunk_bytes)
-
-
-def jobs_of(fleet: Fleet, flows: Sequence[Flow], chunk_bytes: int) -> dict[int, Job]:
-    """Everybody's share in a plan whose nodes are named by their numbers; node 0 has everything, and begins last."""
-    nodes, jobs = fleet.nodes, dict[int, Job]()
-    for index in sorted({int(end) for flow in flows for end in (flow.sender, flow.receiver)}, reverse=True):
-        own = str(index)
-        inflows = [
-            Inflow(
-                ticket=one.ticket, upstream=nodes[int(one.sender)], blocks=one.blocks, lane=one.lane, lanes=one.lanes
-            )
-            for one in flows
-            if one.receiver == own
-        ]
-        outflows = [
-            Outflow(ticket=one.ticket, downstream=nodes[int(one.receiver)], blocks=one.blocks, steps=one.steps)
-            for one in flows
-            if one.sender == own
-        ]
-        jobs[index] = Share(chunk_bytes, inflows, outflows, fleet.blocks)
-    return jobs
-
-
-def seconds(done: dict[int, Done]) -> float:
-    """From the begin of the source (of the only process, in a copy) to the end of the last."""
-    source = done[min(done)]
-    return max(one.ended for one in done.values()) - source.began

@@ -31,6 +31,7 @@ from shared.messages.scaling import (
 from shared.model_config import CheckpointError
 from shared.process import World
 from shared.subjects import ABORT, CHECK_MODEL, FETCH_MODEL, MODEL_READ, READ_MODEL, RELEASE_MODEL, SEND
+from shared.transfer.door import OpenDoor, offer_of
 from shared.transfer.outgoing import Outgoing
 
 log = structlog.get_logger()
@@ -40,7 +41,12 @@ class Host:
     """One a machine. A model whose version is known is sent while it is read, others once they are whole."""
 
     def __init__(
-        self, world: World, settings: HostSettings, disk: Disk, open_link: Callable[[], Awaitable[Link]]
+        self,
+        world: World,
+        settings: HostSettings,
+        disk: Disk,
+        open_link: Callable[[], Awaitable[Link]],
+        open_door: OpenDoor = lambda address: None,
     ) -> None:
         self._world = world
         self._bus = world.bus
@@ -48,19 +54,21 @@ class Host:
         self._place = settings.place
         self._disk = disk
         self._open_link = open_link
+        self._open_door = open_door
         self._cache = HostCache(settings.cache_bytes)
         self._sending: dict[str, str] = {}  # versions, by plan
         self._cache_bytes = world.telemetry.gauge("livescale_host_cache_bytes", "Bytes the host cache takes")
 
     async def run(self) -> None:
         self._link = link = await self._open_link()
+        door = self._open_door(link.address)
         self._hashing = ThreadPoolExecutor(1, "hashing")
         told = Told(self._changed, self._announce, self._tell_failure)
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._membership = self._member(link)
                 self._memory = Memory(self._cache, self._disk, self._world, told, tasks)
-                self._outgoing = Outgoing(self._id, link, tasks, self._membership.changed)
+                self._outgoing = Outgoing(self._id, link, tasks, self._membership.changed, door)
                 self._bus.watch_connection(self._connection_changed)
                 await self._bus.serve(self._world.info, self._endpoints())
                 tasks.create_task(self._membership.run(), name="membership")
@@ -69,6 +77,8 @@ class Host:
             await self._disk.close()
             self._memory.close()
             await asyncio.to_thread(self._hashing.shutdown)
+            if door is not None:
+                await door.close()
             await link.close()
 
     def _member(self, link: Link) -> Membership:
@@ -192,8 +202,9 @@ class Host:
         copy = self._memory.find(command.version)
         if copy is None:
             raise Refusal(409, f"cannot send version {command.version}: this host neither holds nor reads it")
+        ready, offer = copy.ready, offer_of(copy.blocks)
         self._sending[command.plan_id] = command.version
-        self._outgoing.start(command, copy.blocks, lambda chunk: copy.ready.wait_ready(chunk.block))
+        self._outgoing.start(command, copy.blocks, lambda chunk: ready.wait_ready(chunk.block), offer)
         return Ack()
 
     def _check_epoch(self, epoch: int) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from shared.model_config import open_regular
 
 PAGE = mmap.PAGESIZE
-CHUNK_BYTES = 16 << 20
+CHUNK_BYTES = 32 << 20
 CACHED_SHARE = 0.9  # of a chunk's pages, from which on a copy out of the page cache is sooner than the disk
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -44,8 +44,11 @@ class DirectFile:
 
     def read(self, offset: int, into: memoryview) -> None:
         """Fill `into`, which should begin at a page, like `offset`. Raises OSError."""
-        for start in range(0, into.nbytes, CHUNK_BYTES):
-            piece = into[start : start + CHUNK_BYTES]
+        # A block that is a little larger than a chunk is read at once: what little is left would cost as much again.
+        chunks = max(1, round(into.nbytes / CHUNK_BYTES))
+        chunk_bytes = max(PAGE, -(-into.nbytes // (chunks * PAGE)) * PAGE)
+        for start in range(0, into.nbytes, chunk_bytes):
+            piece = into[start : start + chunk_bytes]
             done = self._read_direct(offset + start, piece[: piece.nbytes // PAGE * PAGE])
             _fill(self._buffered.fileno(), offset + start + done, piece[done:])
 

@@ -12,12 +12,13 @@ import torch
 
 from services.host.machine import available_bytes
 from services.host.stored import Stored, open_stored
-from shared.arena import ALIGNMENT, Arena
+from shared.arena import Arena, placed_bytes
 from shared.hub import resolve_model_path
 from shared.messages.parameters import DType, Manifest
+from shared.transfer.segment import SharedBlocks
 
-READS = 2  # threads: one waits for the disk while the other checks what came
-AHEAD = 3  # blocks under way, so that no thread waits for one that takes longer
+READS = 3  # threads: some wait for the disk while another checks what came
+AHEAD = 4  # blocks under way, so that no thread waits for one that takes longer
 LEAST_PRIORITY = 19
 
 
@@ -44,9 +45,10 @@ class Disk(Protocol):
 
 
 class ThreadDisk:
-    """The machine's disk. `keep`, `packed_dir`: as `open_stored` has them."""
+    """The machine's disk. `keep`, `packed_dir`: as `open_stored` has them; `shared`: memory that others may map."""
 
-    def __init__(self, *, keep: bool = False, packed_dir: str = "") -> None:
+    def __init__(self, *, keep: bool = False, packed_dir: str = "", shared: bool = False) -> None:
+        self._allocate = SharedBlocks if shared else allocate
         self._keep = keep
         self._packed_dir = packed_dir
         self._readers = ThreadPoolExecutor(READS, "disk", initializer=torch.set_num_threads, initargs=(1,))
@@ -62,9 +64,7 @@ class ThreadDisk:
         return await asyncio.get_running_loop().run_in_executor(self._opener, work)
 
     async def allocate(self, sizes: Sequence[int]) -> list[memoryview]:
-        pages = sum(-(-size // ALIGNMENT) for size in sizes)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._readers, lambda: Arena(pages * ALIGNMENT).place(sizes))
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._allocate, sizes)
 
     async def read(self, stored: Stored, blocks: Sequence[memoryview]) -> AsyncGenerator[int, None]:
         loop = asyncio.get_running_loop()
@@ -94,6 +94,11 @@ async def _first(reads: deque[asyncio.Future[int]]) -> int:
     checksum = await asyncio.shield(reads[0])
     reads.popleft()
     return checksum
+
+
+def allocate(sizes: Sequence[int]) -> list[memoryview]:
+    """Touched memory of this process alone, aligned to pages."""
+    return Arena(placed_bytes(sizes)).place(sizes)
 
 
 def _step_back() -> None:

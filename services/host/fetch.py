@@ -1,7 +1,7 @@
 """Receiving a model into the host cache from a node that has all of it."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor
 
 from shared.links.contract import Link
@@ -14,7 +14,7 @@ async def fetch_blocks(
     link: Link,
     node: str,
     command: FetchModel,
-    blocks: Sequence[memoryview],
+    blocks: list[memoryview],
     hashing: Executor,
     on_block: Callable[[int], None],
 ) -> None:

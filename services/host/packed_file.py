@@ -55,14 +55,17 @@ class PackedFile:
 class PackWriter:
     """Writes blocks in order to a file beside `path`, which takes its name once everything is on the disk.
 
-    Raises BlockingIOError while another process writes it, OSError where there is no room, PackStopped once
-    `stopped()`.
+    `mode`: who may read it. Raises BlockingIOError while another process writes it, OSError where there is no room,
+    PackStopped once `stopped()`.
     """
 
-    def __init__(self, path: Path, sizes: Sequence[int], stopped: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self, path: Path, sizes: Sequence[int], mode: int = 0o600, stopped: Callable[[], bool] = lambda: False
+    ) -> None:
         self._path = path
         self._part = path.with_name(path.name + ".part")
         self._sizes = sizes
+        self._mode = mode
         self._offsets, self._end = place_blocks(sizes)
         self._stopped = stopped
         self._written = 0
@@ -70,6 +73,7 @@ class PackWriter:
     def __enter__(self) -> Self:
         self._file = _claim(self._part)
         try:
+            os.fchmod(self._file, self._mode)
             os.posix_fallocate(self._file, 0, self._end)
         except OSError:
             self._drop()
@@ -119,7 +123,7 @@ def first_page(version: str, sizes: Sequence[int]) -> bytes:
 
 def _claim(part: Path) -> int:
     """The file, empty and locked: a process that was killed leaves at most this one, and the next one takes it."""
-    file = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    file = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # Whoever had the lock may have finished meanwhile, and the file has its final name.

@@ -46,6 +46,14 @@ def find_files(checkpoint: Checkpoint) -> list[FileFound]:
     return found
 
 
+def find_mode(checkpoint: Checkpoint) -> int:
+    """Whoever may read all of its files may read a copy of them. Raises OSError."""
+    mode = 0o666
+    for path in {stored.file for stored in checkpoint.stored.values()}:
+        mode &= path.stat().st_mode
+    return mode
+
+
 def load_manifest(path: Path, checkpoint: Checkpoint) -> Manifest | None:
     """What `checkpoint` holds, where it was read before and nothing changed; None where that is not known.
 
@@ -61,13 +69,14 @@ def load_manifest(path: Path, checkpoint: Checkpoint) -> Manifest | None:
     return manifest if manifest.version == before.version else None
 
 
-def save_manifest(path: Path, files: list[FileFound], manifest: Manifest) -> None:
+def save_manifest(path: Path, files: list[FileFound], manifest: Manifest, mode: int) -> None:
     """Whoever reads `path` finds all of it, or what was there before. Raises OSError."""
     checksums = [block.checksum for block in manifest.blocks]
     data = msgspec.json.encode(ReadBefore(files=files, version=manifest.version, checksums=checksums))
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
         with os.fdopen(handle, "wb") as file:
+            os.fchmod(handle, mode)
             file.write(data)
             file.flush()
             os.fsync(handle)

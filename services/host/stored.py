@@ -12,7 +12,14 @@ import xxhash
 
 from services.host.checkpoint import Checkpoint, open_checkpoint
 from services.host.packed_file import NotPacked, PackedFile, PackStopped, PackWriter, place_blocks
-from services.host.read_before import FileFound, find_files, find_places, load_manifest, save_manifest
+from services.host.read_before import (
+    FileFound,
+    find_files,
+    find_mode,
+    find_places,
+    load_manifest,
+    save_manifest,
+)
 from shared.messages.parameters import DType, Manifest
 from shared.model_config import CheckpointError
 
@@ -83,11 +90,12 @@ class Stored:
         try:
             if not self._places or self._files != find_files(self.checkpoint):
                 return
-            place = self._remember(manifest)
+            place = self._writable()
+            save_manifest(_json(place), self._files, manifest, find_mode(self.checkpoint))
             if not _has_room(place.parent, size_bytes):
                 log.warning("model_not_packed", directory=str(place.parent), error="too little room", needs=size_bytes)
                 return
-            with PackWriter(_packed(place), self.sizes, stopped) as writer:
+            with PackWriter(_packed(place), self.sizes, find_mode(self.checkpoint), stopped) as writer:
                 for block in blocks:
                     writer.write(block)
                 writer.finish(manifest.version)
@@ -104,14 +112,14 @@ class Stored:
         place = self._writable()
         checksums = []
         memory = memoryview(bytearray(max(self.sizes)))
-        with PackWriter(_packed(place), self.sizes) as writer:
+        with PackWriter(_packed(place), self.sizes, find_mode(self.checkpoint)) as writer:
             for index, size in enumerate(self.sizes):
                 checksums.append(self.checkpoint.read_block(index, memory[:size]))
                 writer.write(memory[:size])
                 progress(size)
             manifest = self.checkpoint.manifest(checksums)
             writer.finish(manifest.version)
-        save_manifest(_json(place), self._files, manifest)
+        save_manifest(_json(place), self._files, manifest, find_mode(self.checkpoint))
         return _packed(place)
 
     def close(self) -> None:
@@ -142,11 +150,6 @@ class Stored:
     def _forget(self) -> None:
         if self._place is not None:
             _json(self._place).unlink(missing_ok=True)
-
-    def _remember(self, manifest: Manifest) -> Path:
-        place = self._writable()
-        save_manifest(_json(place), self._files, manifest)
-        return place
 
     def _writable(self) -> Path:
         """Raises OSError where there is none."""

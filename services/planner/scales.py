@@ -137,10 +137,10 @@ class Scale:
         changed, self._changed = self._changed, False
         return changed
 
-    def _note(self, name: str, at: float, node: str | None = None) -> None:
+    def _note(self, name: str, at: float, node: str | None = None, detail: str = "") -> None:
         """Add a phase, once a node."""
         if not any(phase.name == name and phase.node == node for phase in self._phases):
-            self._note_again(name, at, node)
+            self._note_again(name, at, node, detail)
 
     def _note_again(self, name: str, at: float, node: str | None, detail: str = "") -> None:
         """Add a phase that may happen to a node several times."""

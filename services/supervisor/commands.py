@@ -54,7 +54,11 @@ def service_commands(
 ) -> list[Command]:
     """Every process of a system on this machine but the gateways. `nats_urls` by service."""
     bus = bus_flags(settings)
-    link: Flags = {"transport": settings.transport, "link_rate": settings.link_rate}
+    link: Flags = {
+        "transport": settings.transport,
+        "share_memory": settings.share_memory,
+        "link_rate": settings.link_rate,
+    }
     memory: Flags = {"arena_bytes": settings.arena_bytes, "kv_bytes": settings.kv_bytes}
 
     def command(service: ServiceName, flags: Flags = MappingProxyType({}), index: int = 0) -> Command:

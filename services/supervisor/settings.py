@@ -82,6 +82,10 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
     link_rate: Annotated[
         float, Meta(description="Shape what leaves each process to so many bytes a second; 0 is unshaped", ge=0)
     ] = 0.0
+    share_memory: Annotated[
+        Literal["auto", "off"],
+        Meta(description="Whether workers map the host's copy of a model; auto: unless links are shaped"),
+    ] = "auto"
     topology: TopologyName = ""
     shaped: Annotated[bool, Meta(description="Shape links to the topology, to emulate its cluster on this machine")] = (
         False

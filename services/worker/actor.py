@@ -21,6 +21,7 @@ from shared.messages.message import Ack
 from shared.messages.requests import Admit, AskRunning, Replay, RunningRequests
 from shared.process import World
 from shared.subjects import ABORT, ADMIT, CANCEL_WORK, DRAIN, LOAD, REPLAY, RUNNING, SEND, SERVE
+from shared.transfer.door import OpenDoor
 
 LOAD_REPORT_SECONDS = 0.1  # how often a changed load is worth a heartbeat of its own
 
@@ -28,11 +29,18 @@ LOAD_REPORT_SECONDS = 0.1  # how often a changed load is worth a heartbeat of it
 class Worker:
     """Model-agnostic and warm: arena and KV memory are touched before it joins, so that a scale costs only bytes."""
 
-    def __init__(self, world: World, settings: WorkerSettings, open_link: Callable[[], Awaitable[Link]]) -> None:
+    def __init__(
+        self,
+        world: World,
+        settings: WorkerSettings,
+        open_link: Callable[[], Awaitable[Link]],
+        open_door: OpenDoor = lambda address: None,
+    ) -> None:
         self._world = world
         self._id = world.info.id
         self._settings = settings
         self._open_link = open_link
+        self._open_door = open_door
         self._reported_at = 0.0
 
     async def run(self) -> None:
@@ -42,10 +50,13 @@ class Worker:
         self._serving.on_step = self._load_changed
         arena, _ = await asyncio.gather(asyncio.to_thread(Arena, settings.arena_bytes), runner.call(lambda: None))
         link = await self._open_link()
+        door = self._open_door(link.address)
         try:
             with ThreadPoolExecutor(1, "checksum") as hashing:
-                await self._work(Resources(arena, link, runner, hashing))
+                await self._work(Resources(arena, link, runner, hashing, door))
         finally:
+            if door is not None:
+                await door.close()
             await link.close()
             await runner.close()
 

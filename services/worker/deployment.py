@@ -25,6 +25,7 @@ from shared.messages.message import Ack
 from shared.messages.scaling import Abort, Drain, InstanceServing, Load, Send, Serve
 from shared.process import World
 from shared.subjects import INSTANCE
+from shared.transfer.door import Door
 from shared.transfer.outgoing import Outgoing
 
 log = structlog.get_logger()
@@ -38,6 +39,7 @@ class Resources:
     link: Link
     runner: EngineRunner
     hashing: Executor
+    door: Door | None = None
 
 
 class Deployment:
@@ -58,12 +60,12 @@ class Deployment:
         self._id = world.info.id
         self._settings = settings
         self._arena = resources.arena
-        self._transport = Transport(resources.link, resources.hashing, tasks)
+        self._transport = Transport(resources.link, resources.hashing, tasks, resources.door)
         self._runner = resources.runner
         self._serving = serving
         self._tasks = tasks
         self._on_change = membership.changed
-        self._outgoing = Outgoing(self._id, resources.link, tasks, membership.changed)
+        self._outgoing = Outgoing(self._id, resources.link, tasks, membership.changed, resources.door)
         self._counts = LoadCounts(world.telemetry)
         self._loading: Loading | None = None
         self._loading_task: asyncio.Task[None] | None = None
@@ -122,7 +124,7 @@ class Deployment:
         if loading is None or loading.manifest.version != command.version:
             held = "nothing" if loading is None else loading.manifest.version
             raise Refusal(409, f"cannot send version {command.version}: this worker holds {held}")
-        self._outgoing.start(command, loading.memory, loading.wait_here(command.chunk_bytes))
+        self._outgoing.start(command, loading.memory, loading.wait_here(command.chunk_bytes), loading.offer)
         return Ack()
 
     async def serve(self, command: Serve, context: Context) -> Ack:

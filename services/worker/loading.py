@@ -15,6 +15,7 @@ from shared.process import World
 from shared.subjects import BLOCK, TRANSFER
 from shared.telemetry import Telemetry
 from shared.transfer.chunks import Chunk
+from shared.transfer.door import Door
 from shared.transfer.incoming import Events, Incoming
 from shared.transfer.part import Part, TransferFailed, together
 from shared.transfer.ready import ReadyBlocks
@@ -29,6 +30,7 @@ class Transport:
     link: Link
     hashing: Executor
     tasks: asyncio.TaskGroup
+    door: Door | None = None
 
 
 class LoadCounts:
@@ -37,6 +39,9 @@ class LoadCounts:
     def __init__(self, telemetry: Telemetry) -> None:
         self.received = telemetry.counter(
             "livescale_worker_received_bytes_total", "Bytes of parameters that came over the link"
+        )
+        self.shared = telemetry.counter(
+            "livescale_worker_shared_bytes_total", "Bytes of parameters that are mapped from another process's memory"
         )
         self.broken = telemetry.counter(
             "livescale_worker_broken_transfers_total", "Flows of parameters that were lost, and waited for another"
@@ -79,7 +84,10 @@ class Loading:
         part = Part(worker, command.chunk_bytes, memory, secret=command.secret)
         events = Events(first_byte=self._first_byte, block=self._block_verified, broken=self._broken)
         blocks = command.manifest.blocks
-        self._incoming = Incoming(transport.link, part, blocks, transport.hashing, events, transport.tasks)
+        self._incoming = Incoming(
+            transport.link, part, blocks, transport.hashing, events, transport.tasks, transport.door
+        )
+        self.offer = self._incoming.mapped.offer
         self._incoming.follow(command.inflows)
 
     @property
@@ -116,6 +124,7 @@ class Loading:
             await self._incoming.run()
         finally:
             self._counts.received.inc(arrivals.received_bytes)
+            self._counts.shared.inc(arrivals.shared_bytes)
             self._counts.damaged.inc(arrivals.damaged.total())
 
     def _broken(self, ticket: int, failure: TransferFailed) -> None:
@@ -163,6 +172,7 @@ class Loading:
             at=self._clock.wall(),
             ticket=ticket,
             received_bytes=self._incoming.arrivals.received_bytes,
+            shared_bytes=self._incoming.arrivals.shared_bytes,
             first_byte_at=self._first_byte_at,
             error=error,
         )

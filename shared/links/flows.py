@@ -11,8 +11,9 @@ from shared.topology_paths import Resource
 
 PIECES_AHEAD = 2
 PIECES_OWED = 2
-PIECE_SECONDS = 0.005  # two of them outlast the lateness of timers
-MIN_PIECE_BYTES, MAX_PIECE_BYTES = 64 * 1024, 16 * 1024 * 1024
+PIECE_SECONDS = 0.01  # two of them outlast the lateness of timers
+MIB = 1 << 20
+MIN_PIECE_BYTES, MAX_PIECE_BYTES = 64 * 1024, 16 * MIB
 LATE_SECONDS = 0.02  # a message that comes so soon after the last was meant to follow at once
 
 
@@ -32,8 +33,12 @@ def booked(until: Sequence[float], path: Sequence[Resource], size_bytes: int, si
 
 
 def piece_bytes_for(rate: float) -> int:
-    """How large pieces are where the network carries `rate` bytes a second. All flows that may meet use the same."""
-    return min(max(round(rate * PIECE_SECONDS), MIN_PIECE_BYTES), MAX_PIECE_BYTES)
+    """How large pieces are where the network carries `rate` bytes a second. All flows that may meet use the same.
+
+    Whole MiB, as chunks are: with every piece a process wakes, and one a chunk is enough.
+    """
+    size = round(rate * PIECE_SECONDS)
+    return min(round(size / MIB) * MIB or max(size, MIN_PIECE_BYTES), MAX_PIECE_BYTES)
 
 
 class Flow:

@@ -93,14 +93,19 @@ class ShapedPeer:
     async def _pass(self, size_bytes: int) -> None:
         """What is booked is used, even if nobody waits for it any more: at most two pieces a flow."""
         loop = asyncio.get_running_loop()
-        handed_over = departs = loop.time()
+        handed_over, left = loop.time(), asyncio.Event()
         async with self._turn:  # messages leave in the order of their calls
             while size_bytes:
                 await self._ahead.acquire()
                 piece, departs = self._flow.book(size_bytes, handed_over)
-                loop.call_at(departs, self._ahead.release)
                 size_bytes -= piece
-        await asyncio.sleep(departs - loop.time())
+                loop.call_at(departs, self._leave, None if size_bytes else left)
+        await left.wait()
+
+    def _leave(self, last: asyncio.Event | None) -> None:
+        self._ahead.release()
+        if last is not None:
+            last.set()
 
 
 class ShapedLink:

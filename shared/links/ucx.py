@@ -28,6 +28,8 @@ WORD = struct.Struct("8sQQQ")
 HELLO, GOODBYE = b"hello   ", b"goodbye "
 MOST_NUMBERS = 1024  # of channels that were greeted; anybody can say hello
 SETTLE_SECONDS = 5.0
+CONFIRM_SECONDS = 0.5
+GONE = "the peer closed the connection"
 
 
 class UcxPeer:
@@ -49,6 +51,8 @@ class UcxPeer:
         self.theirs = xxhash.xxh3_64_intdigest(address)
         self._lost: str | None = None
         self._greeted = False
+        self._left = False
+        self._sending = 0
         self.under_way = 0
         self._endpoint: Any = engine.endpoint(address)
         self.number = engine.made[address]
@@ -63,7 +67,13 @@ class UcxPeer:
 
     async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
         memory, wire = Array(buffer.view), self._wire(tag, buffer, self._mine)
-        await self._run(lambda: (self._endpoint.tag_send(memory, wire), memory), f"send {tag:#x}", timeout)
+        self._sending += 1
+        try:
+            await self._run(lambda: (self._endpoint.tag_send(memory, wire), memory), f"send {tag:#x}", timeout)
+        finally:
+            self._sending -= 1
+            if self._left and not self._sending:
+                self.lose(GONE)
 
     async def receive(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
         memory, wire = Array(buffer.view), self._wire(tag, buffer, self.theirs)
@@ -74,8 +84,8 @@ class UcxPeer:
         self._leave("closed")
 
     async def _run(self, submit: Callable[[], tuple[UCXRequest, Array]], what: str, timeout: float) -> None:
-        if self._lost is not None:
-            raise LinkError(f"{what}: {self._lost}")
+        if self._lost is not None or self._left:
+            raise LinkError(f"{what}: {self._lost or GONE}")
         done = self._engine.watch(*submit())
         self.under_way += 1
         try:
@@ -105,6 +115,16 @@ class UcxPeer:
             self._engine.watch(request, memory)
             self._engine.push(request)
             self.lose(reason)
+
+    def hear_goodbye(self) -> None:
+        """The other end has closed. What it took is confirmed in a moment: to close this endpoint with a send under way
+        might end another channel.
+        """
+        if self._sending < self.under_way or not self._sending:
+            self.lose(GONE)
+        elif not self._left:
+            self._left = True
+            asyncio.get_running_loop().call_later(CONFIRM_SECONDS, self.lose, GONE)
 
     def lose(self, reason: str) -> None:
         """End every operation under way with `reason`. Idempotent."""
@@ -213,7 +233,7 @@ class UcxLink:
             if len(self._numbers) > MOST_NUMBERS:
                 self._numbers.pop(next(iter(self._numbers)))
         for peer in [peer for peer in self._peers.values() if peer.says(word)]:
-            peer.lose("the peer closed the connection")
+            peer.hear_goodbye()
 
 
 def worker_address(address: bytes) -> bytes:

@@ -196,7 +196,8 @@ class Transfer(Message, frozen=True, kw_only=True):
 
     A target reports "started" at its first byte and "whole" when every block is verified; with `error`, "broken"
     when the flow `ticket` was lost (it keeps what arrived and waits for another LOAD of the plan) and "failed" when it
-    gave up. `received_bytes` is what came over the link for this plan.
+    gave up. `received_bytes` is what came over the link for this plan, `shared_bytes` what is mapped from the memory of
+    another process on the same machine instead.
     """
 
     plan_id: Name
@@ -205,8 +206,15 @@ class Transfer(Message, frozen=True, kw_only=True):
     at: Amount
     ticket: Ticket = 0
     received_bytes: Count = 0
+    shared_bytes: Count = 0
     first_byte_at: Amount | None = None
     error: str | None = None
+
+    @property
+    def how(self) -> str:
+        """By which way how much came, in words."""
+        ways = (("received", self.received_bytes), ("shared", self.shared_bytes))
+        return ", ".join(f"{size_bytes / 1e6:.1f} MB {way}" for way, size_bytes in ways if size_bytes) or "nothing"
 
 
 class BlockReady(Message, frozen=True, kw_only=True):

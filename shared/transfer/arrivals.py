@@ -20,7 +20,9 @@ class Arrivals:
         self._changed = asyncio.Event()
         self._lost: str | None = None
         self._checking = False
+        self._chunks = part.chunks
         self.received_bytes = 0
+        self.shared_bytes = 0
         self.verified: set[int] = set()
         self.damaged: Counter[int] = Counter()  # how often a block came with a wrong checksum
 
@@ -34,9 +36,16 @@ class Arrivals:
         """The flow has ended: what it did not bring may be asked for elsewhere."""
         self._claimed = {number: by for number, by in self._claimed.items() if by != ticket}
 
-    def add(self, chunk: Chunk, ticket: int) -> None:
+    def begun_blocks(self) -> set[int]:
+        """Those of which something has come, is asked for, or came damaged."""
+        begun = (chunk for chunk in self._chunks if self._map.has(chunk) or chunk.number in self._claimed)
+        return {chunk.block for chunk in begun} | self.damaged.keys()
+
+    def add(self, chunk: Chunk, ticket: int, shared: bool = False) -> None:
+        """It came over the link, or is here as our memory is `shared`."""
         self._map.add(chunk)
-        self.received_bytes += chunk.size
+        self.received_bytes += 0 if shared else chunk.size
+        self.shared_bytes += chunk.size if shared else 0
         self._brought[chunk.block].add(ticket)
         if self._map.is_whole(chunk.block):
             self._whole.append(chunk.block)
@@ -59,6 +68,10 @@ class Arrivals:
         """Nothing will come any more."""
         self._lost = reason
         self._wake()
+
+    @property
+    def begun(self) -> bool:
+        return self.received_bytes + self.shared_bytes > 0
 
     @property
     def settled(self) -> bool:

@@ -1,19 +1,21 @@
 """Receiving: chunks land where they stay, over one flow or several, and blocks are verified when they are whole."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import xxhash
 
-from shared.links.contract import Link, LinkError
+from shared.links.contract import Buffer, Link, LinkError
 from shared.messages.parameters import Block
 from shared.messages.scaling import Inflow
 from shared.transfer.arrivals import Arrivals
 from shared.transfer.chunks import Chunk, select
-from shared.transfer.part import FlowEnd, Part, TransferFailed, together
+from shared.transfer.door import Door
+from shared.transfer.mapped import MappedBlocks
+from shared.transfer.part import TOLD, FlowEnd, Part, TransferFailed, Wanted, together
 from shared.transfer.patience import Pace
 from shared.transfer.signs import LONG_SECONDS, hear_signs
 
@@ -42,12 +44,14 @@ class Incoming:
         executor: Executor,
         events: Events,
         tasks: asyncio.TaskGroup,
+        door: Door | None = None,
     ) -> None:
-        """Raises ValueError where a block and its memory differ in size."""
+        """Without a door nothing is mapped. Raises ValueError where a block and its memory differ in size."""
         for block, view in zip(blocks, part.memory, strict=True):
             if block.size_bytes != view.nbytes:
                 raise ValueError(f"block {block.index} has {block.size_bytes} bytes, its memory {view.nbytes}")
         self.arrivals = Arrivals(part)
+        self.mapped = MappedBlocks(part, self.arrivals, door)
         self._link = link
         self._part = part
         self._blocks = blocks
@@ -100,23 +104,24 @@ class Incoming:
         await self._ended()  # what they were asked for is ours now
         await self.arrivals.settle()  # what came damaged is missing
         try:
-            await self._receive(end, chunks)
+            mapped = await self.mapped.take(end, {chunk.block for chunk in chunks})
+            await self._receive(end, chunks, mapped)
         except TransferFailed as failure:
             self._events.broken(end.ticket, failure)
         finally:
             self.arrivals.unclaim(end.ticket)
 
-    async def _receive(self, end: FlowEnd, chunks: tuple[Chunk, ...]) -> None:
+    async def _receive(self, end: FlowEnd, chunks: tuple[Chunk, ...], mapped: Collection[int]) -> None:
         now = asyncio.get_running_loop().time
 
         async def lane(chunks: tuple[Chunk, ...]) -> None:
             for chunk in chunks:
-                await peer.receive(end.tag(chunk), self._part.buffer(chunk), timeout=LONG_SECONDS)
+                is_shared = chunk.block in mapped
+                buffer = Buffer(memoryview(bytearray(TOLD))) if is_shared else self._part.buffer(chunk)
+                await peer.receive(end.tag(chunk), buffer, timeout=LONG_SECONDS)
                 pace.moved(now())
                 wait_longer()
-                if self.arrivals.received_bytes == 0:
-                    self._events.first_byte()
-                self.arrivals.add(chunk, end.ticket)
+                self._arrived(chunk, end.ticket, is_shared)
 
         def heard() -> None:
             pace.restart(now())
@@ -132,13 +137,19 @@ class Incoming:
             async with AsyncExitStack() as undo, asyncio.timeout_at(pace.due) as deadline:
                 undo.push_async_callback(peer.close)  # the sender learns at once that we take nothing more
                 wanted = self.arrivals.claim(chunks, end.ticket)
-                await end.ask(peer, wanted)
+                await end.ask(peer, Wanted(wanted, mapped))
                 lanes = (lane(wanted[start::RECEIVES]) for start in range(RECEIVES))
                 await together(hear_signs(end, peer, heard), *lanes)
         except TimeoutError:
             raise end.failed(f"nothing came for {pace.limit:g} s") from None
         except LinkError as error:
             raise end.failed(str(error)) from error
+
+    def _arrived(self, chunk: Chunk, ticket: int, is_shared: bool) -> None:
+        self.mapped.decide()
+        if not self.arrivals.begun:
+            self._events.first_byte()
+        self.arrivals.add(chunk, ticket, is_shared)
 
     def _stop(self, ticket: int) -> None:
         flow = self._flows.pop(ticket, None)

@@ -1,7 +1,7 @@
 """What a node sends for plans: one task a flow, counted, ended by the plan's abort."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, MutableSequence
 
 import structlog
 
@@ -9,6 +9,7 @@ from shared.bus.contract import Refusal
 from shared.links.contract import Link
 from shared.messages.scaling import Send
 from shared.transfer.chunks import Chunk
+from shared.transfer.door import Door, Offer
 from shared.transfer.part import FlowEnd, Part, TransferFailed
 from shared.transfer.ready import BlocksLost
 from shared.transfer.send import feed
@@ -20,9 +21,17 @@ log = structlog.get_logger()
 class Outgoing:
     """Flows under way, by plan and ticket. `on_change` is called whenever their number changed."""
 
-    def __init__(self, node: str, link: Link, tasks: asyncio.TaskGroup, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        node: str,
+        link: Link,
+        tasks: asyncio.TaskGroup,
+        on_change: Callable[[], None],
+        door: Door | None = None,
+    ) -> None:
         self._node = node
         self._link = link
+        self._door = door
         self._tasks = tasks
         self._on_change = on_change
         self._flows: dict[tuple[str, int], asyncio.Task[None]] = {}
@@ -37,9 +46,15 @@ class Outgoing:
         """Whose flows are under way."""
         return {plan for plan, _ in self._flows}
 
-    def start(self, command: Send, memory: Sequence[memoryview], wait_here: Callable[[Chunk], Awaitable[None]]) -> None:
+    def start(
+        self,
+        command: Send,
+        memory: MutableSequence[memoryview],
+        wait_here: Callable[[Chunk], Awaitable[None]],
+        offer: Offer | None = None,
+    ) -> None:
         """Send of the blocks in `memory` each chunk that is asked for, once it is here. Flows that are told again go
-        on as they do. Raises Refusal 400 for what fits no tag.
+        on as they do. Receivers on this machine may map what `offer` returns. Raises Refusal 400 for what fits no tag.
         """
         plan_id, outflows = command.plan_id, command.outflows
         try:
@@ -53,6 +68,8 @@ class Outgoing:
             if (plan_id, ticket) not in self._flows:
                 turns.join(ticket, steps.get(ticket, {}).values())
                 self._begin(plan_id, end, feed(self._link, end, wait_here, turns, steps.get(ticket)), turns)
+                if self._door is not None:
+                    self._door.offer(end, offer or _nothing)
         self._on_change()
 
     def _begin(self, plan_id: str, end: FlowEnd, feeding: Coroutine[None, None, None], turns: Turns) -> None:
@@ -62,6 +79,8 @@ class Outgoing:
         def ended(_: asyncio.Task[None]) -> None:  # also when it is cancelled before its first step
             feeding.close()
             turns.leave(end.ticket)
+            if self._door is not None:
+                self._door.withdraw(end)
             del self._flows[key]
             if not self._flows:
                 self.none.set()
@@ -79,6 +98,10 @@ class Outgoing:
     def abort_all(self) -> None:
         for flow in self._flows.values():
             flow.cancel()
+
+
+async def _nothing() -> None:
+    """What is here is in memory that cannot be mapped by others."""
 
 
 async def _send(plan_id: str, end: FlowEnd, feeding: Coroutine[None, None, None]) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import struct
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Collection, Coroutine, MutableSequence
 from dataclasses import dataclass, field
 
 from shared.links.contract import Buffer, Link, LinkError, Peer
@@ -12,7 +12,9 @@ from shared.transfer.patience import Patience
 
 CONNECT_SECONDS = 5.0
 WANTED = (1 << BLOCK_BITS) - 1  # in the place of a block: which chunks are wanted, and signs of life
+MAPPED = 1 << 31  # added to a chunk's number: the receiver sees the sender's memory, and needs to be told only when
 NOTHING = (1 << 32) - 1  # in the place of a chunk's number
+TOLD = b"\0"  # in the place of a chunk's bytes
 
 
 class TransferFailed(Exception):
@@ -27,14 +29,14 @@ class TransferFailed(Exception):
 
 @dataclass(frozen=True)
 class Part:
-    """What `node` takes part with in a plan: `memory` has a view per block.
+    """What `node` takes part with in a plan: `memory` has a view per block, another one once it maps somebody else's.
 
     Raises ValueError where blocks or chunks are too many for a tag.
     """
 
     node: str
     chunk_bytes: int
-    memory: Sequence[memoryview]
+    memory: MutableSequence[memoryview]
     patience: Patience = field(default_factory=Patience)
     secret: bytes = field(default=b"", repr=False)
     chunks: tuple[Chunk, ...] = field(init=False)
@@ -47,6 +49,15 @@ class Part:
 
     def buffer(self, chunk: Chunk) -> Buffer:
         return Buffer(self.memory[chunk.block][chunk.offset : chunk.offset + chunk.size])
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Chunks in the order in which they are wanted. Those of blocks that are `mapped` are in the receiver's sight once
+    they are in the sender's memory."""
+
+    chunks: tuple[Chunk, ...]
+    mapped: Collection[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -71,22 +82,24 @@ class FlowEnd:
         except LinkError as error:
             raise self.failed(str(error)) from error
 
-    async def ask(self, peer: Peer, wanted: Iterable[Chunk]) -> None:
+    async def ask(self, peer: Peer, wanted: Wanted) -> None:
         """Tell the sending end which chunks to send, in which order. Raises LinkError."""
-        numbers = [chunk.number for chunk in wanted]
+        numbers = [chunk.number | MAPPED * (chunk.block in wanted.mapped) for chunk in wanted.chunks]
         numbers += [NOTHING] * (len(self.part.chunks) - len(numbers))
         message = bytearray(struct.pack(f"<{len(numbers)}I", *numbers))
         await peer.send(self._wanted_tag, Buffer(memoryview(message)), timeout=self.part.patience.first)
 
-    async def hear(self, peer: Peer) -> tuple[Chunk, ...]:
-        """The chunks that the receiving end asks for, in its order. Raises LinkError, also where one is not there."""
+    async def hear(self, peer: Peer) -> Wanted:
+        """What the receiving end asks for. Raises LinkError, also where a chunk is not there."""
         chunks = self.part.chunks
         message = bytearray(4 * len(chunks))
         await peer.receive(self._wanted_tag, Buffer(memoryview(message)), timeout=self.part.patience.first)
-        numbers = [number for (number,) in struct.iter_unpack("<I", message) if number != NOTHING]
+        words = [word for (word,) in struct.iter_unpack("<I", message) if word != NOTHING]
+        numbers = [word & ~MAPPED for word in words]
         if any(number >= len(chunks) for number in numbers):
             raise LinkError(f"{self.other.id} asks for chunk {max(numbers)} of {len(chunks)}")
-        return tuple(chunks[number] for number in numbers)
+        mapped = frozenset(chunks[word & ~MAPPED].block for word in words if word & MAPPED)
+        return Wanted(tuple(chunks[number] for number in numbers), mapped)
 
     def sign_tag(self, number: int) -> int:
         """Of the sending end's signs of life, which go the other way than the message under `_wanted_tag`."""

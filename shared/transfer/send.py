@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 
-from shared.links.contract import Link, LinkError
+from shared.links.contract import Buffer, Link, LinkError
 from shared.transfer.chunks import Chunk
-from shared.transfer.part import FlowEnd, together
+from shared.transfer.part import TOLD, FlowEnd, together
 from shared.transfer.patience import Pace
 from shared.transfer.signs import give_signs
 from shared.transfer.turns import Turns
@@ -38,13 +38,14 @@ async def feed(
             async with asyncio.timeout(end.part.patience.first):
                 await wait_here(chunk)
             pace.restart(now())
-            await peer.send(end.tag(chunk), end.part.buffer(chunk), timeout=pace.limit)
+            buffer = Buffer(memoryview(TOLD)) if chunk.block in wanted.mapped else end.part.buffer(chunk)
+            await peer.send(end.tag(chunk), buffer, timeout=pace.limit)
             pace.moved(now())
             if turns is not None and step is not None:
                 turns.sent(end.ticket, step)
 
-    async def send_all(wanted: tuple[Chunk, ...]) -> None:
-        await together(*(lane(wanted[start::SENDS]) for start in range(SENDS)))
+    async def send_all() -> None:
+        await together(*(lane(wanted.chunks[start::SENDS]) for start in range(SENDS)))
         done.set()
 
     peer = await end.connect(link)
@@ -53,8 +54,8 @@ async def feed(
             undo.push_async_callback(peer.close)  # the receiver learns at once that nothing more will come
             wanted = await end.hear(peer)
             if turns is not None:
-                turns.join(end.ticket, (order[chunk.block] for chunk in wanted if chunk.block in order))
-            await together(send_all(wanted), give_signs(end, peer, done))
+                turns.join(end.ticket, (order[chunk.block] for chunk in wanted.chunks if chunk.block in order))
+            await together(send_all(), give_signs(end, peer, done))
             undo.pop_all()
     except TimeoutError:
         raise end.failed("what it waits for is not here in time") from None

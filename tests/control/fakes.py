@@ -3,8 +3,6 @@
 import asyncio
 from dataclasses import dataclass
 
-from msgspec.structs import replace
-
 from services.worker.history import History
 from services.worker.lifecycle import Lifecycle
 from shared.bus.contract import Bus, Context, Endpoint, Refusal, ServiceInfo
@@ -66,6 +64,7 @@ from shared.world import LoopClock
 
 CLOCK = LoopClock(epoch=1_000_000.0)
 BLOCKS, BLOCK_BYTES = 4, 1_000_000
+SIZE = BLOCKS * BLOCK_BYTES
 RATE = 20e6  # bytes a second between any two
 STEP_SECONDS = 0.02
 PREFILL_RATE = 2_000.0
@@ -119,27 +118,30 @@ class Node:
 
 
 class FakeHost(Node):
-    """Reads any model but those that are called bad. What `edited` has is the content of that path, else it follows
-    from the path."""
+    """Reads any model but those that are called bad; one that it knows from before a block at a time.
+
+    What `edited` has is the content of that path, else it follows from the path.
+    """
 
     def __init__(self, bus: Bus, id: str, fabric: dict[str, Node]) -> None:
         super().__init__(bus, fabric)
         self.id = id
         self.holdings: list[Holding] = []
         self.read_seconds = 0.2
-        self.limit_bytes = 100 * BLOCKS * BLOCK_BYTES
+        self.limit_bytes = 100 * SIZE
         self.reads: list[str] = []
         self.fetches: dict[int, FetchModel] = {}  # by ticket
         self.fetched: list[str] = []
         self.released: list[ReleaseModel] = []
-        self.checks = 0
         self.edited: dict[str, str] = {}
         self.unreadable: str | None = None
+        self.knows = False
+        self.break_after_blocks: int | None = None  # of a known model, once
         self.membership = Membership(bus, CLOCK, "host", id, f"box-{id}", address=id.encode(), report=self.report)
         fabric[id] = self
 
     def has(self, version: str, index: int) -> bool:
-        return any(holding.version == version and holding.ready for holding in self.holdings)
+        return any(holding.version == version and index in holding.ready for holding in self.holdings)
 
     def report(self, epoch: int) -> HostReport:
         cached = sum(holding.size_bytes for holding in self.holdings)
@@ -168,41 +170,53 @@ class FakeHost(Node):
         return next((one for one in self.holdings if (one.model, one.version) == (model, version)), None)
 
     async def check(self, check: CheckModel, context: Context) -> ModelChecked:
-        self.checks += 1
         if "missing" in check.spec.path:
             raise Refusal(400, f"{check.spec.path}: no config.json")
         version = self.version_of(check.spec)
-        known = manifest(version) if self.find(check.spec.name, version) is not None else None
-        return ModelChecked(size_bytes=BLOCKS * BLOCK_BYTES, blocks=BLOCKS, max_model_len=512, manifest=known)
+        knows = self.knows or self.find(check.spec.name, version) is not None
+        return ModelChecked(
+            size_bytes=SIZE, blocks=BLOCKS, max_model_len=512, manifest=manifest(version) if knows else None
+        )
 
     async def read(self, read: ReadModel, context: Context) -> ModelChecked:
         name, version = read.spec.name, self.version_of(read.spec)
         self.reads.append(name)
         checked = await self.check(CheckModel(spec=read.spec), context)
         held = self.find(name, version)
-        if held is None:
-            self.admit(Holding(model=name, version="", ready=[], total=BLOCKS, size_bytes=checked.size_bytes))
-            self.tasks.create_task(self.read_blocks(name, version, "broken" in read.spec.path))
-        elif held.ready:
+        if held is not None and len(held.ready) == BLOCKS:
             self.tell(name, version)
+        elif held is None and self.find(name, "") is None:
+            shown = version if self.knows else ""
+            self.hold(name, shown, [])
+            self.tasks.create_task(self.read_blocks(name, shown, version, "broken" in read.spec.path))
         return checked
 
-    def admit(self, holding: Holding) -> None:
-        if sum(one.size_bytes for one in self.holdings) + holding.size_bytes > self.limit_bytes:
+    def hold(self, name: str, version: str, ready: list[int]) -> None:
+        """Of this version so much, in place of what there was."""
+        others = [one for one in self.holdings if (one.model, one.version) != (name, version)]
+        if sum(one.size_bytes for one in others) + SIZE > self.limit_bytes:
             raise Refusal(409, "the cache is full")
-        self.holdings = [*self.holdings, holding]
+        self.holdings = [*others, Holding(model=name, version=version, ready=ready, total=BLOCKS, size_bytes=SIZE)]
         self.membership.changed()
 
-    async def read_blocks(self, name: str, version: str, broken: bool) -> None:
-        await asyncio.sleep(self.read_seconds)
+    async def read_blocks(self, name: str, shown: str, version: str, broken: bool) -> None:
+        """`shown`: the version as far as it is known."""
         error = "block 2 is cut short" if broken else self.unreadable
-        if self.find(name, "") is not None:
-            self.arrived(name, "", version, error)
+        for index in range(BLOCKS):
+            await asyncio.sleep(self.read_seconds / BLOCKS)
+            if self.find(name, shown) is None:
+                return
+            if index == self.break_after_blocks:
+                self.break_after_blocks, error = None, "the disk is gone"
+                break
+            if shown:
+                self.hold(name, shown, list(range(index + 1)))
+        self.arrived(name, shown, version, error)
 
-    def arrived(self, name: str, before: str, version: str, error: str | None) -> None:
-        self.holdings = [one for one in self.holdings if (one.model, one.version) != (name, before)]
+    def arrived(self, name: str, shown: str, version: str, error: str | None) -> None:
+        self.holdings = [one for one in self.holdings if (one.model, one.version) != (name, shown)]
         if error is None:
-            self.holdings = [*self.holdings, replace(whole(name, version), size_bytes=BLOCKS * BLOCK_BYTES)]
+            self.hold(name, version, list(range(BLOCKS)))
         self.tell(name, version, error)
         self.membership.changed()
 
@@ -211,10 +225,8 @@ class FakeHost(Node):
         self.bus.publish(MODEL_READ, event, host=self.id)
 
     async def fetch(self, fetch: FetchModel, context: Context) -> Ack:
-        name, version = fetch.spec.name, fetch.manifest.version
-        if self.find(name, version) is None:
-            size_bytes = BLOCKS * BLOCK_BYTES
-            self.admit(Holding(model=name, version=version, ready=[], total=BLOCKS, size_bytes=size_bytes))
+        if self.find(fetch.spec.name, fetch.manifest.version) is None:
+            self.hold(fetch.spec.name, fetch.manifest.version, [])
             self.fetches[fetch.inflows[0].ticket] = fetch
         return Ack()
 

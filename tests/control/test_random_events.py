@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import structlog
-from hypothesis import given, note
+from hypothesis import example, given, note
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
@@ -139,7 +139,19 @@ def incomplete(asks: list[Ask]) -> list[str]:
     return wrong
 
 
+# That a host had read the models was lost with a registry that was cut off, and nobody asked again.
+READ_WHILE_CUT_OFF: Sequence = [
+    (0.05, ("ask", ("gateway-0", "m", 117), {"count": 6})),
+    (0.19, ("disturb", (0.02, 0.16, 0.0), {})),
+    (0.0, ("kill", ("registry-0",), {})),
+    (0.08, ("calm", (), {})),
+    (2.2, ("ask", ("gateway-0", "m", 1), {})),
+    (0.33, ("part", ("registry-0", 1.15), {})),
+]
+
+
 @examples(500, shrinks=True)
+@example(9311, READ_WHILE_CUT_OFF)
 @given(st.integers(0, 2**32), sequences)
 def test_after_any_sequence_of_events_every_stream_is_whole(
     errors: list[MutableMapping[str, Any]], seed: int, sequence: Sequence

@@ -16,7 +16,7 @@ from shared.topology_paths import Resource
 
 RATE = 100e6
 PIECE = piece_bytes_for(RATE)
-SECONDS = 10.0
+SECONDS = 30.0
 TIMER_SECONDS = 0.002
 
 Path = tuple[Resource, ...]
@@ -153,7 +153,9 @@ def test_nothing_holds_up_a_flow_that_uses_no_link() -> None:
     assert Flow((), LocalCalendar(), PIECE).book(100, 5.0) == (100, 5.0)
 
 
-def test_pieces_are_a_few_milliseconds_long_within_bounds() -> None:
-    assert piece_bytes_for(100e6) == 500_000
+def test_pieces_are_about_ten_milliseconds_long_within_bounds_and_whole_mib() -> None:
+    assert piece_bytes_for(20e6) == 200_000
+    assert piece_bytes_for(100e6) == 1 << 20
+    assert piece_bytes_for(390e6) == 4 << 20
     assert piece_bytes_for(1.0) == MIN_PIECE_BYTES
     assert piece_bytes_for(1e12) == MAX_PIECE_BYTES

@@ -319,3 +319,23 @@ async def test_channels_opened_in_opposite_order_work_and_end_each_for_itself(
     await exchange(to_b[3], to_a[3])
     await a.close()
     await b.close()
+
+
+async def test_a_receiver_that_closes_with_its_last_message_leaves_other_channels_alone(settings: LinkSettings) -> None:
+    """It closes before the sender has heard that the message was taken."""
+    a, b = await open_link(settings), await open_link(settings)
+    to_b = await open_channels(a, b, CHANNELS)
+    to_a = await open_channels(b, a, reversed(CHANNELS))
+    message = buffer(bytearray(4 << 20))
+
+    async def take(channel: int) -> None:
+        await to_a[channel].receive(1, buffer(bytearray(4 << 20)), timeout=5)
+        await to_a[channel].close()
+
+    others = [asyncio.create_task(take(channel)) for channel in (5, 4)]
+    for channel in (1, 2):
+        await asyncio.gather(to_b[channel].send(1, message, timeout=5), take(channel))
+        await asyncio.sleep(0.01)
+    await asyncio.gather(*others, *(to_b[channel].send(1, message, timeout=5) for channel in (5, 4)))
+    await a.close()
+    await b.close()

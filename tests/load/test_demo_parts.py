@@ -99,7 +99,7 @@ def test_events_that_people_want_to_read_have_a_line() -> None:
     lines = [line for _, message in happenings.scale_out_and_in() if (line := describe(message))]
     assert lines == [
         "decision: 1 -> 2 instances, because queued prefill work asks for 2 instances",
-        "worker-1: parameters whole (0 MB)",
+        "worker-1: parameters whole (nothing)",
         "worker-1: serves",
         "worker-1: first token",
         "decision: 2 -> 1 instances, because queued prefill work asks for 1 instances",

@@ -1,3 +1,5 @@
+from msgspec.structs import replace
+
 from services.planner.scale_out import ScaleOut
 from services.planner.scales import Command
 from shared.messages.membership import LeaseChanged
@@ -74,6 +76,14 @@ def test_a_scale_runs_through_its_phases() -> None:
         ("serving", "a", 13.5),
         ("first_token", "a", 14.0),
     ]
+
+
+def test_the_record_says_whether_parameters_were_received_or_shared() -> None:
+    scale = started(["a", "b"])
+    scale.on_transfer(replace(transfer("a", "whole"), received_bytes=3_000_000), 12.0)
+    scale.on_transfer(replace(transfer("b", "whole"), received_bytes=100_000, shared_bytes=2_900_000), 12.0)
+    whole = {phase.node: phase.detail for phase in scale.record().phases if phase.name == "whole"}
+    assert whole == {"a": "3.0 MB received", "b": "0.1 MB received, 2.9 MB shared"}
 
 
 def test_targets_serve_one_by_one_and_the_scale_ends_with_the_last() -> None:

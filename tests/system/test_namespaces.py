@@ -189,6 +189,8 @@ async def test_machines_serve_scale_out_and_survive_a_pulled_cable(
         assert await loading == expected
         await site.until(lambda snapshot: [one.id for one in snapshot.members if one.lease != "alive"])
         assert "worker-two" in site.status_on("two")
+        # The monitor may have made up for the instance that was lost.
+        await site.until(lambda snapshot: [one.id for one in snapshot.workers if one.state == "loading"])
 
         # Now the other way, with nothing in it.
         await ask_scale(site.bus, MODEL, 1, PATIENCE_SECONDS)

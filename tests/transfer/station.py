@@ -13,11 +13,13 @@ from shared.links.contract import Link
 from shared.messages.parameters import Block
 from shared.messages.scaling import Flow, Inflow, Node, Outflow, Send
 from shared.transfer.chunks import Chunk
+from shared.transfer.door import Door, offer_of
 from shared.transfer.incoming import Events, Incoming
 from shared.transfer.outgoing import Outgoing
 from shared.transfer.part import Part, TransferFailed
 from shared.transfer.patience import Patience
 from shared.transfer.ready import ReadyBlocks
+from shared.transfer.segment import SharedBlocks
 
 SIZES = [300_001, 4096, 1, 1_000_000]
 EVERY = range(len(SIZES))
@@ -42,11 +44,13 @@ def described(blocks: Sequence[bytearray]) -> list[Block]:
 class Station:
     """Within its `async with`. A source is given blocks to `hold`, a target's memory is filled by `receive`."""
 
-    def __init__(self, id: str, link: Link, executor: Executor) -> None:
+    def __init__(self, id: str, link: Link, executor: Executor, door: Door | None = None) -> None:
         self.link = link
+        self.door = door
         self.node = Node(id=id, place="worker", address=link.address)
-        self.memory = [bytearray(size) for size in SIZES]
+        self.memory = [memoryview(bytearray(size)) for size in SIZES]
         self.held = ReadyBlocks()
+        self.secret = b""
         self.seen: list[object] = []
         self.verified = ReadyBlocks()
         self.broken: list[tuple[int, TransferFailed]] = []
@@ -57,7 +61,7 @@ class Station:
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
-        self.outgoing = Outgoing(self.node.id, self.link, self._tasks, lambda: None)
+        self.outgoing = Outgoing(self.node.id, self.link, self._tasks, lambda: None, self.door)
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -65,11 +69,16 @@ class Station:
         await self._tasks.__aexit__(None, None, None)
 
     def part(self, first: float = 5.0) -> Part:
-        return Part(self.node.id, CHUNK, [memoryview(block) for block in self.memory], Patience(first=first))
+        return Part(self.node.id, CHUNK, self.memory, Patience(first=first), self.secret)
 
-    def hold(self, blocks: list[bytearray], ready: ReadyBlocks | None = None) -> None:
-        """Have these blocks to give, at once or as they become ready."""
-        self.memory, self.held = blocks, ReadyBlocks(range(len(blocks))) if ready is None else ready
+    def hold(self, blocks: Sequence[bytearray], ready: ReadyBlocks | None = None, shared: bool = False) -> None:
+        """Have these blocks to give, at once or as they become ready; in memory that may be mapped, or not."""
+        self.memory = [memoryview(block) for block in blocks]
+        if shared:
+            self.memory = SharedBlocks([len(block) for block in blocks])
+            for view, block in zip(self.memory, blocks, strict=True):
+                view[:] = block
+        self.held = ReadyBlocks(range(len(blocks))) if ready is None else ready
 
     def send(self, *flows: Flow, to: Sequence["Station"]) -> None:
         """Its end of those flows of which it is the sender."""
@@ -79,8 +88,9 @@ class Station:
             for flow in flows
             if flow.sender == self.node.id
         ]
-        command = Send(plan_id=PLAN, version="v", outflows=own, chunk_bytes=CHUNK, epoch=1)
-        self.outgoing.start(command, [memoryview(block) for block in self.memory], self.wait_here)
+        command = Send(plan_id=PLAN, version="v", outflows=own, chunk_bytes=CHUNK, epoch=1, secret=self.secret)
+        offer = offer_of(self.memory) if self.incoming is None else self.incoming.mapped.offer
+        self.outgoing.start(command, self.memory, self.wait_here, offer)
 
     def receive(
         self, blocks: Sequence[Block], *flows: Flow, to: Sequence["Station"], first: float = 5.0
@@ -89,7 +99,7 @@ class Station:
         events = Events(
             first_byte=lambda: self.seen.append("first byte"), block=self._verified, broken=self._broken_off
         )
-        self.incoming = Incoming(self.link, self.part(first), blocks, self._executor, events, self._tasks)
+        self.incoming = Incoming(self.link, self.part(first), blocks, self._executor, events, self._tasks, self.door)
         self.follow(*flows, to=to)
         return asyncio.create_task(self.incoming.run())
 

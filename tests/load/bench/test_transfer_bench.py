@@ -9,6 +9,7 @@ from load.bench.fleet import BenchFailed, started
 from load.bench.shaping import CASES
 from load.bench.transfer import transfer
 from shared.settings import LinkSettings
+from tests.made import tiny
 
 pytestmark = pytest.mark.system
 
@@ -31,6 +32,24 @@ def test_it_prints_a_line_for_each_way_in_which_flows_meet() -> None:
     assert [record["case"] for record in records] == [f"shaping, {case}" for case in CASES], result.output
     assert all(record["ratio"] > 0 for record in records), result.output
     assert result.exit_code == (0 if all(record["ok"] for record in records) else 1)
+
+
+def test_it_prints_what_sharing_takes_against_sending() -> None:
+    result = CliRunner().invoke(transfer, ["--case", "share", "--megabytes", "30", "--passes", "1"])
+    records = [json.loads(line) for line in result.stdout.splitlines()]
+    cases = ["share, 1 receiver", "share, 3 receivers"]
+    assert [record["case"] for record in records] == [name for case in cases for name in (case, f"{case}, CPU of all")]
+    assert all(record["ratio"] > 0 for record in records), result.output
+
+
+def test_it_prints_how_fast_a_source_decodes_while_it_feeds_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("load.bench.disturbance.kept_model", lambda size, tell: tiny("llama"))
+    result = CliRunner().invoke(transfer, ["--case", "disturbance", "--rate", "10", "--passes", "1"])
+    records = [json.loads(line) for line in result.stdout.splitlines()]
+    cases = ["decoding, undisturbed", "decoding, feeding 3 by chain", "decoding, feeding 3 by fan-out"]
+    assert [record["case"] for record in records] == 2 * cases, result.output
+    assert all(record["value"] > 0 for record in records), result.output
+    assert [record["bar"] for record in records if record["case"] == cases[1]] == [0.93, None]
 
 
 def test_a_process_that_cannot_open_its_link_is_reported() -> None:

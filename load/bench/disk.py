@@ -1,0 +1,59 @@
+"""Reading a model from a disk: its packed form against the disk itself, and against loading safetensors and copying."""
+
+import asyncio
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+from load.bench.disk_model import drop_cached, make_disk_model
+from load.bench.disk_ways import load_and_copy, read_model, read_raw, send_while_reading
+from load.bench.record import Printer, Record, measured
+from load.kept import KEPT
+from services.host.direct_file import CHUNK_BYTES
+from services.host.disk import READS, allocate
+from services.host.stored import open_stored
+from shared.settings import LinkSettings
+
+BENCH = "transfer"
+DISK_BAR, LOAD_BAR, FIRST_BAR = 0.9, 2.0, 1.0
+
+
+def disk(printer: Printer, settings: LinkSettings, size_bytes: int, passes: int) -> Iterator[Record]:
+    """Every pass reads the same model in each way, with nothing of it in the page cache. At last it is sent while it
+    is read: the first block should arrive before the last is read."""
+    KEPT.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=KEPT, prefix="bench-disk-") as name:
+        printer.progress(f"disk: making and packing a checkpoint of {size_bytes / 1e6:.0f} MB")
+        directory = make_disk_model(Path(name), size_bytes)
+        with closing(open_stored(directory, "bfloat16", keep=True)) as stored:
+            packed, memory = stored.pack(lambda _: None), allocate(stored.sizes)
+        scratch = allocate([CHUNK_BYTES] * READS)
+        ways: tuple[Callable[[], float], ...] = (
+            lambda: read_raw(packed, scratch),
+            lambda: asyncio.run(read_model(directory, memory)),
+            lambda: asyncio.run(read_model(directory, memory, packed=False)),
+            lambda: load_and_copy(directory, memory),
+        )
+        times: list[list[float]] = [[] for _ in ways]
+        for number in range(passes):
+            printer.progress(f"disk: pass {number + 1} of {passes}")
+            # What is read again may come from a cache below this machine: everybody is the first as often as the last.
+            for way in range(len(ways))[:: 1 if number % 2 else -1]:
+                _drop(directory)
+                times[way].append(ways[way]())
+        gigabytes = sum(block.nbytes for block in memory) / 1e9
+        raw, read, unpacked, loaded = (gigabytes / statistics.median(each) for each in times)
+        yield measured(BENCH, "disk, direct reads alone", raw, "GB/s")
+        yield measured(BENCH, "disk, packed", read, "GB/s", raw, at_least=DISK_BAR)
+        yield measured(BENCH, "disk, safetensors as hosts read them", unpacked, "GB/s", raw)
+        yield measured(BENCH, "disk, packed against safetensors and copy", read, "GB/s", loaded, at_least=LOAD_BAR)
+        _drop(directory)
+        first, last = asyncio.run(send_while_reading(directory, memory, settings))
+        yield measured(BENCH, "disk, first block arrived", first, "s", last, at_most=FIRST_BAR)
+
+
+def _drop(directory: Path) -> None:
+    for path in directory.iterdir():
+        drop_cached(path)

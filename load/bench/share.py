@@ -1,0 +1,48 @@
+"""A model that workers of one machine map from its host's memory, against the same model over links."""
+
+import statistics
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
+
+from load.bench.fleet import Fleet, started
+from load.bench.jobs import chain_jobs, seconds
+from load.bench.nodes import Done, Share
+from load.bench.record import Printer, Record, measured
+from shared.settings import LinkSettings
+from shared.transfer.chunks import MAX_CHUNK_BYTES
+
+BENCH = "transfer"
+RECEIVERS = (1, 3)
+
+
+def share(printer: Printer, settings: LinkSettings, sizes: Sequence[int], passes: int) -> Iterator[Record]:
+    """Seconds until the last of a chain has the set, checksums included: sent, and shared, in turn."""
+    count, gigabytes = max(RECEIVERS) + 1, sum(sizes) / 1e9
+    shared = replace(settings, share_memory="auto")
+    with started(count, settings, sizes) as sending, started(count, shared, sizes) as sharing:
+        for receivers in RECEIVERS:
+            rounds = []
+            for number in range(passes + 1):
+                printer.progress(f"share, {receivers} receivers: pass {number} of {passes}")
+                rounds.append((chain(sending, receivers, number), chain(sharing, receivers, number, maps=True)))
+            sent, mapped = zip(*rounds[1:], strict=True)
+            case = f"share, {receivers} receiver" + "s" * (receivers > 1)
+            times = [statistics.median(map(seconds, dones)) for dones in (mapped, sent)]
+            yield measured(BENCH, case, times[0], "s", times[1], at_most=None)
+            cpus = [statistics.median(cpu(done) / gigabytes for done in dones) for dones in (mapped, sent)]
+            yield measured(BENCH, f"{case}, CPU of all", cpus[0], "CPU s/GB", cpus[1])
+
+
+def chain(fleet: Fleet, receivers: int, number: int, maps: bool = False) -> dict[int, Done]:
+    jobs = chain_jobs(fleet, receivers, number, MAX_CHUNK_BYTES)
+    return fleet.run(
+        {
+            index: replace(job, maps=maps) if isinstance(job, Share) and job.inflows else job
+            for index, job in jobs.items()
+        }
+    )
+
+
+def cpu(done: dict[int, Done]) -> float:
+    return sum(one.cpu for one in done.values())

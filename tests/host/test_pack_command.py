@@ -1,0 +1,34 @@
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from services.host.pack_command import pack
+from services.host.stored import open_stored
+from tests.made import copy
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_hosts_find_what_was_packed(tmp_path: Path, apart: bool) -> None:
+    directory, packed_dir = copy("qwen2", tmp_path), str(tmp_path / "packs") if apart else ""
+    flags = ["--packed-dir", packed_dir] if apart else []
+    result = CliRunner().invoke(pack, [str(directory), "--dtype", "float32", *flags])
+    assert result.exit_code == 0, result.output
+    packed = Path(result.stdout.strip())
+    assert packed.parent == (tmp_path / "packs" if apart else directory)
+    stored = open_stored(directory, "float32", keep=True, packed_dir=packed_dir)
+    assert stored.is_packed
+    assert packed.stat().st_size >= stored.checkpoint.size_bytes
+    stored.close()
+
+
+def test_what_cannot_be_packed_is_refused_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for arguments, words in (
+        ([str(tmp_path)], "config.json"),
+        ([str(tmp_path / "nothing")], "no such directory"),
+        ([str(copy("qwen2", tmp_path)), "--packed-dir", str(tmp_path / "file" / "below")], "Not a directory"),
+    ):
+        result = CliRunner().invoke(pack, arguments)
+        assert result.exit_code == 1
+        assert words in result.stderr.splitlines()[-1]

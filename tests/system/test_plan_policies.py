@@ -1,0 +1,89 @@
+"""Every plan policy carried out by a whole system: real processes behind shaped links."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from shared.messages.scaling import Plan
+from tests.system.conftest import start, stop
+from tests.system.scales import WORKERS, Site, watching
+from tests.system.stage import Stage, Streams, make_streams
+
+pytestmark = pytest.mark.system
+
+RATE = 8e6  # bytes a second: half a second for a whole model
+STREAMS, TOKENS_EACH = 8, 16
+BETWEEN_THE_TWO = ("worker-2", "worker-3"), ("worker-3", "worker-2")
+
+TOPOLOGY = """
+hosts:
+  - name: alone
+    count: 2
+    memory: 2 GiB
+    nic: 8 MB/s
+    disk: 1 GB/s
+    gpus: [{memory: 1 GiB, host-link: 4 MB/s}]
+  - name: both
+    memory: 2 GiB
+    nic: 8 MB/s
+    disk: 1 GB/s
+    gpus: [{count: 2, memory: 1 GiB, nic: 8 MB/s, host-link: 4 MB/s, scale-up: 100 MB/s}]
+"""
+
+
+@pytest.fixture(scope="module")
+def streams() -> Streams:
+    made = make_streams("m", "float32", STREAMS, TOKENS_EACH)
+    return replace(made, asks=[msgspec.structs.replace(ask, at=0.0) for ask in made.asks])  # none is left without
+
+
+async def grow(site: Site, instances: int) -> Plan:
+    """So many instances; the plan by which the last of them got the model, each byte of it once."""
+    site.watch.forget()
+    await site.have(instances)
+    await site.watch.until(lambda: len(site.watch.serving()) == instances, f"{instances} serve")
+    record = next(reversed(site.watch.records.values()))
+    assert record.plan is not None
+    targets = [rank for instance in record.plan.instances for rank in instance.ranks]
+    assert [site.watch.received_bytes(target) for target in targets] == [site.model_bytes] * len(targets)
+    assert sorted(record.plan.predicted) == sorted(targets)
+    return record.plan
+
+
+@pytest.mark.parametrize("policy", ["binomial", "fanout", "tree"])
+async def test_a_plan_of_the_policy_that_is_set_brings_everyone_all_and_they_serve(
+    tmp_path: Path, streams: Streams, policy: str
+) -> None:
+    system = start(tmp_path, "--workers", str(WORKERS), "--link-rate", str(RATE), "--plan-policy", policy)
+    try:
+        async with watching(Stage(system, streams)) as site:
+            plan = await grow(site, WORKERS)
+            senders = {flow.sender for flow in plan.flows}
+            targets = {flow.receiver for flow in plan.flows}
+            assert all(bool(flow.steps) == (policy == "binomial") for flow in plan.flows)
+            assert bool(senders & targets) == (policy == "binomial"), "of two sources, neither tree is deep"
+            await site.check(policy, site.load())
+        told = system.command("why", "m").stdout
+        assert all(f"{target} whole after " in told for target in targets)
+        assert " s predicted" in told
+    finally:
+        assert stop(system) == 0
+
+
+async def test_two_gpus_of_a_domain_take_a_half_each_and_gather_the_rest(tmp_path: Path, streams: Streams) -> None:
+    (tmp_path / "lab.yaml").write_text(TOPOLOGY)
+    options = "--workers", str(WORKERS), "--topology", str(tmp_path / "lab.yaml"), "--shaped"
+    system = start(tmp_path, *options)
+    try:
+        async with watching(Stage(system, streams)) as site:
+            await grow(site, 2)
+            plan = await grow(site, WORKERS)
+            lanes = {(flow.lane, flow.lanes) for flow in plan.flows}
+            assert lanes == {(0, 2), (1, 2)}
+            pairs = {(flow.sender, flow.receiver) for flow in plan.flows}
+            assert pairs == {("worker-0", "worker-2"), ("worker-1", "worker-3"), *BETWEEN_THE_TWO}
+            await site.check("lanes", site.load())
+    finally:
+        assert stop(system) == 0
