@@ -90,9 +90,12 @@ def find_places(checkpoint: Checkpoint, directory: str) -> list[Path]:
     """Where this and the packed form may lie, without their endings: the best first.
 
     In `directory` where there is one; else beside the checkpoint, or in the user's cache where nobody may write there.
+    Whoever may write to these may have other parameters served.
     """
     own = f"{checkpoint.directory.name}-{sha256(bytes(checkpoint.directory)).hexdigest()[:16]}-{checkpoint.dtype}"
     if directory:
         return [Path(directory) / own]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return [checkpoint.directory / f"livescale-{checkpoint.dtype}", cache / "livescale" / "packed" / own]
+    beside = checkpoint.directory / f"livescale-{checkpoint.dtype}"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    # A user whom the system does not know has no home.
+    return [beside, cache / "livescale" / "packed" / own] if cache.is_absolute() else [beside]

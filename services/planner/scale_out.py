@@ -178,7 +178,9 @@ class ScaleOut(Scale):
             return self._sends(now)
         self._progress = now
         self._note("first_byte", event.first_byte_at or event.at, node)
-        return self._whole(node, event.at, event.how) if event.state == "whole" else []
+        serves = self._whole(node, event.at) if event.state == "whole" else []
+        self._explain("whole", node, event.how)
+        return serves
 
     def on_progress(self, now: float) -> None:
         self._progress = now
@@ -235,12 +237,12 @@ class ScaleOut(Scale):
         if self.ended != (len(self._targets.all_in(*ENDED)) == len(self._targets)):
             yield f"{self.id}: {self.state} although {len(self._targets.all_in(*UNDER_WAY))} targets are under way"
 
-    def _whole(self, worker: str, at: float, how: str = "") -> list[Command]:
+    def _whole(self, worker: str, at: float) -> list[Command]:
         if not self._targets.is_in(worker, TargetState.ACCEPTED, TargetState.STRANDED):
             return []
         self._targets.move(worker, TargetState.WHOLE)
         self._stranded.pop(worker, None)
-        self._note("whole", at, worker, how)
+        self._note("whole", at, worker)
         instance = self._orders.instance_of(worker)
         return self._orders.serves(instance) if self._targets.lowest(instance) is TargetState.WHOLE else []
 

@@ -6,6 +6,8 @@ A scale never waits: events go in (answers to commands, transfers, reports, leas
 from abc import abstractmethod
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from shared.messages.membership import LeaseChanged, WorkerReport
 from shared.messages.scaling import (
     Abort,
@@ -137,10 +139,17 @@ class Scale:
         changed, self._changed = self._changed, False
         return changed
 
-    def _note(self, name: str, at: float, node: str | None = None, detail: str = "") -> None:
+    def _note(self, name: str, at: float, node: str | None = None) -> None:
         """Add a phase, once a node."""
         if not any(phase.name == name and phase.node == node for phase in self._phases):
-            self._note_again(name, at, node, detail)
+            self._note_again(name, at, node)
+
+    def _explain(self, name: str, node: str, detail: str) -> None:
+        """What becomes known of a phase after it was noted."""
+        for index, phase in enumerate(self._phases):
+            if (phase.name, phase.node) == (name, node):
+                self._phases[index] = replace(phase, detail=detail)
+                self._changed = True
 
     def _note_again(self, name: str, at: float, node: str | None, detail: str = "") -> None:
         """Add a phase that may happen to a node several times."""

@@ -201,10 +201,12 @@ class Deployment:
 
     async def _clear(self) -> None:
         """Forget the parameters. All let go of the arena before anything else may be placed in it."""
-        self._loading = None
+        loading, self._loading = self._loading, None
         self._outgoing.abort_all()
         await self._outgoing.none.wait()
         await self._runner.unload()
+        if loading is not None:
+            loading.forget()
         self._arena.clear()
         self._on_change()
 

@@ -99,6 +99,11 @@ class Loading:
         self._incoming.follow(command.inflows)
         self.command = command
 
+    def forget(self) -> None:
+        """Let go of the memory at once: what is mapped is the host's too."""
+        self.memory.clear()
+        self._incoming.mapped.forget()
+
     def wait_here(self, chunk_bytes: int) -> Callable[[Chunk], Awaitable[None]]:
         """When a chunk of this size may be passed on: as it arrives, or with its block where it is cut differently."""
         if chunk_bytes == self.command.chunk_bytes:

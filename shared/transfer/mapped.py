@@ -39,6 +39,10 @@ class MappedBlocks:
         """What has not been mapped by now may be received over the link."""
         self._decided.set()
 
+    def forget(self) -> None:
+        """Hand nothing on any more."""
+        self._segment = None
+
     async def offer(self) -> Segment | None:
         """What may be handed on to other processes, once it is known whether there is anything."""
         await self._decided.wait()
@@ -49,7 +53,8 @@ class MappedBlocks:
         memory, begun = self._part.memory, self._arrivals.begun_blocks()
         fits = [block for block, (_, size) in segment.spans.items() if block in blocks and size == memory[block].nbytes]
         views = segment.views()
-        for block in set(fits) - begun:
+        # What is mapped already stays: another flow may count on it.
+        for block in set(fits) - begun - self._identities.keys():
             memory[block] = views[block]
             self._identities[block] = segment.identity
         self._segment = self._segment or segment

@@ -7,8 +7,9 @@ FADING = 7 / 8  # of what a slow chunk counts, with every chunk after it
 
 @dataclass(frozen=True)
 class Patience:
-    """`first` seconds until a flow shows any sign of life; then `factor` times what chunks took of late, but at least
-    `least`. A sender that has nothing to send waits for it `first` seconds too, and says all the while that it does."""
+    """`first` seconds of silence until the first chunk has shown how fast they move; then `factor` times what they took
+    of late, but at least `least`. A sender that has nothing to send waits for it `first` seconds too, and shows all the
+    while that it is there."""
 
     first: float = 30.0
     least: float = 1.0
@@ -27,23 +28,21 @@ class Pace:
         self._patience = patience
         self._window = window
         self._since = now
-        self._seconds = 0.0  # for a chunk: the slowest of late, as contention rises more suddenly than it should fall
-        self._begun = False
+        self._seconds: float | None = None  # for a chunk, the slowest of late: contention rises suddenly
 
     def restart(self, now: float) -> None:
         """The other end shows that it is there, or was only now given something to do."""
         self._since = now
-        self._begun = True
 
     def moved(self, now: float) -> None:
         """A chunk arrived, or was taken by the receiver."""
-        self._seconds = max(now - self._since, self._seconds * FADING)
+        self._seconds = max(now - self._since, (self._seconds or 0.0) * FADING)
         self.restart(now)
 
     @property
     def limit(self) -> float:
         """Seconds that the flow may be silent."""
-        if not self._begun:
+        if self._seconds is None:
             return self._patience.first
         return max(self._patience.least, self._patience.factor * self._window * self._seconds)
 

@@ -86,6 +86,14 @@ def test_the_record_says_whether_parameters_were_received_or_shared() -> None:
     assert whole == {"a": "3.0 MB received", "b": "0.1 MB received, 2.9 MB shared"}
 
 
+def test_that_is_said_also_where_a_report_was_sooner_than_the_event() -> None:
+    scale = started(["a", "b"])
+    scale.on_report(loading("a"), 12.0)
+    scale.on_transfer(replace(transfer("a", "whole"), shared_bytes=3_000_000), 12.1)
+    [whole] = [phase for phase in scale.record().phases if phase.name == "whole"]
+    assert (whole.node, whole.at, whole.detail) == ("a", 12.0, "3.0 MB shared")
+
+
 def test_targets_serve_one_by_one_and_the_scale_ends_with_the_last() -> None:
     scale = started(["a", "b"])
     for worker in ("b", "a"):

@@ -49,6 +49,10 @@ def wait_until_one_serves(system: System) -> None:
         time.sleep(0.2)
 
 
+def maps_shared_memory(pid: int) -> bool:
+    return "/memfd:livescale" in Path(f"/proc/{pid}/maps").read_text()
+
+
 @pytest.mark.system
 async def test_tokens_stay_the_same_and_right_while_the_model_scales_out_and_in(system: System) -> None:
     requests = asks(40, 10.0, seed=1)
@@ -57,6 +61,7 @@ async def test_tokens_stay_the_same_and_right_while_the_model_scales_out_and_in(
     await asyncio.sleep(1)
     scaled = await asyncio.to_thread(system.command, "scale", "m", "--instances", "2", "--wait")
     assert "done" in scaled.stdout
+    assert "MB shared" in system.command("why", "m").stdout  # with the host, on one machine and unshaped
     records = await sending
     assert [fault for record in records.values() if (fault := find_fault(record))] == []
     assert records[0].token_ids == alone[0].token_ids
@@ -72,6 +77,13 @@ async def test_tokens_stay_the_same_and_right_while_the_model_scales_out_and_in(
         index: record.token_ids for index, record in records.items()
     }
     await asyncio.to_thread(wait_until_one_serves, system)
+    pids = {process["id"]: process["pid"] for process in system.status()["processes"]}
+    assert {
+        state: [maps_shared_memory(pids[id]) for id in workers(system, state)] for state in ("serving", "spare")
+    } == {
+        "serving": [True],
+        "spare": [False],
+    }
 
 
 @pytest.mark.system

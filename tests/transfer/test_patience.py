@@ -3,11 +3,13 @@
 from shared.transfer.patience import Pace, Patience
 
 
-def test_until_a_flow_shows_a_sign_of_life_it_may_take_as_long_as_its_sender_may_wait() -> None:
+def test_until_a_chunk_has_shown_how_fast_they_move_nobody_is_impatient() -> None:
     pace = Pace(Patience(first=30.0), window=4, now=5.0)
     assert (pace.limit, pace.due) == (30.0, 35.0)
     pace.restart(6.0)
-    assert (pace.limit, pace.due) == (1.0, 7.0)
+    assert (pace.limit, pace.due) == (30.0, 36.0)
+    pace.moved(6.01)
+    assert (pace.limit, pace.due) == (1.0, 7.01)
 
 
 def test_on_a_fast_link_silence_may_last_a_second() -> None:
