@@ -44,13 +44,14 @@ class Content:
 class Model:
     """Until `kept_until` its last instance may be given back, and a host has to keep it.
 
-    `in_the_way`: why no host can.
+    `in_the_way`: why no host can. `was_whole`: in some host's memory, since it is known.
     """
 
     current: Content
     created: int
     next: Content | None = None
     manifest: Manifest | None = None
+    was_whole: bool = False
     error: str | None = None
     in_the_way: str | None = None
     kept_until: float = 0.0
@@ -69,9 +70,9 @@ class Model:
     def state(self) -> ModelState:
         if self.removed_at is not None:
             return "removing"
-        if self.manifest is not None:
-            return "ready"
-        return "reading" if self.error is None else "failed"
+        if self.error is not None and not self.was_whole:
+            return "failed"  # with a manifest from an earlier read a scale under way goes on once it is read again
+        return "reading" if self.manifest is None else "ready"
 
     @property
     def contents(self) -> Iterator[Content]:
@@ -91,9 +92,9 @@ class Model:
             if self.next is not None:
                 yield Demand(name, self.next.version, self.next.checked.size_bytes, True, self.next.reader)
 
-    def replace_by(self, content: Content, manifest: Manifest | None) -> None:
+    def replace_by(self, content: Content, manifest: Manifest) -> None:
         """From here on this is what the name stands for."""
-        self.current, self.manifest = content, manifest
+        self.current, self.manifest, self.was_whole = content, manifest, True
         self.next = self.error = self.in_the_way = None
         content.reader = None
 

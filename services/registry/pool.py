@@ -45,6 +45,7 @@ class Pool:
     def restore(self, entry: ModelEntry, manifest: Manifest | None, next: ModelEntry | None = None) -> None:
         """Take over what an earlier registry knew; who holds it, reports will tell."""
         model = Model(content_of(entry), entry.created, manifest=manifest)
+        model.was_whole = manifest is not None
         model.next = None if next is None else content_of(next)
         model.removed_at = 0.0 if entry.state == "removing" else None
         self._models[entry.spec.name] = model
@@ -238,7 +239,7 @@ class Pool:
         """It is what the name stands for, be it from other files."""
         if content is not None and content is model.next:
             model.replace_by(content, manifest)
-        model.manifest, model.error = manifest, None
+        model.manifest, model.was_whole, model.error = manifest, True, None
 
     def _take_over(self, model: Model, content: Content, manifest: Manifest) -> None:
         old = model.manifest
@@ -278,8 +279,8 @@ class Pool:
 
     def without_copy(self) -> list[str]:
         """Models of which no whole copy is in any memory, whether or not one is being made."""
-        there = [name for name in self.names() if self._models[name].removed_at is None]
-        return [name for name in there if not self.holds.holders(self._models[name].version)]
+        there = [(name, model) for name, model in sorted(self._models.items()) if model.removed_at is None]
+        return [name for name, model in there if model.state == "failed" or not self.holds.holders(model.version)]
 
     def check_invariants(self, alive: Collection[str]) -> None:
         """Only who is alive holds or reads anything, and no more than there is. Raises InvariantBroken."""

@@ -82,15 +82,22 @@ def test_a_model_whose_content_is_known_is_ready_while_it_is_read() -> None:
     assert (pool.entry("m").copies, pool.without_copy(), orders(pool)) == (["h-0"], [], [])
 
 
-def test_what_is_not_what_it_was_when_it_was_last_read_has_its_new_version() -> None:
+def test_a_known_model_that_cannot_be_read_has_failed_until_it_is_whole() -> None:
     pool = Pool()
     pool.on_host(host("h-0"))
     pool.register(spec(), replace(CHECKED, manifest=manifest("v-old")), 1, 0.0)
     make(pool)
     pool.read(ModelRead(host="h-0", model="m", error="block 1 is not what it was"))
+    assert (pool.entry("m").state, pool.without_copy()) == ("failed", ["m"])
     assert make(pool) == ["h-0"]
     pool.read(read("m", "v-new"))
-    assert (pool.manifest("m").version, pool.entry("m").error) == ("v-new", None)
+    entry = pool.entry("m")
+    assert (entry.version, entry.state, entry.error) == ("v-new", "ready", None)
+    pool.gone("h-0")
+    pool.on_host(host("h-0"))
+    make(pool)
+    pool.read(ModelRead(host="h-0", model="m", error="the disk is gone"))
+    assert (pool.entry("m").state, pool.entry("m").error) == ("ready", "the disk is gone")
 
 
 def test_a_model_that_could_not_be_read_says_why_is_read_again_and_may_be_registered_again() -> None:
