@@ -37,14 +37,17 @@ from shared.messages.scaling import (
     AskDecisions,
     AskScales,
     BlockReady,
+    CheckModel,
     Decision,
     Decisions,
     Drain,
+    FetchModel,
     InstanceServing,
     Load,
     ModelChecked,
     ModelRead,
     ReadModel,
+    ReleaseModel,
     Scale,
     ScaleAccepted,
     ScaleRecord,
@@ -70,6 +73,12 @@ REGISTER: Call[Register, ModelEntry] = Call(
 MANIFEST: Call[Named, Manifest] = Call(
     "svc.registry.manifest", Named, Manifest, queue=True, doc="the manifest of a model that is ready"
 )
+REMOVE: Call[Named, ModelEntry] = Call(
+    "svc.registry.remove", Named, ModelEntry, queue=True, doc="take a model out of service"
+)
+KEEP: Call[Named, Ack] = Call(
+    "svc.registry.keep", Named, Ack, queue=True, doc="have a copy on a host, as the last instance is to be given back"
+)
 SCALE: Call[Scale, ScaleAccepted] = Call(
     "svc.planner.scale", Scale, ScaleAccepted, queue=True, doc="have this many instances of a model"
 )
@@ -93,6 +102,11 @@ DRAIN: Call[Drain, Ack] = Call("worker.{id}.drain", Drain, Ack, doc="finish, the
 # Workers and hosts alike hold and send parameters.
 SEND: Call[Send, Ack] = Call("node.{id}.send", Send, Ack, doc="send parameters")
 ABORT: Call[Abort, Ack] = Call("node.{id}.abort", Abort, Ack, doc="end a plan")
+CHECK_MODEL: Call[CheckModel, ModelChecked] = Call(
+    "host.{id}.check", CheckModel, ModelChecked, doc="check a checkpoint"
+)
+FETCH_MODEL: Call[FetchModel, Ack] = Call("host.{id}.fetch", FetchModel, Ack, doc="receive a model into memory")
+RELEASE_MODEL: Call[ReleaseModel, Ack] = Call("host.{id}.release", ReleaseModel, Ack, doc="give memory back")
 READ_MODEL: Call[ReadModel, ModelChecked] = Call(
     "host.{id}.read", ReadModel, ModelChecked, doc="check a checkpoint and read it into memory"
 )

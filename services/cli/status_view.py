@@ -43,8 +43,14 @@ class InstanceRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
+    """`copies`: who holds all of it in memory; none is said so. `replaced_by`: the path of a version that is being
+    read."""
+
     name: str
     state: str
+    version: str | None
+    copies: list[str]
+    replaced_by: str | None
     dtype: str
     size_bytes: int
     min_instances: int
@@ -87,6 +93,9 @@ def make_status(snapshot: Snapshot, queues: Sequence[QueueLoad] | None, decision
             ModelRow(
                 name=each.spec.name,
                 state=each.state,
+                version=each.version,
+                copies=each.copies,
+                replaced_by=each.next.path if each.next is not None else None,
                 dtype=each.spec.dtype,
                 size_bytes=each.size_bytes,
                 min_instances=each.spec.min_instances,

@@ -13,10 +13,10 @@ from services.gateway.parse import parse_body
 from services.gateway.pool_view import instances
 from services.gateway.reading import json_answer, read_body
 from shared.bus.contract import A, Bus, BusError, Call, Q
-from shared.messages.membership import AskSnapshot, Register
+from shared.messages.membership import AskSnapshot, Named, Register
 from shared.messages.parameters import ModelSpec
 from shared.messages.scaling import AskDecisions, Scale
-from shared.subjects import DECISIONS, REGISTER, SCALE, SNAPSHOT
+from shared.subjects import DECISIONS, REGISTER, REMOVE, SCALE, SNAPSHOT
 
 ASK_TIMEOUT_SECONDS = 2.0
 # The planner and the hosts look at things before they answer.
@@ -41,6 +41,12 @@ class Admin:
         entry = await self._ask(REGISTER, Register(spec=spec), ORDER_TIMEOUT_SECONDS)
         await self.models.refresh_for_client()
         return json_answer(entry, 201)
+
+    async def remove(self, request: Request) -> Response:
+        model = request.path_params["model"]
+        entry = await self._ask(REMOVE, Named(model=model), ASK_TIMEOUT_SECONDS, model=model)
+        await self.models.refresh_for_client()
+        return json_answer(entry, 202)
 
     async def list_instances(self, request: Request) -> Response:
         return json_answer(Listing(data=instances(await self._ask(SNAPSHOT, AskSnapshot(), ASK_TIMEOUT_SECONDS))))

@@ -35,7 +35,8 @@ class Catalog:
         if not self.models.entries:
             await self.models.refresh_for_client()
         snapshot = await self.snapshot()
-        return json_answer(Listing(data=[_card(entry, snapshot) for entry in self.models.entries]))
+        entries = [entry for entry in self.models.entries if entry.state != "removing"]
+        return json_answer(Listing(data=[_card(entry, snapshot) for entry in entries]))
 
     async def card(self, request: Request) -> Response:
         entry = await self.models.find(request.path_params["model"], failed=True)

@@ -70,6 +70,7 @@ class Generation:
         self._context = context
         self._started = engine.clock.now()
         self._last: float | None = None
+        self._version: str | None = None
         self.state = RequestState.NEW
         self._arrived: list[int] = []
         self.generated: list[int] = []
@@ -105,11 +106,11 @@ class Generation:
             if losses[len(self._arrived)] == LOSSES:
                 raise overloaded("The request was lost too often; it may be sent again.")
             self._engine.metrics.resumptions.inc()
-            submit = resumed(self._submit, self._arrived, attempt)
+            submit = resumed(self._submit, self._arrived, attempt, self._version)
 
     async def _attempt(self, submit: Submit, emit: Emit, wait: Wait) -> Lost | None:
         """One submission: None when the last piece was handed on. Leaves nothing running behind."""
-        with self._engine.streams.open(submit.request_id, len(submit.generated)) as stream:
+        with self._engine.streams.open(submit.request_id, len(submit.generated), submit.version) as stream:
             ended = False
             try:
                 await self._send(submit, stream, wait)
@@ -131,6 +132,7 @@ class Generation:
                         case TooSlow():
                             raise overloaded("The client reads slower than tokens are made; the request was cancelled.")
             finally:
+                self._version = stream.version
                 if not ended:
                     self._engine.streams.stop(submit.request_id, stream.worker)
 
@@ -220,10 +222,16 @@ class Generation:
         self._last = now
 
 
-def resumed(submit: Submit, generated: list[int], attempt: int) -> Submit:
-    """The same request, to be continued elsewhere. A new id, so that a worker that is not quite dead is not heard."""
+def resumed(submit: Submit, generated: list[int], attempt: int, version: str | None) -> Submit:
+    """The same request, to be continued elsewhere. A new id, so that a worker that is not quite dead is not heard.
+
+    With tokens it goes on by the version that made them, else by any.
+    """
     return msgspec.structs.replace(
-        submit, request_id=f"{submit.request_id}-{attempt + 1}", generated=[*submit.generated, *generated]
+        submit,
+        request_id=f"{submit.request_id}-{attempt + 1}",
+        generated=[*submit.generated, *generated],
+        version=version if generated else None,
     )
 
 

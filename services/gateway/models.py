@@ -63,7 +63,7 @@ class Models:
         if self._entries is None or model not in self._entries:
             await self.refresh_for_client()
         entry = (self._entries or {}).get(model)
-        if entry is None:
+        if entry is None or entry.state == "removing":
             raise model_not_found(model)
         if entry.state == "failed" and not failed:
             raise overloaded(f"The model {model!r} could not be read: {entry.error}", code="model_failed")

@@ -51,6 +51,7 @@ class Stream:
     def __init__(self, request_id: str, received: int, limit: int) -> None:
         self.request_id = request_id
         self.worker: str | None = None
+        self.version: str | None = None  # of the model that makes the tokens
         self.replaying = False
         self.replays = 0
         self.absences = 0
@@ -65,6 +66,11 @@ class Stream:
 
     async def next(self) -> Event:
         return await self._events.get()
+
+    def is_of(self, version: str | None) -> bool:
+        """Whether tokens of this version continue it: the first that come say by which it is answered."""
+        self.version = self.version or version
+        return version is None or version == self.version
 
     def accept(self, row: Tokens) -> Gap | None:
         """Take what is new; a Gap where tokens are missing."""
@@ -122,11 +128,13 @@ class Streams:
                         assert_never(other)
 
     @contextmanager
-    def open(self, request_id: str, received: int) -> Iterator[Stream]:
-        """A stream that already has `received` tokens. Raises ApiError 429 where a new one is one too many."""
+    def open(self, request_id: str, received: int, version: str | None = None) -> Iterator[Stream]:
+        """A stream that already has `received` tokens, of this `version` of the model. Raises ApiError 429 where a new
+        one is one too many."""
         if received == 0 and len(self._streams) >= self._max_requests:
             raise queue_full(f"The gateway has {self._max_requests} requests under way.")
         stream = self._streams[request_id] = Stream(request_id, received, self._stream_queue)
+        stream.version = version
         self._metrics.streams.set(len(self._streams))
         try:
             yield stream
@@ -184,6 +192,9 @@ class Streams:
             stream = self._streams.get(row.request_id)
             if stream is None or stream.over:
                 self._disown(row, frame.worker)
+                continue
+            if not stream.is_of(frame.version):
+                self._bus.publish(CANCEL_WORK, Cancel(request_id=row.request_id), id=frame.worker)
                 continue
             stream.worker = frame.worker
             if stream.accept(row) is not None:

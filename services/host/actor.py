@@ -1,14 +1,15 @@
-"""A host: reads checkpoints from disk into its memory, block by block, and sends them from there."""
+"""A host: keeps models in its memory, read from disk or received from others, and sends them from there."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
-from services.host.cache import CacheFull, Held, HostCache, check_memory
+from services.host.cache import CacheFull, Held, HostCache
 from services.host.disk import Disk
+from services.host.fetch import fetch_blocks
+from services.host.memory import Memory, Told
 from services.host.settings import HostSettings
 from services.host.stored import Stored
 from shared.bus.contract import Context, Endpoint, Refusal
@@ -17,30 +18,27 @@ from shared.membership import Membership
 from shared.messages.membership import HostReport
 from shared.messages.message import Ack
 from shared.messages.parameters import Manifest, ModelSpec
-from shared.messages.scaling import Abort, ModelChecked, ModelRead, ReadModel, Send
+from shared.messages.scaling import (
+    Abort,
+    CheckModel,
+    FetchModel,
+    ModelChecked,
+    ModelRead,
+    ReadModel,
+    ReleaseModel,
+    Send,
+)
 from shared.model_config import CheckpointError
 from shared.process import World
-from shared.subjects import ABORT, MODEL_READ, READ_MODEL, SEND
+from shared.subjects import ABORT, CHECK_MODEL, FETCH_MODEL, MODEL_READ, READ_MODEL, RELEASE_MODEL, SEND
 from shared.transfer.door import OpenDoor, offer_of
 from shared.transfer.outgoing import Outgoing
-from shared.transfer.ready import ReadyBlocks
 
 log = structlog.get_logger()
 
 
-@dataclass
-class _Copy:
-    """A model's bytes: `blocks` are there once its turn to be read has come; a send keeps its own hold on them."""
-
-    stored: Stored
-    ready: ReadyBlocks = field(default_factory=ReadyBlocks)
-    blocks: list[memoryview] = field(default_factory=list)
-
-
 class Host:
-    """One a machine. Models are read one after the other. One whose version is known is sent while it is read, others
-    once they are whole.
-    """
+    """One a machine. A model whose version is known is sent while it is read, others once they are whole."""
 
     def __init__(
         self,
@@ -50,186 +48,181 @@ class Host:
         open_link: Callable[[], Awaitable[Link]],
         open_door: OpenDoor = lambda address: None,
     ) -> None:
-        self._bus, self._clock = world.bus, world.clock
-        self._info, self._machine = world.info, world.host
+        self._world = world
+        self._bus = world.bus
         self._id = world.info.id
         self._place = settings.place
         self._disk = disk
         self._open_link = open_link
         self._open_door = open_door
         self._cache = HostCache(settings.cache_bytes)
-        self._copies: dict[str, _Copy] = {}
-        self._to_read: asyncio.Queue[str] = asyncio.Queue()
-        self._to_keep: asyncio.Queue[str] = asyncio.Queue()
-        self._read_bytes = world.telemetry.counter(
-            "livescale_host_read_bytes_total", "Bytes of parameters read from disk into the host cache"
-        )
+        self._sending: dict[str, str] = {}  # versions, by plan
         self._cache_bytes = world.telemetry.gauge("livescale_host_cache_bytes", "Bytes the host cache takes")
 
     async def run(self) -> None:
-        link = await self._open_link()
+        self._link = link = await self._open_link()
         door = self._open_door(link.address)
+        self._hashing = ThreadPoolExecutor(1, "hashing")
+        told = Told(self._changed, self._announce, self._tell_failure)
         try:
             async with asyncio.TaskGroup() as tasks:
-                self._membership = Membership(
-                    self._bus,
-                    self._clock,
-                    "host",
-                    self._id,
-                    self._machine,
-                    address=link.address,
-                    report=self._report,
-                    on_stale=lambda: self._outgoing.abort_all(),
-                    place=self._place,
-                )
+                self._membership = self._member(link)
+                self._memory = Memory(self._cache, self._disk, self._world, told, tasks)
                 self._outgoing = Outgoing(self._id, link, tasks, self._membership.changed, door)
                 self._bus.watch_connection(self._connection_changed)
-                await self._bus.serve(self._info, self._endpoints())
+                await self._bus.serve(self._world.info, self._endpoints())
                 tasks.create_task(self._membership.run(), name="membership")
-                tasks.create_task(self._read_models(), name="reading")
-                tasks.create_task(self._keep_models(), name="keeping")
+                tasks.create_task(self._memory.keep_models(), name="keeping")
         finally:
             await self._disk.close()
-            for copy in self._copies.values():
-                copy.stored.close()
+            self._memory.close()
+            await asyncio.to_thread(self._hashing.shutdown)
             if door is not None:
                 await door.close()
             await link.close()
 
+    def _member(self, link: Link) -> Membership:
+        return Membership(
+            self._bus,
+            self._world.clock,
+            "host",
+            self._id,
+            self._world.host,
+            address=link.address,
+            report=self._report,
+            on_stale=lambda: self._outgoing.abort_all(),
+            place=self._place,
+        )
+
     def _endpoints(self) -> list[Endpoint]:
         me = {"id": self._id}
         return [
+            Endpoint(CHECK_MODEL, self._check_model, me, limit=16),
             Endpoint(READ_MODEL, self._read_model, me, limit=16),
+            Endpoint(FETCH_MODEL, self._fetch_model, me),
+            Endpoint(RELEASE_MODEL, self._release_model, me),
             Endpoint(SEND, self._send, me),
             Endpoint(ABORT, self._abort, me),
         ]
 
+    async def _check_model(self, command: CheckModel, context: Context) -> ModelChecked:
+        stored = await self._open(command.spec)
+        try:
+            return self._checked(command.spec, stored)
+        finally:
+            stored.close()
+
     async def _read_model(self, command: ReadModel, context: Context) -> ModelChecked:
         """Answered as soon as the checkpoint is checked; `ModelRead` tells when it is whole, again if it already is."""
         spec = command.spec
-        held = self._cache.get(spec.name)
-        if held is None or not _same_source(held, spec):
-            await self._admit(spec)
-        elif held.is_whole:
-            self._announce(held)
-        stored = self._copies[spec.name].stored
+        whole = self._memory.find_whole(spec)
+        try:
+            stored = await self._open(spec)
+        except Refusal:
+            if whole is None:
+                raise
+            return self._tell_again(spec, whole)
+        try:
+            checked = self._checked(spec, stored)
+            same = self._memory.find_same(spec, stored)
+            if same is None:
+                self._begin(spec, stored)
+                return checked
+        except Refusal:
+            stored.close()
+            raise
+        stored.close()
+        if same.is_whole:
+            self._announce(same)
+        return checked
+
+    def _tell_again(self, spec: ModelSpec, held: Held) -> ModelChecked:
+        """Its files are gone, and it is in memory."""
+        self._announce(held)
+        limit = 1 if held.manifest is None else held.manifest.config.max_position_embeddings
+        return ModelChecked(
+            size_bytes=held.size_bytes,
+            blocks=held.total,
+            max_model_len=spec.max_model_len or limit,
+            manifest=held.manifest,
+        )
+
+    def _begin(self, spec: ModelSpec, stored: Stored) -> None:
+        if self._memory.is_reading(spec.name):
+            raise Refusal(409, f"model {spec.name!r} is still being read from other files; try again when it is whole")
+        try:
+            self._memory.read(spec, stored)
+        except CacheFull as error:
+            raise Refusal(409, str(error)) from error
+
+    async def _open(self, spec: ModelSpec) -> Stored:
+        try:
+            return await self._disk.open(spec.path, spec.dtype)
+        except (CheckpointError, OSError) as error:
+            raise Refusal(400, f"model {spec.name!r}: {error}") from error
+
+    def _checked(self, spec: ModelSpec, stored: Stored) -> ModelChecked:
+        same = self._memory.find_same(spec, stored)
         return ModelChecked(
             size_bytes=stored.checkpoint.size_bytes,
             blocks=len(stored.checkpoint.layouts),
             max_model_len=_max_model_len(spec, stored),
-            manifest=stored.manifest,
+            manifest=stored.manifest if same is None else same.manifest,
         )
 
-    async def _admit(self, spec: ModelSpec) -> None:
-        try:
-            stored = await self._disk.open(spec.path, spec.dtype)
-        except (CheckpointError, OSError) as error:
-            raise Refusal(400, f"model {spec.name!r}: {error}") from error
-        held = self._cache.get(spec.name)
-        if held is not None and _same_source(held, spec):  # it was asked for meanwhile
-            stored.close()
-            return
-        try:
-            if held is not None and not held.is_whole:
-                raise Refusal(
-                    409, f"model {spec.name!r} is still being read from {held.path}; try again when it is whole"
-                )
-            self._begin(spec, stored)
-        except Refusal:
-            stored.close()
-            raise
+    async def _fetch_model(self, command: FetchModel, context: Context) -> Ack:
+        """Answered once it may be sent; `ModelRead` tells when it is whole, or that the sender was lost."""
+        self._check_epoch(command.epoch)
+        numbers = self._cache.numbers(command.spec.name, command.manifest.version)
+        held = self._cache.get(numbers[0]) if numbers else None
+        if held is None:
+            self._receive(command)
+        elif held.is_whole:
+            self._announce(held)
+        return Ack()
 
-    def _begin(self, spec: ModelSpec, stored: Stored) -> None:
-        _max_model_len(spec, stored)
-        size_bytes = stored.checkpoint.size_bytes
-        wanted = Held(
-            model=spec.name,
-            path=spec.path,
-            dtype=spec.dtype,
-            size_bytes=size_bytes,
-            total=len(stored.checkpoint.layouts),
-            manifest=stored.manifest,
-        )
-        waiting = sum(copy.stored.checkpoint.size_bytes for copy in self._copies.values() if not copy.blocks)
+    def _receive(self, command: FetchModel) -> None:
+        async def fill(blocks: list[memoryview], on_block: Callable[[int], None]) -> Manifest:
+            await fetch_blocks(self._link, self._id, command, blocks, self._hashing, on_block)
+            return command.manifest
+
         try:
-            check_memory(spec.name, size_bytes, self._disk.free_bytes() - waiting)
-            self._cache.admit(wanted)
+            self._memory.fetch(command.spec, command.manifest, fill)
         except CacheFull as error:
             raise Refusal(409, str(error)) from error
-        self._copies[spec.name] = _Copy(stored)
-        self._to_read.put_nowait(spec.name)
-        self._changed()
+
+    async def _release_model(self, command: ReleaseModel, context: Context) -> Ack:
+        if command.version in self._sent_versions():
+            raise Refusal(409, f"version {command.version} of {command.model!r} is being sent", retry_after_ms=1000)
+        await self._memory.release(command.model, command.version)
+        return Ack()
 
     async def _send(self, command: Send, context: Context) -> Ack:
-        if command.epoch != self._membership.epoch:
-            raise Refusal(409, f"epoch {command.epoch} is stale, this host is at {self._membership.epoch}")
-        held = self._cache.find(command.version)
-        copy = None if held is None else self._copies[held.model]
-        if copy is None or not copy.blocks:
+        self._check_epoch(command.epoch)
+        copy = self._memory.find(command.version)
+        if copy is None:
             raise Refusal(409, f"cannot send version {command.version}: this host neither holds nor reads it")
         ready, offer = copy.ready, offer_of(copy.blocks)
+        self._sending[command.plan_id] = command.version
         self._outgoing.start(command, copy.blocks, lambda chunk: ready.wait_ready(chunk.block), offer)
         return Ack()
+
+    def _check_epoch(self, epoch: int) -> None:
+        if epoch != self._membership.epoch:
+            raise Refusal(409, f"epoch {epoch} is stale, this host is at {self._membership.epoch}")
 
     async def _abort(self, command: Abort, context: Context) -> Ack:
         self._outgoing.abort(command.plan_id)
         return Ack()
 
-    async def _read_models(self) -> None:
-        while True:
-            model = await self._to_read.get()
-            copy = self._copies[model]
-            try:
-                manifest = await self._read(model, copy)
-            except (CacheFull, CheckpointError, OSError, MemoryError) as error:
-                reason = str(error) or type(error).__name__
-                log.error("model_not_read", model=model, error=reason)
-                copy.ready.lose(reason)
-                self._cache.drop(model)
-                del self._copies[model]
-                self._bus.publish(MODEL_READ, ModelRead(host=self._id, model=model, error=reason), host=self._id)
-            else:
-                self._announce(self._cache.whole(model, manifest))
-                if not copy.stored.is_packed:
-                    self._to_keep.put_nowait(model)
-            finally:
-                copy.stored.close()
-            self._changed()
-
-    async def _read(self, model: str, copy: _Copy) -> Manifest:
-        began, stored, checksums = self._clock.now(), copy.stored, list[int]()
-        size_bytes = stored.checkpoint.size_bytes
-        check_memory(model, size_bytes, self._disk.free_bytes())
-        copy.blocks = await self._disk.allocate(stored.sizes)
-        async with aclosing(self._disk.read(stored, copy.blocks)) as read:
-            async for checksum in read:
-                self._read_bytes.inc(stored.sizes[len(checksums)])
-                copy.ready.add(len(checksums))
-                checksums.append(checksum)
-                self._cache.block_read(model)
-                self._changed()
-        log.info(
-            "model_read",
-            model=model,
-            size_bytes=size_bytes,
-            blocks=len(checksums),
-            seconds=round(self._clock.now() - began, 3),
-            source="packed form" if stored.is_packed else "safetensors",
-            direct_bytes=stored.direct_bytes,
-        )
-        return stored.checkpoint.manifest(checksums)
-
-    async def _keep_models(self) -> None:
-        """One at a time, and none that was given up meanwhile."""
-        while True:
-            held = self._cache.get(await self._to_keep.get())
-            if held is not None and held.manifest is not None and held.is_whole:
-                copy = self._copies[held.model]
-                await self._disk.keep(copy.stored, held.manifest, copy.blocks)
+    def _sent_versions(self) -> set[str]:
+        plans = self._outgoing.plans
+        self._sending = {plan: version for plan, version in self._sending.items() if plan in plans}
+        return set(self._sending.values())
 
     def _connection_changed(self, connected: bool) -> None:
         """An event that was lost with the connection would leave the registry waiting for ever."""
-        for held in self._cache.models() if connected else []:
+        for _, held in self._cache.items() if connected else []:
             if held.is_whole:
                 self._announce(held)
 
@@ -237,23 +230,23 @@ class Host:
         event = ModelRead(host=self._id, model=held.model, manifest=held.manifest)
         self._bus.publish(MODEL_READ, event, host=self._id)
 
+    def _tell_failure(self, model: str, reason: str) -> None:
+        self._bus.publish(MODEL_READ, ModelRead(host=self._id, model=model, error=reason), host=self._id)
+
     def _changed(self) -> None:
         self._cache_bytes.set(self._cache.used_bytes)
         self._membership.changed()
 
     def _report(self, epoch: int) -> HostReport:
+        sent = self._sent_versions()
         return HostReport(
             id=self._id,
             epoch=epoch,
-            holdings=[held.holding() for held in self._cache.models()],
+            holdings=[held.holding(sending=held.version in sent) for _, held in self._cache.items()],
             cache_bytes=self._cache.used_bytes,
             cache_limit_bytes=self._cache.limit_bytes,
             flows_out=len(self._outgoing),
         )
-
-
-def _same_source(held: Held, spec: ModelSpec) -> bool:
-    return (held.path, held.dtype) == (spec.path, spec.dtype)
 
 
 def _max_model_len(spec: ModelSpec, stored: Stored) -> int:

@@ -1,5 +1,7 @@
 """What a host holds in its memory, and whether one more model fits. Pure: the bytes themselves are elsewhere."""
 
+from itertools import count
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -14,72 +16,91 @@ class CacheFull(Exception):
 
 
 class Held(Struct, frozen=True, kw_only=True):
-    """A model in the cache. Its version is its content, so it is known once every block has been read, by this or an
-    earlier host."""
+    """A model in the cache. Its version is its content, so it is known once every block has been read, by this or
+    another host."""
 
     model: str
     path: str
     dtype: DType
     size_bytes: int
     total: int
-    read: int = 0
+    ready: frozenset[int] = frozenset()
     manifest: Manifest | None = None
 
     @property
     def is_whole(self) -> bool:
-        return self.manifest is not None and self.read == self.total
+        return self.manifest is not None and len(self.ready) == self.total
 
-    def holding(self) -> Holding:
-        version = "" if self.manifest is None else self.manifest.version
-        return Holding(model=self.model, version=version, ready=list(range(self.read)), total=self.total)
+    @property
+    def version(self) -> str:
+        """Empty while it is not known."""
+        return "" if self.manifest is None else self.manifest.version
+
+    def holding(self, *, sending: bool) -> Holding:
+        return Holding(
+            model=self.model,
+            version=self.version,
+            ready=sorted(self.ready),
+            total=self.total,
+            size_bytes=self.size_bytes,
+            sending=sending,
+        )
 
 
 class HostCache:
-    """Models by name, each with the memory that it takes or will take when it is whole."""
+    """Models by the number under which each was admitted, with the memory that it takes or will take when it is whole.
+
+    Versions of a model are side by side.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
-        self._models: dict[str, Held] = {}
+        self._held: dict[int, Held] = {}
+        self._numbers = count()
 
     @property
     def used_bytes(self) -> int:
-        return sum(held.size_bytes for held in self._models.values())
+        return sum(held.size_bytes for held in self._held.values())
 
-    def get(self, model: str) -> Held | None:
-        return self._models.get(model)
+    def get(self, number: int) -> Held | None:
+        return self._held.get(number)
 
-    def models(self) -> list[Held]:
-        """All, by name."""
-        return [self._models[name] for name in sorted(self._models)]
+    def items(self) -> list[tuple[int, Held]]:
+        """All, by name and age."""
+        return sorted(self._held.items(), key=lambda item: (item[1].model, item[0]))
 
-    def find(self, version: str) -> Held | None:
-        """A model of this version, whole or being read."""
-        return next((held for held in self.models() if held.manifest and held.manifest.version == version), None)
+    def find(self, version: str) -> int | None:
+        """A model of this version: whole, if there is one, or on its way."""
+        found = [(not held.is_whole, number) for number, held in self._held.items() if held.version == version]
+        return min(found)[1] if found else None
 
-    def admit(self, held: Held) -> None:
-        """Set memory aside for a model that will be read, in place of another of its name. Raises CacheFull."""
-        others = sum(other.size_bytes for other in self._models.values() if other.model != held.model)
-        left = self.limit_bytes - others
+    def numbers(self, model: str, version: str) -> list[int]:
+        return [number for number, held in self.items() if (held.model, held.version) == (model, version)]
+
+    def admit(self, held: Held) -> int:
+        """Set memory aside. Raises CacheFull."""
+        left = self.limit_bytes - self.used_bytes
         if held.size_bytes > left:
             raise CacheFull(
                 f"cache_bytes: model {held.model!r} needs {_mib(held.size_bytes)} and the host cache has {_mib(left)} "
                 f"of {_mib(self.limit_bytes)} left; start the host with a larger --cache-bytes, or another host"
             )
-        self._models[held.model] = held
+        number = next(self._numbers)
+        self._held[number] = held
+        return number
 
-    def block_read(self, model: str) -> None:
-        """Blocks are read in order."""
-        held = self._models[model]
-        self._models[model] = replace(held, read=held.read + 1)
+    def block_ready(self, number: int, index: int) -> None:
+        held = self._held[number]
+        self._held[number] = replace(held, ready=held.ready | {index})
 
-    def whole(self, model: str, manifest: Manifest) -> Held:
-        """Every block has been read."""
-        held = self._models[model] = replace(self._models[model], manifest=manifest)
+    def whole(self, number: int, manifest: Manifest) -> Held:
+        """Every block is here."""
+        held = self._held[number] = replace(self._held[number], manifest=manifest)
         return held
 
-    def drop(self, model: str) -> None:
+    def drop(self, number: int) -> None:
         """Give the memory back."""
-        del self._models[model]
+        del self._held[number]
 
 
 def check_memory(model: str, size_bytes: int, free_bytes: int) -> None:

@@ -12,7 +12,14 @@ import xxhash
 
 from services.host.checkpoint import Checkpoint, open_checkpoint
 from services.host.packed_file import NotPacked, PackedFile, PackStopped, PackWriter, place_blocks
-from services.host.read_before import find_files, find_mode, find_places, load_manifest, save_manifest
+from services.host.read_before import (
+    FileFound,
+    find_files,
+    find_mode,
+    find_places,
+    load_manifest,
+    save_manifest,
+)
 from shared.messages.parameters import DType, Manifest
 from shared.model_config import CheckpointError
 
@@ -38,6 +45,11 @@ class Stored:
         self._place = next((place for place in places if _json(place).exists()), None)
         if self._place is not None:
             self._look(self._place)
+
+    @property
+    def files(self) -> list[FileFound]:
+        """As they were when this was opened."""
+        return self._files
 
     @property
     def is_packed(self) -> bool:

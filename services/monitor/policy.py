@@ -95,12 +95,13 @@ class ScalingPolicy:
 
     def decide(self, now: float) -> list[Verdict]:
         """A verdict on every model that can be loaded."""
-        return [self._judge(entry, now) for entry in self._signals.models() if entry.state == "ready"]
+        return [self._judge(entry, now) for entry in self._signals.models() if entry.state in ("ready", "removing")]
 
     def _judge(self, entry: ModelEntry, now: float) -> Verdict:
         observed = self._signals.observe(entry, now)
         need = weigh(observed, entry.spec)
-        action, target, rule, reason = self._act(entry.spec, observed, need, now)
+        act = self._clear if entry.state == "removing" else self._act
+        action, target, rule, reason = act(entry.spec, observed, need, now)
         inputs = _inputs(observed, need)
         return Verdict(entry.spec.name, action, observed.current, target, rule, reason, inputs)
 
@@ -115,9 +116,20 @@ class ScalingPolicy:
             return "hold", current, "unknown", need.reason
         if short is not None:
             return _out(spec, observed, need, short)
+        if observed.outdated:
+            return _renew(spec, observed, need)
         if idle is None:
             return "hold", current, "within", f"{need.low} to {need.high} are right: {need.reason}"
         return self._in(spec, observed, need, idle, now)
+
+    def _clear(self, spec: ModelSpec, observed: Observed, need: Need | Unknown, now: float) -> _Act:
+        """A model that is being removed."""
+        waiting = self._waiting(spec.name, now)
+        if waiting is not None:
+            return "hold", observed.current, *waiting
+        if observed.current == 0:
+            return "hold", 0, "removed", "nothing is left of it"
+        return "in", 0, "removed", "it was taken out of service"
 
     def _waiting(self, model: str, now: float) -> tuple[str, str] | None:
         asked = self._asked.get(model)
@@ -149,6 +161,20 @@ def _out(spec: ModelSpec, observed: Observed, need: Need, short: float) -> _Act:
         return "hold", current, "capacity", f"{wanted} wanted, no spare worker fits: {need.reason}"
     limit = f"; only {observed.spare} spare workers of {wanted - current} wanted" if target < wanted else ""
     return "out", target, need.rule, need.reason + limit
+
+
+def _renew(spec: ModelSpec, observed: Observed, need: Need) -> _Act:
+    """Instances of an older version go one by one, each once there is another in its place wherever that can be."""
+    current, why = observed.current, f"{observed.outdated} instances have an older version"
+    if observed.loading or observed.coming or observed.leaving:
+        return "hold", current, "version", f"{why}; one is being replaced"
+    if current > max(spec.min_instances, need.low):
+        return "in", current - 1, "version", f"{why}, and {current - 1} instances are enough"
+    if observed.spare:
+        return "out", current + 1, "version", why
+    if current > max(spec.min_instances, 1):
+        return "in", current - 1, "version", f"{why}, and no spare worker fits one more"
+    return "hold", current, "capacity", f"{why}, and no spare worker fits one more; add a worker"
 
 
 def _lasting(since: dict[str, float], model: str, holds: bool, now: float) -> float | None:

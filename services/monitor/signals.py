@@ -18,7 +18,8 @@ class Observed:
     """What is known of one model now. Rates and sizes are those of one instance; None is unknown.
 
     `stale`: why the picture cannot be trusted. `coming` are instances that are planned and not seen yet, `leaving`
-    those that still serve but are to be drained; both are in running plans. `kv_blocks_used`: an instance where a
+    those that still serve but are to be drained; both are in running plans. `outdated` serve an older version of the
+    model. `kv_blocks_used`: an instance where a
     request waits for KV blocks has none left, though some are kept free for those that grow.
     """
 
@@ -26,6 +27,7 @@ class Observed:
     loading: int
     coming: int
     leaving: int
+    outdated: int
     spare: int
     waiting_tokens: int
     waiting_requests: int
@@ -118,6 +120,7 @@ class Signals:
             loading=sum(r.state == "loading" for r, _ in loaded),
             coming=len(self._planned(name) - seen),
             leaving=len(self._drained(name) & seen),
+            outdated=sum(_is_outdated(r, entry) and r.instance not in self._drained(name) for r, _ in loaded),
             spare=self._spare(entry.size_bytes, now),
             waiting_tokens=queue.waiting_tokens + sum(load.waiting_tokens for load in loads),
             waiting_requests=queue.waiting_requests + sum(load.waiting_requests for load in loads),
@@ -165,3 +168,8 @@ class Signals:
         taken = {worker for plan in plans for instance in plan.instances for worker in instance.ranks}
         reports = (report for report, at in self._workers.values() if now - at <= self._stale_seconds)
         return sum(r.state == "spare" and r.arena_bytes >= size_bytes and r.id not in taken for r in reports)
+
+
+def _is_outdated(report: WorkerReport, entry: ModelEntry) -> bool:
+    known = report.version is not None and entry.version is not None
+    return known and report.version != entry.version and report.state in ("live", "serving")

@@ -123,6 +123,8 @@ class Planner:
 
     async def _scale(self, asked: Scale, context: Context) -> ScaleAccepted:
         asked_at = self._clock.wall()
+        if asked.instances == 0:
+            await self._picture.keep(asked.model)
         view = await self._picture.look(asked.model)
         check_target(asked, view)
         # From here on nothing is awaited: of two scales at the same time, the second sees what the first planned.

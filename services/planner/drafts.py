@@ -58,7 +58,9 @@ class Drafts:
             return scale_in, scale_in.take_over(record, now)
         orders = self._orders(record.plan, view)
         scale_out = ScaleOut(record.id, record.decision, orders, self._settings.patience_seconds)
-        return scale_out, scale_out.take_over(record, {report.id: report for report in workers}, now)
+        # Nobody knows the manifest of a version that was replaced: its targets are given up.
+        known = workers if record.plan.version == view.manifest.version else []
+        return scale_out, scale_out.take_over(record, {report.id: report for report in known}, now)
 
     def _by_operator(self, asked: Scale, actual: int, at: float) -> Decision:
         return Decision(
@@ -74,7 +76,7 @@ class Drafts:
         )
 
     def _plan_in(self, decision: Decision, view: View, fleet: Fleet, count: int) -> ScaleIn:
-        drained = choose_to_drain(fleet, count)
+        drained = choose_to_drain(fleet, count, view.manifest.version)
         if not drained:
             raise Refusal(503, f"nothing of {decision.model!r} can be drained: its instances still load", 1000)
         return self._scale_in(self._ids.new("scale"), decision, drained, view)
@@ -118,6 +120,7 @@ class Drafts:
         """Another way for those of its targets that are stranded: by chains, whatever the policy. Raises CannotPlan."""
         if not scale.missing:
             return []
+        view = view._replace(manifest=scale.manifest)  # another version may have taken the place of this one
         made = plan_chains(self._supply(view).multicast(scale.missing, scale.avoid))
         flows = ticketed(made, len(view.manifest.blocks), self._book.fresh_tickets())
         members = {member.id: member for member in view.snapshot.members}
@@ -140,10 +143,16 @@ class Drafts:
 
 
 def check_target(asked: Scale, view: View) -> None:
-    """Raises Refusal 400 for more or fewer instances than the model may have; the monitor may have to do with fewer."""
+    """Raises Refusal 400 for more or fewer instances than the model may have, 409 for one that is being removed.
+
+    The monitor may have to do with fewer, and with one more while an instance of another version is replaced.
+    """
     spec = view.entry.spec
     least = spec.min_instances if asked.decision is None else 0
-    if not least <= asked.instances <= spec.max_instances:
+    most = spec.max_instances + (asked.decision is not None and asked.decision.rule == "version")
+    if view.entry.state == "removing" and asked.instances > 0:
+        raise Refusal(409, f"model {spec.name!r} is being removed")
+    if not least <= asked.instances <= most:
         raise Refusal(
             400,
             f"instances must be {spec.min_instances} to {spec.max_instances} for {spec.name!r}, not {asked.instances}; "

@@ -9,11 +9,12 @@ from shared.messages.membership import WorkerReport
 
 @dataclass(frozen=True)
 class Serving:
-    """An instance that may be drained; its workers by rank, and the requests it has."""
+    """An instance that may be drained; its workers by rank, the requests it has, and which version it serves."""
 
     instance: str
     ranks: tuple[str, ...]
     requests: int
+    version: str | None = None
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,9 @@ def find_instances(ids: AbstractSet[str], workers: Iterable[WorkerReport]) -> li
     members = sorted((r for r in workers if r.instance in ids), key=lambda r: (str(r.instance), r.rank))
     leaders = [r for r in members if r.rank == 0]
     return [
-        Serving(str(one.instance), tuple(r.id for r in members if r.instance == one.instance), _requests(one))
+        Serving(
+            str(one.instance), tuple(r.id for r in members if r.instance == one.instance), _requests(one), one.version
+        )
         for one in leaders
     ]
 
@@ -49,8 +52,9 @@ def _requests(report: WorkerReport) -> int:
     return 0 if report.load is None else report.load.running_requests + report.load.waiting_requests
 
 
-def choose_to_drain(fleet: Fleet, count: int) -> Sequence[Serving]:
-    """The instances with the fewest requests; never one that still loads, nor the last that serves before the others
-    do."""
+def choose_to_drain(fleet: Fleet, count: int, version: str) -> Sequence[Serving]:
+    """The instances of other versions first, then those with the fewest requests; never one that still loads, nor the
+    last that serves before the others do."""
     kept = 1 if len(fleet.present) > count else 0
-    return sorted(fleet.serving, key=lambda one: (one.requests, one.instance))[: min(count, len(fleet.serving) - kept)]
+    ordered = sorted(fleet.serving, key=lambda one: (one.version == version, one.requests, one.instance))
+    return ordered[: min(count, len(fleet.serving) - kept)]

@@ -8,7 +8,7 @@ from services.planner.view import View
 from shared.bus.contract import Bus, BusError, Refusal
 from shared.messages.membership import AskSnapshot, LeaseChanged, Named, Snapshot, WorkerReport
 from shared.messages.parameters import Manifest
-from shared.subjects import MANIFEST, SNAPSHOT
+from shared.subjects import KEEP, MANIFEST, SNAPSHOT
 
 CALL_SECONDS = 2.0
 
@@ -35,6 +35,15 @@ class Picture:
         """Raises Refusal: 404 unknown model, 503 one that is not in memory yet, or no registry."""
         try:
             return await self._look(model)
+        except Refusal:
+            raise
+        except BusError as error:
+            raise Refusal(503, f"the registry does not answer: {error}", retry_after_ms=500) from error
+
+    async def keep(self, model: str) -> None:
+        """A host has to have a copy before the last instance is given back. Raises Refusal until one has."""
+        try:
+            await self._bus.call(KEEP, Named(model=model), timeout=CALL_SECONDS)
         except Refusal:
             raise
         except BusError as error:

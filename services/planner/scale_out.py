@@ -13,6 +13,7 @@ from services.planner.targets import ENDED, RECEIVING, UNDER_WAY, Targets, Targe
 from services.planner.under_way import FlowsUnderWay
 from shared.invariants import check
 from shared.messages.membership import LeaseChanged, Member, WorkerReport
+from shared.messages.parameters import Manifest
 from shared.messages.scaling import Decision, Flow, InstanceServing, Load, ScaleRecord, Send, Serve, Transfer
 
 REPLAN_SECONDS = 0.5  # the first new plan is made at once, the next ones not sooner than this after it
@@ -39,6 +40,10 @@ class ScaleOut(Scale):
     @property
     def version(self) -> str:
         return self._orders.plan.version
+
+    @property
+    def manifest(self) -> Manifest:
+        return self._orders.manifest
 
     @property
     def coming(self) -> frozenset[str]:

@@ -4,13 +4,14 @@ import asyncio
 
 import structlog
 
+from services.registry.copies import READ_TIMEOUT_SECONDS, Copies
 from services.registry.leases import LeaseMoved, Leases, LeaseTimes, SpokeFalse, SpokeStale
 from services.registry.places import check_place
-from services.registry.pool import Pool, ReadOrder
+from services.registry.pool import Pool
 from services.registry.saved import SavedState
 from services.registry.settings import RegistrySettings
-from shared.backoff import Backoff
-from shared.bus.contract import BusError, Context, Endpoint, Received, Refusal, Subscription
+from services.registry.specs import check_spec
+from shared.bus.contract import BusError, Context, Endpoint, Refusal, Subscription
 from shared.bus.seldom import SeldomLog
 from shared.membership import Membership
 from shared.messages.membership import (
@@ -32,29 +33,28 @@ from shared.messages.membership import (
     Stale,
     WorkerReport,
 )
-from shared.messages.parameters import Manifest
-from shared.messages.scaling import ModelRead, ReadModel
+from shared.messages.message import Ack
+from shared.messages.parameters import Manifest, ModelSpec
+from shared.messages.scaling import CheckModel, ModelChecked
 from shared.process import World
 from shared.subjects import (
+    CHECK_MODEL,
     HEARTBEAT,
     JOIN,
+    KEEP,
     LEASE,
     LEAVE,
     MANIFEST,
-    MODEL_READ,
     MODELS,
-    READ_MODEL,
     REGISTER,
+    REMOVE,
     SNAPSHOT,
     STALE,
 )
 from shared.topology import Topology
 
 TICK_SECONDS = 0.1
-COPIES_SECONDS = 1.0
-READ_AGAIN_SECONDS, LONGEST_READ_AGAIN_SECONDS = 1.0, 60.0
 EPOCHS_RESERVED, EPOCHS_LEFT = 1000, 500
-READ_TIMEOUT_SECONDS = 60.0  # a checkpoint on a hub is fetched before the host answers
 
 log = structlog.get_logger()
 
@@ -69,15 +69,10 @@ class Registry:
         self._leases = Leases(LeaseTimes(settings.suspect_seconds, settings.dead_seconds), world.info.id)
         self._pool = Pool()
         self._saved = SavedState(world.bus.kv)
-        self._settle_seconds = settings.suspect_seconds
         self._membership = Membership(world.bus, world.clock, "registry", world.info.id, world.host)
-        self._missing: list[str] = []
-        self._reads = Backoff(READ_AGAIN_SECONDS, LONGEST_READ_AGAIN_SECONDS)
+        self._copies = Copies(world, self._pool, self._saved, self._leases.by_id, settings.suspect_seconds)
         self._seldom = SeldomLog(world.clock.now)
         self._reconnected = asyncio.Event()
-        self._without_copy = world.telemetry.gauge(
-            "livescale_registry_models_without_copy", "Models of which no whole copy is in any memory"
-        )
         self._moves = world.telemetry.counter(
             "livescale_registry_lease_changes_total",
             "Changes of leases by new state",
@@ -91,14 +86,12 @@ class Registry:
         self._bus.watch_connection(self._connection_changed)
         heartbeats = await self._bus.subscribe(HEARTBEAT)
         leaves = await self._bus.subscribe(LEAVE)
-        reads = await self._bus.subscribe(MODEL_READ)
         await self._bus.serve(self._info, self._endpoints())
         async with asyncio.TaskGroup() as group:
             group.create_task(self._hear(heartbeats), name="heartbeats")
             group.create_task(self._follow_leaves(leaves), name="leaves")
-            group.create_task(self._follow_reads(reads), name="reads")
             group.create_task(self._judge(), name="leases")
-            group.create_task(self._restore_copies(), name="copies")
+            group.create_task(self._copies.run(), name="copies")
             group.create_task(self._saved.run(), name="saved")
             group.create_task(self._keep_events_again(), name="events")
             group.create_task(self._membership.run(), name="membership")
@@ -109,6 +102,8 @@ class Registry:
             Endpoint(SNAPSHOT, self._snapshot),
             Endpoint(MODELS, self._models),
             Endpoint(REGISTER, self._register, limit=16),
+            Endpoint(REMOVE, self._remove),
+            Endpoint(KEEP, self._keep),
             Endpoint(MANIFEST, self._manifest),
         ]
 
@@ -127,8 +122,8 @@ class Registry:
 
     async def _restore(self) -> None:
         models, members = await self._saved.load()
-        for entry in models:
-            self._pool.restore(entry)
+        for saved in models:
+            self._pool.restore(*saved)
         # Its own lease died with the registry before this one.
         others = (one for one in members if one.service != "registry")
         self._leases.restore(others, self._clock.now(), self._saved.epochs)
@@ -160,8 +155,8 @@ class Registry:
     async def _snapshot(self, ask: AskSnapshot, context: Context) -> Snapshot:
         return Snapshot(
             members=self._leases.members(),
-            workers=self._pool.workers(),
-            hosts=self._pool.hosts(),
+            workers=self._pool.holds.workers(),
+            hosts=self._pool.holds.hosts(),
             models=self._pool.entries(),
         )
 
@@ -172,35 +167,49 @@ class Registry:
         return self._pool.manifest(named.model)
 
     async def _register(self, register: Register, context: Context) -> ModelEntry:
-        """A model is there once a host has found its checkpoint well-formed."""
+        """A model is there once a host has found its checkpoint well-formed, and hosts have room for it."""
         spec = register.spec
-        if self._pool.declare(spec, int(self._clock.wall())):
-            try:
-                await self._read(self._pool.host_to_read(spec), self._seconds_left(context))
-            except BusError as error:
-                self._pool.withdraw(spec.name)
-                self._saved.delete_model(spec.name)
-                if isinstance(error, Refusal):
-                    raise
-                raise Refusal(503, f"the host did not answer: {error}", retry_after_ms=1000) from error
+        check_spec(spec)
+        try:
+            host = self._pool.host_to_check(spec.name)
+        except Refusal:
+            if not self._pool.rescale(spec):
+                raise
+        else:
+            checked = await self._check(host, spec, self._seconds_left(context))
+            self._pool.register(spec, checked, int(self._clock.wall()), self._clock.now())
+        self._copies.save(spec.name)
+        self._copies.look()
         entry = self._pool.entry(spec.name)
-        self._saved.put_model(entry)
         log.info("model_registered", model=spec.name, size_bytes=entry.size_bytes, blocks=entry.blocks)
         return entry
 
     def _seconds_left(self, context: Context) -> float:
         return READ_TIMEOUT_SECONDS if context.deadline is None else context.deadline - self._clock.wall()
 
-    async def _read(self, order: ReadOrder, timeout: float) -> None:
-        name = order.spec.name
-        log.info("model_read_ordered", model=name, host=order.host, reason=order.reason)
-        self._pool.reading(name, order.host)
+    async def _check(self, host: str, spec: ModelSpec, timeout: float) -> ModelChecked:
         try:
-            answer = await self._bus.call(READ_MODEL, ReadModel(spec=order.spec), timeout=timeout, id=order.host)
-        except BusError:
-            self._pool.not_reading(name, order.host)
+            return await self._bus.call(CHECK_MODEL, CheckModel(spec=spec), timeout=timeout, id=host)
+        except Refusal:
             raise
-        self._pool.checked(name, answer)
+        except BusError as error:
+            raise Refusal(503, f"the host did not answer: {error}", retry_after_ms=1000) from error
+
+    async def _remove(self, named: Named, context: Context) -> ModelEntry:
+        """Answered at once; its instances drain."""
+        entry = self._pool.remove(named.model, self._clock.now())
+        log.info("model_being_removed", model=named.model)
+        self._copies.save(named.model)
+        self._copies.look()
+        return entry
+
+    async def _keep(self, named: Named, context: Context) -> Ack:
+        """Its last instance may be given back once this is answered without a refusal."""
+        missing = self._pool.keep(named.model, self._clock.now())
+        if missing is not None:
+            self._copies.look()
+            raise Refusal(503, missing, retry_after_ms=500)
+        return Ack()
 
     async def _hear(self, heartbeats: Subscription[Report]) -> None:
         async for received in heartbeats:
@@ -226,20 +235,6 @@ class Registry:
             for move in self._leases.leave(last.service, last.id, last.epoch):
                 self._announce(move)
 
-    async def _follow_reads(self, reads: Subscription[ModelRead]) -> None:
-        async for received in reads:
-            self._model_read(received)
-
-    def _model_read(self, received: Received[ModelRead]) -> None:
-        event = received.message
-        self._pool.read(event)
-        if event.error is None:
-            self._reads.succeeded(event.model)
-            log.info("model_read", model=event.model, host=event.host)
-        else:
-            self._reads.failed(event.model, self._clock.now())
-            log.error("model_not_read", model=event.model, host=event.host, error=event.error)
-
     async def _judge(self) -> None:
         while True:
             for move in self._leases.tick(self._clock.now()):
@@ -256,6 +251,7 @@ class Registry:
             return
         if effect.state == "dead":
             self._pool.gone(effect.id)
+            self._copies.look()
             self._saved.delete_member(effect.id)
         self._moves.labels(effect.state).inc()
         log.info("lease_changed", member=effect.id, epoch=effect.epoch, state=effect.state, reason=effect.reason)
@@ -268,29 +264,3 @@ class Registry:
             at=self._clock.wall(),
         )
         self._bus.publish(LEASE, change, id=effect.id)
-
-    async def _restore_copies(self) -> None:
-        """Name the models without a copy in memory, and have each read from disk again."""
-        # After a restart everyone first gets the time to say what he holds.
-        await asyncio.sleep(self._settle_seconds)
-        while True:
-            self._name_missing(self._pool.without_copy())
-            for order in self._pool.to_read():
-                if self._reads.is_due(order.spec.name, self._clock.now()):
-                    await self._read_again(order)
-            await asyncio.sleep(COPIES_SECONDS)
-
-    async def _read_again(self, order: ReadOrder) -> None:
-        try:
-            await self._read(order, READ_TIMEOUT_SECONDS)
-        except BusError as error:
-            self._reads.failed(order.spec.name, self._clock.now())
-            log.error("model_not_read", model=order.spec.name, host=order.host, error=str(error))
-
-    def _name_missing(self, models: list[str]) -> None:
-        self._without_copy.set(len(models))
-        if models and models != self._missing:
-            log.warning("models_without_copy", models=models)
-        elif self._missing and not models:
-            log.info("every_model_has_a_copy")
-        self._missing = models

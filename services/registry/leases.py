@@ -92,6 +92,9 @@ class Leases:
         """All that are known, the dead included, by id."""
         return [self._leases[id].member for id in sorted(self._leases)]
 
+    def by_id(self) -> dict[str, Member]:
+        return {id: lease.member for id, lease in self._leases.items()}
+
     def is_alive(self, id: str) -> bool:
         """Suspects count as alive."""
         return id in self._leases and self._leases[id].member.lease != "dead"

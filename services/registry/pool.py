@@ -1,107 +1,54 @@
 """The parameter pool (BlitzScale 5.3): which models there are, and who holds which blocks. Pure.
 
-Built from what workers and hosts report; only the declared part (ModelSpec) has to outlive the registry.
+Built from what workers and hosts report; what was declared, and the manifests, have to outlive the registry.
 """
 
-import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
-from typing import Literal
 
-from msgspec.structs import replace
-
+from services.registry.demands import Demand, FreeCopy, MakeCopy, NoRoom
+from services.registry.holdings import Holdings, is_whole
+from services.registry.model import Content, Model, content_of
+from services.registry.placement import plan_copies, why_no_room
 from shared.bus.contract import Refusal
 from shared.invariants import check
-from shared.messages.membership import Holding, HostReport, ModelEntry, WorkerReport
+from shared.messages.membership import HostReport, ModelEntry, WorkerReport
 from shared.messages.parameters import Manifest, ModelSpec
 from shared.messages.scaling import ModelChecked, ModelRead
 
-LEAST = 0.001  # of a scaling bound: capacities are divided by it
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}")
-
-
-def check_spec(spec: ModelSpec) -> None:
-    """Raises Refusal 400 that names the first field that cannot be."""
-    bounds = spec.bounds
-    rules = (
-        (NAME.fullmatch(spec.name) is not None, "name must be 1 to 128 of letters, digits and . _ / -"),
-        (spec.path != "", "path must name a directory"),
-        (spec.min_instances >= 0, "min_instances must be 0 or more"),
-        (spec.max_instances >= max(1, spec.min_instances), "max_instances must be at least 1 and min_instances"),
-        (LEAST <= bounds.prefill_lo <= bounds.prefill_hi, f"bounds: {LEAST} <= prefill_lo <= prefill_hi must hold"),
-        (
-            LEAST <= bounds.decode_lo <= bounds.decode_hi <= 1,
-            f"bounds: {LEAST} <= decode_lo <= decode_hi <= 1 must hold",
-        ),
-        (spec.upscale_delay_s >= 0, "upscale_delay_s must be 0 or more"),
-        (spec.downscale_delay_s >= 0, "downscale_delay_s must be 0 or more"),
-        (spec.downscale_to_zero_delay_s >= 0, "downscale_to_zero_delay_s must be 0 or more"),
-        (spec.max_model_len is None or spec.max_model_len > 0, "max_model_len must be 1 or more"),
-    )
-    for holds, message in rules:
-        if not holds:
-            raise Refusal(400, f"model {spec.name!r}: {message}")
-
-
-@dataclass(frozen=True)
-class ReadOrder:
-    """Have this host read this model into its cache."""
-
-    host: str
-    spec: ModelSpec
-    reason: str
-
-
-@dataclass
-class _Model:
-    spec: ModelSpec
-    created: int
-    state: Literal["reading", "ready", "failed"] = "reading"
-    reader: str | None = None  # the host that was told to read it, until it is whole there or the host is gone
-    checked: ModelChecked | None = None
-    manifest: Manifest | None = None
-    was_whole: bool = False  # in some host's memory, since this registry knows it
-    error: str | None = None
-
-    def entry(self) -> ModelEntry:
-        checked, manifest = self.checked, self.manifest
-        return ModelEntry(
-            spec=self.spec,
-            state=self.state,
-            version=None if manifest is None else manifest.version,
-            size_bytes=0 if checked is None else checked.size_bytes,
-            blocks=0 if checked is None else checked.blocks,
-            max_model_len=0 if checked is None else checked.max_model_len,
-            created=self.created,
-            error=self.error,
-        )
+KEPT_SECONDS = 10.0
+# A plan that was made before may still have workers load.
+REMOVING_SECONDS = 5.0
 
 
 class Pool:
-    """Models by name, and the last report of everyone who is alive and can hold parameters."""
+    """Models by name, and who `holds` them."""
 
     def __init__(self) -> None:
-        self._models: dict[str, _Model] = {}
-        self._workers: dict[str, WorkerReport] = {}
-        self._hosts: dict[str, HostReport] = {}
+        self.holds = Holdings()
+        self._models: dict[str, Model] = {}
+
+    def names(self) -> list[str]:
+        return sorted(self._models)
 
     def entries(self) -> list[ModelEntry]:
-        """Models whose checkpoint has been checked."""
-        return [model.entry() for _, model in sorted(self._models.items()) if model.checked is not None]
-
-    def restore(self, entry: ModelEntry) -> None:
-        """Take over what an earlier registry declared; who holds it, reports will tell."""
-        checked = ModelChecked(size_bytes=entry.size_bytes, blocks=entry.blocks, max_model_len=entry.max_model_len)
-        self._models[entry.spec.name] = _Model(entry.spec, entry.created, checked=checked)
+        return [self.entry(name) for name in self.names()]
 
     def entry(self, name: str) -> ModelEntry:
-        return self._model(name).entry()
+        model = self._model(name)
+        return model.entry(self.holds.holders(model.version))
 
-    def workers(self) -> list[WorkerReport]:
-        return [self._workers[id] for id in sorted(self._workers)]
+    def next_entry(self, name: str) -> ModelEntry | None:
+        """Of the version that is to take its place."""
+        model = self._model(name)
+        return None if model.next is None else model.next.entry(model.created)
 
-    def hosts(self) -> list[HostReport]:
-        return [self._hosts[id] for id in sorted(self._hosts)]
+    def restore(self, entry: ModelEntry, manifest: Manifest | None, next: ModelEntry | None = None) -> None:
+        """Take over what an earlier registry knew; who holds it, reports will tell."""
+        model = Model(content_of(entry), entry.created, manifest=manifest)
+        model.was_whole = manifest is not None
+        model.next = None if next is None else content_of(next)
+        model.removed_at = 0.0 if entry.state == "removing" else None
+        self._models[entry.spec.name] = model
 
     def manifest(self, name: str) -> Manifest:
         """Raises Refusal 404 for an unknown model, 503 for one that cannot be loaded (yet)."""
@@ -111,148 +58,242 @@ class Pool:
             raise Refusal(503, f"model {name!r} {why}", retry_after_ms=500)
         return model.manifest
 
-    def _model(self, name: str) -> _Model:
+    def known_manifest(self, name: str) -> Manifest | None:
+        return self._model(name).manifest
+
+    def versions(self, name: str) -> tuple[str, str | None] | None:
+        """What the name stands for, and what it is going to; None for an unknown model."""
+        model = self._models.get(name)
+        if model is None:
+            return None
+        known = "" if model.manifest is None else model.version
+        return known, None if model.next is None else model.next.version
+
+    def _model(self, name: str) -> Model:
         if name not in self._models:
-            raise Refusal(404, f"model {name!r} is not registered; there are: {', '.join(sorted(self._models)) or '-'}")
+            raise Refusal(404, f"model {name!r} is not registered; there are: {', '.join(self.names()) or '-'}")
         return self._models[name]
 
-    def declare(self, spec: ModelSpec, created: int) -> bool:
-        """Add a model, or change how a known one scales. Returns whether it has to be read.
-
-        Raises Refusal: 400 for values that cannot be, 409 where the name stands for another checkpoint.
-        """
-        check_spec(spec)
-        known = self._models.get(spec.name)
-        if known is None or known.state == "failed":
-            self._models[spec.name] = _Model(spec, created)
-            return True
-        for field in ("path", "dtype", "max_model_len"):
-            old, new = getattr(known.spec, field), getattr(spec, field)
-            if old != new:
-                raise Refusal(409, f"model {spec.name!r} is registered with {field} {old!r}, not {new!r}; rename one")
-        known.spec = spec
-        return False
-
-    def withdraw(self, name: str) -> None:
-        """Forget a model that was refused."""
-        self._models.pop(name, None)
-
-    def host_to_read(self, spec: ModelSpec) -> ReadOrder:
-        """A host that has it already, else the least filled one. Raises Refusal 503 where there is none."""
-        if not self._hosts:
+    def host_to_check(self, name: str) -> str:
+        """Who may know the model's files from an earlier read, else the least filled host. Raises Refusal 503 where
+        there is none."""
+        hosts = {memory.id: memory for memory in self.holds.memories()}
+        if not hosts:
             raise Refusal(
                 503, "no host service is alive to read checkpoints: start one with `livescale run host`", 1000
             )
-        having = [id for id, host in self._hosts.items() if any(h.model == spec.name for h in host.holdings)]
-        host = min(having or self._hosts, key=lambda id: (self._filled(id), id))
-        return ReadOrder(host, spec, f"{host} {'has it' if having else 'is the least filled host'}")
+        having = [id for id, host in hosts.items() if any(copy.model == name for copy in host.copies)]
+        return min(having or hosts, key=lambda id: (hosts[id].used_bytes, id))
 
-    def _filled(self, host: str) -> int:
-        reading = sum(m.checked.size_bytes for m in self._models.values() if m.reader == host and m.checked)
-        return self._hosts[host].cache_bytes + reading
+    def rescale(self, spec: ModelSpec) -> bool:
+        """Change how a known model scales, where nobody can say whether its files are still the same."""
+        model = self._models.get(spec.name)
+        if model is None or model.manifest is None or not model.current.is_from(spec):
+            return False
+        self._check_length(model, spec)
+        model.current.spec = spec
+        return True
 
-    def reading(self, name: str, host: str) -> None:
-        """This host was told to read the model."""
-        self._models[name].reader = host
+    def register(self, spec: ModelSpec, checked: ModelChecked, created: int, now: float) -> None:
+        """Add a model, change how a known one scales, or have another version take its place once it is in memory.
 
-    def checked(self, name: str, answer: ModelChecked) -> None:
-        """The host found the checkpoint well-formed; reading has begun. With its content its version is known."""
+        Raises Refusal 409 where no host has room, or the old one is still there.
+        """
+        model, content = self._models.get(spec.name), Content(spec, checked)
+        if model is not None and model.removed_at is not None and self.holds.uses(spec.name):
+            raise Refusal(409, f"model {spec.name!r} is being removed; try again when its instances are gone", 1000)
+        if model is None or model.removed_at is not None:
+            self._check_room(content, now)
+            self._models[spec.name] = Model(content, created, manifest=checked.manifest)
+        elif model.manifest is None:
+            self._reregister(model, content, now)
+        elif content.version == model.version:
+            self._check_length(model, spec)
+            model.current.spec, model.next = spec, None
+        else:
+            self._replace(model, content, now)
+
+    def _reregister(self, model: Model, content: Content, now: float) -> None:
+        """Nobody has had it in memory yet."""
+        if model.error is None and model.current.is_from(content.spec):
+            model.current.spec = content.spec
+        else:
+            self._check_room(content, now)
+            self._models[content.spec.name] = Model(content, model.created, manifest=content.checked.manifest)
+
+    def _replace(self, model: Model, content: Content, now: float) -> None:
+        self._check_length(model, content.spec)
+        if model.next is not None and model.next.is_from(content.spec):
+            model.next.spec = content.spec
+            return
+        model.next = None
+        self._check_room(content, now)
+        model.next = content
+
+    @staticmethod
+    def _check_length(model: Model, spec: ModelSpec) -> None:
+        """Instances of two versions answer side by side."""
+        old, new = model.spec.max_model_len, spec.max_model_len
+        if old != new:
+            raise Refusal(
+                409,
+                f"model {spec.name!r} is registered with max_model_len {old}, not {new}; remove it, or rename one",
+            )
+
+    def _check_room(self, content: Content, now: float) -> None:
+        name, size_bytes = content.spec.name, content.checked.size_bytes
+        why = why_no_room(self.holds.memories(), self._demands(now), name, size_bytes)
+        if why is not None:
+            raise Refusal(409, f"cache_bytes: {why}")
+
+    def remove(self, name: str, now: float) -> ModelEntry:
+        """No requests from now on. Its instances drain, and then it is forgotten. Idempotent; raises Refusal 404."""
         model = self._model(name)
-        model.checked = answer
-        if answer.manifest is not None:
-            model.manifest = answer.manifest
-            model.state = "ready" if model.error is None else model.state
+        model.next = None
+        model.removed_at = now if model.removed_at is None else model.removed_at
+        return self.entry(name)
+
+    def forget_removed(self, now: float) -> list[str]:
+        """Those of which nothing is left."""
+        removed = {name: model.removed_at for name, model in self._models.items() if model.removed_at is not None}
+        over = [name for name, at in removed.items() if now - at >= REMOVING_SECONDS and not self.holds.uses(name)]
+        for name in over:
+            del self._models[name]
+        return over
+
+    def keep(self, name: str, now: float) -> str | None:
+        """Its last instance is to be given back: what has to come first, or None. Raises Refusal 404."""
+        model = self._model(name)
+        if model.removed_at is not None:
+            return None
+        model.kept_until = now + KEPT_SECONDS
+        if self.holds.is_on_host(model.version):
+            return None
+        self.plan(now)
+        return model.in_the_way or f"a host has to keep model {name!r} first, and gets it now"
+
+    def plan(self, now: float) -> list[MakeCopy | FreeCopy]:
+        """What hosts are to do now."""
+        orders = plan_copies(self.holds.memories(), self._demands(now))
+        for model in self._models.values():
+            model.in_the_way = None
+        for order in orders:
+            if isinstance(order, NoRoom):
+                self._models[order.model].in_the_way = order.reason
+        return [order for order in orders if not isinstance(order, NoRoom)]
+
+    def _demands(self, now: float) -> list[Demand]:
+        models = [self._models[name] for name in self.names()]
+        needed = [now < model.kept_until or not self.holds.is_served(model.version) for model in models]
+        return [one for model, needs in zip(models, needed, strict=True) for one in model.demands(needed=needs)]
+
+    def make(self, order: MakeCopy) -> tuple[ModelSpec, Manifest | None]:
+        """The host is told now. Returns what it is to get; with a manifest it may come from a `source`."""
+        model = self._models[order.model]
+        content = model.content(order.version)
+        content.reader = order.host
+        return content.spec, model.manifest if content is model.current else None
+
+    def not_made(self, order: MakeCopy) -> None:
+        """The host could not be asked, or did not answer: ask again later."""
+        model = self._models.get(order.model)
+        for content in () if model is None else model.contents:
+            content.reader = None if content.reader == order.host else content.reader
+
+    def sources(self, order: MakeCopy) -> list[str]:
+        """Who has all of it: hosts, then workers that send little. None where the host has some of it already, and
+        goes on by itself."""
+        if not order.version or self.holds.has_begun(order.host, order.model, order.version):
+            return []
+        hosts = {host.id for host in self.holds.hosts()}
+        holders = self.holds.holders(order.version)
+        return sorted(holders, key=lambda id: (id not in hosts, self.holds.flows_out(id), id))
 
     def read(self, event: ModelRead) -> None:
         """A host has the model in memory, or could not read it."""
         model = self._models.get(event.model)
         if model is None:
             return
-        if model.reader == event.host:
-            model.reader = None
+        content = next((one for one in model.contents if one.reader == event.host), None)
+        if content is not None:
+            content.reader = None
+        if event.manifest is None:
+            self._not_read(model, content, event.error or f"{event.host} gave no reason")
+        elif model.manifest is None or event.manifest.version == model.version:
+            self._confirm(model, content, event.manifest)
+        elif content is not None and content is model.next:
+            self._take_over(model, content, event.manifest)
+        elif content is not None and not self.holds.holders(model.version):
+            model.replace_by(content, event.manifest)  # there is nothing else left of it
+        elif content is not None:
+            model.error = f"the files at {model.spec.path} have changed; register the model again to serve them"
         if event.manifest is not None:
-            model.state, model.manifest, model.error, model.was_whole = "ready", event.manifest, None, True
-            self._hold(event.host, event.model, event.manifest)
+            self.holds.hold(event.host, event.model, event.manifest)
+
+    def _not_read(self, model: Model, content: Content | None, error: str) -> None:
+        if content is not None and content is model.next:
+            model.next, error = None, f"the new version could not be read: {error}"
+        model.error = error
+
+    def _confirm(self, model: Model, content: Content | None, manifest: Manifest) -> None:
+        """It is what the name stands for, be it from other files."""
+        if content is not None and content is model.next:
+            model.replace_by(content, manifest)
+        model.manifest, model.was_whole, model.error = manifest, True, None
+
+    def _take_over(self, model: Model, content: Content, manifest: Manifest) -> None:
+        old = model.manifest
+        if old is not None and old.config.vocab_size != manifest.config.vocab_size:
+            self._not_read(model, content, "it has another vocabulary; remove the model first, or rename one")
         else:
-            model.error = event.error or f"{event.host} gave no reason"
-            # What has been whole before can be again; a scale under way goes on as soon as it is read once more.
-            model.state = model.state if model.was_whole else "failed"
-
-    def _hold(self, host: str, name: str, manifest: Manifest) -> None:
-        """The host's next report will say so too; until then nobody has to read the model again."""
-        report = self._hosts.get(host)
-        if report is not None:
-            indices = [block.index for block in manifest.blocks]
-            whole = Holding(model=name, version=manifest.version, ready=indices, total=len(indices))
-            others = [holding for holding in report.holdings if holding.version != manifest.version]
-            self._hosts[host] = replace(report, holdings=[*others, whole])
-
-    def not_reading(self, name: str, host: str) -> None:
-        """The host could not be asked, or did not answer: ask again later."""
-        if name in self._models and self._models[name].reader == host:
-            self._models[name].reader = None
+            model.replace_by(content, manifest)
 
     def doubt_readers(self) -> None:
         """What they said may have been lost. Asked again, a host goes on, and says again what it has."""
         for model in self._models.values():
-            model.reader = None
+            for content in model.contents:
+                content.reader = None
 
     def on_worker(self, report: WorkerReport) -> None:
-        self._workers[report.id] = report
+        self.holds.on_worker(report)
 
     def on_host(self, report: HostReport) -> None:
-        self._hosts[report.id] = report
-        whole = {holding.model for holding in report.holdings if len(holding.ready) == holding.total}
-        for name, model in self._models.items():
-            if model.reader == report.id and name in whole:
-                model.reader = None  # what it said of it may have been lost: asked again, it says it again
+        self.holds.on_host(report)
+        for holding in report.holdings:
+            if holding.model in self._models and is_whole(holding, holding.version):
+                self._doubt_reader(self._models[holding.model], report.id, holding.version)
+
+    @staticmethod
+    def _doubt_reader(model: Model, host: str, version: str) -> None:
+        """It has read something new; that it said so may have been lost."""
+        if model.manifest is None or version != model.version:
+            content = model.content(version)
+            content.reader = None if content.reader == host else content.reader
 
     def gone(self, id: str) -> None:
         """A member is dead or has joined anew: nothing it said counts any more."""
-        self._workers.pop(id, None)
-        self._hosts.pop(id, None)
+        self.holds.gone(id)
         for model in self._models.values():
-            if model.reader == id:
-                model.reader = None
-
-    def holders(self, version: str) -> list[str]:
-        """Ids of all that hold every block of this version."""
-        return sorted(
-            id for id, holding in self._holdings() if holding.version == version and len(holding.ready) == holding.total
-        )
-
-    def _holdings(self) -> Iterator[tuple[str, Holding]]:
-        for id, worker in self._workers.items():
-            if worker.holding is not None:
-                yield id, worker.holding
-        for id, host in self._hosts.items():
-            for holding in host.holdings:
-                yield id, holding
+            for content in model.contents:
+                content.reader = None if content.reader == id else content.reader
 
     def without_copy(self) -> list[str]:
-        """Models of which no whole copy is in any memory, whether or not one is being read."""
-        return [name for name, model in sorted(self._models.items()) if model.checked and not self._has_copy(model)]
-
-    def _has_copy(self, model: _Model) -> bool:
-        """One that could not be read has none of its own, though another of the same version may lie there."""
-        return model.state != "failed" and model.manifest is not None and bool(self.holders(model.manifest.version))
-
-    def to_read(self) -> list[ReadOrder]:
-        """Copies that have to be made anew, those that could not be read included; none while no host is alive."""
-        missing = [self._models[name] for name in self.without_copy()] if self._hosts else []
-        return [self.host_to_read(one.spec) for one in missing if one.reader is None]
+        """Models of which no whole copy is in any memory, whether or not one is being made."""
+        there = [(name, model) for name, model in sorted(self._models.items()) if model.removed_at is None]
+        return [name for name, model in there if model.state == "failed" or not self.holds.holders(model.version)]
 
     def check_invariants(self, alive: Collection[str]) -> None:
         """Only who is alive holds or reads anything, and no more than there is. Raises InvariantBroken."""
         check(self._broken(alive))
 
     def _broken(self, alive: Collection[str]) -> Iterator[str]:
-        yield from (f"pool: {id} holds parameters and is dead" for id, _ in self._holdings() if id not in alive)
-        for id, holding in self._holdings():
+        yield from (f"pool: {id} holds parameters and is dead" for id, _ in self.holds.all() if id not in alive)
+        for id, holding in self.holds.all():
             if not set(holding.ready) <= set(range(holding.total)):
                 yield f"pool: {id} holds blocks {holding.ready} of {holding.total} of {holding.model}"
         for name, model in self._models.items():
-            if model.reader is not None and model.reader not in alive:
-                yield f"pool: {model.reader} reads {name} and is dead"
-            if model.state != "failed" and (model.state == "ready") != (model.manifest is not None):
-                yield f"pool: {name} is {model.state} {'with' if model.manifest else 'without'} a manifest"
+            for content in model.contents:
+                if content.reader is not None and content.reader not in alive:
+                    yield f"pool: {content.reader} reads {name} and is dead"
+            if model.next is not None and model.manifest is None:
+                yield f"pool: {name} is to be replaced before it was there"

@@ -1,16 +1,29 @@
 """What the registry keeps on the bus's key-value store, so that its successor need not start from nothing.
 
-Only small declared state: the models, and who had joined. Whoever restarts the store gets all of it again.
+Only what cannot be heard again: the models with their manifests, and who had joined. Whoever restarts the store gets
+all of it again.
 """
 
+from typing import NamedTuple
 from urllib.parse import quote
+
+from msgspec.structs import replace
 
 from shared.bus.contract import KeyValue
 from shared.bus.write_behind import WriteBehind
 from shared.messages.membership import Joined, Member, ModelEntry
+from shared.messages.parameters import Manifest
 
-MODELS, MEMBERS, EPOCHS = "models", "members", "epochs"
+MODELS, NEXT, MANIFESTS, MEMBERS, EPOCHS = "models", "next", "manifests", "members", "epochs"
 RESERVED = f"{EPOCHS}.reserved"
+
+
+class SavedModel(NamedTuple):
+    """`next`: the version that was being read to take its place."""
+
+    entry: ModelEntry
+    manifest: Manifest | None
+    next: ModelEntry | None
 
 
 class SavedState:
@@ -25,16 +38,27 @@ class SavedState:
         self.run = self._writing.run
         self.save_again = self._writing.save_again
 
-    async def load(self) -> tuple[list[ModelEntry], list[Member]]:
+    async def load(self) -> tuple[list[SavedModel], list[Member]]:
         """What an earlier registry left. Empty on a server that keeps nothing."""
         models = await self._writing.load(MODELS, ModelEntry)
+        manifests = await self._writing.load(MANIFESTS, Manifest)
+        nexts = await self._writing.load(NEXT, ModelEntry)
         members = await self._writing.load(MEMBERS, Member)
         epochs = await self._writing.load(EPOCHS, Joined)
         self.epochs = epochs[RESERVED].epoch if RESERVED in epochs else 0
-        return list(models.values()), list(members.values())
+        saved = {entry.spec.name: entry for entry in models.values()}
+        words = {name: _word(name) for name in saved}
+        return [
+            SavedModel(entry, manifests.get(f"{MANIFESTS}.{words[name]}"), nexts.get(f"{NEXT}.{words[name]}"))
+            for name, entry in saved.items()
+        ], list(members.values())
 
-    def put_model(self, entry: ModelEntry) -> None:
-        self._writing.set(f"{MODELS}.{_word(entry.spec.name)}", entry)
+    def put_model(self, entry: ModelEntry, manifest: Manifest | None = None, next: ModelEntry | None = None) -> None:
+        """Who holds it is not kept: holders say it themselves."""
+        word = _word(entry.spec.name)
+        self._writing.set(f"{MODELS}.{word}", replace(entry, copies=[], error=None))
+        self._writing.set(f"{MANIFESTS}.{word}", manifest)
+        self._writing.set(f"{NEXT}.{word}", next)
 
     def put_member(self, member: Member) -> None:
         self._writing.set(f"{MEMBERS}.{member.id}", member)
@@ -45,7 +69,8 @@ class SavedState:
         self._writing.set(RESERVED, Joined(epoch=last))
 
     def delete_model(self, name: str) -> None:
-        self._writing.set(f"{MODELS}.{_word(name)}", None)
+        for kind in (MODELS, MANIFESTS, NEXT):
+            self._writing.set(f"{kind}.{_word(name)}", None)
 
     def delete_member(self, id: str) -> None:
         self._writing.set(f"{MEMBERS}.{id}", None)

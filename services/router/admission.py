@@ -33,8 +33,9 @@ def check(
     """
     if entry is None:
         raise Refusal(404, f"model {request.model!r} is not registered")
-    if entry.state == "failed":
-        raise Refusal(503, broken(entry))
+    refusal = out_of_service(entry)
+    if refusal is not None:
+        raise refusal
     if request.deadline <= now:
         raise Refusal(504, f"request {request.request_id} is past its deadline")
     _check_size(request, capacity.kv_tokens(request.model))
@@ -64,5 +65,10 @@ def cannot_be_loaded(entry: ModelEntry, capacity: Capacity, now: float) -> str |
     return None if why is None else f"model {entry.spec.name!r} cannot be loaded: {why}"
 
 
-def broken(entry: ModelEntry) -> str:
-    return f"model {entry.spec.name!r} could not be read: {entry.error}"
+def out_of_service(entry: ModelEntry) -> Refusal | None:
+    """Why a registered model takes no requests."""
+    if entry.state == "failed":
+        return Refusal(503, f"model {entry.spec.name!r} could not be read: {entry.error}")
+    if entry.state == "removing":
+        return Refusal(404, f"model {entry.spec.name!r} was removed")
+    return None

@@ -58,6 +58,7 @@ class Instance:
         self.id: str | None = None
         self.epoch = 0
         self.model: str | None = None
+        self.version: str | None = None
         self.state: WorkerState = "spare"
         self.admitted: dict[str, Admission] = {}
         self.learned = False
@@ -70,7 +71,8 @@ class Instance:
 
     def update(self, report: WorkerReport, now: float) -> None:
         """Take over what the worker reports."""
-        self.id, self.epoch, self.model, self.state = report.instance, report.epoch, report.model, report.state
+        self.id, self.epoch, self.state = report.instance, report.epoch, report.state
+        self.model, self.version = report.model, report.version
         self._load = load = report.load
         self.refusing = False
         requests = 0 if load is None else load.waiting_requests + load.running_requests

@@ -7,7 +7,7 @@ later relieve those that are full.
 
 from collections.abc import Iterable, Iterator
 
-from services.router.admission import Limits, broken, cannot_be_loaded, check
+from services.router.admission import Limits, cannot_be_loaded, check, out_of_service
 from services.router.capacity import Capacity
 from services.router.effects import AdmitTo, Effect, Finish, Learn, Lose, StopWork
 from services.router.instances import Instance
@@ -38,9 +38,9 @@ class RouterPolicy:
         """The registry's list of models."""
         self._models = {entry.spec.name: entry for entry in entries}
         return [
-            _finish(waiting.request, "error", broken(entry), 503)
+            _finish(waiting.request, "error", refusal.message, refusal.code)
             for name, entry in self._models.items()
-            if entry.state == "failed" and name in self._queues
+            if name in self._queues and (refusal := out_of_service(entry)) is not None
             for waiting in self._queues[name].remove_if(lambda _: True)
         ]
 
@@ -225,6 +225,11 @@ class RouterPolicy:
 
     def _place(self, waiting: Waiting, now: float) -> Effect | None:
         instances = [one for one in self._instances.values() if one.model == waiting.request.model]
+        if waiting.request.version is not None:
+            instances = [one for one in instances if one.version == waiting.request.version]
+            if self._is_gone(waiting.request, instances):
+                why = "the version of the model that began this request is gone; send it again"
+                return _finish(waiting.request, "error", why, 503)
         if not all(one.learned for one in instances):
             return None  # it may run there already
         candidates = [one for one in instances if self._is_open(one)]
@@ -241,6 +246,12 @@ class RouterPolicy:
         reason = f"{best.worker} is the least loaded of {len(with_room)} with room"
         best.admit(waiting, now)
         return AdmitTo(best.worker, best.epoch, request, waiting.attempt, reason)
+
+    def _is_gone(self, request: Submit, instances: Iterable[Instance]) -> bool:
+        """Whether nobody will ever go on with it: another version has taken the place of its own."""
+        entry = self._models.get(request.model)
+        replaced = entry is not None and entry.version not in (None, request.version)
+        return replaced and all(one.state == "draining" for one in instances)
 
     def _is_open(self, instance: Instance) -> bool:
         return instance.state != "draining" and not instance.refusing and instance.worker not in self._suspects

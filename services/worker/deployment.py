@@ -132,7 +132,8 @@ class Deployment:
         served = self.lifecycle.state is State.SERVING
         self.lifecycle.serve(command)
         if not served and self._loading is not None:
-            self._serving.open(self._loading.command.model, self._limits(self._loading))
+            loaded = self._loading.command
+            self._serving.open(loaded.model, loaded.manifest.version, self._limits(self._loading))
             self._serving.on_first_token = lambda: self._tell("first_token")
             self._tell("serving")
             self._on_change()

@@ -38,11 +38,13 @@ class Serving:
         self.idle.set()
         self.on_step: Callable[[], None] = lambda: None
         self.on_first_token: Callable[[], None] | None = None
+        self._version: str | None = None
         bus.watch_connection(self._connection_changed)
 
-    def open(self, model: str, limits: Limits) -> None:
+    def open(self, model: str, version: str, limits: Limits) -> None:
         """Take requests from now on."""
         self._scheduler = Scheduler(limits)
+        self._version = version
         self._metrics.serve(model)
 
     def close(self) -> None:
@@ -66,6 +68,8 @@ class Serving:
         router that got no answer, or was started anew, may say it again."""
         if self._scheduler is None:
             raise Refusal(409, "this worker serves nothing")
+        if request.version not in (None, self._version):
+            raise Refusal(409, f"this worker serves version {self._version}, not {request.version}")
         if request.request_id in self._scheduler:
             return
         self._scheduler.add(request)
@@ -146,5 +150,5 @@ class Serving:
 
     def _send(self, gateway: str, rows: list[Tokens]) -> None:
         self._steps += 1
-        frame = TokenFrame(worker=self._worker, step=self._steps, rows=rows)
+        frame = TokenFrame(worker=self._worker, step=self._steps, rows=rows, version=self._version)
         self._bus.publish(TOKENS, frame, gateway=gateway)

@@ -37,7 +37,7 @@ ROWS: Mapping[str, Row] = {
     "gateway": Row(
         asks=(
             *(subjects.SUBMIT, subjects.REPLAY, subjects.METRICS, subjects.MODELS, subjects.SNAPSHOT),
-            *(subjects.REGISTER, subjects.SCALE, subjects.DECISIONS),
+            *(subjects.REGISTER, subjects.REMOVE, subjects.SCALE, subjects.DECISIONS),
         ),
         tells=(subjects.CANCEL, subjects.CANCEL_WORK),
         hears=(subjects.TOKENS, subjects.LEASE, subjects.HEARTBEAT),
@@ -49,8 +49,14 @@ ROWS: Mapping[str, Row] = {
         hears=(subjects.CANCEL, subjects.ENDED, subjects.HEARTBEAT, subjects.LEASE),
     ),
     "registry": Row(
-        answers=(subjects.JOIN, subjects.SNAPSHOT, subjects.MODELS, subjects.REGISTER, subjects.MANIFEST),
-        asks=(subjects.READ_MODEL,),
+        answers=(
+            *(subjects.JOIN, subjects.SNAPSHOT, subjects.MODELS, subjects.MANIFEST),
+            *(subjects.REGISTER, subjects.REMOVE, subjects.KEEP),
+        ),
+        asks=(
+            *(subjects.CHECK_MODEL, subjects.READ_MODEL, subjects.FETCH_MODEL, subjects.RELEASE_MODEL),
+            subjects.SEND,
+        ),
         tells=(subjects.STALE, subjects.LEASE),
         hears=(subjects.HEARTBEAT, subjects.LEAVE, subjects.MODEL_READ),
         keeps=True,
@@ -59,7 +65,7 @@ ROWS: Mapping[str, Row] = {
         answers=(subjects.SCALE, subjects.SCALES),
         asks=(
             *(subjects.LOAD, subjects.SEND, subjects.SERVE, subjects.DRAIN, subjects.ABORT),
-            *(subjects.SNAPSHOT, subjects.MANIFEST),
+            *(subjects.SNAPSHOT, subjects.MANIFEST, subjects.KEEP),
         ),
         tells=(subjects.PLAN,),
         hears=(subjects.TRANSFER, subjects.BLOCK, subjects.INSTANCE, subjects.LEASE, subjects.HEARTBEAT),
@@ -71,7 +77,13 @@ ROWS: Mapping[str, Row] = {
         tells=(subjects.DECISION,),
         hears=(subjects.HEARTBEAT, subjects.LEASE, subjects.PLAN),
     ),
-    "host": Row(answers=(subjects.READ_MODEL, subjects.SEND, subjects.ABORT), tells=(subjects.MODEL_READ,)),
+    "host": Row(
+        answers=(
+            *(subjects.CHECK_MODEL, subjects.READ_MODEL, subjects.FETCH_MODEL, subjects.RELEASE_MODEL),
+            *(subjects.SEND, subjects.ABORT),
+        ),
+        tells=(subjects.MODEL_READ,),
+    ),
     "worker": Row(
         answers=(
             *(subjects.LOAD, subjects.SEND, subjects.SERVE, subjects.DRAIN, subjects.ABORT),

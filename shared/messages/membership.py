@@ -73,13 +73,16 @@ class EngineLoad(Message, frozen=True, kw_only=True):
 class Holding(Message, frozen=True, kw_only=True):
     """Blocks of one model version that are whole and verified in this process's memory.
 
-    A version is known once every block is, so it is empty while a host reads the model from disk.
+    A version is known once every block is, so it is empty while a host reads the model from disk. A host says how many
+    bytes are set aside for it, and whether any of it is being sent: it cannot be released then.
     """
 
     model: Name
     version: str
     ready: list[Count]
     total: Count
+    size_bytes: Count = 0
+    sending: bool = False
 
 
 class WorkerReport(Message, frozen=True, kw_only=True):
@@ -173,19 +176,23 @@ class Member(Message, frozen=True, kw_only=True):
 
 
 class ModelEntry(Message, frozen=True, kw_only=True):
-    """A registered model. `state` is "reading" until its content is known: at the latest when a host has it in memory.
+    """A registered model. `state` is "reading" until its content is known: at the latest when a host has it in memory;
+    "removing" it takes no requests, and its instances drain.
 
-    `error` says why it is "failed".
+    `error` says why it is "failed", or what stands in its way. `copies`: who holds all of it in memory. `next`: what is
+    being read to take its place as a new version.
     """
 
     spec: ModelSpec
-    state: Literal["reading", "ready", "failed"]
+    state: Literal["reading", "ready", "failed", "removing"]
     version: Name | None = None
     size_bytes: Count = 0
     blocks: Count = 0
     max_model_len: Count = 0
     created: Count = 0
     error: str | None = None
+    copies: list[Name] = []
+    next: ModelSpec | None = None
 
 
 class AskSnapshot(Message, frozen=True):

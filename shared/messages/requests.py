@@ -30,6 +30,7 @@ class Submit(Message, frozen=True, kw_only=True):
     `max_tokens`. `stop_token_ids` already contains the end-of-sequence ids unless the client ignores them; none
     of them may be chosen before `min_tokens`. `deadline` is in seconds since the epoch; `timeout_s` is what was left
     of it when the message was sent: clocks differ, and the earlier end counts.
+    `version`: of the model, by which `generated` was made; only by it may the request go on.
     `open_ended`: the client named no number of tokens; `max_tokens` is what the context has room for, and becomes less
     where no instance has the KV cache for that.
     """
@@ -47,6 +48,7 @@ class Submit(Message, frozen=True, kw_only=True):
     priority: Priority = 0
     deadline: Amount
     timeout_s: Amount | None = None
+    version: Name | None = None
 
 
 class Submitted(Message, frozen=True, kw_only=True):
@@ -112,11 +114,12 @@ class Tokens(Message, frozen=True, kw_only=True):
 
 
 class TokenFrame(Message, frozen=True, kw_only=True):
-    """Worker -> gateway: all tokens of one engine step for one gateway."""
+    """Worker -> gateway: all tokens of one engine step for one gateway. `version`: of the model that made them."""
 
     worker: Name
     step: Count
     rows: list[Tokens]
+    version: Name | None = None
 
 
 class RequestLost(Message, frozen=True, kw_only=True):

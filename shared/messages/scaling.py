@@ -288,10 +288,38 @@ class Decisions(Message, frozen=True, kw_only=True):
     decisions: list[Decision] = []
 
 
+class CheckModel(Message, frozen=True, kw_only=True):
+    """Registry -> host: is this checkpoint well-formed, and how large is it? Nothing is read."""
+
+    spec: ModelSpec
+
+
 class ReadModel(Message, frozen=True, kw_only=True):
     """Registry -> host: check this checkpoint and start to read it into the host cache."""
 
     spec: ModelSpec
+
+
+class FetchModel(Message, frozen=True, kw_only=True):
+    """Registry -> host: receive this version from somebody who has all of it into the host cache."""
+
+    plan_id: Name
+    spec: ModelSpec
+    manifest: Manifest
+    inflows: list[Inflow]
+    chunk_bytes: ChunkBytes
+    epoch: Count
+    secret: Secret = b""
+
+
+class ReleaseModel(Message, frozen=True, kw_only=True):
+    """Registry -> host: give back the memory of this version, or with an empty one of what is being read.
+
+    Idempotent; refused while it is being sent.
+    """
+
+    model: Name
+    version: str
 
 
 class ModelChecked(Message, frozen=True, kw_only=True):

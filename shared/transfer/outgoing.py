@@ -41,6 +41,11 @@ class Outgoing:
     def __len__(self) -> int:
         return len(self._flows)
 
+    @property
+    def plans(self) -> set[str]:
+        """Whose flows are under way."""
+        return {plan for plan, _ in self._flows}
+
     def start(
         self,
         command: Send,

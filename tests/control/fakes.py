@@ -9,7 +9,7 @@ from shared.bus.contract import Bus, Context, Endpoint, Refusal, ServiceInfo
 from shared.membership import Membership
 from shared.messages.membership import EngineLoad, Holding, HostReport, WorkerReport, WorkerState
 from shared.messages.message import Ack
-from shared.messages.parameters import Block, Manifest, ModelConfig
+from shared.messages.parameters import Block, Manifest, ModelConfig, ModelSpec
 from shared.messages.requests import (
     Admit,
     AskRunning,
@@ -25,13 +25,16 @@ from shared.messages.requests import (
 from shared.messages.scaling import (
     Abort,
     BlockReady,
+    CheckModel,
     Drain,
+    FetchModel,
     Inflow,
     InstanceServing,
     Load,
     ModelChecked,
     ModelRead,
     ReadModel,
+    ReleaseModel,
     Send,
     Serve,
     Transfer,
@@ -41,12 +44,15 @@ from shared.subjects import (
     ADMIT,
     BLOCK,
     CANCEL_WORK,
+    CHECK_MODEL,
     DRAIN,
     ENDED,
+    FETCH_MODEL,
     INSTANCE,
     LOAD,
     MODEL_READ,
     READ_MODEL,
+    RELEASE_MODEL,
     REPLAY,
     RUNNING,
     SEND,
@@ -58,6 +64,7 @@ from shared.world import LoopClock
 
 CLOCK = LoopClock(epoch=1_000_000.0)
 BLOCKS, BLOCK_BYTES = 4, 1_000_000
+SIZE = BLOCKS * BLOCK_BYTES
 RATE = 20e6  # bytes a second between any two
 STEP_SECONDS = 0.02
 PREFILL_RATE = 2_000.0
@@ -101,7 +108,7 @@ class Node:
         self.sends.append(send)
         for flow in send.outflows:
             target = self.fabric.get(flow.downstream.id)
-            if isinstance(target, FakeWorker):  # those who are gone get nothing
+            if isinstance(target, FakeWorker | FakeHost):  # those who are gone get nothing
                 target.begin(flow.ticket)
         return Ack()
 
@@ -111,14 +118,22 @@ class Node:
 
 
 class FakeHost(Node):
-    """Reads any model but those that are called bad; one that it knows from before a block at a time."""
+    """Reads any model but those that are called bad; one that it knows from before a block at a time.
+
+    What `edited` has is the content of that path, else it follows from the path.
+    """
 
     def __init__(self, bus: Bus, id: str, fabric: dict[str, Node]) -> None:
         super().__init__(bus, fabric)
         self.id = id
         self.holdings: list[Holding] = []
         self.read_seconds = 0.2
+        self.limit_bytes = 100 * SIZE
         self.reads: list[str] = []
+        self.fetches: dict[int, FetchModel] = {}  # by ticket
+        self.fetched: list[str] = []
+        self.released: list[ReleaseModel] = []
+        self.edited: dict[str, str] = {}
         self.unreadable: str | None = None
         self.knows = False
         self.break_after_blocks: int | None = None  # of a known model, once
@@ -129,43 +144,114 @@ class FakeHost(Node):
         return any(holding.version == version and index in holding.ready for holding in self.holdings)
 
     def report(self, epoch: int) -> HostReport:
-        cached = len(self.holdings) * BLOCKS * BLOCK_BYTES
-        return HostReport(id=self.id, epoch=epoch, holdings=self.holdings, cache_bytes=cached)
+        cached = sum(holding.size_bytes for holding in self.holdings)
+        return HostReport(
+            id=self.id, epoch=epoch, holdings=self.holdings, cache_bytes=cached, cache_limit_bytes=self.limit_bytes
+        )
 
     async def run(self) -> None:
-        endpoints = [Endpoint(READ_MODEL, self.read, {"id": self.id}), Endpoint(SEND, self.send, {"id": self.id})]
+        holes = {"id": self.id}
+        endpoints = [
+            Endpoint(CHECK_MODEL, self.check, holes),
+            Endpoint(READ_MODEL, self.read, holes),
+            Endpoint(FETCH_MODEL, self.fetch, holes),
+            Endpoint(RELEASE_MODEL, self.release, holes),
+            Endpoint(SEND, self.send, holes),
+        ]
         await self.bus.serve(ServiceInfo("host", self.id, "a fake host"), endpoints)
         async with self.tasks as group:
             group.create_task(self.membership.run())
 
-    async def read(self, read: ReadModel, context: Context) -> ModelChecked:
-        name = read.spec.name
-        self.reads.append(name)
-        if "missing" in read.spec.path:
-            raise Refusal(400, f"{read.spec.path}: no config.json")
-        self.tasks.create_task(self.read_blocks(name, "broken" in read.spec.path))
-        known = manifest(f"v-{name}") if self.knows else None
-        return ModelChecked(size_bytes=BLOCKS * BLOCK_BYTES, blocks=BLOCKS, max_model_len=512, manifest=known)
+    def version_of(self, spec: ModelSpec) -> str:
+        default = f"v-{spec.name}" if spec.path == f"/models/{spec.name}" else f"v-{spec.name}-{spec.path}"
+        return self.edited.get(spec.path, default)
 
-    async def read_blocks(self, name: str, broken: bool) -> None:
+    def find(self, model: str, version: str) -> Holding | None:
+        return next((one for one in self.holdings if (one.model, one.version) == (model, version)), None)
+
+    async def check(self, check: CheckModel, context: Context) -> ModelChecked:
+        if "missing" in check.spec.path:
+            raise Refusal(400, f"{check.spec.path}: no config.json")
+        version = self.version_of(check.spec)
+        knows = self.knows or self.find(check.spec.name, version) is not None
+        return ModelChecked(
+            size_bytes=SIZE, blocks=BLOCKS, max_model_len=512, manifest=manifest(version) if knows else None
+        )
+
+    async def read(self, read: ReadModel, context: Context) -> ModelChecked:
+        name, version = read.spec.name, self.version_of(read.spec)
+        self.reads.append(name)
+        checked = await self.check(CheckModel(spec=read.spec), context)
+        held = self.find(name, version)
+        if held is not None and len(held.ready) == BLOCKS:
+            self.tell(name, version)
+        elif held is None and self.find(name, "") is None:
+            shown = version if self.knows else ""
+            self.hold(name, shown, [])
+            self.tasks.create_task(self.read_blocks(name, shown, version, "broken" in read.spec.path))
+        return checked
+
+    def hold(self, name: str, version: str, ready: list[int]) -> None:
+        """Of this version so much, in place of what there was."""
+        others = [one for one in self.holdings if (one.model, one.version) != (name, version)]
+        if sum(one.size_bytes for one in others) + SIZE > self.limit_bytes:
+            raise Refusal(409, "the cache is full")
+        self.holdings = [*others, Holding(model=name, version=version, ready=ready, total=BLOCKS, size_bytes=SIZE)]
+        self.membership.changed()
+
+    async def read_blocks(self, name: str, shown: str, version: str, broken: bool) -> None:
+        """`shown`: the version as far as it is known."""
         error = "block 2 is cut short" if broken else self.unreadable
         for index in range(BLOCKS):
             await asyncio.sleep(self.read_seconds / BLOCKS)
+            if self.find(name, shown) is None:
+                return
             if index == self.break_after_blocks:
                 self.break_after_blocks, error = None, "the disk is gone"
                 break
-            if self.knows:
-                part = Holding(model=name, version=f"v-{name}", ready=list(range(index + 1)), total=BLOCKS)
-                self.holdings = [h for h in self.holdings if h.model != name] + [part]
-                self.membership.changed()
-        if error is not None:
-            self.holdings = [h for h in self.holdings if h.model != name]
-            event = ModelRead(host=self.id, model=name, error=error)
-        else:
-            self.holdings = [h for h in self.holdings if h.model != name] + [whole(name, f"v-{name}")]
-            event = ModelRead(host=self.id, model=name, manifest=manifest(f"v-{name}"))
-        self.bus.publish(MODEL_READ, event, host=self.id)
+            if shown:
+                self.hold(name, shown, list(range(index + 1)))
+        self.arrived(name, shown, version, error)
+
+    def arrived(self, name: str, shown: str, version: str, error: str | None) -> None:
+        self.holdings = [one for one in self.holdings if (one.model, one.version) != (name, shown)]
+        if error is None:
+            self.hold(name, version, list(range(BLOCKS)))
+        self.tell(name, version, error)
         self.membership.changed()
+
+    def tell(self, name: str, version: str, error: str | None = None) -> None:
+        event = ModelRead(host=self.id, model=name, manifest=None if error else manifest(version), error=error)
+        self.bus.publish(MODEL_READ, event, host=self.id)
+
+    async def fetch(self, fetch: FetchModel, context: Context) -> Ack:
+        if self.find(fetch.spec.name, fetch.manifest.version) is None:
+            self.hold(fetch.spec.name, fetch.manifest.version, [])
+            self.fetches[fetch.inflows[0].ticket] = fetch
+        return Ack()
+
+    def begin(self, ticket: int) -> None:
+        self.tasks.create_task(self.receive(self.fetches.pop(ticket)))
+
+    async def receive(self, fetch: FetchModel) -> None:
+        name, version, upstream = fetch.spec.name, fetch.manifest.version, fetch.inflows[0].upstream.id
+        for index in range(BLOCKS):
+            await asyncio.sleep(BLOCK_BYTES / RATE)
+            sender = self.fabric.get(upstream)
+            if sender is None or not sender.has(version, index):
+                self.arrived(name, version, version, f"{upstream} is gone")
+                return
+        if self.find(name, version) is not None:
+            self.fetched.append(name)
+            self.arrived(name, version, version, None)
+
+    async def release(self, release: ReleaseModel, context: Context) -> Ack:
+        if self.find(release.model, release.version) is not None:
+            self.released.append(release)
+        key = release.model, release.version
+        self.holdings = [one for one in self.holdings if (one.model, one.version) != key]
+        self.membership.changed()
+        return Ack()
 
 
 @dataclass
@@ -432,6 +518,9 @@ class FakeWorker(Node):
             self.faults.refuse_admissions -= 1
             raise Refusal(429, "full", retry_after_ms=10)
         request = admit.request
+        assert self.order is not None
+        if request.version not in (None, self.order.manifest.version):
+            raise Refusal(409, "this worker serves another version")
         if request.request_id in self.running:
             return Ack()
         self.admitted.append(admit)
@@ -450,7 +539,10 @@ class FakeWorker(Node):
         return Ack()
 
     def send_rows(self, rows: list[Tokens], gateway: str) -> None:
-        self.bus.publish(TOKENS, TokenFrame(worker=self.id, step=self.step, rows=rows), gateway=gateway)
+        version = None if self.order is None else self.order.manifest.version
+        self.bus.publish(
+            TOKENS, TokenFrame(worker=self.id, step=self.step, rows=rows, version=version), gateway=gateway
+        )
 
     async def tell_running(self, ask: AskRunning, context: Context) -> RunningRequests:
         requests = [one.request for one in self.running.values()]

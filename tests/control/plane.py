@@ -16,13 +16,13 @@ from services.router.settings import RouterSettings
 from shared.bus.contract import BusError, ServiceInfo
 from shared.bus.local import Listener, LocalBroker, LocalBus
 from shared.membership import Membership
-from shared.messages.membership import AskSnapshot, ModelEntry, Register, Snapshot
+from shared.messages.membership import AskSnapshot, ModelEntry, Named, Register, Snapshot
 from shared.messages.parameters import ModelSpec
 from shared.messages.requests import Cancel, RequestLost, Submit, TokenFrame
 from shared.messages.scaling import AskDecisions, AskScales, Decision, Scale, ScaleAccepted, ScaleRecord
 from shared.process import Actor, World
 from shared.settings import PolicyName
-from shared.subjects import CANCEL, DECISIONS, REGISTER, SCALE, SCALES, SNAPSHOT, SUBMIT, TOKENS
+from shared.subjects import CANCEL, DECISIONS, REGISTER, REMOVE, SCALE, SCALES, SNAPSHOT, SUBMIT, TOKENS
 from shared.telemetry import Telemetry
 from shared.world import CountedIds
 from tests.control.fakes import CLOCK, RATE, FakeHost, FakeWorker, Faults, Node
@@ -40,6 +40,8 @@ class FakeGateway:
     finished: dict[str, str] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
     submitted: dict[str, Submit] = field(default_factory=dict)
+    versions: dict[str, set[str | None]] = field(default_factory=dict)  # of the frames that a request's tokens came in
+    errors: dict[str, str | None] = field(default_factory=dict)
     resubmits: bool = True
 
     async def run(self) -> None:
@@ -58,11 +60,14 @@ class FakeGateway:
 
     def collect(self, frame: TokenFrame) -> None:
         for row in frame.rows:
+            if row.token_ids:
+                self.versions.setdefault(row.request_id, set()).add(frame.version)
             have = self.tokens.setdefault(row.request_id, [])
             if row.index <= len(have):
                 have += row.token_ids[len(have) - row.index :]
             if row.finish_reason is not None:
                 self.finished[row.request_id] = row.finish_reason
+                self.errors[row.request_id] = row.error
 
     async def resubmit(self, request_id: str) -> None:
         first = self.submitted[request_id]
@@ -74,6 +79,7 @@ class FakeGateway:
             generated=list(self.tokens.get(request_id, [])),
             max_tokens=first.max_tokens,
             deadline=first.deadline,
+            version=next(iter(self.versions.get(request_id, {None}))),
         )
         await self.bus.call(SUBMIT, request, timeout=2.0)
 
@@ -165,6 +171,9 @@ class Plane:
 
     async def register(self, spec: ModelSpec) -> ModelEntry:
         return await self.operator.call(REGISTER, Register(spec=spec), timeout=5.0)
+
+    async def remove(self, model: str) -> ModelEntry:
+        return await self.operator.call(REMOVE, Named(model=model), timeout=5.0)
 
     async def scale(self, instances: int, model: str = "m") -> ScaleAccepted:
         return await self.operator.call(SCALE, Scale(model=model, instances=instances), timeout=5.0)

@@ -83,22 +83,6 @@ def test_a_worker_that_speaks_with_a_dead_epoch_joins_again_as_a_spare() -> None
     virtual_time.run(main(), limit_seconds=100)
 
 
-def test_a_lost_host_s_models_are_read_again_elsewhere() -> None:
-    async def main() -> None:
-        async with control_plane() as plane:
-            await plane.register(spec("idle", min_instances=0))
-            await asyncio.sleep(1.0)
-            other = plane.add_host(1)
-            await asyncio.sleep(1.0)
-            await plane.kill("host-0")
-            await asyncio.sleep(6.0)
-            # m still has a copy, in the worker that serves it.
-            assert other.reads == ["idle"]
-            assert (await entry_of(plane, "idle")).state == "ready"
-
-    virtual_time.run(main(), limit_seconds=100)
-
-
 @pytest.mark.parametrize("service", ["registry", "router", "planner", "monitor"])
 def test_a_service_that_is_restarted_goes_on(service: str) -> None:
     async def main() -> None:
@@ -214,20 +198,6 @@ def test_without_a_host_a_model_cannot_be_registered() -> None:
             with pytest.raises(Refusal, match="livescale run host") as refused:
                 await plane.register(spec("x"))
             assert refused.value.code == 503
-
-    virtual_time.run(main(), limit_seconds=100)
-
-
-def test_models_are_read_by_the_least_filled_host() -> None:
-    async def main() -> None:
-        async with control_plane() as plane:
-            second = plane.add_host(1)
-            await asyncio.sleep(1.0)
-            for name in ("a", "b", "c"):
-                await plane.register(spec(name, min_instances=0))
-            first = plane.fabric["host-0"]
-            assert isinstance(first, FakeHost)
-            assert (first.reads, second.reads) == (["m", "b"], ["a", "c"])
 
     virtual_time.run(main(), limit_seconds=100)
 

@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from shared.bus.contract import Context, Endpoint, Refusal, ServiceInfo
 from shared.bus.local import LocalBroker
 from shared.messages.membership import (
@@ -19,6 +21,7 @@ from shared.messages.membership import (
     MetricsText,
     ModelEntry,
     ModelList,
+    Named,
     Register,
     Snapshot,
     WorkerReport,
@@ -35,6 +38,7 @@ from shared.subjects import (
     METRICS,
     MODELS,
     REGISTER,
+    REMOVE,
     REPLAY,
     SCALE,
     SNAPSHOT,
@@ -77,6 +81,7 @@ class Cluster:
         self.finish: FinishReason | None = None
         self.resends = True
         self.worker = WORKER
+        self.version: str | None = None
         self.tokens_per_frame = 1
         self.members = [_member("router", "router-0"), _member("worker", WORKER)]
         self.models = [_entry(checkpoint)]
@@ -90,6 +95,7 @@ class Cluster:
             Endpoint(SNAPSHOT, self._snapshot),
             Endpoint(JOIN, self._join),
             Endpoint(REGISTER, self._register),
+            Endpoint(REMOVE, self._remove),
             Endpoint(SCALE, self._scale),
             Endpoint(DECISIONS, self._decisions),
             Endpoint(REPLAY, self._replay, {"id": WORKER}),
@@ -175,7 +181,8 @@ class Cluster:
     def _send(self, gateway: str, row: Tokens) -> None:
         self._sent.setdefault(row.request_id, []).append(row)
         if not self.lose_frame(row.index):
-            self.bus.publish(TOKENS, TokenFrame(worker=self.worker, step=row.index, rows=[row]), gateway=gateway)
+            frame = TokenFrame(worker=self.worker, step=row.index, rows=[row], version=self.version)
+            self.bus.publish(TOKENS, frame, gateway=gateway)
 
     def _cancel(self, message: Cancel) -> None:
         if message.request_id not in self.cancelled:
@@ -207,6 +214,13 @@ class Cluster:
             raise Refusal(400, f"{message.spec.path}: no such directory")
         self.models.append(ModelEntry(spec=message.spec, state="reading", max_model_len=CONTEXT_TOKENS))
         return self.models[-1]
+
+    async def _remove(self, message: Named, context: Context) -> ModelEntry:
+        self.models = [replace(one, state="removing") if one.spec.name == message.model else one for one in self.models]
+        found = [one for one in self.models if one.spec.name == message.model]
+        if not found:
+            raise Refusal(404, f"model {message.model!r} is not registered")
+        return found[0]
 
     async def _scale(self, message: Scale, context: Context) -> ScaleAccepted:
         if all(entry.spec.name != message.model for entry in self.models):

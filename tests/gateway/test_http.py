@@ -114,6 +114,17 @@ async def test_probes_say_what_is_missing(site: Site) -> None:
     site.broker.up()
 
 
+async def test_a_removed_model_is_not_found_any_more_though_operators_see_it_go(site: Site) -> None:
+    async with site.http.delete(f"{site.url}/admin/v1/models/tiny") as answer:
+        assert (answer.status, (await answer.json())["state"]) == (202, "removing")
+    status, body = await site.post("/v1/completions", {"model": "tiny", "prompt": "abc"})
+    assert (status, body["error"]["code"]) == (404, "model_not_found")
+    assert (await site.get("/v1/models"))[1]["data"] == []
+    assert [entry["state"] for entry in (await site.get("/admin/v1/models"))[1]["data"]] == ["removing"]
+    async with site.http.delete(f"{site.url}/admin/v1/models/never") as answer:
+        assert answer.status == 404
+
+
 async def test_operators_register_scale_and_ask_why(site: Site) -> None:
     status, entries = await site.get("/admin/v1/models")
     assert (status, [entry["spec"]["name"] for entry in entries["data"]]) == (200, ["tiny"])

@@ -24,6 +24,7 @@ ROUTES = {
     "/docs": {"get"},
     "/openapi.json": {"get"},
     "/admin/v1/models": {"get", "post"},
+    "/admin/v1/models/{model}": {"delete"},
     "/admin/v1/instances": {"get"},
     "/admin/v1/scale": {"post"},
     "/admin/v1/decisions": {"get"},

@@ -335,3 +335,25 @@ def lose(site: Site, request_id: str) -> None:
 
 def takes_office(site: Site, epoch: int) -> None:
     site.cluster.bus.publish(HEARTBEAT, RouterReport(id="router-1", epoch=epoch), service="router", id="router-1")
+
+
+async def test_a_lost_request_is_submitted_again_with_the_version_that_made_its_tokens(site: Site) -> None:
+    site.cluster.version = "v-1"
+    site.cluster.lost_at = {1: 4}
+    assert await token_ids(site) == WHOLE
+    assert [(len(one.generated), one.version) for one in site.cluster.submitted] == [(0, None), (4, "v-1")]
+
+
+async def test_tokens_of_another_version_are_not_taken_and_their_worker_is_stopped(site: Site) -> None:
+    site.cluster.version = "v-1"
+    held = site.cluster.hang_before(4)
+    asking = asyncio.create_task(token_ids(site))
+    await eventually(lambda: len(site.cluster.submitted) == 1)
+    await asyncio.sleep(0.1)
+    request = site.cluster.submitted[0]
+    row = Tokens(request_id=request.request_id, index=4, token_ids=[99])
+    frame = TokenFrame(worker=WORKER, step=9, rows=[row], version="v-2")
+    site.cluster.bus.publish(TOKENS, frame, gateway=request.gateway)
+    await eventually(lambda: request.request_id in site.cluster.stopped)
+    held.set_result(None)
+    assert await asking == WHOLE

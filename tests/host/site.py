@@ -17,9 +17,9 @@ from shared.bus.local import LocalBroker
 from shared.links.contract import Link, Peer
 from shared.messages.membership import HostReport, Join, Joined
 from shared.messages.parameters import ModelSpec
-from shared.messages.scaling import ModelChecked, ModelRead, ReadModel
+from shared.messages.scaling import ModelChecked, ModelRead, ReadModel, ReleaseModel
 from shared.process import World
-from shared.subjects import HEARTBEAT, JOIN, MODEL_READ, READ_MODEL
+from shared.subjects import HEARTBEAT, JOIN, MODEL_READ, READ_MODEL, RELEASE_MODEL
 from shared.telemetry import Telemetry
 from shared.world import CountedIds, LoopClock
 
@@ -67,6 +67,9 @@ class Site:
     async def read(self, path: Path, model: str = "m", **spec: Any) -> ModelChecked:
         command = ReadModel(spec=ModelSpec(name=model, path=str(path), **spec))
         return await self.bus.call(READ_MODEL, command, timeout=10, id=HOST)
+
+    async def release(self, version: str, model: str = "m") -> None:
+        await self.bus.call(RELEASE_MODEL, ReleaseModel(model=model, version=version), timeout=10, id=HOST)
 
     async def whole(self, count: int = 1) -> ModelRead:
         """The `count`th ModelRead."""

@@ -1,18 +1,21 @@
 """The host on a local bus, under virtual time."""
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
 import torch
+from msgspec.structs import replace
 from safetensors.torch import load_file, save_file
 
 from services.host.checkpoint import open_checkpoint
 from shared.bus.contract import Refusal
 from shared.messages.membership import Stale
 from shared.messages.message import Ack
-from shared.messages.scaling import Abort, Send
-from shared.subjects import ABORT, SEND, STALE
+from shared.messages.parameters import ModelSpec
+from shared.messages.scaling import Abort, CheckModel, Send
+from shared.subjects import ABORT, CHECK_MODEL, SEND, STALE
 from tests.host.site import HOST, Site, SlowDisk, in_virtual_time, site
 from tests.made import copy, tiny
 
@@ -137,10 +140,11 @@ def test_a_model_that_is_there_is_announced_again_without_reading(tmp_path: Path
         disk, directory = SlowDisk(), copy("qwen2", tmp_path)
         async with site(disk) as here:
             first = await here.read(directory)
-            await here.whole()
+            manifest = (await here.whole()).manifest
+            assert await here.read(directory) == replace(first, manifest=manifest)
             (directory / "model.safetensors").unlink()
-            assert await here.read(directory) == first
-            assert await here.whole(2) == here.reads[0]
+            assert await here.read(directory) == replace(first, manifest=manifest)
+            assert await here.whole(2) == await here.whole(3) == here.reads[0]
             assert disk.blocks_read == first.blocks
 
     in_virtual_time(main())
@@ -173,16 +177,83 @@ def test_models_are_read_one_after_the_other() -> None:
     in_virtual_time(main())
 
 
-def test_a_name_may_stand_for_another_checkpoint_once_the_first_is_whole() -> None:
+def test_another_version_is_read_once_the_first_is_whole_and_both_are_there_until_one_is_released() -> None:
     async def main() -> None:
         async with site(SlowDisk()) as here:
             await here.read(tiny("llama"))
             assert "still being read" in (await refused(here, tiny("qwen2"))).message
-            await here.whole()
+            first = (await here.whole()).manifest
             await here.read(tiny("qwen2"))
-            assert (await here.whole(2)).manifest != here.reads[0].manifest
+            second = (await here.whole(2)).manifest
+            assert first is not None
+            assert second is not None
+            assert first.version != second.version
+            await asyncio.sleep(1)
+            assert len(here.reports[-1].holdings) == 2
+            await here.release(first.version)
+            await here.release(first.version)
+            await asyncio.sleep(1)
+            assert [one.version for one in here.reports[-1].holdings] == [second.version]
+            assert here.reports[-1].cache_bytes == second.size_bytes
+
+    in_virtual_time(main())
+
+
+def test_files_that_have_changed_are_read_anew_and_the_same_content_takes_no_more_memory(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk, directory = SlowDisk(), copy("qwen2", tmp_path)
+        async with site(disk) as here:
+            await here.read(directory)
+            first = await here.whole()
+            os.utime(directory / "model.safetensors", ns=(1, 1))
+            assert (await here.read(directory)).manifest is None
+            assert (await here.whole(2)).manifest == first.manifest
             await asyncio.sleep(1)
             assert len(here.reports[-1].holdings) == 1
+            tensors = load_file(directory / "model.safetensors")
+            tensors["model.layers.1.mlp.up_proj.weight"][0, 0] += 1
+            save_file(tensors, directory / "model.safetensors")
+            await here.read(directory)
+            changed = (await here.whole(3)).manifest
+            assert changed is not None
+            assert first.manifest is not None
+            assert changed.version != first.manifest.version
+
+    in_virtual_time(main())
+
+
+def test_a_checkpoint_is_checked_without_being_read() -> None:
+    async def main() -> None:
+        async with site() as here:
+            spec = ModelSpec(name="m", path=str(tiny("llama")))
+            checked = await here.bus.call(CHECK_MODEL, CheckModel(spec=spec), timeout=10, id=HOST)
+            assert (checked.blocks, checked.manifest) == (5, None)
+            with pytest.raises(Refusal, match="nowhere"):
+                await here.bus.call(CHECK_MODEL, CheckModel(spec=replace(spec, path="/nowhere")), timeout=10, id=HOST)
+            await asyncio.sleep(1)
+            assert here.reports[-1].holdings == []
+            await here.read(tiny("llama"))
+            manifest = (await here.whole()).manifest
+            checked = await here.bus.call(CHECK_MODEL, CheckModel(spec=spec), timeout=10, id=HOST)
+            assert checked.manifest == manifest
+
+    in_virtual_time(main())
+
+
+def test_what_is_being_read_or_waits_for_its_turn_can_be_released() -> None:
+    async def main() -> None:
+        disk = SlowDisk()
+        async with site(disk) as here:
+            await here.read(tiny("llama"), model="m")
+            await here.read(tiny("llama"), model="waiting")
+            await here.read(tiny("qwen2"), model="last")
+            await asyncio.sleep(2.5)
+            await here.release("", "waiting")
+            await here.release("")
+            assert (await here.whole()).model == "last"
+            assert len(here.reads) == 1
+            await asyncio.sleep(1)
+            assert [one.model for one in here.reports[-1].holdings] == ["last"]
 
     in_virtual_time(main())
 

@@ -19,8 +19,14 @@ def test_what_plans_add_and_take_away_is_counted_once() -> None:
 def test_the_instances_with_the_fewest_requests_are_drained_and_none_that_loads() -> None:
     workers = [serving("w-1", running=3), serving("w-2", running=1), serving("w-3", running=1)]
     fleet = count_fleet("m", [*workers, serving("w-0", state="loading")], frozenset(), frozenset())
-    assert [one.ranks for one in choose_to_drain(fleet, 2)] == [("w-2",), ("w-3",)]
-    assert len(choose_to_drain(fleet, 9)) == 3
+    assert [one.ranks for one in choose_to_drain(fleet, 2, "v")] == [("w-2",), ("w-3",)]
+    assert len(choose_to_drain(fleet, 9, "v")) == 3
+
+
+def test_instances_of_another_version_are_drained_first() -> None:
+    workers = [serving("w-1"), serving("w-2", running=3, version="old"), serving("w-3", running=1)]
+    fleet = count_fleet("m", workers, frozenset(), frozenset())
+    assert [one.instance for one in choose_to_drain(fleet, 2, "v")] == ["i-w-2", "i-w-1"]
 
 
 def test_an_instance_of_several_ranks_counts_once_and_drains_whole() -> None:

@@ -1,125 +1,119 @@
+"""The pool as the registry sees it: models, their versions, and who holds them."""
+
 import pytest
 from msgspec.structs import replace
 
-from services.registry.pool import Pool
+from services.registry.demands import FreeCopy, MakeCopy
+from services.registry.pool import KEPT_SECONDS, REMOVING_SECONDS, Pool
 from shared.bus.contract import Refusal
-from shared.messages.membership import Holding, HostReport, ModelEntry, WorkerReport
-from shared.messages.parameters import ModelSpec, ScalingBounds
+from shared.messages.membership import Holding, HostReport, WorkerReport
+from shared.messages.parameters import ModelSpec
 from shared.messages.scaling import ModelChecked, ModelRead
-from tests.control.fakes import BLOCKS, manifest, whole
+from tests.control.fakes import BLOCK_BYTES, BLOCKS, manifest, whole
 
-CHECKED = ModelChecked(size_bytes=400, blocks=BLOCKS, max_model_len=512)
+SIZE = BLOCKS * BLOCK_BYTES
+CHECKED = ModelChecked(size_bytes=SIZE, blocks=BLOCKS, max_model_len=512)
 
 
 def spec(name: str = "m", **more: object) -> ModelSpec:
     return ModelSpec(name=name, **{"path": f"/models/{name}", **more})  # type: ignore[arg-type]
 
 
-def host(id: str, *holdings: Holding, cache_bytes: int = 0) -> HostReport:
-    return HostReport(id=id, epoch=1, holdings=list(holdings), cache_bytes=cache_bytes)
+def host(id: str, *holdings: Holding, limit: int = 100 * SIZE) -> HostReport:
+    sized = [replace(one, size_bytes=SIZE) for one in holdings]
+    return HostReport(id=id, epoch=1, holdings=sized, cache_limit_bytes=limit)
 
 
 def worker(id: str, holding: Holding) -> WorkerReport:
     return WorkerReport(id=id, epoch=1, state="serving", model=holding.model, instance=f"i-{id}", holding=holding)
 
 
-def pool_with(*names: str, read: bool = True) -> Pool:
-    """Models that host h-0 has checked, and read."""
+def reading(name: str, *ready: int, version: str = "") -> Holding:
+    return Holding(model=name, version=version, ready=list(ready), total=BLOCKS)
+
+
+def read(name: str, version: str | None = None, host: str = "h-0") -> ModelRead:
+    return ModelRead(host=host, model=name, manifest=manifest(version or f"v-{name}"))
+
+
+def orders(pool: Pool, now: float = 0.0) -> list[tuple[str, str, str, str]]:
+    return [(type(one).__name__[:4], one.host, one.model, one.version) for one in pool.plan(now)]
+
+
+def make(pool: Pool) -> list[str]:
+    """Have all that is wanted made; the hosts that were told."""
+    made = [order for order in pool.plan(0.0) if isinstance(order, MakeCopy)]
+    for order in made:
+        pool.make(order)
+    return [order.host for order in made]
+
+
+def pool_with(*names: str, is_read: bool = True) -> Pool:
+    """Models that host h-0 was told to read, and has read."""
     pool = Pool()
     pool.on_host(host("h-0"))
     for name in names:
-        pool.declare(spec(name), 1)
-        pool.reading(name, "h-0")
-        pool.checked(name, CHECKED)
-        if read:
-            pool.read(ModelRead(host="h-0", model=name, manifest=manifest(f"v-{name}")))
+        pool.register(spec(name), CHECKED, 1, 0.0)
+    assert make(pool) == ["h-0"] * len(names)
+    for name in names if is_read else ():
+        pool.read(read(name))
     return pool
 
 
 def test_a_model_is_reading_then_ready() -> None:
-    pool = pool_with("m", read=False)
+    pool = pool_with("m", is_read=False)
     [entry] = pool.entries()
-    assert (entry.state, entry.size_bytes, entry.version) == ("reading", 400, None)
-    pool.read(ModelRead(host="h-0", model="m", manifest=manifest("v-1")))
+    assert (entry.state, entry.size_bytes, entry.version, entry.copies) == ("reading", SIZE, None, [])
+    pool.read(read("m", "v-1"))
     [entry] = pool.entries()
-    assert (entry.state, entry.version, entry.created) == ("ready", "v-1", 1)
+    assert (entry.state, entry.version, entry.created, entry.copies) == ("ready", "v-1", 1, ["h-0"])
     assert pool.manifest("m").version == "v-1"
 
 
 def test_a_model_whose_content_is_known_is_ready_while_it_is_read() -> None:
     pool = Pool()
     pool.on_host(host("h-0"))
-    pool.declare(spec("m"), 1)
-    pool.reading("m", "h-0")
-    pool.checked("m", replace(CHECKED, manifest=manifest("v-m")))
-    half = Holding(model="m", version="v-m", ready=[0], total=BLOCKS)
-    pool.on_host(host("h-0", half))
+    pool.register(spec(), replace(CHECKED, manifest=manifest("v-m")), 1, 0.0)
+    assert orders(pool) == [("Make", "h-0", "m", "v-m")]
+    pool.on_host(host("h-0", reading("m", 0, version="v-m")))
     assert (pool.entry("m").state, pool.manifest("m").version) == ("ready", "v-m")
-    assert (pool.holders("v-m"), pool.without_copy(), pool.to_read()) == ([], ["m"], [])
-    pool.read(ModelRead(host="h-0", model="m", manifest=manifest("v-m")))
-    assert (pool.holders("v-m"), pool.without_copy(), pool.to_read()) == (["h-0"], [], [])
-    assert len(pool.hosts()[0].holdings) == 1
+    assert (pool.entry("m").copies, pool.without_copy(), orders(pool)) == ([], ["m"], [])
+    pool.read(read("m"))
+    assert (pool.entry("m").copies, pool.without_copy(), orders(pool)) == (["h-0"], [], [])
 
 
 def test_a_known_model_that_cannot_be_read_has_failed_until_it_is_whole() -> None:
-    pool = pool_with("m", read=False)
-    known = replace(CHECKED, manifest=manifest("v-old"))
-    pool.checked("m", known)
-    pool.read(ModelRead(host="h-0", model="m", error="block 1 is not what it was"))
-    assert pool.entry("m").state == "failed"
-    [order] = pool.to_read()
-    pool.reading("m", order.host)
-    pool.checked("m", known)
-    assert (pool.entry("m").state, pool.entry("m").error) == ("failed", "block 1 is not what it was")
-    pool.check_invariants(["h-0"])
-    pool.read(ModelRead(host="h-0", model="m", manifest=manifest("v-new")))
-    assert (pool.manifest("m").version, pool.entry("m").state, pool.entry("m").error) == ("v-new", "ready", None)
-    pool.read(ModelRead(host="h-0", model="m", error="no memory"))
-    assert (pool.entry("m").state, pool.entry("m").error) == ("ready", "no memory")
-
-
-def test_a_model_that_could_not_be_read_is_read_again_though_another_has_its_version() -> None:
-    pool = pool_with("m", "late", read=False)
-    pool.read(ModelRead(host="h-0", model="m", manifest=manifest("v")))
-    pool.checked("late", replace(CHECKED, manifest=manifest("v")))
-    pool.read(ModelRead(host="h-0", model="late", error="no memory"))
-    assert pool.entry("late").state == "failed"
-    assert [order.spec.name for order in pool.to_read()] == ["late"]
-
-
-def test_a_model_that_nobody_has_checked_yet_is_not_shown() -> None:
     pool = Pool()
-    pool.declare(spec(), 1)
-    assert pool.entries() == []
-    assert pool.without_copy() == []
-    pool.withdraw("m")
-    with pytest.raises(Refusal, match="not registered"):
-        pool.entry("m")
+    pool.on_host(host("h-0"))
+    pool.register(spec(), replace(CHECKED, manifest=manifest("v-old")), 1, 0.0)
+    make(pool)
+    pool.read(ModelRead(host="h-0", model="m", error="block 1 is not what it was"))
+    assert (pool.entry("m").state, pool.without_copy()) == ("failed", ["m"])
+    assert make(pool) == ["h-0"]
+    pool.read(read("m", "v-new"))
+    entry = pool.entry("m")
+    assert (entry.version, entry.state, entry.error) == ("v-new", "ready", None)
+    pool.gone("h-0")
+    pool.on_host(host("h-0"))
+    make(pool)
+    pool.read(ModelRead(host="h-0", model="m", error="the disk is gone"))
+    assert (pool.entry("m").state, pool.entry("m").error) == ("ready", "the disk is gone")
 
 
-def test_a_model_that_could_not_be_read_says_why_and_may_be_registered_again() -> None:
-    pool = pool_with("m", read=False)
+def test_a_model_that_could_not_be_read_says_why_is_read_again_and_may_be_registered_again() -> None:
+    pool = pool_with("m", is_read=False)
     pool.read(ModelRead(host="h-0", model="m", error="block 3 is cut short"))
     [entry] = pool.entries()
     assert (entry.state, entry.error) == ("failed", "block 3 is cut short")
     with pytest.raises(Refusal, match="block 3 is cut short") as refused:
         pool.manifest("m")
     assert refused.value.code == 503
-    assert pool.declare(spec(path="/better"), 2)
+    assert orders(pool) == [("Make", "h-0", "m", "")]
+    pool.register(spec(path="/better"), CHECKED, 2, 0.0)
+    assert (pool.entry("m").state, pool.entry("m").spec.path) == ("reading", "/better")
 
 
-def test_a_ready_model_that_cannot_be_read_again_stays_ready_says_why_and_is_still_to_be_read() -> None:
-    pool = pool_with("m")
-    pool.gone("h-0")
-    pool.on_host(host("h-1"))
-    pool.read(ModelRead(host="h-1", model="m", error="Input/output error"))
-    assert [(entry.state, entry.error) for entry in pool.entries()] == [("ready", "Input/output error")]
-    assert [order.spec.name for order in pool.to_read()] == ["m"]
-    pool.read(ModelRead(host="h-1", model="m", manifest=manifest("v-m")))
-    assert pool.entries()[0].error is None
-
-
-def test_asking_for_an_unknown_manifest_names_the_models_there_are() -> None:
+def test_asking_for_an_unknown_model_names_those_there_are() -> None:
     with pytest.raises(Refusal, match="there are: a, b") as refused:
         pool_with("b", "a").manifest("x")
     assert refused.value.code == 404
@@ -127,138 +121,251 @@ def test_asking_for_an_unknown_manifest_names_the_models_there_are() -> None:
 
 def test_asking_for_a_manifest_that_is_being_read_says_to_come_back() -> None:
     with pytest.raises(Refusal, match="still being read") as refused:
-        pool_with("m", read=False).manifest("m")
+        pool_with("m", is_read=False).manifest("m")
     assert refused.value.retry_after_ms is not None
 
 
-def test_how_a_known_model_scales_may_be_changed() -> None:
+def test_how_a_known_model_scales_may_be_changed_with_or_without_a_host() -> None:
     pool = pool_with("m")
-    assert not pool.declare(spec(max_instances=3), 2)
+    pool.register(spec(max_instances=3), replace(CHECKED, manifest=manifest("v-m")), 2, 0.0)
     [entry] = pool.entries()
-    assert (entry.spec.max_instances, entry.state, entry.created) == (3, "ready", 1)
+    assert (entry.spec.max_instances, entry.state, entry.created, entry.next) == (3, "ready", 1, None)
+    assert pool.rescale(spec(max_instances=4))
+    assert pool.entry("m").spec.max_instances == 4
+    assert not pool.rescale(spec(path="/other"))
+    assert not pool.rescale(spec("unknown"))
 
 
-@pytest.mark.parametrize(("field", "value"), [("path", "/other"), ("dtype", "float32"), ("max_model_len", 9)])
-def test_what_a_known_model_is_may_not(field: str, value: object) -> None:
+def test_instances_of_two_versions_take_requests_of_the_same_length() -> None:
     pool = pool_with("m")
-    with pytest.raises(Refusal, match=f"registered with {field}") as refused:
-        pool.declare(spec("m", **{field: value}), 2)
+    with pytest.raises(Refusal, match="registered with max_model_len None, not 9") as refused:
+        pool.register(spec(max_model_len=9), CHECKED, 2, 0.0)
     assert refused.value.code == 409
 
 
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        ({"name": ""}, "name must"),
-        ({"name": "a b"}, "name must"),
-        ({"name": "a*"}, "name must"),
-        ({"path": ""}, "path must"),
-        ({"min_instances": -1}, "min_instances must"),
-        ({"max_instances": 0}, "max_instances must"),
-        ({"min_instances": 3, "max_instances": 2}, "max_instances must"),
-        ({"bounds": ScalingBounds(prefill_lo=0.8)}, "prefill_lo"),
-        ({"bounds": ScalingBounds(decode_hi=1.5)}, "decode_hi"),
-        ({"upscale_delay_s": -1.0}, "upscale_delay_s"),
-        ({"downscale_delay_s": -0.1}, "downscale_delay_s"),
-        ({"downscale_to_zero_delay_s": -0.1}, "downscale_to_zero_delay_s"),
-        ({"max_model_len": 0}, "max_model_len"),
-    ],
-)
-def test_a_wrong_field_is_refused_by_name(wrong: dict[str, object], words: str) -> None:
-    with pytest.raises(Refusal, match=words) as refused:
-        Pool().declare(ModelSpec(**{"name": "m", "path": "/m", **wrong}), 1)  # type: ignore[arg-type]
-    assert refused.value.code == 400
+def test_another_version_takes_the_place_of_the_first_once_it_is_in_memory() -> None:
+    pool = pool_with("m")
+    pool.register(spec(path="/new"), CHECKED, 2, 0.0)
+    entry = pool.entry("m")
+    assert (entry.version, entry.spec.path, entry.next) == ("v-m", "/models/m", spec(path="/new"))
+    assert make(pool) == ["h-0"]
+    pool.on_host(host("h-0", whole("m", "v-m"), reading("m", 0)))
+    assert orders(pool) == []
+    pool.read(read("m", "v-2"))
+    entry = pool.entry("m")
+    assert (entry.version, entry.spec.path, entry.next, entry.state) == ("v-2", "/new", None, "ready")
+    assert orders(pool) == [("Free", "h-0", "m", "v-m")]
 
 
-@pytest.mark.parametrize("name", ["llama-3.1-8b", "meta-llama/Llama-2-7b", "M_1"])
-def test_names_as_on_the_hub_are_taken(name: str) -> None:
-    assert Pool().declare(spec(name), 1)
+def test_the_same_content_in_another_place_is_no_new_version() -> None:
+    pool = pool_with("m")
+    pool.register(spec(path="/moved"), CHECKED, 2, 0.0)
+    assert make(pool) == ["h-0"]
+    pool.read(read("m"))
+    entry = pool.entry("m")
+    assert (entry.version, entry.spec.path, entry.next) == ("v-m", "/moved", None)
+    assert orders(pool) == []
 
 
-def test_the_least_filled_host_reads_counting_what_it_is_reading() -> None:
+def test_a_version_that_cannot_be_read_or_has_another_vocabulary_leaves_the_first_in_place() -> None:
+    pool = pool_with("m")
+    pool.register(spec(path="/broken"), CHECKED, 2, 0.0)
+    make(pool)
+    pool.read(ModelRead(host="h-0", model="m", error="cut short"))
+    entry = pool.entry("m")
+    assert (entry.version, entry.state, entry.next) == ("v-m", "ready", None)
+    assert entry.error == "the new version could not be read: cut short"
+    pool.register(spec(path="/other"), CHECKED, 2, 0.0)
+    make(pool)
+    other = manifest("v-2")
+    other = replace(other, config=replace(other.config, vocab_size=9))
+    pool.read(ModelRead(host="h-0", model="m", manifest=other))
+    assert pool.entry("m").version == "v-m"
+    assert "another vocabulary" in str(pool.entry("m").error)
+
+
+def test_the_version_that_was_registered_last_is_the_one_that_is_read() -> None:
+    pool = pool_with("m")
+    pool.register(spec(path="/new"), CHECKED, 2, 0.0)
+    pool.register(spec(path="/new", max_instances=3), CHECKED, 2, 0.0)
+    assert pool.entry("m").next == spec(path="/new", max_instances=3)
+    pool.register(spec(path="/newest"), CHECKED, 2, 0.0)
+    assert pool.entry("m").next == spec(path="/newest")
+    pool.register(spec(), replace(CHECKED, manifest=manifest("v-m")), 2, 0.0)
+    assert pool.entry("m").next is None
+
+
+def test_files_that_changed_behind_the_registry_s_back_are_not_served_while_anybody_has_what_was_registered() -> None:
+    pool = pool_with("m")
+    pool.on_worker(worker("w-0", whole("m", "v-m")))
+    pool.on_host(host("h-0"))
+    assert make(pool) == ["h-0"]
+    pool.read(read("m", "v-edited"))
+    assert pool.entry("m").version == "v-m"
+    assert "have changed; register the model again" in str(pool.entry("m").error)
+    pool.gone("w-0")
+    pool.on_host(host("h-0"))
+    assert make(pool) == ["h-0"]
+    pool.read(read("m", "v-edited"))
+    assert (pool.entry("m").version, pool.entry("m").error) == ("v-edited", None)
+
+
+def test_an_old_version_that_is_announced_again_is_not_taken_for_the_model() -> None:
+    pool = pool_with("m")
+    pool.gone("h-0")
+    pool.on_host(host("h-1", whole("m", "v-old")))
+    pool.read(read("m", "v-old", "h-1"))
+    assert (pool.entry("m").version, pool.without_copy()) == ("v-m", ["m"])
+    assert orders(pool) == [("Free", "h-1", "m", "v-old"), ("Make", "h-1", "m", "v-m")]
+
+
+def test_a_model_that_no_host_has_room_for_is_refused() -> None:
     pool = Pool()
-    with pytest.raises(Refusal, match="livescale run host"):
-        pool.host_to_read(spec())
-    pool.on_host(host("h-1", cache_bytes=500))
-    pool.on_host(host("h-2", cache_bytes=200))
-    assert pool.host_to_read(spec()).host == "h-2"
-    pool.declare(spec("other"), 1)
-    pool.reading("other", "h-2")
-    pool.checked("other", CHECKED)
-    assert pool.host_to_read(spec()).host == "h-1"
+    with pytest.raises(Refusal, match="livescale run host") as absent:
+        pool.host_to_check("m")
+    assert absent.value.code == 503
+    pool.on_host(host("h-0", limit=SIZE - 1))
+    with pytest.raises(Refusal, match="cache_bytes: model 'm' needs") as refused:
+        pool.register(spec(), CHECKED, 1, 0.0)
+    assert refused.value.code == 409
+    assert pool.entries() == []
 
 
-def test_a_host_that_has_the_model_reads_it_whatever_else_it_holds() -> None:
+def test_whoever_may_know_the_files_checks_them_else_the_least_filled() -> None:
     pool = Pool()
-    pool.on_host(host("h-1", whole("m", "v"), cache_bytes=500))
-    pool.on_host(host("h-2"))
-    assert pool.host_to_read(spec()).host == "h-1"
+    pool.on_host(host("h-1", whole("x", "v-x"), whole("y", "v-y")))
+    pool.on_host(host("h-2", whole("z", "v-z")))
+    assert pool.host_to_check("x") == "h-1"
+    assert pool.host_to_check("new") == "h-2"
 
 
 def test_holders_are_those_who_have_every_block() -> None:
     pool = pool_with("m")
     pool.on_worker(worker("w-1", whole("m", "v-m")))
-    pool.on_worker(worker("w-2", Holding(model="m", version="v-m", ready=[0, 1], total=BLOCKS)))
+    pool.on_worker(worker("w-2", reading("m", 0, 1, version="v-m")))
     pool.on_worker(worker("w-3", whole("m", "other version")))
-    assert pool.holders("v-m") == ["h-0", "w-1"]
+    assert pool.entry("m").copies == ["h-0", "w-1"]
 
 
-def test_a_model_whose_last_copy_is_lost_is_named_and_read_again() -> None:
+def test_a_model_whose_last_copy_is_lost_is_named_and_made_again() -> None:
     pool = pool_with("m", "n")
-    pool.on_host(host("h-0", whole("m", "v-m"), whole("n", "v-n")))
     pool.on_host(host("h-1"))
     pool.on_worker(worker("w-1", whole("m", "v-m")))
     assert pool.without_copy() == []
     pool.gone("h-0")
     assert pool.without_copy() == ["n"]
-    [order] = pool.to_read()
-    assert (order.host, order.spec.name) == ("h-1", "n")
-    pool.reading("n", "h-1")
-    assert pool.without_copy() == ["n"]
-    assert pool.to_read() == []
-    pool.read(ModelRead(host="h-1", model="n", manifest=manifest("v-n")))
+    made = {order.model: (order, pool.sources(order)) for order in pool.plan(0.0) if isinstance(order, MakeCopy)}
+    assert {name: sources for name, (_, sources) in made.items()} == {"n": [], "m": ["w-1"]}
+    assert make(pool) == ["h-1", "h-1"]
+    assert (pool.without_copy(), orders(pool)) == (["n"], [])
+    pool.read(read("n", host="h-1"))
     assert pool.without_copy() == []
 
 
-def test_a_reader_that_dies_or_does_not_answer_is_replaced() -> None:
-    pool = pool_with("m", read=False)
-    assert pool.to_read() == []
+def test_hosts_are_better_sources_than_workers_and_idle_workers_than_busy_ones() -> None:
+    pool = pool_with("m")
+    pool.on_worker(replace(worker("w-1", whole("m", "v-m")), flows_out=2))
+    pool.on_worker(worker("w-2", whole("m", "v-m")))
+    assert pool.sources(MakeCopy("h-1", "m", "v-m", "")) == ["h-0", "w-2", "w-1"]
+    assert pool.sources(MakeCopy("h-1", "m", "", "")) == []
+
+
+def test_a_reader_that_dies_does_not_answer_or_may_not_have_been_heard_is_replaced() -> None:
+    pool = pool_with("m", is_read=False)
+    assert orders(pool) == []
     pool.gone("h-0")
-    assert pool.to_read() == []
+    assert orders(pool) == []
     pool.on_host(host("h-1"))
-    assert [order.host for order in pool.to_read()] == ["h-1"]
-    pool.reading("m", "h-1")
-    pool.not_reading("m", "h-1")
-    assert [order.host for order in pool.to_read()] == ["h-1"]
-
-
-def test_a_reader_whose_word_may_be_lost_is_asked_again() -> None:
-    pool = pool_with("m", read=False)
+    [order] = pool.plan(0.0)
+    assert isinstance(order, MakeCopy)
+    pool.make(order)
+    pool.not_made(order)
+    assert make(pool) == ["h-1"]
     pool.doubt_readers()
-    assert [(order.host, order.spec.name) for order in pool.to_read()] == [("h-0", "m")]
+    assert make(pool) == ["h-1"]
+    pool.on_host(host("h-1", whole("m", "v-1")))
+    assert orders(pool) == [("Make", "h-1", "m", "")]
 
 
-def test_a_restored_model_is_read_again() -> None:
+def test_before_its_last_instance_goes_a_host_keeps_a_model_for_a_while() -> None:
+    pool = pool_with("m")
+    assert pool.keep("m", 1.0) is None
+    pool.on_worker(worker("w-1", whole("m", "v-m")))
+    pool.holds.drop("h-0", "m", "v-m")
+    assert "has to keep model 'm' first" in str(pool.keep("m", 1.0))
+    pool.on_host(host("h-0", limit=SIZE - 1))
+    assert orders(pool, 2.0) == []
+    assert "needs" in str(pool.keep("m", 2.0))
+    assert pool.entry("m").error is not None
+    assert orders(pool, 3.0 + KEPT_SECONDS) == []
+    assert pool.entry("m").error is None
+
+
+def test_a_removed_model_is_forgotten_when_no_worker_has_it_and_its_copies_are_released() -> None:
+    pool = pool_with("m")
+    pool.on_worker(worker("w-1", whole("m", "v-m")))
+    assert pool.remove("m", 10.0).state == "removing"
+    assert pool.remove("m", 12.0).state == "removing"
+    assert pool.keep("m", 12.0) is None
+    assert orders(pool) == [("Free", "h-0", "m", "v-m")]
+    assert pool.forget_removed(10.0 + REMOVING_SECONDS) == []
+    with pytest.raises(Refusal, match="being removed"):
+        pool.register(spec(), CHECKED, 2, 0.0)
+    pool.gone("w-1")
+    assert pool.forget_removed(9.0 + REMOVING_SECONDS) == []
+    assert pool.forget_removed(10.0 + REMOVING_SECONDS) == ["m"]
+    assert pool.entries() == []
+
+
+def test_a_removed_model_may_be_registered_again_once_nothing_serves_it() -> None:
+    pool = pool_with("m")
+    pool.remove("m", 10.0)
+    pool.register(spec(), CHECKED, 2, 10.0)
+    assert (pool.entry("m").state, pool.entry("m").created) == ("reading", 2)
+
+
+def test_a_restored_pool_knows_versions_and_who_holds_them_and_orders_nothing() -> None:
+    before = pool_with("m", "gone")
+    before.register(spec(path="/new"), CHECKED, 2, 0.0)
+    before.remove("gone", 0.0)
     pool = Pool()
-    entry = ModelEntry(spec=spec(), state="ready", version="v", size_bytes=400, blocks=4, max_model_len=9, created=5)
-    pool.restore(entry)
-    [restored] = pool.entries()
-    assert (restored.state, restored.size_bytes, restored.created) == ("reading", 400, 5)
-    pool.on_host(host("h-1"))
-    assert [order.spec.name for order in pool.to_read()] == ["m"]
+    for name in ("m", "gone"):
+        pool.restore(before.entry(name), before.known_manifest(name), before.next_entry(name))
+    assert [(one.state, one.version) for one in pool.entries()] == [("removing", "v-gone"), ("ready", "v-m")]
+    assert pool.entry("m").next == spec(path="/new")
+    pool.on_host(host("h-1", whole("m", "v-m"), reading("m", 1)))
+    assert pool.entry("m").copies == ["h-1"]
+    assert orders(pool) == [("Make", "h-1", "m", "")]
+
+
+def test_a_model_restored_without_its_manifest_is_asked_for_where_it_is() -> None:
+    pool = Pool()
+    pool.restore(replace(pool_with("m").entry("m"), version=None), None)
+    assert pool.entry("m").state == "reading"
+    pool.on_host(host("h-0"))
+    pool.on_host(host("h-1", whole("m", "v-m")))
+    assert orders(pool) == [("Make", "h-1", "m", "")]
+
+
+def test_a_released_copy_is_gone_before_the_host_s_next_report() -> None:
+    pool = pool_with("m")
+    pool.holds.drop("h-0", "m", "v-m")
+    assert pool.without_copy() == ["m"]
 
 
 def test_reports_are_kept_in_order_and_forgotten_with_their_sender() -> None:
     pool = pool_with("m")
     for id in ("w-2", "w-1"):
         pool.on_worker(worker(id, whole("m", "v-m")))
-    assert [report.id for report in pool.workers()] == ["w-1", "w-2"]
+    assert [report.id for report in pool.holds.workers()] == ["w-1", "w-2"]
     pool.gone("w-1")
-    assert [report.id for report in pool.workers()] == ["w-2"]
-    assert [report.id for report in pool.hosts()] == ["h-0"]
+    assert [report.id for report in pool.holds.workers()] == ["w-2"]
+    assert [report.id for report in pool.holds.hosts()] == ["h-0"]
 
 
-def test_a_model_nobody_knows_being_read_changes_nothing() -> None:
+def test_a_model_nobody_knows_being_read_is_released() -> None:
     pool = pool_with("m")
     pool.read(ModelRead(host="h-0", model="x", manifest=manifest("v")))
     assert [entry.spec.name for entry in pool.entries()] == ["m"]
+    pool.on_host(host("h-0", whole("m", "v-m"), whole("x", "v")))
+    assert pool.plan(0.0) == [FreeCopy("h-0", "x", "v", "nothing is to be served from it any more")]

@@ -2,7 +2,9 @@
 
 import asyncio
 
-from services.registry.saved import SavedState
+from msgspec.structs import replace
+
+from services.registry.saved import SavedModel, SavedState
 from shared import virtual_time
 from shared.bus.contract import ServiceAbsent
 from shared.bus.local import LocalBroker
@@ -11,9 +13,12 @@ from shared.messages.membership import Member, ModelEntry
 from shared.messages.message import Message
 from shared.messages.parameters import ModelSpec
 from shared.world import LoopClock
+from tests.control.fakes import manifest
 
 CLOCK = LoopClock(epoch=0.0)
 ENTRY = ModelEntry(spec=ModelSpec(name="org/llama-3.1", path="/m"), state="ready", size_bytes=9)
+NEXT = ModelEntry(spec=ModelSpec(name="org/llama-3.1", path="/new"), state="reading", size_bytes=8)
+MANIFEST = manifest("v")
 MEMBER = Member(service="worker", id="w-1", pid=1, host="box", epoch=3, lease="alive", address=b"\x00\xff")
 
 
@@ -29,7 +34,7 @@ def test_what_was_put_is_loaded_by_the_next() -> None:
         bus = LocalBroker(CLOCK).connect()
         saved = SavedState(bus.kv)
         running = asyncio.create_task(saved.run())
-        saved.put_model(ENTRY)
+        saved.put_model(replace(ENTRY, copies=["h"], error="no room"), MANIFEST, NEXT)
         saved.put_member(MEMBER)
         saved.put_member(Member(service="host", id="h", pid=2, host="box", epoch=4, lease="alive"))
         saved.delete_member("h")
@@ -38,7 +43,7 @@ def test_what_was_put_is_loaded_by_the_next() -> None:
         saved.reserve_epochs(1000)
         await asyncio.sleep(0.1)
         successor = SavedState(bus.kv)
-        assert await successor.load() == ([ENTRY], [MEMBER])
+        assert await successor.load() == ([SavedModel(ENTRY, MANIFEST, NEXT)], [MEMBER])
         assert successor.epochs == 1000
         running.cancel()
 

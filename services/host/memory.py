@@ -1,0 +1,221 @@
+"""The models in a host's memory: how each gets there, from disk or from another node, and how it goes."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+import structlog
+
+from services.host.cache import CacheFull, Held, HostCache, check_memory
+from services.host.disk import Disk
+from services.host.stored import Stored
+from shared.messages.parameters import Manifest, ModelSpec
+from shared.model_config import CheckpointError
+from shared.process import World
+from shared.transfer.part import TransferFailed
+from shared.transfer.ready import ReadyBlocks
+
+log = structlog.get_logger()
+
+Fill = Callable[[list[memoryview], Callable[[int], None]], Awaitable[Manifest]]
+
+
+@dataclass
+class Copy:
+    """A model's bytes: `blocks` are there once its turn has come; a send keeps its own hold on them.
+
+    `stored` is what it was read from; None where it came from another node.
+    """
+
+    stored: Stored | None = None
+    ready: ReadyBlocks = field(default_factory=ReadyBlocks)
+    blocks: list[memoryview] = field(default_factory=list)
+    filling: asyncio.Task[None] | None = None
+
+    def close(self) -> None:
+        if self.stored is not None:
+            self.stored.close()
+
+
+@dataclass(frozen=True)
+class Told:
+    """Who is told: that anything has changed, that a model is whole, that one could not be had."""
+
+    changed: Callable[[], None]
+    whole: Callable[[Held], None]
+    failed: Callable[[str, str], None]
+
+
+class Memory:
+    """Models are read one after the other. Versions of a model are side by side until one is released."""
+
+    def __init__(self, cache: HostCache, disk: Disk, world: World, told: Told, tasks: asyncio.TaskGroup) -> None:
+        self.cache = cache
+        self._disk = disk
+        self._clock = world.clock
+        self._told = told
+        self._copies: dict[int, Copy] = {}
+        self._tasks = tasks
+        self._reading = asyncio.Lock()
+        self._to_keep: asyncio.Queue[int] = asyncio.Queue()
+        self._read_bytes = world.telemetry.counter(
+            "livescale_host_read_bytes_total", "Bytes of parameters read from disk into the host cache"
+        )
+
+    def close(self) -> None:
+        """Nothing is read any more."""
+        for copy in self._copies.values():
+            copy.close()
+
+    def find(self, version: str) -> Copy | None:
+        """What there is of this version, or is on its way; None where its turn has not come."""
+        number = self.cache.find(version)
+        copy = None if number is None else self._copies[number]
+        return copy if copy is not None and copy.blocks else None
+
+    def find_same(self, spec: ModelSpec, stored: Stored) -> Held | None:
+        """What was, or is being, read from these very files."""
+        for number, held in self.cache.items():
+            read_from = self._copies[number].stored
+            if (held.model, held.path, held.dtype) == (spec.name, spec.path, spec.dtype) and (
+                stored.files == read_from.files
+                if read_from is not None
+                else stored.manifest is not None and stored.manifest.version == held.version
+            ):
+                return held
+        return None
+
+    def find_whole(self, spec: ModelSpec) -> Held | None:
+        """What was read from this directory, as its files were then."""
+        source = spec.name, spec.path, spec.dtype
+        found = (held for _, held in self.cache.items() if (held.model, held.path, held.dtype) == source)
+        return next((held for held in found if held.is_whole), None)
+
+    def is_reading(self, model: str) -> bool:
+        """From disk."""
+        return any(
+            held.model == model and not held.is_whole and self._copies[number].stored is not None
+            for number, held in self.cache.items()
+        )
+
+    def read(self, spec: ModelSpec, stored: Stored) -> None:
+        """When its turn comes. Raises CacheFull."""
+        held = Held(
+            model=spec.name,
+            path=spec.path,
+            dtype=spec.dtype,
+            size_bytes=stored.checkpoint.size_bytes,
+            total=len(stored.checkpoint.layouts),
+            manifest=stored.manifest,
+        )
+        number, copy = self._admit(held, Copy(stored))
+        copy.filling = self._tasks.create_task(self._read(number, copy, stored), name=f"read {spec.name}")
+
+    def fetch(self, spec: ModelSpec, manifest: Manifest, fill: Fill) -> None:
+        """`fill` receives it. Raises CacheFull."""
+        held = Held(
+            model=spec.name,
+            path=spec.path,
+            dtype=spec.dtype,
+            size_bytes=manifest.size_bytes,
+            total=len(manifest.blocks),
+            manifest=manifest,
+        )
+        number, copy = self._admit(held, Copy())
+        sizes = [block.size_bytes for block in manifest.blocks]
+        filling = self._fill(number, copy, sizes, fill)
+        copy.filling = self._tasks.create_task(self._try(number, copy, filling), name=f"fetch {spec.name}")
+
+    def _admit(self, held: Held, copy: Copy) -> tuple[int, Copy]:
+        waiting = sum(
+            one.size_bytes for number, one in self.cache.items() if not self._copies[number].blocks and not one.is_whole
+        )
+        check_memory(held.model, held.size_bytes, self._disk.free_bytes() - waiting)
+        number = self.cache.admit(held)
+        self._copies[number] = copy
+        self._told.changed()
+        return number, copy
+
+    async def release(self, model: str, version: str) -> None:
+        """Give the memory back, also of what is on its way."""
+        for number in self.cache.numbers(model, version):
+            filling = self._copies[number].filling
+            if filling is not None and not filling.done():
+                filling.cancel()
+                await asyncio.wait([filling])
+            self._drop(number, "it was released")
+
+    def _drop(self, number: int, reason: str) -> None:
+        copy = self._copies.pop(number, None)
+        if copy is not None:
+            copy.ready.lose(reason)
+            copy.close()
+            self.cache.drop(number)
+            self._told.changed()
+
+    async def _read(self, number: int, copy: Copy, stored: Stored) -> None:
+        async def fill(blocks: list[memoryview], on_block: Callable[[int], None]) -> Manifest:
+            checksums = list[int]()
+            async with aclosing(self._disk.read(stored, blocks)) as read:
+                async for checksum in read:
+                    self._read_bytes.inc(stored.sizes[len(checksums)])
+                    on_block(len(checksums))
+                    checksums.append(checksum)
+            return stored.checkpoint.manifest(checksums)
+
+        try:
+            async with self._reading:
+                await self._try(number, copy, self._fill(number, copy, stored.sizes, fill))
+        finally:
+            stored.close()
+        if number in self._copies and not stored.is_packed:
+            self._to_keep.put_nowait(number)
+
+    async def _try(self, number: int, copy: Copy, filling: Coroutine[None, None, None]) -> None:
+        held = self.cache.get(number)
+        assert held is not None
+        try:
+            await filling
+        except (CacheFull, CheckpointError, TransferFailed, OSError, MemoryError, ValueError) as error:
+            reason = str(error) or type(error).__name__
+            log.error("model_not_read", model=held.model, error=reason)
+            self._drop(number, reason)
+            self._told.failed(held.model, reason)
+
+    async def _fill(self, number: int, copy: Copy, sizes: list[int], fill: Fill) -> None:
+        held = self.cache.get(number)
+        assert held is not None
+
+        def on_block(index: int) -> None:
+            copy.ready.add(index)
+            self.cache.block_ready(number, index)
+            self._told.changed()
+
+        began = self._clock.now()
+        check_memory(held.model, held.size_bytes, self._disk.free_bytes())
+        copy.blocks = await self._disk.allocate(sizes)
+        manifest = await fill(copy.blocks, on_block)
+        whole = self.cache.whole(number, manifest)
+        for other in self.cache.numbers(whole.model, whole.version):
+            if other != number:
+                self._drop(other, "it was read anew")
+        stored = copy.stored
+        log.info(
+            "model_read",
+            model=whole.model,
+            size_bytes=whole.size_bytes,
+            blocks=whole.total,
+            seconds=round(self._clock.now() - began, 3),
+            source="another node" if stored is None else "packed form" if stored.is_packed else "safetensors",
+            direct_bytes=0 if stored is None else stored.direct_bytes,
+        )
+        self._told.whole(whole)
+
+    async def keep_models(self) -> None:
+        """Leave what was read in a form that is read faster: one at a time, and none that was released meanwhile."""
+        while True:
+            number = await self._to_keep.get()
+            held, copy = self.cache.get(number), self._copies.get(number)
+            if held is not None and held.manifest is not None and copy is not None and copy.stored is not None:
+                await self._disk.keep(copy.stored, held.manifest, copy.blocks)

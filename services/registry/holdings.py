@@ -1,0 +1,102 @@
+"""Who holds which blocks: the last report of everyone who is alive and can hold parameters. Pure."""
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from services.registry.demands import Copy, HostMemory
+from shared.messages.membership import Holding, HostReport, WorkerReport
+from shared.messages.parameters import Manifest
+
+
+class Holdings:
+    """Reports, and what is known before the next one says it."""
+
+    def __init__(self) -> None:
+        self._workers: dict[str, WorkerReport] = {}
+        self._hosts: dict[str, HostReport] = {}
+
+    def on_worker(self, report: WorkerReport) -> None:
+        self._workers[report.id] = report
+
+    def on_host(self, report: HostReport) -> None:
+        self._hosts[report.id] = report
+
+    def gone(self, id: str) -> None:
+        """A member is dead or has joined anew: nothing it said counts any more."""
+        self._workers.pop(id, None)
+        self._hosts.pop(id, None)
+
+    def workers(self) -> list[WorkerReport]:
+        return [self._workers[id] for id in sorted(self._workers)]
+
+    def hosts(self) -> list[HostReport]:
+        return [self._hosts[id] for id in sorted(self._hosts)]
+
+    def memories(self) -> list[HostMemory]:
+        return [_memory(host) for host in self.hosts()]
+
+    def holders(self, version: str) -> list[str]:
+        """Ids of all that hold every block of this version."""
+        return sorted({id for id, holding in self.all() if is_whole(holding, version)})
+
+    def all(self) -> Iterator[tuple[str, Holding]]:
+        for id, worker in self._workers.items():
+            if worker.holding is not None:
+                yield id, worker.holding
+        for id, host in self._hosts.items():
+            for holding in host.holdings:
+                yield id, holding
+
+    def is_on_host(self, version: str) -> bool:
+        return any(is_whole(holding, version) for host in self._hosts.values() for holding in host.holdings)
+
+    def is_served(self, version: str) -> bool:
+        """By an instance that stays."""
+        serving = (one.holding for one in self._workers.values() if one.state in ("serving", "live"))
+        return any(holding is not None and is_whole(holding, version) for holding in serving)
+
+    def uses(self, model: str) -> bool:
+        """Whether any worker has to do with it."""
+        return any(worker.model == model for worker in self._workers.values())
+
+    def flows_out(self, worker: str) -> int:
+        return self._workers[worker].flows_out if worker in self._workers else 0
+
+    def has_begun(self, host: str, model: str, version: str) -> bool:
+        report = self._hosts.get(host)
+        return report is not None and any((one.model, one.version) == (model, version) for one in report.holdings)
+
+    def hold(self, host: str, name: str, manifest: Manifest) -> None:
+        """It is whole there. Until the host's next report says so nobody has to read the model again."""
+        report = self._hosts.get(host)
+        if report is None or any(is_whole(one, manifest.version) and one.model == name for one in report.holdings):
+            return
+        indices = [block.index for block in manifest.blocks]
+        whole = Holding(
+            model=name,
+            version=manifest.version,
+            ready=indices,
+            total=len(indices),
+            size_bytes=manifest.size_bytes,
+        )
+        others = [one for one in report.holdings if one.model != name or one.version not in ("", manifest.version)]
+        self._hosts[host] = replace(report, holdings=[*others, whole])
+
+    def drop(self, host: str, name: str, version: str) -> None:
+        """It was released there."""
+        report = self._hosts.get(host)
+        if report is not None:
+            left = [one for one in report.holdings if (one.model, one.version) != (name, version)]
+            self._hosts[host] = replace(report, holdings=left)
+
+
+def is_whole(holding: Holding, version: str) -> bool:
+    return bool(version) and holding.version == version and len(holding.ready) == holding.total
+
+
+def _memory(host: HostReport) -> HostMemory:
+    copies = (
+        Copy(one.model, one.version, one.size_bytes, is_whole(one, one.version), one.sending) for one in host.holdings
+    )
+    return HostMemory(host.id, host.cache_limit_bytes, tuple(copies))

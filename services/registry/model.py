@@ -1,0 +1,120 @@
+"""A registered model: the version that is served, and the one that is to take its place. Pure."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from services.registry.demands import Demand
+from shared.messages.membership import ModelEntry
+from shared.messages.parameters import Manifest, ModelSpec
+from shared.messages.scaling import ModelChecked
+
+ModelState = Literal["reading", "ready", "failed", "removing"]
+
+
+@dataclass
+class Content:
+    """What is in a checkpoint. `reader`: the host that was told to get it, until it is whole there or the host is
+    gone."""
+
+    spec: ModelSpec
+    checked: ModelChecked
+    reader: str | None = None
+
+    @property
+    def version(self) -> str:
+        """Empty where nobody has read it yet."""
+        return "" if self.checked.manifest is None else self.checked.manifest.version
+
+    def is_from(self, spec: ModelSpec) -> bool:
+        return (self.spec.path, self.spec.dtype) == (spec.path, spec.dtype)
+
+    def entry(self, created: int) -> ModelEntry:
+        return ModelEntry(
+            spec=self.spec,
+            state="reading",
+            size_bytes=self.checked.size_bytes,
+            blocks=self.checked.blocks,
+            max_model_len=self.checked.max_model_len,
+            created=created,
+        )
+
+
+@dataclass
+class Model:
+    """Until `kept_until` its last instance may be given back, and a host has to keep it.
+
+    `in_the_way`: why no host can. `was_whole`: in some host's memory, since it is known.
+    """
+
+    current: Content
+    created: int
+    next: Content | None = None
+    manifest: Manifest | None = None
+    was_whole: bool = False
+    error: str | None = None
+    in_the_way: str | None = None
+    kept_until: float = 0.0
+    removed_at: float | None = None
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self.current.spec
+
+    @property
+    def version(self) -> str:
+        """Empty where nobody has read it yet."""
+        return self.current.version if self.manifest is None else self.manifest.version
+
+    @property
+    def state(self) -> ModelState:
+        if self.removed_at is not None:
+            return "removing"
+        if self.error is not None and not self.was_whole:
+            return "failed"  # with a manifest from an earlier read a scale under way goes on once it is read again
+        return "reading" if self.manifest is None else "ready"
+
+    @property
+    def contents(self) -> Iterator[Content]:
+        yield self.current
+        if self.next is not None:
+            yield self.next
+
+    def content(self, version: str) -> Content:
+        """What an order for this version means."""
+        return self.next if self.next is not None and version != self.version else self.current
+
+    def demands(self, *, needed: bool) -> Iterator[Demand]:
+        """What hosts are to keep for it."""
+        name = self.spec.name
+        if self.removed_at is None:
+            yield Demand(name, self.version, self.current.checked.size_bytes, needed, self.current.reader)
+            if self.next is not None:
+                yield Demand(name, self.next.version, self.next.checked.size_bytes, True, self.next.reader)
+
+    def replace_by(self, content: Content, manifest: Manifest) -> None:
+        """From here on this is what the name stands for."""
+        self.current, self.manifest, self.was_whole = content, manifest, True
+        self.next = self.error = self.in_the_way = None
+        content.reader = None
+
+    def entry(self, copies: Sequence[str]) -> ModelEntry:
+        checked = self.current.checked
+        return ModelEntry(
+            spec=self.spec,
+            state=self.state,
+            version=self.version or None,
+            size_bytes=checked.size_bytes,
+            blocks=checked.blocks,
+            max_model_len=checked.max_model_len,
+            created=self.created,
+            error=self.error or self.in_the_way,
+            copies=list(copies),
+            next=None if self.next is None else self.next.spec,
+        )
+
+
+def content_of(entry: ModelEntry) -> Content:
+    """As an earlier registry knew it."""
+    checked = ModelChecked(size_bytes=entry.size_bytes, blocks=entry.blocks, max_model_len=max(1, entry.max_model_len))
+    return Content(entry.spec, checked)

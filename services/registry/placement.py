@@ -1,0 +1,171 @@
+"""Which host keeps which model in its memory (BlitzScale 5.3): one copy of each, spread evenly by bytes. Pure.
+
+Where memory is short a copy may go while an instance serves the model; it is made again before the last one drains.
+A settled state orders nothing.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import inf
+
+from services.registry.demands import Copy, Demand, FreeCopy, HostMemory, MakeCopy, NoRoom, Order, as_mib
+
+
+def plan_copies(hosts: Sequence[HostMemory], demands: Sequence[Demand]) -> list[Order]:
+    """What to do now; what follows from it is ordered once it has happened."""
+    pool = _Pool(hosts, demands)
+    orders: list[Order] = [*_free_stale(pool), *_free_surplus(pool), *_make_missing(pool)]
+    under_way = any(not copy.whole for host in hosts for copy in host.copies) or any(d.coming for d in demands)
+    if not orders and not under_way:
+        orders += _move(pool)
+    freed = {(one.host, one.model, one.version): one for one in orders if isinstance(one, FreeCopy)}
+    return [*freed.values(), *(one for one in orders if not isinstance(one, FreeCopy))]
+
+
+def why_no_room(hosts: Sequence[HostMemory], demands: Sequence[Demand], model: str, size_bytes: int) -> str | None:
+    """Why no host can keep so many bytes, even if all that may be released is; None where one can."""
+    pool = _Pool(hosts, demands)
+    rooms = {host.id: (host.limit_bytes - pool.bound_bytes(host), host.limit_bytes) for host in hosts}
+    if any(room >= size_bytes for room, _ in rooms.values()):
+        return None
+    told = ", ".join(f"{id} has {as_mib(max(0, room))} of {as_mib(limit)}" for id, (room, limit) in rooms.items())
+    return (
+        f"model {model!r} needs {as_mib(size_bytes)} of a host cache, and without giving up the only copy of another "
+        f"{told or 'no host is alive'}; start a host with a larger --cache-bytes, add one, or remove a model"
+    )
+
+
+class _Pool:
+    """Hosts by id, and whose each copy is."""
+
+    def __init__(self, hosts: Sequence[HostMemory], demands: Sequence[Demand]) -> None:
+        self.hosts = sorted(hosts, key=lambda host: host.id)
+        self.demands = demands
+        self._by_model: dict[str, list[Demand]] = {}
+        for demand in demands:
+            self._by_model.setdefault(demand.model, []).append(demand)
+
+    def owner(self, host: HostMemory, copy: Copy) -> Demand | None:
+        """What is being read may turn out to be any version of its model, and with an unknown version is wanted
+        whatever there is."""
+        ours = self._by_model.get(copy.model, [])
+        exact = [one for one in ours if copy.version and one.version == copy.version]
+        possible = [one for one in ours if "" in (copy.version, one.version)]
+        told = [one for one in possible if one.coming == host.id]
+        return next(iter([*exact, *told, *possible]), None)
+
+    def owned(self, host: HostMemory) -> list[Demand]:
+        owners = (self.owner(host, copy) for copy in host.copies)
+        return [one for one in owners if one is not None]
+
+    def announced_bytes(self, host: HostMemory, *, needed: bool = False) -> int:
+        """What the host was told to take and does not report yet."""
+        here = self.owned(host)
+        told = [one for one in self.demands if one.coming == host.id and one not in here]
+        return sum(one.size_bytes for one in told if one.needed or not needed)
+
+    def bound_bytes(self, host: HostMemory) -> int:
+        """What cannot be released."""
+        owners = [(copy, self.owner(host, copy)) for copy in host.copies]
+        bound = sum(copy.size_bytes for copy, owner in owners if owner is not None and owner.needed)
+        return bound + self.announced_bytes(host, needed=True)
+
+    def holders(self) -> dict[Demand, list[HostMemory]]:
+        """Who has, or is getting, what is wanted."""
+        found: dict[Demand, list[HostMemory]] = {}
+        for host in self.hosts:
+            for one in self.owned(host):
+                found.setdefault(one, []).append(host)
+        return found
+
+
+def _free_stale(pool: _Pool) -> Iterator[FreeCopy]:
+    """Old versions, and models that were removed."""
+    for host in pool.hosts:
+        for copy in host.copies:
+            if pool.owner(host, copy) is None and not copy.sending:
+                yield FreeCopy(host.id, copy.model, copy.version, "nothing is to be served from it any more")
+
+
+def _free_surplus(pool: _Pool) -> Iterator[FreeCopy]:
+    """Of several copies the one in the emptiest cache stays."""
+    wanted = {(one.model, one.version) for one in pool.demands if one.version}
+    holders: dict[tuple[str, str], list[tuple[HostMemory, Copy]]] = {}
+    for host in pool.hosts:
+        for copy in host.copies:
+            if copy.whole and (copy.model, copy.version) in wanted:
+                holders.setdefault((copy.model, copy.version), []).append((host, copy))
+    for having in holders.values():
+        for host, copy in sorted(having, key=lambda one: (one[0].used_bytes, one[0].id))[1:]:
+            if not copy.sending:
+                yield FreeCopy(host.id, copy.model, copy.version, "another host has a copy")
+
+
+def _make_missing(pool: _Pool) -> Iterator[Order]:
+    """What is needed comes first, then what is large. A copy that can be done without takes only what is left over."""
+    holders = pool.holders()
+    there = {one for one in holders if one.version}
+    missing = [one for one in pool.demands if one.coming is None and one not in there]
+    free = {host.id: host.free_bytes - pool.announced_bytes(host) for host in pool.hosts}
+    filled = {host.id: host.limit_bytes - free[host.id] for host in pool.hosts}
+    waiting = False
+    for one in sorted(missing, key=lambda one: (not one.needed, -one.size_bytes, one.model, one.version)):
+        roomy = [id for id in free if free[id] >= one.size_bytes]
+        if one in holders:
+            began = holders[one][0].id
+            yield MakeCopy(began, one.model, one.version, f"{began} has begun with it, or has it")
+        elif roomy and (one.needed or not waiting):
+            best = min(roomy, key=lambda id: (filled[id], id))
+            free[best] -= one.size_bytes
+            filled[best] += one.size_bytes
+            yield MakeCopy(best, one.model, one.version, f"{best} is the least filled host that has room")
+        elif one.needed:
+            waiting = True
+            yield from _make_room(one, pool, free)
+
+
+def _make_room(wanted: Demand, pool: _Pool, free: Mapping[str, int]) -> Iterator[FreeCopy | NoRoom]:
+    """Release what instances serve, on the host where the least has to go."""
+    spare = {(one.model, one.version) for one in pool.demands if not one.needed}
+    least, chosen, refuge = inf, list[Copy](), ""
+    for host in pool.hosts:
+        releasable = [c for c in host.copies if c.whole and not c.sending and (c.model, c.version) in spare]
+        copies = _cover(releasable, wanted.size_bytes - free[host.id])
+        freed = sum(copy.size_bytes for copy in copies)
+        if copies and freed < least:
+            least, chosen, refuge = freed, copies, host.id
+    for copy in chosen:
+        reason = f"{wanted.model} has to be kept in its place, and instances serve {copy.model}"
+        yield FreeCopy(refuge, copy.model, copy.version, reason)
+    why = why_no_room(pool.hosts, pool.demands, wanted.model, wanted.size_bytes)
+    if why is not None:
+        yield NoRoom(wanted.model, wanted.version, why)
+
+
+def _cover(copies: Iterable[Copy], size_bytes: int) -> list[Copy]:
+    """Few copies of at least so many bytes: the smallest that is enough alone, else the largest ones. None if all are
+    too small."""
+    ordered = sorted(copies, key=lambda copy: (copy.size_bytes, copy.model))
+    alone = [copy for copy in ordered if copy.size_bytes >= size_bytes]
+    if alone:
+        return alone[:1]
+    chosen: list[Copy] = []
+    while ordered and sum(copy.size_bytes for copy in chosen) < size_bytes:
+        chosen.append(ordered.pop())
+    return chosen if sum(copy.size_bytes for copy in chosen) >= size_bytes else []
+
+
+def _move(pool: _Pool) -> Iterator[MakeCopy]:
+    """From the fullest cache to the emptiest, if that brings them nearer together. The old copy is surplus then."""
+    if len(pool.hosts) < 2:
+        return
+    emptiest = min(pool.hosts, key=lambda host: (host.used_bytes, host.id))
+    fullest = max(pool.hosts, key=lambda host: (host.used_bytes, host.id))
+    gap = fullest.used_bytes - emptiest.used_bytes
+    largest = min(gap - 1, emptiest.free_bytes)
+    there = {(copy.model, copy.version) for copy in emptiest.copies}
+    movable = (copy for copy in fullest.copies if not copy.sending and (copy.model, copy.version) not in there)
+    fitting = [copy for copy in movable if copy.size_bytes <= largest]
+    if fitting:
+        best = min(fitting, key=lambda copy: (abs(2 * copy.size_bytes - gap), copy.model))
+        reason = f"{fullest.id} keeps {as_mib(gap)} more than {emptiest.id}"
+        yield MakeCopy(emptiest.id, best.model, best.version, reason)

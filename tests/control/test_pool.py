@@ -1,0 +1,151 @@
+"""Where copies of models are: on hosts, evenly, released and restored, and made anew when a machine is lost."""
+
+import asyncio
+
+import pytest
+
+from shared import virtual_time
+from shared.bus.contract import Refusal
+from shared.messages.membership import ModelEntry
+from tests.control.fakes import BLOCK_BYTES, BLOCKS, FakeHost
+from tests.control.plane import Plane, control_plane, spec
+
+SIZE = BLOCKS * BLOCK_BYTES
+
+
+def host(plane: Plane, index: int = 0) -> FakeHost:
+    found = plane.fabric[f"host-{index}"]
+    assert isinstance(found, FakeHost)
+    return found
+
+
+def kept(plane: Plane, index: int = 0) -> list[tuple[str, str]]:
+    """Whole copies on a host."""
+    return sorted((one.model, one.version) for one in host(plane, index).holdings if one.ready)
+
+
+async def entry_of(plane: Plane, model: str) -> ModelEntry:
+    return next(entry for entry in (await plane.snapshot()).models if entry.spec.name == model)
+
+
+async def copies(plane: Plane, model: str) -> list[str]:
+    return (await entry_of(plane, model)).copies
+
+
+async def has_begun(host: FakeHost) -> bool:
+    return bool(host.holdings)
+
+
+def test_models_are_spread_over_hosts_evenly_by_bytes() -> None:
+    async def main() -> None:
+        async with control_plane(register=False) as plane:
+            plane.add_host(1)
+            await asyncio.sleep(1.0)
+            for name in ("a", "b", "c", "d"):
+                await plane.register(spec(name, min_instances=0))
+            await asyncio.sleep(2.0)
+            assert [len(kept(plane, 0)), len(kept(plane, 1))] == [2, 2]
+            assert {tuple(await copies(plane, name)) for name in ("a", "b", "c", "d")} == {("host-0",), ("host-1",)}
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+def test_a_host_that_joins_gets_its_share_from_the_others_memory_and_then_nothing_moves_any_more() -> None:
+    async def main() -> None:
+        async with control_plane(register=False) as plane:
+            for name in ("a", "b", "c", "d"):
+                await plane.register(spec(name, min_instances=0))
+            await asyncio.sleep(2.0)
+            second = plane.add_host(1)
+            await asyncio.sleep(6.0)
+            assert [len(kept(plane, 0)), len(kept(plane, 1))] == [2, 2]
+            assert (len(second.fetched), second.reads) == (2, [])
+            moved = len(host(plane).released)
+            await asyncio.sleep(10.0)
+            assert (len(host(plane).released), len(second.fetched)) == (moved, 2)
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+def test_a_lost_host_s_models_come_from_those_who_have_them_else_from_disk_and_are_named_meanwhile() -> None:
+    async def main() -> None:
+        async with control_plane(register=False) as plane:
+            await plane.register(spec("served"))
+            await plane.register(spec("idle", min_instances=0))
+            await plane.until_serving(1, "served")
+            await plane.kill("host-0")
+            other = plane.add_host(1)
+            other.read_seconds = 2.0
+            await asyncio.sleep(2.8)  # it is declared dead after 2.5 s of silence
+            assert await copies(plane, "idle") == []
+            assert [entry.state for entry in (await plane.snapshot()).models] == ["ready", "ready"]
+            await asyncio.sleep(2.0 + 5.0 - 2.8)  # its size by the disk's rate, and 5 s
+            assert (other.reads, other.fetched) == (["idle"], ["served"])
+            assert await copies(plane, "idle") == ["host-1"]
+            assert "host-1" in await copies(plane, "served")
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+def test_a_copy_whose_source_dies_on_the_way_is_read_from_disk() -> None:
+    async def main() -> None:
+        async with control_plane(workers=1) as plane:
+            await plane.kill("host-0")
+            other = plane.add_host(1)
+            await plane.until(lambda: has_begun(other))
+            assert [one.ready for one in other.holdings] == [[]]
+            await plane.kill("worker-0")
+            await asyncio.sleep(4.0)
+            assert (other.fetched, other.reads) == ([], ["m"])
+            assert await copies(plane, "m") == ["host-1"]
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+def test_where_memory_is_short_a_served_model_s_copy_gives_way_and_comes_back_before_its_last_instance_goes() -> None:
+    async def main() -> None:
+        async with control_plane(register=False) as plane:
+            host(plane).limit_bytes = SIZE
+            await asyncio.sleep(1.0)
+            await plane.register(spec("first", min_instances=0))
+            await asyncio.sleep(1.0)
+            with pytest.raises(Refusal, match=r"cache_bytes: model 'second' needs 3\.8 MiB") as refused:
+                await plane.register(spec("second", min_instances=0))
+            assert refused.value.code == 409
+            await plane.scale(1, "first")
+            await plane.until_serving(1, "first")
+            await plane.register(spec("second", min_instances=0))
+            await asyncio.sleep(2.0)
+            assert kept(plane) == [("second", "v-second")]
+            assert await copies(plane, "first") == ["worker-0"]
+            with pytest.raises(Refusal, match=r"'first' needs 3\.8 MiB of a host cache"):
+                await plane.scale(0, "first")
+            await plane.scale(1, "second")
+            await plane.until_serving(1, "second")
+            await plane.until_serving(0, "first")
+            assert kept(plane) == [("first", "v-first")]
+            assert sorted(await copies(plane, "second")) == ["worker-1"]
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+def test_a_registry_that_is_restarted_knows_released_copies_and_orders_nothing() -> None:
+    async def main() -> None:
+        async with control_plane(register=False) as plane:
+            host(plane).limit_bytes = SIZE
+            await asyncio.sleep(1.0)
+            await plane.register(spec("first"))
+            await plane.until_serving(1, "first")
+            await plane.register(spec("second", min_instances=0))
+            await asyncio.sleep(2.0)
+            reads, released = list(host(plane).reads), list(host(plane).released)
+            await plane.kill("registry-0")
+            plane.restart("registry")
+            await asyncio.sleep(5.0)
+            assert (host(plane).reads, host(plane).released) == (reads, released)
+            assert await copies(plane, "first") == ["worker-0"]
+            assert await copies(plane, "second") == ["host-0"]
+            await plane.scale(2, "first")
+            await plane.until_serving(2, "first")
+
+    virtual_time.run(main(), limit_seconds=100)
