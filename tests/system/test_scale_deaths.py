@@ -161,5 +161,5 @@ async def test_a_host_killed_while_it_sends_reads_again_and_sends_what_is_missin
         await watch.until(lambda: watch.records[scale].state == "done", "the scale is done")
         assert watch.received_bytes(target) == site.model_bytes
         assert watch.replanned(scale)
-        assert watch.serving() == [target]
+        await watch.until(lambda: watch.serving() == [target], "its report has come too")
         await site.check("host killed", loading)
