@@ -9,7 +9,8 @@ import msgspec
 
 from shared.messages.membership import RouterReport, WorkerReport, WorkerState
 from shared.messages.message import Message
-from shared.messages.scaling import BlockReady, Decision, ScaleRecord
+from shared.messages.scaling import Decision, ScaleRecord
+from shared.messages.transfers import BlockReady
 
 # A worker that nobody has heard of for so long is no longer counted.
 SILENT_SECONDS = 5.0

@@ -8,7 +8,8 @@ from typing import Any
 from load.story import Story
 from shared.bus.contract import Bus, Subscription, Topic
 from shared.messages.message import Message
-from shared.messages.scaling import AskScales, Decision, InstanceServing, Transfer
+from shared.messages.scaling import AskScales, Decision
+from shared.messages.transfers import InstanceServing, Transfer
 from shared.subjects import BLOCK, DECISION, HEARTBEAT, INSTANCE, PLAN, SCALES, TRANSFER
 from shared.world import Clock
 

@@ -1,6 +1,7 @@
 """Every subject of the system, tied to its message types. The bus adds the prefix `livescale.<namespace>.`."""
 
 from shared.bus.contract import Call, Topic
+from shared.messages.copies import CheckModel, FetchModel, ModelChecked, ModelRead, ReadModel, ReleaseModel
 from shared.messages.membership import (
     AskMetrics,
     AskModels,
@@ -33,29 +34,16 @@ from shared.messages.requests import (
     TokenFrame,
 )
 from shared.messages.scaling import (
-    Abort,
     AskDecisions,
     AskScales,
-    BlockReady,
-    CheckModel,
     Decision,
     Decisions,
-    Drain,
-    FetchModel,
-    InstanceServing,
-    Load,
-    ModelChecked,
-    ModelRead,
-    ReadModel,
-    ReleaseModel,
     Scale,
     ScaleAccepted,
     ScaleRecord,
     ScaleRecords,
-    Send,
-    Serve,
-    Transfer,
 )
+from shared.messages.transfers import Abort, BlockReady, Drain, InstanceServing, Load, Send, Serve, Transfer
 
 # All that listen hear it: only the router in office does, and one that was stopped must not swallow its share.
 SUBMIT: Call[Submit, Submitted] = Call("svc.router.submit", Submit, Submitted, doc="serve a request")

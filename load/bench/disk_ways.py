@@ -20,7 +20,7 @@ from shared.block_layout import ITEM_BYTES, block_layouts
 from shared.links.contract import Link
 from shared.links.open import open_link
 from shared.messages.parameters import DType
-from shared.messages.scaling import Inflow, Node, Outflow, Send
+from shared.messages.transfers import Inflow, Node, Outflow, Send
 from shared.model_config import load_model_config
 from shared.settings import LinkSettings
 from shared.transfer.chunks import MAX_CHUNK_BYTES

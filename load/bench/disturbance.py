@@ -13,7 +13,7 @@ from load.bench.nodes import Done, Job, Outfit, Share
 from load.bench.record import Printer, Record, measured
 from load.kept import kept_model
 from load.sizes import Size
-from shared.messages.scaling import Flow
+from shared.messages.transfers import Flow
 from shared.settings import LinkSettings
 from shared.transfer.chunks import chunk_bytes_for
 

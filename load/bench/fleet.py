@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from load.bench.nodes import Answer, Done, Failed, Hello, Outfit, tell
 from shared.messages.message import Message
 from shared.messages.parameters import Block
-from shared.messages.scaling import Node
+from shared.messages.transfers import Node
 from shared.settings import LinkSettings
 
 T = TypeVar("T")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from load.bench.fleet import Fleet
 from load.bench.nodes import Done, Job, Share
-from shared.messages.scaling import Flow, Inflow, Outflow
+from shared.messages.transfers import Flow, Inflow, Outflow
 
 MAX_FLOWS = 1024  # of a plan; its tickets differ from those of the plan before
 

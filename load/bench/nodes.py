@@ -25,7 +25,7 @@ from shared.links.contract import Buffer, Link, LinkError
 from shared.links.open import open_link
 from shared.messages.message import Message
 from shared.messages.parameters import Block
-from shared.messages.scaling import Inflow, Node, Outflow, Send
+from shared.messages.transfers import Inflow, Node, Outflow, Send
 from shared.settings import LinkSettings
 from shared.transfer.chunks import Chunk
 from shared.transfer.door import Door, offer_of, open_door, shares_memory

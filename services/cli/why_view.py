@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from shared.messages.scaling import Decision, Phase, Plan, ScaleRecord
+from shared.messages.scaling import Decision, Phase, ScaleRecord
+from shared.messages.transfers import Plan
 
 
 def explain(

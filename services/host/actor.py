@@ -15,19 +15,11 @@ from services.host.stored import Stored
 from shared.bus.contract import Context, Endpoint, Refusal
 from shared.links.contract import Link
 from shared.membership import Membership
+from shared.messages.copies import CheckModel, FetchModel, ModelChecked, ModelRead, ReadModel, ReleaseModel
 from shared.messages.membership import HostReport
 from shared.messages.message import Ack
 from shared.messages.parameters import Manifest, ModelSpec
-from shared.messages.scaling import (
-    Abort,
-    CheckModel,
-    FetchModel,
-    ModelChecked,
-    ModelRead,
-    ReadModel,
-    ReleaseModel,
-    Send,
-)
+from shared.messages.transfers import Abort, Send
 from shared.model_config import CheckpointError
 from shared.process import World
 from shared.subjects import ABORT, CHECK_MODEL, FETCH_MODEL, MODEL_READ, READ_MODEL, RELEASE_MODEL, SEND

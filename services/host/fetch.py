@@ -5,7 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 
 from shared.links.contract import Link
-from shared.messages.scaling import FetchModel
+from shared.messages.copies import FetchModel
 from shared.transfer.incoming import Events, Incoming
 from shared.transfer.part import Part, TransferFailed
 

@@ -19,21 +19,8 @@ from services.planner.settings import PlannerSettings
 from shared.bus.contract import BusError, Context, Endpoint, Refusal, Subscription
 from shared.membership import Membership
 from shared.messages.membership import LeaseChanged, Report, WorkerReport
-from shared.messages.scaling import (
-    Abort,
-    AskScales,
-    BlockReady,
-    Drain,
-    InstanceServing,
-    Load,
-    Scale,
-    ScaleAccepted,
-    ScaleRecord,
-    ScaleRecords,
-    Send,
-    Serve,
-    Transfer,
-)
+from shared.messages.scaling import AskScales, Scale, ScaleAccepted, ScaleRecord, ScaleRecords
+from shared.messages.transfers import Abort, BlockReady, Drain, InstanceServing, Load, Send, Serve, Transfer
 from shared.process import World
 from shared.subjects import (
     ABORT,

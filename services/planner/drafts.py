@@ -20,7 +20,8 @@ from services.planner.supply import Supply
 from services.planner.view import View
 from shared.bus.contract import Refusal
 from shared.messages.membership import Snapshot
-from shared.messages.scaling import Decision, Plan, PlannedInstance, Scale, ScaleRecord
+from shared.messages.scaling import Decision, Scale, ScaleRecord
+from shared.messages.transfers import Plan, PlannedInstance
 from shared.topology import Topology
 from shared.transfer.chunks import chunk_bytes_for
 from shared.world import Ids

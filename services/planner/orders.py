@@ -10,7 +10,7 @@ from services.planner.plans.plan import TransferPlan
 from services.planner.scales import Command
 from shared.messages.membership import LeaseChanged, Member
 from shared.messages.parameters import Manifest
-from shared.messages.scaling import Abort, Flow, Inflow, Load, Node, Outflow, Plan, PlannedInstance, Send, Serve
+from shared.messages.transfers import Abort, Flow, Inflow, Load, Node, Outflow, Plan, PlannedInstance, Send, Serve
 
 
 @dataclass(frozen=True)

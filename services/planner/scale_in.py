@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from services.planner.fleet import Serving
 from services.planner.scales import Command, Scale
 from shared.messages.membership import LeaseChanged, WorkerReport
-from shared.messages.scaling import Decision, Drain, InstanceServing, ScaleRecord
+from shared.messages.scaling import Decision, ScaleRecord
+from shared.messages.transfers import Drain, InstanceServing
 
 
 class ScaleIn(Scale):

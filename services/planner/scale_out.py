@@ -14,7 +14,8 @@ from services.planner.under_way import FlowsUnderWay
 from shared.invariants import check
 from shared.messages.membership import LeaseChanged, Member, WorkerReport
 from shared.messages.parameters import Manifest
-from shared.messages.scaling import Decision, Flow, InstanceServing, Load, ScaleRecord, Send, Serve, Transfer
+from shared.messages.scaling import Decision, ScaleRecord
+from shared.messages.transfers import Flow, InstanceServing, Load, Send, Serve, Transfer
 
 REPLAN_SECONDS = 0.5  # the first new plan is made at once, the next ones not sooner than this after it
 

@@ -9,20 +9,8 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from shared.messages.membership import LeaseChanged, WorkerReport
-from shared.messages.scaling import (
-    Abort,
-    Decision,
-    Drain,
-    InstanceServing,
-    Load,
-    Phase,
-    Plan,
-    ScaleRecord,
-    ScaleState,
-    Send,
-    Serve,
-    Transfer,
-)
+from shared.messages.scaling import Decision, Phase, ScaleRecord, ScaleState
+from shared.messages.transfers import Abort, Drain, InstanceServing, Load, Plan, Send, Serve, Transfer
 from shared.moves import Moves
 
 MOVES: Moves[ScaleState] = Moves(

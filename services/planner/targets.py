@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from shared.messages.scaling import PlannedInstance
+from shared.messages.transfers import PlannedInstance
 from shared.moves import Moves
 
 

@@ -14,6 +14,7 @@ from services.registry.specs import check_spec
 from shared.bus.contract import BusError, Context, Endpoint, Refusal, Subscription
 from shared.bus.seldom import SeldomLog
 from shared.membership import Membership
+from shared.messages.copies import CheckModel, ModelChecked
 from shared.messages.membership import (
     AskModels,
     AskSnapshot,
@@ -35,7 +36,6 @@ from shared.messages.membership import (
 )
 from shared.messages.message import Ack
 from shared.messages.parameters import Manifest, ModelSpec
-from shared.messages.scaling import CheckModel, ModelChecked
 from shared.process import World
 from shared.subjects import (
     CHECK_MODEL,

@@ -10,9 +10,10 @@ from services.registry.pool import Pool
 from services.registry.saved import SavedState
 from shared.backoff import Backoff
 from shared.bus.contract import BusError, Context, Received, Subscription
+from shared.messages.copies import FetchModel, ModelRead, ReadModel, ReleaseModel
 from shared.messages.membership import Member
 from shared.messages.parameters import Manifest, ModelSpec
-from shared.messages.scaling import FetchModel, Inflow, ModelRead, Node, Outflow, ReadModel, ReleaseModel, Send
+from shared.messages.transfers import Inflow, Node, Outflow, Send
 from shared.process import World
 from shared.subjects import FETCH_MODEL, MODEL_READ, READ_MODEL, RELEASE_MODEL, SEND
 from shared.transfer.chunks import TICKET_BITS, chunk_bytes_for

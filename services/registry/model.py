@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from services.registry.demands import Demand
+from shared.messages.copies import ModelChecked
 from shared.messages.membership import ModelEntry
 from shared.messages.parameters import Manifest, ModelSpec
-from shared.messages.scaling import ModelChecked
 
 ModelState = Literal["reading", "ready", "failed", "removing"]
 

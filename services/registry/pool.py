@@ -11,9 +11,9 @@ from services.registry.model import Content, Model, content_of
 from services.registry.placement import plan_copies, why_no_room
 from shared.bus.contract import Refusal
 from shared.invariants import check
+from shared.messages.copies import ModelChecked, ModelRead
 from shared.messages.membership import HostReport, ModelEntry, WorkerReport
 from shared.messages.parameters import Manifest, ModelSpec
-from shared.messages.scaling import ModelChecked, ModelRead
 
 KEPT_SECONDS = 10.0
 # A plan that was made before may still have workers load.

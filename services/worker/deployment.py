@@ -22,7 +22,7 @@ from shared.bus.contract import Context, Refusal
 from shared.links.contract import Link
 from shared.membership import Membership
 from shared.messages.message import Ack
-from shared.messages.scaling import Abort, Drain, InstanceServing, Load, Send, Serve
+from shared.messages.transfers import Abort, Drain, InstanceServing, Load, Send, Serve
 from shared.process import World
 from shared.subjects import INSTANCE
 from shared.transfer.door import Door

@@ -11,7 +11,7 @@ from shared.bus.contract import Refusal
 from shared.invariants import check
 from shared.messages.membership import Role
 from shared.messages.parameters import Manifest
-from shared.messages.scaling import Drain, Load, Serve
+from shared.messages.transfers import Drain, Load, Serve
 from shared.moves import Moves
 
 

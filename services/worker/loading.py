@@ -10,7 +10,7 @@ import structlog
 from services.worker.engine.runner import EngineRunner
 from shared.links.contract import Link
 from shared.messages.parameters import Manifest
-from shared.messages.scaling import BlockReady, Load, Transfer, TransferState
+from shared.messages.transfers import BlockReady, Load, Transfer, TransferState
 from shared.process import World
 from shared.subjects import BLOCK, TRANSFER
 from shared.telemetry import Telemetry

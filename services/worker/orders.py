@@ -2,7 +2,7 @@
 
 from shared.block_layout import block_layouts
 from shared.bus.contract import Refusal
-from shared.messages.scaling import Load
+from shared.messages.transfers import Load
 
 
 def check_load(command: Load) -> None:

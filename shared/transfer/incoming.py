@@ -10,7 +10,7 @@ import xxhash
 
 from shared.links.contract import Buffer, Link, LinkError
 from shared.messages.parameters import Block
-from shared.messages.scaling import Inflow
+from shared.messages.transfers import Inflow
 from shared.transfer.arrivals import Arrivals
 from shared.transfer.chunks import Chunk, select
 from shared.transfer.door import Door

@@ -7,7 +7,7 @@ import structlog
 
 from shared.bus.contract import Refusal
 from shared.links.contract import Link
-from shared.messages.scaling import Send
+from shared.messages.transfers import Send
 from shared.transfer.chunks import Chunk
 from shared.transfer.door import Door, Offer
 from shared.transfer.part import FlowEnd, Part, TransferFailed

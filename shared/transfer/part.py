@@ -6,7 +6,7 @@ from collections.abc import Collection, Coroutine, MutableSequence
 from dataclasses import dataclass, field
 
 from shared.links.contract import Buffer, Link, LinkError, Peer
-from shared.messages.scaling import Node
+from shared.messages.transfers import Node
 from shared.transfer.chunks import BLOCK_BITS, Chunk, chunk_tag, cut
 from shared.transfer.patience import Patience
 

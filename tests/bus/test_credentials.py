@@ -18,7 +18,7 @@ from shared.bus.credentials import EVERYBODY, MEMBERSHIP, ROWS, permissions
 from shared.bus.nats import NatsBus
 from shared.messages.membership import AskMetrics, AskSnapshot, MetricsText, Named, Snapshot, Stale
 from shared.messages.message import Ack
-from shared.messages.scaling import Drain
+from shared.messages.transfers import Drain
 from shared.subjects import DRAIN, METRICS, SNAPSHOT, STALE
 
 SERVICES = Path(__file__).parents[2] / "services"

@@ -5,7 +5,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from services.cli.why_view import explain
-from shared.messages.scaling import Action, Decision, Flow, Phase, Plan, PlannedInstance, ScaleRecord
+from shared.messages.scaling import Action, Decision, Phase, ScaleRecord
+from shared.messages.transfers import Flow, Plan, PlannedInstance
 
 
 def decision(id: str, action: Action = "hold", at: float = 100.0, **more: Any) -> Decision:

@@ -7,6 +7,7 @@ from services.worker.history import History
 from services.worker.lifecycle import Lifecycle
 from shared.bus.contract import Bus, Context, Endpoint, Refusal, ServiceInfo
 from shared.membership import Membership
+from shared.messages.copies import CheckModel, FetchModel, ModelChecked, ModelRead, ReadModel, ReleaseModel
 from shared.messages.membership import EngineLoad, Holding, HostReport, WorkerReport, WorkerState
 from shared.messages.message import Ack
 from shared.messages.parameters import Block, Manifest, ModelConfig, ModelSpec
@@ -22,23 +23,7 @@ from shared.messages.requests import (
     TokenFrame,
     Tokens,
 )
-from shared.messages.scaling import (
-    Abort,
-    BlockReady,
-    CheckModel,
-    Drain,
-    FetchModel,
-    Inflow,
-    InstanceServing,
-    Load,
-    ModelChecked,
-    ModelRead,
-    ReadModel,
-    ReleaseModel,
-    Send,
-    Serve,
-    Transfer,
-)
+from shared.messages.transfers import Abort, BlockReady, Drain, Inflow, InstanceServing, Load, Send, Serve, Transfer
 from shared.subjects import (
     ABORT,
     ADMIT,

@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from shared.bus.contract import Call, Topic
 from shared.links.open import open_link
+from shared.messages.copies import ReadModel
 from shared.messages.parameters import Manifest
-from shared.messages.scaling import Abort, ReadModel, Send
+from shared.messages.transfers import Abort, Send
 from shared.settings import LinkSettings
 from shared.subjects import ABORT, READ_MODEL, SEND
 from tests.bus.test_wire import messages

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.bus.contract import Call, Topic
-from shared.messages.scaling import Drain
+from shared.messages.transfers import Drain
 from shared.subjects import ABORT, ADMIT, CANCEL_WORK, DRAIN, LOAD, REPLAY, RUNNING, SEND, SERVE
 from tests.fuzz.effort import examples
 from tests.fuzz.hostile import Shot, shots, volley

@@ -8,7 +8,7 @@ from typing import Self
 
 from shared.links.contract import Link
 from shared.messages.parameters import Manifest
-from shared.messages.scaling import Inflow, Node, Outflow, Send
+from shared.messages.transfers import Inflow, Node, Outflow, Send
 from shared.subjects import SEND
 from shared.transfer.incoming import Events, Incoming
 from shared.transfer.part import Part

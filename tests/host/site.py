@@ -15,9 +15,9 @@ from shared import virtual_time
 from shared.bus.contract import Bus, Context, Endpoint, ServiceInfo, Topic
 from shared.bus.local import LocalBroker
 from shared.links.contract import Link, Peer
+from shared.messages.copies import ModelChecked, ModelRead, ReadModel, ReleaseModel
 from shared.messages.membership import HostReport, Join, Joined
 from shared.messages.parameters import ModelSpec
-from shared.messages.scaling import ModelChecked, ModelRead, ReadModel, ReleaseModel
 from shared.process import World
 from shared.subjects import HEARTBEAT, JOIN, MODEL_READ, READ_MODEL, RELEASE_MODEL
 from shared.telemetry import Telemetry

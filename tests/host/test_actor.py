@@ -11,10 +11,11 @@ from safetensors.torch import load_file, save_file
 
 from services.host.checkpoint import open_checkpoint
 from shared.bus.contract import Refusal
+from shared.messages.copies import CheckModel
 from shared.messages.membership import Stale
 from shared.messages.message import Ack
 from shared.messages.parameters import ModelSpec
-from shared.messages.scaling import Abort, CheckModel, Send
+from shared.messages.transfers import Abort, Send
 from shared.subjects import ABORT, CHECK_MODEL, SEND, STALE
 from tests.host.site import HOST, Site, SlowDisk, in_virtual_time, site
 from tests.made import copy, tiny

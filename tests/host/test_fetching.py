@@ -4,8 +4,9 @@ import pytest
 
 from shared.bus.contract import Refusal
 from shared.links.open import open_link
+from shared.messages.copies import FetchModel, ReleaseModel
 from shared.messages.parameters import Manifest, ModelSpec
-from shared.messages.scaling import Abort, FetchModel, Inflow, Node, Outflow, ReleaseModel, Send
+from shared.messages.transfers import Abort, Inflow, Node, Outflow, Send
 from shared.subjects import ABORT, FETCH_MODEL, RELEASE_MODEL, SEND
 from tests.host.site import HOST, Site, site
 from tests.host.test_sending import CHUNK_BYTES, held, socket_link

@@ -15,7 +15,7 @@ from shared.links.contract import Link
 from shared.links.open import open_link
 from shared.messages.message import Ack
 from shared.messages.parameters import Manifest
-from shared.messages.scaling import Send
+from shared.messages.transfers import Send
 from shared.model_config import CheckpointError
 from shared.settings import LinkSettings
 from shared.subjects import SEND

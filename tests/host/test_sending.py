@@ -10,7 +10,7 @@ from services.host.checkpoint import open_checkpoint
 from shared.links.contract import Link
 from shared.links.open import open_link
 from shared.messages.parameters import Manifest
-from shared.messages.scaling import Abort, Inflow, Node, Outflow, Send
+from shared.messages.transfers import Abort, Inflow, Node, Outflow, Send
 from shared.settings import LinkSettings
 from shared.subjects import ABORT, SEND
 from shared.transfer.incoming import Events, Incoming

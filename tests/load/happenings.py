@@ -8,17 +8,8 @@ from load.stats import Period
 from load.story import Story
 from shared.messages.membership import QueueLoad, RouterReport, WorkerReport, WorkerState
 from shared.messages.message import Message
-from shared.messages.scaling import (
-    BlockReady,
-    Decision,
-    Flow,
-    InstanceServing,
-    Phase,
-    Plan,
-    PlannedInstance,
-    ScaleRecord,
-    Transfer,
-)
+from shared.messages.scaling import Decision, Phase, ScaleRecord
+from shared.messages.transfers import BlockReady, Flow, InstanceServing, Plan, PlannedInstance, Transfer
 
 START = 1_700_000_000.0
 MODEL = "demo"

@@ -4,7 +4,8 @@ from services.monitor.policy import Pace, ScalingPolicy
 from services.monitor.signals import Observed, Signals
 from shared.messages.membership import EngineLoad, LeaseChanged, ModelEntry, QueueLoad, RouterReport, WorkerReport
 from shared.messages.parameters import ModelSpec
-from shared.messages.scaling import Action, Decision, Flow, Plan, PlannedInstance, ScaleRecord, ScaleState
+from shared.messages.scaling import Action, Decision, ScaleRecord, ScaleState
+from shared.messages.transfers import Flow, Plan, PlannedInstance
 
 SIZE = 100
 COMMON = {"downscale_delay_s": 2.0, "downscale_to_zero_delay_s": 6.0, "max_instances": 8}

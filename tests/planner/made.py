@@ -7,15 +7,8 @@ from services.planner.scale_out import ScaleOut
 from services.planner.scales import Command
 from shared.messages.membership import EngineLoad, Holding, HostReport, Member, ModelEntry, Snapshot, WorkerReport
 from shared.messages.parameters import ModelSpec
-from shared.messages.scaling import (
-    Action,
-    Decision,
-    Flow,
-    InstanceServing,
-    Plan,
-    PlannedInstance,
-    Transfer,
-)
+from shared.messages.scaling import Action, Decision
+from shared.messages.transfers import Flow, InstanceServing, Plan, PlannedInstance, Transfer
 from tests.control.fakes import BLOCKS, manifest, whole
 
 SIZE = 100

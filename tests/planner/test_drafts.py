@@ -9,7 +9,8 @@ from services.planner.settings import PlannerSettings
 from services.planner.view import View
 from shared.bus.contract import Refusal
 from shared.messages.membership import Snapshot
-from shared.messages.scaling import Plan, Scale
+from shared.messages.scaling import Scale
+from shared.messages.transfers import Plan
 from shared.settings import PolicyName
 from shared.world import CountedIds
 from tests.control.fakes import manifest

@@ -3,7 +3,7 @@ from msgspec.structs import replace
 from services.planner.scale_out import ScaleOut
 from services.planner.scales import Command
 from shared.messages.membership import LeaseChanged
-from shared.messages.scaling import Load, Send, Serve
+from shared.messages.transfers import Load, Send, Serve
 from tests.planner.made import (
     acknowledge,
     broken,

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from services.planner.scale_out import ScaleOut
 from services.planner.scales import Command
 from shared.messages.membership import LeaseChanged
-from shared.messages.scaling import Load, Outflow, Send, Transfer
+from shared.messages.transfers import Load, Outflow, Send, Transfer
 from tests.planner.made import chain, member, scale_out, transfer
 
 TARGETS = ["a", "b", "c", "d"]

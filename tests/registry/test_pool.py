@@ -6,9 +6,9 @@ from msgspec.structs import replace
 from services.registry.demands import FreeCopy, MakeCopy
 from services.registry.pool import KEPT_SECONDS, REMOVING_SECONDS, Pool
 from shared.bus.contract import Refusal
+from shared.messages.copies import ModelChecked, ModelRead
 from shared.messages.membership import Holding, HostReport, WorkerReport
 from shared.messages.parameters import ModelSpec
-from shared.messages.scaling import ModelChecked, ModelRead
 from tests.control.fakes import BLOCK_BYTES, BLOCKS, manifest, whole
 
 SIZE = BLOCKS * BLOCK_BYTES

@@ -13,7 +13,7 @@ from services.registry import leases
 from services.router import lifecycle as at_router
 from services.worker import lifecycle as worker
 from shared.bus.contract import Refusal
-from shared.messages.scaling import Drain, Load, Serve
+from shared.messages.transfers import Drain, Load, Serve
 from shared.moves import Moves
 from tests.worker.test_lifecycle import DRAIN, LOAD, SERVE
 

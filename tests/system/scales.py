@@ -16,7 +16,8 @@ from shared.bus.contract import BusError
 from shared.bus.nats import NatsBus
 from shared.messages.membership import AskModels, AskSnapshot, Register, WorkerReport
 from shared.messages.requests import TokenFrame
-from shared.messages.scaling import BlockReady, Scale, ScaleRecord, Transfer
+from shared.messages.scaling import Scale, ScaleRecord
+from shared.messages.transfers import BlockReady, Transfer
 from shared.subjects import BLOCK, HEARTBEAT, MODELS, PLAN, REGISTER, SCALE, SNAPSHOT, TOKENS, TRANSFER
 from tests.system.stage import Stage
 

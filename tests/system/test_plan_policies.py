@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from shared.messages.scaling import Plan
+from shared.messages.transfers import Plan
 from tests.system.conftest import start, stop
 from tests.system.scales import WORKERS, Site, watching
 from tests.system.stage import Stage, Streams, make_streams

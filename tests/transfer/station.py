@@ -11,7 +11,7 @@ import xxhash
 
 from shared.links.contract import Link
 from shared.messages.parameters import Block
-from shared.messages.scaling import Flow, Inflow, Node, Outflow, Send
+from shared.messages.transfers import Flow, Inflow, Node, Outflow, Send
 from shared.transfer.chunks import Chunk
 from shared.transfer.door import Door, offer_of
 from shared.transfer.incoming import Events, Incoming

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from shared.messages.scaling import Flow
+from shared.messages.transfers import Flow
 from shared.transfer.ready import ReadyBlocks
 from shared.transfer.turns import Turns
 from tests.transfer.station import EVERY, SIZES, OpenStations, carry_out, chain, described, flow, some_blocks

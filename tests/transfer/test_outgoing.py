@@ -7,7 +7,7 @@ import pytest
 from shared import virtual_time
 from shared.bus.contract import Refusal
 from shared.links.contract import Buffer, Link, LinkError, Peer
-from shared.messages.scaling import Node, Outflow, Send
+from shared.messages.transfers import Node, Outflow, Send
 from shared.transfer.chunks import Chunk
 from shared.transfer.outgoing import Outgoing
 from tests.host.site import NoLink

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from shared.links.open import open_link
-from shared.messages.scaling import Node
+from shared.messages.transfers import Node
 from shared.settings import LinkSettings
 from shared.transfer.door import Door, open_door
 from shared.transfer.part import FlowEnd, Part

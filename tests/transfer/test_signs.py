@@ -4,7 +4,7 @@ import asyncio
 
 from shared import virtual_time
 from shared.links.contract import Buffer
-from shared.messages.scaling import Node
+from shared.messages.transfers import Node
 from shared.transfer.part import FlowEnd, Part
 from shared.transfer.patience import Patience
 from shared.transfer.ready import ReadyBlocks

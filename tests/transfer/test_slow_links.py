@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from shared import virtual_time
 from shared.links.calendars import LocalCalendar
 from shared.links.shaping import ShapedLink, SingleRate
-from shared.messages.scaling import Flow
+from shared.messages.transfers import Flow
 from shared.transfer.ready import ReadyBlocks
 from tests.transfer.station import CHUNK, SIZES, Station, chain, described, flow, some_blocks
 from tests.transfer.virtual_link import VirtualLink, new_mail

@@ -15,7 +15,7 @@ from shared.links.open import open_link
 from shared.messages.membership import Join, Joined, WorkerReport
 from shared.messages.parameters import Manifest
 from shared.messages.requests import Admit, RequestsEnded, Submit, TokenFrame, Tokens
-from shared.messages.scaling import Inflow, Load, Node, Outflow, Send, Serve, Transfer
+from shared.messages.transfers import Inflow, Load, Node, Outflow, Send, Serve, Transfer
 from shared.process import World
 from shared.settings import LinkSettings
 from shared.subjects import ADMIT, ENDED, HEARTBEAT, JOIN, LOAD, SEND, SERVE, TOKENS, TRANSFER

@@ -9,7 +9,7 @@ from services.worker.settings import MIB
 from shared.block_layout import block_layouts
 from shared.bus.contract import Refusal
 from shared.messages.requests import AskRunning, Cancel, Replay, Running
-from shared.messages.scaling import Abort, Drain, Inflow
+from shared.messages.transfers import Abort, Drain, Inflow
 from shared.subjects import ABORT, ADMIT, CANCEL_WORK, DRAIN, LOAD, REPLAY, RUNNING
 from tests.worker.fleet import CONTEXT, Fleet, fleet
 from tests.worker.serving import random_prompt, serve, submit

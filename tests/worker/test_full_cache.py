@@ -9,7 +9,7 @@ from services.worker.engine.engine import Engine
 from services.worker.engine.kv_store import allocate_kv_memory
 from services.worker.settings import MIB
 from shared.messages.requests import Cancel, Sampling, Submit
-from shared.messages.scaling import Drain
+from shared.messages.transfers import Drain
 from shared.subjects import CANCEL_WORK, DRAIN
 from tests.worker.fleet import CONTEXT, Fleet, fleet
 from tests.worker.serving import random_prompt, serve, submit

@@ -6,7 +6,7 @@ import pytest
 
 from services.worker.engine.runner import EngineRunner
 from shared.messages.membership import Stale
-from shared.messages.scaling import Drain
+from shared.messages.transfers import Drain
 from shared.subjects import DRAIN, STALE
 from tests.worker.fleet import Fleet, fleet
 from tests.worker.serving import random_prompt, submit

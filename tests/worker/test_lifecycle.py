@@ -3,7 +3,7 @@ import pytest
 from services.worker.lifecycle import MOVES, Lifecycle, State
 from shared.bus.contract import Refusal
 from shared.messages.parameters import Block, Manifest, ModelConfig
-from shared.messages.scaling import Drain, Load, Serve
+from shared.messages.transfers import Drain, Load, Serve
 
 CONFIG = ModelConfig(
     family="llama",

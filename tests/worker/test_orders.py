@@ -9,7 +9,7 @@ from services.host.checkpoint import open_checkpoint
 from services.worker.orders import check_load
 from shared.bus.contract import Refusal
 from shared.messages.parameters import Manifest
-from shared.messages.scaling import Load
+from shared.messages.transfers import Load
 from tests.made import tiny
 
 

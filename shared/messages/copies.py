@@ -1,0 +1,60 @@
+"""Copies of models in hosts' memories: read, fetched from another, released."""
+
+from shared.messages.message import Count, Message, Name, Positive
+from shared.messages.parameters import Manifest, ModelSpec
+from shared.messages.transfers import ChunkBytes, Inflow, Secret
+
+
+class CheckModel(Message, frozen=True, kw_only=True):
+    """Registry -> host: is this checkpoint well-formed, and how large is it? Nothing is read."""
+
+    spec: ModelSpec
+
+
+class ReadModel(Message, frozen=True, kw_only=True):
+    """Registry -> host: check this checkpoint and start to read it into the host cache."""
+
+    spec: ModelSpec
+
+
+class FetchModel(Message, frozen=True, kw_only=True):
+    """Registry -> host: receive this version from somebody who has all of it into the host cache."""
+
+    plan_id: Name
+    spec: ModelSpec
+    manifest: Manifest
+    inflows: list[Inflow]
+    chunk_bytes: ChunkBytes
+    epoch: Count
+    secret: Secret = b""
+
+
+class ReleaseModel(Message, frozen=True, kw_only=True):
+    """Registry -> host: give back the memory of this version, or with an empty one of what is being read.
+
+    Idempotent; refused while it is being sent.
+    """
+
+    model: Name
+    version: str
+
+
+class ModelChecked(Message, frozen=True, kw_only=True):
+    """Host -> registry: the checkpoint is well-formed; reading has begun.
+
+    With a manifest its content is known from an earlier read, and the host sends blocks as it reads them.
+    """
+
+    size_bytes: Count
+    blocks: Count
+    max_model_len: Positive
+    manifest: Manifest | None = None
+
+
+class ModelRead(Message, frozen=True, kw_only=True):
+    """Event of a host: a model is whole in its cache, or could not be read."""
+
+    host: Name
+    model: Name
+    manifest: Manifest | None = None
+    error: str | None = None

@@ -1,0 +1,204 @@
+"""Carrying a plan out: who sends which blocks to whom, and what the nodes say of it."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from shared.messages.membership import Address, Role
+from shared.messages.message import Amount, Count, Message, Name, Positive
+from shared.messages.parameters import Manifest, Place
+
+TransferState = Literal["started", "broken", "whole", "failed"]
+ChunkBytes = Annotated[int, Meta(ge=1024, le=2**31 - 1)]  # smaller ones would be too many
+Ticket = Annotated[int, Meta(ge=0, le=2**24 - 1)]  # a part of 64-bit tags
+Indexes = Annotated[list[Count], Meta(max_length=2**16)]
+Secret = Annotated[bytes, Meta(max_length=64)]
+
+
+class Node(Message, frozen=True, kw_only=True):
+    """One end of a transfer."""
+
+    id: Name
+    place: Place
+    address: Address
+
+
+class Flow(Message, frozen=True, kw_only=True):
+    """One edge of a plan: `sender` gives `receiver` these blocks, in this order, each chunk as soon as it has it.
+
+    Without `blocks` it is every block. Of each block it is every `lanes`-th chunk, from the `lane`-th on. A sender
+    with `steps`, one a block, sends in their order over all of its flows. `ticket` names the flow in tags.
+    """
+
+    sender: Name
+    receiver: Name
+    ticket: Ticket
+    blocks: Indexes = []
+    lane: Count = 0
+    lanes: Positive = 1
+    steps: Indexes = []
+
+
+class PlannedInstance(Message, frozen=True, kw_only=True):
+    """An instance is a list of ranks (worker ids); rank 0 leads."""
+
+    id: Name
+    ranks: list[Name]
+    role: Role = "colocated"
+
+
+class Plan(Message, frozen=True, kw_only=True):
+    """Who sends the parameters of `version` to whom. `reasons` says why these sources and targets.
+
+    `predicted`: how many seconds after the first SEND each target should be whole; empty where rates are not known.
+    Together a target's flows bring it every byte of every block once.
+    """
+
+    id: Name
+    model: Name
+    version: Name
+    instances: list[PlannedInstance]
+    flows: list[Flow]
+    size_bytes: Count
+    reasons: list[str] = []
+    predicted: dict[Name, Amount] = {}
+
+    @property
+    def paths(self) -> list[list[str]]:
+        """The tree of who receives first from whom, as paths from its roots to its leaves."""
+        upstream: dict[str, str] = {}
+        for flow in sorted(self.flows, key=lambda flow: flow.steps[:1]):
+            upstream.setdefault(flow.receiver, flow.sender)
+        paths = [[leaf] for leaf in upstream if leaf not in upstream.values()]
+        for path in paths:
+            while path[0] in upstream and upstream[path[0]] not in path:
+                path.insert(0, upstream[path[0]])
+        return paths
+
+
+class Inflow(Message, frozen=True, kw_only=True):
+    """A flow as its receiver is told of it."""
+
+    ticket: Ticket
+    upstream: Node
+    blocks: Indexes = []
+    lane: Count = 0
+    lanes: Positive = 1
+
+
+class Outflow(Message, frozen=True, kw_only=True):
+    """A flow as its sender is told of it: its receiver says which chunks it lacks, in the order in which it wants them.
+
+    With `steps`, the turn of each of `blocks`, one step follows the other over all flows of the same SEND.
+    """
+
+    ticket: Ticket
+    downstream: Node
+    blocks: Indexes = []
+    steps: Indexes = []
+
+
+class Load(Message, frozen=True, kw_only=True):
+    """Planner -> worker: receive these parameters.
+
+    `max_model_len` sizes the KV cache. Told again for the same plan, a worker that still loads keeps what arrived and
+    the flows that are named again; its others end, new ones begin.
+    """
+
+    plan_id: Name
+    model: Name
+    instance: Name
+    role: Role
+    rank: Count
+    manifest: Manifest
+    inflows: list[Inflow]
+    chunk_bytes: ChunkBytes
+    max_model_len: Positive
+    epoch: Count
+    secret: Secret = b""  # proves each end of a flow to the other
+
+
+class Send(Message, frozen=True, kw_only=True):
+    """Planner -> worker or host: send of a version what you hold or are receiving, beside what you send already.
+
+    Each chunk goes out as soon as it is here. A flow that is named again goes on as it does.
+    """
+
+    plan_id: Name
+    version: Name
+    outflows: list[Outflow]
+    chunk_bytes: ChunkBytes
+    epoch: Count
+    secret: Secret = b""
+
+
+class Serve(Message, frozen=True, kw_only=True):
+    """Planner -> worker: all ranks are whole, take requests."""
+
+    plan_id: Name
+    instance: Name
+    epoch: Count
+
+
+class Drain(Message, frozen=True, kw_only=True):
+    """Planner -> worker: take no new request, finish what runs, become spare."""
+
+    instance: Name
+    epoch: Count
+
+
+class Abort(Message, frozen=True, kw_only=True):
+    """Planner -> worker or host: this plan is over; free what it holds. Idempotent."""
+
+    plan_id: Name
+    reason: str
+
+
+class Transfer(Message, frozen=True, kw_only=True):
+    """Event: how a node's part in a plan stands. Times in seconds since the epoch.
+
+    A target reports "started" at its first byte and "whole" when every block is verified; with `error`, "broken"
+    when the flow `ticket` was lost (it keeps what arrived and waits for another LOAD of the plan) and "failed" when it
+    gave up. `received_bytes` is what came over the link for this plan, `shared_bytes` what is mapped from the memory of
+    another process on the same machine instead.
+    """
+
+    plan_id: Name
+    node: Name
+    state: TransferState
+    at: Amount
+    ticket: Ticket = 0
+    received_bytes: Count = 0
+    shared_bytes: Count = 0
+    first_byte_at: Amount | None = None
+    error: str | None = None
+
+    @property
+    def how(self) -> str:
+        """By which way how much came, in words."""
+        ways = (("received", self.received_bytes), ("shared", self.shared_bytes))
+        return ", ".join(f"{size_bytes / 1e6:.1f} MB {way}" for way, size_bytes in ways if size_bytes) or "nothing"
+
+
+class BlockReady(Message, frozen=True, kw_only=True):
+    """Event: a block is whole and its checksum right, at this worker."""
+
+    worker: Name
+    model: Name
+    instance: Name
+    plan_id: Name
+    index: Count
+    ready: Count
+    total: Count
+    at: Amount
+
+
+class InstanceServing(Message, frozen=True, kw_only=True):
+    """Event: an instance took up service, or made its first token (`what`)."""
+
+    instance: Name
+    model: Name
+    worker: Name
+    plan_id: Name
+    what: Literal["serving", "first_token", "spare"]
+    at: Amount
