@@ -150,7 +150,7 @@ READ_WHILE_CUT_OFF: Sequence = [
 ]
 
 
-@examples(500, shrinks=True)
+@examples(250, shrinks=True)
 @example(9311, READ_WHILE_CUT_OFF)
 @given(st.integers(0, 2**32), sequences)
 def test_after_any_sequence_of_events_every_stream_is_whole(
