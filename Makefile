@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test fuzz check up audit clean
+.PHONY: install demo test test-slow fuzz check up audit clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -17,8 +17,11 @@ install: $(STAMP)  ## make .venv and install everything, pinned
 demo: $(STAMP)  ## the main job: serve, burst, scale out over UCX, check every token
 	$(BIN)/livescale demo $(ARGS)
 
-test: $(STAMP)  ## all tests
+test: $(STAMP)  ## the tests
 	$(BIN)/pytest $(ARGS)
+
+test-slow: $(STAMP)  ## the tests that take long: machines in network namespaces, every plan policy, benches of many processes
+	$(BIN)/pytest -m slow $(ARGS)
 
 fuzz: $(STAMP)  ## bad input and random deaths for much longer than in the suite: make fuzz FUZZ=100
 	FUZZ=$(or $(FUZZ),20) $(BIN)/pytest tests/fuzz tests/control/test_random_events.py $(ARGS)

@@ -169,6 +169,7 @@ def test_the_network_of_a_run_that_was_killed_is_cleared_by_the_next(machines: N
 
 
 @pytest.mark.system
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", ["ucx", "socket"])
 async def test_machines_serve_scale_out_and_survive_a_pulled_cable(
     machines: Network, transport: str, tmp_path: Path

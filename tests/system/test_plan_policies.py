@@ -11,7 +11,7 @@ from tests.system.conftest import start, stop
 from tests.system.scales import WORKERS, Site, watching
 from tests.system.stage import Stage, Streams, make_streams
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 RATE = 8e6  # bytes a second: half a second for a whole model
 STREAMS, TOKENS_EACH = 8, 16

@@ -64,6 +64,7 @@ def test_the_picture_has_a_bar_for_each_ratio_and_a_panel_for_each_plan() -> Non
 
 
 @pytest.mark.system
+@pytest.mark.slow
 def test_every_case_prints_its_lines_and_draws_them(tmp_path: Path) -> None:
     picture = tmp_path / "transfer.svg"
     cases = ["--case", "binomial", "--case", "lanes"]

@@ -26,6 +26,7 @@ def test_it_prints_a_line_for_the_hop_and_for_each_chain(transport: str) -> None
     assert result.exit_code == (0 if all(record["ok"] is not False for record in records.values()) else 1)
 
 
+@pytest.mark.slow
 def test_it_prints_a_line_for_each_way_in_which_flows_meet() -> None:
     result = CliRunner().invoke(transfer, ["--case", "shaping", "--megabytes", "17", "--rate", "50"])
     records = [json.loads(line) for line in result.stdout.splitlines()]
@@ -34,6 +35,7 @@ def test_it_prints_a_line_for_each_way_in_which_flows_meet() -> None:
     assert result.exit_code == (0 if all(record["ok"] for record in records) else 1)
 
 
+@pytest.mark.slow
 def test_it_prints_what_sharing_takes_against_sending() -> None:
     result = CliRunner().invoke(transfer, ["--case", "share", "--megabytes", "30", "--passes", "1"])
     records = [json.loads(line) for line in result.stdout.splitlines()]
@@ -42,6 +44,7 @@ def test_it_prints_what_sharing_takes_against_sending() -> None:
     assert all(record["ratio"] > 0 for record in records), result.output
 
 
+@pytest.mark.slow
 def test_it_prints_how_fast_a_source_decodes_while_it_feeds_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("load.bench.disturbance.kept_model", lambda size, tell: tiny("llama"))
     result = CliRunner().invoke(transfer, ["--case", "disturbance", "--rate", "10", "--passes", "1"])
