@@ -20,7 +20,7 @@ demo: $(STAMP)  ## the main job: serve, burst, scale out over UCX, check every t
 test: $(STAMP)  ## the tests
 	$(BIN)/pytest $(ARGS)
 
-test-slow: $(STAMP)  ## the tests that take long: machines in network namespaces, every plan policy, benches of many processes
+test-slow: $(STAMP)  ## the tests that take long: the data plane with real processes, machines in network namespaces, benches
 	$(BIN)/pytest -m slow $(ARGS)
 
 fuzz: $(STAMP)  ## bad input and random deaths for much longer than in the suite: make fuzz FUZZ=100

@@ -41,6 +41,7 @@ def until(path: Path) -> None:
 
 
 @pytest.mark.system
+@pytest.mark.slow
 async def test_a_model_at_zero_wakes_after_its_host_was_killed(system: System, directory: Path) -> None:
     model = directory / "llama-copy"
     async with aiohttp.ClientSession(system.url, timeout=aiohttp.ClientTimeout(total=PATIENCE_SECONDS)) as http:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.system.conftest import MIB, start, stop
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 LAB = """
 hosts:

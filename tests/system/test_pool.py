@@ -15,7 +15,7 @@ from load.make_model import make_model
 from tests.made import copy
 from tests.system.conftest import System, start, stop
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 PATIENCE_SECONDS = 40.0
 ASK = {"model": "m", "prompt": [5, 6, 7, 8], "max_tokens": 24, "temperature": 0, "return_token_ids": True}
