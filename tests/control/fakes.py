@@ -1,6 +1,7 @@
 """Small workers and hosts that speak the contract: bytes and tokens take virtual time, nothing is computed."""
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass
 
 from services.worker.history import History
@@ -77,6 +78,14 @@ def manifest(version: str) -> Manifest:
 
 def whole(model: str, version: str) -> Holding:
     return Holding(model=model, version=version, ready=list(range(BLOCKS)), total=BLOCKS)
+
+
+def start(tasks: asyncio.TaskGroup, work: Coroutine[None, None, None]) -> None:
+    """Nothing of somebody who is ending."""
+    try:
+        tasks.create_task(work)
+    except RuntimeError:
+        work.close()
 
 
 class Node:
@@ -216,7 +225,10 @@ class FakeHost(Node):
         return Ack()
 
     def begin(self, ticket: int) -> None:
-        self.tasks.create_task(self.receive(self.fetches.pop(ticket)))
+        """Bytes come in along a flow; not of one that has begun, nor that an earlier process was asked to fetch."""
+        fetch = self.fetches.pop(ticket, None)
+        if fetch is not None:
+            start(self.tasks, self.receive(fetch))
 
     async def receive(self, fetch: FetchModel) -> None:
         name, version, upstream = fetch.spec.name, fetch.manifest.version, fetch.inflows[0].upstream.id
@@ -380,8 +392,8 @@ class FakeWorker(Node):
         return order is not None and order.manifest.version == version and index in self.lifecycle.ready
 
     def begin(self, ticket: int) -> None:
-        """Bytes come in along a flow."""
-        self.tasks.create_task(self.receive(ticket))
+        """Bytes come in along a flow; to nobody who is ending."""
+        start(self.tasks, self.receive(ticket))
 
     def inflow(self, ticket: int) -> Inflow | None:
         """As it was last commanded; None where it ended."""

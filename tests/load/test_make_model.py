@@ -24,7 +24,9 @@ from tests.made import FAMILIES, tiny
 
 
 def digest(directory: Path) -> dict[str, str]:
-    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in directory.iterdir()}
+    """Of the checkpoint: hosts keep packed forms beside it."""
+    files = [file for file in directory.iterdir() if not file.name.startswith("livescale-")]
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
 def test_the_same_seed_makes_the_same_bytes_in_another_process(tmp_path: Path) -> None:
