@@ -3,10 +3,24 @@
 import asyncio
 import socket
 import struct
+from collections.abc import AsyncIterator
 from contextlib import suppress
 
 FRAME = struct.Struct(">QQ")  # tag, size in bytes
 MAX_ASKED = 4096  # messages a peer may ask for and not yet have
+
+ACCEPT_PAUSE_SECONDS = 0.1
+
+
+async def accept_all(listener: socket.socket) -> AsyncIterator[socket.socket]:
+    """Whoever connects, one after the other."""
+    while True:
+        try:
+            sock, _ = await asyncio.get_running_loop().sock_accept(listener)
+        except OSError:  # no descriptor is free: later there may be one
+            await asyncio.sleep(ACCEPT_PAUSE_SECONDS)
+        else:
+            yield sock
 
 
 class Connection:

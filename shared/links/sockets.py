@@ -11,7 +11,7 @@ import socket
 import struct
 from collections.abc import Callable, Coroutine
 
-from shared.links.connection import FRAME, Connection, Incoming
+from shared.links.connection import FRAME, Connection, Incoming, accept_all
 from shared.links.contract import Buffer, LinkError
 from shared.links.tickets import PROOF_BYTES, End, Tickets, is_proof, proof
 
@@ -21,7 +21,6 @@ MAGIC = b"lvscale3"
 HELLO_SECONDS = 5.0
 TICKET_SECONDS = 30.0  # from a peer's hello until we are told of the same plan
 MAX_STRANGERS = 256
-ACCEPT_PAUSE_SECONDS = 0.1
 GONE = "the peer is gone"
 
 
@@ -190,12 +189,7 @@ class SocketLink:
         return peer
 
     async def _accept(self) -> None:
-        while True:
-            try:
-                sock, _ = await asyncio.get_running_loop().sock_accept(self._listener)
-            except OSError:  # no descriptor is free: later there may be one
-                await asyncio.sleep(ACCEPT_PAUSE_SECONDS)
-                continue
+        async for sock in accept_all(self._listener):
             task = asyncio.create_task(self._serve(Connection(sock)))
             self._serving.add(task)
             self._strangers[task] = None

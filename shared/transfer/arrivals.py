@@ -1,9 +1,9 @@
 """What of a model is here, however many flows it took to come."""
 
-import asyncio
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
 
+from shared.transfer.changes import Changes
 from shared.transfer.chunks import Chunk, ChunkMap
 from shared.transfer.part import Part
 from shared.transfer.ready import BlocksLost
@@ -17,7 +17,7 @@ class Arrivals:
         self._whole: deque[int] = deque()  # and not verified
         self._brought: defaultdict[int, set[int]] = defaultdict(set)  # tickets, by block
         self._claimed: dict[int, int] = {}  # chunk -> ticket of the flow that was asked for it
-        self._changed = asyncio.Event()
+        self._changed = Changes()
         self._lost: str | None = None
         self._checking = False
         self._chunks = part.chunks
@@ -49,25 +49,25 @@ class Arrivals:
         self._brought[chunk.block].add(ticket)
         if self._map.is_whole(chunk.block):
             self._whole.append(chunk.block)
-        self._wake()
+        self._changed.tell()
 
     def forget(self, block: int) -> set[int]:
         """It came damaged, and has to come again. The tickets of the flows that brought it."""
         self._map.forget(block)
         self.damaged[block] += 1
         self._checking = False
-        self._wake()
+        self._changed.tell()
         return self._brought.pop(block)
 
     def verify(self, block: int) -> None:
         self.verified.add(block)
         self._checking = False
-        self._wake()
+        self._changed.tell()
 
     def lose(self, reason: str) -> None:
         """Nothing will come any more."""
         self._lost = reason
-        self._wake()
+        self._changed.tell()
 
     @property
     def begun(self) -> bool:
@@ -95,7 +95,3 @@ class Arrivals:
             await self._changed.wait()
         self._checking = True
         return self._whole.popleft()
-
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()

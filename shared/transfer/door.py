@@ -14,8 +14,10 @@ from hashlib import blake2b
 
 import structlog
 
+from shared.links.connection import accept_all
 from shared.links.tickets import PROOF_BYTES, is_proof, proof
 from shared.settings import LinkSettings
+from shared.transfer.changes import Changes
 from shared.transfer.part import FlowEnd
 from shared.transfer.segment import Segment, SharedBlocks, Spans
 
@@ -26,7 +28,6 @@ SPAN = struct.Struct(">QQQ")  # block, offset, size
 MOST_ASKED, MOST_ANSWERED = 4096, 1 << 20  # bytes
 MOST_VISITS = 256  # at once; anybody on this machine may come
 ASK_SECONDS = 5.0  # then the link is used
-ACCEPT_PAUSE_SECONDS = 0.1
 
 Offer = Callable[[], Awaitable[Segment | None]]
 OpenDoor = Callable[[bytes], "Door | None"]  # at the address of a link
@@ -46,15 +47,14 @@ class Door:
             self._listener.close()
             raise
         self._offers: dict[tuple[bytes, int], tuple[bytes, Offer]] = {}
-        self._changed = asyncio.Event()
+        self._changed = Changes()
         self._visits: set[asyncio.Task[None]] = set()
         self._accepting = asyncio.create_task(self._accept())
 
     def offer(self, end: FlowEnd, offer: Offer) -> None:
         """Whoever receives this flow may have what `offer` returns."""
         self._offers[end.other.address, end.ticket] = end.part.secret, offer
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self._changed.tell()
 
     def withdraw(self, end: FlowEnd) -> None:
         self._offers.pop((end.other.address, end.ticket), None)
@@ -92,12 +92,7 @@ class Door:
         return segment
 
     async def _accept(self) -> None:
-        while True:
-            try:
-                sock, _ = await asyncio.get_running_loop().sock_accept(self._listener)
-            except OSError:  # no descriptor is free: later there may be one
-                await asyncio.sleep(ACCEPT_PAUSE_SECONDS)
-                continue
+        async for sock in accept_all(self._listener):
             if len(self._visits) == MOST_VISITS:
                 sock.close()
                 continue

@@ -1,7 +1,8 @@
 """Blocks that become ready one by one, and those who wait for them."""
 
-import asyncio
 from collections.abc import Iterable
+
+from shared.transfer.changes import Changes
 
 
 class BlocksLost(Exception):
@@ -14,16 +15,16 @@ class ReadyBlocks:
     def __init__(self, ready: Iterable[int] = ()) -> None:
         self._ready = set(ready)
         self._lost: str | None = None
-        self._changed = asyncio.Event()
+        self._changed = Changes()
 
     def add(self, index: int) -> None:
         self._ready.add(index)
-        self._wake()
+        self._changed.tell()
 
     def lose(self, reason: str) -> None:
         """No further block will come."""
         self._lost = reason
-        self._wake()
+        self._changed.tell()
 
     async def wait_ready(self, index: int) -> None:
         """Return once the block may be read. Raises BlocksLost."""
@@ -31,7 +32,3 @@ class ReadyBlocks:
             if self._lost is not None:
                 raise BlocksLost(f"block {index}: {self._lost}")
             await self._changed.wait()
-
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()

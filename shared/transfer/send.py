@@ -28,12 +28,12 @@ async def feed(
     """
     now = asyncio.get_running_loop().time
     pace, done = Pace(end.part.patience, SENDS, now()), asyncio.Event()
-    order = steps or {}
+    turns, order = turns or Turns(), steps or {}
 
     async def lane(chunks: tuple[Chunk, ...]) -> None:
         for chunk in chunks:
             step = order.get(chunk.block)
-            if turns is not None and step is not None:
+            if step is not None:
                 await turns.reached(step)
             async with asyncio.timeout(end.part.patience.first):
                 await wait_here(chunk)
@@ -41,7 +41,7 @@ async def feed(
             buffer = Buffer(memoryview(TOLD)) if chunk.block in wanted.mapped else end.part.buffer(chunk)
             await peer.send(end.tag(chunk), buffer, timeout=pace.limit)
             pace.moved(now())
-            if turns is not None and step is not None:
+            if step is not None:
                 turns.sent(end.ticket, step)
 
     async def send_all() -> None:
@@ -53,8 +53,7 @@ async def feed(
         async with AsyncExitStack() as undo:
             undo.push_async_callback(peer.close)  # the receiver learns at once that nothing more will come
             wanted = await end.hear(peer)
-            if turns is not None:
-                turns.join(end.ticket, (order[chunk.block] for chunk in wanted.chunks if chunk.block in order))
+            turns.join(end.ticket, (order[chunk.block] for chunk in wanted.chunks if chunk.block in order))
             await together(send_all(), give_signs(end, peer, done))
             undo.pop_all()
     except TimeoutError:
