@@ -1,17 +1,14 @@
 """Plans of every policy over shaped links, between real processes: how long they take, and against what."""
 
 import statistics
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
 
-import yaml
 from msgspec.structs import replace
 
 from load.bench.carry import Carried, carry_out
 from load.bench.fleet import Fleet, started
 from load.bench.record import Printer, Record, measured
+from load.bench.shaping import emulated
 from services.planner.plans.choose import make_plan
 from services.planner.plans.network import Multicast, multicast_over
 from services.planner.plans.plan import Policy
@@ -90,7 +87,8 @@ def binomial(printer: Printer, settings: LinkSettings, size_bytes: int, show: Sh
 def lanes(printer: Printer, settings: LinkSettings, sizes: Sequence[int], rate: float, show: Show) -> Iterator[Record]:
     """One GPU of a domain sends to four of another, then each of four its share (BlitzScale 5.1, Fig. 14)."""
     printer.progress(f"lanes: two domains of {LANES}, each process touches {sum(sizes) // MIB} MiB")
-    with two_domains(rate) as (topology, file):
+    card, scale_up = f"{rate:.0f} B/s", f"{SCALE_UP * rate:.0f} B/s"
+    with emulated(2, rate, {"count": LANES, "nic": card, "host-link": card, "scale-up": scale_up}) as (topology, file):
         cluster = find_topology(str(topology))
         shaped = replace(settings, topology=str(topology), shaping_file=str(file))
         names = [gpu.id for gpu in cluster.gpus]
@@ -141,22 +139,3 @@ def flat(count: int, sources: int, rate: float, sizes: Sequence[int], targets: i
     names = [gpu.id for gpu in cluster.gpus]
     takers = names[sources : sources + targets if targets else None]
     return names, multicast_over(cluster, sizes, names[:sources], takers)
-
-
-@contextmanager
-def two_domains(rate: float) -> Iterator[tuple[Path, Path]]:
-    """A topology file of two hosts, whose GPUs are a domain and have a network card each, and the file by which the
-    processes agree."""
-    card = f"{rate:.0f} B/s"
-    gpus = {
-        "count": LANES,
-        "memory": "1 GiB",
-        "nic": card,
-        "host-link": card,
-        "scale-up": f"{SCALE_UP * rate:.0f} B/s",
-    }
-    host = {"name": "h", "count": 2, "memory": "1 GiB", "nic": card, "disk": card, "gpus": [gpus]}
-    with tempfile.TemporaryDirectory() as directory:
-        topology = Path(directory, "cluster.yaml")
-        topology.write_text(yaml.safe_dump({"hosts": [host]}))
-        yield topology, Path(directory, "links")

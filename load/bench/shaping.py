@@ -47,7 +47,8 @@ CASES: Mapping[str, tuple[Flow, ...]] = {
 
 def shaping(printer: Printer, settings: LinkSettings, rate: float, seconds: float) -> Iterator[Record]:
     """Each case for `seconds`: of its flows the one whose rate is the farthest from what it ought to be."""
-    with cluster(rate) as (topology, file):
+    gpus = {"count": 2, "host-link": f"{HOST_LINK * rate:.0f} B/s", "scale-up": f"{DOMAIN * rate:.0f} B/s"}
+    with emulated(3, rate, gpus) as (topology, file):
         shaped = replace(settings, topology=str(topology), shaping_file=str(file))
         with started(len(PLACES), shaped, [MAX_CHUNK_BYTES], has_spare=True, places=PLACES) as fleet:
             for case, flows in CASES.items():
@@ -60,19 +61,14 @@ def shaping(printer: Printer, settings: LinkSettings, rate: float, seconds: floa
 
 
 @contextmanager
-def cluster(rate: float) -> Iterator[tuple[Path, Path]]:
-    """A topology file of three hosts with two GPUs each, and the file by which the processes agree."""
+def emulated(hosts: int, rate: float, gpus: Mapping[str, object]) -> Iterator[tuple[Path, Path]]:
+    """A topology file of hosts with these GPUs each, whose network cards carry `rate`, and the file by which the
+    processes agree."""
     card = f"{rate:.0f} B/s"
-    gpus = {
-        "count": 2,
-        "memory": "1 GiB",
-        "host-link": f"{HOST_LINK * rate:.0f} B/s",
-        "scale-up": f"{DOMAIN * rate:.0f} B/s",
-    }
-    host = {"name": "h", "count": 3, "memory": "1 GiB", "nic": card, "disk": card, "gpus": [gpus]}
+    host = {"name": "h", "count": hosts, "memory": "1 GiB", "nic": card, "disk": card}
     with tempfile.TemporaryDirectory() as directory:
         topology = Path(directory, "cluster.yaml")
-        topology.write_text(yaml.safe_dump({"hosts": [host]}))
+        topology.write_text(yaml.safe_dump({"hosts": [host | {"gpus": [{"memory": "1 GiB"} | dict(gpus)]}]}))
         yield topology, Path(directory, "links")
 
 
