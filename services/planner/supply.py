@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from services.planner.plans.network import Multicast, Node, ServingFlow, Source, Target
 from services.planner.plans.plan import CannotPlan
@@ -25,20 +26,27 @@ class Supply:
     sending: Mapping[str, int] = field(default_factory=dict)
     receiving: Iterable[str] = ()
 
+    @cached_property
+    def _alive(self) -> frozenset[str]:
+        return frozenset(find_alive(self.snapshot).keys() & self.places.keys())
+
+    @cached_property
+    def _every(self) -> frozenset[int]:
+        return frozenset(range(len(self.manifest.blocks)))
+
     def multicast(self, missing: Mapping[str, Iterable[int]], avoid: Iterable[str] = ()) -> Multicast:
         """`missing` blocks to each target that is there, from all who hold the model or are going to; from whom to
         `avoid` only where nobody else does. Raises CannotPlan."""
-        alive = find_alive(self.snapshot).keys() & self.places.keys()
         sources = [source for source in self._sources() if source.node.id not in missing] or self._reading()
         better = [source for source in sources if source.node.id not in set(avoid)]
         if not sources:
             raise CannotPlan("no worker or host holds the whole model in memory")
-        if not alive & missing.keys():
+        if not self._alive & missing.keys():
             raise CannotPlan(f"{', '.join(sorted(missing))} cannot be reached")
         return Multicast(
             block_bytes=tuple(block.size_bytes for block in self.manifest.blocks),
             sources=tuple(better or sources),
-            targets=tuple(Target(self._node(id), tuple(blocks)) for id, blocks in missing.items() if id in alive),
+            targets=tuple(Target(self._node(id), tuple(blocks)) for id, blocks in missing.items() if id in self._alive),
             serving=tuple(self._traffic()),
         )
 
@@ -52,25 +60,20 @@ class Supply:
         return f"from {id}: a host that {'holds' if id in self._hosts(self._is_whole) else 'is reading'} the model"
 
     def _sources(self) -> list[Source]:
-        alive = find_alive(self.snapshot).keys() & self.places.keys()
-        every = frozenset(range(len(self.manifest.blocks)))
-        coming = set(self.receiving)
         serving = {
             report.id: requests_of(report)
             for report in self.snapshot.workers
-            if report.id in alive and report.state == "serving" and self._is_whole(report.holding)
+            if report.id in self._alive and report.state == "serving" and self._is_whole(report.holding)
         }
-        ids = [*serving, *sorted(id for id in coming if id in alive), *self._hosts(self._is_whole)]
-        return [Source(self._node(id, serving.get(id, 0)), every) for id in ids]
+        ids = [*serving, *sorted(self._alive.intersection(self.receiving)), *self._hosts(self._is_whole)]
+        return [Source(self._node(id, serving.get(id, 0)), self._every) for id in ids]
 
     def _reading(self) -> list[Source]:
         """Hosts that are going to have it: only where nobody else does, for disks are slower than memory."""
-        every = frozenset(range(len(self.manifest.blocks)))
-        return [Source(self._node(id), every) for id in self._hosts(self._is_reading)]
+        return [Source(self._node(id), self._every) for id in self._hosts(self._is_reading)]
 
     def _hosts(self, suits: Callable[[Holding], bool]) -> list[str]:
-        alive = find_alive(self.snapshot).keys() & self.places.keys()
-        return [one.id for one in self.snapshot.hosts if one.id in alive and any(map(suits, one.holdings))]
+        return [one.id for one in self.snapshot.hosts if one.id in self._alive and any(map(suits, one.holdings))]
 
     def _traffic(self) -> Iterable[ServingFlow]:
         """A node that sends for a running plan has no bandwidth left."""
