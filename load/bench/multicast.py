@@ -2,6 +2,8 @@
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -87,8 +89,7 @@ def binomial(printer: Printer, settings: LinkSettings, size_bytes: int, show: Sh
 def lanes(printer: Printer, settings: LinkSettings, sizes: Sequence[int], rate: float, show: Show) -> Iterator[Record]:
     """One GPU of a domain sends to four of another, then each of four its share (BlitzScale 5.1, Fig. 14)."""
     printer.progress(f"lanes: two domains of {LANES}, each process touches {sum(sizes) // MIB} MiB")
-    card, scale_up = f"{rate:.0f} B/s", f"{SCALE_UP * rate:.0f} B/s"
-    with emulated(2, rate, {"count": LANES, "nic": card, "host-link": card, "scale-up": scale_up}) as (topology, file):
+    with two_domains(rate) as (topology, file):
         cluster = find_topology(str(topology))
         shaped = replace(settings, topology=str(topology), shaping_file=str(file))
         names = [gpu.id for gpu in cluster.gpus]
@@ -139,3 +140,9 @@ def flat(count: int, sources: int, rate: float, sizes: Sequence[int], targets: i
     names = [gpu.id for gpu in cluster.gpus]
     takers = names[sources : sources + targets if targets else None]
     return names, multicast_over(cluster, sizes, names[:sources], takers)
+
+
+def two_domains(rate: float) -> AbstractContextManager[tuple[Path, Path]]:
+    """Two hosts, whose GPUs are a domain and have a network card each; see `emulated`."""
+    card, scale_up = f"{rate:.0f} B/s", f"{SCALE_UP * rate:.0f} B/s"
+    return emulated(2, rate, {"count": LANES, "nic": card, "host-link": card, "scale-up": scale_up})
