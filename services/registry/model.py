@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from services.registry.demands import Demand
-from shared.messages.copies import ModelChecked
+from shared.messages.copies import ModelChecked, ModelRead
 from shared.messages.membership import ModelEntry
 from shared.messages.parameters import Manifest, ModelSpec
 
@@ -92,11 +92,60 @@ class Model:
             if self.next is not None:
                 yield Demand(name, self.next.version, self.next.checked.size_bytes, True, self.next.reader)
 
-    def replace_by(self, content: Content, manifest: Manifest) -> None:
+    def read(self, event: ModelRead, *, is_held: bool) -> None:
+        """A host has it in memory, or could not read it. `is_held`: somebody has what the name stands for."""
+        manifest, content = event.manifest, next((one for one in self.contents if one.reader == event.host), None)
+        if content is not None:
+            content.reader = None
+        if manifest is None:
+            self._not_read(content, event.error or f"{event.host} gave no reason")
+        elif self.manifest is None or manifest.version == self.version:
+            self._confirm(content, manifest)
+        elif content is not None and content is self.next:
+            self._take_over(content, manifest)
+        elif content is not None and not is_held:
+            self._replace_by(content, manifest)  # there is nothing else left of it
+        elif content is not None:
+            self.error = f"the files at {self.spec.path} have changed; register the model again to serve them"
+
+    def _not_read(self, content: Content | None, error: str) -> None:
+        if content is not None and content is self.next:
+            self.next, error = None, f"the new version could not be read: {error}"
+        self.error = error
+
+    def _confirm(self, content: Content | None, manifest: Manifest) -> None:
+        """It is what the name stands for, be it from other files."""
+        if content is not None and content is self.next:
+            self._replace_by(content, manifest)
+        self.manifest, self.was_whole, self.error = manifest, True, None
+
+    def _take_over(self, content: Content, manifest: Manifest) -> None:
+        old = self.manifest
+        if old is not None and old.config.vocab_size != manifest.config.vocab_size:
+            self._not_read(content, "it has another vocabulary; remove the model first, or rename one")
+        else:
+            self._replace_by(content, manifest)
+
+    def _replace_by(self, content: Content, manifest: Manifest) -> None:
         """From here on this is what the name stands for."""
         self.current, self.manifest, self.was_whole = content, manifest, True
         self.next = self.error = self.in_the_way = None
         content.reader = None
+
+    def forget_reader(self, host: str) -> None:
+        """Whatever this host was told to get, it does not any more."""
+        for content in self.contents:
+            content.reader = None if content.reader == host else content.reader
+
+    def forget_readers(self) -> None:
+        for content in self.contents:
+            content.reader = None
+
+    def doubt_reader(self, host: str, version: str) -> None:
+        """It has read something new; that it said so may have been lost."""
+        if self.manifest is None or version != self.version:
+            content = self.content(version)
+            content.reader = None if content.reader == host else content.reader
 
     def entry(self, copies: Sequence[str]) -> ModelEntry:
         checked = self.current.checked

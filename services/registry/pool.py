@@ -196,9 +196,8 @@ class Pool:
 
     def not_made(self, order: MakeCopy) -> None:
         """The host could not be asked, or did not answer: ask again later."""
-        model = self._models.get(order.model)
-        for content in () if model is None else model.contents:
-            content.reader = None if content.reader == order.host else content.reader
+        if order.model in self._models:
+            self._models[order.model].forget_reader(order.host)
 
     def sources(self, order: MakeCopy) -> list[str]:
         """Who has all of it: hosts, then workers that send little. None where the host has some of it already, and
@@ -214,45 +213,14 @@ class Pool:
         model = self._models.get(event.model)
         if model is None:
             return
-        content = next((one for one in model.contents if one.reader == event.host), None)
-        if content is not None:
-            content.reader = None
-        if event.manifest is None:
-            self._not_read(model, content, event.error or f"{event.host} gave no reason")
-        elif model.manifest is None or event.manifest.version == model.version:
-            self._confirm(model, content, event.manifest)
-        elif content is not None and content is model.next:
-            self._take_over(model, content, event.manifest)
-        elif content is not None and not self.holds.holders(model.version):
-            model.replace_by(content, event.manifest)  # there is nothing else left of it
-        elif content is not None:
-            model.error = f"the files at {model.spec.path} have changed; register the model again to serve them"
+        model.read(event, is_held=bool(self.holds.holders(model.version)))
         if event.manifest is not None:
             self.holds.hold(event.host, event.model, event.manifest)
-
-    def _not_read(self, model: Model, content: Content | None, error: str) -> None:
-        if content is not None and content is model.next:
-            model.next, error = None, f"the new version could not be read: {error}"
-        model.error = error
-
-    def _confirm(self, model: Model, content: Content | None, manifest: Manifest) -> None:
-        """It is what the name stands for, be it from other files."""
-        if content is not None and content is model.next:
-            model.replace_by(content, manifest)
-        model.manifest, model.was_whole, model.error = manifest, True, None
-
-    def _take_over(self, model: Model, content: Content, manifest: Manifest) -> None:
-        old = model.manifest
-        if old is not None and old.config.vocab_size != manifest.config.vocab_size:
-            self._not_read(model, content, "it has another vocabulary; remove the model first, or rename one")
-        else:
-            model.replace_by(content, manifest)
 
     def doubt_readers(self) -> None:
         """What they said may have been lost. Asked again, a host goes on, and says again what it has."""
         for model in self._models.values():
-            for content in model.contents:
-                content.reader = None
+            model.forget_readers()
 
     def on_worker(self, report: WorkerReport) -> None:
         self.holds.on_worker(report)
@@ -261,21 +229,13 @@ class Pool:
         self.holds.on_host(report)
         for holding in report.holdings:
             if holding.model in self._models and is_whole(holding, holding.version):
-                self._doubt_reader(self._models[holding.model], report.id, holding.version)
-
-    @staticmethod
-    def _doubt_reader(model: Model, host: str, version: str) -> None:
-        """It has read something new; that it said so may have been lost."""
-        if model.manifest is None or version != model.version:
-            content = model.content(version)
-            content.reader = None if content.reader == host else content.reader
+                self._models[holding.model].doubt_reader(report.id, holding.version)
 
     def gone(self, id: str) -> None:
         """A member is dead or has joined anew: nothing it said counts any more."""
         self.holds.gone(id)
         for model in self._models.values():
-            for content in model.contents:
-                content.reader = None if content.reader == id else content.reader
+            model.forget_reader(id)
 
     def without_copy(self) -> list[str]:
         """Models of which no whole copy is in any memory, whether or not one is being made."""
