@@ -24,6 +24,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace import TracerProvider
 
 TTFT_BUCKETS = (
@@ -84,7 +85,8 @@ class Telemetry:
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self._provider = _tracer_provider(service, id)
+        self._exporter = _span_exporter()
+        self._provider = None if self._exporter is None else _tracer_provider(service, id, self._exporter)
         self.tracer: trace.Tracer = (
             trace.NoOpTracer() if self._provider is None else self._provider.get_tracer("livescale")
         )
@@ -127,7 +129,7 @@ class Telemetry:
 
     async def shutdown(self, seconds: float = 2.0) -> None:
         """Send what is left of the spans. A collector that does not answer costs at most `seconds`."""
-        if self._provider is None:
+        if self._provider is None or self._exporter is None:
             return
         loop, done = asyncio.get_running_loop(), asyncio.Event()
 
@@ -142,6 +144,8 @@ class Telemetry:
                 await done.wait()
         except TimeoutError:
             structlog.get_logger().warning("spans_not_sent", seconds=seconds)
+            # Else it would try again and again, on a thread of its own.
+            self._exporter.shutdown()  # type: ignore[no-untyped-call]
 
 
 def traceparent(span: trace.Span) -> str | None:
@@ -175,11 +179,16 @@ def _checked(name: str) -> str:
     return name
 
 
-def _tracer_provider(service: str, id: str) -> "TracerProvider | None":
+def _span_exporter() -> "OTLPSpanExporter | None":
     if not os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
         return None
     # A fifth of a second to import, so only where it is used.
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+    return OTLPSpanExporter()
+
+
+def _tracer_provider(service: str, id: str, exporter: "OTLPSpanExporter") -> "TracerProvider":
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -187,5 +196,5 @@ def _tracer_provider(service: str, id: str) -> "TracerProvider | None":
     resource = Resource.create({"service.name": f"livescale-{service}", "service.instance.id": id})
     # Its own exit hook would wait for a dead collector; `shutdown` has a limit.
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    provider.add_span_processor(BatchSpanProcessor(exporter))
     return provider

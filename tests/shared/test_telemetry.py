@@ -1,5 +1,7 @@
+import asyncio
 import json
 import logging
+import threading
 import time
 from collections.abc import Iterator
 
@@ -83,6 +85,7 @@ async def test_a_dead_collector_delays_the_end_no_longer_than_the_limit(
     monkeypatch: pytest.MonkeyPatch, unused_tcp_port: int
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{unused_tcp_port}")
+    before = set(threading.enumerate())
     telemetry = Telemetry("router", "router-0")
     with telemetry.tracer.start_as_current_span("request") as span:
         header = traceparent(span)
@@ -92,3 +95,6 @@ async def test_a_dead_collector_delays_the_end_no_longer_than_the_limit(
     started = time.monotonic()
     await telemetry.shutdown(seconds=0.2)
     assert time.monotonic() - started < 1
+    for thread in set(threading.enumerate()) - before:
+        await asyncio.to_thread(thread.join, 5)
+        assert not thread.is_alive(), f"{thread.name} goes on trying"
