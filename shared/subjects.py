@@ -2,6 +2,7 @@
 
 from shared.bus.contract import Call, Topic
 from shared.messages.copies import CheckModel, FetchModel, ModelChecked, ModelRead, ReadModel, ReleaseModel
+from shared.messages.live import Help, Pull, Pulled, RequestsMoved, Took
 from shared.messages.membership import (
     AskMetrics,
     AskModels,
@@ -87,6 +88,11 @@ REPLAY: Call[Replay, Ack] = Call("worker.{id}.replay", Replay, Ack, doc="send to
 LOAD: Call[Load, Ack] = Call("worker.{id}.load", Load, Ack, doc="receive parameters")
 SERVE: Call[Serve, Ack] = Call("worker.{id}.serve", Serve, Ack, doc="take requests")
 DRAIN: Call[Drain, Ack] = Call("worker.{id}.drain", Drain, Ack, doc="finish, then be spare")
+HELP: Call[Help, Ack] = Call("worker.{id}.help", Help, Ack, doc="take requests over from workers that load")
+PULL: Call[Pull, Pulled] = Call(
+    "worker.{id}.pull", Pull, Pulled, doc="give the earliest request to who has nothing to do"
+)
+TOOK: Call[Took, Ack] = Call("worker.{id}.took", Took, Ack, doc="a request that was pulled has arrived")
 # Workers and hosts alike hold and send parameters.
 SEND: Call[Send, Ack] = Call("node.{id}.send", Send, Ack, doc="send parameters")
 ABORT: Call[Abort, Ack] = Call("node.{id}.abort", Abort, Ack, doc="end a plan")
@@ -104,6 +110,7 @@ CANCEL: Topic[Cancel] = Topic("svc.router.cancel", Cancel)
 CANCEL_WORK: Topic[Cancel] = Topic("worker.{id}.cancel", Cancel)
 TOKENS: Topic[TokenFrame | RequestLost] = Topic("tok.{gateway}", TokenFrame | RequestLost)
 ENDED: Topic[RequestsEnded] = Topic("req.{worker}.ended", RequestsEnded)
+MOVED: Topic[RequestsMoved] = Topic("req.{worker}.moved", RequestsMoved)
 HEARTBEAT: Topic[Report] = Topic("hb.{service}.{id}", Report, json=True)
 LEAVE: Topic[Leave] = Topic("leave.{service}.{id}", Leave)
 STALE: Topic[Stale] = Topic("proc.{id}.stale", Stale)

@@ -46,7 +46,7 @@ ROWS: Mapping[str, Row] = {
         answers=(subjects.SUBMIT,),
         asks=(subjects.ADMIT, subjects.RUNNING, subjects.MODELS, subjects.SNAPSHOT),
         tells=(subjects.TOKENS, subjects.CANCEL_WORK),
-        hears=(subjects.CANCEL, subjects.ENDED, subjects.HEARTBEAT, subjects.LEASE),
+        hears=(subjects.CANCEL, subjects.ENDED, subjects.MOVED, subjects.HEARTBEAT, subjects.LEASE),
     ),
     "registry": Row(
         answers=(
@@ -65,7 +65,7 @@ ROWS: Mapping[str, Row] = {
         answers=(subjects.SCALE, subjects.SCALES),
         asks=(
             *(subjects.LOAD, subjects.SEND, subjects.SERVE, subjects.DRAIN, subjects.ABORT),
-            *(subjects.SNAPSHOT, subjects.MANIFEST, subjects.KEEP),
+            *(subjects.SNAPSHOT, subjects.MANIFEST, subjects.KEEP, subjects.HELP),
         ),
         tells=(subjects.PLAN,),
         hears=(subjects.TRANSFER, subjects.BLOCK, subjects.INSTANCE, subjects.LEASE, subjects.HEARTBEAT),
@@ -87,10 +87,14 @@ ROWS: Mapping[str, Row] = {
     "worker": Row(
         answers=(
             *(subjects.LOAD, subjects.SEND, subjects.SERVE, subjects.DRAIN, subjects.ABORT),
-            *(subjects.ADMIT, subjects.REPLAY, subjects.RUNNING),
+            *(subjects.ADMIT, subjects.REPLAY, subjects.RUNNING, subjects.HELP, subjects.PULL, subjects.TOOK),
         ),
-        tells=(subjects.TOKENS, subjects.ENDED, subjects.TRANSFER, subjects.BLOCK, subjects.INSTANCE),
-        hears=(subjects.CANCEL_WORK,),
+        asks=(subjects.PULL, subjects.TOOK),
+        tells=(
+            *(subjects.TOKENS, subjects.ENDED, subjects.MOVED),
+            *(subjects.TRANSFER, subjects.BLOCK, subjects.INSTANCE),
+        ),
+        hears=(subjects.CANCEL_WORK, subjects.LEASE),
     ),
 }
 

@@ -105,6 +105,9 @@ class WorkerReport(Message, frozen=True, kw_only=True):
     arena_bytes: Count = 0
     load: EngineLoad | None = None
     flows_out: Count = 0
+    helping: list[Name] = []
+    live_layers: Count = 0
+    live_waiting: Count = 0
 
 
 class HostReport(Message, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from shared.messages.message import Amount, Count, Message, Name, Positive
 from shared.messages.parameters import Manifest, Place
 
 TransferState = Literal["started", "broken", "whole", "failed"]
+LiveMode = Literal["off", "best-effort", "zigzag", "zigzag-ilp"]
 ChunkBytes = Annotated[int, Meta(ge=1024, le=2**31 - 1)]  # smaller ones would be too many
 Ticket = Annotated[int, Meta(ge=0, le=2**24 - 1)]  # a part of 64-bit tags
 Indexes = Annotated[list[Count], Meta(max_length=2**16)]
@@ -102,7 +103,8 @@ class Load(Message, frozen=True, kw_only=True):
     """Planner -> worker: receive these parameters.
 
     `max_model_len` sizes the KV cache. Told again for the same plan, a worker that still loads keeps what arrived and
-    the flows that are named again; its others end, new ones begin.
+    the flows that are named again; its others end, new ones begin. With `live` it takes requests from its first layer
+    on, and the mode says what it computes of them before it is whole.
     """
 
     plan_id: Name
@@ -116,6 +118,7 @@ class Load(Message, frozen=True, kw_only=True):
     max_model_len: Positive
     epoch: Count
     secret: Secret = b""  # proves each end of a flow to the other
+    live: LiveMode = "off"
 
 
 class Send(Message, frozen=True, kw_only=True):

@@ -1,0 +1,77 @@
+"""Live scaling: a worker that serves takes over requests of one that is still loading, with the layers done of them.
+
+The target holds the queue; the source pulls. Control goes over the bus, activation and KV over a channel of the link
+that only these two know: its number is made of the pull's ticket, its secret is the plan's.
+"""
+
+from shared.messages.membership import Address
+from shared.messages.message import Amount, Count, Message, Name, Positive
+from shared.messages.requests import Submit
+from shared.messages.transfers import Node, Secret, Ticket
+
+
+class Help(Message, frozen=True, kw_only=True):
+    """Planner -> source: pull from these targets, which load for this plan what you serve.
+
+    Told again for the same plan, the list replaces the one before; an empty one ends the help.
+    """
+
+    plan_id: Name
+    model: Name
+    version: Name
+    targets: list[Node]
+    epoch: Count
+    secret: Secret = b""
+
+
+class Pull(Message, frozen=True, kw_only=True):
+    """Source -> target: I have nothing to prefill, give me the earliest request that I may have.
+
+    `ticket` names the hand-off, should there be one. A KV block of the source has `block_tokens` tokens.
+    """
+
+    worker: Name
+    address: Address
+    version: Name
+    ticket: Ticket
+    block_tokens: Positive
+
+
+class Task(Message, frozen=True, kw_only=True):
+    """A request on its way to a source. `layers` of its layers are done, for all tokens it has.
+
+    With any, their activation and KV follow over the link; so many bytes each. `waited`: seconds since it was admitted.
+    """
+
+    request: Submit
+    layers: Count
+    activation_bytes: Count = 0
+    kv_bytes: Count = 0
+    waited: Amount = 0.0
+
+
+class Pulled(Message, frozen=True, kw_only=True):
+    """Target -> source: a task, or none for now; or that it needs no help any more (`over`)."""
+
+    task: Task | None = None
+    over: bool = False
+
+
+class Took(Message, frozen=True, kw_only=True):
+    """Source -> target: the request of this ticket is mine; or it is not, and why (`declined`).
+
+    Refused with 409 where the target did not wait, or the request has ended: then it is the source's no more.
+    """
+
+    worker: Name
+    ticket: Ticket
+    request_id: Name
+    declined: str | None = None
+
+
+class RequestsMoved(Message, frozen=True, kw_only=True):
+    """New owner -> router: these requests are at `worker` now, and not at `previous`."""
+
+    worker: Name
+    previous: Name
+    request_ids: list[Name]
