@@ -65,7 +65,7 @@ async def read_model(
     stored = await disk.open(str(directory), DTYPE)
     began, index = time.perf_counter(), 0
     try:
-        async with aclosing(disk.read(stored, memory)) as read:
+        async with aclosing(disk.read(stored, dict(enumerate(memory)))) as read:
             async for _ in read:
                 if ready is not None:
                     ready.add(index)

@@ -7,24 +7,23 @@ from concurrent.futures import ThreadPoolExecutor
 import structlog
 
 from services.host.cache import CacheFull, Held, HostCache
+from services.host.checkpoints import Checkpoints
 from services.host.disk import Disk
-from services.host.fetch import fetch_blocks
+from services.host.fetch import Fetch
 from services.host.memory import Memory, Told
 from services.host.settings import HostSettings
-from services.host.stored import Stored
 from shared.bus.contract import Context, Endpoint, Refusal
 from shared.links.contract import Link
 from shared.membership import Membership
 from shared.messages.copies import CheckModel, FetchModel, ModelChecked, ModelRead, ReadModel, ReleaseModel
 from shared.messages.membership import HostReport
 from shared.messages.message import Ack
-from shared.messages.parameters import Manifest, ModelSpec
-from shared.messages.transfers import Abort, Send
-from shared.model_config import CheckpointError
+from shared.messages.transfers import Abort, Send, Transfer
 from shared.process import World
-from shared.subjects import ABORT, CHECK_MODEL, FETCH_MODEL, MODEL_READ, READ_MODEL, RELEASE_MODEL, SEND
+from shared.subjects import ABORT, CHECK_MODEL, FETCH_MODEL, MODEL_READ, READ_MODEL, RELEASE_MODEL, SEND, TRANSFER
 from shared.transfer.door import OpenDoor, offer_of
 from shared.transfer.outgoing import Outgoing
+from shared.transfer.part import TransferFailed
 
 log = structlog.get_logger()
 
@@ -60,6 +59,7 @@ class Host:
             async with asyncio.TaskGroup() as tasks:
                 self._membership = self._member(link)
                 self._memory = Memory(self._cache, self._disk, self._world, told, tasks)
+                self._checkpoints = Checkpoints(self._disk, self._memory, self._announce)
                 self._outgoing = Outgoing(self._id, link, tasks, self._membership.changed, door)
                 self._bus.watch_connection(self._connection_changed)
                 await self._bus.serve(self._world.info, self._endpoints())
@@ -98,90 +98,38 @@ class Host:
         ]
 
     async def _check_model(self, command: CheckModel, context: Context) -> ModelChecked:
-        stored = await self._open(command.spec)
-        try:
-            return self._checked(command.spec, stored)
-        finally:
-            stored.close()
+        return await self._checkpoints.check(command.spec)
 
     async def _read_model(self, command: ReadModel, context: Context) -> ModelChecked:
         """Answered as soon as the checkpoint is checked; `ModelRead` tells when it is whole, again if it already is."""
-        spec = command.spec
-        whole = self._memory.find_whole(spec)
-        try:
-            stored = await self._open(spec)
-        except Refusal:
-            if whole is None:
-                raise
-            return self._tell_again(spec, whole)
-        try:
-            checked = self._checked(spec, stored)
-            same = self._memory.find_same(spec, stored)
-            if same is None:
-                self._begin(spec, stored)
-                return checked
-        except Refusal:
-            stored.close()
-            raise
-        stored.close()
-        if same.is_whole:
-            self._announce(same)
-        return checked
-
-    def _tell_again(self, spec: ModelSpec, held: Held) -> ModelChecked:
-        """Its files are gone, and it is in memory."""
-        self._announce(held)
-        limit = 1 if held.manifest is None else held.manifest.config.max_position_embeddings
-        return ModelChecked(
-            size_bytes=held.size_bytes,
-            blocks=held.total,
-            max_model_len=spec.max_model_len or limit,
-            manifest=held.manifest,
-        )
-
-    def _begin(self, spec: ModelSpec, stored: Stored) -> None:
-        if self._memory.is_reading(spec.name):
-            raise Refusal(409, f"model {spec.name!r} is still being read from other files; try again when it is whole")
-        try:
-            self._memory.read(spec, stored)
-        except CacheFull as error:
-            raise Refusal(409, str(error)) from error
-
-    async def _open(self, spec: ModelSpec) -> Stored:
-        try:
-            return await self._disk.open(spec.path, spec.dtype)
-        except (CheckpointError, OSError) as error:
-            raise Refusal(400, f"model {spec.name!r}: {error}") from error
-
-    def _checked(self, spec: ModelSpec, stored: Stored) -> ModelChecked:
-        same = self._memory.find_same(spec, stored)
-        return ModelChecked(
-            size_bytes=stored.checkpoint.size_bytes,
-            blocks=len(stored.checkpoint.layouts),
-            max_model_len=_max_model_len(spec, stored),
-            manifest=stored.manifest if same is None else same.manifest,
-        )
+        return await self._checkpoints.read(command.spec)
 
     async def _fetch_model(self, command: FetchModel, context: Context) -> Ack:
-        """Answered once it may be sent; `ModelRead` tells when it is whole, or that the sender was lost."""
+        """Answered once it may be sent; `Transfer` tells of a flow that is lost, `ModelRead` when it is whole."""
         self._check_epoch(command.epoch)
-        numbers = self._cache.numbers(command.spec.name, command.manifest.version)
-        held = self._cache.get(numbers[0]) if numbers else None
+        version = command.manifest.version
+        numbers = self._cache.numbers(command.spec.name, version)
+        held, fetch = self._cache.get(numbers[0]) if numbers else None, self._memory.find_fetch(version)
         if held is None:
             self._receive(command)
         elif held.is_whole:
             self._announce(held)
+        elif fetch is not None:
+            self._go_on(fetch, command)
         return Ack()
 
     def _receive(self, command: FetchModel) -> None:
-        async def fill(blocks: list[memoryview], on_block: Callable[[int], None]) -> Manifest:
-            await fetch_blocks(self._link, self._id, command, blocks, self._hashing, on_block)
-            return command.manifest
-
+        fetch = Fetch(self._id, self._link, command, self._hashing, self._tell_lost, self._memory.read_rest)
         try:
-            self._memory.fetch(command.spec, command.manifest, fill)
+            self._memory.fetch(command, fetch)
         except CacheFull as error:
             raise Refusal(409, str(error)) from error
+
+    def _go_on(self, fetch: Fetch, command: FetchModel) -> None:
+        try:
+            fetch.go_on(command)
+        except ValueError as error:
+            raise Refusal(409, f"cannot go on with {command.spec.name!r}: {error}") from error
 
     async def _release_model(self, command: ReleaseModel, context: Context) -> Ack:
         if command.version in self._sent_versions():
@@ -191,6 +139,8 @@ class Host:
 
     async def _send(self, command: Send, context: Context) -> Ack:
         self._check_epoch(command.epoch)
+        if command.from_disk is not None:
+            await self._checkpoints.bring(command.from_disk)
         copy = self._memory.find(command.version)
         if copy is None:
             raise Refusal(409, f"cannot send version {command.version}: this host neither holds nor reads it")
@@ -222,6 +172,12 @@ class Host:
         event = ModelRead(host=self._id, model=held.model, manifest=held.manifest)
         self._bus.publish(MODEL_READ, event, host=self._id)
 
+    def _tell_lost(self, plan_id: str, ticket: int, failure: TransferFailed) -> None:
+        log.warning("flow_lost", plan=plan_id, ticket=ticket, error=str(failure))
+        at, error = self._world.clock.wall(), str(failure)
+        event = Transfer(plan_id=plan_id, node=self._id, state="broken", at=at, ticket=ticket, error=error)
+        self._bus.publish(TRANSFER, event, plan=plan_id)
+
     def _tell_failure(self, model: str, reason: str) -> None:
         self._bus.publish(MODEL_READ, ModelRead(host=self._id, model=model, error=reason), host=self._id)
 
@@ -239,12 +195,3 @@ class Host:
             cache_limit_bytes=self._cache.limit_bytes,
             flows_out=len(self._outgoing),
         )
-
-
-def _max_model_len(spec: ModelSpec, stored: Stored) -> int:
-    limit = stored.checkpoint.config.max_position_embeddings
-    if spec.max_model_len is not None and spec.max_model_len > limit:
-        raise Refusal(
-            400, f"model {spec.name!r}: max_model_len {spec.max_model_len} is more than the checkpoint's own {limit}"
-        )
-    return spec.max_model_len or limit

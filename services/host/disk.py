@@ -4,7 +4,7 @@ import asyncio
 import os
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
@@ -15,6 +15,7 @@ from services.host.stored import Stored, open_stored
 from shared.arena import Arena, placed_bytes
 from shared.hub import resolve_model_path
 from shared.messages.parameters import DType, Manifest
+from shared.pinned import CudaRuntime
 from shared.transfer.segment import SharedBlocks
 
 READS = 3  # threads: some wait for the disk while another checks what came
@@ -34,8 +35,8 @@ class Disk(Protocol):
     async def allocate(self, sizes: Sequence[int]) -> list[memoryview]:
         """Touched memory for so many blocks, free again when the last view is gone. Raises OSError."""
 
-    def read(self, stored: Stored, blocks: Sequence[memoryview]) -> AsyncGenerator[int, None]:
-        """Fill the blocks; their checksums in order, each as soon as it is read. Raises CheckpointError."""
+    def read(self, stored: Stored, blocks: Mapping[int, memoryview]) -> AsyncGenerator[int, None]:
+        """Fill these blocks; their checksums in order, each as soon as it is read. Raises CheckpointError."""
 
     async def keep(self, stored: Stored, manifest: Manifest, blocks: Sequence[memoryview]) -> None:
         """Leave what was read in a form that is read faster, where that can be done."""
@@ -45,10 +46,12 @@ class Disk(Protocol):
 
 
 class ThreadDisk:
-    """The machine's disk. `keep`, `packed_dir`: as `open_stored` has them; `shared`: memory that others may map."""
+    """The machine's disk. `keep`, `packed_dir`: as `open_stored` has them; `shared`: memory that others may map;
+    `pinned`: memory that GPUs copy from without a detour."""
 
-    def __init__(self, *, keep: bool = False, packed_dir: str = "", shared: bool = False) -> None:
-        self._allocate = SharedBlocks if shared else allocate
+    def __init__(self, *, keep: bool = False, packed_dir: str = "", shared: bool = False, pinned: bool = False) -> None:
+        self._shared = shared
+        self._pinned = pinned
         self._keep = keep
         self._packed_dir = packed_dir
         self._readers = ThreadPoolExecutor(READS, "disk", initializer=torch.set_num_threads, initargs=(1,))
@@ -66,11 +69,15 @@ class ThreadDisk:
     async def allocate(self, sizes: Sequence[int]) -> list[memoryview]:
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._allocate, sizes)
 
-    async def read(self, stored: Stored, blocks: Sequence[memoryview]) -> AsyncGenerator[int, None]:
+    def _allocate(self, sizes: Sequence[int]) -> list[memoryview]:
+        cuda = torch.cuda.cudart() if self._pinned else None
+        return SharedBlocks(sizes, cuda) if self._shared else allocate(sizes, cuda)
+
+    async def read(self, stored: Stored, blocks: Mapping[int, memoryview]) -> AsyncGenerator[int, None]:
         loop = asyncio.get_running_loop()
         reads = deque[asyncio.Future[int]]()
         try:
-            for index, block in enumerate(blocks):
+            for index, block in blocks.items():
                 reads.append(loop.run_in_executor(self._readers, stored.read_block, index, block))
                 if len(reads) == AHEAD:
                     yield await _first(reads)
@@ -96,9 +103,9 @@ async def _first(reads: deque[asyncio.Future[int]]) -> int:
     return checksum
 
 
-def allocate(sizes: Sequence[int]) -> list[memoryview]:
-    """Touched memory of this process alone, aligned to pages."""
-    return Arena(placed_bytes(sizes)).place(sizes)
+def allocate(sizes: Sequence[int], cuda: CudaRuntime | None = None) -> list[memoryview]:
+    """Touched memory of this process alone, aligned to pages; pinned where CUDA's runtime is given."""
+    return Arena(placed_bytes(sizes), cuda).place(sizes)
 
 
 def _step_back() -> None:

@@ -1,41 +1,103 @@
-"""Receiving a model into the host cache from a node that has all of it."""
+"""A version on its way into the host cache from who has it: along one flow after the other, and what nobody gives any
+more from disk."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import Executor
+
+import structlog
 
 from shared.links.contract import Link
 from shared.messages.copies import FetchModel
+from shared.messages.parameters import Manifest
 from shared.transfer.incoming import Events, Incoming
 from shared.transfer.part import Part, TransferFailed
 
+PATIENCE_SECONDS = 10.0  # without a flow, for the registry to name somebody else
 
-async def fetch_blocks(
-    link: Link,
-    node: str,
-    command: FetchModel,
-    blocks: list[memoryview],
-    hashing: Executor,
-    on_block: Callable[[int], None],
-) -> None:
-    """Return once every block is here and right.
+log = structlog.get_logger()
 
-    Raises TransferFailed when a flow is lost, ValueError for flows that fit no blocks.
-    """
-    lost: list[TransferFailed] = []
+OnBlock = Callable[[int], None]
+ReadBlocks = Callable[[FetchModel, Mapping[int, memoryview], OnBlock], Awaitable[None]]
 
-    def broken(ticket: int, failure: TransferFailed) -> None:
-        lost.append(failure)
-        receiving.cancel()
 
-    part = Part(node, command.chunk_bytes, blocks, secret=command.secret)
-    events = Events(first_byte=lambda: None, block=on_block, broken=broken)
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            incoming = Incoming(link, part, command.manifest.blocks, hashing, events, tasks)
-            receiving = tasks.create_task(incoming.run())
-            incoming.follow(command.inflows)
-    except ExceptionGroup as group:
-        raise group.exceptions[0] from None
-    if lost:
-        raise lost[0]
+class Fetch:
+    """What a FETCH orders, however often it is told. `lost` hears of each flow (its ticket) that was lost; `read` gets
+    blocks from disk."""
+
+    def __init__(
+        self,
+        node: str,
+        link: Link,
+        command: FetchModel,
+        hashing: Executor,
+        lost: Callable[[str, int, TransferFailed], None],
+        read: ReadBlocks,
+    ) -> None:
+        self._node = node
+        self._link = link
+        self._command = command
+        self._hashing = hashing
+        self._lost = lost
+        self._read = read
+        self._incoming: Incoming | None = None
+        self._receiving: asyncio.Task[None] | None = None
+        self._giving_up: asyncio.TimerHandle | None = None
+
+    def go_on(self, command: FetchModel) -> None:
+        """Keep what is here and receive the rest along these flows; without any, from disk.
+
+        Raises ValueError for another plan, or flows that fit no blocks.
+        """
+        if (command.plan_id, command.chunk_bytes) != (self._command.plan_id, self._command.chunk_bytes):
+            raise ValueError(f"it is already being fetched for plan {self._command.plan_id}")
+        if self._incoming is not None:
+            self._incoming.follow(command.inflows)
+        self._command = command
+        self._wait_no_more()
+        if self._receiving is not None and not command.inflows:
+            self._receiving.cancel()
+
+    async def fill(self, blocks: list[memoryview], on_block: OnBlock) -> Manifest:
+        """Return once every block is here and right.
+
+        Raises ValueError for flows that fit no blocks, CheckpointError and OSError for what the disk lacks, too.
+        """
+        here = await self._receive(blocks, on_block) if self._command.inflows else ()
+        missing = {index: block for index, block in enumerate(blocks) if index not in here}
+        if missing:
+            log.info("fetch_goes_on_from_disk", model=self._command.spec.name, blocks=len(missing))
+            await self._read(self._command, missing, on_block)
+        return self._command.manifest
+
+    async def _receive(self, blocks: list[memoryview], on_block: OnBlock) -> Collection[int]:
+        """The blocks that came, once that are all, or nobody gives the rest."""
+        command = self._command
+        part = Part(self._node, command.chunk_bytes, blocks, secret=command.secret)
+        events = Events(first_byte=lambda: None, block=on_block, broken=self._broken)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                incoming = Incoming(self._link, part, command.manifest.blocks, self._hashing, events, tasks)
+                self._receiving = tasks.create_task(incoming.run())
+                incoming.follow(command.inflows)
+                self._incoming = incoming
+        except ExceptionGroup as group:
+            failure = group.exceptions[0]
+            if not isinstance(failure, TransferFailed):
+                raise failure from None
+            log.warning("fetch_failed", model=command.spec.name, error=str(failure))
+        finally:
+            self._incoming = self._receiving = None
+            self._wait_no_more()
+        return incoming.arrivals.verified
+
+    def _broken(self, ticket: int, failure: TransferFailed) -> None:
+        assert self._receiving is not None
+        self._wait_no_more()
+        self._giving_up = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self._receiving.cancel)
+        self._lost(self._command.plan_id, ticket, failure)
+
+    def _wait_no_more(self) -> None:
+        if self._giving_up is not None:
+            self._giving_up.cancel()
+            self._giving_up = None

@@ -1,7 +1,7 @@
 """The models in a host's memory: how each gets there, from disk or from another node, and how it goes."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -9,7 +9,9 @@ import structlog
 
 from services.host.cache import CacheFull, Held, HostCache, check_memory
 from services.host.disk import Disk
+from services.host.fetch import Fetch, OnBlock
 from services.host.stored import Stored
+from shared.messages.copies import FetchModel
 from shared.messages.parameters import Manifest, ModelSpec
 from shared.model_config import CheckpointError
 from shared.process import World
@@ -18,17 +20,19 @@ from shared.transfer.ready import ReadyBlocks
 
 log = structlog.get_logger()
 
-Fill = Callable[[list[memoryview], Callable[[int], None]], Awaitable[Manifest]]
+Fill = Callable[[list[memoryview], OnBlock], Awaitable[Manifest]]
 
 
 @dataclass
 class Copy:
     """A model's bytes: `blocks` are there once its turn has come; a send keeps its own hold on them.
 
-    `stored` is what it was read from; None where it came from another node.
+    `stored` is what it was read from, or `fetch` how it came from others.
     """
 
     stored: Stored | None = None
+    fetch: Fetch | None = None
+    turn: asyncio.Event = field(default_factory=asyncio.Event)
     ready: ReadyBlocks = field(default_factory=ReadyBlocks)
     blocks: list[memoryview] = field(default_factory=list)
     filling: asyncio.Task[None] | None = None
@@ -74,6 +78,17 @@ class Memory:
         copy = None if number is None else self._copies[number]
         return copy if copy is not None and copy.blocks else None
 
+    def find_fetch(self, version: str) -> Fetch | None:
+        """Of what there is of this version, or is on its way."""
+        number = self.cache.find(version)
+        return None if number is None else self._copies[number].fetch
+
+    async def turn(self, version: str) -> None:
+        """Return once the turn of this version has come, or it is not to come any more."""
+        number = self.cache.find(version)
+        if number is not None:
+            await self._copies[number].turn.wait()
+
     def find_same(self, spec: ModelSpec, stored: Stored) -> Held | None:
         """What was, or is being, read from these very files."""
         for number, held in self.cache.items():
@@ -112,8 +127,9 @@ class Memory:
         number, copy = self._admit(held, Copy(stored))
         copy.filling = self._tasks.create_task(self._read(number, copy, stored), name=f"read {spec.name}")
 
-    def fetch(self, spec: ModelSpec, manifest: Manifest, fill: Fill) -> None:
-        """`fill` receives it. Raises CacheFull."""
+    def fetch(self, command: FetchModel, fetch: Fetch) -> None:
+        """Raises CacheFull."""
+        spec, manifest = command.spec, command.manifest
         held = Held(
             model=spec.name,
             path=spec.path,
@@ -122,9 +138,9 @@ class Memory:
             total=len(manifest.blocks),
             manifest=manifest,
         )
-        number, copy = self._admit(held, Copy())
+        number, copy = self._admit(held, Copy(fetch=fetch))
         sizes = [block.size_bytes for block in manifest.blocks]
-        filling = self._fill(number, copy, sizes, fill)
+        filling = self._fill(number, copy, sizes, fetch.fill)
         copy.filling = self._tasks.create_task(self._try(number, copy, filling), name=f"fetch {spec.name}")
 
     def _admit(self, held: Held, copy: Copy) -> tuple[int, Copy]:
@@ -150,19 +166,14 @@ class Memory:
         copy = self._copies.pop(number, None)
         if copy is not None:
             copy.ready.lose(reason)
+            copy.turn.set()
             copy.close()
             self.cache.drop(number)
             self._told.changed()
 
     async def _read(self, number: int, copy: Copy, stored: Stored) -> None:
-        async def fill(blocks: list[memoryview], on_block: Callable[[int], None]) -> Manifest:
-            checksums = list[int]()
-            async with aclosing(self._disk.read(stored, blocks)) as read:
-                async for checksum in read:
-                    self._read_bytes.inc(stored.sizes[len(checksums)])
-                    on_block(len(checksums))
-                    checksums.append(checksum)
-            return stored.checkpoint.manifest(checksums)
+        async def fill(blocks: list[memoryview], on_block: OnBlock) -> Manifest:
+            return stored.checkpoint.manifest(await self._read_blocks(stored, dict(enumerate(blocks)), on_block))
 
         try:
             async with self._reading:
@@ -171,6 +182,27 @@ class Memory:
             stored.close()
         if number in self._copies and not stored.is_packed:
             self._to_keep.put_nowait(number)
+
+    async def read_rest(self, command: FetchModel, blocks: Mapping[int, memoryview], on_block: OnBlock) -> None:
+        """When its turn comes: of a version that is being fetched these blocks. Raises CheckpointError, OSError."""
+        stored = await self._disk.open(command.spec.path, command.spec.dtype)
+        try:
+            stored.expect(command.manifest)
+            async with self._reading:
+                await self._read_blocks(stored, blocks, on_block)
+        finally:
+            stored.close()
+
+    async def _read_blocks(self, stored: Stored, blocks: Mapping[int, memoryview], on_block: OnBlock) -> list[int]:
+        """Their checksums."""
+        checksums, indexes = list[int](), iter(blocks)
+        async with aclosing(self._disk.read(stored, blocks)) as read:
+            async for checksum in read:
+                index = next(indexes)
+                self._read_bytes.inc(stored.sizes[index])
+                on_block(index)
+                checksums.append(checksum)
+        return checksums
 
     async def _try(self, number: int, copy: Copy, filling: Coroutine[None, None, None]) -> None:
         held = self.cache.get(number)
@@ -195,6 +227,7 @@ class Memory:
         began = self._clock.now()
         check_memory(held.model, held.size_bytes, self._disk.free_bytes())
         copy.blocks = await self._disk.allocate(sizes)
+        copy.turn.set()
         manifest = await fill(copy.blocks, on_block)
         whole = self.cache.whole(number, manifest)
         for other in self.cache.numbers(whole.model, whole.version):

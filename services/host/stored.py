@@ -76,13 +76,22 @@ class Stored:
             self._damaged = True  # and is written anew, once the model has been read
             log.warning("packed_form_ignored", file=str(self._packed.file.path), error=f"block {index} is damaged")
         checksum = self.checkpoint.read_block(index, into)
-        if known is not None and checksum != known:
+        if self.manifest is not None and checksum != known:
             self._forget()
             raise CheckpointError(
-                f"{self.checkpoint.directory}: block {index} is not what it was when it was last read, though the "
-                "files have the same sizes and times; it will be read anew"
+                f"{self.checkpoint.directory}: block {index} is not that of version {self.manifest.version}: the files "
+                "hold another one, or have changed without a trace; they will be read anew"
             )
         return checksum
+
+    def expect(self, manifest: Manifest) -> None:
+        """What is read has to be this version, whether or not anybody has read it here before. Raises CheckpointError
+        where it cannot be."""
+        checksums = [block.checksum for block in manifest.blocks]
+        fits = len(checksums) == len(self.checkpoint.layouts) and self.checkpoint.manifest(checksums) == manifest
+        if not fits or self.manifest not in (None, manifest):
+            raise CheckpointError(f"{self.checkpoint.directory}: does not hold version {manifest.version}")
+        self.manifest = manifest
 
     def keep(self, manifest: Manifest, blocks: Sequence[memoryview], stopped: Callable[[], bool]) -> None:
         """Leave for the next read what this one found. What cannot be written is logged, and done without."""

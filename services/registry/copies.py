@@ -6,17 +6,18 @@ from collections.abc import Callable, Coroutine, Mapping
 import structlog
 
 from services.registry.demands import FreeCopy, MakeCopy
+from services.registry.fetches import Fetch
 from services.registry.pool import Pool
 from services.registry.saved import SavedState
 from shared.backoff import Backoff
 from shared.bus.contract import BusError, Context, Received, Subscription
-from shared.messages.copies import FetchModel, ModelRead, ReadModel, ReleaseModel
+from shared.messages.copies import ModelRead, ReadModel, ReleaseModel
 from shared.messages.membership import Member
-from shared.messages.parameters import Manifest, ModelSpec
-from shared.messages.transfers import Inflow, Node, Outflow, Send
+from shared.messages.parameters import ModelSpec
+from shared.messages.transfers import Transfer
 from shared.process import World
-from shared.subjects import FETCH_MODEL, MODEL_READ, READ_MODEL, RELEASE_MODEL, SEND
-from shared.transfer.chunks import TICKET_BITS, chunk_bytes_for
+from shared.subjects import FETCH_MODEL, MODEL_READ, READ_MODEL, RELEASE_MODEL, SEND, TRANSFER
+from shared.transfer.chunks import TICKET_BITS
 
 LOOK_SECONDS = 1.0
 AGAIN_SECONDS, LONGEST_AGAIN_SECONDS = 1.0, 60.0
@@ -43,8 +44,7 @@ class Copies:
         self._missing: list[str] = []
         self._releasing: set[FreeCopy] = set()
         self._tried = Backoff(AGAIN_SECONDS, LONGEST_AGAIN_SECONDS)
-        self._fetching: set[str] = set()  # models
-        self._from_disk: set[str] = set()  # models that could not be fetched
+        self._fetches: dict[str, Fetch] = {}  # by plan
         # Far from those that the planner begins with.
         self._ticket = (int(world.clock.wall()) + TICKETS // 2) % TICKETS
         self._without_copy = world.telemetry.gauge(
@@ -68,8 +68,10 @@ class Copies:
 
     async def run(self) -> None:
         reads = await self._bus.subscribe(MODEL_READ)
+        transfers = await self._bus.subscribe(TRANSFER)
         async with self._calls as group:
             group.create_task(self._follow_reads(reads), name="reads")
+            group.create_task(self._follow_transfers(transfers), name="transfers")
             if self._pool.names():
                 # After a restart everyone first gets the time to say what he holds.
                 await asyncio.sleep(self._settle_seconds)
@@ -86,7 +88,9 @@ class Copies:
         self._news.clear()
 
     def _order(self) -> None:
-        now = self._clock.now()
+        now, members = self._clock.now(), self._members()
+        for fetch in [one for one in self._fetches.values() if one.is_over(members)]:
+            del self._fetches[fetch.plan_id]
         for name in self._pool.forget_removed(now):
             log.info("model_removed", model=name)
             self._saved.delete_model(name)
@@ -109,60 +113,76 @@ class Copies:
 
     def _make(self, order: MakeCopy) -> None:
         spec, manifest = self._pool.make(order)
-        members = self._members()
-        sources = [id for id in self._pool.sources(order) if id in members and members[id].lease == "alive"]
-        if manifest is None or order.model in self._from_disk or order.host not in members:
-            sources = []
-        source = next(iter(sources), None)
-        log.info("copy_ordered", model=order.model, host=order.host, source=source or "disk", reason=order.reason)
-        if source is not None and manifest is not None:
-            self._fetching.add(order.model)
-            work = self._fetch(spec, manifest, members[order.host], members[source])
-        else:
+        host = self._members().get(order.host)
+        log.info("copy_ordered", model=order.model, host=order.host, reason=order.reason)
+        if manifest is None or host is None or not self._pool.sources(order):
             work = self._read(order.host, spec)
+        else:
+            fetch = Fetch(self._ids.new("copy"), spec, manifest, host, self._ids.secret())
+            self._fetches[fetch.plan_id] = fetch
+            work = self._fetch(fetch)
         self._calls.create_task(self._try(order, work), name=f"copy {order.model}")
 
     async def _try(self, order: MakeCopy, work: Coroutine[None, None, None]) -> None:
         try:
             await work
         except BusError as error:
+            self._end_fetch(order.host, order.model)
             self._pool.not_made(order)
             self._failed(order.model, order.host, str(error))
 
     async def _read(self, host: str, spec: ModelSpec) -> None:
         await self._bus.call(READ_MODEL, ReadModel(spec=spec), timeout=READ_TIMEOUT_SECONDS, id=host)
 
-    async def _fetch(self, spec: ModelSpec, manifest: Manifest, host: Member, source: Member) -> None:
-        """The receiver first: it asks the sender for what it lacks. What does not come is told by `ModelRead`."""
-        plan, secret, chunk_bytes = self._ids.new("copy"), self._ids.secret(), chunk_bytes_for(0.0)
-        self._ticket = (self._ticket + 1) % TICKETS
-        inflow = Inflow(ticket=self._ticket, upstream=_node(source))
-        outflow = Outflow(ticket=self._ticket, downstream=_node(host))
-        fetch = FetchModel(
-            plan_id=plan,
-            spec=spec,
-            manifest=manifest,
-            inflows=[inflow],
-            chunk_bytes=chunk_bytes,
-            epoch=host.epoch,
-            secret=secret,
-        )
-        send = Send(
-            plan_id=plan,
-            version=manifest.version,
-            outflows=[outflow],
-            chunk_bytes=chunk_bytes,
-            epoch=source.epoch,
-            secret=secret,
-        )
-        to_host, to_source = Context(epoch=host.epoch), Context(epoch=source.epoch)
-        await self._bus.call(FETCH_MODEL, fetch, timeout=COMMAND_SECONDS, context=to_host, id=host.id)
+    async def _fetch(self, fetch: Fetch) -> None:
+        """From the first who sends it; from the host's disk what nobody does. What does not come the host tells."""
+        host, to_host = fetch.host.id, Context(epoch=fetch.host.epoch)
+        fetch.is_asking = True
         try:
-            await self._bus.call(SEND, send, timeout=COMMAND_SECONDS, context=to_source, id=source.id)
-        except BusError:
-            release = ReleaseModel(model=spec.name, version=manifest.version)
-            await self._bus.call(RELEASE_MODEL, release, timeout=COMMAND_SECONDS, id=host.id)
-            raise
+            while True:
+                source = self._next_source(fetch)
+                # The receiver first: it asks the sender for what it lacks.
+                ask = fetch.ask(source, self._fresh_ticket())
+                await self._bus.call(FETCH_MODEL, ask, timeout=COMMAND_SECONDS, context=to_host, id=host)
+                if source is None or await self._sends(fetch, source):
+                    log.info("copy_fetched", model=fetch.spec.name, host=host, source=source.id if source else "disk")
+                    return
+        finally:
+            fetch.is_asking = False
+
+    def _next_source(self, fetch: Fetch) -> Member | None:
+        members = self._members()
+        for id in self._pool.holders(fetch.manifest.version):
+            if id in members and members[id].lease == "alive" and id not in fetch.lost:
+                return members[id]
+        return None
+
+    async def _sends(self, fetch: Fetch, source: Member) -> bool:
+        """Whether it does, and was not lost meanwhile."""
+        send, context = fetch.send(source), Context(epoch=source.epoch)
+        try:
+            await self._bus.call(SEND, send, timeout=COMMAND_SECONDS, context=context, id=source.id)
+        except BusError as error:
+            log.warning("copy_not_sent", model=fetch.spec.name, source=source.id, error=str(error))
+            fetch.lose()
+        return source.id not in fetch.lost
+
+    async def _go_on(self, fetch: Fetch) -> None:
+        try:
+            await self._fetch(fetch)
+        except BusError as error:  # it goes on by itself, or is dead
+            log.warning("copy_not_continued", model=fetch.spec.name, host=fetch.host.id, error=str(error))
+
+    def _end_fetch(self, host: str, model: str) -> bool:
+        """Whether there was one."""
+        over = [plan for plan, one in self._fetches.items() if (one.host.id, one.spec.name) == (host, model)]
+        for plan in over:
+            del self._fetches[plan]
+        return bool(over)
+
+    def _fresh_ticket(self) -> int:
+        self._ticket = (self._ticket + 1) % TICKETS
+        return self._ticket
 
     async def _release(self, order: FreeCopy) -> None:
         release = ReleaseModel(model=order.model, version=order.version)
@@ -182,8 +202,16 @@ class Copies:
         async for received in reads:
             self._heard(received)
 
+    async def _follow_transfers(self, transfers: Subscription[Transfer]) -> None:
+        async for received in transfers:
+            event = received.message
+            fetch = self._fetches.get(event.plan_id)
+            if fetch is not None and (event.state, event.ticket) == ("broken", fetch.ticket) and fetch.lose():
+                self._calls.create_task(self._go_on(fetch), name=f"continue {fetch.spec.name}")
+
     def _heard(self, received: Received[ModelRead]) -> None:
         event = received.message
+        fetched = self._end_fetch(event.host, event.model)
         before = self._pool.versions(event.model)
         self._pool.read(event)
         after = self._pool.versions(event.model)
@@ -191,23 +219,13 @@ class Copies:
             self._failed(event.model, event.host, event.error)
         else:
             self._tried.succeeded(event.model)
-            self._from_disk.discard(event.model)
             log.info("model_read", model=event.model, host=event.host)
-            self._made.labels("fetched" if event.model in self._fetching else "read").inc()
-            self._fetching.discard(event.model)
+            self._made.labels("fetched" if fetched else "read").inc()
         if after != before:
             self.save(event.model)
         self.look()
 
     def _failed(self, model: str, host: str, error: str) -> None:
-        """What could not be fetched is read from disk next."""
-        if model in self._fetching:
-            self._fetching.discard(model)
-            self._from_disk.add(model)
         self._made.labels("failed").inc()
         self._tried.failed(model, self._clock.now())
         log.error("model_not_read", model=model, host=host, error=error)
-
-
-def _node(member: Member) -> Node:
-    return Node(id=member.id, place="host" if member.service == "host" else "worker", address=member.address or b"")

@@ -200,12 +200,14 @@ class Pool:
             self._models[order.model].forget_reader(order.host)
 
     def sources(self, order: MakeCopy) -> list[str]:
-        """Who has all of it: hosts, then workers that send little. None where the host has some of it already, and
-        goes on by itself."""
-        if not order.version or self.holds.has_begun(order.host, order.model, order.version):
-            return []
+        """Who has all of it. None where the host has some of it already, and goes on by itself."""
+        has_begun = self.holds.has_begun(order.host, order.model, order.version)
+        return [] if has_begun else self.holders(order.version)
+
+    def holders(self, version: str) -> list[str]:
+        """Who has all of it: hosts, then workers that send little."""
         hosts = {host.id for host in self.holds.hosts()}
-        holders = self.holds.holders(order.version)
+        holders = self.holds.holders(version)
         return sorted(holders, key=lambda id: (id not in hosts, self.holds.flows_out(id), id))
 
     def read(self, event: ModelRead) -> None:

@@ -58,7 +58,7 @@ ROWS: Mapping[str, Row] = {
             subjects.SEND,
         ),
         tells=(subjects.STALE, subjects.LEASE),
-        hears=(subjects.HEARTBEAT, subjects.LEAVE, subjects.MODEL_READ),
+        hears=(subjects.HEARTBEAT, subjects.LEAVE, subjects.MODEL_READ, subjects.TRANSFER),
         keeps=True,
     ),
     "planner": Row(
@@ -82,7 +82,7 @@ ROWS: Mapping[str, Row] = {
             *(subjects.CHECK_MODEL, subjects.READ_MODEL, subjects.FETCH_MODEL, subjects.RELEASE_MODEL),
             *(subjects.SEND, subjects.ABORT),
         ),
-        tells=(subjects.MODEL_READ,),
+        tells=(subjects.MODEL_READ, subjects.TRANSFER),
     ),
     "worker": Row(
         answers=(

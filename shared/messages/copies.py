@@ -18,7 +18,10 @@ class ReadModel(Message, frozen=True, kw_only=True):
 
 
 class FetchModel(Message, frozen=True, kw_only=True):
-    """Registry -> host: receive this version from somebody who has all of it into the host cache."""
+    """Registry -> host: receive this version into the host cache from who has all of it.
+
+    Told again for the same plan, it keeps what arrived and goes on along these flows; without any, from disk.
+    """
 
     plan_id: Name
     spec: ModelSpec

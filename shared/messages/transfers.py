@@ -6,7 +6,7 @@ from msgspec import Meta
 
 from shared.messages.membership import Address, Role
 from shared.messages.message import Amount, Count, Message, Name, Positive
-from shared.messages.parameters import Manifest, Place
+from shared.messages.parameters import Manifest, ModelSpec, Place
 
 TransferState = Literal["started", "broken", "whole", "failed"]
 LiveMode = Literal["off", "best-effort", "zigzag", "zigzag-ilp"]
@@ -28,7 +28,8 @@ class Flow(Message, frozen=True, kw_only=True):
     """One edge of a plan: `sender` gives `receiver` these blocks, in this order, each chunk as soon as it has it.
 
     Without `blocks` it is every block. Of each block it is every `lanes`-th chunk, from the `lane`-th on. A sender
-    with `steps`, one a block, sends in their order over all of its flows. `ticket` names the flow in tags.
+    with `steps`, one a block, sends in their order over all of its flows. `ticket` names the flow in tags. `from_disk`:
+    the sender is a host that does not hold the version, and reads it.
     """
 
     sender: Name
@@ -38,6 +39,7 @@ class Flow(Message, frozen=True, kw_only=True):
     lane: Count = 0
     lanes: Positive = 1
     steps: Indexes = []
+    from_disk: bool = False
 
 
 class PlannedInstance(Message, frozen=True, kw_only=True):
@@ -99,6 +101,13 @@ class Outflow(Message, frozen=True, kw_only=True):
     steps: Indexes = []
 
 
+class FromDisk(Message, frozen=True, kw_only=True):
+    """What a host is to read, and what it has to find there."""
+
+    spec: ModelSpec
+    manifest: Manifest
+
+
 class Load(Message, frozen=True, kw_only=True):
     """Planner -> worker: receive these parameters.
 
@@ -124,7 +133,8 @@ class Load(Message, frozen=True, kw_only=True):
 class Send(Message, frozen=True, kw_only=True):
     """Planner -> worker or host: send of a version what you hold or are receiving, beside what you send already.
 
-    Each chunk goes out as soon as it is here. A flow that is named again goes on as it does.
+    Each chunk goes out as soon as it is here. A flow that is named again goes on as it does. A host that does not hold
+    the version reads it `from_disk`, where that is said.
     """
 
     plan_id: Name
@@ -133,6 +143,7 @@ class Send(Message, frozen=True, kw_only=True):
     chunk_bytes: ChunkBytes
     epoch: Count
     secret: Secret = b""
+    from_disk: FromDisk | None = None
 
 
 class Serve(Message, frozen=True, kw_only=True):
@@ -161,9 +172,9 @@ class Transfer(Message, frozen=True, kw_only=True):
     """Event: how a node's part in a plan stands. Times in seconds since the epoch.
 
     A target reports "started" at its first byte and "whole" when every block is verified; with `error`, "broken"
-    when the flow `ticket` was lost (it keeps what arrived and waits for another LOAD of the plan) and "failed" when it
-    gave up. `received_bytes` is what came over the link for this plan, `shared_bytes` what is mapped from the memory of
-    another process on the same machine instead.
+    when the flow `ticket` was lost (it keeps what arrived and waits for another LOAD of the plan, a host for another
+    FETCH) and "failed" when it gave up. `received_bytes` is what came over the link for this plan, `shared_bytes` what
+    is mapped from the memory of another process on the same machine instead.
     """
 
     plan_id: Name

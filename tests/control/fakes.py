@@ -56,6 +56,7 @@ STEP_SECONDS = 0.02
 PREFILL_RATE = 2_000.0
 SLOTS = 4
 PATIENCE_SECONDS = 2.0  # a block is waited for
+ALONE_SECONDS = 10.0  # a host waits for somebody else who has a model
 
 
 def manifest(version: str) -> Manifest:
@@ -124,7 +125,9 @@ class FakeHost(Node):
         self.read_seconds = 0.2
         self.limit_bytes = 100 * SIZE
         self.reads: list[str] = []
-        self.fetches: dict[int, FetchModel] = {}  # by ticket
+        self.fetches: dict[int, FetchModel] = {}  # by ticket, until something comes along it
+        self.orders: dict[str, FetchModel] = {}  # the last one, by version
+        self.brought: list[tuple[str, int]] = []  # by whom, which block
         self.fetched: list[str] = []
         self.released: list[ReleaseModel] = []
         self.edited: dict[str, str] = {}
@@ -219,10 +222,26 @@ class FakeHost(Node):
         self.bus.publish(MODEL_READ, event, host=self.id)
 
     async def fetch(self, fetch: FetchModel, context: Context) -> Ack:
-        if self.find(fetch.spec.name, fetch.manifest.version) is None:
-            self.hold(fetch.spec.name, fetch.manifest.version, [])
-            self.fetches[fetch.inflows[0].ticket] = fetch
+        version = fetch.manifest.version
+        held = self.find(fetch.spec.name, version)
+        if held is None:
+            self.hold(fetch.spec.name, version, [])
+        elif len(held.ready) == BLOCKS or self.orders[version].plan_id != fetch.plan_id:
+            return Ack()
+        self.orders[version] = fetch
+        self.fetches.update({flow.ticket: fetch for flow in fetch.inflows})
+        start(self.tasks, self.read_alone(fetch, ALONE_SECONDS if fetch.inflows else 0.0))
         return Ack()
+
+    async def read_alone(self, fetch: FetchModel, seconds: float) -> None:
+        """What is missing, where nothing comes along the flow any more and nobody says where else it is."""
+        await asyncio.sleep(seconds)
+        name, version = fetch.spec.name, fetch.manifest.version
+        while self.orders.get(version) is fetch and (held := self.find(name, version)) and len(held.ready) < BLOCKS:
+            if seconds and not self.fetches.keys() & {flow.ticket for flow in fetch.inflows}:
+                return  # it comes, or whoever found it lost sees to it
+            await asyncio.sleep(self.read_seconds / BLOCKS)
+            self.take(name, version, "disk")
 
     def begin(self, ticket: int) -> None:
         """Bytes come in along a flow; not of one that has begun, nor that an earlier process was asked to fetch."""
@@ -231,16 +250,32 @@ class FakeHost(Node):
             start(self.tasks, self.receive(fetch))
 
     async def receive(self, fetch: FetchModel) -> None:
-        name, version, upstream = fetch.spec.name, fetch.manifest.version, fetch.inflows[0].upstream.id
-        for index in range(BLOCKS):
+        name, version, [flow] = fetch.spec.name, fetch.manifest.version, fetch.inflows
+        while self.orders.get(version) is fetch and (held := self.find(name, version)) and len(held.ready) < BLOCKS:
             await asyncio.sleep(BLOCK_BYTES / RATE)
-            sender = self.fabric.get(upstream)
-            if sender is None or not sender.has(version, index):
-                self.arrived(name, version, version, f"{upstream} is gone")
+            sender = self.fabric.get(flow.upstream.id)
+            if sender is None or not sender.has(version, len(held.ready)):
+                self.fetches[flow.ticket] = fetch
+                self.tell_lost(fetch, f"{flow.upstream.id} is gone")
+                await self.read_alone(fetch, ALONE_SECONDS)
                 return
-        if self.find(name, version) is not None:
+            self.take(name, version, flow.upstream.id)
+
+    def take(self, name: str, version: str, sender: str) -> None:
+        """One block more of what is being fetched."""
+        held = self.find(name, version)
+        if held is None:
+            return
+        self.brought.append((sender, len(held.ready)))
+        self.hold(name, version, [*held.ready, len(held.ready)])
+        if len(held.ready) + 1 == BLOCKS:
             self.fetched.append(name)
             self.arrived(name, version, version, None)
+
+    def tell_lost(self, fetch: FetchModel, error: str) -> None:
+        ticket, at = fetch.inflows[0].ticket, CLOCK.wall()
+        event = Transfer(plan_id=fetch.plan_id, node=self.id, state="broken", at=at, ticket=ticket, error=error)
+        self.bus.publish(TRANSFER, event, plan=fetch.plan_id)
 
     async def release(self, release: ReleaseModel, context: Context) -> Ack:
         if self.find(release.model, release.version) is not None:

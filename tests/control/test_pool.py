@@ -32,8 +32,8 @@ async def copies(plane: Plane, model: str) -> list[str]:
     return (await entry_of(plane, model)).copies
 
 
-async def has_begun(host: FakeHost) -> bool:
-    return bool(host.holdings)
+async def has_blocks(host: FakeHost) -> bool:
+    return bool(host.brought)
 
 
 def test_models_are_spread_over_hosts_evenly_by_bytes() -> None:
@@ -74,9 +74,9 @@ def test_a_lost_host_s_models_come_from_those_who_have_them_else_from_disk_and_a
             await plane.register(spec("idle", min_instances=0))
             await plane.until_serving(1, "served")
             await plane.kill("host-0")
+            await asyncio.sleep(2.8)  # it is declared dead after 2.5 s of silence
             other = plane.add_host(1)
             other.read_seconds = 2.0
-            await asyncio.sleep(2.8)  # it is declared dead after 2.5 s of silence
             assert await copies(plane, "idle") == []
             assert [entry.state for entry in (await plane.snapshot()).models] == ["ready", "ready"]
             await asyncio.sleep(2.0 + 5.0 - 2.8)  # its size by the disk's rate, and 5 s
@@ -87,16 +87,52 @@ def test_a_lost_host_s_models_come_from_those_who_have_them_else_from_disk_and_a
     virtual_time.run(main(), limit_seconds=100)
 
 
-def test_a_copy_whose_source_dies_on_the_way_is_read_from_disk() -> None:
+def test_a_copy_whose_source_dies_on_the_way_goes_on_from_who_else_has_it() -> None:
+    async def main() -> None:
+        async with control_plane(workers=2) as plane:
+            await plane.register(spec(min_instances=2))
+            await plane.until_serving(2)
+            await plane.kill("host-0")
+            other = plane.add_host(1)
+            await plane.until(lambda: has_blocks(other))
+            [(source, _), *_] = other.brought
+            await plane.kill(source)
+            await asyncio.sleep(2.0)
+            assert [index for _, index in other.brought] == list(range(BLOCKS))
+            assert {sender for sender, _ in other.brought} == {"worker-0", "worker-1"}
+            assert other.reads == []
+            assert "host-1" in await copies(plane, "m")
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+def test_a_copy_whose_registry_is_restarted_while_its_source_dies_is_made_all_the_same() -> None:
     async def main() -> None:
         async with control_plane(workers=1) as plane:
             await plane.kill("host-0")
             other = plane.add_host(1)
-            await plane.until(lambda: has_begun(other))
-            assert [one.ready for one in other.holdings] == [[]]
+            await plane.until(lambda: has_blocks(other))
+            await plane.kill("registry-0")
+            await plane.kill("worker-0")
+            plane.restart("registry")
+            await asyncio.sleep(15.0)
+            assert [index for _, index in other.brought] == list(range(BLOCKS))
+            assert await copies(plane, "m") == ["host-1"]
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+def test_of_a_copy_whose_only_source_dies_on_the_way_the_rest_is_read_from_disk() -> None:
+    async def main() -> None:
+        async with control_plane(workers=1) as plane:
+            await plane.kill("host-0")
+            other = plane.add_host(1)
+            await plane.until(lambda: has_blocks(other))
             await plane.kill("worker-0")
             await asyncio.sleep(4.0)
-            assert (other.fetched, other.reads) == ([], ["m"])
+            assert [index for _, index in other.brought] == list(range(BLOCKS))
+            assert [sender for sender, _ in other.brought][:: BLOCKS - 1] == ["worker-0", "disk"]
+            assert other.reads == []
             assert await copies(plane, "m") == ["host-1"]
 
     virtual_time.run(main(), limit_seconds=100)

@@ -8,7 +8,7 @@ from typing import Self
 
 from shared.links.contract import Link
 from shared.messages.parameters import Manifest
-from shared.messages.transfers import Inflow, Node, Outflow, Send
+from shared.messages.transfers import FromDisk, Inflow, Node, Outflow, Send
 from shared.subjects import SEND
 from shared.transfer.incoming import Events, Incoming
 from shared.transfer.part import Part
@@ -20,8 +20,9 @@ CHUNK_BYTES = 1 << 18
 class Receiver:
     """Takes the whole model; `verified` blocks in the order in which they came."""
 
-    def __init__(self, link: Link, here: Site, manifest: Manifest) -> None:
+    def __init__(self, link: Link, here: Site, manifest: Manifest, from_disk: FromDisk | None = None) -> None:
         self._link, self._here, self._manifest = link, here, manifest
+        self._from_disk = from_disk
         self._executor = ThreadPoolExecutor(1)
         self._tasks = asyncio.TaskGroup()
         self._news = asyncio.Event()
@@ -40,7 +41,14 @@ class Receiver:
         child = Outflow(ticket=7, downstream=Node(id="worker-0", place="worker", address=self._link.address))
         await self._here.bus.call(
             SEND,
-            Send(plan_id="plan-1", version=self._manifest.version, outflows=[child], chunk_bytes=CHUNK_BYTES, epoch=1),
+            Send(
+                plan_id="plan-1",
+                version=self._manifest.version,
+                outflows=[child],
+                chunk_bytes=CHUNK_BYTES,
+                epoch=1,
+                from_disk=self._from_disk,
+            ),
             timeout=5,
             id=HOST,
         )

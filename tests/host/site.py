@@ -1,7 +1,7 @@
 """A host on a local bus, with a registry that gives it epochs and an ear for what it says."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,8 +18,9 @@ from shared.links.contract import Link, Peer
 from shared.messages.copies import ModelChecked, ModelRead, ReadModel, ReleaseModel
 from shared.messages.membership import HostReport, Join, Joined
 from shared.messages.parameters import ModelSpec
+from shared.messages.transfers import Transfer
 from shared.process import World
-from shared.subjects import HEARTBEAT, JOIN, MODEL_READ, READ_MODEL, RELEASE_MODEL
+from shared.subjects import HEARTBEAT, JOIN, MODEL_READ, READ_MODEL, RELEASE_MODEL, TRANSFER
 from shared.telemetry import Telemetry
 from shared.world import CountedIds, LoopClock
 
@@ -32,7 +33,7 @@ class SlowDisk(ThreadDisk):
 
     blocks_read = 0
 
-    async def read(self, stored: Stored, blocks: Sequence[memoryview]) -> AsyncGenerator[int, None]:
+    async def read(self, stored: Stored, blocks: Mapping[int, memoryview]) -> AsyncGenerator[int, None]:
         async with aclosing(super().read(stored, blocks)) as read:
             async for checksum in read:
                 await asyncio.sleep(1.0)
@@ -62,6 +63,7 @@ class Site:
     joins: list[Join] = field(default_factory=list)
     reports: list[HostReport] = field(default_factory=list)
     reads: list[ModelRead] = field(default_factory=list)
+    transfers: list[Transfer] = field(default_factory=list)
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def read(self, path: Path, model: str = "m", **spec: Any) -> ModelChecked:
@@ -100,6 +102,7 @@ async def site(
     ears = [
         asyncio.create_task(_hear(here, HEARTBEAT, here.reports)),
         asyncio.create_task(_hear(here, MODEL_READ, here.reads)),
+        asyncio.create_task(_hear(here, TRANSFER, here.transfers)),
     ]
     info = ServiceInfo("host", HOST, "host")
     world = World(info, "box", broker.connect(), CLOCK, CountedIds(), Telemetry("host", HOST))

@@ -1,7 +1,7 @@
 """A model whose version an earlier read left is sent while it is read."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
@@ -46,7 +46,7 @@ class GatedDisk(ThreadDisk):
         self.gate = asyncio.Semaphore(0)
         self.broken = False
 
-    async def read(self, stored: Stored, blocks: Sequence[memoryview]) -> AsyncGenerator[int, None]:
+    async def read(self, stored: Stored, blocks: Mapping[int, memoryview]) -> AsyncGenerator[int, None]:
         async with aclosing(super().read(stored, blocks)) as read:
             async for checksum in read:
                 await self.gate.acquire()

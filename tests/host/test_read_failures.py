@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from pathlib import Path
 
@@ -22,7 +22,7 @@ class FailingDisk(ThreadDisk):
         self.failure = failure
         self.blocks_read = 0
 
-    async def read(self, stored: Stored, blocks: Sequence[memoryview]) -> AsyncGenerator[int, None]:
+    async def read(self, stored: Stored, blocks: Mapping[int, memoryview]) -> AsyncGenerator[int, None]:
         async with aclosing(super().read(stored, blocks)) as read:
             async for checksum in read:
                 yield checksum
@@ -38,7 +38,7 @@ class TruncatingDisk(ThreadDisk):
         super().__init__()
         self.file = file
 
-    def read(self, stored: Stored, blocks: Sequence[memoryview]) -> AsyncGenerator[int, None]:
+    def read(self, stored: Stored, blocks: Mapping[int, memoryview]) -> AsyncGenerator[int, None]:
         os.truncate(self.file, self.file.stat().st_size // 2)
         return super().read(stored, blocks)
 

@@ -1,0 +1,118 @@
+"""What a host is asked of checkpoints on its disk: whether they are well-formed, and to read them into its memory."""
+
+import asyncio
+from collections.abc import Callable
+
+from services.host.cache import CacheFull, Held
+from services.host.disk import Disk
+from services.host.memory import Memory
+from services.host.stored import Stored
+from shared.bus.contract import Refusal
+from shared.messages.copies import ModelChecked
+from shared.messages.parameters import ModelSpec
+from shared.messages.transfers import FromDisk
+from shared.model_config import CheckpointError
+
+TURN_SECONDS = 4.0  # less than whoever has it sent waits for an answer
+
+
+class Checkpoints:
+    """`announce` tells again of a model that is whole already."""
+
+    def __init__(self, disk: Disk, memory: Memory, announce: Callable[[Held], None]) -> None:
+        self._disk = disk
+        self._memory = memory
+        self._announce = announce
+
+    async def check(self, spec: ModelSpec) -> ModelChecked:
+        """Nothing is read. Raises Refusal, as all of these do."""
+        stored = await self._open(spec)
+        try:
+            return self._checked(spec, stored)
+        finally:
+            stored.close()
+
+    async def read(self, spec: ModelSpec) -> ModelChecked:
+        """Begin to, if it is not here or on its way."""
+        whole = self._memory.find_whole(spec)
+        try:
+            stored = await self._open(spec)
+        except Refusal:
+            if whole is None:
+                raise
+            return self._tell_again(spec, whole)
+        try:
+            checked = self._checked(spec, stored)
+            same = self._begin(spec, stored)
+        except Refusal:
+            stored.close()
+            raise
+        if same is not None and same.is_whole:
+            self._announce(same)
+        return checked
+
+    async def bring(self, wanted: FromDisk) -> None:
+        """Have this version here or on its way, so far that it can be sent as it is read."""
+        version = wanted.manifest.version
+        if self._memory.cache.find(version) is None:
+            stored = await self._open(wanted.spec)
+            try:
+                stored.expect(wanted.manifest)
+                self._begin(wanted.spec, stored)
+            except (Refusal, CheckpointError) as error:
+                stored.close()
+                raise error if isinstance(error, Refusal) else Refusal(409, str(error)) from error
+        try:
+            async with asyncio.timeout(TURN_SECONDS):
+                await self._memory.turn(version)
+        except TimeoutError:
+            raise Refusal(409, f"version {version} waits until others are read", retry_after_ms=1000) from None
+
+    async def _open(self, spec: ModelSpec) -> Stored:
+        try:
+            return await self._disk.open(spec.path, spec.dtype)
+        except (CheckpointError, OSError) as error:
+            raise Refusal(400, f"model {spec.name!r}: {error}") from error
+
+    def _begin(self, spec: ModelSpec, stored: Stored) -> Held | None:
+        """What of it is here or on its way already; `stored` is closed then, else it is read from."""
+        same = self._memory.find_same(spec, stored)
+        if same is not None:
+            stored.close()
+            return same
+        if self._memory.is_reading(spec.name):
+            raise Refusal(409, f"model {spec.name!r} is still being read from other files; try again when it is whole")
+        try:
+            self._memory.read(spec, stored)
+        except CacheFull as error:
+            raise Refusal(409, str(error)) from error
+        return None
+
+    def _tell_again(self, spec: ModelSpec, held: Held) -> ModelChecked:
+        """Its files are gone, and it is in memory."""
+        self._announce(held)
+        limit = 1 if held.manifest is None else held.manifest.config.max_position_embeddings
+        return ModelChecked(
+            size_bytes=held.size_bytes,
+            blocks=held.total,
+            max_model_len=spec.max_model_len or limit,
+            manifest=held.manifest,
+        )
+
+    def _checked(self, spec: ModelSpec, stored: Stored) -> ModelChecked:
+        same = self._memory.find_same(spec, stored)
+        return ModelChecked(
+            size_bytes=stored.checkpoint.size_bytes,
+            blocks=len(stored.checkpoint.layouts),
+            max_model_len=_max_model_len(spec, stored),
+            manifest=stored.manifest if same is None else same.manifest,
+        )
+
+
+def _max_model_len(spec: ModelSpec, stored: Stored) -> int:
+    limit = stored.checkpoint.config.max_position_embeddings
+    if spec.max_model_len is not None and spec.max_model_len > limit:
+        raise Refusal(
+            400, f"model {spec.name!r}: max_model_len {spec.max_model_len} is more than the checkpoint's own {limit}"
+        )
+    return spec.max_model_len or limit

@@ -1,0 +1,64 @@
+"""A copy on its way to a host from who has it: from whom, and what both are told. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from shared.messages.copies import FetchModel
+from shared.messages.membership import Member
+from shared.messages.parameters import Manifest, ModelSpec
+from shared.messages.transfers import Inflow, Node, Outflow, Send
+from shared.transfer.chunks import chunk_bytes_for
+
+CHUNK_BYTES = chunk_bytes_for(0.0)
+
+
+@dataclass
+class Fetch:
+    """`source` sends it along the flow `ticket`. `lost`: who was lost as its sender, or would not send."""
+
+    plan_id: str
+    spec: ModelSpec
+    manifest: Manifest
+    host: Member
+    secret: bytes = field(repr=False)
+    ticket: int = 0
+    source: Member | None = None
+    lost: set[str] = field(default_factory=set)
+    is_asking: bool = False
+
+    def ask(self, source: Member | None, ticket: int) -> FetchModel:
+        """What the host is told: to receive from there, or to get from disk what it lacks."""
+        self.source, self.ticket = source, ticket
+        return FetchModel(
+            plan_id=self.plan_id,
+            spec=self.spec,
+            manifest=self.manifest,
+            inflows=[] if source is None else [Inflow(ticket=ticket, upstream=_node(source))],
+            chunk_bytes=CHUNK_BYTES,
+            epoch=self.host.epoch,
+            secret=self.secret,
+        )
+
+    def send(self, source: Member) -> Send:
+        return Send(
+            plan_id=self.plan_id,
+            version=self.manifest.version,
+            outflows=[Outflow(ticket=self.ticket, downstream=_node(self.host))],
+            chunk_bytes=CHUNK_BYTES,
+            epoch=source.epoch,
+            secret=self.secret,
+        )
+
+    def is_over(self, members: Mapping[str, Member]) -> bool:
+        """Its host is not there any more."""
+        return self.host.id not in members or members[self.host.id].epoch != self.host.epoch
+
+    def lose(self) -> bool:
+        """Its source is lost; whether somebody else has to be asked, and nobody does yet."""
+        if self.source is not None:
+            self.lost.add(self.source.id)
+        return not self.is_asking
+
+
+def _node(member: Member) -> Node:
+    return Node(id=member.id, place="host" if member.service == "host" else "worker", address=member.address or b"")

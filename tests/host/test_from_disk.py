@@ -1,0 +1,121 @@
+"""A model that a host does not hold is read where a SEND says so, and sent while it is read."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from services.host.checkpoint import open_checkpoint
+from shared.bus.contract import Refusal
+from shared.links.contract import Link
+from shared.links.open import open_link
+from shared.messages.message import Ack
+from shared.messages.parameters import Manifest, ModelSpec
+from shared.messages.transfers import FromDisk, Send
+from shared.subjects import SEND
+from tests.host.receiver import Receiver
+from tests.host.site import HOST, Site, SlowDisk, in_virtual_time, site
+from tests.host.test_known import SOCKET, GatedDisk
+from tests.made import copy, tiny
+
+
+def described(directory: Path) -> Manifest:
+    """What is there, as another host has found it."""
+    checkpoint = open_checkpoint(directory, "bfloat16")
+    memory = [memoryview(bytearray(layout.size_bytes)) for layout in checkpoint.layouts]
+    return checkpoint.manifest([checkpoint.read_block(index, view) for index, view in enumerate(memory)])
+
+
+def wanted(directory: Path, manifest: Manifest, name: str = "m") -> FromDisk:
+    return FromDisk(spec=ModelSpec(name=name, path=str(directory)), manifest=manifest)
+
+
+async def send(here: Site, from_disk: FromDisk, plan: str = "plan-1") -> Ack:
+    version = from_disk.manifest.version
+    command = Send(plan_id=plan, version=version, outflows=[], chunk_bytes=1 << 20, epoch=1, from_disk=from_disk)
+    return await here.bus.call(SEND, command, timeout=5, id=HOST)
+
+
+@pytest.fixture
+async def link() -> AsyncIterator[Link]:
+    link = await open_link(SOCKET)
+    yield link
+    await link.close()
+
+
+async def test_it_is_sent_while_it_is_read_for_the_first_time(tmp_path: Path, link: Link) -> None:
+    directory, disk = copy("llama", tmp_path), GatedDisk()
+    manifest = described(directory)
+    async with site(disk, open_link=lambda: open_link(SOCKET)) as here:
+        async with Receiver(link, here, manifest, wanted(directory, manifest)) as receiver:
+            for count in range(1, len(manifest.blocks) + 1):
+                assert here.reads == []
+                disk.gate.release()
+                await receiver.blocks(count)
+            assert receiver.verified == [0, 1, 2, 3, 4]
+            assert (await here.whole()).manifest == manifest
+        async with Receiver(link, here, manifest, wanted(directory, manifest)) as receiver:
+            await receiver.blocks(len(manifest.blocks))
+        assert len(here.reads) == 1
+
+
+async def test_files_that_turn_out_to_hold_something_else_end_the_flow(tmp_path: Path, link: Link) -> None:
+    directory, disk = copy("llama", tmp_path), GatedDisk()
+    manifest = described(directory)
+    last = replace(manifest.blocks[-1], checksum=1)
+    checkpoint = open_checkpoint(directory, "bfloat16")
+    other = checkpoint.manifest([block.checksum for block in [*manifest.blocks[:-1], last]])
+    async with site(disk, open_link=lambda: open_link(SOCKET)) as here:
+        async with Receiver(link, here, other, wanted(directory, other)) as receiver:
+            for count in range(1, len(manifest.blocks)):
+                disk.gate.release()
+                await receiver.blocks(count)
+            disk.gate.release()
+            await receiver.lost()
+            assert receiver.verified == [0, 1, 2, 3]
+        assert f"block 4 is not that of version {other.version}" in str((await here.whole()).error)
+        await here.until(lambda: here.reports[-1].cache_bytes == 0)
+
+
+def test_a_version_that_cannot_be_there_is_refused() -> None:
+    async def main() -> None:
+        async with site() as here:
+            manifest = described(tiny("llama"))
+            with pytest.raises(Refusal, match=f"does not hold version {manifest.version}"):
+                await send(here, wanted(tiny("qwen2"), manifest))
+            with pytest.raises(Refusal, match="/nowhere"):
+                await send(here, wanted(Path("/nowhere"), manifest))
+            forged = replace(manifest, version="0" * 32)
+            with pytest.raises(Refusal, match="does not hold version 0000"):
+                await send(here, wanted(tiny("llama"), forged))
+            await asyncio.sleep(1)
+            assert here.reports[-1].holdings == []
+
+    in_virtual_time(main())
+
+
+def test_of_several_sends_at_once_the_first_has_it_read() -> None:
+    async def main() -> None:
+        disk = SlowDisk()
+        async with site(disk) as here:
+            from_disk = wanted(tiny("llama"), described(tiny("llama")))
+            assert await asyncio.gather(*(send(here, from_disk, plan) for plan in ("a", "b", "c"))) == [Ack()] * 3
+            await here.whole()
+            assert disk.blocks_read == 5
+
+    in_virtual_time(main())
+
+
+def test_who_has_to_wait_for_its_turn_is_refused_in_time() -> None:
+    async def main() -> None:
+        async with site(SlowDisk()) as here:
+            await here.read(tiny("qwen2"), "first")
+            from_disk = wanted(tiny("llama"), described(tiny("llama")))
+            with pytest.raises(Refusal, match="waits until others are read"):
+                await send(here, from_disk)
+            await here.whole()
+            assert await send(here, from_disk) == Ack()
+
+    in_virtual_time(main())
