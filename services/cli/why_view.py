@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
+from services.cli.why_times import tell_times
 from shared.messages.scaling import Decision, Phase, ScaleRecord
 from shared.messages.transfers import Plan
 
@@ -61,7 +62,7 @@ def tell_scale(record: ScaleRecord) -> Iterator[str]:
         why = f": {phase.detail}" if phase.detail else ""
         yield f"      {since(phase, record.decision.at)} {phase.name}{where}{why}"
     if record.plan is not None:
-        yield from tell_times(record.plan, record.phases)
+        yield from (f"      {line}" for line in tell_times(record, record.plan))
 
 
 def tell_plan(plan: Plan) -> Iterator[str]:
@@ -71,18 +72,6 @@ def tell_plan(plan: Plan) -> Iterator[str]:
         yield f"      {plan.size_bytes / 1e6:.1f} MB along {' -> '.join(path)}"
     for reason in plan.reasons:
         yield f"      because {reason}"
-
-
-def tell_times(plan: Plan, phases: Sequence[Phase]) -> Iterator[str]:
-    """How long each target took until it was whole, from the first SEND on, beside what was predicted."""
-    begun = next((phase.at for phase in phases if phase.name == "commanded"), None)
-    whole = {phase.node: phase.at for phase in phases if phase.name == "whole"}
-    for target in (rank for instance in plan.instances for rank in instance.ranks):
-        took = f"whole after {whole[target] - begun:.3f} s" if begun and target in whole else "not whole"
-        predicted = f"{plan.predicted[target]:.3f} s predicted" if target in plan.predicted else "nothing predicted"
-        yield f"      {target} {took}, {predicted}"
-    if not plan.predicted:
-        yield "      nothing is predicted without --link-rate or --topology: it is not known what links carry"
 
 
 def since(phase: Phase, start: float) -> str:

@@ -51,7 +51,7 @@ class Planner:
 
     def __init__(self, world: World, settings: PlannerSettings, topology: Topology | None = None) -> None:
         self._bus, self._clock, self._info = world.bus, world.clock, world.info
-        self._picture = Picture(world.bus)
+        self._picture = Picture(world.bus, world.clock)
         self._book = Book(first_ticket=int(world.clock.wall()))
         self._drafts = Drafts(world.ids, settings, self._book, topology)
         self._metrics = PlannerMetrics(world.telemetry)
@@ -65,6 +65,8 @@ class Planner:
     async def run(self) -> None:
         records = await self._saved.load()
         self._book.remember(records)
+        for record in records:
+            self._drafts.learn(record)
         self._inherited = {record.id: record for record in records if record.state not in ("done", "failed")}
         transfers = await self._bus.subscribe(TRANSFER)
         blocks = await self._bus.subscribe(BLOCK)
@@ -139,6 +141,7 @@ class Planner:
             if scale.ended:
                 log.info("scale_ended", scale=scale.id, model=scale.model, state=scale.state, outcome=record.outcome)
                 self._metrics.ended(record)
+                self._drafts.learn(record)
         if isinstance(scale, ScaleOut) and scale.wants_plan(self._clock.wall()) and scale.id not in self._replanning:
             self._replanning.add(scale.id)
             self._start(self._replan(scale), f"replan {scale.id}")
@@ -202,7 +205,7 @@ class Planner:
         async for received in blocks:
             scale = self._book.get(received.message.plan_id)
             if scale is not None:
-                scale.on_progress(self._clock.wall())
+                scale.on_block(received.message, self._clock.wall())
 
     async def _follow_instances(self, instances: Subscription[InstanceServing]) -> None:
         async for received in instances:

@@ -58,11 +58,11 @@ class Book:
 
     def receiving(self, version: str) -> frozenset[str]:
         """Workers that are going to have all of this version."""
-        return frozenset(id for scale in self._outs() if scale.version == version for id in scale.receiving)
+        return frozenset(id for scale in self._outs() if scale.plan.version == version for id in scale.receiving)
 
     def fresh_tickets(self) -> Iterator[int]:
         """24-bit numbers that no running plan has."""
-        taken = {ticket for scale in self._outs() for ticket in scale.tickets}
+        taken = {flow.ticket for scale in self._outs() for flow in scale.flows}
         return (ticket for ticket in (number % TICKETS for number in self._tickets) if ticket not in taken)
 
     def _outs(self) -> list[ScaleOut]:
@@ -100,4 +100,4 @@ def _taken(scale: Scale) -> Iterator[str]:
     yield from (f"new {instance}" for instance in sorted(scale.coming))
     yield from (f"leaving {instance}" for instance in sorted(scale.leaving))
     if isinstance(scale, ScaleOut):
-        yield from (f"ticket {ticket}" for ticket in sorted(scale.tickets))
+        yield from (f"ticket {ticket}" for ticket in sorted(flow.ticket for flow in scale.flows))

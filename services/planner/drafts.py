@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from services.planner.block_cost import BlockCost
 from services.planner.book import Book
 from services.planner.fleet import Fleet, Serving, choose_to_drain, count_fleet, find_instances
 from services.planner.orders import Orders, ticketed
@@ -14,9 +15,11 @@ from services.planner.plans.predict import predict
 from services.planner.scale_in import ScaleIn
 from services.planner.scale_out import ScaleOut
 from services.planner.scales import Command
+from services.planner.serving_traffic import explain_unknown
 from services.planner.settings import PlannerSettings
 from services.planner.spares import choose_spares
 from services.planner.supply import Supply
+from services.planner.times import BlockTimes, are_told
 from services.planner.view import View
 from shared.bus.contract import Refusal
 from shared.messages.membership import Snapshot
@@ -25,8 +28,6 @@ from shared.messages.transfers import Plan, PlannedInstance
 from shared.topology import Topology
 from shared.transfer.chunks import chunk_bytes_for
 from shared.world import Ids
-
-BLOCK_SECONDS = 0.005  # that a block of a schedule costs besides its bytes, as `livescale bench transfer` measures it
 
 
 class Drafts:
@@ -37,6 +38,11 @@ class Drafts:
         self._settings = settings
         self._book = book
         self._topology = topology
+        self._block_cost = BlockCost()
+
+    def learn(self, record: ScaleRecord) -> None:
+        """From a scale that has ended: what a block costs."""
+        self._block_cost.learn(record)
 
     def count(self, model: str, view: View) -> Fleet:
         workers = view.snapshot.workers
@@ -97,7 +103,8 @@ class Drafts:
         workers, why = choose_spares(view.snapshot, view.entry, count, self._book.reserved())
         blocks, supply = range(len(view.manifest.blocks)), self._supply(view)
         multicast = supply.multicast(dict.fromkeys(workers, blocks))
-        made = make_plan(self._settings.plan_policy, multicast, block_seconds=BLOCK_SECONDS)
+        made = make_plan(self._settings.plan_policy, multicast, block_seconds=self._block_cost.seconds)
+        ready = self._predict(multicast, made)
         sources = dict.fromkeys(flow.sender for flow in made.flows if flow.sender not in workers)
         return Plan(
             id=self._ids.new("scale"),
@@ -106,31 +113,42 @@ class Drafts:
             instances=[PlannedInstance(id=self._ids.new("instance"), ranks=[worker]) for worker in made.targets],
             flows=ticketed(made, len(blocks), self._book.fresh_tickets()),
             size_bytes=view.entry.size_bytes,
-            reasons=[*map(supply.describe, sources), why, *made.reasons],
-            predicted=self._predict(multicast, made),
+            reasons=[*map(supply.describe, sources), why, *made.reasons, *self._explain(view, made)],
+            predicted={target: max(times.values()) for target, times in ready.items()},
+            predicted_blocks=ready if are_told(len(ready), len(blocks)) else {},
+            block_seconds=self._block_cost.seconds,
         )
 
-    def _predict(self, multicast: Multicast, made: TransferPlan) -> dict[str, float]:
-        """Seconds by target, where it is known what links carry."""
+    def _explain(self, view: View, made: TransferPlan) -> list[str]:
+        unknown = explain_unknown(view.snapshot, view.silent)
+        return [*unknown, self._block_cost.reason] if any(flow.steps for flow in made.flows) else unknown
+
+    def _predict(self, multicast: Multicast, made: TransferPlan) -> BlockTimes:
+        """Seconds by target and block, where it is known what links carry."""
         if not self._settings.link_rate:
             return {}
-        prediction = predict(multicast, made, chunk_bytes_for(self._settings.link_rate), BLOCK_SECONDS)
-        return {target: prediction.whole(target) for target in made.targets}
+        chunk_bytes = chunk_bytes_for(self._settings.link_rate)
+        prediction = predict(multicast, made, chunk_bytes, self._block_cost.seconds)
+        return {target: dict(prediction.ready[target]) for target in made.targets}
 
     def replan(self, scale: ScaleOut, view: View, now: float) -> list[Command]:
         """Another way for those of its targets that are stranded: by chains, whatever the policy. Raises CannotPlan."""
-        if not scale.missing:
+        if not scale.stranded:
             return []
         view = view._replace(manifest=scale.manifest)  # another version may have taken the place of this one
-        made = plan_chains(self._supply(view).multicast(scale.missing, scale.avoid))
+        supply = self._supply(view)
+        made = plan_chains(supply.multicast(scale.stranded, scale.avoid))
         flows = ticketed(made, len(view.manifest.blocks), self._book.fresh_tickets())
         members = {member.id: member for member in view.snapshot.members}
-        return scale.replan(flows, members, made.reasons, now)
+        commands = scale.replan(flows, members, made.reasons, now)
+        missing = {flow.receiver: scale.missing(flow.receiver) for flow in scale.flows}
+        scale.expect(self._predict(*supply.rest(scale.flows, missing)), now)
+        return commands
 
     def _supply(self, view: View) -> Supply:
         receiving = self._book.receiving(view.manifest.version)
         places = find_places(view.snapshot.members, self._topology, self._settings.link_rate)
-        return Supply(view.snapshot, view.manifest, places, self._book.sending(), receiving)
+        return Supply(view.snapshot, view.manifest, places, self._book.sending(), receiving, view.silent)
 
     def _orders(self, plan: Plan, view: View) -> Orders:
         return Orders(

@@ -9,27 +9,32 @@ from shared.bus.contract import Bus, BusError, Refusal
 from shared.messages.membership import AskSnapshot, LeaseChanged, Named, Snapshot, WorkerReport
 from shared.messages.parameters import Manifest
 from shared.subjects import KEEP, MANIFEST, SNAPSHOT
+from shared.world import Clock
 
 CALL_SECONDS = 2.0
+FRESH_SECONDS = 1.5  # a report says what serving moves for so long: three heartbeats
 
 
 class Picture:
     """Asks the registry. Manifests never change within a version, so they are asked for once."""
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, clock: Clock) -> None:
         self._bus = bus
+        self._clock = clock
         self._manifests: dict[str, Manifest] = {}
         self._reports: dict[str, WorkerReport] = {}
+        self._heard: dict[str, float] = {}  # when, by worker
 
     def on_report(self, report: WorkerReport) -> None:
         known = self._reports.get(report.id)
         if known is None or report.epoch >= known.epoch:
             self._reports[report.id] = report
+            self._heard[report.id] = self._clock.now()
 
     def on_lease(self, change: LeaseChanged) -> None:
         known = self._reports.get(change.id)
         if change.state == "dead" and known is not None and known.epoch <= change.epoch:
-            del self._reports[change.id]
+            del self._reports[change.id], self._heard[change.id]
 
     async def look(self, model: str) -> View:
         """Raises Refusal: 404 unknown model, 503 one that is not in memory yet, or no registry."""
@@ -61,7 +66,11 @@ class Picture:
         if entry.version != manifest.version:
             manifest = await self._ask_manifest(model)
         self._manifests[model] = manifest
-        return View(snapshot, entry, manifest)
+        return View(snapshot, entry, manifest, self._silent(snapshot))
+
+    def _silent(self, snapshot: Snapshot) -> frozenset[str]:
+        since = self._clock.now() - FRESH_SECONDS
+        return frozenset(one.id for one in snapshot.workers if self._heard.get(one.id, since) <= since)
 
     async def _ask_snapshot(self) -> Snapshot:
         snapshot = await self._bus.call(SNAPSHOT, AskSnapshot(), timeout=CALL_SECONDS)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from shared.messages.membership import LeaseChanged, WorkerReport
 from shared.messages.scaling import Decision, Phase, ScaleRecord, ScaleState
-from shared.messages.transfers import Abort, Drain, InstanceServing, Load, Plan, Send, Serve, Transfer
+from shared.messages.transfers import Abort, BlockReady, Drain, InstanceServing, Load, Send, Serve, Transfer
 from shared.moves import Moves
 
 MOVES: Moves[ScaleState] = Moves(
@@ -37,13 +37,12 @@ class Command:
 class Scale:
     """One scale, from its decision to its outcome."""
 
-    def __init__(self, id: str, decision: Decision, instances: list[str], plan: Plan | None = None) -> None:
+    def __init__(self, id: str, decision: Decision, instances: list[str]) -> None:
         self.id = id
         self.model = decision.model
         self.instances = instances
         self.state: ScaleState = "planned"
         self.decision = decision
-        self._plan = plan
         self._phases = [Phase(name="decided", at=decision.at)]
         self._outcome = ""
         self._changed = True
@@ -66,11 +65,6 @@ class Scale:
     def reserved(self) -> frozenset[str]:
         """Workers that no other plan may take."""
         return frozenset()
-
-    @property
-    def sources(self) -> list[str]:
-        """Who sends parameters for this scale now, once a chain."""
-        return []
 
     @abstractmethod
     def start(self, now: float) -> list[Command]:
@@ -100,8 +94,8 @@ class Scale:
         """How parameters get on."""
         return []
 
-    def on_progress(self, now: float) -> None:
-        """A block of this scale's has arrived somewhere."""
+    def on_block(self, block: BlockReady, now: float) -> None:
+        """A block of this scale's is ready somewhere."""
 
     def tick(self, now: float) -> list[Command]:
         """Time goes by."""
@@ -112,7 +106,6 @@ class Scale:
             id=self.id,
             decision=self.decision,
             state=self.state,
-            plan=self._plan,
             instances=self.instances,
             phases=list(self._phases),
             outcome=self._outcome,

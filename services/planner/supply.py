@@ -1,14 +1,17 @@
 """Who can give a model to whom: the registry's picture of the pool as the plans see it. Pure."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from services.planner.plans.network import Multicast, Node, ServingFlow, Source, Target
-from services.planner.plans.plan import CannotPlan
+from services.planner.plans.network import Multicast, Node, ServingFlow, Source, Target, way
+from services.planner.plans.plan import CannotPlan, Flow, TransferPlan
+from services.planner.serving_traffic import find_traffic
 from services.planner.spares import find_alive
 from shared.messages.membership import Holding, Snapshot, WorkerReport
 from shared.messages.parameters import Manifest
+from shared.messages.transfers import Flow as PlanFlow
 from shared.topology_paths import Place
 
 
@@ -17,7 +20,7 @@ class Supply:
     """The pool while some plans run. Who is in no place neither gives nor takes.
 
     `sending`: how many flows each node sends for them. `receiving`: workers that are going to have the whole version,
-    and pass on what they have.
+    and pass on what they have. `silent`: whose reports are old.
     """
 
     snapshot: Snapshot
@@ -25,6 +28,7 @@ class Supply:
     places: Mapping[str, Place]
     sending: Mapping[str, int] = field(default_factory=dict)
     receiving: Iterable[str] = ()
+    silent: AbstractSet[str] = frozenset()
 
     @cached_property
     def _alive(self) -> frozenset[str]:
@@ -44,11 +48,37 @@ class Supply:
         if not self._alive & missing.keys():
             raise CannotPlan(f"{', '.join(sorted(missing))} cannot be reached")
         return Multicast(
-            block_bytes=tuple(block.size_bytes for block in self.manifest.blocks),
+            block_bytes=self._block_bytes,
             sources=tuple(better or sources),
             targets=tuple(Target(self._node(id), tuple(blocks)) for id, blocks in missing.items() if id in self._alive),
-            serving=tuple(self._traffic()),
+            serving=(*find_traffic(self.snapshot, self.places, self.silent), *self._plans()),
         )
+
+    def rest(self, flows: Iterable[PlanFlow], missing: Mapping[str, Sequence[int]]) -> tuple[Multicast, TransferPlan]:
+        """What is left of a plan that runs, where `missing` blocks are all that its receivers lack."""
+        placed = [flow for flow in flows if {flow.sender, flow.receiver} <= self.places.keys()]
+        left = [part for flow in placed if (part := self._left_of(flow, missing[flow.receiver])).blocks]
+        receivers = dict.fromkeys(flow.receiver for flow in left)
+        senders = dict.fromkeys(flow.sender for flow in left if flow.sender not in receivers)
+        multicast = Multicast(
+            block_bytes=self._block_bytes,
+            sources=tuple(Source(self._node(id), self._every) for id in senders),
+            targets=tuple(Target(self._node(id), tuple(missing[id])) for id in receivers),
+            serving=tuple(find_traffic(self.snapshot, self.places, self.silent)),
+        )
+        return multicast, TransferPlan(policy="chains", flows=tuple(left), targets=tuple(receivers), tails=())
+
+    def _left_of(self, flow: PlanFlow, missing: Sequence[int]) -> Flow:
+        lacks, blocks = frozenset(missing), flow.blocks or sorted(self._every)
+        kept = [place for place, block in enumerate(blocks) if block in lacks]
+        over = way(self._node(flow.sender), self._node(flow.receiver))
+        steps = tuple(flow.steps[place] for place in kept) if flow.steps else ()
+        own = tuple(blocks[place] for place in kept)
+        return Flow(flow.sender, flow.receiver, own, flow.lane, flow.lanes, over, steps)
+
+    @cached_property
+    def _block_bytes(self) -> tuple[int, ...]:
+        return tuple(block.size_bytes for block in self.manifest.blocks)
 
     def describe(self, id: str) -> str:
         """What makes this node a source."""
@@ -75,14 +105,14 @@ class Supply:
     def _hosts(self, suits: Callable[[Holding], bool]) -> list[str]:
         return [one.id for one in self.snapshot.hosts if one.id in self._alive and any(map(suits, one.holdings))]
 
-    def _traffic(self) -> Iterable[ServingFlow]:
-        """A node that sends for a running plan has no bandwidth left."""
+    def _plans(self) -> Iterable[ServingFlow]:
+        """A node that sends for running plans shares its NIC with them."""
         workers = {report.id: report.flows_out for report in self.snapshot.workers}
         reported = workers | {report.id: report.flows_out for report in self.snapshot.hosts}
         for id in sorted(reported.keys() | self.sending.keys()):
             flows = max(reported.get(id, 0), self.sending.get(id, 0))
             if flows and id in self.places:
-                yield ServingFlow(id, "out", flows * self.places[id].nic_out)
+                yield ServingFlow(id, "out", flows / (flows + 1) * self.places[id].nic_out)
 
     def _node(self, id: str, requests: int = 0) -> Node:
         place = self.places[id]

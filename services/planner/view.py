@@ -1,5 +1,6 @@
 """What a plan is made from."""
 
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from shared.messages.membership import ModelEntry, Snapshot
@@ -7,8 +8,9 @@ from shared.messages.parameters import Manifest
 
 
 class View(NamedTuple):
-    """The pool as it is now, and the model in question."""
+    """The pool as it is now, and the model in question. `silent`: workers whose reports are old."""
 
     snapshot: Snapshot
     entry: ModelEntry
     manifest: Manifest
+    silent: AbstractSet[str] = frozenset()

@@ -60,7 +60,7 @@ def test_predicted_and_measured_times_are_told_by_target() -> None:
     )
     phases = [Phase(name="commanded", at=100.05), Phase(name="whole", at=100.26, node="worker-1")]
     lines = text([out], [replace(told, plan=plan, phases=phases)])
-    assert "worker-1 whole after 0.210 s, 0.200 s predicted" in lines
+    assert "worker-1 whole after 0.210 s, 0.200 s predicted: 1.05x" in lines
     assert "worker-2 not whole, 0.250 s predicted" in lines
     assert "it is not known what links carry" not in lines
 

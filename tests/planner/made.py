@@ -1,6 +1,7 @@
 """Pictures of a pool that the planner's tests are made of."""
 
 import itertools
+from collections.abc import Mapping
 
 from services.planner.orders import Orders
 from services.planner.scale_out import ScaleOut
@@ -8,7 +9,7 @@ from services.planner.scales import Command
 from shared.messages.membership import EngineLoad, Holding, HostReport, Member, ModelEntry, Snapshot, WorkerReport
 from shared.messages.parameters import ModelSpec
 from shared.messages.scaling import Action, Decision
-from shared.messages.transfers import Flow, InstanceServing, Plan, PlannedInstance, Transfer
+from shared.messages.transfers import BlockReady, Flow, InstanceServing, Plan, PlannedInstance, Transfer
 from tests.control.fakes import BLOCKS, manifest, whole
 
 SIZE = 100
@@ -35,7 +36,7 @@ def spare(id: str, arena_bytes: int = SIZE) -> WorkerReport:
 def serving(id: str, running: int = 0, **more: object) -> WorkerReport:
     common = {
         **{"state": "serving", "model": "m", "version": VERSION, "instance": f"i-{id}", "arena_bytes": SIZE},
-        **{"load": load(running), "holding": whole("m", VERSION)},
+        **{"load": load(running), "holding": whole("m", VERSION), "traffic": []},
     }
     return WorkerReport(id=id, epoch=1, **{**common, **more})  # type: ignore[arg-type]
 
@@ -70,8 +71,11 @@ def chain(*nodes: str, ticket: int = 77) -> list[Flow]:
     return [Flow(sender=sender, receiver=receiver, ticket=ticket + hop) for hop, (sender, receiver) in pairs]
 
 
-def scale_out(targets: list[str], ranks: int = 1) -> ScaleOut:
+def scale_out(
+    targets: list[str], ranks: int = 1, predicted: Mapping[str, Mapping[int, float]] | None = None
+) -> ScaleOut:
     """A scale from worker `s` along one chain, tickets from 77 on; `ranks` consecutive targets make an instance."""
+    times = {target: dict(blocks) for target, blocks in (predicted or {}).items()}
     groups = [targets[index : index + ranks] for index in range(0, len(targets), ranks)]
     plan = Plan(
         id="scale-1",
@@ -80,6 +84,8 @@ def scale_out(targets: list[str], ranks: int = 1) -> ScaleOut:
         instances=[PlannedInstance(id=f"i-{group[0]}", ranks=group) for group in groups],
         flows=chain("s", *targets),
         size_bytes=SIZE,
+        predicted={target: max(blocks.values()) for target, blocks in times.items()},
+        predicted_blocks=times,
     )
     orders = Orders(
         plan=plan,
@@ -107,6 +113,19 @@ def transfer(node: str, state: str, at: float = 12.0, error: str | None = None) 
 
 def broken(node: str, ticket: int) -> Transfer:
     return Transfer(plan_id="scale-1", node=node, state="broken", at=12.0, ticket=ticket, error="the peer is gone")
+
+
+def block_ready(worker: str, index: int, at: float = 12.0) -> BlockReady:
+    return BlockReady(
+        worker=worker,
+        model="m",
+        instance=f"i-{worker}",
+        plan_id="scale-1",
+        index=index,
+        ready=index + 1,
+        total=BLOCKS,
+        at=at,
+    )
 
 
 def happened(what: str, worker: str, at: float = 13.0) -> InstanceServing:

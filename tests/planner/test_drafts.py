@@ -1,6 +1,9 @@
 """Plans by the policy that is set. How they are carried out is tested with the control plane."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from services.planner.book import Book
 from services.planner.drafts import Drafts
@@ -8,23 +11,41 @@ from services.planner.scale_out import ScaleOut
 from services.planner.settings import PlannerSettings
 from services.planner.view import View
 from shared.bus.contract import Refusal
-from shared.messages.membership import Snapshot
-from shared.messages.scaling import Scale
+from shared.messages.membership import LeaseChanged, PeerTraffic, Snapshot
+from shared.messages.scaling import Scale, ScaleRecord
 from shared.messages.transfers import Plan
 from shared.settings import PolicyName
 from shared.world import CountedIds
-from tests.control.fakes import manifest
-from tests.planner.made import ENTRY, VERSION, host, member, serving, snapshot, spare
+from tests.control.fakes import BLOCKS, manifest
+from tests.planner.made import (
+    ENTRY,
+    VERSION,
+    acknowledge,
+    block_ready,
+    broken,
+    host,
+    member,
+    serving,
+    snapshot,
+    spare,
+)
+
+
+def drafting(policy: PolicyName, link_rate: float = 0.0) -> tuple[Drafts, Book]:
+    book = Book(1)
+    return Drafts(CountedIds(), PlannerSettings(plan_policy=policy, link_rate=link_rate), book, None), book
+
+
+def drafted(drafts: Drafts, picture: Snapshot, instances: int, blocks: int = BLOCKS) -> ScaleOut:
+    whole = manifest(VERSION)
+    view = View(picture, ENTRY, replace(whole, blocks=[replace(whole.blocks[0], index=i) for i in range(blocks)]))
+    scale = drafts.scale(Scale(model="m", instances=instances), view, drafts.count("m", view), at=1.0)
+    assert isinstance(scale, ScaleOut)
+    return scale
 
 
 def planned(policy: PolicyName, picture: Snapshot, instances: int, link_rate: float = 0.0) -> Plan:
-    drafts = Drafts(CountedIds(), PlannerSettings(plan_policy=policy, link_rate=link_rate), Book(1), None)
-    view = View(picture, ENTRY, manifest(VERSION))
-    scale = drafts.scale(Scale(model="m", instances=instances), view, drafts.count("m", view), at=1.0)
-    assert isinstance(scale, ScaleOut)
-    plan = scale.record().plan
-    assert plan is not None
-    return plan
+    return drafted(drafting(policy, link_rate)[0], picture, instances).plan
 
 
 def hops(plan: Plan) -> list[tuple[str, str]]:
@@ -58,6 +79,107 @@ def test_predicted_times_need_rates() -> None:
     assert sorted(chain) == ["a", "b", "c"]
     assert 4.0 <= chain["a"] < chain["b"] < chain["c"]
     assert min(fanout.values()) == pytest.approx(12.0)
+
+
+def test_times_are_predicted_by_block_unless_there_are_too_many() -> None:
+    picture = snapshot(serving("s"), *map(spare, "abc"))
+    few = planned("chains", picture, 4, link_rate=1e6)
+    assert few.predicted_blocks["a"] == pytest.approx({0: 1.0, 1: 2.0, 2: 3.0, 3: 4.0})
+    assert few.predicted == {target: max(blocks.values()) for target, blocks in few.predicted_blocks.items()}
+    many = drafted(drafting("chains", 1e6)[0], snapshot(serving("s"), *map(spare, "abc")), 4, blocks=700).plan
+    assert sorted(many.predicted) == ["a", "b", "c"]
+    assert many.predicted_blocks == {}
+
+
+def dead(id: str) -> LeaseChanged:
+    return LeaseChanged(service="worker", id=id, epoch=1, state="dead", reason="silent", at=3.0)
+
+
+def test_times_are_predicted_anew_for_all_who_wait_for_a_lost_sender() -> None:
+    drafts, book = drafting("chains", 1e6)
+    scale = drafted(drafts, snapshot(serving("s"), *map(spare, "abc")), 4)
+    book.add(scale)
+    before = scale.plan.predicted_blocks
+    acknowledge(scale, acknowledge(scale, scale.start(1.0), 1.0), 1.0)
+    for worker in "abc":
+        scale.on_block(replace(block_ready(worker, 0), plan_id=scale.id), 2.5)
+    scale.on_lease(dead("s"), 3.0)
+    receivers = [spare(id) for id in "abc"]
+    view = View(snapshot(serving("t"), *receivers), ENTRY, manifest(VERSION))
+    drafts.replan(scale, view, 3.0)
+    after = scale.plan.predicted_blocks
+    assert {worker: times[0] for worker, times in after.items()} == {id: before[id][0] for id in "abc"}
+    assert {index: after["a"][index] for index in (1, 2, 3)} == pytest.approx({1: 3.0, 2: 4.0, 3: 5.0})
+    assert 5.0 < scale.plan.predicted["b"] < scale.plan.predicted["c"] < 8.1
+
+
+@given(st.sampled_from(["chains", "binomial", "tree", "fanout"]), st.sets(st.sampled_from("abcdefg")), st.data())
+@settings(max_examples=25)
+def test_whoever_is_stranded_the_rest_can_be_predicted(policy: PolicyName, lost: set[str], data: st.DataObject) -> None:
+    drafts, book = drafting(policy, 1e6)
+    picture = snapshot(serving("s"), host("host-0"), *map(spare, "abcdefg"))
+    scale = drafted(drafts, picture, 8)
+    book.add(scale)
+    acknowledge(scale, acknowledge(scale, scale.start(1.0), 1.0), 1.0)
+    for worker in "abcdefg":
+        for index in data.draw(st.sets(st.integers(0, BLOCKS - 1))):
+            scale.on_block(replace(block_ready(worker, index), plan_id=scale.id), 2.0)
+    for worker in sorted(lost):
+        [flow, *_] = [flow for flow in scale.flows if flow.receiver == worker]
+        scale.on_transfer(replace(broken(worker, flow.ticket), plan_id=scale.id), 2.0)
+    made_anew = bool(scale.stranded)
+    drafts.replan(scale, View(picture, ENTRY, manifest(VERSION)), 3.0)
+    assert not scale.stranded
+    for worker in "abcdefg":
+        late = [scale.plan.predicted_blocks[worker][index] for index in scale.missing(worker)]
+        assert all(seconds > 0 for seconds in late)
+        assert not made_anew or min(late, default=2.0) >= 2.0, "not before the plan was made anew"
+
+
+def test_serving_keeps_its_nic_by_what_the_workers_measured() -> None:
+    busy = serving("s", traffic=[PeerTraffic(peer=b"t", sent=0.4e6)])
+    made = planned("chains", snapshot(busy, serving("t", running=9), spare("a")), 3, link_rate=1e6)
+    assert hops(made) == [("t", "a")]
+    assert "not from s (serving takes 40% of its NIC out)" in made.reasons
+
+
+def test_who_does_not_say_what_serving_moves_is_taken_by_its_role_and_that_is_said() -> None:
+    unknown = serving("s", role="prefill", traffic=None)
+    made = planned("chains", snapshot(unknown, serving("t", running=9), spare("a")), 3, link_rate=1e6)
+    assert hops(made) == [("t", "a")]
+    assert "not from s (serving takes 100% of its NIC out)" in made.reasons
+    assert any(reason.startswith("the traffic of s is not known (it measures none)") for reason in made.reasons)
+
+
+def steps(scale: ScaleOut) -> int:
+    return 1 + max(step for flow in scale.plan.flows for step in flow.steps)
+
+
+def carried_out(scale: ScaleOut, cost: float) -> ScaleRecord:
+    """Every block came when it should, but for what each step cost more than was assumed."""
+    plan = scale.plan
+    longer = cost - plan.block_seconds
+    arrived = {flow.receiver: {} for flow in plan.flows}
+    for flow in plan.flows:
+        for block, step in zip(flow.blocks, flow.steps, strict=True):
+            arrived[flow.receiver][block] = 5.0 + plan.predicted_blocks[flow.receiver][block] + step * longer
+    return replace(scale.record(), state="done", arrived=arrived)
+
+
+def test_blocks_are_as_many_as_their_measured_cost_allows() -> None:
+    """The elbow of LambdaScale 4.2: 64 blocks of 1 MB at 1 GB/s, to seven."""
+    drafts, _ = drafting("binomial", 1e9)
+    picture = snapshot(serving("s"), *map(spare, "abcdefg"))
+    first = drafted(drafts, picture, 8, blocks=64)
+    assert any("assumed, for nothing was measured yet" in reason for reason in first.plan.reasons)
+    drafts.learn(carried_out(first, cost=0.0001))
+    cheap = drafted(drafts, picture, 8, blocks=64)
+    assert any("costs 0.1 ms besides its bytes: measured in 1 plan" in reason for reason in cheap.plan.reasons)
+    for _ in range(12):
+        drafts.learn(carried_out(cheap, cost=0.02))
+    dear = drafted(drafts, picture, 8, blocks=64)
+    assert steps(cheap) > steps(first) > steps(dear)
+    assert cheap.plan.block_seconds < first.plan.block_seconds < dear.plan.block_seconds
 
 
 def test_who_received_first_from_whom_is_a_tree_also_where_steps_have_everybody_exchange() -> None:

@@ -6,6 +6,7 @@ from shared.messages.membership import LeaseChanged
 from shared.messages.transfers import Load, Send, Serve
 from tests.planner.made import (
     acknowledge,
+    block_ready,
     broken,
     chain,
     happened,
@@ -141,7 +142,7 @@ def sent(commands: list[Command]) -> list[tuple[str, str, int]]:
 def replanned(scale: ScaleOut, *path: str, ticket: int = 90, now: float = 12.0) -> list[Command]:
     """A new plan along this chain."""
     assert scale.wants_plan(now)
-    assert set(path[1:]) <= scale.missing.keys()
+    assert set(path[1:]) <= scale.stranded.keys()
     members = {id: member(id, epoch=5) for id in path}
     return scale.replan(chain(*path, ticket=ticket), members, [f"now from {path[0]}"], now)
 
@@ -206,7 +207,7 @@ def test_a_target_that_fails_leaves_who_received_from_it_to_another() -> None:
 def test_a_dead_source_is_replaced_for_who_received_from_it_and_the_others_go_on() -> None:
     scale = started(["a", "b", "c"])
     assert scale.on_lease(dead("s"), 12.0) == []
-    assert scale.missing == {"a": [0, 1, 2, 3]}
+    assert scale.stranded == {"a": [0, 1, 2, 3]}
     # b and c are going to get nothing that a does not get.
     assert scale.receiving == frozenset()
     loads = replanned(scale, "t", "a")
@@ -228,7 +229,7 @@ def test_what_a_stranded_target_has_already_is_not_planned_again() -> None:
     scale = started(["a"])
     scale.on_report(loading("a", blocks=2), 12.0)
     scale.on_lease(dead("s"), 12.0)
-    assert scale.missing == {"a": [2, 3]}
+    assert scale.stranded == {"a": [2, 3]}
 
 
 def test_a_hop_that_dies_is_noticed_by_who_received_from_it_before_its_lease_ends() -> None:
@@ -291,7 +292,7 @@ def test_a_worker_that_will_not_serve_fails_alone() -> None:
 def test_a_scale_of_which_nothing_arrives_any_more_is_given_up() -> None:
     scale = started(["a", "b"])
     scale.on_transfer(transfer("a", "started"), 12.0)
-    scale.on_progress(14.0)
+    scale.on_block(block_ready("a", 0), 14.0)
     assert scale.tick(18.9) == []
     assert names(scale.tick(19.0)) == [("Abort", "a"), ("Abort", "b"), ("Abort", "s")]
     assert scale.record().outcome == "nothing arrived for 5.0 s"

@@ -74,7 +74,7 @@ class Played:
         if not found:
             self.scale.not_planned("nobody holds the model", self.now)
             return
-        path = ["t", *self.scale.missing]
+        path = ["t", *self.scale.stranded]
         flows = chain(*path, ticket=self.ticket)
         self.ticket += len(flows)
         self.take(self.scale.replan(flows, {id: member(id, epoch=5) for id in path}, [], self.now))

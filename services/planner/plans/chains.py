@@ -26,8 +26,9 @@ def plan_chains(multicast: Multicast) -> TransferPlan:
 
 def feed(group: Group, sources: SourceOrder, draft: Draft) -> None:
     """Lines 5 to 10."""
-    senders = sources.take(group.bandwidth, group.leaf)
+    senders = sources.take(group.bandwidth, group.leaf, lambda node: not draft.interferes(node, group))
     if senders:
+        draft.keep_near(senders, group)
         out, into = (node.bandwidth for node in senders), (port.at.nic_in for port in group.ports)
         lanes = choose_lanes(tuple(out), tuple(into))
         sources.give_back(senders[lanes:])

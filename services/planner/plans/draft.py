@@ -4,10 +4,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from services.planner.plans.groups import Group, gather_all, group_targets
 from services.planner.plans.near import Near
-from services.planner.plans.network import Multicast, Node
-from services.planner.plans.plan import Direction, Flow, Policy, TransferPlan, find_tails
+from services.planner.plans.network import Multicast, Node, way
+from services.planner.plans.plan import Direction, Flow, LinkKind, Over, Policy, TransferPlan, find_tails
 from services.planner.plans.supply import collect, find_whole, name_some
 from services.planner.plans.traffic import Traffic
+
+NEAR: tuple[tuple[Over, LinkKind], ...] = (("domain", "domain"), ("host_link", "link"))
 
 
 class Draft:
@@ -67,6 +69,18 @@ class Draft:
             return self.traffic.share(node, "in") + self.traffic.share(node, "out"), node.name
 
         return self._keep(self._keep(min(group.nodes, key=order), "in"), "out")
+
+    def interferes(self, sender: Node, group: Group) -> bool:
+        """Whether it would send to the group within its domain or host, over a link that serving sends over."""
+        return any(
+            self.traffic.is_busy(sender, "out", link) and way(sender, group.nodes[0]) == over for over, link in NEAR
+        )
+
+    def keep_near(self, senders: Sequence[Node], group: Group) -> None:
+        """These send all the same: there is nobody else."""
+        for sender in senders:
+            if self.interferes(sender, group):
+                self.note(f"there is none better than {sender.id}: serving sends near {group.nodes[0].id}, too")
 
     def assemble(self, group: Group) -> None:
         """Nobody has all: the first of the group gets the parts, the others follow in the domain."""

@@ -12,7 +12,8 @@ PREFERENCE = ("host", "worker", "disk")
 
 
 class Near:
-    """Whole copies by domain and by host. What these links carry does not interfere with serving (BlitzScale 5.1)."""
+    """Whole copies by domain and by host. What these links carry does not interfere with what serving sends over the
+    network (BlitzScale 5.1); copies from which it sends over these links, too, are left out."""
 
     def __init__(self, whole: Sequence[Node], network: float, traffic: Traffic) -> None:
         """`network`: what copies could be sent with instead, bytes/s."""
@@ -24,6 +25,8 @@ class Near:
         self._domains: dict[str, Node] = {}
         self._hosts: dict[str, Node] = {}
         for node in sorted(whole, key=order):
+            if traffic.is_busy(node, "out", "domain") or traffic.is_busy(node, "out", "link"):
+                continue
             self._hosts.setdefault(node.at.host, node)
             if node.place == "worker":
                 self._domains.setdefault(node.group, node)

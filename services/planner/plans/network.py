@@ -2,11 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Literal, assert_never
 
 import msgspec
 
-from services.planner.plans.plan import CannotPlan, Direction, Over
+from services.planner.plans.plan import CannotPlan, Direction, LinkKind, Over
 from shared.topology import Topology
 from shared.topology_paths import Place, path_between
 
@@ -40,6 +40,21 @@ class Node(msgspec.Struct, frozen=True, gc=False):
         """Between it and its host's memory; that memory itself is not limited."""
         return float("inf") if self.at.domain is None else self.at.host_link
 
+    def link(self, kind: LinkKind, direction: Direction) -> tuple[str, float]:
+        """Who owns the link of this kind that it uses, and what that carries, bytes/s."""
+        at = self.at
+        match kind:
+            case "nic":
+                return at.nic, at.nic_out if direction == "out" else at.nic_in
+            case "uplink":
+                return at.leaf, at.uplink_out if direction == "out" else at.uplink_in
+            case "domain":
+                return at.id, at.domain_bandwidth
+            case "link":
+                return at.id, self.host_link
+            case _:
+                assert_never(kind)
+
     @property
     def bandwidth(self) -> float:
         """What it can send over the network, bytes/s: a disk may be slower than the NIC."""
@@ -61,11 +76,15 @@ class Target(msgspec.Struct, frozen=True, gc=False):
 
 
 class ServingFlow(msgspec.Struct, frozen=True, gc=False):
-    """Measured traffic of serving (KV, activations) through a NIC, bytes/s. `node` uses it, or owns it."""
+    """Measured traffic of serving (KV, activations) over one direction of a link, bytes/s.
+
+    `node` owns the link: a GPU, a host, or a leaf; or it uses the NIC.
+    """
 
     node: str
     direction: Direction
     rate: float
+    over: LinkKind = "nic"
 
 
 class Multicast(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ import msgspec
 Policy = Literal["chains", "binomial", "tree", "fanout", "local"]
 Direction = Literal["in", "out"]
 Over = Literal["network", "domain", "host_link", "disk", "local"]
+LinkKind = Literal["nic", "uplink", "domain", "link"]  # the last is to the host's memory
 
 
 class CannotPlan(Exception):

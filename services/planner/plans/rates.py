@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from services.planner.plans.network import Multicast, Node
 from services.planner.plans.plan import Flow
-from services.planner.plans.traffic import nic_rates
+from services.planner.plans.traffic import serving_rates
 from shared.topology_paths import path_between
 
 Link = tuple[str, str]  # kind and owner
@@ -18,7 +18,7 @@ class Links:
 
     def __init__(self, flows: Sequence[Flow], multicast: Multicast) -> None:
         nodes = multicast.nodes
-        self._serving = nic_rates(multicast)
+        self._serving = serving_rates(multicast)
         self._numbers: dict[Link, int] = {}
         self.capacity: list[float] = []
         self.used_by = [self._path(nodes[flow.sender], nodes[flow.receiver]) for flow in flows]

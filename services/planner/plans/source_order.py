@@ -1,7 +1,7 @@
 """D_src of BlitzScale's Fig. 11: who may send next, in the order in which they are taken. Pure."""
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from services.planner.plans.groups import one_a_nic
 from services.planner.plans.network import Node
@@ -28,20 +28,30 @@ class SourceOrder:
         """From the front, where there is anybody."""
         return [leaf for leaf in self._front if self._queues[leaf]]
 
-    def take(self, need: float, leaf: str) -> list[Node]:
-        """Lines 6 to 8: enough bandwidth, from this leaf if it suffices, else from the front; or all there is.
+    def take(self, need: float, leaf: str, suits: Callable[[Node], bool]) -> list[Node]:
+        """Lines 6 to 8: enough bandwidth, from this leaf if it suffices, else from the front; or all there is. Only of
+        those that suit, if any does.
 
         The figure's line 7 must mean that the sources of the leaf come to the front, the others behind them; its line
         8 pops from there until the popped ones suffice.
         """
-        suffices = self._sums.get(leaf, 0.0) >= need * ENOUGH
+        need *= ENOUGH
+        within = self._pop(need, [leaf], suits) if self._sums.get(leaf, 0.0) >= need else []
+        return within or self._pop(need, self.leaves, suits) or self._pop(need, self.leaves, lambda node: True)
+
+    def _pop(self, need: float, leaves: Iterable[str], suits: Callable[[Node], bool]) -> list[Node]:
         taken: list[Node] = []
-        left = need * ENOUGH
-        for each in [leaf] if suffices else self.leaves:
-            while self._queues[each] and left > 0:
-                taken.append(self._queues[each].popleft())
-                self._sums[each] -= taken[-1].bandwidth
-                left -= taken[-1].bandwidth
+        for leaf in leaves:
+            passed_over: list[Node] = []
+            while self._queues[leaf] and need > 0:
+                node = self._queues[leaf].popleft()
+                if suits(node):
+                    taken.append(node)
+                    self._sums[leaf] -= node.bandwidth
+                    need -= node.bandwidth
+                else:
+                    passed_over.append(node)
+            self._queues[leaf].extendleft(reversed(passed_over))
         return taken
 
     def give_back(self, nodes: Sequence[Node]) -> None:

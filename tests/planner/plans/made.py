@@ -119,7 +119,12 @@ def multicasts(draw: st.DrawFn, *, partial: bool = True) -> Multicast:
     if not holders and not disks:
         memories = holders = [hosts[0].id]
     serving = [
-        ServingFlow(id, draw(st.sampled_from(["in", "out"])), draw(st.sampled_from([0.01, 0.3, 0.9])))
+        ServingFlow(
+            id,
+            draw(st.sampled_from(["in", "out"])),
+            draw(st.sampled_from([0.01, 0.3, 0.9])),
+            draw(st.sampled_from(["nic", "nic", "domain", "link"])),
+        )
         for id in [*ids, *memories]
         if draw(st.integers(0, 3)) == 0
     ]

@@ -255,6 +255,45 @@ class TestNear:
         assert hops(made, "host_link") == [("s/0", "s/1"), ("s/1", "s/2")]
 
 
+class TestNearTraffic:
+    """Serving traffic of links within domains and hosts, too."""
+
+    SENDS = (ServingFlow("s/0", "out", 8.0, "domain"),)
+
+    def test_of_two_copies_in_a_domain_the_one_that_serving_does_not_send_from_there(self) -> None:
+        made = plan(cluster(machine("s", 3)), ["s/0", "s/1"], ["s/2"], serving=self.SENDS)
+        assert hops(made, "domain") == [("s/1", "s/2")]
+
+    def test_traffic_in_the_other_direction_does_not_matter(self) -> None:
+        serving = (ServingFlow("s/0", "in", 8.0, "domain"), ServingFlow("s/2", "out", 8.0, "domain"))
+        made = plan(cluster(machine("s", 3)), ["s/0"], ["s/2"], serving=serving)
+        assert hops(made, "domain") == [("s/0", "s/2")]
+
+    def test_instead_of_a_busy_copy_in_the_domain_the_hosts_own_or_one_over_the_network(self) -> None:
+        topology = cluster(machine("s", 2), *singles(1))
+        assert hops(plan(topology, ["s/0", "s"], ["s/1"], serving=self.SENDS), "host_link") == [("s", "s/1")]
+        assert hops(plan(topology, ["s/0", "h0/0"], ["s/1"], serving=self.SENDS)) == [("h0/0", "s/1")]
+
+    def test_a_busy_copy_within_the_leaf_is_no_reason_to_stay_there(self) -> None:
+        topology = cluster(machine("s", 2), machine("far", leaf="l1"))
+        assert hops(plan(topology, ["s/0", "far/0"], ["s/1"], serving=self.SENDS)) == [("far/0", "s/1")]
+
+    def test_the_only_copy_is_kept_and_named(self) -> None:
+        made = plan(cluster(machine("s", 2)), ["s/0"], ["s/1"], serving=self.SENDS)
+        assert hops(made, "domain") == [("s/0", "s/1")]
+        assert made.reasons == ("there is none better than s/0: serving sends near s/1, too",)
+
+    def test_a_busy_link_to_the_hosts_memory_is_avoided_too(self) -> None:
+        topology = cluster(machine("s", 3, joined=False))
+        serving = (ServingFlow("s/0", "out", 0.5, "link"),)
+        assert hops(plan(topology, ["s/0", "s/1"], ["s/2"], serving=serving), "host_link") == [("s/1", "s/2")]
+
+    def test_a_domain_that_serving_uses_has_no_say_outside_of_it(self) -> None:
+        made = plan(cluster(machine("s", 2), *singles(1)), ["s/0"], ["h0/0"], serving=self.SENDS)
+        assert hops(made) == [("s/0", "h0/0")]
+        assert made.reasons == ()
+
+
 class TestHosts:
     """A host's memory can be a target: a copy in the pool is made anew."""
 

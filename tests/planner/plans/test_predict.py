@@ -106,6 +106,13 @@ def test_parameters_have_what_serving_leaves() -> None:
         assert prediction.whole("h3/0") == pytest.approx(400 / LEAST_SHARE, rel=0.03)
 
 
+def test_within_a_domain_too() -> None:
+    topology = cluster(machine("s", 2), scale_up=20.0)
+    multicast = multicast_over(topology, BLOCKS, ["s/0"], ["s/1"], serving=[ServingFlow("s/1", "in", 15.0, "domain")])
+    for prediction in in_every_way(multicast, plan_chains(multicast)):
+        assert prediction.whole("s/1") == pytest.approx(400 / 5.0)
+
+
 def test_a_disk_is_as_fast_as_it_reads() -> None:
     topology = cluster(machine("s", disk=0.25), machine("t"))
     multicast = multicast_over(topology, BLOCKS, [], ["s/0", "t/0"], disks=["s"])

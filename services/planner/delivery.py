@@ -1,0 +1,140 @@
+"""A plan on its way: along which flows each target receives, how far it is, and what has to become of it when some of
+them are lost. Pure.
+
+Who loses a flow is stranded: it keeps what arrived, and goes on along other flows as soon as there are some.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from services.planner.orders import Orders
+from services.planner.scales import Command
+from services.planner.stranded import Stranded
+from services.planner.targets import ENDED, RECEIVING, UNDER_WAY, Targets, TargetState
+from services.planner.times import Times
+from services.planner.under_way import FlowsUnderWay
+from shared.messages.membership import Member
+from shared.messages.transfers import Flow, Load
+
+
+class Delivery:
+    """What its methods return is to be commanded."""
+
+    def __init__(self, orders: Orders, now: float) -> None:
+        self.orders = orders
+        self.targets = Targets([worker for instance in orders.plan.instances for worker in instance.ranks])
+        self.times = Times(len(self.targets), len(orders.manifest.blocks))
+        self.stranded = Stranded(now)
+        self._flows = FlowsUnderWay(orders.plan.flows)
+
+    @property
+    def flows(self) -> list[Flow]:
+        """Along which somebody still receives."""
+        return list(self._flows)
+
+    @property
+    def has_ended(self) -> bool:
+        return len(self.targets.all_in(*ENDED)) == len(self.targets)
+
+    @property
+    def sending(self) -> Counter[str]:
+        """How many flows each node sends."""
+        return Counter(flow.sender for flow in self._flows if self.targets.is_in(flow.receiver, *RECEIVING))
+
+    @property
+    def receiving(self) -> frozenset[str]:
+        """Targets that are going to have everything, whoever else is lost meanwhile."""
+        behind = self._flows.behind(list(self.stranded))
+        return frozenset(self.targets.all_in(TargetState.ACCEPTED, TargetState.WHOLE)) - behind
+
+    def loads(self, receivers: Iterable[str]) -> list[Command]:
+        return [self.orders.load(worker, self._flows.into(worker)) for worker in receivers]
+
+    def load_all(self) -> list[Command]:
+        return self.loads(dict.fromkeys(flow.receiver for flow in self._flows))
+
+    def sends(self) -> list[Command]:
+        """A node sends once all who receive from it are ready."""
+        ready, awaited = (self.targets.all_in(state) for state in (TargetState.ACCEPTED, TargetState.COMMANDED))
+        return [self.orders.send(sender, flows) for sender, flows in self._flows.take_unsent(ready, awaited)]
+
+    def is_current(self, worker: str, load: Load) -> bool:
+        """Whether nothing else was commanded since."""
+        return {flow.ticket for flow in load.inflows} == {flow.ticket for flow in self._flows.into(worker)}
+
+    def accept(self, worker: str) -> None:
+        if self.targets.is_in(worker, TargetState.COMMANDED):
+            self.targets.move(worker, TargetState.ACCEPTED)
+
+    def whole(self, worker: str) -> bool:
+        """It has everything; whether that is new."""
+        if not self.targets.is_in(worker, TargetState.ACCEPTED, TargetState.STRANDED):
+            return False
+        self.targets.move(worker, TargetState.WHOLE)
+        self.stranded.forget(worker)
+        return True
+
+    def serves(self, worker: str) -> list[Command]:
+        """An instance serves once every rank is whole."""
+        instance = self.orders.instance_of(worker)
+        return self.orders.serves(instance) if self.targets.lowest(instance) is TargetState.WHOLE else []
+
+    def strand(self, workers: Iterable[str], why: str, sender: str = "") -> None:
+        """These receive nothing any more, until there is another plan; better not from `sender` again."""
+        stranded = {worker: None for worker in workers if self.targets.is_in(worker, *RECEIVING)}
+        for worker in stranded:
+            self.targets.move(worker, TargetState.STRANDED)
+            self.stranded.add(worker, why, sender)
+        self._flows.drop(stranded)
+
+    def lose_sender(self, node: str, why: str) -> None:
+        self.strand([flow.receiver for flow in self._flows.out_of(node)], why, node)
+
+    def lose_flows(self, tickets: Iterable[int], why: str) -> None:
+        """What is said of a flow that has been replaced comes too late."""
+        lost = set(tickets)
+        for flow in [flow for flow in self._flows if flow.ticket in lost]:
+            self.strand([flow.receiver], why, flow.sender)
+
+    def replan(self, flows: Sequence[Flow], members: Mapping[str, Member], reasons: Sequence[str]) -> dict[str, str]:
+        """The stranded receive along these; why each was stranded, and from whom it gets the rest."""
+        taken = [flow for flow in flows if flow.receiver in self.stranded]
+        self._flows.add(taken)
+        senders = {flow.sender for flow in taken}
+        self.orders = self.orders.along(self.flows, (members[id] for id in sorted(senders)), reasons)
+        changes: dict[str, str] = {}
+        for worker in dict.fromkeys(flow.receiver for flow in taken):
+            self.targets.move(worker, TargetState.COMMANDED)
+            from_whom = ", ".join(sorted({flow.sender for flow in taken if flow.receiver == worker}))
+            changes[worker] = f"{self.stranded.forget(worker)}; now from {from_whom}"
+        return changes
+
+    def expect(self, ready: Mapping[str, Mapping[int, float]], now: float) -> None:
+        """What is missing is `ready` so many seconds from now, by target and block."""
+        self.orders = replace(self.orders, plan=self.times.renew(self.orders.plan, ready, now))
+
+    def fail(self, workers: Iterable[str], why: str) -> list[Command]:
+        """Give these up, with the other ranks of their instances; who received from them is stranded."""
+        hit = [one for one in self.orders.plan.instances if set(one.ranks) & set(workers)]
+        failing = [worker for one in hit for worker in one.ranks if self.targets.is_in(worker, *UNDER_WAY)]
+        for worker in failing:
+            self.targets.move(worker, TargetState.FAILED)
+            self.stranded.forget(worker)
+        senders = {flow.sender: None for flow in self._flows if flow.sender not in self.targets}
+        self._flows.drop(failing)
+        for worker in failing:
+            self.lose_sender(worker, why)
+        over = not self.targets.all_in(TargetState.STRANDED, *RECEIVING)
+        return self.orders.aborts([*failing, *(senders if over else [])], why) if failing else []
+
+    def broken_invariants(self) -> Iterator[str]:
+        """Who receives has flows, who is stranded or failed has none."""
+        for worker in self.targets.all_in(*RECEIVING):
+            if not self._flows.into(worker):
+                yield f"{worker} receives along no flow"
+        for worker in self.targets.all_in(TargetState.STRANDED, TargetState.FAILED):
+            if self._flows.into(worker):
+                yield f"{worker} receives nothing and has flows"
+        if sorted(self.stranded) != sorted(self.targets.all_in(TargetState.STRANDED)):
+            yield f"{sorted(self.stranded)} are to be replanned"

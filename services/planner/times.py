@@ -1,0 +1,68 @@
+"""When blocks should be whole at the targets of a scale, and when they were. Pure."""
+
+from collections.abc import Iterable, Mapping
+
+from msgspec.structs import replace
+
+from shared.messages.scaling import ScaleRecord
+from shared.messages.transfers import BlockReady, Plan
+
+MOST_BLOCKS = 2000  # over all targets, that are told one by one: the bus takes messages of at most 1 MiB
+
+BlockTimes = dict[str, dict[int, float]]  # seconds, by target and block
+
+
+def are_told(targets: int, blocks: int) -> bool:
+    """Whether each block's times are kept, or only those of whole targets."""
+    return targets * blocks <= MOST_BLOCKS
+
+
+class Times:
+    """What has arrived of a plan."""
+
+    def __init__(self, targets: int, blocks: int) -> None:
+        self._arrived: BlockTimes = {}
+        self._here: dict[str, set[int]] = {}
+        self._blocks = blocks
+        self._are_told = are_told(targets, blocks)
+        self._begun: float | None = None  # when the first sender was told
+
+    def continue_from(self, record: ScaleRecord) -> None:
+        """What an earlier planner knew."""
+        self._begun = next((phase.at for phase in record.phases if phase.name == "commanded"), None)
+        self._arrived = copy(record.arrived)
+
+    def begin(self, now: float) -> None:
+        if self._begun is None:
+            self._begun = now
+
+    def arrive(self, block: BlockReady) -> None:
+        self.see(block.worker, [block.index])
+        if self._are_told:
+            self._arrived.setdefault(block.worker, {}).setdefault(block.index, block.at)
+
+    @property
+    def arrived(self) -> BlockTimes:
+        """When each block was ready, at those that have any."""
+        return copy(self._arrived)
+
+    def see(self, worker: str, ready: Iterable[int]) -> None:
+        """What a worker says that it has: events may be lost."""
+        self._here.setdefault(worker, set()).update(ready)
+
+    def missing(self, worker: str) -> list[int]:
+        here = self._here.get(worker, ())
+        return [index for index in range(self._blocks) if index not in here]
+
+    def renew(self, plan: Plan, ready: Mapping[str, Mapping[int, float]], now: float) -> Plan:
+        """The plan with other times for what is missing, which is `ready` so many seconds from now. What has arrived
+        keeps the times that were predicted for it."""
+        passed = 0.0 if self._begun is None else max(0.0, now - self._begun)
+        coming = {worker: {block: passed + at for block, at in times.items()} for worker, times in ready.items()}
+        whole = {worker: max(times.values()) for worker, times in coming.items() if times}
+        blocks = {worker: {**times, **coming.get(worker, {})} for worker, times in plan.predicted_blocks.items()}
+        return replace(plan, predicted={**plan.predicted, **whole}, predicted_blocks=blocks)
+
+
+def copy(times: BlockTimes) -> BlockTimes:
+    return {worker: dict(blocks) for worker, blocks in times.items()}
