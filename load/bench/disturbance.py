@@ -3,11 +3,11 @@
 import os
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from load.bench.decoding import Decode, Source, block_sizes
-from load.bench.fleet import Fleet
+from load.bench.fleet import Fleet, running
 from load.bench.jobs import chain_jobs, jobs_of
 from load.bench.nodes import Done, Job, Outfit, Share
 from load.bench.record import Printer, Record, measured
@@ -51,17 +51,11 @@ def told(
         yield measured(BENCH, name, medians[case], unit, medians["undisturbed"], at_least=at_least)
 
 
-@contextmanager
-def decoding(checkpoint: Path, sizes: Sequence[int], settings: LinkSettings) -> Iterator[Fleet]:
+def decoding(checkpoint: Path, sizes: Sequence[int], settings: LinkSettings) -> AbstractContextManager[Fleet]:
     """A source on the first core, and targets on the others."""
     first, *others = sorted(os.sched_getaffinity(0))
-    fleet = Fleet()
     target = Outfit(settings, list(sizes), is_source=False, has_spare=False, cores=tuple(others) or (first,))
-    try:
-        fleet.start([Source(settings, str(checkpoint), first), *[target] * TARGETS])
-        yield fleet
-    finally:
-        fleet.end()
+    return running([Source(settings, str(checkpoint), first), *[target] * TARGETS])
 
 
 def fan_out_jobs(fleet: Fleet, number: int, chunk_bytes: int) -> dict[int, Job]:

@@ -42,13 +42,14 @@ class Fleet:
         self.tickets = itertools.count()
         self._children: list[tuple[Connection, Popen[bytes]]] = []
 
-    def start(self, outfits: Sequence[Message]) -> None:
-        """Return when all are up; an outfit's module is the program that it is for. Raises BenchFailed."""
-        for outfit in outfits:
+    def start(self, outfits: Sequence[Message], inside: Sequence[Sequence[str]] = ()) -> None:
+        """Return when all are up; an outfit's module is the program that it is for. `inside`: for each a command that
+        runs it, as on another machine. Raises BenchFailed."""
+        for outfit, runner in zip(outfits, inside or [()] * len(outfits), strict=True):
             ours, theirs = Pipe()
             # A program of its own: a child forked from a process that has used UCX hangs.
-            command = [sys.executable, "-c", f"from {type(outfit).__module__} import main; main({theirs.fileno()})"]
-            process = Popen(command, pass_fds=[theirs.fileno()], stdin=DEVNULL, stdout=DEVNULL)
+            program = [sys.executable, "-c", f"from {type(outfit).__module__} import main; main({theirs.fileno()})"]
+            process = Popen([*runner, *program], pass_fds=[theirs.fileno()], stdin=DEVNULL, stdout=DEVNULL)
             self._children.append((ours, process))
             theirs.close()
             tell(ours, outfit)
@@ -90,6 +91,17 @@ class Fleet:
 
 
 @contextmanager
+def running(outfits: Sequence[Message], inside: Sequence[Sequence[str]] = ()) -> Iterator[Fleet]:
+    """A fleet of these processes, ended with the block of code; see `Fleet.start`."""
+    fleet = Fleet()
+    try:
+        fleet.start(outfits, inside)
+        yield fleet
+    finally:
+        fleet.end()
+
+
+@contextmanager
 def started(
     count: int,
     settings: LinkSettings,
@@ -103,10 +115,7 @@ def started(
 
     `places`: where in the topology each is.
     """
-    fleet = Fleet()
     links = [replace(settings, place=place) for place in places] or [settings] * count
-    try:
-        fleet.start([Outfit(link, list(sizes), index < sources, has_spare) for index, link in enumerate(links)])
+    outfits = [Outfit(link, list(sizes), index < sources, has_spare) for index, link in enumerate(links)]
+    with running(outfits) as fleet:
         yield fleet
-    finally:
-        fleet.end()

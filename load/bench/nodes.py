@@ -143,7 +143,7 @@ async def _serve(pipe: Connection, outfit: Outfit) -> None:
     is_shared = outfit.is_source and shares_memory(outfit.settings)
     memory = SharedBlocks(outfit.sizes) if is_shared else arena.place(outfit.sizes)
     spare = arena.place(outfit.sizes) if outfit.has_spare else []
-    blocks = [_fill(index, view) for index, view in enumerate(memory)] if outfit.is_source else []
+    blocks = [fill(index, view) for index, view in enumerate(memory)] if outfit.is_source else []
     link = await open_link(outfit.settings)
     door = open_door(outfit.settings, link.address)
     with ThreadPoolExecutor(1) as executor:
@@ -156,7 +156,8 @@ async def _serve(pipe: Connection, outfit: Outfit) -> None:
     await link.close()
 
 
-def _fill(index: int, view: memoryview) -> Block:
+def fill(index: int, view: memoryview) -> Block:
+    """The same bytes for the same index."""
     view[:] = np.random.default_rng(index).bytes(view.nbytes)
     checksum = xxhash.xxh3_64_intdigest(view)
     return Block(index=index, name=f"block.{index}", size_bytes=view.nbytes, checksum=checksum, tensors=[])

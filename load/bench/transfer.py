@@ -14,6 +14,7 @@ from load.bench.carry import Carried
 from load.bench.disk import disk
 from load.bench.disturbance import disturbance
 from load.bench.fleet import BenchFailed, started
+from load.bench.gloo import gloo
 from load.bench.jobs import chain_jobs, seconds
 from load.bench.multicast import binomial, chains, lanes, policies
 from load.bench.nodes import Copy, Hop
@@ -22,11 +23,13 @@ from load.bench.plan_time import plan_time
 from load.bench.record import Printer, Record, measured
 from load.bench.shaping import shaping
 from load.bench.share import share
+from load.machines import CannotEmulate, check_can_emulate
 from shared.settings import LinkSettings
 from shared.transfer.chunks import MAX_CHUNK_BYTES
 
 BENCH = "transfer"
 CASES = ("hop", "share", "chains", "policies", "binomial", "lanes", "disturbance", "shaping", "disk", "plan-time")
+ROOTS_CASES = ("gloo",)  # only when asked for: they need root, and make network namespaces
 HOP_BAR = 0.5
 
 
@@ -37,7 +40,14 @@ HOP_BAR = 0.5
 @click.option("--receivers", type=click.IntRange(1, 64), multiple=True, default=(1, 2, 3, 7), show_default=True)
 @click.option("--passes", type=click.IntRange(1), default=5, show_default=True, help="Of the hop; medians count.")
 @click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Draw what was measured into this file.")
-@click.option("--case", "cases", type=click.Choice(CASES), multiple=True, default=CASES, show_default=True)
+@click.option(
+    "--case",
+    "cases",
+    type=click.Choice(CASES + ROOTS_CASES),
+    multiple=True,
+    default=CASES,
+    show_default="all but gloo, which needs root and makes network namespaces",
+)
 def transfer(
     transport: Literal["ucx", "socket"],
     megabytes: int,
@@ -60,6 +70,7 @@ def transfer(
         "chains": chains(printer, shaped, sizes, receivers, runs.__setitem__),
         "policies": policies(printer, shaped, sizes, runs.__setitem__),
         "binomial": binomial(printer, shaped, sum(sizes), runs.__setitem__),
+        "gloo": gloo(printer, plain, sizes, rate * 1e6, runs.__setitem__),
         "lanes": lanes(printer, plain, sizes, rate * 1e6, runs.__setitem__),
         "disturbance": disturbance(printer, shaped, passes),
         "shaping": shaping(printer, plain, rate * 1e6, sum(sizes) / (rate * 1e6)),
@@ -67,10 +78,14 @@ def transfer(
         "plan-time": plan_time(printer),
     }
     try:
+        if "gloo" in cases:
+            check_can_emulate()
         for record in itertools.chain.from_iterable(records[case] for case in cases):
             printer.emit(record)
     except BenchFailed as error:
         raise click.ClickException(str(error)) from None
+    except CannotEmulate as error:
+        raise click.ClickException(f"--case gloo: {error}") from None
     if svg is not None:
         write_picture(svg, printer.records, runs)
     if not printer.finish():

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import pytest
 
 from load.chaos.reference import undisturbed
 from load.client import Client, open_session, send_open_loop
+from load.machines import CannotEmulate, Network, network
 from load.records import Ask, RequestRecord, find_fault
 from load.tally import Tally
 from services.cli.scale import ask_scale
@@ -29,7 +29,6 @@ from shared.subjects import SNAPSHOT, TRANSFER
 from shared.world import SystemClock
 from tests.made import tiny
 from tests.system.conftest import LIVESCALE
-from tests.system.machines import CannotEmulate, Network, clear_abandoned, ip, network, owners
 
 RATE = 2e6  # bytes a second: more than two seconds for a whole model
 PATIENCE_SECONDS = 60.0
@@ -152,20 +151,6 @@ async def running(machines: Network, transport: str, directory: Path) -> AsyncIt
         site = Site(machines, url, bus, f"http://{control}:8000")
         await site.until(lambda snapshot: missing_members(snapshot, [one.name for one in services]))
         yield site
-
-
-@pytest.mark.system
-def test_the_network_of_a_run_that_was_killed_is_cleared_by_the_next(machines: Network) -> None:
-    program = "from tests.system.machines import network\nwith network(['one'], '1mbit'):\n  print(flush=True); input()"
-    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as killed:
-        assert killed.stdout is not None
-        killed.stdout.readline()
-        assert {os.getpid(), killed.pid} <= owners()
-        killed.kill()
-    clear_abandoned()
-    assert os.getpid() in owners()
-    assert killed.pid not in owners()
-    assert f"lvs{killed.pid}" not in ip("link")
 
 
 @pytest.mark.system

@@ -1,10 +1,11 @@
-"""Several machines on one: a network namespace each, joined by a switch, with cards of a given rate and a cable that
-can be pulled."""
+"""Several machines on one: a network namespace each, joined by a switch, with cards that the kernel shapes to a rate
+and a cable that can be pulled."""
 
 import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -42,10 +43,10 @@ class Network:
         return ("ip", "netns", "exec", namespace(name), *words)
 
     def pull_cable(self, name: str) -> None:
-        ip("-n", self.switch, "link", "set", name, "down")
+        ip("-n", self.switch, "link", "set", "dev", name, "down")
 
     def plug_cable(self, name: str) -> None:
-        ip("-n", self.switch, "link", "set", name, "up")
+        ip("-n", self.switch, "link", "set", "dev", name, "up")
 
     def build(self) -> None:
         ip("netns", "add", self.switch)
@@ -68,27 +69,48 @@ class Network:
         ip("link", "set", root_card(), "up")
 
     def _attach(self, port: str) -> None:
-        ip("-n", self.switch, "link", "set", port, "master", "bridge")
-        ip("-n", self.switch, "link", "set", port, "up")
+        ip("-n", self.switch, "link", "set", "dev", port, "master", "bridge")
+        ip("-n", self.switch, "link", "set", "dev", port, "up")
 
 
 @contextmanager
 def network(names: Sequence[str], rate: str) -> Iterator[Network]:
     """A network that is gone at the end, with every process in it. Raises CannotEmulate."""
+    check_can_emulate()
+    clear_abandoned()
+    made = Network(names, rate)
+    with unwound_by_signals():
+        try:
+            try:
+                made.build()
+            except subprocess.CalledProcessError as error:
+                raise CannotEmulate(f"no network of namespaces here: {error.stderr.strip()}") from None
+            yield made
+        finally:
+            clear(os.getpid())
+
+
+def check_can_emulate() -> None:
+    """Raises CannotEmulate for what can be known without making anything."""
     if os.geteuid() != 0:
         raise CannotEmulate("network namespaces need root")
     if missing := [tool for tool in ("ip", "tc") if shutil.which(tool) is None]:
         raise CannotEmulate(f"{' and '.join(missing)} of iproute2 not found")
-    clear_abandoned()
-    made = Network(names, rate)
+
+
+@contextmanager
+def unwound_by_signals() -> Iterator[None]:
+    """Who is told to end cleans up, as after Ctrl-C; what SIGKILL leaves, the next network clears."""
+
+    def leave(number: int, _frame: object) -> None:
+        sys.exit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
-        try:
-            made.build()
-        except subprocess.CalledProcessError as error:
-            raise CannotEmulate(f"no network of namespaces here: {error.stderr.strip()}") from None
-        yield made
+        yield
     finally:
-        clear(os.getpid())
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def namespace(name: str) -> str:
