@@ -85,10 +85,19 @@ class Holding(Message, frozen=True, kw_only=True):
     sending: bool = False
 
 
+class PeerTraffic(Message, frozen=True, kw_only=True):
+    """What serving moved to and from the process with this link address, bytes a second of late: no parameters."""
+
+    peer: Address
+    sent: Amount = 0.0
+    received: Amount = 0.0
+
+
 class WorkerReport(Message, frozen=True, kw_only=True):
     """A worker's heartbeat, 2 Hz and on every change. `instance` and `model` are None on a spare.
 
-    `plan_id`: the plan that it loads or loaded for.
+    `plan_id`: the plan that it loads or loaded for. `traffic`: with everybody that serving moves anything to or from;
+    None where nobody measures: unknown, not zero.
     """
 
     service: ClassVar[ServiceName] = "worker"
@@ -108,6 +117,7 @@ class WorkerReport(Message, frozen=True, kw_only=True):
     helping: list[Name] = []
     live_layers: Count = 0
     live_waiting: Count = 0
+    traffic: list[PeerTraffic] | None = None
 
 
 class HostReport(Message, frozen=True, kw_only=True):

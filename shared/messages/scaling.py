@@ -56,7 +56,10 @@ class Phase(Message, frozen=True, kw_only=True):
 
 
 class ScaleRecord(Message, frozen=True, kw_only=True):
-    """Everything known of one scale, for `livescale why`."""
+    """Everything known of one scale, for `livescale why`.
+
+    `arrived`: when which block was ready, in seconds since the epoch, by target and index; empty for large plans.
+    """
 
     id: Name
     decision: Decision
@@ -65,6 +68,7 @@ class ScaleRecord(Message, frozen=True, kw_only=True):
     instances: list[Name] = []
     phases: list[Phase] = []
     outcome: str = ""
+    arrived: dict[Name, dict[Count, Amount]] = {}
 
 
 class AskScales(Message, frozen=True, kw_only=True):
