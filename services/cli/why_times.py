@@ -12,7 +12,7 @@ UNKNOWN = "nothing is predicted without --link-rate or --topology: it is not kno
 class Block(NamedTuple):
     """When a block was ready and should have been, in seconds since the first sender was told to send."""
 
-    index: int
+    number: int
     took: float
     predicted: float
 
@@ -46,7 +46,7 @@ def find_blocks(arrived: Mapping[int, float], predicted: Mapping[int, float], be
         return []
     both = arrived.keys() & predicted.keys()
     blocks = [Block(index, arrived[index] - begun, predicted[index]) for index in both]
-    return sorted(blocks, key=lambda block: (block.took, block.index))
+    return sorted(blocks, key=lambda block: (block.took, block.number))
 
 
 def tell_blocks(blocks: Sequence[Block]) -> str:
@@ -54,10 +54,10 @@ def tell_blocks(blocks: Sequence[Block]) -> str:
     shown = blocks if len(blocks) < 3 else [blocks[0], blocks[len(blocks) // 2], blocks[-1]]
     which = "" if shown is blocks else "; first, median, last"
     times = ", ".join(f"{block.took:.3f} for {block.predicted:.3f}" for block in shown)
-    off = max(blocks, key=lambda block: (abs(block.took - block.predicted), block.index))
+    off = max(blocks, key=lambda block: (abs(block.took - block.predicted), block.number))
     return (
         f"{len(blocks)} block{'s' * (len(blocks) > 1)}{which} after {times} s; "
-        f"farthest off is block {off.index}: {off.took:.3f} for {off.predicted:.3f} s, {ratio(off.took, off.predicted)}"
+        f"farthest off is block {off.number}: {off.took:.3f} for {off.predicted:.3f} s, {ratio(off.took, off.predicted)}"
     )
 
 
