@@ -20,18 +20,20 @@ class ProcessRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """`ready` of `total` blocks of `model` are whole and verified."""
+    """`ready` of `total` blocks of `model` are whole and verified. `paths`: which way parameters came, by sender."""
 
     id: str
     pid: int | None
     host: str | None
     place: str | None
+    device: str
     model: str | None
     instance: str | None
     role: str | None
     state: str
     ready: int
     total: int
+    paths: dict[str, str]
 
 
 class InstanceRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,12 +116,14 @@ def worker_row(report: WorkerReport, member: Member | None) -> WorkerRow:
         pid=member.pid if member else None,
         host=member.host if member else None,
         place=member.place if member else None,
+        device=report.device,
         model=report.model,
         instance=report.instance,
         role=report.role,
         state=report.state,
         ready=len(report.holding.ready) if report.holding else 0,
         total=report.holding.total if report.holding else 0,
+        paths=report.paths,
     )
 
 

@@ -38,6 +38,8 @@ def cell(value: object) -> str:
             return "-"
         case list():
             return " ".join(map(str, value))
+        case dict():
+            return ", ".join(f"{key}: {each}" for key, each in value.items()) or "-"
         case float():
             return f"{value:.2f}"
         case _:

@@ -15,6 +15,7 @@ from services.host.stored import Stored, open_stored
 from shared.arena import Arena, placed_bytes
 from shared.hub import resolve_model_path
 from shared.messages.parameters import DType, Manifest
+from shared.pinned import CudaRuntime
 from shared.transfer.segment import SharedBlocks
 
 READS = 3  # threads: some wait for the disk while another checks what came
@@ -45,10 +46,12 @@ class Disk(Protocol):
 
 
 class ThreadDisk:
-    """The machine's disk. `keep`, `packed_dir`: as `open_stored` has them; `shared`: memory that others may map."""
+    """The machine's disk. `keep`, `packed_dir`: as `open_stored` has them; `shared`: memory that others may map;
+    `pinned`: memory that GPUs copy from without a detour."""
 
-    def __init__(self, *, keep: bool = False, packed_dir: str = "", shared: bool = False) -> None:
-        self._allocate = SharedBlocks if shared else allocate
+    def __init__(self, *, keep: bool = False, packed_dir: str = "", shared: bool = False, pinned: bool = False) -> None:
+        self._shared = shared
+        self._pinned = pinned
         self._keep = keep
         self._packed_dir = packed_dir
         self._readers = ThreadPoolExecutor(READS, "disk", initializer=torch.set_num_threads, initargs=(1,))
@@ -65,6 +68,10 @@ class ThreadDisk:
 
     async def allocate(self, sizes: Sequence[int]) -> list[memoryview]:
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._allocate, sizes)
+
+    def _allocate(self, sizes: Sequence[int]) -> list[memoryview]:
+        cuda = torch.cuda.cudart() if self._pinned else None  # type: ignore[no-untyped-call]
+        return SharedBlocks(sizes, cuda) if self._shared else allocate(sizes, cuda)
 
     async def read(self, stored: Stored, blocks: Mapping[int, memoryview]) -> AsyncGenerator[int, None]:
         loop = asyncio.get_running_loop()
@@ -96,9 +103,9 @@ async def _first(reads: deque[asyncio.Future[int]]) -> int:
     return checksum
 
 
-def allocate(sizes: Sequence[int]) -> list[memoryview]:
-    """Touched memory of this process alone, aligned to pages."""
-    return Arena(placed_bytes(sizes)).place(sizes)
+def allocate(sizes: Sequence[int], cuda: CudaRuntime | None = None) -> list[memoryview]:
+    """Touched memory of this process alone, aligned to pages; pinned where CUDA's runtime is given."""
+    return Arena(placed_bytes(sizes), cuda).place(sizes)
 
 
 def _step_back() -> None:

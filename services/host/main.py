@@ -7,6 +7,7 @@ from services.host.actor import Host
 from services.host.disk import ThreadDisk
 from services.host.machine import available_bytes
 from services.host.settings import HostSettings
+from shared.devices import count_gpus
 from shared.links.open import open_link
 from shared.process import World, run_process
 from shared.transfer.door import open_door, shares_memory
@@ -20,7 +21,12 @@ def main(settings: HostSettings) -> None:
         if available < settings.cache_bytes:
             log.warning("cache_limited_by_machine", cache_bytes=settings.cache_bytes, available_bytes=available)
         limited = replace(settings, cache_bytes=min(settings.cache_bytes, available))
-        disk = ThreadDisk(keep=settings.pack, packed_dir=settings.packed_dir, shared=shares_memory(settings))
-        return Host(world, limited, disk, lambda: open_link(settings), lambda address: open_door(settings, address))
+        pinned = settings.pin == "auto" and count_gpus() > 0
+        shared = shares_memory(settings)
+        disk = ThreadDisk(keep=settings.pack, packed_dir=settings.packed_dir, shared=shared, pinned=pinned)
+        memory = "pinned" if pinned else "host"
+        return Host(
+            world, limited, disk, lambda: open_link(settings, memory), lambda address: open_door(settings, address)
+        )
 
     run_process(settings, "host", build)

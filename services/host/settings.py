@@ -1,6 +1,6 @@
 """What a host can be told."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -15,6 +15,10 @@ class HostSettings(LinkSettings, frozen=True, kw_only=True):
     cache_bytes: Annotated[
         int, Meta(description="Memory for models; taken as they are read, never more than the machine has free", ge=1)
     ] = 4 * GIB
+    pin: Annotated[
+        Literal["auto", "off"],
+        Meta(description="auto: the host cache is pinned where CUDA shows a GPU, so that GPUs copy from it directly"),
+    ] = "auto"
     pack: Annotated[
         bool, Meta(description="Keep each model that was read in a form that is read faster, and its version with it")
     ] = True

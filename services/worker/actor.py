@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from msgspec import structs
 
-from services.worker.deployment import Deployment, Resources
+from services.worker.deployment import AnyArena, Deployment, Resources
 from services.worker.engine.runner import EngineRunner
 from services.worker.metrics import WorkerMetrics
 from services.worker.serving import Serving
@@ -14,6 +14,8 @@ from services.worker.settings import WorkerSettings
 from shared.arena import Arena
 from shared.bus.contract import Context, Endpoint, Refusal
 from shared.deadlines import arrived
+from shared.device_arena import DeviceArena
+from shared.devices import CPU
 from shared.links.contract import Link
 from shared.membership import Membership
 from shared.messages.membership import Holding, WorkerReport
@@ -35,8 +37,10 @@ class Worker:
         settings: WorkerSettings,
         open_link: Callable[[], Awaitable[Link]],
         open_door: OpenDoor = lambda address: None,
+        device: str = CPU,
     ) -> None:
         self._world = world
+        self._device = device
         self._id = world.info.id
         self._settings = settings
         self._open_link = open_link
@@ -45,10 +49,10 @@ class Worker:
 
     async def run(self) -> None:
         settings, world = self._settings, self._world
-        runner = EngineRunner(settings.kv_bytes, settings.block_size, settings.threads)
+        runner = EngineRunner(settings.kv_bytes, settings.block_size, settings.threads, self._device)
         self._serving = Serving(self._id, world.bus, world.clock, runner, WorkerMetrics(world.telemetry, self._id))
         self._serving.on_step = self._load_changed
-        arena, _ = await asyncio.gather(asyncio.to_thread(Arena, settings.arena_bytes), runner.call(lambda: None))
+        arena, _ = await asyncio.gather(asyncio.to_thread(self._make_arena), runner.call(lambda: None))
         link = await self._open_link()
         door = self._open_door(link.address)
         try:
@@ -59,6 +63,10 @@ class Worker:
                 await door.close()
             await link.close()
             await runner.close()
+
+    def _make_arena(self) -> AnyArena:
+        size_bytes = self._settings.arena_bytes
+        return Arena(size_bytes) if self._device == CPU else DeviceArena(size_bytes, self._device)
 
     async def _work(self, resources: Resources) -> None:
         world = self._world
@@ -131,6 +139,8 @@ class Worker:
             epoch=epoch,
             state=lifecycle.state.value,
             arena_bytes=self._settings.arena_bytes,
+            device=self._device,
+            paths=deployment.paths.by_peer,
             flows_out=deployment.flows_out,
         )
         if assignment is None:

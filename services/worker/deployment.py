@@ -19,6 +19,7 @@ from services.worker.serving import Serving
 from services.worker.settings import WorkerSettings
 from shared.arena import Arena, ArenaFull
 from shared.bus.contract import Context, Refusal
+from shared.device_arena import DeviceArena
 from shared.links.contract import Link
 from shared.membership import Membership
 from shared.messages.message import Ack
@@ -27,15 +28,19 @@ from shared.process import World
 from shared.subjects import INSTANCE
 from shared.transfer.door import Door
 from shared.transfer.outgoing import Outgoing
+from shared.transfer.paths import Paths
 
 log = structlog.get_logger()
+
+
+AnyArena = Arena | DeviceArena
 
 
 @dataclass(frozen=True)
 class Resources:
     """What a worker owns for its whole life, made and touched at its start."""
 
-    arena: Arena
+    arena: AnyArena
     link: Link
     runner: EngineRunner
     hashing: Executor
@@ -67,6 +72,7 @@ class Deployment:
         self._on_change = membership.changed
         self._outgoing = Outgoing(self._id, resources.link, tasks, membership.changed, resources.door)
         self._counts = LoadCounts(world.telemetry)
+        self.paths = Paths()
         self._loading: Loading | None = None
         self._loading_task: asyncio.Task[None] | None = None
         self._draining: asyncio.Task[None] | None = None
@@ -100,7 +106,7 @@ class Deployment:
             memory = self._arena.place([block.size_bytes for block in command.manifest.blocks])
         except ArenaFull as error:
             raise Refusal(409, f"arena_bytes: {error}") from error
-        parts = self._world, self._runner, self._transport, self._counts
+        parts = self._world, self._runner, self._transport, self._counts, self.paths
         try:
             return Loading(self._id, command, memory, *parts, self._block_ready)
         except ValueError as error:

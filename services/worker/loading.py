@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import structlog
 
 from services.worker.engine.runner import EngineRunner
+from shared.device_bytes import DeviceBytes
 from shared.links.contract import Link
 from shared.messages.parameters import Manifest
 from shared.messages.transfers import BlockReady, Load, Transfer, TransferState
@@ -18,9 +19,12 @@ from shared.transfer.chunks import Chunk
 from shared.transfer.door import Door
 from shared.transfer.incoming import Events, Incoming
 from shared.transfer.part import Part, TransferFailed, together
+from shared.transfer.paths import Paths
 from shared.transfer.ready import ReadyBlocks
 
 log = structlog.get_logger()
+
+Memory = list[memoryview] | list[DeviceBytes]  # of a model's blocks
 
 
 @dataclass(frozen=True)
@@ -61,11 +65,12 @@ class Loading:
         self,
         worker: str,
         command: Load,
-        memory: list[memoryview],
+        memory: Memory,
         world: World,
         runner: EngineRunner,
         transport: Transport,
         counts: LoadCounts,
+        paths: Paths,
         on_block: Callable[[str, int], None],
     ) -> None:
         self.command = command
@@ -82,7 +87,7 @@ class Loading:
         self._first_byte_at: float | None = None
         self._laid_out = 0
         part = Part(worker, command.chunk_bytes, memory, secret=command.secret)
-        events = Events(first_byte=self._first_byte, block=self._block_verified, broken=self._broken)
+        events = Events(self._first_byte, self._block_verified, self._broken, paths.note)
         blocks = command.manifest.blocks
         self._incoming = Incoming(
             transport.link, part, blocks, transport.hashing, events, transport.tasks, transport.door

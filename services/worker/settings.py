@@ -13,6 +13,14 @@ MIB = 1024 * 1024
 class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
     """A worker: one GPU, or one CPU core acting as one. vLLM's words for the engine's flags."""
 
+    device: Annotated[
+        str,
+        Meta(
+            description="Where parameters lie and the engine runs: cpu, cuda:N, or auto, the first GPU that CUDA shows "
+            "and else cpu",
+            pattern=r"^(auto|cpu|cuda(:[0-9]+)?)$",
+        ),
+    ] = "auto"
     arena_bytes: Annotated[
         int, Meta(description="Memory for parameters, touched at start; the largest model that fits", ge=MIB)
     ] = 1024 * MIB

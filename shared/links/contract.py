@@ -4,18 +4,22 @@ Two implementations: `UcxLink` and `SocketLink`, chosen by setting (`--transport
 A shaped link limits what leaves this process to a rate; nothing but the link knows.
 """
 
+from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
-MemoryKind = Literal["host", "pinned", "cuda"]
+from shared.device_bytes import DeviceBytes
+from shared.links.link_path import LinkPath
+
+View = memoryview | DeviceBytes
+Views = MutableSequence[memoryview] | Sequence[DeviceBytes]  # of a model's blocks, all in the same kind of memory
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """Bytes to send from or to receive into, and their kind of memory. Kept alive by whoever moves it."""
+    """Bytes to send from or to receive into, in the host's memory or a GPU's. Kept alive by whoever moves it."""
 
-    view: memoryview
-    kind: MemoryKind = "host"
+    view: View
 
     @property
     def size_bytes(self) -> int:
@@ -28,6 +32,10 @@ class LinkError(Exception):
 
 class Peer(Protocol):
     """A channel to one process. Tags are 64 bits; a message is matched by tag, per peer."""
+
+    @property
+    def path(self) -> LinkPath:
+        """Which way large messages take."""
 
     async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
         """Return once the buffer may be reused. Raises LinkError. A cancelled or timed-out send closes the peer."""

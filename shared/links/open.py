@@ -5,6 +5,7 @@ from pathlib import Path
 
 from shared.links.calendars import LocalCalendar, SharedCalendar
 from shared.links.contract import Link, LinkError
+from shared.links.link_path import memory_kind
 from shared.links.shaping import Cluster, ShapedLink, SingleRate
 from shared.links.sockets import SocketLink
 from shared.settings import LinkSettings
@@ -14,9 +15,10 @@ from shared.topology_file import find_topology
 UCX_LOGGING = {"UCX_LOG_FILE": "stderr", "UCX_WARN_UNUSED_ENV_VARS": "n"}
 
 
-async def open_link(settings: LinkSettings) -> Link:
-    """The link the settings ask for, shaped where they say so. Raises LinkError, never falls back."""
-    link = await _open_ucx(settings.bind) if settings.transport == "ucx" else await SocketLink.open(settings.bind)
+async def open_link(settings: LinkSettings, memory: str = "host") -> Link:
+    """The link the settings ask for, shaped where they say so, to the `memory` that parameters are kept in: host,
+    pinned or cuda:N. Raises LinkError, never falls back."""
+    link = await (_open_ucx if settings.transport == "ucx" else _open_sockets)(settings.bind, memory)
     try:
         return _shaped(link, settings)
     except LinkError:
@@ -43,7 +45,13 @@ def _cluster(settings: LinkSettings) -> Cluster:
         raise LinkError(f"topology: {error}") from None
 
 
-async def _open_ucx(bind: str) -> Link:
+async def _open_sockets(bind: str, memory: str) -> Link:
+    if memory_kind(memory) == "cuda":
+        raise LinkError(f"transport: sockets do not reach the memory of {memory}; choose --transport ucx")
+    return await SocketLink.open(bind)
+
+
+async def _open_ucx(bind: str, memory: str) -> Link:
     for name, value in UCX_LOGGING.items():
         os.environ.setdefault(name, value)  # read by libucx once, when it is loaded
     try:
@@ -52,4 +60,4 @@ async def _open_ucx(bind: str) -> Link:
         raise LinkError(
             f"transport: UCX is not installed ({error}); install livescale[ucx] or choose --transport socket"
         ) from error
-    return await UcxLink.open(bind)
+    return await UcxLink.open(bind, memory)

@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 from shared.links.calendars import LocalCalendar, SharedCalendar
 from shared.links.contract import Buffer, Link, LinkError, Peer
 from shared.links.flows import PIECES_AHEAD, Flow, piece_bytes_for
+from shared.links.link_path import LinkPath
 from shared.topology import Topology
 from shared.topology_paths import Resource
 
@@ -75,6 +76,10 @@ class ShapedPeer:
         self._flow = flow
         self._turn = asyncio.Lock()
         self._ahead = asyncio.Semaphore(PIECES_AHEAD)
+
+    @property
+    def path(self) -> LinkPath:
+        return self._peer.path
 
     def is_over(self, peer: Peer) -> bool:
         return self._peer is peer

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine
 
 from shared.links.connection import FRAME, Connection, Incoming, accept_all
 from shared.links.contract import Buffer, LinkError
+from shared.links.link_path import SOCKETS
 from shared.links.tickets import PROOF_BYTES, End, Tickets, is_proof, proof
 
 SCHEME = b"tcp:"
@@ -26,6 +27,8 @@ GONE = "the peer is gone"
 
 class SocketPeer:
     """A process we dialled on one channel. It is lost when either connection of the pair ends."""
+
+    path = SOCKETS
 
     def __init__(self, connection: Connection, on_lost: Callable[[], object]) -> None:
         loop = asyncio.get_running_loop()
@@ -89,11 +92,11 @@ class SocketPeer:
         if asked != buffer.size_bytes:
             raise LinkError(f"the peer asked for {asked} bytes and was to get {buffer.size_bytes}")
         incoming.answered(tag)
-        await incoming.connection.write(FRAME.pack(tag, asked), buffer.view)
+        await incoming.connection.write(FRAME.pack(tag, asked), _host_view(buffer))
 
     async def _ask(self, tag: int, buffer: Buffer) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._posted[tag] = (buffer.view, done)
+        self._posted[tag] = (_host_view(buffer), done)
         await self._outgoing.write(FRAME.pack(tag, buffer.size_bytes))
         await done
 
@@ -246,6 +249,12 @@ class SocketLink:
         self._incoming.pop(end).connection.shut()
         if end in self._peers:
             self._peers[end].lose(GONE)
+
+
+def _host_view(buffer: Buffer) -> memoryview:
+    if not isinstance(buffer.view, memoryview):
+        raise LinkError("sockets do not reach a GPU's memory; choose --transport ucx")
+    return buffer.view
 
 
 def _host_and_port(address: bytes) -> tuple[str, int]:

@@ -18,10 +18,14 @@ from ucxx.exceptions import UCXError
 from ucxx.types import Tag
 
 from shared.links.contract import Buffer, LinkError
+from shared.links.link_path import LinkPath, MemoryKind, choose_path
 from shared.links.tickets import message_tag
 from shared.links.ucx_engine import UcxEngine
+from shared.links.ucx_transports import endpoint_transports
 
-SCHEME = b"ucx:"
+# By the kind of memory that the process keeps parameters in: what way they take depends on both ends'.
+SCHEMES: dict[MemoryKind, bytes] = {"host": b"ucx:host:", "pinned": b"ucx:pinned:", "cuda": b"ucx:cuda:"}
+DIGEST_BYTES = 8
 CONTROL = Tag(0x6C697665_7363616C)
 # What a peer says on CONTROL, the hash of its address, on which channel; then the number of its endpoint, or its proof.
 WORD = struct.Struct("8sQQQ")
@@ -39,11 +43,14 @@ class UcxPeer:
         self,
         engine: UcxEngine,
         address: bytes,
+        memory: MemoryKind,
         channel: int,
         secret: bytes,
         on_lost: Callable[["UcxPeer", UCXEndpoint], object],
     ) -> None:
         self._engine = engine
+        self._memory = memory
+        self._transports = frozenset[str]()
         self._on_lost = on_lost
         self._channel = channel
         self._secret = secret
@@ -64,6 +71,13 @@ class UcxPeer:
             hello = WORD.pack(HELLO, self._mine, self._channel, self.number)
             await self._run(lambda: self._say(hello), "connect", timeout)
             self._greeted = True
+            if self._lost is None:
+                self._transports = endpoint_transports(self._endpoint.handle)
+
+    @property
+    def path(self) -> LinkPath:
+        engine = self._engine
+        return choose_path(self._transports, engine.memory, self._memory, gpudirect=engine.gpudirect)
 
     async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
         memory, wire = Array(buffer.view), self._wire(tag, buffer, self._mine)
@@ -164,16 +178,20 @@ class UcxLink:
         self._closed = False
 
     @classmethod
-    async def open(cls, bind: str) -> "UcxLink":
-        """Raises LinkError where UCX cannot start or no network device has the address `bind`."""
+    async def open(cls, bind: str, memory: str = "host") -> "UcxLink":
+        """`memory`: what this process keeps parameters in: host, pinned or cuda:N.
+
+        Raises LinkError where UCX cannot start or reach that memory, or no network device has the address `bind`.
+        """
         try:
-            return cls(UcxEngine(bind))
+            return cls(UcxEngine(bind, memory))
         except UCXError as error:
             raise LinkError(f"UCX does not start: {error}") from error
 
     @property
     def address(self) -> bytes:
-        return SCHEME + xxhash.xxh3_64_digest(self._engine.address) + self._engine.address
+        raw = self._engine.address
+        return SCHEMES[self._engine.memory] + xxhash.xxh3_64_digest(raw) + raw
 
     async def connect(self, address: bytes, *, timeout: float, channel: int = 0, secret: bytes = b"") -> UcxPeer:
         if self._closed:
@@ -195,9 +213,9 @@ class UcxLink:
         self._engine.close()
 
     def _new_peer(self, address: bytes, channel: int, secret: bytes) -> UcxPeer:
-        raw = worker_address(address)
+        memory, raw = memory_at(address), worker_address(address)
         try:
-            return UcxPeer(self._engine, raw, channel, secret, partial(self._lost, address, channel))
+            return UcxPeer(self._engine, raw, memory, channel, secret, partial(self._lost, address, channel))
         except UCXError as error:
             raise LinkError(f"connect: {error}") from error
 
@@ -238,7 +256,16 @@ class UcxLink:
 
 def worker_address(address: bytes) -> bytes:
     """The bare UCX address; UCX would read a damaged one without checks. Raises LinkError."""
-    digest, raw = address[len(SCHEME) : len(SCHEME) + 8], address[len(SCHEME) + 8 :]
-    if not address.startswith(SCHEME) or xxhash.xxh3_64_digest(raw) != digest:
-        raise LinkError(f"connect: {address[:16]!r}... is not the address of a UCX link")
+    rest = address.removeprefix(SCHEMES[memory_at(address)])
+    digest, raw = rest[:DIGEST_BYTES], rest[DIGEST_BYTES:]
+    if xxhash.xxh3_64_digest(raw) != digest:
+        raise LinkError(f"connect: {address[:16]!r}... is a damaged address")
     return raw
+
+
+def memory_at(address: bytes) -> MemoryKind:
+    """What the process at this address keeps parameters in. Raises LinkError."""
+    for memory, scheme in SCHEMES.items():
+        if address.startswith(scheme):
+            return memory
+    raise LinkError(f"connect: {address[:16]!r}... is not the address of a UCX link")

@@ -9,10 +9,12 @@ host, `UCX_TLS=tcp` is needed: shared memory would pass the shaping by.
 import asyncio
 import fcntl
 import os
+import re
 import socket
 import struct
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from ucxx._lib.arr import Array
@@ -20,18 +22,28 @@ from ucxx._lib.libucxx import Feature, UCXAddress, UCXContext, UCXEndpoint, UCXR
 from ucxx.exceptions import UCXError
 
 from shared.links.contract import LinkError
+from shared.links.link_path import memory_kind
 
 SLICE_SECONDS = 0.0005  # the longest the loop is held; a 16 MiB copy is spread over several slices
 TICK_SECONDS = 0.2  # an event lost by epoll costs no more than this
 SIOCGIFADDR = 0x8915
+GPUDIRECT = Path("/sys/module/nvidia_peermem")
+TRANSPORT = re.compile(r"-- (\w+)/")  # in what UCX says of its context: "resource 1 : md 1 dev 1 flags -- tcp/lo"
 
 
 class UcxEngine:
     """Owns the worker; turns requests into futures. Every method runs on the loop's thread."""
 
-    def __init__(self, bind: str) -> None:
+    def __init__(self, bind: str, memory: str) -> None:
+        """`memory`: host, pinned or cuda:N. Raises UCXError, and LinkError where UCX cannot reach it."""
         self._loop = asyncio.get_running_loop()
+        self.memory = memory_kind(memory)
+        self.gpudirect = GPUDIRECT.exists()
+        if self.memory == "cuda":
+            use_gpu(memory)
         self._context: Any = UCXContext(_settings(bind), (Feature.TAG, Feature.WAKEUP))
+        if self.memory == "cuda":
+            check_reach(memory, set(TRANSPORT.findall(self._context.info)))
         self.worker: Any = UCXWorker(self._context, enable_delayed_submission=False, enable_python_future=False)
         self.worker.init_blocking_progress_mode()
         self.address = bytes(memoryview(self.worker.address))
@@ -114,6 +126,25 @@ def _error_of(request: UCXRequest) -> str | None:
     except UCXError as error:
         return str(error)
     return None
+
+
+def use_gpu(name: str) -> None:
+    """UCX works in the CUDA context of the thread that drives it: the one that torch uses too. Raises LinkError."""
+    try:
+        from cuda.core import Device
+
+        Device(int(name.removeprefix("cuda:"))).set_current()
+    except (ImportError, RuntimeError) as error:  # no driver, among others
+        raise LinkError(f"device: {name} cannot be used: {error}") from error
+
+
+def check_reach(name: str, transports: set[str]) -> None:
+    """Raises LinkError where UCX has no transport for the memory of the GPU `name`."""
+    if "cuda_copy" not in transports:
+        raise LinkError(
+            f"transport: UCX has {', '.join(sorted(transports))} here and for {name} needs cuda_copy: leave it in "
+            "UCX_TLS, and use a libucx that was built with CUDA"
+        )
 
 
 def _settings(bind: str) -> dict[str, str]:

@@ -6,12 +6,12 @@ from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-import xxhash
-
-from shared.links.contract import Buffer, Link, LinkError
+from shared.links.contract import Buffer, Link, LinkError, View
+from shared.links.link_path import MAPPED, LinkPath
 from shared.messages.parameters import Block
 from shared.messages.transfers import Inflow
 from shared.transfer.arrivals import Arrivals
+from shared.transfer.checksum import checksum
 from shared.transfer.chunks import Chunk, select
 from shared.transfer.door import Door
 from shared.transfer.mapped import MappedBlocks
@@ -25,11 +25,13 @@ FETCHES = 2  # of one block: a second wrong checksum says that no source has it 
 
 @dataclass(frozen=True)
 class Events:
-    """Who is told: of the first byte, of each block that is verified, of each flow (its ticket) that was lost."""
+    """Who is told: of the first byte, of each block that is verified, of each flow (its ticket) that was lost; and
+    which way a node's bytes come."""
 
     first_byte: Callable[[], None]
     block: Callable[[int], None]
     broken: Callable[[int, TransferFailed], None]
+    path: Callable[[str, LinkPath], None] = lambda peer, path: None
 
 
 class Incoming:
@@ -47,7 +49,8 @@ class Incoming:
         door: Door | None = None,
     ) -> None:
         """Without a door nothing is mapped. Raises ValueError where a block and its memory differ in size."""
-        for block, view in zip(blocks, part.memory, strict=True):
+        views: Sequence[View] = part.memory
+        for block, view in zip(blocks, views, strict=True):
             if block.size_bytes != view.nbytes:
                 raise ValueError(f"block {block.index} has {block.size_bytes} bytes, its memory {view.nbytes}")
         self.arrivals = Arrivals(part)
@@ -98,7 +101,7 @@ class Incoming:
 
     async def _checksum(self, number: int) -> int:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, xxhash.xxh3_64_intdigest, self._part.memory[number])
+        return await loop.run_in_executor(self._executor, checksum, self._part.memory[number])
 
     async def _fetch(self, end: FlowEnd, chunks: tuple[Chunk, ...]) -> None:
         await self._ended()  # what they were asked for is ours now
@@ -132,6 +135,7 @@ class Incoming:
                 deadline.reschedule(pace.due)
 
         peer = await end.connect(self._link)
+        self._events.path(end.other.id, MAPPED if mapped else peer.path)
         pace = Pace(self._part.patience, RECEIVES, now())
         try:
             async with AsyncExitStack() as undo, asyncio.timeout_at(pace.due) as deadline:

@@ -55,7 +55,7 @@ class MappedBlocks:
         views = segment.views()
         # What is mapped already stays: another flow may count on it.
         for block in set(fits) - begun - self._identities.keys():
-            memory[block] = views[block]
+            self._part.map(block, views[block])
             self._identities[block] = segment.identity
         self._segment = self._segment or segment
         self._decided.set()

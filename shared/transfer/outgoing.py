@@ -1,12 +1,12 @@
 """What a node sends for plans: one task a flow, counted, ended by the plan's abort."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, MutableSequence
+from collections.abc import Awaitable, Callable, Coroutine
 
 import structlog
 
 from shared.bus.contract import Refusal
-from shared.links.contract import Link
+from shared.links.contract import Link, Views
 from shared.messages.transfers import Send
 from shared.transfer.chunks import Chunk
 from shared.transfer.door import Door, Offer
@@ -49,7 +49,7 @@ class Outgoing:
     def start(
         self,
         command: Send,
-        memory: MutableSequence[memoryview],
+        memory: Views,
         wait_here: Callable[[Chunk], Awaitable[None]],
         offer: Offer | None = None,
     ) -> None:

@@ -4,8 +4,9 @@ import asyncio
 import struct
 from collections.abc import Collection, Coroutine, MutableSequence
 from dataclasses import dataclass, field
+from typing import cast
 
-from shared.links.contract import Buffer, Link, LinkError, Peer
+from shared.links.contract import Buffer, Link, LinkError, Peer, Views
 from shared.messages.transfers import Node
 from shared.transfer.chunks import BLOCK_BITS, Chunk, chunk_tag, cut
 from shared.transfer.patience import Patience
@@ -36,7 +37,7 @@ class Part:
 
     node: str
     chunk_bytes: int
-    memory: MutableSequence[memoryview]
+    memory: Views
     patience: Patience = field(default_factory=Patience)
     secret: bytes = field(default=b"", repr=False)
     chunks: tuple[Chunk, ...] = field(init=False)
@@ -46,6 +47,10 @@ class Part:
         for chunk in chunks:
             chunk_tag(0, chunk.block, chunk.index)
         object.__setattr__(self, "chunks", chunks)
+
+    def map(self, block: int, view: memoryview) -> None:
+        """Have somebody else's memory in the place of our own, which is the host's as well."""
+        cast("MutableSequence[memoryview]", self.memory)[block] = view
 
     def buffer(self, chunk: Chunk) -> Buffer:
         return Buffer(self.memory[chunk.block][chunk.offset : chunk.offset + chunk.size])

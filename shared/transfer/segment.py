@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 
 from shared.arena import ALIGNMENT, touch
+from shared.pinned import CudaRuntime, PinnedMap
 
 F_SEAL_FUTURE_WRITE = 0x10  # Linux 5.1; not in Python's fcntl module
 SEALS = F_SEAL_FUTURE_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
@@ -59,8 +60,8 @@ class Segment:
 class SharedBlocks(list[memoryview]):
     """A view per block, writable here alone, of memory that may be handed over as `segment`."""
 
-    def __init__(self, sizes: Sequence[int]) -> None:
-        """Touched memory, aligned to pages. Raises OSError."""
+    def __init__(self, sizes: Sequence[int], cuda: CudaRuntime | None = None) -> None:
+        """Touched memory, aligned to pages; pinned where CUDA's runtime is given. Raises OSError."""
         spans, end = dict[int, tuple[int, int]](), 0
         for block, size in enumerate(sizes):
             spans[block] = end, size
@@ -68,8 +69,10 @@ class SharedBlocks(list[memoryview]):
         descriptor = os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(descriptor, end)
-            mapping = mmap.mmap(descriptor, end)
+            mapping = PinnedMap(descriptor, end)
             touch(mapping)
+            if cuda is not None:
+                mapping.pin(cuda)
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
         except OSError:
             os.close(descriptor)

@@ -1,5 +1,7 @@
 """The rows of `livescale status`."""
 
+from msgspec.structs import replace
+
 from services.cli.status_view import make_status
 from shared.messages.membership import Holding, Member, ModelEntry, QueueLoad, Snapshot, WorkerReport, WorkerState
 from shared.messages.parameters import ModelSpec
@@ -29,6 +31,12 @@ def test_a_worker_is_shown_with_its_process_and_its_blocks() -> None:
 def test_a_spare_holds_nothing_and_a_worker_without_member_has_no_pid() -> None:
     (row,) = make_status(Snapshot(workers=[worker("worker-0")]), []).workers
     assert (row.pid, row.model, row.instance, row.ready, row.total) == (None, None, None, 0, 0)
+
+
+def test_a_worker_is_shown_with_its_device_and_the_paths_by_which_parameters_came() -> None:
+    report = replace(worker("worker-0"), device="cuda:1", paths={"host-0": "cuda_copy, cma"})
+    (row,) = make_status(Snapshot(workers=[report]), []).workers
+    assert (row.device, row.paths) == ("cuda:1", {"host-0": "cuda_copy, cma"})
 
 
 def test_an_instance_is_as_far_as_its_slowest_rank() -> None:

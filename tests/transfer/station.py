@@ -17,6 +17,7 @@ from shared.transfer.door import Door, offer_of
 from shared.transfer.incoming import Events, Incoming
 from shared.transfer.outgoing import Outgoing
 from shared.transfer.part import Part, TransferFailed
+from shared.transfer.paths import Paths
 from shared.transfer.patience import Patience
 from shared.transfer.ready import ReadyBlocks
 from shared.transfer.segment import SharedBlocks
@@ -52,6 +53,7 @@ class Station:
         self.held = ReadyBlocks()
         self.secret = b""
         self.seen: list[object] = []
+        self.paths = Paths()
         self.verified = ReadyBlocks()
         self.broken: list[tuple[int, TransferFailed]] = []
         self.lost = asyncio.Event()
@@ -96,9 +98,7 @@ class Station:
         self, blocks: Sequence[Block], *flows: Flow, to: Sequence["Station"], first: float = 5.0
     ) -> asyncio.Task[None]:
         """Its end of those flows of which it is the receiver; until everything is verified."""
-        events = Events(
-            first_byte=lambda: self.seen.append("first byte"), block=self._verified, broken=self._broken_off
-        )
+        events = Events(lambda: self.seen.append("first byte"), self._verified, self._broken_off, self.paths.note)
         self.incoming = Incoming(self.link, self.part(first), blocks, self._executor, events, self._tasks, self.door)
         self.follow(*flows, to=to)
         return asyncio.create_task(self.incoming.run())

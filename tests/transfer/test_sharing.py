@@ -72,6 +72,7 @@ async def test_a_chain_on_one_machine_maps_the_copy_and_moves_nothing(
         assert target.memory == blocks
         assert target.seen == ["first byte", 0, 1, 2, 3]
         assert came_by(target) == (0, sum(SIZES))
+        assert list(target.paths.by_peer.values()) == ["mapped"]
 
 
 @pytest.mark.parametrize(("source_has", "target_has", "shared"), [(1, 0, 1), (0, 1, 1), (1, 1, 0)])

@@ -4,11 +4,14 @@ import asyncio
 from collections import defaultdict
 
 from shared.links.contract import Buffer, LinkError, Peer
+from shared.links.link_path import LinkPath
 
 Mail = defaultdict[tuple[bytes, bytes, int, int], "asyncio.Future[bytes]"]
 
 
 class VirtualPeer:
+    path = LinkPath("memory", "there is no link")
+
     def __init__(self, mail: Mail, own: bytes, other: bytes, channel: int) -> None:
         self._mail = mail
         self._own = own

@@ -48,6 +48,9 @@ async def test_a_chain_loads_two_workers_and_both_give_the_same_right_tokens() -
             assert await made.finished(f"a-{worker}") == expected["a"]
             assert await made.finished(f"b-{worker}") == expected["b"]
         await made.until(lambda: len(made.ended) == 4)
+        assert made.reports["w-1"].paths == {"source": "sockets"}
+        assert made.reports["w-2"].paths == {"w-1": "sockets"}
+        assert {report.device for report in made.reports.values()} == {"cpu"}
 
 
 async def test_blocks_are_laid_out_in_whatever_order_they_come() -> None:

@@ -8,6 +8,13 @@ from torch.nn.functional import scaled_dot_product_attention
 from services.worker.batch import PREFILL_CHUNK
 
 
+def use_math_kernels() -> None:
+    """On GPUs of this process: the fused kernels want alignments that views of the cache do not have."""
+    torch.backends.cuda.enable_flash_sdp(False)
+    torch.backends.cuda.enable_mem_efficient_sdp(False)
+    torch.backends.cuda.enable_cudnn_sdp(False)
+
+
 class Attention(Protocol):
     """Neighbouring rows of one request that attend in one call."""
 
@@ -55,9 +62,9 @@ class RowAttention:
 class CausalMask:
     """Every mask a chunk may need is a part of one: zeros, then a triangle that hides the future."""
 
-    def __init__(self, positions: int, dtype: torch.dtype) -> None:
+    def __init__(self, positions: int, dtype: torch.dtype, device: torch.device) -> None:
         self._positions = positions
-        self._mask = torch.zeros(PREFILL_CHUNK, positions + PREFILL_CHUNK, dtype=dtype)
+        self._mask = torch.zeros(PREFILL_CHUNK, positions + PREFILL_CHUNK, dtype=dtype, device=device)
         self._mask[:, positions:].fill_(float("-inf")).triu_(1)
 
     def part(self, start: int, stop: int) -> torch.Tensor | None:

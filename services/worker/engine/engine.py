@@ -1,7 +1,8 @@
-"""The engine on a CPU: embed, layers and head as separate steps over rows of many requests.
+"""The engine: embed, layers and head as separate steps over rows of many requests, on the device of its KV cache.
 
-A row's result depends on its own tokens only, bit for bit: linear kernels give every row the same bits in any batch,
-attention is computed per sequence, prompts are cut at fixed positions, generated positions attend one by one.
+On a CPU a row's result depends on its own tokens only, bit for bit: linear kernels give every row the same bits in any
+batch, attention is computed per sequence, prompts are cut at fixed positions, generated positions attend one by one.
+On a GPU the steps are the same and torch's own kernels do them: right, and neither tuned nor equal in every bit.
 """
 
 from collections.abc import Sequence
@@ -13,10 +14,11 @@ from services.worker.batch import Batch, Piece
 from services.worker.engine.attention import CausalMask
 from services.worker.engine.kv_store import KvStore
 from services.worker.engine.layer import Layer
-from services.worker.engine.parameters import TORCH_DTYPES, Linear, Tensors, block_tensors, padded
+from services.worker.engine.parameters import TORCH_DTYPES, Linear, Tensors, block_tensors, make_linear, padded
 from services.worker.engine.rope import RopeTable
 from services.worker.engine.rows import Geometry, Rows
 from services.worker.engine.sampling import choose_tokens
+from shared.links.contract import View
 from shared.messages.parameters import Manifest
 
 EMBEDDING = "model.embed_tokens"
@@ -35,7 +37,8 @@ class Engine:
         self._manifest = manifest
         self._config = config
         group = config.num_attention_heads // config.num_key_value_heads
-        rope, mask = RopeTable(config, max_model_len, dtype), CausalMask(max_model_len, dtype)
+        device = memory.device
+        rope, mask = RopeTable(config, max_model_len, dtype, device), CausalMask(max_model_len, dtype, device)
         self._geometry = Geometry(self.store, rope, mask, group)
         self._embedding: torch.Tensor | None = None
         self._layers: dict[int, Layer] = {}
@@ -43,7 +46,7 @@ class Engine:
         self._head: Linear | None = None
 
     @torch.inference_mode()
-    def add_block(self, index: int, buffer: memoryview) -> None:
+    def add_block(self, index: int, buffer: View) -> None:
         """Take block `index` from `buffer`, which must stay as it is while the engine lives. In any order."""
         if not 0 <= index < len(self._manifest.blocks):
             raise ValueError(f"the model has blocks 0 to {len(self._manifest.blocks) - 1}, not {index}")
@@ -58,12 +61,12 @@ class Engine:
     def _add_embedding(self, tensors: Tensors) -> None:
         self._embedding = tensors[f"{EMBEDDING}.weight"]
         if self._config.tie_word_embeddings:
-            self._head = Linear(tensors, EMBEDDING)
+            self._head = make_linear(tensors, EMBEDDING)
 
     def _add_head(self, tensors: Tensors) -> None:
         self._norm = tensors["model.norm.weight"]
         if not self._config.tie_word_embeddings:
-            self._head = Linear(tensors, "lm_head")
+            self._head = make_linear(tensors, "lm_head")
 
     def rows(self, pieces: Sequence[Piece]) -> Rows:
         """What the other steps need to know of `pieces`; made once, used for all layers."""

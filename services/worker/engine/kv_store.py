@@ -1,17 +1,18 @@
-"""The KV cache's bytes on a CPU: one buffer for the life of the worker, shaped to whatever model is loaded."""
+"""The KV cache's bytes: one buffer for the life of the worker, shaped to whatever model is loaded."""
 
 import torch
 
 from services.worker.engine.parameters import TORCH_DTYPES
+from shared.devices import CPU
 from shared.messages.parameters import DType, ModelConfig
 
 # The attention kernel's bits depend on where keys begin, modulo 16 bytes: every block begins at a multiple of 64.
 TOKEN_STEP = 16
 
 
-def allocate_kv_memory(size_bytes: int) -> torch.Tensor:
+def allocate_kv_memory(size_bytes: int, device: str = CPU) -> torch.Tensor:
     """Memory for the KV cache, touched now: a first touch while requests wait can take seconds."""
-    return torch.empty(size_bytes, dtype=torch.uint8).zero_()
+    return torch.empty(size_bytes, dtype=torch.uint8, device=device).zero_()
 
 
 class KvStore:
@@ -52,7 +53,7 @@ class KvStore:
     def export_kv(self, blocks: range, layers: range) -> memoryview:
         """A copy of `blocks` in `layers`, contiguous bytes ordered as the cache is."""
         copy = self._part(blocks, layers).clone(memory_format=torch.contiguous_format)
-        return memoryview(copy.view(torch.uint8).flatten().numpy().data)
+        return memoryview(copy.view(torch.uint8).flatten().cpu().numpy().data)
 
     def import_kv(self, blocks: range, layers: range, data: memoryview) -> None:
         """Put what `export_kv` gave for as many blocks of the same layers into `blocks`. `data` must be writable."""

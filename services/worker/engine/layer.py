@@ -4,7 +4,7 @@ import torch
 from torch.nn.functional import rms_norm
 
 from services.worker.engine.kv_store import KvStore
-from services.worker.engine.parameters import Linear, Tensors, padded
+from services.worker.engine.parameters import Tensors, make_linear, padded
 from services.worker.engine.rope import turn
 from services.worker.engine.rows import Rows
 from shared.messages.parameters import ModelConfig
@@ -26,12 +26,12 @@ class Layer:
         self._head_dim = config.head_dim
         self._input_norm = tensors[f"{prefix}.input_layernorm.weight"]
         projections = (f"{attention}.{name}_proj" for name in "qkv")
-        self._qkv = Linear(tensors, *projections, out_step=ROW_STEP)
-        self._output = Linear(tensors, f"{attention}.o_proj")
+        self._qkv = make_linear(tensors, *projections, out_step=ROW_STEP)
+        self._output = make_linear(tensors, f"{attention}.o_proj")
         self._mlp_norm = tensors[f"{prefix}.post_attention_layernorm.weight"]
-        self._gate = Linear(tensors, f"{mlp}.gate_proj")
-        self._up = Linear(tensors, f"{mlp}.up_proj")
-        self._down = Linear(tensors, f"{mlp}.down_proj")
+        self._gate = make_linear(tensors, f"{mlp}.gate_proj")
+        self._up = make_linear(tensors, f"{mlp}.up_proj")
+        self._down = make_linear(tensors, f"{mlp}.down_proj")
 
     def __call__(self, hidden: torch.Tensor, rows: Rows, store: KvStore) -> torch.Tensor:
         """`[row, hidden]` -> `[row, hidden]`, padding included; writes the others' keys and values into `store`."""

@@ -1,9 +1,12 @@
-"""Parameters as torch sees them: tensors over the arena's bytes, and matrices laid out for the CPU's kernels."""
+"""Parameters as torch sees them: tensors over the arena's bytes, and matrices as the device's kernels want them."""
 
 from collections.abc import Mapping
+from typing import Protocol
 
 import torch
+from torch.nn.functional import linear, silu
 
+from shared.links.contract import View
 from shared.messages.parameters import Block, DType
 
 TORCH_DTYPES: dict[DType, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -13,11 +16,11 @@ MIN_ROWS = 4
 Tensors = Mapping[str, torch.Tensor]
 
 
-def block_tensors(block: Block, buffer: memoryview, dtype: DType) -> dict[str, torch.Tensor]:
+def block_tensors(block: Block, buffer: View, dtype: DType) -> dict[str, torch.Tensor]:
     """The tensors of `block` by name, as views of `buffer` (writable, at least the block's size)."""
     if buffer.nbytes < block.size_bytes:
         raise ValueError(f"block {block.index} ({block.name}) has {block.size_bytes} bytes, its buffer {buffer.nbytes}")
-    data = torch.frombuffer(buffer, dtype=torch.uint8)
+    data = torch.frombuffer(buffer, dtype=torch.uint8) if isinstance(buffer, memoryview) else buffer.tensor
     tensors = {}
     for tensor in block.tensors:
         count = torch.Size(tensor.shape).numel() * TORCH_DTYPES[dtype].itemsize
@@ -26,7 +29,50 @@ def block_tensors(block: Block, buffer: memoryview, dtype: DType) -> dict[str, t
     return tensors
 
 
-class Linear:
+class Linear(Protocol):
+    """One or more matrices `[out, in]` with the same input as one."""
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """`[row, in]` -> `[row, out]`."""
+
+    def swish(self, rows: torch.Tensor) -> torch.Tensor:
+        """SiLU of what this makes of `rows`."""
+
+    def plus(self, rows: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        """`residual` `[row, out]` plus what this makes of `rows`."""
+
+    def times(self, rows: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+        """`factor` `[row, out]` times what this makes of `rows`."""
+
+
+def make_linear(tensors: Tensors, *names: str, out_step: int = 1) -> Linear:
+    """For the device that the tensors are on."""
+    if tensors[f"{names[0]}.weight"].is_cuda:
+        return PlainLinear(tensors, *names)
+    return OneDnnLinear(tensors, *names, out_step=out_step)
+
+
+class PlainLinear:
+    """The matrices where they are, by torch's own kernels: nothing of a GPU's memory is taken twice."""
+
+    def __init__(self, tensors: Tensors, *names: str) -> None:
+        self._parts = [(tensors[f"{name}.weight"], tensors.get(f"{name}.bias")) for name in names]
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        results = [linear(rows, weight, bias) for weight, bias in self._parts]
+        return results[0] if len(results) == 1 else torch.cat(results, dim=1)
+
+    def swish(self, rows: torch.Tensor) -> torch.Tensor:
+        return silu(self(rows))
+
+    def plus(self, rows: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        return residual + self(rows)
+
+    def times(self, rows: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+        return factor * self(rows)
+
+
+class OneDnnLinear:
     """One or more matrices `[out, in]` with the same input as one, laid out for oneDNN.
 
     Its rows have the same bits in every batch, and the layout serves every number of rows. `out` is rounded up to a
@@ -41,22 +87,18 @@ class Linear:
         self._bias = _joined(biases, missing) if biases else None
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """`[row, in]` -> `[row, out]`."""
         return self._unary(rows, "none")
 
     # What follows the product happens in its kernel, before rounding. Besides being fast, it keeps a row's bits with
     # several threads too: in torch's own SiLU they depend on where the batch is cut between two.
 
     def swish(self, rows: torch.Tensor) -> torch.Tensor:
-        """SiLU of what this makes of `rows`."""
         return self._unary(rows, "swish")
 
     def plus(self, rows: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        """`residual` `[row, out]` plus what this makes of `rows`."""
         return self._binary(rows, residual, "add")
 
     def times(self, rows: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-        """`factor` `[row, out]` times what this makes of `rows`."""
         return self._binary(rows, factor, "mul")
 
     def _unary(self, rows: torch.Tensor, operation: str) -> torch.Tensor:

@@ -14,12 +14,12 @@ TABLE_STEP = 1_024
 class RopeTable:
     """Cosines and signed sines `[position, 1, head_dim]`, for every head at once."""
 
-    def __init__(self, config: ModelConfig, positions: int, dtype: torch.dtype) -> None:
+    def __init__(self, config: ModelConfig, positions: int, dtype: torch.dtype, device: torch.device) -> None:
         steps = torch.arange(-(-positions // TABLE_STEP) * TABLE_STEP).float()
         angles = torch.outer(steps, inverse_frequencies(config))
         cosines, sines = angles.cos(), angles.sin()
-        self._cosines = torch.cat((cosines, cosines), dim=1).to(dtype).unsqueeze(1)
-        self._sines = torch.cat((-sines, sines), dim=1).to(dtype).unsqueeze(1)
+        self._cosines = torch.cat((cosines, cosines), dim=1).to(device, dtype).unsqueeze(1)
+        self._sines = torch.cat((-sines, sines), dim=1).to(device, dtype).unsqueeze(1)
 
     def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and signed sines `[row, 1, head_dim]` of `positions` `[row]`."""

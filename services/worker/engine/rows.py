@@ -45,9 +45,11 @@ class Rows:
         offsets = [piece.blocks.start * block_tokens for piece in pieces for _ in piece.tokens]
         ends = torch.tensor([len(piece.tokens) for piece in pieces]).cumsum(0)
         self.count = count
-        self.token_ids = torch.tensor([token for piece in pieces for token in piece.tokens])
-        self.slots = torch.tensor(positions) + torch.tensor(offsets)
-        self.cosines, self.sines = geometry.rope.at(torch.tensor(positions + [0] * (MIN_ROWS - count)))
+        device = geometry.store.cache.device
+        self.token_ids = torch.tensor([token for piece in pieces for token in piece.tokens], device=device)
+        self.slots = torch.tensor(positions, device=device) + torch.tensor(offsets, device=device)
+        padded = torch.tensor(positions + [0] * (MIN_ROWS - count), device=device)
+        self.cosines, self.sines = geometry.rope.at(padded)
         self.drawn = ends[torch.tensor([piece.draw is not None for piece in pieces])] - 1
         self.attentions = [attention for piece in pieces for attention in geometry.attentions(piece)]
         self.lengths = [attention.rows for attention in self.attentions]

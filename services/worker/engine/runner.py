@@ -9,9 +9,12 @@ from typing import TypeVar
 import torch
 
 from services.worker.batch import Batch
+from services.worker.engine.attention import use_math_kernels
 from services.worker.engine.engine import Engine
 from services.worker.engine.kv_store import allocate_kv_memory
 from services.worker.engine.rates import Rates
+from shared.devices import CPU
+from shared.links.contract import View
 from shared.messages.parameters import Manifest
 
 T = TypeVar("T")
@@ -24,12 +27,15 @@ class EngineRunner:
     call waits for it.
     """
 
-    def __init__(self, kv_bytes: int, block_tokens: int, threads: int = 1) -> None:
+    def __init__(self, kv_bytes: int, block_tokens: int, threads: int = 1, device: str = CPU) -> None:
         self.rates = Rates()
+        self._device = device
         self._block_tokens = block_tokens
         self._engine: Engine | None = None
         self._thread = ThreadPoolExecutor(1, "engine", torch.set_num_threads, (threads,))
-        self._memory = self._thread.submit(allocate_kv_memory, kv_bytes)
+        if device != CPU:
+            use_math_kernels()
+        self._memory = self._thread.submit(allocate_kv_memory, kv_bytes, device)
 
     async def load(self, manifest: Manifest, max_model_len: int) -> int:
         """Make ready for the blocks of a model; the number of KV blocks it has. Raises ValueError where none fits."""
@@ -41,7 +47,7 @@ class EngineRunner:
         self.rates = Rates()
         return await self.call(make)
 
-    async def add_block(self, index: int, buffer: memoryview) -> None:
+    async def add_block(self, index: int, buffer: View) -> None:
         """Lay out block `index`, which is whole in `buffer`. The buffer is in use until `unload` has returned."""
         await self.call(lambda: self._loaded().add_block(index, buffer))
 
@@ -51,6 +57,8 @@ class EngineRunner:
         def timed() -> list[int]:
             begun = time.perf_counter()
             tokens = self._loaded().step(batch)
+            if self._device != CPU:
+                torch.cuda.synchronize(self._device)
             self.rates.observe(batch, time.perf_counter() - begun)
             return tokens
 

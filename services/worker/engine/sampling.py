@@ -19,6 +19,7 @@ Ids = npt.NDArray[np.intp]
 
 def choose_tokens(logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
     """The token of each row of `logits` `[row, vocab]`, which is overwritten. Ties go to the lowest id."""
+    logits = logits.cpu()
     for row, draw in enumerate(draws):
         if draw.forbidden:
             logits[row, list(draw.forbidden)] = float("-inf")
