@@ -9,7 +9,7 @@ from services.worker.lifecycle import Lifecycle
 from shared.bus.contract import Bus, Context, Endpoint, Refusal, ServiceInfo
 from shared.membership import Membership
 from shared.messages.copies import CheckModel, FetchModel, ModelChecked, ModelRead, ReadModel, ReleaseModel
-from shared.messages.membership import EngineLoad, Holding, HostReport, WorkerReport, WorkerState
+from shared.messages.membership import EngineLoad, Holding, HostReport, PeerTraffic, WorkerReport, WorkerState
 from shared.messages.message import Ack
 from shared.messages.parameters import Block, Manifest, ModelConfig, ModelSpec
 from shared.messages.requests import (
@@ -319,6 +319,7 @@ class FakeWorker(Node):
         self.cancelled: list[str] = []
         self.received: list[int] = []  # blocks, as often as they came
         self.lanes: dict[tuple[str, int], set[int]] = {}  # of a plan's block that came
+        self.traffic: list[PeerTraffic] | None = []  # what serving moves
         self.first_token_told = False
         self.step = 0
         self.history = History()
@@ -375,6 +376,7 @@ class FakeWorker(Node):
             holding=holding,
             arena_bytes=2 * BLOCKS * BLOCK_BYTES,
             load=self.engine_load(),
+            traffic=self.traffic,
         )
 
     def engine_load(self) -> EngineLoad:

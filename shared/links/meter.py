@@ -1,0 +1,89 @@
+"""What goes over a link, and how fast of late: whoever uses a metered link is counted, others are not."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import exp
+
+from shared.links.contract import Buffer, Link, Peer
+from shared.links.link_path import LinkPath
+
+FADE_SECONDS = 2.0  # after which what was moved counts for a third
+LEAST = 1.0  # bytes a second, below which it is over
+
+
+@dataclass(frozen=True)
+class PeerRates:
+    """Bytes a second."""
+
+    sent: float = 0.0
+    received: float = 0.0
+
+
+class Meter:
+    """Bytes by peer and direction, each weighted by how long ago it was; steady traffic shows as its rate."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._rates: dict[bytes, PeerRates] = {}
+        self._since = now()
+
+    def sent(self, peer: bytes, size_bytes: int) -> None:
+        rates = self.rates.get(peer, PeerRates())
+        self._rates[peer] = PeerRates(rates.sent + size_bytes / FADE_SECONDS, rates.received)
+
+    def received(self, peer: bytes, size_bytes: int) -> None:
+        rates = self.rates.get(peer, PeerRates())
+        self._rates[peer] = PeerRates(rates.sent, rates.received + size_bytes / FADE_SECONDS)
+
+    @property
+    def rates(self) -> dict[bytes, PeerRates]:
+        """With everybody that something was moved to or from of late, by the address of its link."""
+        now = self._now()
+        left = exp((self._since - now) / FADE_SECONDS)
+        faded = {peer: PeerRates(one.sent * left, one.received * left) for peer, one in self._rates.items()}
+        self._rates = {peer: one for peer, one in faded.items() if one.sent + one.received > LEAST}
+        self._since = now
+        return dict(self._rates)
+
+
+class MeteredPeer:
+    """What was moved whole is counted."""
+
+    def __init__(self, peer: Peer, address: bytes, meter: Meter) -> None:
+        self._peer = peer
+        self._address = address
+        self._meter = meter
+
+    @property
+    def path(self) -> LinkPath:
+        return self._peer.path
+
+    async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
+        await self._peer.send(tag, buffer, timeout=timeout)
+        self._meter.sent(self._address, buffer.size_bytes)
+
+    async def receive(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
+        await self._peer.receive(tag, buffer, timeout=timeout)
+        self._meter.received(self._address, buffer.size_bytes)
+
+    async def close(self) -> None:
+        await self._peer.close()
+
+
+class MeteredLink:
+    """A link as those use it whose traffic counts: the same link, beside others who use it as it is."""
+
+    def __init__(self, link: Link, meter: Meter) -> None:
+        self._link = link
+        self._meter = meter
+
+    @property
+    def address(self) -> bytes:
+        return self._link.address
+
+    async def connect(self, address: bytes, *, timeout: float, channel: int = 0, secret: bytes = b"") -> MeteredPeer:
+        peer = await self._link.connect(address, timeout=timeout, channel=channel, secret=secret)
+        return MeteredPeer(peer, address, self._meter)
+
+    async def close(self) -> None:
+        await self._link.close()
