@@ -102,8 +102,9 @@ class Drafts:
         """For as many new instances as there are spare workers, at least one. Raises CannotPlan."""
         workers, why = choose_spares(view.snapshot, view.entry, count, self._book.reserved())
         blocks, supply = range(len(view.manifest.blocks)), self._supply(view)
-        multicast = supply.multicast(dict.fromkeys(workers, blocks))
-        made = make_plan(self._settings.plan_policy, multicast, block_seconds=self._block_cost.seconds)
+        policy = self._settings.plan_policy
+        multicast = supply.multicast(dict.fromkeys(workers, blocks), disks=policy == "local")
+        made = make_plan(policy, multicast, block_seconds=self._block_cost.seconds)
         ready = self._predict(multicast, made)
         sources = dict.fromkeys(flow.sender for flow in made.flows if flow.sender not in workers)
         return Plan(
@@ -111,7 +112,7 @@ class Drafts:
             model=view.entry.spec.name,
             version=view.manifest.version,
             instances=[PlannedInstance(id=self._ids.new("instance"), ranks=[worker]) for worker in made.targets],
-            flows=ticketed(made, len(blocks), self._book.fresh_tickets()),
+            flows=ticketed(made, len(blocks), self._book.fresh_tickets(), multicast.disks),
             size_bytes=view.entry.size_bytes,
             reasons=[*map(supply.describe, sources), why, *made.reasons, *self._explain(view, made)],
             predicted={target: max(times.values()) for target, times in ready.items()},
@@ -137,8 +138,9 @@ class Drafts:
             return []
         view = view._replace(manifest=scale.manifest)  # another version may have taken the place of this one
         supply = self._supply(view)
-        made = plan_chains(supply.multicast(scale.stranded, scale.avoid))
-        flows = ticketed(made, len(view.manifest.blocks), self._book.fresh_tickets())
+        multicast = supply.multicast(scale.stranded, scale.avoid)
+        made = plan_chains(multicast)
+        flows = ticketed(made, len(view.manifest.blocks), self._book.fresh_tickets(), multicast.disks)
         members = {member.id: member for member in view.snapshot.members}
         commands = scale.replan(flows, members, made.reasons, now)
         missing = {flow.receiver: scale.missing(flow.receiver) for flow in scale.flows}
@@ -153,6 +155,7 @@ class Drafts:
     def _orders(self, plan: Plan, view: View) -> Orders:
         return Orders(
             plan=plan,
+            spec=view.entry.spec,
             manifest=view.manifest,
             members={member.id: member for member in view.snapshot.members},
             chunk_bytes=chunk_bytes_for(self._settings.link_rate),

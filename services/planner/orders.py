@@ -1,7 +1,7 @@
 """The commands of one plan. Pure."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -9,8 +9,20 @@ from msgspec.structs import replace
 from services.planner.plans.plan import TransferPlan
 from services.planner.scales import Command
 from shared.messages.membership import LeaseChanged, Member
-from shared.messages.parameters import Manifest
-from shared.messages.transfers import Abort, Flow, Inflow, Load, Node, Outflow, Plan, PlannedInstance, Send, Serve
+from shared.messages.parameters import Manifest, ModelSpec
+from shared.messages.transfers import (
+    Abort,
+    Flow,
+    FromDisk,
+    Inflow,
+    Load,
+    Node,
+    Outflow,
+    Plan,
+    PlannedInstance,
+    Send,
+    Serve,
+)
 
 
 @dataclass(frozen=True)
@@ -18,6 +30,7 @@ class Orders:
     """What they carry. `members` as they were when the plan was made: their addresses and epochs."""
 
     plan: Plan
+    spec: ModelSpec
     manifest: Manifest
     members: Mapping[str, Member]
     chunk_bytes: int
@@ -64,6 +77,7 @@ class Orders:
 
     def send(self, sender: str, flows: Sequence[Flow]) -> Command:
         """Send along these."""
+        reads = any(flow.from_disk for flow in flows)
         message = Send(
             plan_id=self.plan.id,
             version=self.plan.version,
@@ -71,6 +85,7 @@ class Orders:
             chunk_bytes=self.chunk_bytes,
             epoch=self.members[sender].epoch,
             secret=self.secret,
+            from_disk=FromDisk(spec=self.spec, manifest=self.manifest) if reads else None,
         )
         return Command(sender, message, "every target is ready to receive")
 
@@ -96,8 +111,8 @@ class Orders:
         return [Command(node, Abort(plan_id=self.plan.id, reason=reason), reason) for node in nodes]
 
 
-def ticketed(plan: TransferPlan, blocks: int, tickets: Iterator[int]) -> list[Flow]:
-    """The flows of a plan as messages have them, of a model of so many blocks."""
+def ticketed(plan: TransferPlan, blocks: int, tickets: Iterator[int], disks: Container[str] = ()) -> list[Flow]:
+    """The flows of a plan as messages have them, of a model of so many blocks that is on these `disks`."""
     every = tuple(range(blocks))
     return [
         Flow(
@@ -108,6 +123,7 @@ def ticketed(plan: TransferPlan, blocks: int, tickets: Iterator[int]) -> list[Fl
             lane=flow.lane,
             lanes=flow.lanes,
             steps=list(flow.steps),
+            from_disk=flow.sender in disks,
         )
         for flow in plan.flows
     ]

@@ -38,10 +38,16 @@ class Supply:
     def _every(self) -> frozenset[int]:
         return frozenset(range(len(self.manifest.blocks)))
 
-    def multicast(self, missing: Mapping[str, Iterable[int]], avoid: Iterable[str] = ()) -> Multicast:
+    def multicast(
+        self, missing: Mapping[str, Iterable[int]], avoid: Iterable[str] = (), *, disks: bool = False
+    ) -> Multicast:
         """`missing` blocks to each target that is there, from all who hold the model or are going to; from whom to
-        `avoid` only where nobody else does. Raises CannotPlan."""
-        sources = [source for source in self._sources() if source.node.id not in missing] or self._reading()
+        `avoid` only where nobody else does. With `disks` every other host may read it. Raises CannotPlan."""
+        sources = [source for source in self._sources() if source.node.id not in missing]
+        if disks:
+            sources += self._disks()
+        elif not sources:
+            sources = self._reading()
         better = [source for source in sources if source.node.id not in set(avoid)]
         if not sources:
             raise CannotPlan("no worker or host holds the whole model in memory")
@@ -60,9 +66,10 @@ class Supply:
         left = [part for flow in placed if (part := self._left_of(flow, missing[flow.receiver])).blocks]
         receivers = dict.fromkeys(flow.receiver for flow in left)
         senders = dict.fromkeys(flow.sender for flow in left if flow.sender not in receivers)
+        disks = {flow.sender for flow in placed if flow.from_disk}
         multicast = Multicast(
             block_bytes=self._block_bytes,
-            sources=tuple(Source(self._node(id), self._every) for id in senders),
+            sources=tuple(Source(self._node(id, on_disk=id in disks), self._every) for id in senders),
             targets=tuple(Target(self._node(id), tuple(missing[id])) for id in receivers),
             serving=tuple(find_traffic(self.snapshot, self.places, self.silent)),
         )
@@ -71,7 +78,7 @@ class Supply:
     def _left_of(self, flow: PlanFlow, missing: Sequence[int]) -> Flow:
         lacks, blocks = frozenset(missing), flow.blocks or sorted(self._every)
         kept = [place for place, block in enumerate(blocks) if block in lacks]
-        over = way(self._node(flow.sender), self._node(flow.receiver))
+        over = way(self._node(flow.sender, on_disk=flow.from_disk), self._node(flow.receiver))
         steps = tuple(flow.steps[place] for place in kept) if flow.steps else ()
         own = tuple(blocks[place] for place in kept)
         return Flow(flow.sender, flow.receiver, own, flow.lane, flow.lanes, over, steps)
@@ -87,7 +94,10 @@ class Supply:
             return f"from {id}: a worker that holds the model and has {requests[id]} requests"
         if id in set(self.receiving):
             return f"from {id}: a worker that is receiving the model"
-        return f"from {id}: a host that {'holds' if id in self._hosts(self._is_whole) else 'is reading'} the model"
+        if id in self._hosts(self._is_whole):
+            return f"from {id}: a host that holds the model"
+        how = "is reading the model" if id in self._hosts(self._is_reading) else "reads the model from its disk"
+        return f"from {id}: a host that {how}"
 
     def _sources(self) -> list[Source]:
         serving = {
@@ -100,7 +110,13 @@ class Supply:
 
     def _reading(self) -> list[Source]:
         """Hosts that are going to have it: only where nobody else does, for disks are slower than memory."""
-        return [Source(self._node(id), self._every) for id in self._hosts(self._is_reading)]
+        return [Source(self._node(id, on_disk=True), self._every) for id in self._hosts(self._is_reading)]
+
+    def _disks(self) -> list[Source]:
+        """Of hosts that do not hold it."""
+        ids = sorted(one.id for one in self.snapshot.hosts if one.id in self._alive)
+        having = set(self._hosts(self._is_whole))
+        return [Source(self._node(id, on_disk=True), self._every) for id in ids if id not in having]
 
     def _hosts(self, suits: Callable[[Holding], bool]) -> list[str]:
         return [one.id for one in self.snapshot.hosts if one.id in self._alive and any(map(suits, one.holdings))]
@@ -114,9 +130,9 @@ class Supply:
             if flows and id in self.places:
                 yield ServingFlow(id, "out", flows / (flows + 1) * self.places[id].nic_out)
 
-    def _node(self, id: str, requests: int = 0) -> Node:
+    def _node(self, id: str, requests: int = 0, *, on_disk: bool = False) -> Node:
         place = self.places[id]
-        return Node(id, "host" if place.domain is None else "worker", place, requests)
+        return Node(id, "disk" if on_disk else "host" if place.domain is None else "worker", place, requests)
 
     def _is_whole(self, holding: Holding | None) -> bool:
         version = self.manifest.version

@@ -74,7 +74,11 @@ def chain(*nodes: str, ticket: int = 77) -> list[Flow]:
 def scale_out(
     targets: list[str], ranks: int = 1, predicted: Mapping[str, Mapping[int, float]] | None = None
 ) -> ScaleOut:
-    """A scale from worker `s` along one chain, tickets from 77 on; `ranks` consecutive targets make an instance."""
+    return ScaleOut("scale-1", decision(), orders(targets, ranks, predicted), patience_seconds=5.0)
+
+
+def orders(targets: list[str], ranks: int = 1, predicted: Mapping[str, Mapping[int, float]] | None = None) -> Orders:
+    """From worker `s` along one chain, tickets from 77 on; `ranks` consecutive targets make an instance."""
     times = {target: dict(blocks) for target, blocks in (predicted or {}).items()}
     groups = [targets[index : index + ranks] for index in range(0, len(targets), ranks)]
     plan = Plan(
@@ -87,15 +91,15 @@ def scale_out(
         predicted={target: max(blocks.values()) for target, blocks in times.items()},
         predicted_blocks=times,
     )
-    orders = Orders(
+    return Orders(
         plan=plan,
+        spec=ENTRY.spec,
         manifest=manifest(VERSION),
         members={id: member(id, epoch=5) for id in ("s", *targets)},
         chunk_bytes=1 << 20,
         max_model_len=512,
         secret=b"of-this-plan",
     )
-    return ScaleOut("scale-1", decision(), orders, patience_seconds=5.0)
 
 
 def names(commands: list[Command]) -> list[tuple[str, str]]:

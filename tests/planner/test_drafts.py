@@ -11,7 +11,7 @@ from services.planner.scale_out import ScaleOut
 from services.planner.settings import PlannerSettings
 from services.planner.view import View
 from shared.bus.contract import Refusal
-from shared.messages.membership import LeaseChanged, PeerTraffic, Snapshot
+from shared.messages.membership import HostReport, LeaseChanged, PeerTraffic, Snapshot
 from shared.messages.scaling import Scale, ScaleRecord
 from shared.messages.transfers import Plan
 from shared.settings import PolicyName
@@ -64,6 +64,17 @@ def test_only_targets_whose_host_has_a_copy_are_loaded_from_hosts() -> None:
     assert [instance.ranks for instance in made.instances] == [["a"]]
     with pytest.raises(Refusal, match="the hosts of b have no copy in memory or on disk"):
         planned("local", snapshot(host("host-0"), spare("b"), members=[members[0], members[2]]), 1)
+
+
+def test_a_host_without_a_copy_in_memory_reads_its_own_from_disk() -> None:
+    empty = HostReport(id="host-1", epoch=1)
+    members = [member("host-0"), member("a"), member("host-1", "other box"), member("b", "other box")]
+    picture = snapshot(host("host-0"), empty, spare("a"), spare("b"), members=members)
+    made = planned("local", picture, 2)
+    found = {(flow.sender, flow.receiver, flow.from_disk) for flow in made.flows}
+    assert found == {("host-0", "a", False), ("host-1", "b", True)}
+    assert "from host-1: a host that reads the model from its disk" in made.reasons
+    assert not any(flow.from_disk for flow in planned("chains", picture, 2).flows)
 
 
 def test_fanout_takes_every_byte_from_the_source() -> None:

@@ -3,9 +3,11 @@ from collections.abc import Iterable, Mapping
 import pytest
 from msgspec.structs import replace
 
+from services.planner.orders import ticketed
 from services.planner.places import find_places
 from services.planner.plans.chains import plan_chains
 from services.planner.plans.plan import CannotPlan, TransferPlan
+from services.planner.plans.predict import predict
 from services.planner.supply import Supply
 from shared.messages.membership import Holding, HostReport, Snapshot, WorkerReport
 from tests.control.fakes import BLOCKS, manifest, whole
@@ -88,6 +90,19 @@ def test_a_host_that_is_reading_the_version_is_a_source_where_nobody_has_it() ->
         Supply(picture, manifest(VERSION), places).describe("host-0") == "from host-0: a host that is reading the model"
     )
     assert senders(planned(snapshot(reading("host-0", 1), host("host-1"), spare("w-9")), "w-9")) == [("host-1", "w-9")]
+
+
+def test_what_comes_from_a_disk_is_predicted_at_the_disk_s_rate() -> None:
+    picture = snapshot(reading("host-0", 1), spare("w-9"))
+    places = find_places(picture.members, None, link_rate=1e8)
+    supply = Supply(picture, manifest(VERSION), {**places, "host-0": replace(places["host-0"], disk=1e6)})
+    multicast = supply.multicast({"w-9": EVERY})
+    made = plan_chains(multicast)
+    assert multicast.disks == {"host-0"}
+    assert predict(multicast, made, 1 << 20).whole("w-9") == pytest.approx(4.0)
+    flows = ticketed(made, BLOCKS, iter([1]), multicast.disks)
+    left, rest = supply.rest(flows, {"w-9": [2, 3]})
+    assert predict(left, rest, 1 << 20).whole("w-9") == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize(("ready", "version"), [(0, VERSION), (1, ""), (1, "another version")])

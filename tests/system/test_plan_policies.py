@@ -32,6 +32,16 @@ hosts:
     gpus: [{count: 2, memory: 1 GiB, nic: 8 MB/s, host-link: 4 MB/s, scale-up: 100 MB/s}]
 """
 
+TWO_HOSTS = """
+hosts:
+  - name: a
+    count: 2
+    memory: 2 GiB
+    nic: 8 MB/s
+    disk: 5 MB/s
+    gpus: [{memory: 1 GiB, host-link: 10 MB/s}]
+"""
+
 
 @pytest.fixture(scope="module")
 def streams() -> Streams:
@@ -85,5 +95,25 @@ async def test_two_gpus_of_a_domain_take_a_half_each_and_gather_the_rest(tmp_pat
             pairs = {(flow.sender, flow.receiver) for flow in plan.flows}
             assert pairs == {("worker-0", "worker-2"), ("worker-1", "worker-3"), *BETWEEN_THE_TWO}
             await site.check("lanes", site.load())
+    finally:
+        assert stop(system) == 0
+
+
+async def test_a_host_that_has_no_copy_in_memory_reads_its_own_from_disk_and_sends_as_it_reads(
+    tmp_path: Path, streams: Streams
+) -> None:
+    (tmp_path / "lab.yaml").write_text(TWO_HOSTS)
+    options = "--workers", "2", "--topology", str(tmp_path / "lab.yaml"), "--shaped", "--plan-policy", "local"
+    system = start(tmp_path, *options)
+    try:
+        async with watching(Stage(system, streams)) as site:
+            plan = await grow(site, 2)
+            [flow] = plan.flows
+            assert (flow.sender, flow.receiver, flow.from_disk) == ("host-1", "worker-1", True)
+            assert plan.predicted["worker-1"] == pytest.approx(site.model_bytes / 5e6)
+            await site.check("local", site.load())
+        told = system.command("why", "m").stdout
+        assert "from host-1: a host that reads the model from its disk" in told
+        assert "worker-1 whole after " in told
     finally:
         assert stop(system) == 0

@@ -121,6 +121,11 @@ class Multicast(msgspec.Struct, frozen=True, kw_only=True):
         return targets | {source.node.id: source.node for source in self.sources}
 
     @property
+    def disks(self) -> frozenset[str]:
+        """The hosts that have it on disk only."""
+        return frozenset(source.node.id for source in self.sources if source.node.place == "disk")
+
+    @property
     def nics(self) -> dict[str, str]:
         """Whose NIC each node uses."""
         return {id: node.at.nic for id, node in self.nodes.items()}
