@@ -23,12 +23,15 @@ class Traffic:
 
     def __init__(self, multicast: Multicast) -> None:
         self._rates = serving_rates(multicast)
+        self._used = {(flow.over, flow.direction) for flow in multicast.serving}
 
     def share(self, node: Node, direction: Direction, over: LinkKind = "nic") -> float:
         """Of the bandwidth of a node's link that serving takes in this direction."""
+        if (over, direction) not in self._used:
+            return 0.0
         owner, bandwidth = node.link(over, direction)
         rate = self._rates.get((f"{over}_{direction}", owner), 0.0)
         return rate / bandwidth if bandwidth else 0.0
 
     def is_busy(self, node: Node, direction: Direction, over: LinkKind = "nic") -> bool:
-        return bool(self._rates) and self.share(node, direction, over) > BUSY_SHARE
+        return self.share(node, direction, over) > BUSY_SHARE
