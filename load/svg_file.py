@@ -10,7 +10,7 @@ from load.pictures import INK, STYLE
 
 # A viewer that knows what its user prefers says so; everyone else gets black on white.
 COLOURS = """<style>
-svg { color: #1f2937; background: #ffffff; }
+svg { color: #1f2937; background: #ffffff; max-width: 100%; height: auto; }
 @media (prefers-color-scheme: dark) { svg { color: #e5e7eb; background: #111827; } }
 </style>"""
 

@@ -28,6 +28,11 @@ class HostCard(msgspec.Struct, frozen=True):
         return [*rates, "each GPU"]
 
     @property
+    def disk(self) -> list[str]:
+        """Between it and the memory."""
+        return [format_rate(self.kind.disk)]
+
+    @property
     def nics(self) -> list[str]:
         """What goes from it to its leaf, a line each: the GPUs' own, and the one of its memory."""
         memory = both_ways(self.kind.nic_in, self.kind.nic_out)

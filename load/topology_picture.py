@@ -1,6 +1,6 @@
 """A topology as a picture: leaves, the hosts below them, their GPUs, and what each link carries."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -15,9 +15,10 @@ from shared.topology import Topology
 from shared.units import format_rate, format_size
 
 # All lengths are inches. From the top: title, spine, leaves, cards.
-MARGIN, TITLE, SPINE, LEAF, NIC = 0.25, 0.55, 0.75, 0.5, 0.75
+MARGIN, TITLE, SPINE, LEAF = 0.25, 0.55, 0.75, 0.5
 CARD, GAP, PADDING = 2.3, 0.3, 0.15
-HEAD, NOTE, CAPTION, LINK, BAR = 0.38, 0.18, 0.42, 0.5, 0.32
+HEAD, NOTE, CAPTION, BAR = 0.38, 0.18, 0.42, 0.32
+LINE, BESIDE = 0.17, 0.16  # a line of what is written beside a link, and how much longer the link is
 STACKED = 0.07  # how far the cards behind stick out, where one stands for several hosts
 INNER = CARD - 2 * PADDING
 FEW_GPUS, MOST_GPUS = 8, 32
@@ -30,9 +31,10 @@ def draw_topology(topology: Topology) -> str:
     hosts = [host for leaf in cards.leaves for host in leaf.hosts]
     widths = [leaf_width(leaf) for leaf in cards.leaves]
     spine = SPINE if len(topology.leaves) > 1 else 0.0
+    nic = max((link_height(host.nics) for host in hosts), default=0.0)
     deepest = max((card_height(host) for host in hosts), default=0.0)
     width = max(sum(widths) + GAP * (len(widths) - 1) + 2 * MARGIN, 5.0)
-    height = 2 * MARGIN + TITLE + spine + LEAF + NIC + deepest + (CAPTION if cards.left_out else 0.0)
+    height = 2 * MARGIN + TITLE + spine + LEAF + nic + deepest + (CAPTION if cards.left_out else 0.0)
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(width, height))
         painter = Painter(figure.add_axes((0, 0, 1, 1)), width, height)
@@ -42,7 +44,7 @@ def draw_topology(topology: Topology) -> str:
         if spine:
             painter.paint_spine(MARGIN, top + SPINE - 0.2, width - 2 * MARGIN)
         for leaf, leaf_wide in zip(cards.leaves, widths, strict=True):
-            painter.paint_leaf(leaf, x, top, leaf_wide, has_spine=bool(spine))
+            painter.paint_leaf(leaf, x, top, leaf_wide, nic, has_spine=bool(spine))
             x += leaf_wide + GAP
         painter.text(MARGIN, MARGIN, cards.left_out, ha="left")
         return render_svg(figure, f"Topology of {topology.name}")
@@ -73,10 +75,15 @@ def head_height(host: HostCard) -> float:
     return HEAD + (NOTE if host.note else 0.0)
 
 
+def link_height(lines: Sequence[str]) -> float:
+    """At least two lines, so that few words make no short link."""
+    return BESIDE + LINE * max(len(lines), 2)
+
+
 def card_height(host: HostCard) -> float:
     groups = [domain_height(host.kind, len(indices)) + PADDING for _, indices in group_gpus(host.kind)]
-    gpus = sum(groups) - PADDING + LINK if groups else 0.0
-    return head_height(host) + gpus + BAR + LINK + BAR + PADDING
+    gpus = sum(groups) - PADDING + link_height(host.links) if groups else 0.0
+    return head_height(host) + gpus + BAR + link_height(host.disk) + BAR + PADDING
 
 
 class Painter:
@@ -106,22 +113,22 @@ class Painter:
         """A line upwards with what it carries written beside it."""
         self._axes.plot([x, x], [low, high], color=INK, linewidth=1.2, alpha=0.6, solid_capstyle="butt")
         for row, label in enumerate(labels):
-            y = (low + high) / 2 + ((len(labels) - 1) / 2 - row) * 0.17
+            y = (low + high) / 2 + ((len(labels) - 1) / 2 - row) * LINE
             self.text(x + 0.08, y, label, size=SMALL, ha="left")
 
     def paint_spine(self, x: float, top: float, width: float) -> None:
         self.box(x, top, width, 0.2, INK, alpha=0.05)
         self.text(x + width / 2, top - 0.1, "spine", size=SMALL)
 
-    def paint_leaf(self, leaf: LeafCard, x: float, top: float, width: float, *, has_spine: bool) -> None:
-        """The switch, its uplink and its hosts."""
+    def paint_leaf(self, leaf: LeafCard, x: float, top: float, width: float, nic: float, *, has_spine: bool) -> None:
+        """The switch, its uplink, and its hosts, `nic` below."""
         self.box(x, top, width, LEAF, VIOLET)
         self.text(x + width / 2, top - LEAF / 2, leaf.title, weight="bold")
         if has_spine:
             self.link(x + width / 2, top, top + SPINE - 0.4, f"uplink {leaf.uplink}")
         for host in leaf.hosts:
-            self.link(x + CARD / 2, top - LEAF - NIC, top - LEAF, *host.nics)
-            self.paint_host(host, x, top - LEAF - NIC)
+            self.link(x + CARD / 2, top - LEAF - nic, top - LEAF, *host.nics)
+            self.paint_host(host, x, top - LEAF - nic)
             x += CARD + GAP
 
     def paint_host(self, host: HostCard, x: float, top: float) -> None:
@@ -136,11 +143,13 @@ class Painter:
             y -= domain_height(host.kind, len(indices)) + PADDING
         if host.kind.gpus:
             y += PADDING
-            self.link(x + CARD / 2, y - LINK, y, *host.links)
-            y -= LINK
+            low = y - link_height(host.links)
+            self.link(x + CARD / 2, low, y, *host.links)
+            y = low
         self.paint_bar(left, y, f"memory {format_size(host.kind.memory_bytes)}", ORANGE)
-        self.link(x + CARD / 2, y - BAR - LINK, y - BAR, format_rate(host.kind.disk))
-        self.paint_bar(left, y - BAR - LINK, "disk", INK)
+        low = y - BAR - link_height(host.disk)
+        self.link(x + CARD / 2, low, y - BAR, *host.disk)
+        self.paint_bar(left, low, "disk", INK)
 
     def paint_edges(self, x: float, top: float, width: float, height: float) -> None:
         """Of two more cards behind this one."""
@@ -165,7 +174,7 @@ class Painter:
             self.text(left + side / 2, high - side / 2, str(index), size=SMALL)
         y = top - PADDING - gpu_rows(kind, len(indices)) * side
         for row, line in enumerate(captions(gpu, len(indices))):
-            self.text(x + INNER / 2, y - 0.12 - row * 0.17, line, size=SMALL)
+            self.text(x + INNER / 2, y - 0.12 - row * LINE, line, size=SMALL)
 
 
 def captions(gpu: GpuKind, count: int) -> Iterator[str]:

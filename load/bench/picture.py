@@ -16,7 +16,7 @@ WIDTH, ROW, PANEL, MARGIN = 12.0, 0.28, 2.2, 1.0
 ACROSS = 3  # panels
 RED = "#ef4444"
 SMALL = 8
-MOST = 10.0  # ratios beyond it are cut off, and written
+MOST = 10.0  # bars beyond it are cut off; their numbers say so
 
 
 def draw_transfers(records: Sequence[Record], runs: Mapping[str, Carried]) -> str:
@@ -30,21 +30,28 @@ def draw_transfers(records: Sequence[Record], runs: Mapping[str, Carried]) -> st
         paint_ratios(figure.add_subplot(grid[0, :]), with_ratio)
         for number, (name, run) in enumerate(runs.items()):
             paint_arrivals(figure.add_subplot(grid[1 + number // ACROSS, number % ACROSS]), name, run)
+        if runs:
+            figure.supxlabel("Blocks that each target had; the diamond is the first execution pipeline", size=SMALL + 1)
         return render_svg(figure, f"Transfers: {len(with_ratio)} ratios, {len(runs)} plans carried out")
 
 
 def paint_ratios(axes: Axes, records: Sequence[Record]) -> None:
     """A bar for each case, red where it missed its own, which is the dark line."""
-    axes.set_title("Measured, as a multiple of what it is measured against; the line is the bar", size=SMALL + 2)
+    title = "Measured, as a multiple of what it is measured against; the line is the bar: blue kept it, red missed it"
+    axes.set_title(title, size=SMALL + 2)
     for row, record in enumerate(records):
         assert record.ratio is not None
+        number = f"{record.ratio:.2f}" if record.ratio <= MOST else f"{record.ratio:.3g}"
         axes.barh(row, min(record.ratio, MOST), color=RED if record.ok is False else BLUE if record.ok else GREY)
-        axes.text(min(record.ratio, MOST), row, f" {record.ratio:.3g}", size=SMALL, va="center")
+        # All in a column, where neither bars nor lines are in their way.
+        axes.text(1.01, row, number, size=SMALL, va="center", transform=axes.get_yaxis_transform())
         if record.bar is not None:
             axes.plot([record.bar, record.bar], [row - 0.45, row + 0.45], color=INK, linewidth=1.5)
     axes.axvline(1.0, color=INK, linestyle=":", linewidth=1)
     axes.set_yticks(range(len(records)), [record.case for record in records], size=SMALL)
     axes.set_ylim(len(records) - 0.4, -0.6)
+    axes.set_xlim(0, min(MOST, axes.get_xlim()[1]))
+    axes.tick_params(axis="x", labelsize=SMALL)
     axes.grid(visible=False, axis="y")
 
 

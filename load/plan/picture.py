@@ -2,12 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import matplotlib as mpl
 import msgspec
 from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
-from matplotlib.colors import Normalize
+from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Rectangle
@@ -20,30 +21,30 @@ from services.planner.plans.plan import Over
 
 # All lengths are inches. Beside each other: arrows, names, blocks over time, the colours of blocks.
 WIDTH, ARROWS, KEY, MARGIN, LETTER = 12.0, 1.2, 1.0, 0.3, 0.075
-ROW, TITLE, AXIS = 0.24, 0.95, 0.65
+ROW, TITLE, LINE, AXIS = 0.24, 0.75, 0.2, 0.65
 MOST_ROWS = 64
 PAST_END = 1.02  # how far the time axis goes
 COLOURS: dict[Over, str] = {"network": BLUE, "domain": GREEN, "host_link": ORANGE, "disk": VIOLET, "local": GREY}
-BLOCKS = mpl.colormaps["viridis"]
+# Without its first, dark quarter, which is not to be seen on a dark page.
+BLOCKS = ListedColormap(mpl.colormaps["viridis"](range(64, 256)))
 RED = "#ef4444"
 SMALL, PLAIN = 8, 10
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A node, the lanes that come to it from outside its domain, and its blocks: when each began, and was whole."""
+    """A node and its blocks: when each began, and was whole."""
 
     id: str
     label: str
-    lanes: str = ""
     blocks: tuple[tuple[int, float, float], ...] = ()
 
 
 def draw_plan(run: DryRun) -> str:
     """The text of an SVG file."""
-    rows = list(make_rows(run))
-    shown = rows[:MOST_ROWS]
+    shown = list(islice(make_rows(run), MOST_ROWS))
+    left_out = len(run.plan.targets) - sum(bool(row.blocks) for row in shown)
     room = 0.1 + LETTER * max(len(row.label) for row in shown)
-    height = TITLE + ROW * len(shown) + AXIS
+    height = TITLE + (LINE if left_out else 0) + ROW * len(shown) + AXIS
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(WIDTH, height))
         left, low = (MARGIN + ARROWS + room) / WIDTH, AXIS / height
@@ -53,25 +54,33 @@ def draw_plan(run: DryRun) -> str:
         paint_time(time, run, shown)
         paint_arrows(arrows, run, shown, room)
         paint_key(figure.add_axes((1 - KEY / WIDTH, low, 0.16 / WIDTH, tall)), len(run.block_bytes))
-        write_title(figure, run, len(rows) - len(shown), height)
+        write_title(figure, run, left_out, height)
         return render_svg(figure, f"Plan: {headline(run)}")
 
 
 def make_rows(run: DryRun) -> Iterator[Row]:
-    """Holders that send, then targets in the order of the plan."""
-    targets = set(run.plan.targets)
-    for sender in dict.fromkeys(flow.sender for flow in run.plan.flows):
-        if sender not in targets:
-            place = run.multicast.nodes[sender].place
-            yield Row(sender, sender if place == "worker" else f"{sender} {'memory' if place == 'host' else 'disk'}")
+    """Holders that send, each before the first domain that has something from it; targets in the order of the plan."""
+    domain = {target: run.multicast.nodes[target].group for target in run.plan.targets}
+    holders: dict[str, list[str]] = defaultdict(list)
     lanes: dict[str, list[str]] = defaultdict(list)
+    seen = set(run.plan.targets)
     for flow in run.plan.flows:
+        if flow.sender not in seen:
+            holders[domain[flow.receiver]].append(flow.sender)
+            seen.add(flow.sender)
         if flow.lanes > 1 and flow.over != "domain":
-            lanes[flow.receiver].append(f"{flow.lane + 1} of {flow.lanes}")
+            lanes[flow.receiver].append(f"{flow.lane + 1}")
     for target in run.plan.targets:
-        label = f"{target} (live)" if target in run.plan.tails else target
-        lane = f"lane {', '.join(lanes[target])}" if target in lanes else ""
-        yield Row(target, label, lane, tuple(spans(run, target)))
+        yield from (Row(holder, name_holder(run, holder)) for holder in holders.pop(domain[target], ()))
+        notes = [f"lane {', '.join(lanes[target])}"] if target in lanes else []
+        notes += ["live"] if target in run.plan.tails else []
+        label = f"{target} ({', '.join(notes)})" if notes else target
+        yield Row(target, label, tuple(spans(run, target)))
+
+
+def name_holder(run: DryRun, holder: str) -> str:
+    place = run.multicast.nodes[holder].place
+    return holder if place == "worker" else f"{holder} {'memory' if place == 'host' else 'disk'}"
 
 
 def spans(run: DryRun, target: str) -> Iterator[tuple[int, float, float]]:
@@ -93,10 +102,7 @@ def paint_time(axes: Axes, run: DryRun, rows: Sequence[Row]) -> None:
         for block, begun, whole in row.blocks:
             patches.append(Rectangle((begun, number - 0.36), whole - begun, 0.72))
             colours.append(BLOCKS(shade(block)))
-        if row.blocks:
-            inset = row.blocks[0][1] + run.prediction.seconds / 200
-            axes.text(inset, number, row.lanes, size=SMALL - 1, color="white", va="center")
-        else:
+        if not row.blocks:
             patches.append(Rectangle((0, number - 0.06), run.prediction.seconds, 0.12))
             colours.append(mpl.colors.to_rgba(GREY, 0.5))
     axes.add_collection(PatchCollection(patches, facecolors=colours, edgecolors="none"))
@@ -160,12 +166,12 @@ def write_title(figure: Figure, run: DryRun, left_out: int, height: float) -> No
     if left_out:
         lines.append(f"{left_out} more targets are not drawn")
     for number, line in enumerate(lines):
-        figure.text(MARGIN / WIDTH, 1 - (0.25 + 0.2 * number) / height, line, size=PLAIN, va="center")
+        figure.text(MARGIN / WIDTH, 1 - (0.25 + LINE * number) / height, line, size=PLAIN, va="center")
     used = dict.fromkeys(flow.over for flow in run.plan.flows)
     handles = [Line2D([], [], color=COLOURS[over], linewidth=2, label=over.replace("_", " ")) for over in used]
     if run.bound_seconds <= run.prediction.seconds * PAST_END:
         handles.append(Line2D([], [], color=INK, linestyle=":", label="all bytes over one NIC"))
     if run.pipelines:
         handles.append(Line2D([], [], color=RED, marker="D", markersize=4, label="a pipeline is executable"))
-    place = (MARGIN / WIDTH, 1 - (0.38 + 0.2 * (len(lines) - 1)) / height)
+    place = (MARGIN / WIDTH, 1 - (0.38 + LINE * (len(lines) - 1)) / height)
     figure.legend(handles=handles, loc="upper left", bbox_to_anchor=place, ncols=len(handles), fontsize=SMALL)

@@ -140,4 +140,6 @@ def path_to(
 
 
 def format_seconds(seconds: float) -> str:
+    if seconds >= 1000:
+        return f"{seconds:.0f} s"
     return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"

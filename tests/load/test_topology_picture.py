@@ -3,11 +3,12 @@
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
 from hypothesis import given, settings
 
 from load.pictures import INK
 from load.topology_cards import MOST_CARDS, arrange
-from load.topology_picture import draw_topology
+from load.topology_picture import LINE, draw_topology
 from shared.topology import Topology
 from shared.topology_file import find_topology, read_topology
 from tests.shared.topologies import topologies
@@ -63,6 +64,21 @@ def test_a_picture_says_what_is_where_and_what_each_link_carries() -> None:
         found
     )
     assert found.count("7") == 4
+
+
+def test_a_link_is_as_long_as_what_is_written_beside_it(tmp_path: Path) -> None:
+    def height(nics: str) -> float:
+        root = ElementTree.fromstring(
+            draw_topology(read(f"hosts: [{{name: a, memory: 64 GiB, disk: 1 GB/s, {nics}}}]", tmp_path))
+        )
+        return float((root.get("height") or "").removesuffix("pt"))
+
+    gpus = "gpus: [{memory: 80 GB, host-link: 16 GB/s, nic-in: 1 Gbps, nic-out: 2 Gbps}]"
+    two, four = (
+        height("nic: 1 Gbps, gpus: [{memory: 80 GB, host-link: 16 GB/s, nic: 1 Gbps}]"),
+        height(f"nic-in: 1 Gbps, nic-out: 2 Gbps, {gpus}"),
+    )
+    assert four - two == pytest.approx(2 * LINE * 72)
 
 
 def test_leaves_are_joined_by_a_spine_only_where_there_are_several(tmp_path: Path) -> None:
