@@ -15,6 +15,8 @@ from hypothesis import settings
 settings.register_profile("suite", deadline=None, derandomize="FUZZ" not in os.environ, print_blob=True)
 settings.load_profile("suite")
 
+os.environ.setdefault("LIVESCALE_DEVICE", "cpu")  # where there are GPUs too: tests that need one name it
+
 
 @pytest.fixture(autouse=True)
 def _no_leftovers(request: pytest.FixtureRequest) -> Iterator[None]:

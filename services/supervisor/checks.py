@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from services.supervisor.settings import ModelSettings, StackSettings
+from shared.devices import CPU, count_gpus
 from shared.messages.parameters import DType, ModelSpec, ScalingBounds
 
 LAST_PORT = 65535
@@ -19,7 +20,26 @@ class BadSettings(Exception):
 
 
 def count_workers(settings: StackSettings) -> int:
-    return settings.workers or max(2, os.cpu_count() or 1)
+    return settings.workers or (count_gpus() if on_gpus(settings) else max(2, os.cpu_count() or 1))
+
+
+def on_gpus(settings: StackSettings) -> bool:
+    """Whether each worker has a GPU of its own; `auto` takes them only where there are enough, and at least two."""
+    return settings.device == "cuda" or (settings.device == "auto" and count_gpus() >= max(2, settings.workers))
+
+
+def worker_device(settings: StackSettings, index: int) -> str:
+    return f"cuda:{index}" if on_gpus(settings) else CPU
+
+
+def check_devices(settings: StackSettings) -> None:
+    """Raises BadSettings where there are too few GPUs for the workers."""
+    gpus, needed = count_gpus(), max(1, settings.workers)
+    if on_gpus(settings) and gpus < needed:
+        raise BadSettings(
+            f"device is cuda: {needed} workers need a GPU each and CUDA shows {gpus}; "
+            "look at nvidia-smi, lower --workers, or choose --device cpu"
+        )
 
 
 def choose_dtype(cpuinfo: str) -> DType:
@@ -68,8 +88,8 @@ def check_path(model: ModelSettings) -> None:
 
 
 def check_memory(settings: StackSettings, meminfo: str) -> None:
-    """Raises BadSettings if the workers would touch more memory than this /proc/meminfo has to give."""
-    needed = count_workers(settings) * (settings.arena_bytes + settings.kv_bytes)
+    """Raises BadSettings if workers on CPUs would touch more memory than this /proc/meminfo has to give."""
+    needed = 0 if on_gpus(settings) else count_workers(settings) * (settings.arena_bytes + settings.kv_bytes)
     for line in meminfo.splitlines():
         name, _, value = line.partition(":")
         if name == "MemAvailable" and needed > (available := int(value.split()[0]) * 1024):

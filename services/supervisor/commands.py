@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from services.supervisor.checks import count_workers
+from services.supervisor.checks import count_workers, worker_device
 from services.supervisor.placement import Placement
 from services.supervisor.processes import Command
 from services.supervisor.settings import StackSettings
@@ -67,7 +67,8 @@ def service_commands(
         return Command(name, service_argv(service, {"id": name, **bus, **flags}), env=env)
 
     def worker(index: int, place: Flags) -> Command:
-        plain = command("worker", {**memory, **link, **place}, index)
+        device: Flags = {"device": worker_device(settings, index)}
+        plain = command("worker", {**device, **memory, **link, **place}, index)
         return replace(plain, env={**plain.env, **WORKER_ENV}, nice=WORKER_NICE, essential=False)
 
     workers, hosts = places(settings, placement)

@@ -76,6 +76,10 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=1)] | None,
         Meta(description="Tokens of a request, prompt and output; the checkpoint's limit when left out"),
     ] = None
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"],
+        Meta(description="What workers compute on; auto: a GPU each where CUDA shows enough, else a CPU core"),
+    ] = "auto"
     arena_bytes: Annotated[int, Meta(description="Memory of each worker for parameters", ge=MIB)] = 1024 * MIB
     kv_bytes: Annotated[int, Meta(description="Memory of each worker for its KV cache", ge=MIB)] = 512 * MIB
     transport: Annotated[Literal["ucx", "socket"], Meta(description="How parameters travel between processes")] = "ucx"

@@ -12,7 +12,7 @@ from typing import Self
 import msgspec
 
 from services.supervisor.bus_server import start_nats
-from services.supervisor.checks import check_memory, check_models, choose_dtype, find_ports, make_spec
+from services.supervisor.checks import check_devices, check_memory, check_models, choose_dtype, find_ports, make_spec
 from services.supervisor.commands import NATS, bus_files, gateway_commands, ready_file, service_commands
 from services.supervisor.placement import place_workers
 from services.supervisor.processes import Child, Echo, Supervisor
@@ -57,6 +57,7 @@ class Stack:
         self._cleanup = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
+        check_devices(self._settings)
         self._placement = place_workers(self._settings)
         if self._placement is not None:
             self._settings = msgspec.structs.replace(self._settings, workers=len(self._placement.gpus))

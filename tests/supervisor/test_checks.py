@@ -3,17 +3,21 @@
 import os
 import socket
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
+from services.supervisor import checks
 from services.supervisor.checks import (
     BadSettings,
+    check_devices,
     check_memory,
     check_models,
     choose_dtype,
     count_workers,
     find_ports,
     make_spec,
+    worker_device,
 )
 from services.supervisor.settings import Bounds, ModelSettings, StackSettings
 from shared.messages.parameters import ScalingBounds
@@ -43,6 +47,48 @@ def test_bfloat16_is_chosen_where_the_cpu_computes_in_it(cpuinfo: str, dtype: st
 def test_there_is_a_worker_a_core_and_at_least_two() -> None:
     assert count_workers(StackSettings()) == max(2, os.cpu_count() or 1)
     assert count_workers(StackSettings(workers=1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("device", "workers", "gpus", "count", "taken"),
+    [
+        ("auto", 0, 0, None, "cpu"),
+        ("auto", 0, 1, None, "cpu"),
+        ("auto", 0, 8, 8, "cuda:1"),
+        ("auto", 2, 8, 2, "cuda:1"),
+        ("auto", 3, 2, 3, "cpu"),
+        ("cpu", 2, 8, 2, "cpu"),
+        ("cuda", 0, 1, 1, "cuda:1"),
+        ("cuda", 2, 2, 2, "cuda:1"),
+    ],
+)
+def test_workers_have_a_gpu_each_or_all_compute_on_the_cpu(
+    device: Literal["auto", "cpu", "cuda"],
+    workers: int,
+    gpus: int,
+    count: int | None,
+    taken: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(checks, "count_gpus", lambda: gpus)
+    settings = StackSettings(device=device, workers=workers)
+    check_devices(settings)
+    assert worker_device(settings, 1) == taken
+    assert count_workers(settings) == (count or max(2, os.cpu_count() or 1))
+
+
+@pytest.mark.parametrize(("workers", "gpus"), [(0, 0), (2, 0), (2, 1)])
+def test_too_few_gpus_are_refused_where_they_are_asked_for(
+    workers: int, gpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "count_gpus", lambda: gpus)
+    with pytest.raises(BadSettings, match=f"{workers or 1} workers need a GPU each and CUDA shows {gpus}"):
+        check_devices(StackSettings(device="cuda", workers=workers))
+
+
+def test_parameters_on_gpus_take_no_memory_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "count_gpus", lambda: 2)
+    check_memory(StackSettings(workers=2, arena_bytes=1 << 40), "MemAvailable: 8000000 kB\n")
 
 
 def test_models_that_exist_are_accepted(checkpoint: str) -> None:

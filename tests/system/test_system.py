@@ -62,6 +62,9 @@ async def test_tokens_stay_the_same_and_right_while_the_model_scales_out_and_in(
     scaled = await asyncio.to_thread(system.command, "scale", "m", "--instances", "2", "--wait")
     assert "done" in scaled.stdout
     assert "MB shared" in system.command("why", "m").stdout  # with the host, on one machine and unshaped
+    paths = {path for worker in system.status()["workers"] for path in worker["paths"].values()}
+    assert "mapped" in paths
+    assert paths <= {"mapped", "cma", "posix", "sysv", "tcp"}
     records = await sending
     assert [fault for record in records.values() if (fault := find_fault(record))] == []
     assert records[0].token_ids == alone[0].token_ids

@@ -1,0 +1,63 @@
+"""The engine on a GPU: its tokens are right, whatever way its parameters came."""
+
+import pytest
+import torch
+
+from services.worker.engine.attention import use_math_kernels
+from services.worker.engine.engine import Engine
+from services.worker.engine.kv_store import allocate_kv_memory
+from services.worker.engine.runner import EngineRunner
+from shared.arena import Arena, placed_bytes
+from shared.device_arena import DeviceArena
+from tests.worker.engine.models import BLOCK_TOKENS, CONFIGS, CONTEXT, Checkpointed, checkpointed, reference_logits
+from tests.worker.serving import random_prompt, serve, submit
+
+TIE = 1e-3
+MIB = 1 << 20
+
+
+def arena_with(made: Checkpointed, device: str) -> DeviceArena:
+    sizes = [len(block) for block in made.blocks]
+    arena = DeviceArena(placed_bytes(sizes), device)
+    for memory, block in zip(arena.place(sizes), made.blocks, strict=True):
+        memory.tensor.copy_(torch.frombuffer(block, dtype=torch.uint8))
+    arena.clear()
+    return arena
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_tokens_are_right(name: str, gpus: tuple[str, str]) -> None:
+    use_math_kernels()
+    made, device = checkpointed(name), gpus[1]
+    engine = Engine(made.manifest, allocate_kv_memory(64 * MIB, device), BLOCK_TOKENS, CONTEXT)
+    for index, memory in enumerate(arena_with(made, device).place([len(block) for block in made.blocks])):
+        engine.add_block(index, memory)
+    prompts = {str(length): random_prompt(length, length) for length in (1, 40, 129, 300)}
+    served = serve(engine, ((0, submit(key, prompt, max_tokens=16)) for key, prompt in prompts.items()))
+    for key, prompt in prompts.items():
+        tokens = served.tokens[key]
+        logits = reference_logits(name, prompt + tokens[:-1])[len(prompt) - 1 :]
+        behind = logits.max(dim=1).values - logits[range(len(tokens)), tokens]
+        assert (behind <= TIE * logits.std()).all(), key
+
+
+async def test_kv_goes_to_the_host_and_back(gpus: tuple[str, str]) -> None:
+    made = checkpointed("qwen2-tied")
+    runner = EngineRunner(64 * MIB, BLOCK_TOKENS, device=gpus[0])
+    assert await runner.load(made.manifest, CONTEXT) > 4
+    assert runner._engine is not None
+    store = runner._engine.store
+    store.cache.normal_()
+    store.import_kv(range(2, 4), range(3), store.export_kv(range(2), range(3)))
+    assert torch.equal(store.cache[:, :, :, 32:64], store.cache[:, :, :, :32])
+    await runner.close()
+
+
+def test_a_gpu_without_so_much_memory_is_refused(gpus: tuple[str, str]) -> None:
+    with pytest.raises(MemoryError, match="arena_bytes: cuda:0 has no"):
+        DeviceArena(1 << 50, gpus[0])
+
+
+def test_the_host_cache_is_pinned() -> None:
+    (view,) = Arena(MIB, torch.cuda.cudart()).place([MIB])  # type: ignore[no-untyped-call]
+    assert torch.frombuffer(view, dtype=torch.uint8).is_pinned()
