@@ -2,7 +2,7 @@
 
 from shared.bus.contract import Call, Topic
 from shared.messages.copies import CheckModel, FetchModel, ModelChecked, ModelRead, ReadModel, ReleaseModel
-from shared.messages.live import Help, Pull, Pulled, RequestsMoved, Took
+from shared.messages.live import Help, Pull, Pulled, RequestsMoved, Took, Withdraw
 from shared.messages.membership import (
     AskMetrics,
     AskModels,
@@ -108,6 +108,7 @@ READ_MODEL: Call[ReadModel, ModelChecked] = Call(
 # One-way.
 CANCEL: Topic[Cancel] = Topic("svc.router.cancel", Cancel)
 CANCEL_WORK: Topic[Cancel] = Topic("worker.{id}.cancel", Cancel)
+WITHDRAW: Topic[Withdraw] = Topic("worker.{id}.withdraw", Withdraw)
 TOKENS: Topic[TokenFrame | RequestLost] = Topic("tok.{gateway}", TokenFrame | RequestLost)
 ENDED: Topic[RequestsEnded] = Topic("req.{worker}.ended", RequestsEnded)
 MOVED: Topic[RequestsMoved] = Topic("req.{worker}.moved", RequestsMoved)

@@ -19,6 +19,27 @@ class Draw:
     forbidden: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """Where a request's rows come in when the layers before `layer` were run before, here or by another worker.
+
+    `activation`: what `layer` takes for all positions before `stop`, `[position, hidden]`, as bytes.
+    """
+
+    layer: int
+    stop: int
+    activation: memoryview
+
+
+@dataclass(frozen=True, eq=False)
+class KvImport:
+    """KV of the first `layers` layers, made by another worker, to be put into `blocks` before anything is run."""
+
+    blocks: range
+    layers: int
+    data: memoryview
+
+
 @dataclass(frozen=True)
 class Piece:
     """Positions `start` .. `stop` of one request; its KV lies in `blocks`, one contiguous stretch.
@@ -33,6 +54,7 @@ class Piece:
     blocks: range
     decode: bool
     draw: Draw | None = None
+    entry: Entry | None = None
 
     def __post_init__(self) -> None:
         fits_chunk = self.start % PREFILL_CHUNK == 0 and len(self.tokens) <= PREFILL_CHUNK
@@ -43,10 +65,15 @@ class Piece:
     def stop(self) -> int:
         return self.start + len(self.tokens)
 
+    @property
+    def layer(self) -> int:
+        """The first layer that is to be run."""
+        return 0 if self.entry is None else self.entry.layer
+
 
 @dataclass(frozen=True)
 class Batch:
-    """The pieces of one step. Pieces of one request are in order of position.
+    """The pieces of one step, in order of the layer at which they come in; those of one request in order of position.
 
     `preempted`: the requests that lost their KV blocks when the step was made.
     """
@@ -54,6 +81,7 @@ class Batch:
     step: int
     pieces: tuple[Piece, ...]
     preempted: tuple[str, ...] = ()
+    imports: tuple[KvImport, ...] = ()
 
     @property
     def prefill_rows(self) -> int:

@@ -27,6 +27,10 @@ class History:
         if len(self._ended) > self._kept:
             self._ended.popitem(last=False)
 
+    def forget(self, request_id: str) -> None:
+        """A request that another worker goes on with."""
+        self._running.pop(request_id, None)
+
     def drop_running(self) -> None:
         """Those that run are no longer this worker's."""
         self._running.clear()

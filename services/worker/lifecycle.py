@@ -86,8 +86,17 @@ class Lifecycle:
     def whole(self) -> bool:
         return self.assignment is not None and len(self.ready) == len(self.assignment.manifest.blocks)
 
+    @property
+    def may_go_live(self) -> bool:
+        """Whether the embedding and the first layer are here, and something is missing."""
+        return self.state is State.LOADING and {0, 1} <= self.ready and not self.whole
+
+    def go_live(self) -> None:
+        """loading -> live."""
+        self._advance(State.LIVE)
+
     def serve(self, command: Serve) -> None:
-        """loading -> serving, once whole. Told again, it stays."""
+        """loading or live -> serving, once whole. Told again, it stays."""
         self._expect(command.instance)
         if self.state is State.SERVING:
             return
@@ -102,14 +111,16 @@ class Lifecycle:
             self._advance(State.DRAINING)
 
     def accepts_requests(self, model: str) -> bool:
-        return self.state is State.SERVING and self.assignment is not None and self.assignment.model == model
+        takes = self.state in (State.LIVE, State.SERVING)
+        return takes and self.assignment is not None and self.assignment.model == model
 
     def aborts(self, plan_id: str) -> bool:
-        """Whether ending this plan makes a loading worker spare."""
-        return self.state is State.LOADING and self.assignment is not None and self.assignment.plan_id == plan_id
+        """Whether ending this plan makes a worker spare that loads, live or not."""
+        loads = self.state in (State.LOADING, State.LIVE)
+        return loads and self.assignment is not None and self.assignment.plan_id == plan_id
 
     def release(self) -> None:
-        """loading or draining -> spare; forgets the parameters."""
+        """loading, live or draining -> spare; forgets the parameters."""
         self._advance(State.SPARE)
         self.assignment = None
         self.ready = set()
@@ -137,3 +148,5 @@ class Lifecycle:
             yield f"worker: blocks {sorted(self.ready - blocks)} are of nothing that it holds"
         if self.state in (State.SERVING, State.DRAINING) and not self.whole:
             yield f"worker: {self.state} with {len(self.ready)} blocks"
+        if self.state is State.LIVE and not {0, 1} <= self.ready:
+            yield f"worker: live with blocks {sorted(self.ready)}"

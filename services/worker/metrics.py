@@ -82,6 +82,14 @@ class WorkerMetrics:
         self._times[request.request_id] = Times(len(request.prompt), now)
         self._observe(self._prompt_size, len(request.prompt))
 
+    def waited(self, request_id: str, now: float) -> float:
+        """Seconds since the request was admitted."""
+        return now - self._times[request_id].admitted if request_id in self._times else 0.0
+
+    def moved(self, request_id: str) -> None:
+        """Another worker goes on with it, and counts it."""
+        self._times.pop(request_id, None)
+
     def stepped(self, batch: Batch, load: EngineLoad, begun: float) -> None:
         """A step began at `begun` and is over; `load` is what is left to do."""
         for piece in batch.pieces:

@@ -1,13 +1,27 @@
 """A request as the scheduler sees it: which of its positions are computed, which come next, how it ends."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from services.worker.batch import PREFILL_CHUNK, Draw, Piece
+from services.worker.batch import PREFILL_CHUNK, Draw, Entry, KvImport, Piece
 from shared.messages.requests import FinishReason, Submit
 
 
+@dataclass(eq=False)
+class LateKv:
+    """KV of the first `layers` layers for the positions before `stop`, on its way here from another worker."""
+
+    layers: int
+    stop: int
+    data: memoryview | None = None
+
+
 class Sequence:
-    """A request's tokens, prompt and generated; the KV of the first `computed` of them is in the cache."""
+    """A request's tokens, prompt and generated; the KV of the first `computed` of them is in the cache.
+
+    `entry`: where rows come in whose first layers were run before. `late`: KV of such layers that is not in the cache;
+    nothing is decoded before it is. `held`: somebody else has to do with it, and no step is to run it.
+    """
 
     def __init__(self, request: Submit, arrival: int) -> None:
         self.request = request
@@ -16,6 +30,9 @@ class Sequence:
         self.blocks = range(0)
         self.computed = 0
         self.preempted = False  # ever
+        self.entry: Entry | None = None
+        self.late: LateKv | None = None
+        self.held = False
 
     @property
     def request_id(self) -> str:
@@ -36,13 +53,47 @@ class Sequence:
         return max(self.prompt_tokens - self.computed, 0)
 
     @property
+    def layers_done(self) -> int:
+        """Of all that is not computed."""
+        return 0 if self.entry is None else self.entry.layer
+
+    @property
+    def lacks_kv(self) -> bool:
+        """Whether it cannot go on before the KV of its first layers is here."""
+        return self.late is not None and self.late.data is None and self.computed >= self.late.stop
+
+    @property
     def decodes(self) -> bool:
         """Whether only the row of the last token is left, so that each step yields a token."""
         return self.computed >= self.prompt_tokens and self.computed == len(self.tokens) - 1
 
     def pieces(self, budget: int) -> Iterator[Piece]:
         """What may be computed next in at most `budget` rows: whole chunks of the prompt, then generated positions."""
+        return self._pieces_from(self.computed, budget)
+
+    def slabs(self, most_rows: int) -> Iterator[tuple[Piece, ...]]:
+        """All that is not computed, in batches of at most `most_rows` rows."""
         start = self.computed
+        while pieces := tuple(self._pieces_from(start, most_rows)):
+            yield pieces
+            start = pieces[-1].stop
+
+    def reach(self, position: int) -> None:
+        """All before `position` is computed."""
+        self.computed = position
+        if self.entry is not None and position >= self.entry.stop:
+            self.entry = None
+
+    def lay_down(self, block_tokens: int) -> KvImport | None:
+        """What came late, to go into the cache now."""
+        late = self.late
+        if late is None or late.data is None:
+            return None
+        self.late = None
+        count = -(-late.stop // block_tokens)
+        return KvImport(self.blocks[:count], late.layers, late.data)
+
+    def _pieces_from(self, start: int, budget: int) -> Iterator[Piece]:
         while start < self.prompt_tokens:
             stop = min(start + PREFILL_CHUNK, self.prompt_tokens)
             if stop - start > budget:
@@ -57,6 +108,7 @@ class Sequence:
     def preempt(self) -> None:
         """The KV is gone; the tokens stay."""
         self.blocks, self.computed, self.preempted = range(0), 0, True
+        self.entry = self.late = None
 
     def append(self, token: int) -> FinishReason | None:
         """Take a chosen token; why the request ends with it, or None."""
@@ -68,7 +120,7 @@ class Sequence:
     def _piece(self, start: int, stop: int, *, decode: bool) -> Piece:
         tokens = tuple(self.tokens[start:stop])
         draw = self._draw() if stop == len(self.tokens) else None
-        return Piece(self.request_id, tokens, start, self.blocks, decode, draw)
+        return Piece(self.request_id, tokens, start, self.blocks, decode, draw, self.entry)
 
     def _draw(self) -> Draw:
         forbidden = self.request.stop_token_ids if self.generated < self.request.min_tokens else ()

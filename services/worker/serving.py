@@ -6,16 +6,19 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
-from services.worker.batch import Batch
+from services.worker.batch import Batch, Entry
 from services.worker.engine.runner import EngineRunner
 from services.worker.history import History
 from services.worker.limits import Limits
 from services.worker.metrics import WorkerMetrics
-from services.worker.scheduler import Output, Scheduler
+from services.worker.outputs import Output
+from services.worker.scheduler import Scheduler
+from services.worker.sequence import LateKv
 from shared.bus.contract import Bus, Refusal
 from shared.messages.membership import EngineLoad
-from shared.messages.requests import Replay, RequestsEnded, Running, Submit, TokenFrame, Tokens
+from shared.messages.requests import Replay, RequestLost, RequestsEnded, Running, Submit, TokenFrame, Tokens
 from shared.subjects import ENDED, TOKENS
+from shared.transfer.changes import Changes
 from shared.world import Clock
 
 log = structlog.get_logger()
@@ -30,7 +33,7 @@ class Serving:
         self._clock = clock
         self._runner = runner
         self._metrics = metrics
-        self._scheduler: Scheduler | None = None
+        self.scheduler: Scheduler | None = None
         self._history = History()
         self._work = asyncio.Event()
         self._steps = 0
@@ -39,55 +42,104 @@ class Serving:
         self.on_step: Callable[[], None] = lambda: None
         self.on_first_token: Callable[[], None] | None = None
         self._version: str | None = None
+        self._steps_run = True  # else the layers of what is here are run one by one, by somebody else
+        self.changes = Changes()
         bus.watch_connection(self._connection_changed)
 
-    def open(self, model: str, version: str, limits: Limits) -> None:
-        """Take requests from now on."""
-        self._scheduler = Scheduler(limits)
+    def open(self, model: str, version: str, limits: Limits, *, whole: bool = True) -> Scheduler:
+        """Take requests from now on. While the model is not `whole` no step is run."""
+        scheduler = self.scheduler = Scheduler(limits)
         self._version = version
+        self._steps_run = whole
         self._metrics.serve(model)
+        return scheduler
+
+    def begin_steps(self) -> None:
+        """The model is whole."""
+        self._steps_run = True
+        self.wake()
 
     def close(self) -> None:
         """Take none any more. Those that are left are dropped without a word: they are no longer this worker's."""
-        self._scheduler = None
+        self.scheduler = None
         self._history.drop_running()
         self.idle.set()
+        self.changes.tell()
+
+    def lose(self, reason: str) -> None:
+        """Tell of every request here that this worker will not go on with it: it may be submitted elsewhere."""
+        running = self.running()
+        for one in running:
+            lost = RequestLost(request_id=one.request_id, reason=reason)
+            self._bus.publish(TOKENS, lost, gateway=one.gateway)
+        if running:
+            self._tell_ended([one.request_id for one in running])
+
+    def wake(self) -> None:
+        """There may be something to do."""
+        self._work.set()
+        self.changes.tell()
 
     def load(self) -> EngineLoad | None:
         rates = self._runner.rates
-        if self._scheduler is None:
+        if self.scheduler is None:
             return None
-        return self._scheduler.load(rates.prefill_tokens_per_second, rates.decode_tokens_per_second)
+        return self.scheduler.load(rates.prefill_tokens_per_second, rates.decode_tokens_per_second)
 
     def running(self) -> list[Running]:
         """Every request that is here."""
-        return [] if self._scheduler is None else self._scheduler.running()
+        return [] if self.scheduler is None else self.scheduler.running()
 
     def admit(self, request: Submit) -> None:
         """Raises Refusal where the request can never run here. One that is here already is what was asked for: a
         router that got no answer, or was started anew, may say it again."""
-        if self._scheduler is None:
+        if self.scheduler is None:
             raise Refusal(409, "this worker serves nothing")
         if request.version not in (None, self._version):
             raise Refusal(409, f"this worker serves version {self._version}, not {request.version}")
-        if request.request_id in self._scheduler:
+        if request.request_id in self.scheduler:
             return
-        self._scheduler.add(request)
+        self.scheduler.add(request)
         self._metrics.admitted(request, self._clock.now())
         self.idle.clear()
-        self._work.set()
+        self.wake()
+
+    def adopt(self, scheduler: Scheduler, request: Submit, entry: Entry | None, waited: float) -> LateKv | None:
+        """Take over a request that waited so many seconds at another worker, as `Scheduler.adopt`. Its gateway learns
+        whose it is now."""
+        late = scheduler.adopt(request, entry)
+        self._metrics.admitted(request, self._clock.now() - waited)
+        self.idle.clear()
+        row = Tokens(request_id=request.request_id, index=len(request.generated), token_ids=[])
+        self._history.record(row)
+        self._send(request.gateway, [row])
+        self.wake()
+        return late
+
+    def release(self, request_id: str) -> None:
+        """The request is another worker's."""
+        if self.scheduler is not None and request_id in self.scheduler:
+            self.scheduler.release(request_id)
+            self._history.forget(request_id)
+            self._metrics.moved(request_id)
+            self.wake()
+
+    def waited(self, request_id: str) -> float:
+        """Seconds since a request was admitted, here or at the worker that it came from."""
+        return self._metrics.waited(request_id, self._clock.now())
 
     def cancel(self, request_id: str) -> None:
         """End a request and free its KV blocks at once. Unknown ids are nothing new."""
-        output = None if self._scheduler is None else self._scheduler.cancel(request_id)
+        output = None if self.scheduler is None else self.scheduler.cancel(request_id)
         if output is not None:
-            self._publish([output])
+            self.publish([output])
+            self.wake()
 
     def replay(self, command: Replay) -> None:
         """Send a request's tokens again, where there are any. Raises Refusal 404 where it is not known (any more)."""
         row = self._history.since(command.request_id, command.index)
         if row is None:
-            if self._scheduler is not None and command.request_id in self._scheduler:
+            if self.scheduler is not None and command.request_id in self.scheduler:
                 return
             raise Refusal(404, f"request {command.request_id} has no token {command.index} here")
         self._send(command.gateway, [row])
@@ -95,17 +147,19 @@ class Serving:
     async def run(self) -> None:
         """One step after the other, while there is work."""
         while True:
-            scheduler = self._scheduler
-            batch = None if scheduler is None else scheduler.next_batch()
+            scheduler = self.scheduler
+            batch = scheduler.next_batch() if scheduler is not None and self._steps_run else None
             if scheduler is None or batch is None:
-                self.idle.set()
+                if scheduler is None or scheduler.is_empty:
+                    self.idle.set()
                 self._work.clear()
                 await self._work.wait()
                 continue
             outputs = await self._step(scheduler, batch)
-            if self._scheduler is scheduler:
-                self._publish(outputs)
+            if self.scheduler is scheduler:
+                self.publish(outputs)
             self.on_step()
+            self.changes.tell()
 
     async def _step(self, scheduler: Scheduler, batch: Batch) -> list[Output]:
         begun = self._clock.now()
@@ -120,7 +174,7 @@ class Serving:
         self._metrics.stepped(batch, scheduler.load(), begun)
         return outputs
 
-    def _publish(self, outputs: Iterable[Output]) -> None:
+    def publish(self, outputs: Iterable[Output]) -> None:
         rows: dict[str, list[Tokens]] = defaultdict(list)
         for output in outputs:
             rows[output.gateway].append(output.row)

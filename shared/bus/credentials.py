@@ -91,10 +91,10 @@ ROWS: Mapping[str, Row] = {
         ),
         asks=(subjects.PULL, subjects.TOOK),
         tells=(
-            *(subjects.TOKENS, subjects.ENDED, subjects.MOVED),
+            *(subjects.TOKENS, subjects.ENDED, subjects.MOVED, subjects.WITHDRAW),
             *(subjects.TRANSFER, subjects.BLOCK, subjects.INSTANCE),
         ),
-        hears=(subjects.CANCEL_WORK, subjects.LEASE),
+        hears=(subjects.CANCEL_WORK, subjects.WITHDRAW, subjects.LEASE),
     ),
 }
 

@@ -37,6 +37,12 @@ class Pull(Message, frozen=True, kw_only=True):
     block_tokens: Positive
 
 
+class Withdraw(Message, frozen=True, kw_only=True):
+    """Source -> target: my pull is void, I found something to do."""
+
+    worker: Name
+
+
 class Task(Message, frozen=True, kw_only=True):
     """A request on its way to a source. `layers` of its layers are done, for all tokens it has.
 

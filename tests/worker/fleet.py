@@ -12,13 +12,14 @@ from shared.bus.contract import Bus, Context, Endpoint, ServiceInfo
 from shared.bus.local import LocalBroker
 from shared.links.contract import Link
 from shared.links.open import open_link
+from shared.messages.live import RequestsMoved
 from shared.messages.membership import Join, Joined, WorkerReport
-from shared.messages.parameters import Manifest
-from shared.messages.requests import Admit, RequestsEnded, Submit, TokenFrame, Tokens
+from shared.messages.parameters import DType, Manifest
+from shared.messages.requests import Admit, RequestLost, RequestsEnded, Submit, TokenFrame, Tokens
 from shared.messages.transfers import Inflow, Load, Node, Outflow, Send, Serve, Transfer
 from shared.process import World
 from shared.settings import LinkSettings
-from shared.subjects import ADMIT, ENDED, HEARTBEAT, JOIN, LOAD, SEND, SERVE, TOKENS, TRANSFER
+from shared.subjects import ADMIT, ENDED, HEARTBEAT, JOIN, LOAD, MOVED, SEND, SERVE, TOKENS, TRANSFER
 from shared.telemetry import Telemetry
 from shared.transfer.chunks import Chunk
 from shared.transfer.part import FlowEnd, Part, TransferFailed
@@ -46,6 +47,8 @@ class Fleet:
     transfers: list[Transfer] = field(default_factory=list)
     rows: dict[str, list[Tokens]] = field(default_factory=dict)
     ended: list[str] = field(default_factory=list)
+    moved: list[RequestsMoved] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
     addresses: dict[str, bytes] = field(default_factory=dict)
     workers: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     telemetry: dict[str, Telemetry] = field(default_factory=dict)
@@ -56,6 +59,24 @@ class Fleet:
             while not condition():
                 self.changed.clear()
                 await self.changed.wait()
+
+    def note(self, message: object) -> None:
+        """What was said on the bus."""
+        match message:
+            case WorkerReport():
+                self.reports[message.id] = message
+            case Transfer():
+                self.transfers.append(message)
+            case TokenFrame():
+                for row in message.rows:
+                    self.rows.setdefault(row.request_id, []).append(row)
+            case RequestsEnded():
+                self.ended += message.request_ids
+            case RequestsMoved():
+                self.moved.append(message)
+            case RequestLost():
+                self.lost.append(message.request_id)
+        self.changed.set()
 
     def state(self, worker: str) -> str:
         return self.reports[worker].state if worker in self.reports else "absent"
@@ -141,9 +162,9 @@ class Fleet:
 
 
 @asynccontextmanager
-async def fleet(*workers: str, **settings: int) -> AsyncIterator[Fleet]:
+async def fleet(*workers: str, dtype: DType = "float32", **settings: int) -> AsyncIterator[Fleet]:
     """Spare workers that have joined, and the parameters of a tiny model to give them."""
-    checkpoint = open_checkpoint(tiny("llama"), "float32")
+    checkpoint = open_checkpoint(tiny("llama"), dtype)
     memory = [memoryview(bytearray(block.size_bytes)) for block in checkpoint.layouts]
     manifest = checkpoint.manifest([checkpoint.read_block(index, view) for index, view in enumerate(memory)])
     broker = LocalBroker()
@@ -158,6 +179,8 @@ async def fleet(*workers: str, **settings: int) -> AsyncIterator[Fleet]:
             yield made
             for task in [*made.workers.values(), *listening]:
                 task.cancel()
+            for one in list(broker.buses):
+                await one.close()
     finally:
         await link.close()
 
@@ -171,23 +194,10 @@ async def _listen(made: Fleet) -> list[asyncio.Task[None]]:
     registry = made.broker.connect()
     await registry.serve(ServiceInfo("registry", "registry-0", "lets everyone in"), [Endpoint(JOIN, join)])
 
-    def note(message: object) -> None:
-        match message:
-            case WorkerReport():
-                made.reports[message.id] = message
-            case Transfer():
-                made.transfers.append(message)
-            case TokenFrame():
-                for row in message.rows:
-                    made.rows.setdefault(row.request_id, []).append(row)
-            case RequestsEnded():
-                made.ended += message.request_ids
-        made.changed.set()
-
     async def follow(topic: object) -> None:
         async for received in await made.bus.subscribe(topic):  # type: ignore[arg-type]
-            note(received.message)
+            made.note(received.message)
 
-    tasks = [made.tasks.create_task(follow(topic)) for topic in (HEARTBEAT, TRANSFER, TOKENS, ENDED)]
+    tasks = [made.tasks.create_task(follow(topic)) for topic in (HEARTBEAT, TRANSFER, TOKENS, ENDED, MOVED)]
     await asyncio.sleep(0)
     return tasks

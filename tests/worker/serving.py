@@ -12,7 +12,8 @@ from services.worker.batch import Batch
 from services.worker.engine.engine import Engine
 from services.worker.engine.sampling import choose_tokens
 from services.worker.limits import Limits
-from services.worker.scheduler import Output, Scheduler
+from services.worker.outputs import Output
+from services.worker.scheduler import Scheduler
 from shared.messages.requests import Submit
 from tests.worker.engine.models import BLOCK_TOKENS, CONTEXT
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from services.worker.batch import Batch
 from services.worker.engine.kv_blocks import GROWTH
-from services.worker.scheduler import Output, Scheduler
+from services.worker.outputs import Output
+from services.worker.scheduler import Scheduler
 from shared.messages.requests import Submit
 from tests.worker.engine.models import BLOCK_TOKENS
 from tests.worker.serving import limits, submit

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from services.worker.batch import PREFILL_CHUNK, Batch
-from services.worker.scheduler import Output, Scheduler
+from services.worker.outputs import Output
+from services.worker.scheduler import Scheduler
 from shared.bus.contract import Refusal
 from shared.messages.requests import Submit
 from tests.worker.serving import limits, submit

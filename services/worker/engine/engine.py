@@ -6,6 +6,7 @@ On a GPU the steps are the same and torch's own kernels do them: right, and neit
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch.nn.functional import embedding, rms_norm
@@ -15,6 +16,7 @@ from services.worker.engine.attention import CausalMask
 from services.worker.engine.kv_store import KvStore
 from services.worker.engine.layer import Layer
 from services.worker.engine.parameters import TORCH_DTYPES, Linear, Tensors, block_tensors, make_linear, padded
+from services.worker.engine.partial import Partial
 from services.worker.engine.rope import RopeTable
 from services.worker.engine.rows import Geometry, Rows
 from services.worker.engine.sampling import choose_tokens
@@ -101,9 +103,46 @@ class Engine:
 
     @torch.inference_mode()
     def step(self, batch: Batch) -> list[int]:
-        """All layers on `batch`; the token chosen for each of its draws."""
-        rows = self.rows(batch.pieces)
-        hidden = self.layers(0, self._config.num_hidden_layers, self.embed(rows), rows)
+        """All layers that are left of each piece of `batch`; the token chosen for each of its draws."""
+        for kv in batch.imports:
+            self.store.import_kv(kv.blocks, range(kv.layers), kv.data)
+        hidden, rows = self._through(batch.pieces)
         if not batch.draws:
             return []
         return choose_tokens(self.head(hidden[rows.drawn]), batch.draws)
+
+    def _through(self, pieces: Sequence[Piece]) -> tuple[torch.Tensor, Rows]:
+        """Rows join the others at the layer at which they come in: `[row, hidden]` before the head."""
+        starts = sorted({piece.layer for piece in pieces})
+        hidden = None
+        for start, end in pairwise([*starts, self._config.num_hidden_layers]):
+            rows = self.rows([piece for piece in pieces if piece.layer <= start])
+            come = self._entering([piece for piece in pieces if piece.layer == start]) if start else self.embed(rows)
+            hidden = self.layers(start, end, come if hidden is None else torch.cat((hidden, come)), rows)
+        assert hidden is not None
+        return hidden, rows
+
+    def _entering(self, pieces: Sequence[Piece]) -> torch.Tensor:
+        """What was computed of these pieces before, as a copy: the bytes may lie at any address."""
+        entries = [(self._activation(piece.entry.activation), piece) for piece in pieces if piece.entry is not None]
+        rows = torch.cat([activation[piece.start : piece.stop] for activation, piece in entries])
+        return rows.to(self.store.cache.device)
+
+    def _activation(self, data: memoryview) -> torch.Tensor:
+        """`[position, hidden]`, as a view of bytes."""
+        dtype = TORCH_DTYPES[self._manifest.dtype]
+        return torch.frombuffer(data, dtype=dtype).view(-1, self._config.hidden_size)
+
+    def begin(self, slabs: Sequence[Sequence[Piece]]) -> Partial:
+        """A request's rows, embedded, to be run one layer at a time; each of `slabs` is no more than a batch."""
+        partial = Partial(list(map(self.rows, slabs)), self._config.hidden_size, TORCH_DTYPES[self._manifest.dtype])
+        for index, slab in enumerate(partial.slabs):
+            partial.put(index, self.embed(slab))
+        return partial
+
+    def run_layer(self, partial: Partial) -> None:
+        """The next layer of `partial`."""
+        layer, device = partial.done, self.store.cache.device
+        for index, (part, slab) in enumerate(partial.parts):
+            partial.put(index, self.layers(layer, layer + 1, part.to(device, copy=True), slab))
+        partial.done += 1

@@ -53,6 +53,11 @@ class KvBlocks:
     def owners(self) -> frozenset[str]:
         return frozenset(self._of)
 
+    @property
+    def largest_gap(self) -> int:
+        """The most blocks that somebody could start with now."""
+        return max(len(gap) for gap, _ in self._gaps())
+
     def owned(self, owner: str) -> range:
         """The blocks of `owner`. Raises KeyError where it has none."""
         return self._of[owner].blocks

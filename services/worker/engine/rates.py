@@ -40,7 +40,9 @@ class Rates:
         return self._decode.per_second
 
     def observe(self, batch: Batch, seconds: float) -> None:
-        """Learn from a step that took `seconds`."""
+        """Learn from a step that took `seconds`. One whose rows came in at later layers says nothing."""
+        if any(piece.layer for piece in batch.pieces):
+            return
         rows = batch.prefill_rows + batch.decode_rows
         if batch.prefill_rows == 0:
             self._decode.observe(rows, seconds)

@@ -2,16 +2,17 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import torch
 
-from services.worker.batch import Batch
+from services.worker.batch import Batch, Piece
 from services.worker.engine.attention import use_math_kernels
 from services.worker.engine.engine import Engine
 from services.worker.engine.kv_store import allocate_kv_memory
+from services.worker.engine.partial import Partial
 from services.worker.engine.rates import Rates
 from shared.devices import CPU
 from shared.links.contract import View
@@ -63,6 +64,21 @@ class EngineRunner:
             return tokens
 
         return await self.call(timed)
+
+    async def begin(self, slabs: Sequence[Sequence[Piece]]) -> Partial:
+        """A request's rows, embedded, to be run one layer at a time."""
+        return await self.call(lambda: self._loaded().begin(slabs))
+
+    async def run_layer(self, partial: Partial) -> None:
+        """The next layer of `partial`. Raises BlockMissing before its block was added."""
+        await self.call(lambda: self._loaded().run_layer(partial))
+
+    def export_kv(self, blocks: range, layers: int) -> asyncio.Future[memoryview]:
+        """A copy of the KV of the first `layers` layers in `blocks`, as it is now: whoever gets the blocks next writes
+        later."""
+        return asyncio.get_running_loop().run_in_executor(
+            self._thread, lambda: self._loaded().store.export_kv(blocks, range(layers))
+        )
 
     async def unload(self) -> None:
         """Forget the model and let go of its buffers."""
