@@ -28,7 +28,8 @@ class FlowPath(msgspec.Struct, frozen=True):
 class Place(msgspec.Struct, frozen=True, kw_only=True):
     """Where a GPU or a host's memory is, and what its links carry. A host's memory has no domain and no host link.
 
-    `nic` is who owns its NIC: GPUs without one share their host's. Uplinks are its leaf's, 0 is non-blocking.
+    `nic` is who owns its NIC: GPUs without one share their host's. Uplinks are its leaf's, 0 is non-blocking. `machine`
+    is said where links treat one machine as several hosts.
     """
 
     id: str
@@ -43,6 +44,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     domain_bandwidth: float = 0.0
     host_link: float = 0.0
     disk: float
+    machine: str = ""
 
 
 def path_between(sender: Place, receiver: Place) -> FlowPath:

@@ -11,7 +11,8 @@ def find_places(members: Iterable[Member], topology: Topology | None, link_rate:
     """By the member's id; who is nowhere in the topology is left out.
 
     Without a topology each machine is a host, its workers are one domain, and rates are assumed. With a `link_rate`
-    each process is a machine of its own: all that leaves it goes over one link of that rate.
+    each process is a host of its own, as links have it: all that leaves it goes over one link of that rate, also to
+    others of its machine. Nothing between them is any faster, and there is nothing that they share.
     """
     placed = [member for member in members if member.service in ("worker", "host")]
     if topology is not None:
@@ -22,13 +23,13 @@ def find_places(members: Iterable[Member], topology: Topology | None, link_rate:
     return {member.id: assumed_place(member, member.host, ASSUMED_NIC) for member in placed}
 
 
-def assumed_place(member: Member, machine: str, nic: float) -> Place:
+def assumed_place(member: Member, host: str, nic: float) -> Place:
     return Place(
         id=member.id,
-        host=machine,
+        host=host,
         leaf="leaf0",
-        domain=machine if member.service == "worker" else None,
-        nic=machine,
+        domain=host if member.service == "worker" else None,
+        nic=host,
         nic_in=nic,
         nic_out=nic,
         uplink_in=0.0,
@@ -36,4 +37,5 @@ def assumed_place(member: Member, machine: str, nic: float) -> Place:
         domain_bandwidth=ASSUMED_MEMORY,
         host_link=ASSUMED_MEMORY,
         disk=ASSUMED_DISK,
+        machine=member.host,
     )

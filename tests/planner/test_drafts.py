@@ -77,6 +77,14 @@ def test_a_host_without_a_copy_in_memory_reads_its_own_from_disk() -> None:
     assert not any(flow.from_disk for flow in planned("chains", picture, 2).flows)
 
 
+def test_with_a_link_rate_each_machine_loads_its_own_copy_through_its_host_s_one_link() -> None:
+    members = [member("host-0"), member("a"), member("b"), member("host-1", "far"), member("c", "far")]
+    picture = snapshot(host("host-0"), host("host-1"), *map(spare, "abc"), members=members)
+    made = planned("local", picture, 3, link_rate=1e6)
+    assert sorted(hops(made)) == [("host-0", "a"), ("host-0", "b"), ("host-1", "c")]
+    assert made.predicted == pytest.approx({"a": 8.0, "b": 8.0, "c": 4.0})
+
+
 def test_fanout_takes_every_byte_from_the_source() -> None:
     made = planned("fanout", snapshot(serving("s"), *map(spare, "abc")), 4)
     assert hops(made) == [("s", "a"), ("s", "b"), ("s", "c")]

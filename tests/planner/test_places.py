@@ -34,9 +34,10 @@ def test_without_a_topology_each_machine_is_a_host_and_its_workers_are_one_domai
     assert path_between(places["host-0"], places["worker-2"]).over == "network"
 
 
-def test_with_a_link_rate_each_process_is_a_machine_of_its_own() -> None:
+def test_with_a_link_rate_each_process_has_one_link_for_all_that_leaves_it_whatever_machine_it_is_on() -> None:
     members = [member("worker-0"), member("worker-1"), member("host-0", service="host")]
     places = find_places(members, None, link_rate=1e8)
     path = path_between(places["host-0"], places["worker-1"])
     assert (path.over, path.rate) == ("network", 1e8)
     assert path_between(places["worker-0"], places["worker-1"]).over == "network"
+    assert {place.machine for place in places.values()} == {"box"}

@@ -54,6 +54,7 @@ def plan_local(multicast: Multicast) -> TransferPlan:
             break
         part = group.first(draft.left, draft.traffic)
         if flows := near.feed(part):
+            draft.keep_used(flows)
             draft.add(part, flows)
         else:
             without += [node.id for node in part.nodes]

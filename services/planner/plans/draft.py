@@ -86,12 +86,17 @@ class Draft:
         """Nobody has all: the first of the group gets the parts, the others follow in the domain."""
         first = next(target for target in group.targets if target.node is group.ports[0])
         flows = list(collect(self.multicast, first, self.traffic))
-        nodes = self.multicast.nodes
-        for flow in flows:
-            if flow.over == "network" and self.traffic.is_busy(nodes[flow.sender], "out"):
-                self._keep(nodes[flow.sender], "out")
+        self.keep_used(flows)
         self.note(f"{first.node.id} gets parts of the model from {len(flows)} holders: nobody has all of it")
         self.add(group, [*flows, *gather_all(first.node, group)])
+
+    def keep_used(self, flows: Iterable[Flow]) -> None:
+        """These have no choice but the NICs that they use."""
+        nodes = self.multicast.nodes
+        for flow in flows:
+            if flow.over == "network":
+                self._keep(nodes[flow.sender], "out")
+                self._keep(nodes[flow.receiver], "in")
 
     def add(self, group: Group, flows: Iterable[Flow]) -> None:
         self.flows += flows

@@ -31,6 +31,10 @@ class Node(msgspec.Struct, frozen=True, gc=False):
         return self.at.domain if self.at.domain_bandwidth else f"NIC of {self.at.nic}"
 
     @property
+    def machine(self) -> str:
+        return self.at.machine or self.at.host
+
+    @property
     def name(self) -> tuple[int, str]:
         """For ties: by id, and n2 before n10."""
         return len(self.id), self.id
