@@ -72,7 +72,7 @@ def dry_run(
         holders,
         takers,
         count=targets,
-        disks=[host.id for host in topology.hosts] if sources == DISKS else (),
+        disks=[host.id for host in topology.hosts] if sources == DISKS or policy == "local" else (),
         serving=[parse_serving(topology, text) for text in serving],
     )
     chunk_bytes = chunk_bytes_for(min(node.at.nic_out for node in multicast.nodes.values()))

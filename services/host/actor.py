@@ -107,15 +107,14 @@ class Host:
     async def _fetch_model(self, command: FetchModel, context: Context) -> Ack:
         """Answered once it may be sent; `Transfer` tells of a flow that is lost, `ModelRead` when it is whole."""
         self._check_epoch(command.epoch)
-        version = command.manifest.version
-        numbers = self._cache.numbers(command.spec.name, version)
-        held, fetch = self._cache.get(numbers[0]) if numbers else None, self._memory.find_fetch(version)
+        numbers = self._cache.numbers(command.spec.name, command.manifest.version)
+        held = self._cache.get(numbers[0]) if numbers else None
         if held is None:
             self._receive(command)
         elif held.is_whole:
             self._announce(held)
-        elif fetch is not None:
-            self._go_on(fetch, command)
+        else:
+            self._go_on(self._memory.fetch_of(numbers[0]), command)
         return Ack()
 
     def _receive(self, command: FetchModel) -> None:
@@ -125,9 +124,11 @@ class Host:
         except CacheFull as error:
             raise Refusal(409, str(error)) from error
 
-    def _go_on(self, fetch: Fetch, command: FetchModel) -> None:
+    def _go_on(self, fetch: Fetch | None, command: FetchModel) -> None:
+        """A model that is being read comes without anybody's help."""
         try:
-            fetch.go_on(command)
+            if fetch is not None:
+                fetch.go_on(command)
         except ValueError as error:
             raise Refusal(409, f"cannot go on with {command.spec.name!r}: {error}") from error
 

@@ -1,7 +1,7 @@
 """The models in a host's memory: how each gets there, from disk or from another node, and how it goes."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -78,10 +78,9 @@ class Memory:
         copy = None if number is None else self._copies[number]
         return copy if copy is not None and copy.blocks else None
 
-    def find_fetch(self, version: str) -> Fetch | None:
-        """Of what there is of this version, or is on its way."""
-        number = self.cache.find(version)
-        return None if number is None else self._copies[number].fetch
+    def fetch_of(self, number: int) -> Fetch | None:
+        """How it came, or comes, from others."""
+        return self._copies[number].fetch
 
     async def turn(self, version: str) -> None:
         """Return once the turn of this version has come, or it is not to come any more."""
@@ -140,8 +139,7 @@ class Memory:
         )
         number, copy = self._admit(held, Copy(fetch=fetch))
         sizes = [block.size_bytes for block in manifest.blocks]
-        filling = self._fill(number, copy, sizes, fetch.fill)
-        copy.filling = self._tasks.create_task(self._try(number, copy, filling), name=f"fetch {spec.name}")
+        copy.filling = self._tasks.create_task(self._try(number, copy, sizes, fetch.fill), name=f"fetch {spec.name}")
 
     def _admit(self, held: Held, copy: Copy) -> tuple[int, Copy]:
         waiting = sum(
@@ -177,7 +175,7 @@ class Memory:
 
         try:
             async with self._reading:
-                await self._try(number, copy, self._fill(number, copy, stored.sizes, fill))
+                await self._try(number, copy, stored.sizes, fill)
         finally:
             stored.close()
         if number in self._copies and not stored.is_packed:
@@ -204,11 +202,11 @@ class Memory:
                 checksums.append(checksum)
         return checksums
 
-    async def _try(self, number: int, copy: Copy, filling: Coroutine[None, None, None]) -> None:
+    async def _try(self, number: int, copy: Copy, sizes: list[int], fill: Fill) -> None:
         held = self.cache.get(number)
         assert held is not None
         try:
-            await filling
+            await self._fill(number, copy, sizes, fill)
         except (CacheFull, CheckpointError, TransferFailed, OSError, MemoryError, ValueError) as error:
             reason = str(error) or type(error).__name__
             log.error("model_not_read", model=held.model, error=reason)

@@ -10,11 +10,12 @@ from msgspec.structs import replace
 
 from shared.bus.contract import Call, Topic
 from shared.links.open import open_link
-from shared.messages.copies import ReadModel
+from shared.messages.copies import CheckModel, FetchModel, ReadModel, ReleaseModel
+from shared.messages.message import Message
 from shared.messages.parameters import Manifest
 from shared.messages.transfers import Abort, Send
 from shared.settings import LinkSettings
-from shared.subjects import ABORT, READ_MODEL, SEND
+from shared.subjects import ABORT, CHECK_MODEL, FETCH_MODEL, READ_MODEL, RELEASE_MODEL, SEND
 from tests.bus.test_wire import messages
 from tests.fuzz.effort import examples
 from tests.fuzz.hostile import Shot, shot, shots, volley
@@ -22,9 +23,12 @@ from tests.host.site import HOST, Site, site
 from tests.host.test_sending import receive
 from tests.made import tiny
 
-TARGETS: list[Topic[Any] | Call[Any, Any]] = [ABORT, READ_MODEL, SEND]
+TARGETS: list[Topic[Any] | Call[Any, Any]] = [
+    *(ABORT, CHECK_MODEL, FETCH_MODEL, READ_MODEL, RELEASE_MODEL, SEND),
+]
 SOCKET = LinkSettings(transport="socket")
 GOOD = "good"
+ORDERS: list[type[Message]] = [Send, Abort, CheckModel, ReadModel, FetchModel, ReleaseModel]
 
 
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
@@ -42,14 +46,14 @@ def test_whatever_is_said_to_it_a_host_reads_and_sends(fired: list[Shot]) -> Non
 
 
 @examples(3)
-@given(st.lists(messages(Send) | messages(Abort) | messages(ReadModel), min_size=10, max_size=20))
+@given(st.lists(st.one_of(map(messages, ORDERS)), min_size=10, max_size=20))
 def test_orders_for_what_it_holds_that_lead_nowhere_keep_a_host_from_nothing(orders: list[Any]) -> None:
-    """The version and the epoch are right; addresses, tickets, chunks and paths are anything."""
+    """The model, the version and the epoch are right; addresses, tickets, chunks and paths are anything."""
 
     async def main() -> None:
         async with site(open_link=lambda: open_link(SOCKET)) as here:
-            version = (await held(here)).version
-            await volley(here.broker, [aimed(order, version) for order in orders])
+            manifest = await held(here)
+            await volley(here.broker, [aimed(order, manifest) for order in orders])
             plans = {order.plan_id for order in orders if isinstance(order, Send)}
             await volley(here.broker, [shot(ABORT, Abort(plan_id=plan, reason="enough"), id=HOST) for plan in plans])
             await here.until(lambda: here.reports[-1].flows_out == 0)
@@ -58,22 +62,32 @@ def test_orders_for_what_it_holds_that_lead_nowhere_keep_a_host_from_nothing(ord
     asyncio.run(main())
 
 
-def aimed(order: Any, version: str) -> Shot:
+def aimed(order: Any, manifest: Manifest) -> Shot:
     match order:
         case Send():
-            return shot(SEND, replace(order, version=version, epoch=1), id=HOST)
+            return shot(SEND, replace(order, version=manifest.version, epoch=1), id=HOST)
+        case FetchModel():
+            spec = replace(order.spec, name=GOOD)
+            return shot(FETCH_MODEL, replace(order, spec=spec, manifest=manifest, epoch=1), id=HOST)
+        case ReleaseModel():
+            return shot(RELEASE_MODEL, replace(order, model=GOOD, version=manifest.version), id=HOST)
         case ReadModel():
             return shot(READ_MODEL, order, id=HOST)
+        case CheckModel():
+            return shot(CHECK_MODEL, order, id=HOST)
         case _:
             return shot(ABORT, order, id=HOST)
 
 
 async def held(here: Site) -> Manifest:
-    await here.read(tiny("llama"), GOOD)
-    await here.until(lambda: any(read.model == GOOD for read in here.reads))
-    manifest = next(read.manifest for read in here.reads if read.model == GOOD)
-    assert manifest is not None
-    return manifest
+    """It is asked for again, as the registry does, where somebody had it released or fetched from nowhere."""
+    while True:
+        here.reads.clear()
+        await here.read(tiny("llama"), GOOD)
+        await here.until(lambda: any(read.model == GOOD for read in here.reads))
+        manifest = next(read.manifest for read in here.reads if read.model == GOOD)
+        if manifest is not None:
+            return manifest
 
 
 async def serves(here: Site) -> None:

@@ -1,5 +1,6 @@
 """A host that receives a model from another host, over a real link."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
@@ -186,6 +187,18 @@ async def test_a_copy_that_cannot_go_on_anywhere_is_given_up_and_its_memory_give
         await source.until(lambda: source.reports[-1].flows_out == 0)
         await source.bus.call(RELEASE_MODEL, release, timeout=5, id=HOST)
         await source.until(lambda: source.reports[-1].cache_bytes == 0)
+
+
+async def test_a_copy_that_is_released_before_it_has_begun_leaves_nothing() -> None:
+    async with site() as source, site() as target:
+        manifest = await held(source)
+        command = order(manifest, source)
+        release = ReleaseModel(model="m", version=manifest.version)
+        release_at_once = target.bus.call(RELEASE_MODEL, release, timeout=5, id=HOST)
+        await asyncio.gather(fetch(target, command), release_at_once)
+        await target.until(lambda: target.reports[-1].holdings == [])
+        await asyncio.sleep(0.1)
+        assert target.reads == []
 
 
 async def test_a_copy_on_its_way_can_be_released() -> None:
