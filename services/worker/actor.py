@@ -17,8 +17,9 @@ from shared.deadlines import arrived
 from shared.device_arena import DeviceArena
 from shared.devices import CPU
 from shared.links.contract import Link
+from shared.links.meter import Meter
 from shared.membership import Membership
-from shared.messages.membership import Holding, WorkerReport
+from shared.messages.membership import Holding, PeerTraffic, WorkerReport
 from shared.messages.message import Ack
 from shared.messages.requests import Admit, AskRunning, Replay, RunningRequests
 from shared.process import World
@@ -46,6 +47,7 @@ class Worker:
         self._open_link = open_link
         self._open_door = open_door
         self._reported_at = 0.0
+        self._meter = Meter(world.clock.now)
 
     async def run(self) -> None:
         settings, world = self._settings, self._world
@@ -57,7 +59,7 @@ class Worker:
         door = self._open_door(link.address)
         try:
             with ThreadPoolExecutor(1, "checksum") as hashing:
-                await self._work(Resources(arena, link, runner, hashing, door))
+                await self._work(Resources(arena, link, self._meter, runner, hashing, door))
         finally:
             if door is not None:
                 await door.close()
@@ -131,6 +133,10 @@ class Worker:
             self._reported_at = now
             self._membership.changed()
 
+    def _traffic(self) -> list[PeerTraffic]:
+        rates = self._meter.rates
+        return [PeerTraffic(peer=peer, sent=one.sent, received=one.received) for peer, one in rates.items()]
+
     def _report(self, epoch: int) -> WorkerReport:
         deployment, lifecycle = self._deployment, self._deployment.lifecycle
         assignment = lifecycle.assignment
@@ -142,6 +148,7 @@ class Worker:
             device=self._device,
             paths=deployment.paths.by_peer,
             flows_out=deployment.flows_out,
+            traffic=self._traffic(),
         )
         if assignment is None:
             return common

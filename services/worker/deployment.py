@@ -21,6 +21,7 @@ from shared.arena import Arena, ArenaFull
 from shared.bus.contract import Context, Refusal
 from shared.device_arena import DeviceArena
 from shared.links.contract import Link
+from shared.links.meter import Meter
 from shared.membership import Membership
 from shared.messages.message import Ack
 from shared.messages.transfers import Abort, Drain, InstanceServing, Load, Send, Serve
@@ -38,10 +39,12 @@ AnyArena = Arena | DeviceArena
 
 @dataclass(frozen=True)
 class Resources:
-    """What a worker owns for its whole life, made and touched at its start."""
+    """What a worker owns for its whole life, made and touched at its start. The meter is for what serving moves over
+    the link."""
 
     arena: AnyArena
     link: Link
+    meter: Meter
     runner: EngineRunner
     hashing: Executor
     door: Door | None = None

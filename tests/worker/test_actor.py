@@ -87,6 +87,8 @@ async def test_a_serving_worker_feeds_a_new_one_while_it_serves() -> None:
         assert await made.finished("a") == expected["a"]
         assert await made.finished("b") == expected["b"]
         await made.until(lambda: made.reports["w-1"].flows_out == 0)
+        # Parameters went over its link, and nothing of what it serves: that is measured, not unknown.
+        assert made.reports["w-1"].traffic == []
 
 
 async def test_draining_finishes_what_runs_refuses_what_is_new_and_ends_spare() -> None:
