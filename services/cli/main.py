@@ -29,6 +29,7 @@ BENCHES = {
     "control": LazyCommand("load.bench.control:control", "Latency that gateway, router and bus add to the engine."),
     "transfer": LazyCommand("load.bench.transfer:transfer", "Parameters over one hop and along chains."),
     "scale": LazyCommand("load.bench.scale:scale", "Decision to parameters whole on new workers."),
+    "zigzag": LazyCommand("load.bench.zigzag:zigzag", "The schedule of a live scale against the optimum."),
 }
 
 MAIN_HELP = """Serve LLMs; scale them out from live workers.

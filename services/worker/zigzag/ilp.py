@@ -1,0 +1,179 @@
+"""The best that a source and a target can do while parameters arrive: the integer program of BlitzScale 5.2, equation
+(1), solved with HiGHS. Pure.
+
+C3 is not as it is printed, where it allows no layer at all before a second one is loaded, but as it is meant: at the
+start of each layer its load time has passed. That is the rule of `windows`, of which C2 is the case of the first time.
+Starts on the source are variables, so tasks may arrive at any time, and where layers and loads do not end together the
+source may wait for a layer. A layer may be interrupted, so with unequal batches the optimum is a bound.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from services.worker.zigzag.tasks import Task
+from services.worker.zigzag.windows import Pair, Windows, windows
+
+TOLERANCE = 1e-6  # HiGHS's own
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """Of each task, in order: how many layers the target runs, and the end of the rest of them on the source."""
+
+    mean_latency: float
+    on_target: tuple[int, ...]
+    ends: tuple[float, ...]
+
+
+def solve(tasks: Sequence[Task], ready: Sequence[float]) -> Optimum:
+    """The least mean latency of tasks that source and target take in order of arrival; the source is free from the
+    first arrival on, `ready` is when each layer's block is. Raises ValueError without tasks, and where blocks become
+    ready in another order than that of the layers."""
+    if not tasks or list(ready) != sorted(ready):
+        raise ValueError("the optimum is of at least one task, and of layers that become ready in their order")
+    pair = Pair(tasks, ready)
+    program = _Program(pair, windows(pair))
+    starts, on_target = program.solve()
+    while program.forbids(starts, on_target):
+        starts, on_target = program.solve()
+    ends = pair.ends(on_target)
+    latency = sum(end - task.arrival for end, task in zip(ends, pair.tasks, strict=True)) / len(ends)
+    return Optimum(latency, tuple(on_target), tuple(ends))
+
+
+@dataclass
+class _Sum:
+    """A sum of variables, by column, and a constant."""
+
+    factors: dict[int, float] = field(default_factory=dict)
+    constant: float = 0.0
+
+    def plus(self, factor: float, other: "_Sum") -> None:
+        self.constant += factor * other.constant
+        for column, value in other.factors.items():
+            self.factors[column] = self.factors.get(column, 0.0) + factor * value
+
+
+@dataclass
+class _Rows:
+    """Rows of a sparse matrix, and between what each has to be."""
+
+    values: list[float] = field(default_factory=list)
+    columns: list[int] = field(default_factory=list)
+    stops: list[int] = field(default_factory=lambda: [0])
+    least: list[float] = field(default_factory=list)
+    most: list[float] = field(default_factory=list)
+
+    def add(self, total: _Sum, least: float, most: float = inf) -> None:
+        self.columns += total.factors.keys()
+        self.values += total.factors.values()
+        self.stops.append(len(self.columns))
+        self.least.append(least - total.constant)
+        self.most.append(most - total.constant)
+
+
+class _Program:
+    """Variables: of each task its start on the source, and for each layer of its window how many layers from that one
+    on the target runs, which for the first of all is T of the paper."""
+
+    def __init__(self, pair: Pair, limits: Windows) -> None:
+        self._pair, self._limits = pair, limits
+        self._count = len(pair.tasks)
+        self._columns: dict[tuple[int, int], int] = {}
+        self._highest = [inf] * self._count
+        for task, (least, most) in enumerate(zip(limits.least, limits.most, strict=True)):
+            for layer in range(least, most):
+                self._columns[task, layer] = len(self._highest)
+                self._highest.append(most - layer)
+        self._rows = _Rows()
+        self._demanded: set[tuple[int, float]] = set()
+        for task in range(self._count):
+            self._in_order(task)
+            self._after_the_last(task)
+            self._demand(task, pair.times[0])
+            if limits.most[task]:
+                self._demand(task, pair.release(task, limits.most[task] - 1))
+
+    def solve(self) -> tuple[list[float], list[int]]:
+        """Starts on the source and layers on the target."""
+        # Imported here: it takes a tenth of a second, and only this mode of live scaling has a use for it.
+        from scipy.optimize import Bounds, LinearConstraint, milp
+        from scipy.sparse import csr_array
+
+        rows, columns = self._rows, len(self._highest)
+        matrix = csr_array((rows.values, rows.columns, rows.stops), shape=(len(rows.least), columns))
+        objective = [1.0] * self._count + [0.0] * (columns - self._count)
+        for task in range(self._count):
+            for column in self._from(task, 0).factors:
+                objective[column] = -self._pair.tasks[task].weight
+        found = milp(
+            objective,
+            integrality=[0] * self._count + [1] * (columns - self._count),
+            bounds=Bounds([*self._limits.starts, *[0.0] * (columns - self._count)], self._highest),
+            constraints=LinearConstraint(matrix, rows.least, rows.most),
+            options={"mip_rel_gap": 0.0, "presolve": False},
+        )
+        if found.x is None:
+            raise RuntimeError(f"HiGHS found no optimum: {found.message}")
+        chosen = [self._from(task, 0) for task in range(self._count)]
+        on_target = [round(sum(found.x[column] for column in each.factors) + each.constant) for each in chosen]
+        return [float(found.x[task]) for task in range(self._count)], on_target
+
+    def forbids(self, starts: Sequence[float], on_target: Sequence[int]) -> bool:
+        """Demand what this solution breaks: few of all rows ever matter. Whether there was anything."""
+        broken = []
+        for task, start in enumerate(starts):
+            through, since = self._pair.needed(on_target[: task + 1])
+            if through > start + TOLERANCE:
+                broken.append(self._demand(task, since))
+        return any(broken)
+
+    def _from(self, task: int, layer: int) -> _Sum:
+        """How many layers from this one on the target runs of the task."""
+        least, most = self._limits.least[task], self._limits.most[task]
+        known = max(0, least - layer)
+        if max(layer, least) >= most:
+            return _Sum(constant=known)
+        return _Sum({self._columns[task, max(layer, least)]: 1.0}, known)
+
+    def _in_order(self, task: int) -> None:
+        """No layer without the one before it."""
+        least, most = self._limits.least[task], self._limits.most[task]
+        if least < most:
+            self._rows.add(self._runs(task, least), 0.0, 1.0)
+        for layer in range(least, most - 1):
+            row = self._runs(task, layer)
+            row.plus(-1.0, self._runs(task, layer + 1))
+            self._rows.add(row, 0.0)
+
+    def _runs(self, task: int, layer: int) -> _Sum:
+        """Whether the target runs this layer of the task."""
+        total = self._from(task, layer)
+        total.plus(-1.0, self._from(task, layer + 1))
+        return total
+
+    def _after_the_last(self, task: int) -> None:
+        """C1, and the source's order: no start before the end of the task before it."""
+        if task:
+            row = _Sum({task: 1.0, task - 1: -1.0})
+            row.plus(self._pair.tasks[task - 1].weight, self._from(task - 1, 0))
+            self._rows.add(row, self._pair.source_seconds(task - 1, 0))
+
+    def _demand(self, task: int, time: float) -> bool:
+        """C2 and C3, for the layers that can start from this time on: once the last of them that the target runs of
+        this task is loaded, what the earlier tasks and this one need fits before the start. Whether that is new."""
+        stop = self._pair.first(task, time)
+        if (task, time) in self._demanded or stop >= self._limits.most[task]:
+            return False
+        self._demanded.add((task, time))
+        row, before = _Sum({task: 1.0}), self._pair.began
+        for earlier in range(task + 1):
+            row.plus(-self._pair.tasks[earlier].weight, self._from(earlier, self._pair.first(earlier, time)))
+        for layer in range(stop + 1):
+            # The times of the layers that are run add up to that of the last one: tighter than a product with it.
+            at = min(time, self._pair.release(task, layer))
+            row.plus(before - at, self._runs(task, layer))
+            before = at
+        self._rows.add(row, self._pair.began)
+        return True

@@ -1,0 +1,83 @@
+"""The integer program: against every way to share the layers, stepped through time; its bounds; how long it takes."""
+
+import random
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.worker.zigzag.ilp import solve
+from services.worker.zigzag.rehearsal import rehearse
+from services.worker.zigzag.tasks import Task
+from services.worker.zigzag.windows import Pair, greedy, windows
+from tests.worker.zigzag.stepping import best_latency, ends_with
+
+BATCHES = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 3)), min_size=1, max_size=3).map(sorted)
+LOADS = st.lists(st.integers(0, 6), min_size=1, max_size=4)
+
+
+def tasks_of(batches: list[tuple[int, int]]) -> list[Task]:
+    return [Task(str(number), float(arrival), float(weight)) for number, (arrival, weight) in enumerate(batches)]
+
+
+def ready_after(loads: list[int]) -> list[int]:
+    return [sum(loads[: layer + 1]) for layer in range(len(loads))]
+
+
+@settings(max_examples=60, deadline=None)
+@given(batches=BATCHES, loads=LOADS)
+def test_it_finds_what_trying_everything_finds(batches: list[tuple[int, int]], loads: list[int]) -> None:
+    ready = ready_after(loads)
+    optimum = solve(tasks_of(batches), ready)
+    assert optimum.mean_latency == pytest.approx(best_latency(batches, ready))
+    assert ends_with(batches, ready, optimum.on_target) == pytest.approx(optimum.ends)
+
+
+@settings(max_examples=40, deadline=None)
+@given(batches=BATCHES, loads=LOADS)
+def test_the_optimum_lies_within_the_windows_and_is_no_worse_than_the_greedy_solution(
+    batches: list[tuple[int, int]], loads: list[int]
+) -> None:
+    pair = Pair(tasks_of(batches), ready_after(loads))
+    optimum, limits = solve(pair.tasks, pair.ready), windows(pair)
+    chosen, total = greedy(pair)
+    assert total == pytest.approx(sum(pair.ends(chosen)))
+    assert sum(optimum.ends) <= total + 1e-6
+    for least, count, most in zip(limits.least, optimum.on_target, limits.most, strict=True):
+        assert least <= count <= most
+
+
+@pytest.mark.parametrize("load", [2, 6])
+def test_the_queue_without_a_program_is_as_good_for_equal_batches_that_wait(load: int) -> None:
+    tasks = [Task(f"{number:02}", 0.0) for number in range(8)]
+    ready = [float(load * layer) for layer in range(12)]
+    assert rehearse(tasks, ready).mean_latency == pytest.approx(solve(tasks, ready).mean_latency)
+
+
+def test_the_queue_is_near_the_optimum_for_batches_of_unequal_length() -> None:
+    chance = random.Random(3)
+    tasks = [Task(f"{number:02}", 0.0, chance.choice([0.5, 1.0, 2.0])) for number in range(8)]
+    ready = [6.0 * layer for layer in range(12)]
+    assert rehearse(tasks, ready).mean_latency <= 1.05 * solve(tasks, ready).mean_latency
+
+
+def test_layers_that_are_there_from_the_start_are_shared_evenly() -> None:
+    optimum = solve([Task("a", 0.0), Task("b", 0.0), Task("c", 0.0)], [0.0] * 8)
+    assert optimum.ends[0] == 8
+    assert sum(optimum.ends) == 8 + 8 + 16
+
+
+def test_a_dozen_batches_of_32_layers_take_a_moment() -> None:
+    tasks = [Task(f"{number:02}", 0.0) for number in range(12)]
+    ready = [6.0 * layer for layer in range(32)]
+    solve(tasks, ready)  # imports
+    began = time.process_time()
+    solve(tasks, ready)
+    assert time.process_time() - began < 2.0  # `livescale bench zigzag` measures it
+
+
+def test_no_tasks_and_blocks_out_of_order_are_refused() -> None:
+    for tasks, ready in (([], [0.0]), ([Task("a", 0.0)], [1.0, 0.0])):
+        with pytest.raises(ValueError, match="at least one task"):
+            solve(tasks, ready)
