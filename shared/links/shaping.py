@@ -4,6 +4,7 @@ The sender waits for all links of the path, the receiver's included; when it may
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -68,14 +69,24 @@ class Cluster:
         return beneath, self._topology.path(self._place, place).resources
 
 
+@dataclass
+class Passing:
+    """A message on its way over shaped links."""
+
+    size_bytes: int  # that are not booked yet
+    handed_over: float
+    left: asyncio.Future[None]
+
+
 class ShapedPeer:
     """A peer whose sends wait until their bytes would have arrived."""
 
     def __init__(self, peer: Peer, flow: Flow) -> None:
         self._peer = peer
         self._flow = flow
-        self._turn = asyncio.Lock()
-        self._ahead = asyncio.Semaphore(PIECES_AHEAD)
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[Passing] = deque()  # messages leave in the order of their calls
+        self._ahead = 0
 
     @property
     def path(self) -> LinkPath:
@@ -86,7 +97,10 @@ class ShapedPeer:
 
     async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
         """As `Peer.send`; the time on shaped links does not count towards `timeout`."""
-        await self._pass(buffer.size_bytes)
+        passing = Passing(buffer.size_bytes, self._loop.time(), self._loop.create_future())
+        self._waiting.append(passing)
+        self._book()
+        await passing.left
         await self._peer.send(tag, buffer, timeout=timeout)
 
     async def receive(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
@@ -95,22 +109,26 @@ class ShapedPeer:
     async def close(self) -> None:
         await self._peer.close()
 
-    async def _pass(self, size_bytes: int) -> None:
+    def _book(self) -> None:
         """What is booked is used, even if nobody waits for it any more: at most two pieces a flow."""
-        loop = asyncio.get_running_loop()
-        handed_over, left = loop.time(), asyncio.Event()
-        async with self._turn:  # messages leave in the order of their calls
-            while size_bytes:
-                await self._ahead.acquire()
-                piece, departs = self._flow.book(size_bytes, handed_over)
-                size_bytes -= piece
-                loop.call_at(departs, self._leave, None if size_bytes else left)
-        await left.wait()
+        while self._waiting and self._ahead < PIECES_AHEAD:
+            first = self._waiting[0]
+            if first.left.cancelled():
+                self._waiting.popleft()
+                continue
+            piece, departs = self._flow.book(first.size_bytes, first.handed_over)
+            first.size_bytes -= piece
+            self._ahead += 1
+            if not first.size_bytes:
+                self._waiting.popleft()
+            self._loop.call_at(departs, self._leave, None if first.size_bytes else first.left)
 
-    def _leave(self, last: asyncio.Event | None) -> None:
-        self._ahead.release()
-        if last is not None:
-            last.set()
+    def _leave(self, left: asyncio.Future[None] | None) -> None:
+        """A piece has left, and with the last one a message."""
+        self._ahead -= 1
+        if left is not None and not left.done():
+            left.set_result(None)
+        self._book()
 
 
 class ShapedLink:

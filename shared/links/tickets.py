@@ -14,21 +14,22 @@ MESSAGE = struct.Struct(">QQQQ")
 
 def proof(secret: bytes, channel: int, dialler: bytes, dialled: bytes) -> bytes:
     """What the dialler of a connection says in its hello; of no use on another channel or between others."""
-    lengths = HELLO.pack(channel, len(dialler), len(dialled))
-    return blake2b(lengths + dialler + dialled, key=_key(secret), digest_size=PROOF_BYTES, person=b"hello").digest()
+    said, key = HELLO.pack(channel, len(dialler), len(dialled)) + dialler + dialled, hash_key(secret)
+    return blake2b(said, key=key, digest_size=PROOF_BYTES, person=b"hello").digest()
 
 
-def message_tag(secret: bytes, channel: int, sender: int, tag: int, size_bytes: int) -> int:
-    """64 bits that nobody can guess who does not know the secret; `sender` is the hash of an address."""
+def message_tag(key: bytes, channel: int, sender: int, tag: int, size_bytes: int) -> int:
+    """64 bits that nobody can guess who does not know the key; `sender` is the hash of an address."""
     message = MESSAGE.pack(channel, sender, tag, size_bytes)
-    return int.from_bytes(blake2b(message, key=_key(secret), digest_size=8, person=b"message").digest())
+    return int.from_bytes(blake2b(message, key=key, digest_size=8, person=b"message").digest())
 
 
 def is_proof(given: bytes, expected: bytes) -> bool:
     return hmac.compare_digest(given, expected)
 
 
-def _key(secret: bytes) -> bytes:
+def hash_key(secret: bytes) -> bytes:
+    """To be made once a channel."""
     return blake2b(secret, digest_size=32).digest()  # a key of BLAKE2 has at most 64 bytes
 
 

@@ -19,13 +19,11 @@ from ucxx.types import Tag
 
 from shared.links.contract import Buffer, LinkError
 from shared.links.link_path import LinkPath, MemoryKind, choose_path
-from shared.links.tickets import message_tag
+from shared.links.tickets import hash_key, message_tag
+from shared.links.ucx_address import link_address, memory_at, worker_address
 from shared.links.ucx_engine import UcxEngine
 from shared.links.ucx_transports import endpoint_transports
 
-# By the kind of memory that the process keeps parameters in: what way they take depends on both ends'.
-SCHEMES: dict[MemoryKind, bytes] = {"host": b"ucx:host:", "pinned": b"ucx:pinned:", "cuda": b"ucx:cuda:"}
-DIGEST_BYTES = 8
 CONTROL = Tag(0x6C697665_7363616C)
 # What a peer says on CONTROL, the hash of its address, on which channel; then the number of its endpoint, or its proof.
 WORD = struct.Struct("8sQQQ")
@@ -53,7 +51,7 @@ class UcxPeer:
         self._transports = frozenset[str]()
         self._on_lost = on_lost
         self._channel = channel
-        self._secret = secret
+        self._key = hash_key(secret)
         self._mine = xxhash.xxh3_64_intdigest(engine.address)
         self.theirs = xxhash.xxh3_64_intdigest(address)
         self._lost: str | None = None
@@ -68,8 +66,9 @@ class UcxPeer:
     async def greet(self, timeout: float) -> None:
         """Connect for good: the first message brings the transports up, or shows that nobody is there."""
         if not self._greeted:
+            self._check("connect")
             hello = WORD.pack(HELLO, self._mine, self._channel, self.number)
-            await self._run(lambda: self._say(hello), "connect", timeout)
+            await self._run(*self._say(hello), "connect", timeout)
             self._greeted = True
             if self._lost is None:
                 self._transports = endpoint_transports(self._endpoint.handle)
@@ -80,47 +79,57 @@ class UcxPeer:
         return choose_path(self._transports, engine.memory, self._memory, gpudirect=engine.gpudirect)
 
     async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
-        memory, wire = Array(buffer.view), self._wire(tag, buffer, self._mine)
+        what = f"send {tag:#x}"
+        self._check(what)
+        memory = Array(buffer.view)
+        request = self._endpoint.tag_send(memory, self._wire(tag, buffer, self._mine))
         self._sending += 1
         try:
-            await self._run(lambda: (self._endpoint.tag_send(memory, wire), memory), f"send {tag:#x}", timeout)
+            await self._run(request, memory, what, timeout)
         finally:
             self._sending -= 1
             if self._left and not self._sending:
                 self.lose(GONE)
 
     async def receive(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
-        memory, wire = Array(buffer.view), self._wire(tag, buffer, self.theirs)
+        what = f"receive {tag:#x}"
+        self._check(what)
+        memory = Array(buffer.view)
         # A receive posted on the worker would never end when the peer dies; one on the endpoint does.
-        await self._run(lambda: (self._endpoint.tag_recv(memory, wire), memory), f"receive {tag:#x}", timeout)
+        request = self._endpoint.tag_recv(memory, self._wire(tag, buffer, self.theirs))
+        await self._run(request, memory, what, timeout)
 
     async def close(self) -> None:
         self._leave("closed")
 
-    async def _run(self, submit: Callable[[], tuple[UCXRequest, Array]], what: str, timeout: float) -> None:
+    def _check(self, what: str) -> None:
         if self._lost is not None or self._left:
             raise LinkError(f"{what}: {self._lost or GONE}")
-        done = self._engine.watch(*submit())
+
+    async def _run(self, request: UCXRequest, memory: Array, what: str, timeout: float) -> None:
+        done = self._engine.watch(request, memory)
+        # A timer alone: `asyncio.timeout` and `asyncio.wait` cost more than all else that is done for a chunk.
+        timer = asyncio.get_running_loop().call_later(timeout, _expire, done)
         self.under_way += 1
         try:
-            await asyncio.wait((done,), timeout=timeout)
-            if not done.done():
-                await self._abandon(done, f"{what} took more than {timeout:g} s")
+            error = await done
+        except TimeoutError:
+            error = await self._abandon(request, memory, f"{what} took more than {timeout:g} s")
         except asyncio.CancelledError:
-            await self._abandon(done, f"{what} was cancelled")
+            await self._abandon(request, memory, f"{what} was cancelled")
             raise
         finally:
+            timer.cancel()
             self.under_way -= 1
-        error = done.result()
         if error is not None:
             raise LinkError(f"{what}: {self._lost or error}")
 
-    async def _abandon(self, done: asyncio.Future[str | None], reason: str) -> None:
-        """Close the endpoint, and see to it that nothing writes into the buffer any more."""
+    async def _abandon(self, request: UCXRequest, memory: Array, reason: str) -> str | None:
+        """Close the endpoint, and see to it that nothing writes into the buffer; what became of the request."""
         self._leave(reason)
+        done = self._engine.watch(request, memory)
         await asyncio.wait((done,), timeout=SETTLE_SECONDS)
-        if not done.done():
-            done.set_result("the transport did not let go of the buffer")
+        return done.result() if done.done() else "the transport did not let go of the buffer"
 
     def _leave(self, reason: str) -> None:
         """Close our end and say so: UCX tells the other end of a death, not of a closed endpoint."""
@@ -158,12 +167,17 @@ class UcxPeer:
         return hmac.compare_digest(word, self._goodbye(self.theirs))
 
     def _goodbye(self, sender: int) -> bytes:
-        proof = message_tag(self._secret, self._channel, sender, int.from_bytes(GOODBYE), WORD.size)
+        proof = message_tag(self._key, self._channel, sender, int.from_bytes(GOODBYE), WORD.size)
         return WORD.pack(GOODBYE, sender, self._channel, proof)
 
     def _wire(self, tag: int, buffer: Buffer, sender: int) -> Tag:
         """The tag as UCX sees it: without the sender peers would mix, without the size a short message would pass."""
-        return Tag(message_tag(self._secret, self._channel, sender, tag, buffer.size_bytes))
+        return Tag(message_tag(self._key, self._channel, sender, tag, buffer.size_bytes))
+
+
+def _expire(done: asyncio.Future[str | None]) -> None:
+    if not done.done():
+        done.set_exception(TimeoutError())
 
 
 class UcxLink:
@@ -190,8 +204,7 @@ class UcxLink:
 
     @property
     def address(self) -> bytes:
-        raw = self._engine.address
-        return SCHEMES[self._engine.memory] + xxhash.xxh3_64_digest(raw) + raw
+        return link_address(self._engine.address, self._engine.memory)
 
     async def connect(self, address: bytes, *, timeout: float, channel: int = 0, secret: bytes = b"") -> UcxPeer:
         if self._closed:
@@ -252,20 +265,3 @@ class UcxLink:
                 self._numbers.pop(next(iter(self._numbers)))
         for peer in [peer for peer in self._peers.values() if peer.says(word)]:
             peer.hear_goodbye()
-
-
-def worker_address(address: bytes) -> bytes:
-    """The bare UCX address; UCX would read a damaged one without checks. Raises LinkError."""
-    rest = address.removeprefix(SCHEMES[memory_at(address)])
-    digest, raw = rest[:DIGEST_BYTES], rest[DIGEST_BYTES:]
-    if xxhash.xxh3_64_digest(raw) != digest:
-        raise LinkError(f"connect: {address[:16]!r}... is a damaged address")
-    return raw
-
-
-def memory_at(address: bytes) -> MemoryKind:
-    """What the process at this address keeps parameters in. Raises LinkError."""
-    for memory, scheme in SCHEMES.items():
-        if address.startswith(scheme):
-            return memory
-    raise LinkError(f"connect: {address[:16]!r}... is not the address of a UCX link")

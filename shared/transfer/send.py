@@ -31,18 +31,20 @@ async def feed(
     turns, order = turns or Turns(), steps or {}
 
     async def lane(chunks: tuple[Chunk, ...]) -> None:
-        for chunk in chunks:
-            step = order.get(chunk.block)
-            if step is not None:
-                await turns.reached(step)
-            async with asyncio.timeout(end.part.patience.first):
+        async with asyncio.timeout(None) as deadline:  # one for all: making one costs more than handing a chunk over
+            for chunk in chunks:
+                step = order.get(chunk.block)
+                if step is not None:
+                    await turns.reached(step)
+                deadline.reschedule(now() + end.part.patience.first)
                 await wait_here(chunk)
-            pace.restart(now())
-            buffer = Buffer(memoryview(TOLD)) if chunk.block in wanted.mapped else end.part.buffer(chunk)
-            await peer.send(end.tag(chunk), buffer, timeout=pace.limit)
-            pace.moved(now())
-            if step is not None:
-                turns.sent(end.ticket, step)
+                deadline.reschedule(None)
+                pace.restart(now())
+                buffer = Buffer(memoryview(TOLD)) if chunk.block in wanted.mapped else end.part.buffer(chunk)
+                await peer.send(end.tag(chunk), buffer, timeout=pace.limit)
+                pace.moved(now())
+                if step is not None:
+                    turns.sent(end.ticket, step)
 
     async def send_all() -> None:
         await together(*(lane(wanted.chunks[start::SENDS]) for start in range(SENDS)))

@@ -91,7 +91,7 @@ def test_a_ucx_without_transport_for_gpus_is_refused_with_what_it_has() -> None:
 
 
 async def test_an_address_tells_the_kind_of_memory_behind_it() -> None:
-    from shared.links.ucx import memory_at
+    from shared.links.ucx_address import memory_at
 
     link = await open_link(LinkSettings(), "pinned")
     assert memory_at(link.address) == "pinned"

@@ -94,7 +94,7 @@ def test_a_sender_that_stops_waiting_leaves_the_others_in_order() -> None:
         beneath, link = shaped(SingleRate(RATE))
         peer = await link.connect(b"peer", timeout=1)
         abandoned = asyncio.create_task(send(peer, RATE, range(1)))
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.495)
         abandoned.cancel()
         await send(peer, RATE, range(1, 2))
         return beneath.sent

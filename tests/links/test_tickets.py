@@ -14,7 +14,7 @@ from shared.links import sockets
 from shared.links.contract import Buffer, Link, LinkError
 from shared.links.open import open_link
 from shared.links.sockets import HELLO, MAGIC
-from shared.links.tickets import message_tag, proof
+from shared.links.tickets import hash_key, message_tag, proof
 from shared.settings import LinkSettings
 
 SECRET, OTHER = b"of this plan", b"of another plan"
@@ -34,8 +34,9 @@ def test_a_proof_is_of_one_secret_channel_and_direction_only(
 
 
 def test_a_tag_changes_with_all_that_it_stands_for() -> None:
-    tags = [message_tag(SECRET, 1, 2, 3, 4), message_tag(OTHER, 1, 2, 3, 4)]
-    tags += [message_tag(SECRET, *numbers) for numbers in ((9, 2, 3, 4), (1, 9, 3, 4), (1, 2, 9, 4), (1, 2, 3, 9))]
+    key = hash_key(SECRET)
+    tags = [message_tag(key, 1, 2, 3, 4), message_tag(hash_key(OTHER), 1, 2, 3, 4)]
+    tags += [message_tag(key, *numbers) for numbers in ((9, 2, 3, 4), (1, 9, 3, 4), (1, 2, 9, 4), (1, 2, 3, 9))]
     assert len(set(tags)) == len(tags)
     assert all(0 <= tag < 2**64 for tag in tags)
 
@@ -141,7 +142,8 @@ async def test_of_too_many_strangers_the_oldest_goes(monkeypatch: pytest.MonkeyP
 async def test_garbage_on_the_control_tag_closes_nobodys_channel() -> None:
     from ucxx._lib.arr import Array
 
-    from shared.links.ucx import CONTROL, GOODBYE, WORD, UcxLink, worker_address
+    from shared.links.ucx import CONTROL, GOODBYE, WORD, UcxLink
+    from shared.links.ucx_address import worker_address
 
     a, b, stranger = [await UcxLink.open("127.0.0.1") for _ in range(3)]
     data = b"parameters" * 1000
