@@ -55,10 +55,8 @@ def tell_blocks(blocks: Sequence[Block]) -> str:
     which = "" if shown is blocks else "; first, median, last"
     times = ", ".join(f"{block.took:.3f} for {block.predicted:.3f}" for block in shown)
     off = max(blocks, key=lambda block: (abs(block.took - block.predicted), block.number))
-    return (
-        f"{len(blocks)} block{'s' * (len(blocks) > 1)}{which} after {times} s; "
-        f"farthest off is block {off.number}: {off.took:.3f} for {off.predicted:.3f} s, {ratio(off.took, off.predicted)}"
-    )
+    farthest = f"block {off.number}: {off.took:.3f} for {off.predicted:.3f} s, {ratio(off.took, off.predicted)}"
+    return f"{len(blocks)} block{'s' * (len(blocks) > 1)}{which} after {times} s; farthest off is {farthest}"
 
 
 def tell_replans(replans: Sequence[Phase], begun: float | None) -> Iterator[str]:
