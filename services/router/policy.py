@@ -6,10 +6,12 @@ later relieve those that are full.
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from services.router.admission import Limits, cannot_be_loaded, check, out_of_service
 from services.router.capacity import Capacity
-from services.router.effects import AdmitTo, Effect, Finish, Learn, Lose, StopWork
+from services.router.effects import AdmitTo, Effect, Finish
+from services.router.fleet import Fleet
 from services.router.instances import Instance
 from services.router.queue import Queue, Waiting
 from services.router.sizes import fitted, never_fits
@@ -29,9 +31,7 @@ class RouterPolicy:
         self._capacity = Capacity(default_retry_ms)
         self._models: dict[str, ModelEntry] = {}
         self._queues: dict[str, Queue] = {}
-        self._instances: dict[str, Instance] = {}  # by worker, rank 0 only
-        self._suspects: set[str] = set()
-        self._dead: dict[str, int] = {}  # the last epoch that was declared dead; what it still says is not heard
+        self._fleet = Fleet(limits.silent_seconds)
         self._arrivals = 0
 
     def on_models(self, entries: Iterable[ModelEntry]) -> list[Effect]:
@@ -62,42 +62,23 @@ class RouterPolicy:
 
     def runs_at(self, request_id: str) -> str | None:
         """The worker that the request was given to."""
-        return next((one.worker for one in self._instances.values() if request_id in one.admitted), None)
+        return self._fleet.runs_at(request_id)
 
     def cancel(self, request_id: str) -> list[Effect]:
         """The client is gone. Idempotent."""
         for queue in self._queues.values():
             if queue.remove(request_id) is not None:
                 return []
-        for id in sorted(self._instances):
-            if request_id in self._instances[id].admitted:
-                return self._stop(self._instances[id], request_id, "cancelled")
-        return []
-
-    def _stop(self, instance: Instance, request_id: str, reason: str) -> list[Effect]:
-        # Its slot is free only once the worker says so; and while the admission is under way, a message that
-        # overtook it would stop nothing.
-        admission = instance.admitted[request_id]
-        admission.stop()
-        return [StopWork(instance.worker, request_id, reason)] if admission.confirmed else []
+        return self._fleet.stop(request_id, "cancelled")
 
     def admitted(self, worker: str, request_id: str) -> list[Effect]:
         """The worker took the request."""
-        instance = self._instances.get(worker)
-        admission = None if instance is None else instance.admitted.get(request_id)
-        if admission is None:
-            return []
-        admission.confirm()
-        return [StopWork(worker, request_id, "cancelled")] if admission.stopped else []
+        return self._fleet.admitted(worker, request_id)
 
     def refused(self, effect: AdmitTo, code: int, error: str) -> list[Effect]:
         """The worker did not take the request. What it may take later, or another may, goes back to the head."""
-        instance = self._instances.get(effect.worker)
-        admission = None if instance is None else instance.release(effect.request.request_id)
-        if instance is None or admission is None:
-            return []
-        instance.refusing = True
-        if admission.stopped or admission.waiting is None:
+        admission = self._fleet.refused(effect)
+        if admission is None or admission.waiting is None:
             return []
         if code in FINAL:
             return [_finish(effect.request, "error", error, code)]
@@ -106,52 +87,20 @@ class RouterPolicy:
 
     def on_report(self, report: WorkerReport, now: float) -> list[Effect]:
         """A worker's heartbeat."""
-        known = self._instances.get(report.id)
-        if report.epoch <= self._dead.get(report.id, 0) or (known is not None and report.epoch < known.epoch):
+        if not self._fleet.hears(report):
             return []
-        self._suspects.discard(report.id)  # heard here; that the registry heard it too may have got lost
         self._capacity.heard(report, now)
-        effects: list[Effect] = []
-        serves = report.instance is not None and report.rank == 0 and report.state in ("serving", "live", "draining")
-        if known is not None and (not serves or (report.epoch, report.instance) != (known.epoch, known.id)):
-            effects = self._drop(report.id, f"{report.id} no longer serves {known.id}")
-            known = None
-        if serves:
-            if known is None:
-                known = self._instances[report.id] = Instance(report.id)
-                effects.append(Learn(report.id, f"{report.instance} is new here"))
-            known.update(report, now)
-            effects += self._lose_silent(known, now)
-        return effects
+        return self._fleet.on_report(report, now)
 
     def learned(self, worker: str, running: Iterable[Running], now: float) -> None:
-        """What a worker runs already. What a gateway submitted again meanwhile need not wait here too, and what runs
-        elsewhere as well stays there: both make the same tokens, and the gateway stops whom it does not need."""
-        instance = self._instances.get(worker)
-        if instance is None:
-            return
-        instance.adopt([one for one in running if self.runs_at(one.request_id) is None], now)
+        """What a worker runs already. What a gateway submitted again meanwhile need not wait here too."""
+        there = self._fleet.learned(worker, running, now)
         for queue in self._queues.values():
-            queue.remove_if(lambda waiting: waiting.request.request_id in instance.admitted)
-
-    def _lose_silent(self, instance: Instance, now: float) -> list[Effect]:
-        """The notice that a request ended can be lost; one the gateway still waits for it submits again."""
-        if instance.idle_since is None or now - instance.idle_since < self._limits.silent_seconds:
-            return []
-        silent = [id for id, a in sorted(instance.admitted.items()) if a.confirmed and a.at <= instance.idle_since]
-        return self._lose(instance, silent, f"{instance.worker} does not have it")
-
-    def _lose(self, instance: Instance, request_ids: Iterable[str], reason: str) -> list[Effect]:
-        """What was stopped has nobody left to tell."""
-        lost = [(id, admission) for id in request_ids if (admission := instance.release(id)) is not None]
-        return [Lose(admission.gateway, id, reason) for id, admission in lost if not admission.stopped]
+            queue.remove_if(lambda waiting: waiting.request.request_id in there)
 
     def on_ended(self, ended: RequestsEnded) -> None:
         """Requests left a worker."""
-        instance = self._instances.get(ended.worker)
-        if instance is not None:
-            for request_id in ended.request_ids:
-                instance.release(request_id)
+        self._fleet.on_ended(ended)
 
     def on_members(self, members: Iterable[Member], now: float) -> None:
         """Who has been here before this router took office: those that are dead now may be replaced."""
@@ -161,34 +110,13 @@ class RouterPolicy:
 
     def on_lease(self, change: LeaseChanged) -> list[Effect]:
         """The registry's judgement of a process."""
-        if change.state == "suspect":
-            self._suspects.add(change.id)
-            return []
-        self._suspects.discard(change.id)
-        if change.state == "dead":
-            self._dead[change.id] = change.epoch
-        if change.service == "worker" and change.state == "dead":
+        effects = self._fleet.on_lease(change)
+        if change.state == "dead" and change.service == "worker":
             self._capacity.lost(change.id, change.epoch, change.at)
-        if change.service == "gateway" and change.state == "dead":
-            return self._forget_gateway(change.id)
-        known = self._instances.get(change.id)
-        if known is None or (change.state == "alive" and change.epoch <= known.epoch) or change.epoch < known.epoch:
-            return []
-        return self._drop(change.id, f"{change.id} is gone: {change.reason}")
-
-    def _drop(self, worker: str, reason: str) -> list[Effect]:
-        instance = self._instances.pop(worker)
-        return self._lose(instance, sorted(instance.admitted), reason)
-
-    def _forget_gateway(self, gateway: str) -> list[Effect]:
-        for queue in self._queues.values():
-            queue.remove_if(lambda waiting: waiting.request.gateway == gateway)
-        effects: list[Effect] = []
-        for id in sorted(self._instances):
-            instance = self._instances[id]
-            for request_id, admission in sorted(instance.admitted.items()):
-                if admission.gateway == gateway and not admission.stopped:
-                    effects += self._stop(instance, request_id, f"gateway {gateway} is gone")
+        if change.state == "dead" and change.service == "gateway":
+            for queue in self._queues.values():
+                queue.remove_if(lambda waiting: waiting.request.gateway == change.id)
+            effects += self._fleet.stop_of_gateway(change.id, f"gateway {change.id} is gone")
         return effects
 
     def expire(self, now: float) -> list[Effect]:
@@ -224,7 +152,7 @@ class RouterPolicy:
         return effects
 
     def _place(self, waiting: Waiting, now: float) -> Effect | None:
-        instances = [one for one in self._instances.values() if one.model == waiting.request.model]
+        instances = self._fleet.of_model(waiting.request.model)
         if waiting.request.version is not None:
             instances = [one for one in instances if one.version == waiting.request.version]
             if self._is_gone(waiting.request, instances):
@@ -232,7 +160,7 @@ class RouterPolicy:
                 return _finish(waiting.request, "error", why, 503)
         if not all(one.learned for one in instances):
             return None  # it may run there already
-        candidates = [one for one in instances if self._is_open(one)]
+        candidates = [one for one in instances if self._fleet.is_open(one)]
         largest = max((one.kv_tokens for one in candidates), default=0)
         request = fitted(waiting.request, largest)
         if candidates and all(one.never_fits(request) for one in candidates):
@@ -253,26 +181,18 @@ class RouterPolicy:
         replaced = entry is not None and entry.version not in (None, request.version)
         return replaced and all(one.state == "draining" for one in instances)
 
-    def _is_open(self, instance: Instance) -> bool:
-        return instance.state != "draining" and not instance.refusing and instance.worker not in self._suspects
-
     def check_invariants(self) -> None:
         """Each request is in one place, and whoever has it lives. Raises InvariantBroken."""
         check_state(self._broken())
 
     def _broken(self) -> Iterator[str]:
         places: dict[str, str] = {}
-        waiting = [(one.request.request_id, f"queue {model}") for model, queue in self._queues.items() for one in queue]
-        admitted = [(id, worker) for worker, instance in self._instances.items() for id in instance.admitted]
-        for id, place in waiting + admitted:
+        waiting = ((one.request.request_id, f"queue {model}") for model, queue in self._queues.items() for one in queue)
+        for id, place in chain(waiting, self._fleet.places()):
             if id in places:
                 yield f"router: {id} is at {places[id]} and at {place}"
             places[id] = place
-        for worker, instance in self._instances.items():
-            if instance.epoch <= self._dead.get(worker, 0):
-                yield f"router: {worker} is dead and has {sorted(instance.admitted)}"
-            if instance.miscounted():
-                yield f"router: the blocks of {worker} are miscounted"
+        yield from self._fleet.broken()
         yield from (
             f"router: queue {model} is miscounted" for model, queue in self._queues.items() if queue.miscounted()
         )
@@ -292,7 +212,7 @@ class RouterPolicy:
             waiting_requests=len(queue),
             waiting_tokens=queue.tokens,
             oldest_seconds=queue.oldest_seconds(now),
-            running=sum(len(one.admitted) for one in self._instances.values() if one.model == model),
+            running=sum(len(one.admitted) for one in self._fleet.of_model(model)),
         )
 
 

@@ -12,10 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
 from typing import Any
 
-from shared.bus.addressing import fill, fill_wildcards, matches
+from shared.bus.addressing import fill, fill_wildcards
 from shared.bus.calling import NO_CONTEXT, Caller
 from shared.bus.codec import CONTENT_TYPE, content_type, decode, encode
 from shared.bus.contract import (
@@ -34,22 +33,12 @@ from shared.bus.contract import (
 )
 from shared.bus.headers import Headers
 from shared.bus.limits import MAX_PAYLOAD_BYTES, check_size
+from shared.bus.local_routes import Deliver, Listener, Routes
 from shared.bus.local_store import LocalKeyValue
 from shared.bus.seldom import SeldomLog
 from shared.bus.serving import DRAIN_SECONDS, Reply, ServedEndpoint
 from shared.bus.subscription import QueuedSubscription
 from shared.world import Clock, SystemClock
-
-Deliver = Callable[[str, bytes, Mapping[str, str], Reply | None], None]
-
-
-@dataclass(frozen=True, eq=False)
-class Listener:
-    """One subscription at the broker. Of the listeners with one `queue`, one gets each message."""
-
-    wanted: str
-    queue: str
-    deliver: Deliver
 
 
 @dataclass
@@ -63,11 +52,7 @@ class LocalBroker:
     delays: Callable[[str], Sequence[float]] = lambda subject: (0.0,)
     values: dict[str, bytes] = field(default_factory=dict)
     buses: list["LocalBus"] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._listeners: dict[Listener, None] = {}  # in the order in which they came
-        self._routes: dict[str, list[Listener]] = {}
-        self._turn = count()
+    routes: Routes = field(default_factory=Routes)
 
     def connect(self) -> "LocalBus":
         bus = LocalBus(self)
@@ -85,21 +70,9 @@ class LocalBroker:
         for bus in self.buses:
             bus.connection_changed(True)
 
-    def listen(self, listener: Listener) -> None:
-        self._listeners[listener] = None
-        for subject, route in self._routes.items():
-            if matches(listener.wanted, subject):
-                route.append(listener)
-
-    def leave(self, listener: Listener) -> None:
-        del self._listeners[listener]
-        for route in self._routes.values():
-            if listener in route:
-                route.remove(listener)
-
     def route(self, subject: str, data: bytes, headers: Mapping[str, str], reply: Reply | None = None) -> int:
         """Hand a message to its listeners, in the order in which they came. Returns how many got it."""
-        chosen = self._choose(subject)
+        chosen = self.routes.choose(subject)
         if not self.lose(subject):
             for listener in chosen:
                 self.carry(subject, partial(self._deliver, listener, subject, data, headers, reply))
@@ -116,20 +89,8 @@ class LocalBroker:
     def _deliver(
         self, listener: Listener, subject: str, data: bytes, headers: Mapping[str, str], reply: Reply | None
     ) -> None:
-        if self.connected and listener in self._listeners:
+        if self.connected and listener in self.routes:
             listener.deliver(subject, data, headers, reply)
-
-    def _choose(self, subject: str) -> list[Listener]:
-        if subject not in self._routes:
-            self._routes[subject] = [one for one in self._listeners if matches(one.wanted, subject)]
-        everyone = list(self._routes[subject])
-        groups: dict[str, list[Listener]] = {}
-        for one in everyone:
-            if one.queue:
-                groups.setdefault(one.queue, []).append(one)
-        # Turns instead of chance: the same in every run.
-        picked = [members[next(self._turn) % len(members)] for members in groups.values()]
-        return [one for one in everyone if not one.queue or one in picked]
 
 
 class LocalBus:
@@ -253,12 +214,12 @@ class LocalBus:
 
     def _listen(self, listener: Listener) -> None:
         self._listeners.append(listener)
-        self._broker.listen(listener)
+        self._broker.routes.add(listener)
 
     def _leave(self, listener: Listener) -> None:
         if listener in self._listeners:
             self._listeners.remove(listener)
-            self._broker.leave(listener)
+            self._broker.routes.remove(listener)
 
     def _send(self, subject: str, data: bytes, headers: Headers, token: str) -> None:
         check_size(subject, data, headers, self._broker.max_payload)

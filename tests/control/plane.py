@@ -14,7 +14,8 @@ from services.registry.settings import RegistrySettings
 from services.router.actor import Router
 from services.router.settings import RouterSettings
 from shared.bus.contract import BusError, ServiceInfo
-from shared.bus.local import Listener, LocalBroker, LocalBus
+from shared.bus.local import LocalBroker, LocalBus
+from shared.bus.local_routes import Listener
 from shared.membership import Membership
 from shared.messages.membership import AskSnapshot, ModelEntry, Named, Register, Snapshot
 from shared.messages.parameters import ModelSpec
@@ -112,7 +113,7 @@ class Plane:
         self.buses["gateway-0"] = self.broker.connect()
         self.gateway = FakeGateway(self.buses["gateway-0"])
         for wanted in LOGGED:
-            self.broker.listen(Listener(wanted, "", lambda subject, data, h, r: self.log.append((subject, data))))
+            self.broker.routes.add(Listener(wanted, "", lambda subject, data, h, r: self.log.append((subject, data))))
 
     def world(self, service: str) -> World:
         bus = self.buses[f"{service}-0"] = self.broker.connect()

@@ -17,7 +17,8 @@ from services.registry.settings import RegistrySettings
 from services.router.actor import Deposed, Router
 from services.router.settings import RouterSettings
 from shared.bus.contract import BusError, ServiceInfo
-from shared.bus.local import Listener, LocalBroker, LocalBus
+from shared.bus.local import LocalBroker, LocalBus
+from shared.bus.local_routes import Listener
 from shared.invariants import InvariantBroken
 from shared.messages.scaling import Scale
 from shared.process import Actor, World
@@ -56,7 +57,7 @@ class Storm:
         self._processes: dict[str, asyncio.Task[None]] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._check_is_due = False
-        self.broker.listen(Listener(">", "", lambda *message: self._check_soon()))
+        self.broker.routes.add(Listener(">", "", lambda *message: self._check_soon()))
 
     def start(self, *names: str) -> None:
         for name in names:

@@ -1,0 +1,154 @@
+"""Which workers lead instances, what was admitted to each, and which of them may get more. Pure."""
+
+from collections.abc import Collection, Iterable, Iterator
+
+from services.router.effects import AdmitTo, Effect, Learn, Lose, StopWork
+from services.router.instances import Admission, Instance
+from shared.messages.membership import LeaseChanged, WorkerReport
+from shared.messages.requests import RequestsEnded, Running
+
+
+class Fleet:
+    """Instances by their leading worker (rank 0).
+
+    `silent_seconds`: an instance that reports no request at all for so long has none, whatever was admitted to it.
+    """
+
+    def __init__(self, silent_seconds: float) -> None:
+        self._silent_seconds = silent_seconds
+        self._instances: dict[str, Instance] = {}
+        self._suspects: set[str] = set()
+        self._dead: dict[str, int] = {}  # the last epoch that was declared dead; what it still says is not heard
+
+    def of_model(self, model: str) -> list[Instance]:
+        return [one for one in self._instances.values() if one.model == model]
+
+    def is_open(self, instance: Instance) -> bool:
+        """Whether anything may be admitted to it."""
+        return instance.state != "draining" and not instance.refusing and instance.worker not in self._suspects
+
+    def runs_at(self, request_id: str) -> str | None:
+        """The worker that the request was given to."""
+        return next((one.worker for one in self._instances.values() if request_id in one.admitted), None)
+
+    def admitted(self, worker: str, request_id: str) -> list[Effect]:
+        """The worker took the request."""
+        instance = self._instances.get(worker)
+        admission = None if instance is None else instance.admitted.get(request_id)
+        if admission is None:
+            return []
+        admission.confirm()
+        return [StopWork(worker, request_id, "cancelled")] if admission.stopped else []
+
+    def refused(self, effect: AdmitTo) -> Admission | None:
+        """The worker did not take the request: what was kept for it; None where it is not waited for any more."""
+        instance = self._instances.get(effect.worker)
+        admission = None if instance is None else instance.release(effect.request.request_id)
+        if instance is None or admission is None:
+            return None
+        instance.refusing = True
+        return None if admission.stopped else admission
+
+    def stop(self, request_id: str, reason: str) -> list[Effect]:
+        """Nobody wants it any more. Idempotent."""
+        for id in sorted(self._instances):
+            if request_id in self._instances[id].admitted:
+                return _stop(self._instances[id], request_id, reason)
+        return []
+
+    def stop_of_gateway(self, gateway: str, reason: str) -> list[Effect]:
+        effects: list[Effect] = []
+        for id in sorted(self._instances):
+            instance = self._instances[id]
+            for request_id, admission in sorted(instance.admitted.items()):
+                if admission.gateway == gateway and not admission.stopped:
+                    effects += _stop(instance, request_id, reason)
+        return effects
+
+    def hears(self, report: WorkerReport) -> bool:
+        """Whether it is of a worker that lives, and not of one before it by the same name."""
+        known = self._instances.get(report.id)
+        return report.epoch > self._dead.get(report.id, 0) and (known is None or report.epoch >= known.epoch)
+
+    def on_report(self, report: WorkerReport, now: float) -> list[Effect]:
+        """A heartbeat that this fleet `hears`."""
+        self._suspects.discard(report.id)  # heard here; that the registry heard it too may have got lost
+        known = self._instances.get(report.id)
+        effects: list[Effect] = []
+        serves = report.instance is not None and report.rank == 0 and report.state in ("serving", "live", "draining")
+        if known is not None and (not serves or (report.epoch, report.instance) != (known.epoch, known.id)):
+            effects = self._drop(report.id, f"{report.id} no longer serves {known.id}")
+            known = None
+        if serves:
+            if known is None:
+                known = self._instances[report.id] = Instance(report.id)
+                effects.append(Learn(report.id, f"{report.instance} is new here"))
+            known.update(report, now)
+            effects += self._lose_silent(known, now)
+        return effects
+
+    def learned(self, worker: str, running: Iterable[Running], now: float) -> Collection[str]:
+        """What a worker runs already; returns all that is there now. What runs elsewhere as well stays there: both make
+        the same tokens, and the gateway stops whom it does not need."""
+        instance = self._instances.get(worker)
+        if instance is None:
+            return ()
+        instance.adopt([one for one in running if self.runs_at(one.request_id) is None], now)
+        return instance.admitted.keys()
+
+    def on_ended(self, ended: RequestsEnded) -> None:
+        """Requests left a worker."""
+        instance = self._instances.get(ended.worker)
+        if instance is not None:
+            for request_id in ended.request_ids:
+                instance.release(request_id)
+
+    def on_lease(self, change: LeaseChanged) -> list[Effect]:
+        """The registry's judgement of a process."""
+        if change.state == "suspect":
+            self._suspects.add(change.id)
+            return []
+        self._suspects.discard(change.id)
+        if change.state == "dead":
+            self._dead[change.id] = change.epoch
+        known = self._instances.get(change.id)
+        if known is None or (change.state == "alive" and change.epoch <= known.epoch) or change.epoch < known.epoch:
+            return []
+        return self._drop(change.id, f"{change.id} is gone: {change.reason}")
+
+    def _drop(self, worker: str, reason: str) -> list[Effect]:
+        instance = self._instances.pop(worker)
+        return _lose(instance, sorted(instance.admitted), reason)
+
+    def _lose_silent(self, instance: Instance, now: float) -> list[Effect]:
+        """The notice that a request ended can be lost; one the gateway still waits for it submits again."""
+        if instance.idle_since is None or now - instance.idle_since < self._silent_seconds:
+            return []
+        silent = [id for id, a in sorted(instance.admitted.items()) if a.confirmed and a.at <= instance.idle_since]
+        return _lose(instance, silent, f"{instance.worker} does not have it")
+
+    def places(self) -> Iterator[tuple[str, str]]:
+        """Each request that was given to a worker, and that worker."""
+        return ((id, worker) for worker, instance in self._instances.items() for id in instance.admitted)
+
+    def broken(self) -> Iterator[str]:
+        """What does not hold: whoever has requests lives, and its blocks are theirs."""
+        for worker, instance in self._instances.items():
+            if instance.epoch <= self._dead.get(worker, 0):
+                yield f"router: {worker} is dead and has {sorted(instance.admitted)}"
+            if instance.miscounted():
+                yield f"router: the blocks of {worker} are miscounted"
+
+
+def _stop(instance: Instance, request_id: str, reason: str) -> list[Effect]:
+    # Its slot is free only once the worker says so; and while the admission is under way, a message that overtook it
+    # would stop nothing.
+    admission = instance.admitted[request_id]
+    admission.stop()
+    return [StopWork(instance.worker, request_id, reason)] if admission.confirmed else []
+
+
+def _lose(instance: Instance, request_ids: Iterable[str], reason: str) -> list[Effect]:
+    """What was stopped has nobody left to tell."""
+    lost = [(id, admission) for id in request_ids if (admission := instance.release(id)) is not None]
+    return [Lose(admission.gateway, id, reason) for id, admission in lost if not admission.stopped]
