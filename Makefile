@@ -3,13 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# With CUDA: make install CONSTRAINTS=constraints-cuda.txt EXTRAS=embedded,ucx-cu13,load,dev
+CONSTRAINTS ?= constraints.txt
+EXTRAS ?= embedded,ucx,load,dev
 
 .PHONY: install demo test test-slow fuzz check up audit clean
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml $(CONSTRAINTS)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt setuptools
-	$(BIN)/pip install --disable-pip-version-check --no-build-isolation -c constraints.txt -e ".[embedded,ucx,load,dev]"
+	$(BIN)/pip install --disable-pip-version-check -q -c $(CONSTRAINTS) setuptools
+	$(BIN)/pip install --disable-pip-version-check --no-build-isolation -c $(CONSTRAINTS) -e ".[$(EXTRAS)]"
 	touch $@
 
 install: $(STAMP)  ## make .venv and install everything, pinned

@@ -1,20 +1,23 @@
 # One image for every service: `docker build -f Dockerfiles/livescale.Dockerfile -t livescale .`
 #
-# On x86 the default torch wheel brings CUDA along. For a slim image name an index of CPU wheels:
+# Without CUDA name an index of CPU wheels of torch:
 #   docker compose build --build-arg PIP_EXTRA_INDEX_URL=...
+# With CUDA 13:
+#   docker compose build --build-arg CONSTRAINTS=constraints-cuda.txt --build-arg EXTRAS=ucx-cu13,load
 FROM python:3.11-slim
 
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
+ARG CONSTRAINTS=constraints.txt
 ARG EXTRAS=ucx,load
 
 WORKDIR /app
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml constraints.txt constraints-cuda.txt README.md LICENSE ./
 COPY shared shared
 COPY services services
 COPY load load
-RUN pip install --no-cache-dir -c constraints.txt setuptools \
- && pip install --no-cache-dir --no-build-isolation -c constraints.txt ".[${EXTRAS}]" \
+RUN pip install --no-cache-dir -c ${CONSTRAINTS} setuptools \
+ && pip install --no-cache-dir --no-build-isolation -c ${CONSTRAINTS} ".[${EXTRAS}]" \
  && useradd --create-home livescale
 
 USER livescale
