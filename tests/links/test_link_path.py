@@ -6,6 +6,7 @@ import torch
 from shared.links.contract import LinkError
 from shared.links.link_path import MemoryKind, choose_path, memory_kind
 from shared.links.open import open_link
+from shared.links.ucx_address import memory_at
 from shared.links.ucx_engine import check_reach
 from shared.settings import LinkSettings
 from tests.links.conftest import Pair, connected
@@ -91,8 +92,6 @@ def test_a_ucx_without_transport_for_gpus_is_refused_with_what_it_has() -> None:
 
 
 async def test_an_address_tells_the_kind_of_memory_behind_it() -> None:
-    from shared.links.ucx_address import memory_at
-
     link = await open_link(LinkSettings(), "pinned")
     assert memory_at(link.address) == "pinned"
     with pytest.raises(LinkError, match="is not the address of a UCX link"):
