@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import torch
+from tokenizers import Tokenizer
 
 from load.make_model import make_model
 from shared.messages.parameters import Family
@@ -21,6 +22,13 @@ FAMILIES: tuple[Family, ...] = ("llama", "qwen2")
 def tiny(family: Family) -> Path:
     """Llama is sharded and has a head of its own; Qwen2 is a single file with a tied head."""
     return make_model(_directory() / family, family, "tiny", seed=7)
+
+
+def id_of(tokenizer: Tokenizer, token: str) -> int:
+    """Of a token that it has."""
+    id = tokenizer.token_to_id(token)
+    assert id is not None, token
+    return id
 
 
 def copy(family: Family, to: Path) -> Path:

@@ -77,6 +77,7 @@ async def test_a_filled_hole_listens_to_nobody_else(net: Net) -> None:
         row = Tokens(request_id=gateway, index=0, token_ids=[1])
         sender.publish(TOKENS, TokenFrame(worker="worker-0", step=1, rows=[row]), gateway=gateway)
     async for received in frames:
+        assert isinstance(received.message, TokenFrame)
         assert received.message.rows[0].request_id == "gateway-1"
         break
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 import shared.messages
 from shared.bus.codec import Undecodable, decode, encode, is_json
-from shared.messages.membership import Beat, Report, WorkerReport
+from shared.messages.membership import Beat, WorkerReport
 from shared.messages.message import Message
+from shared.subjects import HEARTBEAT
 
 
 def message_types() -> Iterator[type[Message]]:
@@ -96,7 +97,7 @@ def test_a_wrong_field_is_named(field: str, value: object, words: str) -> None:
     raw = {"type": "Beat", "service": "router", "id": "r", "epoch": 1} | {field: value}
     for data, json in ((msgpack.packb(raw), False), (msgspec.json.encode(raw), True)):
         with pytest.raises(Undecodable) as wrong:
-            decode(Report, data, json=json)
+            decode(HEARTBEAT.type, data, json=json)
         assert words in str(wrong.value)
 
 

@@ -3,7 +3,16 @@
 from msgspec.structs import replace
 
 from services.cli.status_view import make_status
-from shared.messages.membership import Holding, Member, ModelEntry, QueueLoad, Snapshot, WorkerReport, WorkerState
+from shared.messages.membership import (
+    Holding,
+    Member,
+    ModelEntry,
+    QueueLoad,
+    ServiceName,
+    Snapshot,
+    WorkerReport,
+    WorkerState,
+)
 from shared.messages.parameters import ModelSpec
 
 
@@ -46,10 +55,8 @@ def test_an_instance_is_as_far_as_its_slowest_rank() -> None:
 
 
 def test_rows_come_in_the_order_of_their_names() -> None:
-    members = [
-        Member(service=service, id=id, pid=1, host="h", epoch=1, lease="alive")
-        for service, id in (("worker", "worker-1"), ("gateway", "gateway-0"), ("worker", "worker-0"))
-    ]
+    named: list[tuple[ServiceName, str]] = [("worker", "worker-1"), ("gateway", "gateway-0"), ("worker", "worker-0")]
+    members = [Member(service=service, id=id, pid=1, host="h", epoch=1, lease="alive") for service, id in named]
     models = [ModelEntry(spec=ModelSpec(name=name, path="/m"), state="ready") for name in "ba"]
     status = make_status(Snapshot(members=members, models=models), [])
     assert [row.id for row in status.processes] == ["gateway-0", "worker-0", "worker-1"]

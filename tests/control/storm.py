@@ -101,7 +101,7 @@ class Storm:
                 info = ServiceInfo(service, name, f"the {service}")
                 actor = SERVICES[service](World(info, "box-a", bus, CLOCK, self.ids, Telemetry(service, name)))
         self.running[name] = actor
-        return actor.run()  # type: ignore[union-attr]
+        return actor.run()
 
     def kill(self, name: str) -> None:
         """Without a word."""

@@ -13,7 +13,7 @@ from tests.control.test_pool import copies, entry_of, host, kept
 NEW = "v-m-/new"
 
 
-async def versions(plane: Plane) -> list[str | None]:
+async def versions(plane: Plane) -> list[str]:
     """Of all instances that serve; none while there is no registry to ask."""
     with suppress(BusError):
         return sorted(worker.version or "" for worker in (await plane.snapshot()).workers if worker.state == "serving")

@@ -17,11 +17,18 @@ from tests.made import copy
 
 CONFIGS = ("config.json", "generation_config.json", "tokenizer_config.json")
 FILES = (*CONFIGS, "tokenizer.json", "chat_template.jinja")
+
+
+def replaced_by_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
 HOSTILE: dict[str, Change] = {
     "a pipe": piped,
     "a device without end": lambda path: linked(path, "/dev/zero"),
     "a terminal": lambda path: linked(path, "/dev/ptmx"),
-    "a directory": lambda path: (path.unlink(), path.mkdir()),
+    "a directory": replaced_by_directory,
     "a link to itself": lambda path: linked(path, path.name),
     "a gigabyte": lambda path: sparse(path, 1 << 30),
     "what is not text": lambda path: path.write_bytes(b"\xff\xfe" * 100),

@@ -46,7 +46,7 @@ def test_whatever_is_said_to_it_a_host_reads_and_sends(fired: list[Shot]) -> Non
 
 
 @examples(3)
-@given(st.lists(st.one_of(map(messages, ORDERS)), min_size=10, max_size=20))
+@given(st.lists(st.one_of(list(map(messages, ORDERS))), min_size=10, max_size=20))
 def test_orders_for_what_it_holds_that_lead_nowhere_keep_a_host_from_nothing(orders: list[Any]) -> None:
     """The model, the version and the epoch are right; addresses, tickets, chunks and paths are anything."""
 

@@ -10,7 +10,7 @@ from services.gateway.bodies import ChatMessage, TextPart
 from services.gateway.chat_template import ChatTemplate, TemplateRefusal
 from services.gateway.checkpoint_text import BadCheckpoint, load_checkpoint_text
 from shared.messages.parameters import Family
-from tests.made import FAMILIES, copy, tiny
+from tests.made import FAMILIES, copy, id_of, tiny
 
 CHAT = [
     ChatMessage(role="system", content="Be brief."),
@@ -73,7 +73,7 @@ def test_a_broken_template_is_the_checkpoints_fault() -> None:
 
 def test_end_of_sequence_ids_come_from_all_files(tmp_path: Path) -> None:
     text = load_checkpoint_text(tiny("llama"), noon)
-    ends = [text.tokenizer.token_to_id(token) for token in ("<|end_of_text|>", "<|eot_id|>")]
+    ends = [id_of(text.tokenizer, token) for token in ("<|end_of_text|>", "<|eot_id|>")]
     assert text.eos_token_ids == tuple(sorted(ends))
     bare = copy("llama", tmp_path)
     (bare / "generation_config.json").unlink()

@@ -4,11 +4,13 @@ import asyncio
 
 import openai
 import pytest
+from openai.types.chat import ChatCompletionMessageParam
 
 from shared.bus.contract import Refusal
 from tests.gateway.conftest import Site, eventually
+from tests.made import id_of
 
-HELLO = [{"role": "user", "content": "hello"}]
+HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hello"}]
 TEXT = "Shaפjo жea 語 🙂🙂 says: ñandú…"
 
 
@@ -118,7 +120,7 @@ async def test_a_stop_string_ends_the_text_before_it_and_frees_the_request(site:
 
 
 async def test_an_end_of_sequence_token_ends_the_text_unless_ignored(site: Site) -> None:
-    end = site.tokenizer.token_to_id("<|im_end|>")
+    end = id_of(site.tokenizer, "<|im_end|>")
     site.cluster.output = [65, end, 66]
     text = site.tokenizer.decode([65])
     answer = await site.client.completions.create(model="tiny", prompt="abc", max_tokens=6)
@@ -184,9 +186,7 @@ async def test_a_client_that_leaves_a_stream_frees_its_request_at_once(site: Sit
 async def test_a_client_that_leaves_while_it_waits_frees_its_request_at_once(site: Site, stream: bool) -> None:
     never = asyncio.get_running_loop().create_future()
     site.cluster.before = lambda request, position: never
-    asking = asyncio.create_task(
-        site.client.completions.create(model="tiny", prompt="abc", stream=stream)  # type: ignore[call-overload]
-    )
+    asking = asyncio.create_task(site.client.completions.create(model="tiny", prompt="abc", stream=stream))
     await eventually(lambda: len(site.cluster.submitted) == 1)
     asking.cancel()
     await eventually(lambda: site.cluster.cancelled == [site.cluster.submitted[0].request_id])

@@ -115,7 +115,8 @@ def test_null_is_the_same_as_absent() -> None:
 
 
 def test_an_answers_message_may_be_sent_back_as_it_came() -> None:
-    said = {"role": "assistant", "content": "hi", "refusal": None, "annotations": [], "tool_calls": None, "audio": None}
+    nothing: dict[str, object] = dict.fromkeys(("refusal", "tool_calls", "audio"))
+    said = {"role": "assistant", "content": "hi", "annotations": [], **nothing}
     body = parse_body(msgspec.json.encode({**CHAT, "messages": [*CHAT["messages"], said]}), ChatRequest)
     assert body.messages[1].content == "hi"
 

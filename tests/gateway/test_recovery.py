@@ -185,7 +185,7 @@ async def test_one_failed_prompt_fails_the_answer_and_frees_the_others(site: Sit
 
 async def test_a_client_that_reads_too_slowly_is_cancelled(checkpoint: Path) -> None:
     """Its request is cancelled while it still hangs in what it was given last."""
-    broker, reads = LocalBroker(), asyncio.Event()
+    broker, reads = LocalBroker(), asyncio.get_running_loop().create_future()
     async with running_cluster(broker, checkpoint) as cluster:
         bus, metrics = broker.connect(), GatewayMetrics(Telemetry("gateway", "gateway-0"))
         streams = Streams(bus, "gateway-0", metrics, max_requests=1, stream_queue=4)
@@ -195,10 +195,10 @@ async def test_a_client_that_reads_too_slowly_is_cancelled(checkpoint: Path) -> 
         )
         output = Output(lambda ids: "x" * len(ids), submit.prompt)
         generation = Generation(Engine(bus, LoopClock(0.0), streams, metrics), submit, output, Context())
-        running = asyncio.create_task(generation.run(lambda piece: asyncio.ensure_future(reads.wait())))
+        running = asyncio.create_task(generation.run(lambda piece: reads))
         await eventually(lambda: cluster.cancelled == ["req-1"])
         assert not running.done()
-        reads.set()
+        reads.set_result(None)
         with pytest.raises(ApiError, match="reads slower than tokens are made"):
             await running
         assert len(generation.generated) == 5  # the one it hung in and four that had room

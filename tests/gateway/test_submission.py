@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
 
 from services.gateway.bodies import ChatMessage, ChatRequest, CompletionRequest, StreamOptions
 from services.gateway.checkpoint_text import CheckpointText, GenerationDefaults
@@ -12,7 +14,11 @@ from shared.messages.requests import Submit
 
 ORIGIN = Origin("req-1", "gateway-0", deadline=100.0)
 TEXT = CheckpointText(
-    tokenizer=None, template=None, eos_token_ids=(2,), vocab_size=50, defaults=GenerationDefaults(0.7, 0.9, 20)
+    tokenizer=Tokenizer(BPE()),
+    template=None,
+    eos_token_ids=(2,),
+    vocab_size=50,
+    defaults=GenerationDefaults(0.7, 0.9, 20),
 )
 HELLO = [ChatMessage(role="user", content="hello")]
 

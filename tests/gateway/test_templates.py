@@ -82,6 +82,7 @@ async def test_a_template_without_end_is_ended_and_not_tried_again(source: str) 
 def beating() -> Iterator[list[float]]:
     """A moment whenever the event loop comes round."""
     loop, beats = asyncio.get_running_loop(), list[float]()
+    next_beat: asyncio.Handle
 
     def beat() -> None:
         nonlocal next_beat

@@ -46,7 +46,7 @@ class NoLink:
 
     address = b"nowhere"
 
-    async def connect(self, address: bytes, *, timeout: float) -> Peer:
+    async def connect(self, address: bytes, *, timeout: float, channel: int = 0, secret: bytes = b"") -> Peer:
         raise NotImplementedError
 
     async def close(self) -> None:

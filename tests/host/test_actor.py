@@ -3,6 +3,7 @@
 import asyncio
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ from tests.host.site import HOST, Site, SlowDisk, in_virtual_time, site
 from tests.made import copy, tiny
 
 
-async def refused(here: Site, path: Path, **spec: object) -> Refusal:
+async def refused(here: Site, path: Path, **spec: Any) -> Refusal:
     with pytest.raises(Refusal) as caught:
         await here.read(path, **spec)
     return caught.value

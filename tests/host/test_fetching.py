@@ -43,7 +43,7 @@ class CountingPeer:
     def __init__(self, peer: Peer, sizes: list[int]) -> None:
         self._peer = peer
         self._sizes = sizes
-        self.receive, self.close = peer.receive, peer.close
+        self.receive, self.close, self.path = peer.receive, peer.close, peer.path
 
     async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
         await self._peer.send(tag, buffer, timeout=timeout)

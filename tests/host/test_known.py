@@ -158,10 +158,12 @@ def test_a_model_that_waits_for_its_turn_is_not_sent_yet(directory: Path) -> Non
     in_virtual_time(main())
 
 
-def test_a_model_is_refused_where_the_machine_has_too_little_memory_left(directory: Path) -> None:
+def test_a_model_is_refused_where_the_machine_has_too_little_memory_left(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def main() -> None:
         disk, free_bytes = SlowDisk(), 1 << 30
-        disk.free_bytes = lambda: free_bytes
+        monkeypatch.setattr(disk, "free_bytes", lambda: free_bytes)
         async with site(disk) as here:
             checked = await here.read(directory, "first")
             await asyncio.sleep(0.5)

@@ -7,9 +7,11 @@ import pytest
 
 from shared.links.calendars import LocalCalendar
 from shared.links.contract import Buffer, LinkError, Peer
+from shared.links.link_path import LinkPath
 from shared.links.shaping import Cluster, Routes, ShapedLink, SingleRate
 from shared.topology import Domain, Gpu, Host, Leaf, Topology
 from shared.virtual_time import run
+from tests.transfer.virtual_link import NO_LINK
 
 KIB = 1024
 GIB = 1 << 30
@@ -23,6 +25,7 @@ class RecordingLink:
     address: bytes = b"beneath"
     sent: list[tuple[int, float]] = field(default_factory=list)
     connected: list[bytes] = field(default_factory=list)
+    path: LinkPath = NO_LINK
 
     async def connect(self, address: bytes, *, timeout: float, channel: int = 0, secret: bytes = b"") -> Peer:
         self.connected.append(address)

@@ -20,7 +20,7 @@ from load.chaos.schedule import LOADING, SOURCE, Fault
 from load.chaos.whole import find_amiss, find_left, shared_memory
 from load.records import RequestRecord
 from load.story import QueuePoint, Story
-from shared.messages.membership import EngineLoad, Member, ModelEntry, Snapshot, WorkerReport, WorkerState
+from shared.messages.membership import EngineLoad, Member, ModelEntry, ServiceName, Snapshot, WorkerReport, WorkerState
 from shared.messages.parameters import ModelSpec
 from tests.load import happenings
 
@@ -183,7 +183,7 @@ def worker(id: str, state: WorkerState = "serving", *, requests: int = 0, blocks
 
 
 def member(id: str) -> Member:
-    service = "gateway" if id.startswith("gateway") else "worker"
+    service: ServiceName = "gateway" if id.startswith("gateway") else "worker"
     return Member(service=service, id=id, pid=1, host="h", epoch=1, lease="alive")
 
 

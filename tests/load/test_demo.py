@@ -27,7 +27,7 @@ LOAD = DemoLoad(tuple(Arrival(float(at), 100, 10) for at in range(60)), 60.0, Wi
 
 
 def test_watching_hears_every_kind_of_event_and_leaves_nothing_behind() -> None:
-    story, notes = Story(MODEL), []
+    story, notes = Story(MODEL), list[str]()
 
     async def watch() -> None:
         broker = LocalBroker()

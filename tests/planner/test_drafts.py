@@ -178,7 +178,7 @@ def carried_out(scale: ScaleOut, cost: float) -> ScaleRecord:
     """Every block came when it should, but for what each step cost more than was assumed."""
     plan = scale.plan
     longer = cost - plan.block_seconds
-    arrived = {flow.receiver: {} for flow in plan.flows}
+    arrived: dict[str, dict[int, float]] = {flow.receiver: {} for flow in plan.flows}
     for flow in plan.flows:
         for block, step in zip(flow.blocks, flow.steps, strict=True):
             arrived[flow.receiver][block] = 5.0 + plan.predicted_blocks[flow.receiver][block] + step * longer

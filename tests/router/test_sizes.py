@@ -1,5 +1,7 @@
 """How many tokens a request may have: those its client asked for, or as many as there is room for."""
 
+from typing import Any
+
 import pytest
 
 from services.router.effects import AdmitTo, Effect, Finish
@@ -12,7 +14,7 @@ def max_tokens(effects: list[Effect]) -> list[tuple[str, int]]:
     return [(one.worker, one.request.max_tokens) for one in effects if isinstance(one, AdmitTo)]
 
 
-def open_ended(id: str, prompt: int = 10, **more: object) -> Submit:
+def open_ended(id: str, prompt: int = 10, **more: Any) -> Submit:
     """Of a client that named no number of tokens: as many as the context has room for."""
     return request(id, prompt=prompt, max_tokens=1000, open_ended=True, **more)
 

@@ -17,7 +17,7 @@ from shared.messages.transfers import Drain, Load, Serve
 from shared.moves import Moves
 from tests.worker.test_lifecycle import DRAIN, LOAD, SERVE
 
-MACHINES = {
+MACHINES: dict[str, Moves[Any]] = {
     "worker": worker.MOVES,
     "instance": targets.MOVES,
     "request at the gateway": at_gateway.MOVES,
@@ -37,7 +37,7 @@ FIRST = {
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_a_move_that_is_not_in_the_table_is_an_error(name: str) -> None:
-    moves: Moves[Any] = MACHINES[name]
+    moves = MACHINES[name]
     for old, new in product(moves.table, moves.table):
         if new in moves.table[old]:
             assert moves.advance(old, new) == new
@@ -48,7 +48,7 @@ def test_a_move_that_is_not_in_the_table_is_an_error(name: str) -> None:
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_every_state_can_be_reached_and_has_a_row(name: str) -> None:
-    table: dict[str, frozenset[str]] = MACHINES[name].table  # type: ignore[assignment]
+    table = MACHINES[name].table
     reached, new = set[str](), {FIRST[name]}
     while new:
         reached |= new

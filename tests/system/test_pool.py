@@ -62,7 +62,12 @@ def test_copies_come_back_versions_follow_each_other_and_a_removed_model_leaves_
         other = make_model(tmp_path / "other", "llama", "tiny", seed=8)
         call(system, "POST", "/admin/v1/models", {"name": "m", "path": str(other), "dtype": "float32"})
         answers = [first]
-        until(lambda: answers.append(answer(system)) is None and answers[-1] != first)
+
+        def changed() -> bool:
+            answers.append(answer(system))
+            return answers[-1] != first
+
+        until(changed)
         until(lambda: len(model(system, "m")["copies"]) == 2 and answer(system) == answers[-1])
         assert all(one in (first, answers[-1]) for one in answers)
 

@@ -11,10 +11,13 @@ from shared.messages.transfers import Node, Outflow, Send
 from shared.transfer.chunks import Chunk
 from shared.transfer.outgoing import Outgoing
 from tests.host.site import NoLink
+from tests.transfer.virtual_link import NO_LINK
 
 
 class SilentPeer:
     """Alive, and says nothing: a process that is stopped."""
+
+    path = NO_LINK
 
     async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
         await asyncio.sleep(timeout)

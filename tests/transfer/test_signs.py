@@ -10,16 +10,19 @@ from shared.transfer.patience import Patience
 from shared.transfer.ready import ReadyBlocks
 from shared.transfer.signs import give_signs
 from tests.transfer.station import OpenStations, chain, described, some_blocks
+from tests.transfer.virtual_link import NO_LINK, here
 
 
 class Listener:
     """Takes whatever is sent, and notes what and when."""
 
+    path = NO_LINK
+
     def __init__(self) -> None:
         self.heard: list[tuple[float, bytes]] = []
 
     async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
-        self.heard.append((asyncio.get_running_loop().time(), bytes(buffer.view)))
+        self.heard.append((asyncio.get_running_loop().time(), bytes(here(buffer))))
 
     receive = send
 

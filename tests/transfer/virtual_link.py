@@ -9,8 +9,17 @@ from shared.links.link_path import LinkPath
 Mail = defaultdict[tuple[bytes, bytes, int, int], "asyncio.Future[bytes]"]
 
 
+NO_LINK = LinkPath("memory", "there is no link")
+
+
+def here(buffer: Buffer) -> memoryview:
+    """In the host's memory, as everything under virtual time."""
+    assert isinstance(buffer.view, memoryview)
+    return buffer.view
+
+
 class VirtualPeer:
-    path = LinkPath("memory", "there is no link")
+    path = NO_LINK
 
     def __init__(self, mail: Mail, own: bytes, other: bytes, channel: int) -> None:
         self._mail = mail
@@ -19,13 +28,13 @@ class VirtualPeer:
         self._channel = channel
 
     async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
-        self._mail[self._own, self._other, self._channel, tag].set_result(bytes(buffer.view))
+        self._mail[self._own, self._other, self._channel, tag].set_result(bytes(here(buffer)))
 
     async def receive(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
         message = self._mail[self._other, self._own, self._channel, tag]
         try:
             async with asyncio.timeout(timeout):
-                buffer.view[:] = await asyncio.shield(message)
+                here(buffer)[:] = await asyncio.shield(message)
         except TimeoutError:
             raise LinkError(f"receive {tag:#x} took more than {timeout:g} s") from None
 

@@ -4,11 +4,14 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec.structs import replace
 
 from services.host.checkpoint import open_checkpoint
 from services.worker.actor import Worker
 from services.worker.settings import MIB, WorkerSettings
-from shared.bus.contract import Bus, Context, Endpoint, ServiceInfo
+from shared.bus.contract import Bus, Context, Endpoint, ServiceInfo, Topic
 from shared.bus.local import LocalBroker
 from shared.links.contract import Link
 from shared.links.open import open_link
@@ -90,9 +93,8 @@ class Fleet:
 
     async def start(self, worker: str, **settings: int) -> None:
         """A spare worker, joined."""
-        told = WorkerSettings(
-            id=worker, transport="socket", **{"arena_bytes": 64 * MIB, "kv_bytes": 16 * MIB, **settings}
-        )
+        usual = WorkerSettings(id=worker, transport="socket", arena_bytes=64 * MIB, kv_bytes=16 * MIB)
+        told = replace(usual, **settings)
         info = ServiceInfo("worker", worker, "worker under test")
         self.telemetry[worker] = Telemetry("worker", worker)
         world = World(info, "here", self.broker.connect(), SystemClock(), RandomIds(), self.telemetry[worker])
@@ -194,8 +196,8 @@ async def _listen(made: Fleet) -> list[asyncio.Task[None]]:
     registry = made.broker.connect()
     await registry.serve(ServiceInfo("registry", "registry-0", "lets everyone in"), [Endpoint(JOIN, join)])
 
-    async def follow(topic: object) -> None:
-        async for received in await made.bus.subscribe(topic):  # type: ignore[arg-type]
+    async def follow(topic: Topic[Any]) -> None:
+        async for received in await made.bus.subscribe(topic):
             made.note(received.message)
 
     tasks = [made.tasks.create_task(follow(topic)) for topic in (HEARTBEAT, TRANSFER, TOKENS, ENDED, MOVED)]

@@ -1,7 +1,7 @@
 """Clusters and multicasts for tests of plans. Rates are 1 byte/s where nothing else is said."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from hypothesis import assume
 from hypothesis import strategies as st
@@ -66,8 +66,8 @@ def singles(count: int, prefix: str = "h", leaf: str = "l0", nic: float = 1.0) -
 
 def parts(
     topology: Topology,
-    held: dict[str, Iterable[int]],
-    missing: dict[str, Sequence[int]],
+    held: Mapping[str, Iterable[int]],
+    missing: Mapping[str, Sequence[int]],
     disks: Iterable[str] = (),
     serving: Iterable[ServingFlow] = (),
 ) -> Multicast:

@@ -115,7 +115,8 @@ def reference(name: str, dtype: DType = "float32") -> PreTrainedModel:
         # Values that bfloat16 has, so that both dtypes serve the same parameters.
         parameter.data = parameter.data.bfloat16().float()
     model.tie_weights()
-    return model.to(torch.bfloat16 if dtype == "bfloat16" else torch.float32).eval()
+    made: PreTrainedModel = model.to(torch.bfloat16 if dtype == "bfloat16" else torch.float32).eval()
+    return made
 
 
 @cache

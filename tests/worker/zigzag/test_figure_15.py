@@ -89,7 +89,8 @@ def test_a_bound_costs_what_the_target_could_have_run_ahead() -> None:
 
 
 def test_every_layer_runs_once_in_order_and_after_its_block() -> None:
-    for rule, arrivals in itertools.product((ZIGZAG, BEST_EFFORT, OFF), ([0] * 12, list(range(0, 60, 5)))):
+    rules: list[Rule] = [ZIGZAG, BEST_EFFORT, OFF]
+    for rule, arrivals in itertools.product(rules, ([0] * 12, list(range(0, 60, 5)))):
         run = played(arrivals, rule)
         for task in run.tasks:
             spans = sorted((span for span in run.spans if span.task == task.id), key=lambda span: span.start)
