@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from services.worker.zigzag.ilp import solve
 from services.worker.zigzag.rehearsal import rehearse
-from services.worker.zigzag.rules import Planned
 from services.worker.zigzag.tasks import Task
 from services.worker.zigzag.windows import Pair, greedy, windows
 from tests.worker.zigzag.stepping import best_latency, ends_with
@@ -54,20 +53,6 @@ def test_the_queue_without_a_program_is_as_good_for_equal_batches_that_wait(load
     tasks = [Task(f"{number:02}", 0.0) for number in range(8)]
     ready = [float(load * layer) for layer in range(12)]
     assert rehearse(tasks, ready).mean_latency == pytest.approx(solve(tasks, ready).mean_latency)
-
-
-@pytest.mark.parametrize("load", [3, 6, 10])
-def test_a_queue_that_follows_the_plan_ends_every_task_when_the_plan_says(load: int) -> None:
-    tasks = [Task(f"{number:02}", 0.0) for number in range(6)]
-    ready = [float(load * layer) for layer in range(24)]
-    optimum = solve(tasks, ready)
-    assert max(optimum.ends) <= ready[-1] or load == 3
-    run = rehearse(
-        tasks, ready, Planned({task.id: count for task, count in zip(tasks, optimum.on_target, strict=True)})
-    )
-    until = [number for number, end in enumerate(optimum.ends) if end <= ready[-1]]
-    assert len(until) >= 3
-    assert [run.ends[tasks[number].id] for number in until] == pytest.approx([optimum.ends[number] for number in until])
 
 
 def test_the_queue_is_near_the_optimum_for_batches_of_unequal_length() -> None:
