@@ -23,7 +23,22 @@ from shared.messages.membership import Holding, PeerTraffic, WorkerReport
 from shared.messages.message import Ack
 from shared.messages.requests import Admit, AskRunning, Replay, RunningRequests
 from shared.process import World
-from shared.subjects import ABORT, ADMIT, CANCEL_WORK, DRAIN, LOAD, REPLAY, RUNNING, SEND, SERVE
+from shared.subjects import (
+    ABORT,
+    ADMIT,
+    CANCEL_WORK,
+    DRAIN,
+    HELP,
+    LEASE,
+    LOAD,
+    PULL,
+    REPLAY,
+    RUNNING,
+    SEND,
+    SERVE,
+    TOOK,
+    WITHDRAW,
+)
 from shared.transfer.door import OpenDoor
 
 LOAD_REPORT_SECONDS = 0.1  # how often a changed load is worth a heartbeat of its own
@@ -90,6 +105,9 @@ class Worker:
             tasks.create_task(self._membership.run(), name="membership")
             tasks.create_task(self._serving.run(), name="steps")
             tasks.create_task(self._obey_cancels(), name="cancels")
+            tasks.create_task(self._deployment.live.source.run(), name="pulls")
+            tasks.create_task(self._hear_withdrawals(), name="withdrawals")
+            tasks.create_task(self._follow_leases(), name="leases")
 
     async def _serve_endpoints(self) -> None:
         deployment, me = self._deployment, {"id": self._id}
@@ -102,6 +120,9 @@ class Worker:
             Endpoint(ADMIT, self._admit, me),
             Endpoint(RUNNING, self._running, me),
             Endpoint(REPLAY, self._replay, me),
+            Endpoint(HELP, deployment.help, me),
+            Endpoint(PULL, deployment.live.pull, me),
+            Endpoint(TOOK, deployment.live.took, me),
         ]
         await self._world.bus.serve(self._world.info, endpoints)
 
@@ -126,6 +147,16 @@ class Worker:
     async def _obey_cancels(self) -> None:
         async for received in await self._world.bus.subscribe(CANCEL_WORK, id=self._id):
             self._serving.cancel(received.message.request_id)
+
+    async def _hear_withdrawals(self) -> None:
+        async for received in await self._world.bus.subscribe(WITHDRAW, id=self._id):
+            self._deployment.live.withdraw(received.message.worker)
+
+    async def _follow_leases(self) -> None:
+        async for received in await self._world.bus.subscribe(LEASE):
+            change = received.message
+            if change.service == "worker" and change.state == "dead":
+                self._deployment.live.lost(change.id)
 
     def _load_changed(self) -> None:
         now = self._world.clock.now()
@@ -169,4 +200,7 @@ class Worker:
             rank=assignment.rank,
             holding=holding,
             load=self._serving.load(),
+            helping=deployment.live.source.helping,
+            live_layers=deployment.live.layers,
+            live_waiting=deployment.live.waiting,
         )

@@ -12,17 +12,21 @@ import structlog
 
 from services.worker.engine.runner import EngineRunner
 from services.worker.lifecycle import Lifecycle, State
-from services.worker.limits import Limits
+from services.worker.live.counts import LiveCounts
+from services.worker.live.parts import Parts
+from services.worker.live.side import Live
 from services.worker.loading import LoadCounts, Loading, Transport
 from services.worker.orders import check_load
+from services.worker.scheduler import Scheduler
 from services.worker.serving import Serving
 from services.worker.settings import WorkerSettings
 from shared.arena import Arena, ArenaFull
 from shared.bus.contract import Context, Refusal
 from shared.device_arena import DeviceArena
 from shared.links.contract import Link
-from shared.links.meter import Meter
+from shared.links.meter import Meter, MeteredLink
 from shared.membership import Membership
+from shared.messages.live import Help
 from shared.messages.message import Ack
 from shared.messages.transfers import Abort, Drain, InstanceServing, Load, Send, Serve
 from shared.process import World
@@ -80,6 +84,8 @@ class Deployment:
         self._loading_task: asyncio.Task[None] | None = None
         self._draining: asyncio.Task[None] | None = None
         self._giving_up: asyncio.Task[None] | None = None
+        link, counts = MeteredLink(resources.link, resources.meter), LiveCounts(world.telemetry)
+        self.live = Live(Parts(world, link, resources.runner, serving, tasks, counts))
 
     @property
     def flows_out(self) -> int:
@@ -100,6 +106,7 @@ class Deployment:
             self.lifecycle.release()
             raise
         self._loading_task = self._tasks.create_task(self._load(loading), name=f"load {command.plan_id}")
+        self.live.expect(command)
         self._on_change()
         return Ack()
 
@@ -138,15 +145,31 @@ class Deployment:
 
     async def serve(self, command: Serve, context: Context) -> Ack:
         self._check_epoch(command.epoch)
-        served = self.lifecycle.state is State.SERVING
+        before = self.lifecycle.state
         self.lifecycle.serve(command)
-        if not served and self._loading is not None:
-            loaded = self._loading.command
-            self._serving.open(loaded.model, loaded.manifest.version, self._limits(self._loading))
-            self._serving.on_first_token = lambda: self._tell("first_token")
+        if before is State.LOADING and self._loading is not None:
+            self._open(self._loading, whole=True)
+        if before is not State.SERVING:
             self._tell("serving")
             self._on_change()
         return Ack()
+
+    async def help(self, command: Help, context: Context) -> Ack:
+        self._check_epoch(command.epoch)
+        loading, state = self._loading, self.lifecycle.state
+        if loading is None or state is not State.SERVING or loading.manifest.version != command.version:
+            raise Refusal(409, f"version: {command.version} is not served here, this worker is {state}")
+        self.live.source.help(command, loading.manifest)
+        self._on_change()
+        return Ack()
+
+    def _open(self, loading: Loading, *, whole: bool) -> Scheduler:
+        """Take requests from now on."""
+        loaded, config = loading.command, loading.manifest.config
+        limits = self._settings.limits(loaded.max_model_len, config.vocab_size, loading.kv_blocks)
+        scheduler = self._serving.open(loaded.model, loaded.manifest.version, limits, whole=whole)
+        self._serving.on_first_token = lambda: self._tell("first_token")
+        return scheduler
 
     async def drain(self, command: Drain, context: Context) -> Ack:
         self._check_epoch(command.epoch)
@@ -175,6 +198,7 @@ class Deployment:
     async def _end_everything(self, earlier: asyncio.Task[None] | None) -> None:
         if earlier is not None:
             await earlier
+        await self.live.source.give_up()
         await _stop(self._draining)
         await _stop(self._loading_task)
         await self._clear()
@@ -184,11 +208,19 @@ class Deployment:
             await self._release_if_loading(loading.command.plan_id)
 
     def _block_ready(self, plan_id: str, index: int) -> None:
-        if self.lifecycle.block_ready(plan_id, index):
-            self._on_change()
+        loading = self._loading
+        if loading is None or not self.lifecycle.block_ready(plan_id, index):
+            return
+        if loading.command.live != "off" and self.lifecycle.may_go_live:
+            self.lifecycle.go_live()
+            self.live.begin(loading.command, self._open(loading, whole=False), self.lifecycle.ready)
+        else:
+            self.live.block_ready(index, self.lifecycle.ready)
+        self._on_change()
 
     async def _drain(self) -> None:
         """Finish what runs and what is being sent on, then be spare."""
+        await self.live.source.stop()
         await self._serving.idle.wait()
         self._serving.close()
         if self._loading_task is not None:
@@ -198,6 +230,8 @@ class Deployment:
 
     async def _release_if_loading(self, plan_id: str) -> None:
         if self.lifecycle.aborts(plan_id):
+            self._serving.lose(f"{self._id} gave up loading")
+            self._serving.close()
             await self._release()
 
     async def _release(self) -> None:
@@ -211,6 +245,7 @@ class Deployment:
     async def _clear(self) -> None:
         """Forget the parameters. All let go of the arena before anything else may be placed in it."""
         loading, self._loading = self._loading, None
+        await self.live.end(f"{self._id} gave its parameters back")
         self._outgoing.abort_all()
         await self._outgoing.none.wait()
         await self._runner.unload()
@@ -222,17 +257,6 @@ class Deployment:
     def _check_epoch(self, epoch: int) -> None:
         if epoch != self._membership.epoch:
             raise Refusal(409, f"epoch {epoch} is stale, this worker is at {self._membership.epoch}")
-
-    def _limits(self, loading: Loading) -> Limits:
-        return Limits(
-            max_num_seqs=self._settings.max_num_seqs,
-            max_num_batched_tokens=self._settings.max_num_batched_tokens,
-            max_model_len=loading.command.max_model_len,
-            vocab_size=loading.manifest.config.vocab_size,
-            kv_blocks=loading.kv_blocks,
-            kv_block_tokens=self._settings.block_size,
-            max_num_waiting=self._settings.max_num_waiting,
-        )
 
     def _tell(self, what: Literal["serving", "first_token", "spare"]) -> None:
         assignment = self.lifecycle.assignment

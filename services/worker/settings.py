@@ -5,6 +5,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from services.worker.batch import PREFILL_CHUNK
+from services.worker.limits import Limits
 from shared.settings import LinkSettings
 
 MIB = 1024 * 1024
@@ -38,6 +39,18 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
     threads: Annotated[
         int, Meta(description="Threads torch computes with; equal on all workers of a model", ge=1, le=256)
     ] = 1
+
+    def limits(self, max_model_len: int, vocab_size: int, kv_blocks: int) -> Limits:
+        """Of a model on this worker."""
+        return Limits(
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            max_model_len=max_model_len,
+            vocab_size=vocab_size,
+            kv_blocks=kv_blocks,
+            kv_block_tokens=self.block_size,
+            max_num_waiting=self.max_num_waiting,
+        )
 
     def __post_init__(self) -> None:
         least = self.max_num_seqs + PREFILL_CHUNK

@@ -1,0 +1,24 @@
+"""What both sides of live scaling need of the worker they are in."""
+
+import asyncio
+from dataclasses import dataclass
+
+from services.worker.engine.runner import EngineRunner
+from services.worker.live.counts import LiveCounts
+from services.worker.serving import Serving
+from shared.links.contract import Link
+from shared.process import World
+
+
+@dataclass(frozen=True)
+class Parts:
+    world: World
+    link: Link
+    runner: EngineRunner
+    serving: Serving
+    tasks: asyncio.TaskGroup
+    counts: LiveCounts
+
+    @property
+    def me(self) -> str:
+        return self.world.info.id

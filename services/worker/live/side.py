@@ -1,0 +1,98 @@
+"""Live scaling in one worker: it may be the target of what it loads, and helps others once it serves."""
+
+import asyncio
+from contextlib import suppress
+
+from services.worker.live.parts import Parts
+from services.worker.live.source import LiveSource
+from services.worker.live.target import POLL_SECONDS, LiveTarget
+from services.worker.scheduler import Scheduler
+from services.worker.zigzag.queue import LiveQueue
+from services.worker.zigzag.rules import BEST_EFFORT, ZIGZAG
+from shared.bus.contract import Context, Refusal
+from shared.messages.live import Pull, Pulled, Took
+from shared.messages.message import Ack
+from shared.messages.transfers import Load
+
+
+class Live:
+    """`target` is None unless this worker went live for what it holds."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.source = LiveSource(parts)
+        self.target: LiveTarget | None = None
+        self._parts = parts
+        self._is_coming = False  # it loads, and will go live
+        self._began = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
+
+    @property
+    def layers(self) -> int:
+        """That requests may run through: those before the first that is missing."""
+        return 0 if self.target is None else self.target.queue.loaded
+
+    @property
+    def waiting(self) -> int:
+        """Requests that sources may pull, or could but for the one that is run."""
+        return 0 if self.target is None else len(self.target.queue)
+
+    def expect(self, command: Load) -> None:
+        """Whoever pulls before the first layer is here need not go away."""
+        self._is_coming = command.live != "off"
+
+    def begin(self, command: Load, scheduler: Scheduler, ready: set[int]) -> None:
+        """These blocks are ready, the first layer's among them: take requests."""
+        queue = LiveQueue(
+            command.manifest.config.num_hidden_layers + 1, rule=BEST_EFFORT if command.live == "best-effort" else ZIGZAG
+        )
+        self.target = LiveTarget(self._parts, command, scheduler, queue)
+        for index in sorted(ready):
+            self.block_ready(index, ready)
+        self._running = self._parts.tasks.create_task(self.target.run(), name=f"live {command.instance}")
+        self._began.set()
+
+    def block_ready(self, index: int, ready: set[int]) -> None:
+        """One more, of all that are ready. The embedding goes with the first layer."""
+        if self.target is not None and {0, 1} <= ready:
+            self.target.layer_ready(max(index - 1, 0))
+
+    async def end(self, reason: str) -> None:
+        """Nothing that is here is this worker's own any more, or there is nothing."""
+        target, self.target = self.target, None
+        self._is_coming = False
+        self._began.clear()
+        running, self._running = self._running, None
+        if target is None or running is None:
+            return
+        running.cancel()
+        target.stop(reason)
+        await asyncio.wait((running,))
+        await target.stopped()
+
+    async def pull(self, command: Pull, context: Context) -> Pulled:
+        """A source has nothing to prefill."""
+        if self.target is None and self._is_coming:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(POLL_SECONDS):
+                    await self._began.wait()
+        if self.target is None:
+            return Pulled(over=not self._is_coming)
+        return await self.target.pull(command)
+
+    async def took(self, command: Took, context: Context) -> Ack:
+        """A source has what it was given, or does not want it."""
+        if self.target is None:
+            raise Refusal(409, f"request {command.request_id} is not on its way from here")
+        self.target.took(command)
+        return Ack()
+
+    def withdraw(self, source: str) -> None:
+        """The source found something else to do."""
+        if self.target is not None:
+            self.target.withdraw(source)
+
+    def lost(self, worker: str) -> None:
+        """The registry has declared it dead."""
+        self.source.leave(worker)
+        if self.target is not None:
+            self.target.lost(worker)

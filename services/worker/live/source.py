@@ -1,0 +1,177 @@
+"""A worker that serves and helps others that load: whenever it has nothing to prefill it pulls from them."""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import count
+from typing import assert_never
+
+import structlog
+
+from services.worker.live.handoff import Channel
+from services.worker.live.parts import Parts
+from services.worker.live.taking import Taking
+from services.worker.scheduler import Scheduler
+from services.worker.zigzag.effects import Pull as Ask
+from services.worker.zigzag.effects import SourceEffect
+from services.worker.zigzag.effects import Withdraw as StopAsking
+from services.worker.zigzag.source import Source
+from shared.bus.contract import BusError
+from shared.messages.live import Help, Pull, Pulled, Withdraw
+from shared.messages.parameters import Manifest
+from shared.messages.transfers import Node
+from shared.subjects import PULL, WITHDRAW
+
+TICKETS = 1 << 24  # and they begin again
+PULL_SECONDS = 2.0  # the target holds a pull for less
+FAILURES = 3  # in a row, and a target is left
+RETRY_SECONDS = 0.1
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class Helped:
+    """A target, and by what it was named."""
+
+    node: Node
+    plan_id: str
+    secret: bytes
+    manifest: Manifest
+
+
+class LiveSource:
+    """Who is helped, and the requests on their way here."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._policy = Source()
+        self._helped: dict[str, Helped] = {}
+        self._wanted: set[str] = set()  # targets that are asked, until one of them gives something
+        self._asking: dict[str, asyncio.Task[None]] = {}
+        self._taking: set[asyncio.Task[None]] = set()
+        self._coming = 0  # requests that are not here yet, and not the target's for long
+        self._tickets = count()
+
+    @property
+    def helping(self) -> list[str]:
+        """Ids of the targets."""
+        return sorted(self._helped)
+
+    def help(self, command: Help, manifest: Manifest) -> None:
+        """Pull from these targets of a plan, and no longer from others of it."""
+        named = {node.id for node in command.targets}
+        for id, helped in list(self._helped.items()):
+            if helped.plan_id == command.plan_id and id not in named:
+                self.leave(id)
+        for node in command.targets:
+            self._helped[node.id] = Helped(node, command.plan_id, command.secret, manifest)
+            self._perform(self._policy.help(node.id))
+        self._look()
+
+    def leave(self, target: str) -> None:
+        """It needs no help any more, or is gone."""
+        if self._helped.pop(target, None) is not None:
+            self._policy.leave(target)
+            self._stop_asking(target)
+
+    async def run(self) -> None:
+        """Ask whenever there is nothing to prefill."""
+        while True:
+            self._look()
+            await self._parts.serving.changes.wait()
+
+    async def stop(self) -> None:
+        """Ask nobody any more; what is on its way arrives."""
+        self._perform(self._policy.busy())
+        for target in self.helping:
+            self.leave(target)
+        while self._asking or self._taking:
+            await asyncio.wait((*self._asking.values(), *self._taking))
+
+    async def give_up(self) -> None:
+        """Nothing here is this worker's own any more."""
+        for task in (*self._asking.values(), *self._taking):
+            task.cancel()
+        await self.stop()
+
+    def _look(self) -> None:
+        if not self._policy.helps:
+            return
+        scheduler = self._parts.serving.scheduler
+        is_free = scheduler is not None and scheduler.wants_more
+        self._perform(self._policy.idle(self._coming) if is_free else self._policy.busy())
+
+    def _perform(self, effects: Iterable[SourceEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case Ask(target=target):
+                    self._wanted.add(target)
+                    if target not in self._asking:
+                        asking = self._ask(self._helped[target])
+                        self._asking[target] = self._parts.tasks.create_task(asking, name=f"pull from {target}")
+                case StopAsking(target=target):
+                    self._stop_asking(target)
+                case other:
+                    assert_never(other)
+
+    def _stop_asking(self, target: str) -> None:
+        if target in self._wanted:
+            self._wanted.discard(target)
+            self._parts.world.bus.publish(WITHDRAW, Withdraw(worker=self._parts.me), id=target)
+
+    async def _ask(self, helped: Helped) -> None:
+        """Until it gives something, or others did."""
+        target, failures = helped.node.id, 0
+        try:
+            while target in self._wanted and (scheduler := self._parts.serving.scheduler) is not None:
+                pull = self._new_pull(helped, scheduler)
+                try:
+                    pulled = await self._parts.world.bus.call(PULL, pull, timeout=PULL_SECONDS, id=target)
+                except BusError as error:
+                    failures += 1
+                    log.warning("pull_failed", target=target, failures=failures, error=str(error))
+                    if failures == FAILURES:
+                        self.leave(target)
+                    await asyncio.sleep(RETRY_SECONDS)
+                else:
+                    failures = 0
+                    self._pulled(helped, scheduler, pull, pulled)
+        finally:
+            del self._asking[target]
+
+    def _new_pull(self, helped: Helped, scheduler: Scheduler) -> Pull:
+        return Pull(
+            worker=self._parts.me,
+            address=self._parts.link.address,
+            version=helped.manifest.version,
+            ticket=next(self._tickets) % TICKETS,
+            block_tokens=scheduler.limits.kv_block_tokens,
+        )
+
+    def _pulled(self, helped: Helped, scheduler: Scheduler, pull: Pull, pulled: Pulled) -> None:
+        target = helped.node.id
+        if pulled.over:
+            log.info("help_over", target=target)
+            self.leave(target)
+        if pulled.task is None:
+            return
+        self._wanted.discard(target)
+        self._perform(self._policy.busy(target))
+        channel = Channel(self._parts.link, helped.node, pull.ticket, helped.secret)
+        taking = Taking(self._parts, scheduler, helped.manifest, channel, pulled.task)
+        task = self._parts.tasks.create_task(self._take(taking), name=f"take {pulled.task.request.request_id}")
+        self._taking.add(task)
+        task.add_done_callback(self._taking.discard)
+        self._coming += 1
+
+    async def _take(self, taking: Taking) -> None:
+        try:
+            try:
+                await taking.own()
+            finally:
+                self._coming -= 1
+                self._look()
+            await taking.finish()
+        finally:
+            await taking.close()

@@ -1,0 +1,71 @@
+"""Requests change hands at every number of layers, and their tokens stay the same."""
+
+import pytest
+
+from shared.messages.parameters import DType
+from shared.messages.requests import Sampling
+from tests.worker.live.pair import TARGET, pair
+from tests.worker.serving import random_prompt, submit
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+async def test_a_request_goes_on_at_a_source_with_the_same_bits_whatever_was_done_of_it(dtype: DType) -> None:
+    async with pair(dtype=dtype) as live:
+        requests = []
+        for layers in range(1, live.layers + 1):
+            sampling = Sampling(temperature=0.9 if layers % 2 else 0.0, seed=layers)
+            request = submit(f"r{layers}", random_prompt(layers, 130 + layers), max_tokens=24, sampling=sampling)
+            requests.append(request)
+            await live.give_layers(layers)
+            ran, pulled = live.count(TARGET, "live_layers"), live.count("s", "pulled_layers")
+            await live.made.admit(TARGET, request)
+            await live.ran(ran + layers)
+            await live.help("s")
+            await live.finish(request)
+            assert live.count("s", "pulled_layers") == pulled + layers
+            await live.help("s", targets=())
+        expected = live.undisturbed(*requests)
+        assert {one.request_id: await live.made.finished(one.request_id) for one in requests} == expected
+        assert live.count("s", "lost_kv") == 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+async def test_a_target_that_is_whole_goes_on_with_what_it_has_begun(dtype: DType) -> None:
+    async with pair(dtype=dtype) as live:
+        requests = [submit(f"r{n}", random_prompt(n, 100 + n), max_tokens=12) for n in range(3)]
+        for layers, request in enumerate(requests, start=1):
+            await live.give_layers(layers)
+            await live.made.admit(TARGET, request)
+            await live.ran(sum(range(layers + 1)) + (layers - 1) * layers // 2)
+        await live.give_all()
+        await live.serve()
+        expected = live.undisturbed(*requests)
+        assert {one.request_id: await live.made.finished(one.request_id) for one in requests} == expected
+        assert live.made.state(TARGET) == "serving"
+
+
+async def test_a_source_that_waits_gets_a_new_request_whole() -> None:
+    async with pair() as live:
+        await live.give(1)
+        await live.help("s")  # before the first layer is there
+        await live.give_layers(1)
+        request = submit("a", random_prompt(1, 150), max_tokens=8)
+        await live.made.admit(TARGET, request)
+        assert await live.made.finished("a") == live.undisturbed(request)["a"]
+        assert (live.count("s", "pulled_tasks"), live.count("s", "pulled_layers")) == (1, 0)
+        assert [(one.worker, one.previous, one.request_ids) for one in live.made.moved] == [("s", TARGET, ["a"])]
+        await live.made.until(lambda: live.made.ended == ["a"])
+
+
+async def test_a_resumed_request_changes_hands_with_its_tokens() -> None:
+    async with pair() as live:
+        whole = submit("whole", random_prompt(3, 140), max_tokens=24)
+        tokens = live.undisturbed(whole)["whole"]
+        await live.give_layers(2)
+        await live.made.admit(TARGET, submit("again", whole.prompt, generated=tokens[:10], max_tokens=24))
+        await live.ran(2)
+        await live.help("s")
+        await live.finish(submit("again"))
+        rows = live.made.rows["again"]
+        assert rows[0].index == 10
+        assert [token for row in rows for token in row.token_ids] == tokens[10:]
