@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -10,17 +10,18 @@ import click
 
 from load.bench.record import Printer, Record, measured
 from services.worker.zigzag.ilp import Optimum, solve
-from services.worker.zigzag.rehearsal import TARGET, Rehearsal, rehearse
+from services.worker.zigzag.rehearsal import SOURCE, TARGET, Rehearsal, rehearse
 from services.worker.zigzag.rules import BEST_EFFORT, OFF, Bound
 from services.worker.zigzag.tasks import Task
 
 BENCH = "zigzag"
-LAYERS, LOADS = (7, 16, 32), (2.0, 3.0, 6.0, 10.0)
-BATCHES, FEWER = 12, 8  # waiting; and where they arrive over time, which makes programs much larger
+LAYERS, LOADS = (4, 7, 16, 32), (1.3, 2.0, 3.3, 6.0, 6.5, 10.0)
+WAITING, COMING = 12, 6  # batches that wait, and that arrive over time
+# In parts of what one instance can serve. Programs of many layers whose batches come at any time take minutes.
+RATES, SEEDS, MOST_LAYERS_COMING = (1.0, 1.5, 2.0, 2.5), range(3), 16
+WEIGHTS = (0.3, 1.0, 1.7)
 WITHIN = 1.05
-SOLVE_LAYERS, SOLVE_MS = 32, 40.0
-SOLVE_LOADS = (1.0, 2.0, 2.5, 3.0, 6.0, 10.0)
-WEIGHTS = (0.5, 1.0, 2.0)
+SOLVE_LAYERS, SOLVE_LOADS, SOLVE_MS, PASSES = 32, (1.0, 2.0, 2.5, 3.0, 6.0, 10.0), 40.0, 3
 
 
 @dataclass(frozen=True)
@@ -54,12 +55,18 @@ class Compared:
 @click.option("--worst", type=click.IntRange(0), default=5, show_default=True, help="Cases to explain.")
 def zigzag(worst: int) -> None:
     """Mean latency of ZigZag's queue against the integer program's optimum, in layer times, over a grid of layers,
-    load times and arrivals; the worst cases explained; and how long the program takes to solve."""
+    load times and arrivals; the worst cases explained; and how long the program takes to solve.
+
+    The optimum knows all times ahead, interrupts layers and has the source wait for one that is nearly done; the queue
+    does neither. It may be better, as tasks that the target finishes need not end in their order.
+    """
     printer = Printer(BENCH)
     compared = []
-    for case in grid():
-        compared.append(compare(case))
-        printer.emit(against_optimum(compared[-1]))
+    for layers in LAYERS:
+        for load in LOADS:
+            cases = [compare(Case(name, layers, load, tasks)) for name, tasks in workloads(layers)]
+            compared += cases
+            printer.emit(worst_of(layers, load, cases))
     for record in (*solving_times(), *against_others()):
         printer.emit(record)
     kept = printer.finish()
@@ -68,85 +75,105 @@ def zigzag(worst: int) -> None:
     sys.exit(0 if kept else 1)
 
 
-def grid() -> Iterator[Case]:
-    for layers in LAYERS:
-        for load in LOADS:
-            for name, tasks in workloads(layers):
-                yield Case(f"{layers} layers, load {load:g}, {name}", layers, load, tasks)
-
-
 def workloads(layers: int) -> Iterator[tuple[str, tuple[Task, ...]]]:
-    """Batches that wait when the first block is ready, and batches that come as fast as one, one and a half, and two
-    instances could serve them, or at random; equal ones, and ones of unequal length."""
+    """Batches that wait when the first block is ready, half of which wait, and that come evenly or at random; all
+    alike, and of unequal length."""
     chance = Random(layers)
-    weights = [chance.choice(WEIGHTS) for _ in range(BATCHES)]
-    yield "all wait", tasks_at([0.0] * BATCHES)
-    yield "all wait, unequal", tasks_at([0.0] * BATCHES, weights)
-    yield "half wait", tasks_at([max(0.0, layers * (number - FEWER / 2)) for number in range(FEWER)])
-    for instances in (1.0, 1.5, 2.0):
-        yield f"even, {instances:g}x", tasks_at([round(number * layers / instances) for number in range(FEWER)])
-    gaps = [round(chance.expovariate(1.5 / layers)) for _ in range(FEWER)]
-    yield "random, 1.5x", tasks_at([float(sum(gaps[:number])) for number in range(FEWER)])
+    for kind, weights in (("equal", [1.0] * WAITING), ("unequal", chance.choices(WEIGHTS, k=WAITING))):
+        yield f"all wait, {kind}", tasks_at([0.0] * WAITING, weights)
+        if layers > MOST_LAYERS_COMING:
+            continue
+        half = [max(0.0, (number - COMING // 2) * layers / 1.5) for number in range(COMING)]
+        yield f"half wait, {kind}", tasks_at(half, weights)
+        for rate in RATES:
+            yield f"even, {rate:g}x, {kind}", tasks_at([number * layers / rate for number in range(COMING)], weights)
+        for seed in SEEDS:
+            yield f"random {seed}, 1.5x, {kind}", tasks_at(poisson(Random(seed), layers / 1.5), weights)
 
 
-def tasks_at(arrivals: Sequence[float], weights: Sequence[float] = ()) -> tuple[Task, ...]:
-    return tuple(
-        Task(f"{number:02}", float(at), weights[number] if weights else 1.0) for number, at in enumerate(arrivals)
-    )
+def poisson(chance: Random, gap: float) -> list[float]:
+    gaps = [chance.expovariate(1 / gap) for _ in range(COMING)]
+    return [sum(gaps[:number]) for number in range(COMING)]
+
+
+def tasks_at(arrivals: Sequence[float], weights: Sequence[float]) -> tuple[Task, ...]:
+    pairs = zip(arrivals, weights, strict=False)
+    return tuple(Task(f"{number:02}", arrival, weight) for number, (arrival, weight) in enumerate(pairs))
+
+
+def all_wait(layers: int, load: float) -> Case:
+    return Case(f"{layers} layers, load {load:g}, all wait", layers, load, tasks_at([0.0] * WAITING, [1.0] * WAITING))
 
 
 def compare(case: Case) -> Compared:
     return Compared(case, rehearse(case.tasks, case.ready), solve(case.tasks, case.ready))
 
 
-def against_optimum(compared: Compared) -> Record:
-    best = compared.optimum.mean_latency
-    return measured(BENCH, compared.case.name, compared.queue.mean_latency, "layers", best, at_most=WITHIN)
+def worst_of(layers: int, load: float, cases: Sequence[Compared]) -> Record:
+    worst = max(cases, key=lambda each: each.ratio)
+    case = f"{layers} layers, load {load:g}: {worst.case.name}, the worst of {len(cases)}"
+    return measured(BENCH, case, worst.queue.mean_latency, "layers", worst.optimum.mean_latency, at_most=WITHIN)
 
 
 def solving_times() -> Iterator[Record]:
-    """CPU time of the program for a dozen batches that wait; what it imports is not counted."""
+    """CPU time for a dozen batches that wait; what is imported meanwhile is not counted."""
     for load in SOLVE_LOADS:
-        case = Case(f"solve {SOLVE_LAYERS} layers, load {load:g}", SOLVE_LAYERS, load, tasks_at([0.0] * BATCHES))
-        began = time.process_time()
-        solve(case.tasks, case.ready)
-        yield measured(BENCH, case.name, 1000 * (time.process_time() - began), "ms", SOLVE_MS, at_most=1.0)
+        case = all_wait(SOLVE_LAYERS, load)
+        milliseconds = min(1000 * cpu_seconds(case) for _ in range(PASSES))
+        yield measured(BENCH, f"solving {case.name}", milliseconds, "ms", SOLVE_MS, at_most=1.0)
+
+
+def cpu_seconds(case: Case) -> float:
+    began = time.process_time()
+    solve(case.tasks, case.ready)
+    return time.process_time() - began
 
 
 def against_others() -> Iterator[Record]:
-    """What the queue gains over the other modes, and what a bound of it costs: no bars, the live system has them."""
-    case = Case("24 layers, load 6, all wait", 24, 6.0, tasks_at([0.0] * BATCHES))
-    zigzag = rehearse(case.tasks, case.ready)
-    for name, other in (
-        ("best-effort", rehearse(case.tasks, case.ready, BEST_EFFORT)),
-        ("off", rehearse(case.tasks, case.ready, OFF)),
-        ("4 to 2 outstanding", rehearse(case.tasks, case.ready, bound=Bound(step_seconds=case.load))),
-    ):
-        text = f"{case.name}, against {name}"
-        yield measured(BENCH, text, zigzag.mean_latency, "layers", other.mean_latency)
-    yield measured(
-        BENCH,
-        f"{case.name}, ended while loading, against off",
-        ended(zigzag, case),
-        "batches",
-        ended(rehearse(case.tasks, case.ready, OFF), case),
-    )
+    """What the queue gains over the other modes, and what a bound costs: no bars, the live system has them."""
+    case = all_wait(24, 6.0)
+    zigzag, off = rehearse(case.tasks, case.ready), rehearse(case.tasks, case.ready, OFF)
+    best_effort = rehearse(case.tasks, case.ready, BEST_EFFORT)
+    bounded = rehearse(case.tasks, case.ready, bound=Bound(step_seconds=case.load))
+    for name, other in (("off", off), ("best-effort", best_effort), ("4 to 2 outstanding", bounded)):
+        yield measured(BENCH, f"{case.name}, against {name}", zigzag.mean_latency, "layers", other.mean_latency)
+    text = f"{case.name}, ended while loading, against off"
+    yield measured(BENCH, text, ended_while_loading(zigzag, case), "batches", ended_while_loading(off, case))
 
 
-def ended(run: Rehearsal, case: Case) -> float:
+def ended_while_loading(run: Rehearsal, case: Case) -> int:
     return sum(end <= case.ready[-1] for end in run.ends.values())
 
 
 def explained(compared: Compared) -> str:
-    """Who was later than in the optimum, and how the layers were shared there and here."""
+    """How the layers were shared there and here, and where the queue first falls behind."""
     case, queue, optimum = compared.case, compared.queue, compared.optimum
-    late = [queue.ends[task.id] - end for task, end in zip(queue.tasks, optimum.ends, strict=True)]
     here = [queue.layers_run(TARGET, task.id) for task in queue.tasks]
-    return (
-        f"{case.name}: {compared.ratio:.3f}\n"
-        f"  arrivals                {[task.arrival for task in queue.tasks]}\n"
-        f"  weights                 {[task.weight for task in queue.tasks]}\n"
-        f"  layers on target, queue {here}\n"
-        f"  ..             optimum  {list(optimum.on_target)}\n"
-        f"  later than the optimum  {[round(each, 2) for each in late]}; all blocks are ready at {case.ready[-1]:g}"
+    lines = (
+        f"{case.layers} layers, load {case.load:g}, {case.name}: {compared.ratio:.3f}",
+        f"batches come at      {rounded(task.arrival for task in queue.tasks)}",
+        f"with weights         {rounded(task.weight for task in queue.tasks)}",
+        f"on target, queue     {here}",
+        f"on target, optimum   {list(optimum.on_target)}",
+        f"ends, queue          {rounded(queue.ends[task.id] for task in queue.tasks)}",
+        f"ends, optimum        {rounded(optimum.ends)}; the last block is ready at {case.ready[-1]:g}",
+        *first_behind(compared),
     )
+    return "\n  ".join(lines)
+
+
+def first_behind(compared: Compared) -> Iterator[str]:
+    """What became of the first batch that ends later than in the optimum."""
+    case, queue, optimum = compared.case, compared.queue, compared.optimum
+    for task, end, count in zip(queue.tasks, optimum.ends, optimum.on_target, strict=True):
+        if queue.ends[task.id] <= end + 1e-6:
+            continue
+        there = f"in the optimum at {end - task.weight * (case.layers - count):.4g} with {count}"
+        left = [span for span in queue.spans if (span.where, span.task) == (SOURCE, task.id)]
+        here = f"left at {left[0].start:.4g} with {left[0].first} layers run" if left else "was finished on the target"
+        yield f"first behind: batch {task.id} {here}; {there}"
+        return
+
+
+def rounded(times: Iterable[float]) -> str:
+    return " ".join(f"{each:.4g}" for each in times)

@@ -28,10 +28,12 @@ class Optimum:
 
 def solve(tasks: Sequence[Task], ready: Sequence[float]) -> Optimum:
     """The least mean latency of tasks that source and target take in order of arrival; the source is free from the
-    first arrival on, `ready` is when each layer's block is. Raises ValueError without tasks, and where blocks become
-    ready in another order than that of the layers."""
-    if not tasks or list(ready) != sorted(ready):
-        raise ValueError("the optimum is of at least one task, and of layers that become ready in their order")
+    first arrival on, `ready` is when each layer's block is. Raises ValueError without tasks, for a weight that is not
+    above zero, and where blocks become ready in another order than that of the layers."""
+    if not tasks or min(task.weight for task in tasks) <= 0:
+        raise ValueError("there is an optimum of at least one task, and of weights above zero")
+    if not ready or list(ready) != sorted(ready):
+        raise ValueError(f"layers become ready in their order, not at {list(ready)}")
     pair = Pair(tasks, ready)
     program = _Program(pair, windows(pair))
     starts, on_target = program.solve()

@@ -164,7 +164,7 @@ class LiveQueue:
                 return [entry for entry in self._entries if self._rule.leaves(entry)]
             case Phase.DRAINING:
                 return self._entries[1:]
-            case _:
+            case Phase.PLAIN | Phase.ABORTED:
                 return []
 
     def _answer(self) -> Iterator[QueueEffect]:

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import inf
+from typing import assert_never
 
-from services.worker.zigzag.effects import Finish, HandOver, QueueEffect, Run
+from services.worker.zigzag.effects import Finish, GiveBack, HandOver, Park, QueueEffect, Release, Run
 from services.worker.zigzag.queue import LiveQueue, Phase
 from services.worker.zigzag.rules import ZIGZAG, Bound, Rule
 from services.worker.zigzag.tasks import Task
@@ -146,5 +147,7 @@ class _Pair:
                     self._source_run(self.tasks[task_id], layers_done)
                 case Finish(task_id):
                     self.ends[task_id] = self._now
+                case Park() | Release() | GiveBack():
+                    pass  # a source that was released asks no more, as the queue's phase says
                 case _:
-                    pass  # nothing to do for a park, and a released source asks no more
+                    assert_never(effect)

@@ -1,5 +1,6 @@
 """Which layers the target runs while its parameters arrive, and what it lets go: the modes of live scaling. Pure."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -45,6 +46,20 @@ class ZigZag:
 
     def leaves(self, entry: Entry) -> bool:
         return True
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The optimum (`ilp.solve`): of each task so many layers, then it is a source's. What came after the plan was made
+    is as with ZigZag."""
+
+    on_target: Mapping[str, int]
+
+    def runs(self, entry: Entry, layers: int) -> bool:
+        return entry.done < self.on_target.get(entry.task.id, layers)
+
+    def leaves(self, entry: Entry) -> bool:
+        return entry.done >= self.on_target.get(entry.task.id, 0)
 
 
 OFF, BEST_EFFORT, ZIGZAG = Off(), BestEffort(), ZigZag()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from services.worker.zigzag.ilp import solve
 from services.worker.zigzag.rehearsal import rehearse
+from services.worker.zigzag.rules import Planned
 from services.worker.zigzag.tasks import Task
 from services.worker.zigzag.windows import Pair, greedy, windows
 from tests.worker.zigzag.stepping import best_latency, ends_with
@@ -55,6 +56,19 @@ def test_the_queue_without_a_program_is_as_good_for_equal_batches_that_wait(load
     assert rehearse(tasks, ready).mean_latency == pytest.approx(solve(tasks, ready).mean_latency)
 
 
+@pytest.mark.parametrize("load", [3, 6, 10])
+def test_a_queue_that_follows_the_plan_ends_every_task_when_the_plan_says(load: int) -> None:
+    tasks = [Task(f"{number:02}", 0.0) for number in range(6)]
+    ready = [float(load * layer) for layer in range(24)]
+    optimum = solve(tasks, ready)
+    run = rehearse(
+        tasks, ready, Planned({task.id: count for task, count in zip(tasks, optimum.on_target, strict=True)})
+    )
+    until = [number for number, end in enumerate(optimum.ends) if end <= ready[-1]]
+    assert len(until) >= 3
+    assert [run.ends[tasks[number].id] for number in until] == pytest.approx([optimum.ends[number] for number in until])
+
+
 def test_the_queue_is_near_the_optimum_for_batches_of_unequal_length() -> None:
     chance = random.Random(3)
     tasks = [Task(f"{number:02}", 0.0, chance.choice([0.5, 1.0, 2.0])) for number in range(8)]
@@ -77,7 +91,10 @@ def test_a_dozen_batches_of_32_layers_take_a_moment() -> None:
     assert time.process_time() - began < 2.0  # `livescale bench zigzag` measures it
 
 
-def test_no_tasks_and_blocks_out_of_order_are_refused() -> None:
-    for tasks, ready in (([], [0.0]), ([Task("a", 0.0)], [1.0, 0.0])):
-        with pytest.raises(ValueError, match="at least one task"):
-            solve(tasks, ready)
+def test_no_tasks_no_weight_and_blocks_out_of_order_are_refused() -> None:
+    for tasks in ([], [Task("a", 0.0, 0.0)]):
+        with pytest.raises(ValueError, match="at least one task, and of weights above zero"):
+            solve(tasks, [0.0])
+    for ready in ([], [1.0, 0.0]):
+        with pytest.raises(ValueError, match="in their order"):
+            solve([Task("a", 0.0)], ready)

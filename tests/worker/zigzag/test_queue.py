@@ -6,7 +6,7 @@ import pytest
 
 from services.worker.zigzag.effects import Finish, GiveBack, HandOver, Park, QueueEffect, Release, Run
 from services.worker.zigzag.queue import LiveQueue, Phase
-from services.worker.zigzag.rules import BEST_EFFORT, OFF, Bound
+from services.worker.zigzag.rules import BEST_EFFORT, OFF, Bound, Planned
 from services.worker.zigzag.tasks import Task
 
 
@@ -191,6 +191,15 @@ def test_off_runs_nothing_before_the_last_block_and_lets_sources_have_everything
     assert shown(queue.pull("s")) == [(HandOver, "a", "s", 0)]
     queue.block_ready(3)
     assert run_next(queue) == [(Run, "b", 0)]
+
+
+def test_a_planned_task_leaves_with_exactly_its_layers_and_one_that_came_later_at_any_time() -> None:
+    queue = queue_of("abc", loaded=2, rule=Planned({"a": 1, "b": 0}))
+    queue.next()
+    assert shown(queue.pull("s")) == [(HandOver, "b", "s", 0)]
+    assert shown(queue.layer_done("a")) == [(Park, "a", 1)]
+    assert run_next(queue) == [(Run, "c", 0)]
+    assert [shown(queue.pull("s"))[0] for _ in range(2)] == [(HandOver, "a", "s", 1), (HandOver, "c", "s", 1)]
 
 
 def test_a_bounded_queue_has_room_for_fewer_and_fewer() -> None:
