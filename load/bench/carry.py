@@ -6,8 +6,9 @@ import msgspec
 from msgspec.structs import replace
 
 from load.bench.fleet import Fleet
+from load.bench.holders import Cold
 from load.bench.jobs import jobs_of
-from load.bench.nodes import Done
+from load.bench.nodes import Done, Share
 from services.planner.orders import ticketed
 from services.planner.plans.pipelines import pipeline_ready
 from services.planner.plans.plan import TransferPlan
@@ -30,14 +31,20 @@ class Carried(msgspec.Struct, frozen=True):
         return min(pipeline_ready(nodes, self.ready) for nodes in self.plan.pipelines)
 
 
-def carry_out(fleet: Fleet, names: Sequence[str], plan: TransferPlan, chunk_bytes: int) -> Carried:
-    """`names` are those that the plan has for the processes of the fleet, sources first. Raises BenchFailed."""
+def carry_out(
+    fleet: Fleet, names: Sequence[str], plan: TransferPlan, chunk_bytes: int, disks: Mapping[str, float] | None = None
+) -> Carried:
+    """`names` are those that the plan has for the processes of the fleet, sources first. `disks`: who of them reads the
+    model first, and how fast. Raises BenchFailed."""
     number = {name: str(index) for index, name in enumerate(names)}
     flows = [
         replace(flow, sender=number[flow.sender], receiver=number[flow.receiver])
         for flow in ticketed(plan, len(fleet.blocks), fleet.tickets)
     ]
-    done = fleet.run(jobs_of(fleet, flows, chunk_bytes))
+    jobs = jobs_of(fleet, flows, chunk_bytes)
+    cold = {names.index(name): rate for name, rate in (disks or {}).items()}
+    reading = {index: Cold(job, cold[index]) for index, job in jobs.items() if index in cold and isinstance(job, Share)}
+    done = fleet.run({**jobs, **reading})
     began = done[min(done)].began
     return Carried(plan, {target: since(began, done[names.index(target)]) for target in plan.targets})
 

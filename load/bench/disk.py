@@ -41,7 +41,7 @@ def disk(printer: Printer, settings: LinkSettings, size_bytes: int, passes: int)
             printer.progress(f"disk: pass {number + 1} of {passes}")
             # What is read again may come from a cache below this machine: everybody is the first as often as the last.
             for way in range(len(ways))[:: 1 if number % 2 else -1]:
-                _drop(directory)
+                drop_cached(directory)
                 times[way].append(ways[way]())
         gigabytes = sum(block.nbytes for block in memory) / 1e9
         raw, read, unpacked, loaded = (gigabytes / statistics.median(each) for each in times)
@@ -49,11 +49,6 @@ def disk(printer: Printer, settings: LinkSettings, size_bytes: int, passes: int)
         yield measured(BENCH, "disk, packed", read, "GB/s", raw, at_least=DISK_BAR)
         yield measured(BENCH, "disk, safetensors as hosts read them", unpacked, "GB/s", raw)
         yield measured(BENCH, "disk, packed against safetensors and copy", read, "GB/s", loaded, at_least=LOAD_BAR)
-        _drop(directory)
+        drop_cached(directory)
         first, last = asyncio.run(send_while_reading(directory, memory, settings))
         yield measured(BENCH, "disk, first block arrived", first, "s", last, at_most=FIRST_BAR)
-
-
-def _drop(directory: Path) -> None:
-    for path in directory.iterdir():
-        drop_cached(path)

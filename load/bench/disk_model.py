@@ -38,11 +38,12 @@ def make_disk_model(directory: Path, size_bytes: int) -> Path:
     return directory
 
 
-def drop_cached(path: Path) -> None:
-    """Whoever reads the file next reads from the disk."""
-    file = os.open(path, os.O_RDWR)
-    try:
-        os.fsync(file)
-        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(file)
+def drop_cached(directory: Path) -> None:
+    """Whoever reads its files next reads from the disk."""
+    for path in directory.iterdir():
+        file = os.open(path, os.O_RDWR)
+        try:
+            os.fsync(file)
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(file)

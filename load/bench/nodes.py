@@ -8,7 +8,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -163,15 +163,20 @@ def fill(index: int, view: memoryview) -> Block:
     return Block(index=index, name=f"block.{index}", size_bytes=view.nbytes, checksum=checksum, tensors=[])
 
 
+async def _here(chunk: Chunk) -> None:
+    """A source has everything."""
+
+
 @dataclass(frozen=True)
 class Mover:
-    """Does the jobs."""
+    """Does the jobs. `here`: when a source has a chunk."""
 
     link: Link
     door: Door | None
     memory: list[memoryview]
     spare: Sequence[memoryview]
     executor: Executor
+    here: Callable[[Chunk], Awaitable[None]] = _here
 
     async def timed(self, job: Job) -> Done | Failed:
         began, cpu = time.monotonic(), time.process_time()
@@ -257,13 +262,9 @@ class Mover:
                 incoming.follow(job.inflows)
                 outgoing.start(send, part.memory, incoming.arrivals.here, incoming.mapped.offer)
             else:
-                outgoing.start(send, part.memory, _here, offer_of(self.memory))
+                outgoing.start(send, part.memory, self.here, offer_of(self.memory))
         if lost:
             raise lost[0]
         if job.maps and incoming.arrivals.received_bytes:
             raise LinkError(f"{incoming.arrivals.received_bytes} bytes came over the link and should have been mapped")
         return tuple(verified[index] for index in sorted(verified))
-
-
-async def _here(chunk: Chunk) -> None:
-    """A source has everything."""

@@ -61,11 +61,11 @@ def shaping(printer: Printer, settings: LinkSettings, rate: float, seconds: floa
 
 
 @contextmanager
-def emulated(hosts: int, rate: float, gpus: Mapping[str, object]) -> Iterator[tuple[Path, Path]]:
-    """A topology file of hosts with these GPUs each, whose network cards carry `rate`, and the file by which the
-    processes agree."""
-    card = f"{rate:.0f} B/s"
-    host = {"name": "h", "count": hosts, "memory": "1 GiB", "nic": card, "disk": card}
+def emulated(hosts: int, rate: float, gpus: Mapping[str, object], disk: float = 0.0) -> Iterator[tuple[Path, Path]]:
+    """A topology file of hosts with these GPUs each, whose network cards carry `rate` (and disks, if nothing else is
+    said), and the file by which the processes agree."""
+    card, disk_rate = f"{rate:.0f} B/s", f"{disk or rate:.0f} B/s"
+    host = {"name": "h", "count": hosts, "memory": "1 GiB", "nic": card, "disk": disk_rate}
     with tempfile.TemporaryDirectory() as directory:
         topology = Path(directory, "cluster.yaml")
         topology.write_text(yaml.safe_dump({"hosts": [host | {"gpus": [{"memory": "1 GiB"} | dict(gpus)]}]}))

@@ -23,12 +23,16 @@ from load.bench.plan_time import plan_time
 from load.bench.record import Printer, Record, measured
 from load.bench.shaping import shaping
 from load.bench.share import share
+from load.bench.starts import starts
 from load.machines import CannotEmulate, check_can_emulate
 from shared.settings import LinkSettings
 from shared.transfer.chunks import MAX_CHUNK_BYTES
 
 BENCH = "transfer"
-CASES = ("hop", "share", "chains", "policies", "binomial", "lanes", "disturbance", "shaping", "disk", "plan-time")
+CASES = (
+    *("hop", "share", "chains", "policies", "binomial", "lanes", "starts", "disturbance"),
+    *("shaping", "disk", "plan-time"),
+)
 ROOTS_CASES = ("gloo",)  # only when asked for: they need root, and make network namespaces
 HOP_BAR = 0.5
 
@@ -58,7 +62,7 @@ def transfer(
     svg: Path | None,
 ) -> None:
     """Parameters over one hop (against memcpy), along chains (against bytes / rate), by other plans (against chains and
-    what was predicted), in lanes; flows that meet; models from a disk; plan times."""
+    what was predicted), in lanes; hot, warm and cold starts; flows that meet; models from a disk; plan times."""
     runs: dict[str, Carried] = {}
     printer = Printer(BENCH)
     sizes = [MAX_CHUNK_BYTES] * -(-megabytes * 1_000_000 // MAX_CHUNK_BYTES)
@@ -73,6 +77,7 @@ def transfer(
         "gloo": gloo(printer, plain, sizes, rate * 1e6, runs.__setitem__),
         "lanes": lanes(printer, plain, sizes, rate * 1e6, runs.__setitem__),
         "disturbance": disturbance(printer, shaped, passes),
+        "starts": starts(printer, plain, sum(sizes), rate * 1e6, runs.__setitem__),
         "shaping": shaping(printer, plain, rate * 1e6, sum(sizes) / (rate * 1e6)),
         "disk": disk(printer, plain, megabytes * 1_000_000, passes),
         "plan-time": plan_time(printer),
