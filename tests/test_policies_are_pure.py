@@ -26,7 +26,7 @@ POLICIES = (
     *("services/registry/leases.py", "services/registry/places.py", "services/registry/pool.py"),
     *("services/registry/placement.py", "services/registry/demands.py", "services/registry/holdings.py"),
     *("services/registry/model.py", "services/registry/specs.py", "services/host/cache.py"),
-    "services/registry/fetches.py",
+    *("services/registry/fetches.py", "services/worker/send_share.py"),
     *(
         "services/planner/spares.py",
         "services/planner/supply.py",

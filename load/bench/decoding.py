@@ -68,12 +68,17 @@ async def _serve(pipe: Connection, source: Source) -> None:
     manifest = read_blocks(checkpoint, memory)
     link = await open_link(source.settings)
     with ThreadPoolExecutor(1) as executor:
-        mover = Mover(link, None, memory, [], executor)
         async with always_decoding(manifest, memory) as engine:
+            mover = Mover(link, None, memory, [], executor, lambda chunk: _spared(engine))
             tell(pipe, Hello(link.address, tuple(manifest.blocks)))
             while data := await asyncio.to_thread(pipe.recv_bytes):
                 tell(pipe, await _decode(msgspec.msgpack.decode(data, type=Decode), mover, engine))
     await link.close()
+
+
+async def _spared(engine: EngineAlone) -> None:
+    """As a worker does before it sends a chunk."""
+    await engine.pauses.wait()
 
 
 async def _decode(job: Decode, mover: Mover, engine: EngineAlone) -> Done | Failed:

@@ -22,6 +22,7 @@ class EngineAlone:
 
     def __init__(self, runner: EngineRunner, scheduler: Scheduler) -> None:
         self._runner = runner
+        self.pauses = runner.pauses
         self._scheduler = scheduler
         self._waiting: dict[str, asyncio.Future[None]] = {}
         self._tokens: dict[str, list[int]] = {}

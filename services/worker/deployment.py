@@ -140,7 +140,7 @@ class Deployment:
         if loading is None or loading.manifest.version != command.version:
             held = "nothing" if loading is None else loading.manifest.version
             raise Refusal(409, f"cannot send version {command.version}: this worker holds {held}")
-        self._outgoing.start(command, loading.memory, loading.wait_here(command.chunk_bytes), loading.offer)
+        self._outgoing.start(command, loading.memory, loading.may_send(command.chunk_bytes), loading.offer)
         return Ack()
 
     async def serve(self, command: Serve, context: Context) -> Ack:

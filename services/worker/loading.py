@@ -50,6 +50,10 @@ class LoadCounts:
         self.broken = telemetry.counter(
             "livescale_worker_broken_transfers_total", "Flows of parameters that were lost, and waited for another"
         )
+        self.paused = telemetry.counter(
+            "livescale_worker_send_pause_seconds_total",
+            "Seconds that chunks waited to be sent while steps were computed",
+        )
         self.damaged = telemetry.counter(
             "livescale_worker_damaged_blocks_total", "Blocks that came with a wrong checksum and were fetched again"
         )
@@ -109,11 +113,19 @@ class Loading:
         self.memory.clear()
         self._incoming.mapped.forget()
 
-    def wait_here(self, chunk_bytes: int) -> Callable[[Chunk], Awaitable[None]]:
-        """When a chunk of this size may be passed on: as it arrives, or with its block where it is cut differently."""
-        if chunk_bytes == self.command.chunk_bytes:
-            return self._incoming.arrivals.here
-        return lambda chunk: self._ready.wait_ready(chunk.block)
+    def may_send(self, chunk_bytes: int) -> Callable[[Chunk], Awaitable[None]]:
+        """When a chunk of this size may be passed on: as it arrives, or with its block where it is cut differently; and
+        once the steps that are computed here have had their share of the time."""
+        same = chunk_bytes == self.command.chunk_bytes
+
+        async def may_send(chunk: Chunk) -> None:
+            if same:
+                await self._incoming.arrivals.here(chunk)
+            else:
+                await self._ready.wait_ready(chunk.block)
+            self._counts.paused.inc(await self._runner.pauses.wait())
+
+        return may_send
 
     async def run(self) -> bool:
         """Until every block is laid out; whether it came to that. A failure is told to the planner, not raised."""

@@ -14,6 +14,7 @@ from services.worker.engine.engine import Engine
 from services.worker.engine.kv_store import allocate_kv_memory
 from services.worker.engine.partial import Partial
 from services.worker.engine.rates import Rates
+from services.worker.send_pauses import SendPauses
 from shared.devices import CPU
 from shared.links.contract import View
 from shared.messages.parameters import Manifest
@@ -30,6 +31,7 @@ class EngineRunner:
 
     def __init__(self, kv_bytes: int, block_tokens: int, threads: int = 1, device: str = CPU) -> None:
         self.rates = Rates()
+        self.pauses = SendPauses()
         self._device = device
         self._block_tokens = block_tokens
         self._engine: Engine | None = None
@@ -55,15 +57,22 @@ class EngineRunner:
     async def step(self, batch: Batch) -> list[int]:
         """Run `batch` through the whole model: the token of each of its draws."""
 
-        def timed() -> list[int]:
-            begun = time.perf_counter()
+        def timed() -> tuple[list[int], float]:
+            begun, computed = time.perf_counter(), time.thread_time()
             tokens = self._loaded().step(batch)
             if self._device != CPU:
                 torch.cuda.synchronize(self._device)
-            self.rates.observe(batch, time.perf_counter() - begun)
-            return tokens
+            seconds = time.perf_counter() - begun
+            self.rates.observe(batch, seconds)
+            return tokens, seconds - (time.thread_time() - computed)
 
-        return await self.call(timed)
+        lost = 0.0
+        self.pauses.step_begins()
+        try:
+            tokens, lost = await self.call(timed)
+        finally:
+            self.pauses.step_ends(lost)
+        return tokens
 
     async def begin(self, slabs: Sequence[Sequence[Piece]]) -> Partial:
         """A request's rows, embedded, to be run one layer at a time."""
