@@ -10,6 +10,7 @@ import click
 
 from load.bench.record import Printer, Record, measured
 from services.worker.zigzag.ilp import Optimum, solve
+from services.worker.zigzag.layer_times import LayerTimes
 from services.worker.zigzag.rehearsal import SOURCE, TARGET, Rehearsal, rehearse
 from services.worker.zigzag.rules import BEST_EFFORT, OFF, Bound
 from services.worker.zigzag.tasks import Task
@@ -19,7 +20,9 @@ LAYERS, LOADS = (4, 7, 16, 32), (1.3, 2.0, 3.3, 6.0, 6.5, 10.0)
 WAITING, COMING = 12, 6  # batches that wait, and that arrive over time
 # In parts of what one instance can serve. Programs of many layers whose batches come at any time take minutes.
 RATES, SEEDS, MOST_LAYERS_COMING = (1.0, 1.5, 2.0, 2.5), range(3), 16
-WEIGHTS = (0.3, 1.0, 1.7)
+# Unequal batches, in rows; the load is in layers of one of ROWS[1]. A model of 500M on one core: rows over tokens/s.
+ROWS = (100, 300, 500)
+TIMES = LayerTimes({128: 128 / 212, 512: 512 / 198, 2048: 2048 / 165})
 WITHIN = 1.05
 SOLVE_LAYERS, SOLVE_LOADS, SOLVE_MS, PASSES = 32, (1.0, 2.0, 2.5, 3.0, 6.0, 10.0), 40.0, 3
 
@@ -79,7 +82,8 @@ def workloads(layers: int) -> Iterator[tuple[str, tuple[Task, ...]]]:
     """Batches that wait when the first block is ready, half of which wait, and that come evenly or at random; all
     alike, and of unequal length."""
     chance = Random(layers)
-    for kind, weights in (("equal", [1.0] * WAITING), ("unequal", chance.choices(WEIGHTS, k=WAITING))):
+    unequal = [TIMES.seconds(rows) / TIMES.seconds(ROWS[1]) for rows in chance.choices(ROWS, k=WAITING)]
+    for kind, weights in (("equal", [1.0] * WAITING), ("unequal", unequal)):
         yield f"all wait, {kind}", tasks_at([0.0] * WAITING, weights)
         if layers > MOST_LAYERS_COMING:
             continue
@@ -169,9 +173,15 @@ def first_behind(compared: Compared) -> Iterator[str]:
         if queue.ends[task.id] <= end + 1e-6:
             continue
         there = f"in the optimum at {end - task.weight * (case.layers - count):.4g} with {count}"
-        left = [span for span in queue.spans if (span.where, span.task) == (SOURCE, task.id)]
-        here = f"left at {left[0].start:.4g} with {left[0].first} layers run" if left else "was finished on the target"
-        yield f"first behind: batch {task.id} {here}; {there}"
+        on_source = [span for span in queue.spans if span.where == SOURCE]
+        left = next((span for span in on_source if span.task == task.id), None)
+        if left is None:
+            yield f"first behind: batch {task.id} was finished on the target; {there}"
+        else:
+            free = max((span.end for span in on_source if span.end <= left.start), default=0.0)
+            waited = left.start - max(free, task.arrival)
+            here = f"left at {left.start:.4g} with {left.first} layers run, {waited:.4g} after the source was free"
+            yield f"first behind: batch {task.id} {here}; {there}"
         return
 
 

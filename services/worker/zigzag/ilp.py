@@ -1,10 +1,10 @@
 """The best that a source and a target can do while parameters arrive: the integer program of BlitzScale 5.2, equation
 (1), solved with HiGHS. Pure.
 
-C3 is not as it is printed, where it allows no layer at all before a second one is loaded, but as it is meant: at the
-start of each layer its load time has passed. That is the rule of `windows`, of which C2 is the case of the first time.
-Starts on the source are variables, so tasks may arrive at any time, and where layers and loads do not end together the
-source may wait for a layer. A layer may be interrupted, so with unequal batches the optimum is a bound.
+C3 is not as it is printed, which leaves the paper's own example without a solution, but as it is meant: at the start of
+each layer its load time has passed. That is the rule of `windows`, of which C2 is the case of the first time. Starts on
+the source are variables, so tasks may arrive at any time, and where layers and loads do not end together the source may
+wait for a layer. A layer may be interrupted, so that elsewhere than in whole layer times the optimum is a bound.
 """
 
 from collections.abc import Sequence
@@ -109,6 +109,7 @@ class _Program:
         for task in range(self._count):
             for column in self._from(task, 0).factors:
                 objective[column] = -self._pair.tasks[task].weight
+        # Presolve takes longer than it saves here, and then HiGHS may write a line of its own to stdout.
         found = milp(
             objective,
             integrality=[0] * self._count + [1] * (columns - self._count),

@@ -54,12 +54,12 @@ def rehearse(
 
     Activations are handed over in no time (5.2). Once the target serves alone, a new task goes to who has less to do.
     """
-    pair = _Pair(sorted(tasks, key=lambda task: task.order), ready, rule, bound)
-    pair.play()
-    return Rehearsal(tuple(pair.tasks.values()), pair.ends, tuple(pair.spans))
+    play = _Play(sorted(tasks, key=lambda task: task.order), ready, rule, bound)
+    play.run()
+    return Rehearsal(tuple(play.tasks.values()), play.ends, tuple(play.spans))
 
 
-class _Pair:
+class _Play:
     """A source and a target in the middle of a rehearsal."""
 
     def __init__(self, tasks: Sequence[Task], ready: Sequence[float], rule: Rule, bound: Bound | None) -> None:
@@ -76,7 +76,7 @@ class _Pair:
         self._events += [(task.arrival, ARRIVAL, number, task.id) for number, task in enumerate(tasks)]
         heapify(self._events)
 
-    def play(self) -> None:
+    def run(self) -> None:
         self._perform(self._queue.pull(SOURCE))
         while self._events:
             self._now, kind, number, task_id = heappop(self._events)

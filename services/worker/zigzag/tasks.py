@@ -5,8 +5,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Task:
-    """A batch of requests that run together. `weight`: how long one layer of it takes, on the target as on a source
-    (BlitzScale 5.4): 1 where all batches are alike, else seconds from measured layer times (`LayerTimes`)."""
+    """A batch of requests that run together: prompts, or one step of decoding, of which each is a task of its own.
+
+    `weight`: how long one layer of it takes, on the target as on a source (BlitzScale 5.4): 1 where all batches are
+    alike, else seconds from measured layer times (`LayerTimes`).
+    """
 
     id: str
     arrival: float

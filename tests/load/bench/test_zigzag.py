@@ -1,6 +1,7 @@
 """`livescale bench zigzag`, on a small grid."""
 
 import json
+from random import Random
 
 import pytest
 from click.testing import CliRunner, Result
@@ -45,6 +46,6 @@ def test_a_case_that_is_no_worse_than_the_optimum_has_nobody_behind() -> None:
 
 
 def test_random_arrivals_are_in_order_and_begin_with_the_first_block() -> None:
-    arrivals = poisson(bench.Random(5), 3.0)
+    arrivals = poisson(Random(5), 3.0)
     assert arrivals[0] == 0.0
     assert arrivals == sorted(arrivals)

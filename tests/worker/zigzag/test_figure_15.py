@@ -43,6 +43,17 @@ def test_the_optimum_begins_like_that_too() -> None:
     assert optimum.ends[:3] == (7, 12, 17)
 
 
+def test_with_c3_as_it_is_printed_the_example_has_no_solution() -> None:
+    requests = 7
+    shares = itertools.product(range(LAYERS + 1), repeat=2)  # T of the first two requests, whose constraints suffice
+    allowed = [
+        (first, second)
+        for first, second in shares
+        if first + second <= LAYERS - first and LOAD * second <= first + (requests - 1) * (second - 1)
+    ]
+    assert allowed == []
+
+
 def test_request_7_goes_from_32_to_22_when_four_wait_and_three_come_at_7() -> None:
     arrivals = [0, 0, 0, 0, 7, 7, 7]
     assert latency_of_7(arrivals, BEST_EFFORT) == 32
