@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 
 import structlog
 
@@ -10,32 +11,34 @@ from services.worker.send_share import SendShare
 log = structlog.get_logger()
 
 
+def loop_clocks() -> tuple[float, float]:
+    return time.perf_counter(), time.thread_time()
+
+
 class SendPauses:
     """To be used on the event loop's thread: what that one takes is what is shared out."""
 
-    def __init__(self) -> None:
+    def __init__(self, clocks: Callable[[], tuple[float, float]] = loop_clocks) -> None:
+        """`clocks`: the time, and the seconds of the processor that the loop has taken."""
+        self._clocks = clocks
         self._share = SendShare()
         self._one_at_a_time = asyncio.Lock()
 
     def step_begins(self) -> None:
-        self._share.step_begins(*_clocks())
+        self._share.step_begins(*self._clocks())
 
     def step_ends(self, lost_seconds: float) -> None:
         """`lost_seconds`: of the step, in which its thread wanted to compute and did not."""
-        self._share.step_ends(*_clocks(), lost_seconds)
+        self._share.step_ends(*self._clocks(), lost_seconds)
 
     async def wait(self) -> float:
         """Return when another chunk may be sent; how many seconds it was made to wait."""
-        if self._share.pause(*_clocks()) is None:
+        if self._share.pause(*self._clocks()) is None:
             return 0.0
         async with self._one_at_a_time:
-            pause = self._share.pause(*_clocks())
+            pause = self._share.pause(*self._clocks())
             if pause is None:
                 return 0.0
             log.debug("send_paused", seconds=pause.seconds, reason=pause.reason)
             await asyncio.sleep(pause.seconds)
             return pause.seconds
-
-
-def _clocks() -> tuple[float, float]:
-    return time.perf_counter(), time.thread_time()

@@ -60,10 +60,10 @@ chunks = st.floats(1e-4, SHARE * LONGEST_PAUSE_SECONDS)
 
 @settings(max_examples=25, deadline=None)
 @given(step_seconds=steps, chunk_seconds=chunks)
-def test_sends_take_no_more_than_their_share_of_the_time_of_steps(step_seconds: float, chunk_seconds: float) -> None:
+def test_sends_take_no_more_than_their_share_of_the_time(step_seconds: float, chunk_seconds: float) -> None:
     source = Source(step_seconds, chunk_seconds)
     source.serve(2.0)
-    assert source.stolen <= 1.01 * SHARE * source.steps + SAVED_SECONDS + chunk_seconds
+    assert source.stolen <= 1.01 * SHARE * source.now + SAVED_SECONDS + chunk_seconds  # a pause may last between steps
 
 
 @settings(max_examples=25, deadline=None)

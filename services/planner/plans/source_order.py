@@ -75,6 +75,7 @@ class SourceOrder:
             self._front.appendleft(leaf)
 
 
-def rank(node: Node, traffic: Traffic) -> tuple[float, bool, float, int, tuple[int, str]]:
-    """The fastest first, of equals a GPU, then who serves least."""
-    return -node.bandwidth, node.place != "worker", traffic.share(node, "out"), node.requests, node.name
+def rank(node: Node, traffic: Traffic) -> tuple[float, bool, bool, float, int, tuple[int, str]]:
+    """The fastest first; of equals who serves no requests, then a GPU, then who serves least."""
+    serves = node.requests > 0
+    return -node.bandwidth, serves, node.place != "worker", traffic.share(node, "out"), node.requests, node.name

@@ -74,6 +74,12 @@ class TestLine1:
         assert hops(plan(topology, ["a", "b/0"], ["c/0"])) == [("b/0", "c/0")]
         assert hops(plan(SIX, ["h0", "h1/0"], ["h2/0"])) == [("h1/0", "h2/0")]
 
+    def test_a_host_feeds_before_an_equally_fast_gpu_that_serves_requests(self) -> None:
+        multicast = multicast_over(SIX, BLOCKS, ["h0", "h1/0"], ["h2/0"])
+        host, gpu = multicast.sources
+        serving = structs.replace(gpu, node=structs.replace(gpu.node, requests=1))
+        assert hops(plan_chains(structs.replace(multicast, sources=(host, serving)))) == [("h0", "h2/0")]
+
 
 class TestLine2:
     def test_targets_of_a_domain_are_one_group_and_the_fastest_comes_first(self) -> None:
