@@ -69,7 +69,7 @@ class Worker:
         runner = EngineRunner(settings.kv_bytes, settings.block_size, settings.threads, self._device)
         self._serving = Serving(self._id, world.bus, world.clock, runner, WorkerMetrics(world.telemetry, self._id))
         self._serving.on_step = self._load_changed
-        arena, _ = await asyncio.gather(asyncio.to_thread(self._make_arena), runner.call(lambda: None))
+        arena, _ = await asyncio.gather(asyncio.to_thread(self._make_arena), runner.ready())
         link = await self._open_link()
         door = self._open_door(link.address)
         try:

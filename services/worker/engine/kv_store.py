@@ -11,8 +11,14 @@ TOKEN_STEP = 16
 
 
 def allocate_kv_memory(size_bytes: int, device: str = CPU) -> torch.Tensor:
-    """Memory for the KV cache, touched now: a first touch while requests wait can take seconds."""
-    return torch.empty(size_bytes, dtype=torch.uint8, device=device).zero_()
+    """Memory for the KV cache, touched now: a first touch while requests wait can take seconds.
+
+    Raises MemoryError where a GPU has less.
+    """
+    try:
+        return torch.empty(size_bytes, dtype=torch.uint8, device=device).zero_()
+    except torch.OutOfMemoryError as error:
+        raise MemoryError(f"kv_bytes: {device} has no {size_bytes} bytes to give: {error}") from error
 
 
 class KvStore:

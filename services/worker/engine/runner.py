@@ -40,6 +40,10 @@ class EngineRunner:
             use_math_kernels()
         self._memory = self._thread.submit(allocate_kv_memory, kv_bytes, device)
 
+    async def ready(self) -> None:
+        """Return once the KV memory is touched. Raises MemoryError."""
+        await self.call(self._memory.result)
+
     async def load(self, manifest: Manifest, max_model_len: int) -> int:
         """Make ready for the blocks of a model; the number of KV blocks it has. Raises ValueError where none fits."""
 

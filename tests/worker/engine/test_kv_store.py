@@ -18,6 +18,15 @@ def _store(blocks: int = 6, dtype: DType = "float32") -> KvStore:
     return store
 
 
+def test_a_device_that_has_no_such_memory_names_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*shape: int, **options: object) -> torch.Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch, "empty", full)
+    with pytest.raises(MemoryError, match="kv_bytes: cuda:0 has no 1024 bytes"):
+        allocate_kv_memory(1024, "cuda:0")
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_what_is_exported_can_be_imported_elsewhere(dtype: DType) -> None:
     one, other = _store(dtype=dtype), _store(dtype=dtype)
