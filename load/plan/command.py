@@ -36,7 +36,12 @@ EPILOG = """
     help=f"How many GPUs have it (1), or which GPUs and hosts: a0/0,a1; or {DISKS}: every host, on its disk only, "
     "as is the default of the policy local, by which all others have it there.",
 )
-@click.option("--serving", multiple=True, metavar="ID:in|out=RATE", help="Serving traffic of a NIC: a0/0:out=5GB/s.")
+@click.option(
+    "--serving",
+    multiple=True,
+    metavar="ID:[domain-|link-]in|out=RATE",
+    help="Serving traffic of a NIC, within a domain, or to the host's memory: a0/0:out=5GB/s, a0/0:domain-out=90GB/s.",
+)
 @click.option("--blocks", type=click.IntRange(0), default=0, help="Of binomial; 0 finds the elbow.", show_default=True)
 @click.option(
     "--block-ms", type=click.FloatRange(0), default=0.0, show_default=True, help="What a block costs besides its bytes."

@@ -1,19 +1,21 @@
 """A plan for a cluster that need not be there: who has copies, who wants one, and what comes of it (pure)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from services.planner.plans.choose import make_plan
 from services.planner.plans.network import Multicast, ServingFlow, multicast_over
 from services.planner.plans.pipelines import pipeline_ready
-from services.planner.plans.plan import Direction, Policy, TransferPlan
+from services.planner.plans.plan import Direction, LinkKind, Policy, TransferPlan
 from services.planner.plans.predict import Prediction, predict
 from shared.topology import Topology
 from shared.transfer.chunks import chunk_bytes_for
 from shared.units import parse_rate
 
 DISKS = "disks"
+LINKS: Mapping[str, LinkKind] = {"": "nic", "domain": "domain", "link": "link"}
+DIRECTIONS: Mapping[str, Direction] = {"in": "in", "out": "out"}
 
 
 class Pipeline(msgspec.Struct, frozen=True):
@@ -103,14 +105,17 @@ def find_sources(topology: Topology, text: str) -> list[str]:
 
 
 def parse_serving(topology: Topology, text: str) -> ServingFlow:
-    """`a0/0:out=5 GB/s`. Raises ValueError."""
+    """`a0/0:out=5 GB/s` of the NIC, `a0/0:domain-in=5 GB/s` of another link. Raises ValueError."""
     node, _, rest = text.partition(":")
-    direction, _, rate = rest.partition("=")
-    directions: dict[str, Direction] = {"in": "in", "out": "out"}
-    if direction not in directions:
-        raise ValueError(f"--serving {text}: write who, which direction and how much, as in a0/0:out=5GB/s")
+    link, _, rate = rest.partition("=")
+    kind, _, name = link.rpartition("-")
+    if kind not in LINKS or name not in DIRECTIONS:
+        raise ValueError(
+            f"--serving {text}: write who, which direction and how much, as in a0/0:out=5GB/s; "
+            "domain-out and link-out are within the domain and to the host's memory"
+        )
     check_place(topology, "--serving", node)
-    return ServingFlow(node, directions[direction], parse_rate(rate))
+    return ServingFlow(node, DIRECTIONS[name], parse_rate(rate), LINKS[kind])
 
 
 def check_place(topology: Topology, option: str, id: str) -> None:

@@ -26,6 +26,12 @@ def test_it_says_who_sends_what_to_whom_and_how_long_it_takes() -> None:
     assert "not from a0/0 (serving takes 40% of its NIC out)" in done.output
 
 
+def test_a_copy_that_serving_sends_from_within_its_domain_is_left_alone() -> None:
+    ends = *A, "--targets", "1", "--sources", "a0/0,a1/0"
+    assert "chain 1: a0/0 -> a0/1" in run(*ends).output
+    assert "chain 1: a1/0 -> a1/1" in run(*ends, "--serving", "a0/0:domain-out=90GB/s").output
+
+
 def test_flows_over_the_network_are_listed_with_their_lanes() -> None:
     done = run(*A, "--targets", "4", "--sources", "a1", "--policy", "fanout")
     assert done.exit_code == 0, done.output
@@ -108,6 +114,7 @@ def test_a_large_plan_is_drawn_in_part_and_says_so(tmp_path: Path) -> None:
         ((*A, "--targets", "1", "--sources", "32"), "--sources 32: cluster-a has 32 GPUs"),
         ((*A, "--targets", "1", "--sources", "b7"), "'b7' is neither a GPU nor a host of cluster-a"),
         ((*A, "--targets", "1", "--serving", "a0/0"), "write who, which direction and how much"),
+        ((*A, "--targets", "1", "--serving", "a0/0:disk-out=1GB/s"), "domain-out and link-out are within the domain"),
         ((*A, "--targets", "1", "--serving", "x:out=1GB/s"), "'x' is neither a GPU nor a host"),
         ((*A, "--targets", "1", "--serving", "a0/0:out=fast"), "is not a number with its unit"),
     ],
