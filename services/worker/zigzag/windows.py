@@ -133,6 +133,6 @@ def _sums(ends: Sequence[float], pairs: Sequence[float]) -> list[float]:
     """At least so large is the sum of the first 0, 1, 2, .. ends, counted one by one or by two."""
     sums = [0.0]
     for number, end in enumerate(ends):
-        by_two = sums[-2] + pairs[number] if number else sums[-1]
+        by_two = sums[-2] + pairs[number] if number else -inf
         sums.append(max(sums[-1] + end, by_two))
     return sums

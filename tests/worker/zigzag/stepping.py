@@ -22,7 +22,7 @@ def ends_with(batches: Sequence[tuple[int, int]], ready: Sequence[int], quotas: 
     layer of its quota left, and the source on its current one once the target is through with that."""
     rows = [Row(arrival, weight, quota) for (arrival, weight), quota in zip(batches, quotas, strict=True)]
     ends: list[int] = []
-    now = 0
+    now = min(row.arrival for row in rows)
     while len(ends) < len(rows):
         current = rows[len(ends)]
         if current.arrival <= now and current.units_on_target == current.quota * current.weight:

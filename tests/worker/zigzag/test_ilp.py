@@ -14,7 +14,7 @@ from services.worker.zigzag.tasks import Task
 from services.worker.zigzag.windows import Pair, greedy, windows
 from tests.worker.zigzag.stepping import best_latency, ends_with
 
-BATCHES = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 3)), min_size=1, max_size=3).map(sorted)
+BATCHES = st.lists(st.tuples(st.integers(-5, 12), st.integers(1, 3)), min_size=1, max_size=3).map(sorted)
 LOADS = st.lists(st.integers(0, 6), min_size=1, max_size=4)
 
 
