@@ -24,10 +24,19 @@ def test_there_is_a_plan_whenever_there_can_be_one(policy: Policy, multicast: Mu
         plan = make_plan(policy, multicast)
     except CannotPlan:
         assert policy == "local"
+        assert not copies_of_their_own(multicast)
         return
     check_plan(multicast, plan)
     assert plan.policy == policy
     assert len(plan.targets) == multicast.wanted or policy == "local"
+
+
+def copies_of_their_own(multicast: Multicast) -> set[str]:
+    """Targets whose host has the model in its memory or on its disk."""
+    needed = frozenset().union(*(target.missing for target in multicast.targets))
+    holders = [source.node for source in multicast.sources if source.blocks >= needed]
+    machines = {node.machine for node in holders if node.place != "worker"}
+    return {target.node.id for target in multicast.targets if target.node.machine in machines}
 
 
 @pytest.mark.parametrize("policy", POLICIES)
