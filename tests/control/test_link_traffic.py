@@ -34,7 +34,7 @@ def test_who_sends_for_serving_is_no_source_while_it_does() -> None:
             await asyncio.sleep(1.0)
             plan = await scaled_out(plane, 3)
             assert "worker-0" not in senders(plan)
-            assert "not from worker-0 (serving takes 40% of its NIC out)" in plan.reasons
+            assert "not from worker-0 (40% of its NIC out is taken)" in plan.reasons
             # Its KV comes in to worker-1, whose outgoing link is free.
             assert "worker-1" in senders(plan)
             busy.traffic = []

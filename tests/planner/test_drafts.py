@@ -159,14 +159,14 @@ def test_serving_keeps_its_nic_by_what_the_workers_measured() -> None:
     busy = serving("s", traffic=[PeerTraffic(peer=b"t", sent=0.4e6)])
     made = planned("chains", snapshot(busy, serving("t", running=9), spare("a")), 3, link_rate=1e6)
     assert hops(made) == [("t", "a")]
-    assert "not from s (serving takes 40% of its NIC out)" in made.reasons
+    assert "not from s (40% of its NIC out is taken)" in made.reasons
 
 
 def test_who_does_not_say_what_serving_moves_is_taken_by_its_role_and_that_is_said() -> None:
     unknown = serving("s", role="prefill", traffic=None)
     made = planned("chains", snapshot(unknown, serving("t", running=9), spare("a")), 3, link_rate=1e6)
     assert hops(made) == [("t", "a")]
-    assert "not from s (serving takes 100% of its NIC out)" in made.reasons
+    assert "not from s (100% of its NIC out is taken)" in made.reasons
     assert any(reason.startswith("the traffic of s is not known (it measures none)") for reason in made.reasons)
 
 

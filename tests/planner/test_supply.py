@@ -125,6 +125,13 @@ def test_who_is_going_to_have_the_model_passes_it_on_before_a_busy_source_sends_
     assert senders(planned(picture, "w-9", receiving=["w-2"])) == [("w-2", "w-9")]
 
 
+def test_who_sends_for_a_running_plan_has_an_equal_share_of_its_nic_left_for_another() -> None:
+    made = planned(snapshot(serving("w-1"), serving("w-2"), spare("w-9")), "w-9", sending={"w-1": 1})
+    assert made.reasons == ("not from w-1 (50% of its NIC out is taken)",)
+    made = planned(snapshot(serving("w-1"), serving("w-2"), spare("w-9")), "w-9", sending={"w-1": 3})
+    assert made.reasons == ("not from w-1 (75% of its NIC out is taken)",)
+
+
 def test_whoever_was_just_lost_sends_again_only_where_nobody_else_can() -> None:
     both = snapshot(serving("w-1"), serving("w-2"), spare("w-9"))
     assert senders(planned(both, "w-9", avoid=["w-1"])) == [("w-2", "w-9")]

@@ -128,7 +128,7 @@ class Draft:
         return node
 
     def _say(self, node: Node, direction: Direction) -> str:
-        return f"{node.id} (serving takes {self.traffic.share(node, direction):.0%} of its NIC {direction})"
+        return f"{node.id} ({self.traffic.share(node, direction):.0%} of its NIC {direction} is taken)"
 
     def _pruned(self) -> Iterator[tuple[str, Direction]]:
         directions: tuple[Direction, ...] = ("in", "out")

@@ -23,7 +23,7 @@ def test_it_says_who_sends_what_to_whom_and_how_long_it_takes() -> None:
     assert done.exit_code == 0, done.output
     assert "chains on cluster-a: 16 GB in 32 blocks to 9 targets" in done.output
     assert "chain 1: a0/0 -> a0 (7 targets, 1 lane)" in done.output
-    assert "not from a0/0 (serving takes 40% of its NIC out)" in done.output
+    assert "not from a0/0 (40% of its NIC out is taken)" in done.output
 
 
 def test_a_copy_that_serving_sends_from_within_its_domain_is_left_alone() -> None:

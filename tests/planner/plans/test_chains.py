@@ -38,7 +38,7 @@ class TestLine1:
         made = plan(SIX, ["h0/0", "h1/0"], ["h2/0"], serving=(ServingFlow("h0/0", "out", 0.5),))
         assert hops(made) == [("h1/0", "h2/0")]
         assert made.pruned == (("h0/0", "out"),)
-        assert made.reasons == ("not from h0/0 (serving takes 50% of its NIC out)",)
+        assert made.reasons == ("not from h0/0 (50% of its NIC out is taken)",)
 
     def test_traffic_in_the_other_direction_does_not_matter(self) -> None:
         """Fig. 7 (d): from the decode instance, which KV comes in to."""
@@ -55,7 +55,7 @@ class TestLine1:
         made = plan(SIX, ["h0/0", "h1/0"], ["h2/0"], serving=serving)
         assert hops(made) == [("h1/0", "h2/0")]
         assert made.pruned == (("h0/0", "out"),)
-        assert made.reasons == ("there is none better than h1/0 (serving takes 40% of its NIC out)",)
+        assert made.reasons == ("there is none better than h1/0 (40% of its NIC out is taken)",)
 
     def test_gpus_that_share_a_nic_are_busy_together(self) -> None:
         shared = cluster(machine("a", 2, own_nics=False, joined=False), *singles(2))
@@ -182,7 +182,7 @@ class TestLines9And10:
         assert plan(SIX, ["h0/0"], ["h1/0", "h2/0"], count=1, serving=serving).targets == ("h2/0",)
         made = plan(SIX, ["h0/0"], ["h1/0", "h2/0"], serving=serving)
         assert made.targets == ("h2/0", "h1/0")
-        assert made.reasons == ("there is none better than h1/0 (serving takes 50% of its NIC in)",)
+        assert made.reasons == ("there is none better than h1/0 (50% of its NIC in is taken)",)
 
 
 class TestFig12:
