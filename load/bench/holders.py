@@ -9,6 +9,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import uvloop
 
 from load.bench.disk_model import drop_cached
@@ -62,16 +63,18 @@ async def _serve(pipe: Connection, holder: Holder) -> None:
         tell(pipe, Hello(link.address, tuple(manifest.blocks)))
         while data := await asyncio.to_thread(pipe.recv_bytes):
             job = msgspec.msgpack.decode(data, type=Share | Cold)
-            tell(pipe, await (mover.timed(job) if isinstance(job, Share) else _start_cold(job, link, directory)))
+            warm = isinstance(job, Share)
+            tell(pipe, await (mover.timed(job) if warm else _start_cold(job, link, memory, directory)))
     await link.close()
 
 
-async def _start_cold(job: Cold, link: Link, directory: Path) -> Done | Failed:
-    """With nothing of the model in memory or in the page cache."""
+async def _start_cold(job: Cold, link: Link, memory: list[memoryview], directory: Path) -> Done | Failed:
+    """With nothing of the model in memory or in the page cache. A host that is up has touched its memory before."""
     drop_cached(directory)
-    disk, ready, began = ThreadDisk(keep=True), ReadyBlocks(), time.monotonic()
-    stored = await disk.open(str(directory), DTYPE)
-    memory = allocate(stored.sizes)
+    for view in memory:
+        np.frombuffer(view, np.uint8)[:] = 0
+    disk, ready = ThreadDisk(keep=True), ReadyBlocks()
+    stored, began = await disk.open(str(directory), DTYPE), time.monotonic()
     try:
         with ThreadPoolExecutor(1) as executor:
             mover = Mover(link, None, memory, [], executor, lambda chunk: ready.wait_ready(chunk.block))

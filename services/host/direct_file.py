@@ -15,6 +15,7 @@ from shared.model_config import open_regular
 
 PAGE = mmap.PAGESIZE
 CHUNK_BYTES = 32 << 20
+AT_ONCE = 2  # reads past the page cache: two keep a disk busy, and a third thread has the time to check what came
 CACHED_SHARE = 0.9  # of a chunk's pages, from which on a copy out of the page cache is sooner than the disk
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -35,6 +36,7 @@ class DirectFile:
         self.path = path
         self.direct_bytes = 0
         self._lock = threading.Lock()
+        self._turns = threading.Semaphore(AT_ONCE)
         self._buffered = open_regular(path)
         self.size_bytes = os.fstat(self._buffered.fileno()).st_size
         self._direct = _open_direct(self._buffered.fileno())
@@ -57,7 +59,8 @@ class DirectFile:
         if self._direct is None or not into.nbytes or self._pages.share(offset, into.nbytes) >= CACHED_SHARE:
             return 0
         try:
-            _fill(self._direct, offset, into)
+            with self._turns:  # readers that were under way together would end, and then check, together
+                _fill(self._direct, offset, into)
         except OSError as error:
             if error.errno != errno.EINVAL:  # what a file system says that wants another alignment, or none of it
                 raise

@@ -18,8 +18,8 @@ from shared.messages.parameters import DType, Manifest
 from shared.pinned import CudaRuntime
 from shared.transfer.segment import SharedBlocks
 
-READS = 3  # threads: some wait for the disk while another checks what came
-AHEAD = 4  # blocks under way, so that no thread waits for one that takes longer
+READS = 4  # threads: some wait for the disk while others check what came
+AHEAD = 6  # blocks under way, so that no thread waits for one that takes longer
 LEAST_PRIORITY = 19
 
 
