@@ -66,7 +66,7 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
     api_keys: Annotated[str, Meta(description="YAML file with more keys and their limits; see SECURITY.md")] = ""
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16"],
-        Meta(description="Type the models run in; auto is bfloat16 where the CPU computes in it"),
+        Meta(description="Type the models run in; auto is bfloat16 on GPUs, and where the CPU computes in it"),
     ] = "auto"
     min_instances: Annotated[int, Meta(description="Instances that every model keeps", ge=0)] = 1
     max_instances: Annotated[

@@ -12,7 +12,15 @@ from typing import Self
 import msgspec
 
 from services.supervisor.bus_server import start_nats
-from services.supervisor.checks import check_devices, check_memory, check_models, choose_dtype, find_ports, make_spec
+from services.supervisor.checks import (
+    check_devices,
+    check_memory,
+    check_models,
+    choose_dtype,
+    find_ports,
+    make_spec,
+    on_gpus,
+)
 from services.supervisor.commands import NATS, bus_files, gateway_commands, ready_file, service_commands
 from services.supervisor.placement import place_workers
 from services.supervisor.processes import Child, Echo, Supervisor
@@ -105,7 +113,7 @@ class Stack:
         self.supervisor.start(*gateways)
         names = [name for name in self.supervisor.children if name != NATS]
         await self._wait(lambda snapshot: missing_members(snapshot, names), deadline)
-        auto_dtype = choose_dtype(read_proc("cpuinfo"))
+        auto_dtype = "bfloat16" if on_gpus(settings) else choose_dtype(read_proc("cpuinfo"))
         specs = [make_spec(model, settings, auto_dtype) for model in settings.models]
         for spec in specs:
             await self._register(spec, deadline)
