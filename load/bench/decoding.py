@@ -82,13 +82,13 @@ async def _spared(engine: EngineAlone) -> None:
 
 
 async def _decode(job: Decode, mover: Mover, engine: EngineAlone) -> Done | Failed:
-    began, cpu, tokens = time.monotonic(), time.process_time(), engine.tokens
+    began, cpu, loop, tokens = time.monotonic(), time.process_time(), time.thread_time(), engine.tokens
     await asyncio.sleep(job.seconds)
     done = await mover.timed(job.share) if job.share is not None else None
     if isinstance(done, Failed):
         return done
-    made, took = engine.tokens - tokens, time.process_time() - cpu
-    return Done(began=began, ended=time.monotonic(), cpu=took, tokens=made)
+    cpu, loop = time.process_time() - cpu, time.thread_time() - loop
+    return Done(began=began, ended=time.monotonic(), cpu=cpu, tokens=engine.tokens - tokens, loop=loop)
 
 
 def block_sizes(checkpoint: Path) -> list[int]:

@@ -39,6 +39,10 @@ def disturbance(printer: Printer, settings: LinkSettings, passes: int, size: Siz
     yield from told(done, "tokens/s", lambda one: one.tokens / (one.ended - one.began), BAR)
     # What this process itself lost, whatever else its core was busy with.
     yield from told(done, "tokens/CPU s", lambda one: one.tokens / one.cpu)
+    # What sending may take from steps is bounded by a share of the time, of which this is most.
+    for case, each in done.items():
+        share = statistics.median(one.loop / (one.ended - one.began) for one in each[1:])
+        yield measured(BENCH, f"event loop of the source, {case}", share, "CPU s/s")
 
 
 def told(

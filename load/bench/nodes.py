@@ -88,13 +88,15 @@ class Hello(Message, frozen=True):
 
 class Done(Message, frozen=True):
     """A job's begin and end on the machine's monotonic clock, and the CPU seconds it took. `ends`: of each of several
-    flows, or when each block of a plan was verified. `tokens`: made meanwhile by a process that decodes."""
+    flows, or when each block of a plan was verified. `tokens`: made meanwhile by a process that decodes; `loop`: the
+    CPU seconds of its event loop."""
 
     began: float
     ended: float
     cpu: float
     ends: tuple[float, ...] = ()
     tokens: int = 0
+    loop: float = 0.0
 
 
 class Failed(Message, frozen=True):

@@ -50,7 +50,8 @@ def test_it_prints_how_fast_a_source_decodes_while_it_feeds_targets(monkeypatch:
     result = CliRunner().invoke(transfer, ["--case", "disturbance", "--rate", "10", "--passes", "1"])
     records = [json.loads(line) for line in result.stdout.splitlines()]
     cases = ["decoding, undisturbed", "decoding, feeding 3 by chain", "decoding, feeding 3 by fan-out"]
-    assert [record["case"] for record in records] == 2 * cases, result.output
+    loops = [f"event loop of the source, {case}" for case in ("undisturbed", "chain", "fan-out")]
+    assert [record["case"] for record in records] == [*2 * cases, *loops], result.output
     assert all(record["value"] > 0 for record in records), result.output
     assert [record["bar"] for record in records if record["case"] == cases[1]] == [0.93, None]
 
