@@ -12,6 +12,7 @@ from shared.messages.copies import FetchModel
 from shared.messages.parameters import Manifest
 from shared.transfer.incoming import Events, Incoming
 from shared.transfer.part import Part, TransferFailed
+from shared.transfer.paths import Paths
 
 PATIENCE_SECONDS = 10.0  # without a flow, for the registry to name somebody else
 
@@ -74,7 +75,7 @@ class Fetch:
         """The blocks that came, once that are all, or nobody gives the rest."""
         command = self._command
         part = Part(self._node, command.chunk_bytes, blocks, secret=command.secret)
-        events = Events(first_byte=lambda: None, block=on_block, broken=self._broken)
+        events = Events(lambda: None, on_block, self._broken, Paths().note)
         try:
             async with asyncio.TaskGroup() as tasks:
                 incoming = Incoming(self._link, part, command.manifest.blocks, self._hashing, events, tasks)

@@ -6,6 +6,7 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from services.host.disk import ThreadDisk
 from services.host.stored import Stored
@@ -108,8 +109,10 @@ async def test_a_fetched_copy_is_whole_announced_again_when_asked_for_and_sent_o
         site(open_link=lambda: open_link(socket_link())) as third,
     ):
         manifest = await held(source)
-        await begin(manifest, source, target)
-        assert (await target.whole()).manifest == manifest
+        with capture_logs() as lines:
+            await begin(manifest, source, target)
+            assert (await target.whole()).manifest == manifest
+        assert [line["path"] for line in lines if line["event"] == "path_chosen"] == ["sockets"]
         await fetch(target, order(manifest, source))
         assert (await target.whole(2)).manifest == manifest
         await target.until(lambda: len(target.reports[-1].holdings[0].ready) == len(manifest.blocks))
