@@ -1,0 +1,140 @@
+"""A client, with the gateway and the router between it and the workers, as far as a worker notices them."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from shared.bus.contract import Bus, BusError
+from shared.messages.live import RequestsMoved
+from shared.messages.requests import Admit, Cancel, RequestLost, RequestsEnded, Submit, TokenFrame, Tokens
+from shared.subjects import ADMIT, CANCEL_WORK
+
+RETRY_SECONDS = 0.1
+
+
+@dataclass
+class Wish:
+    """What was asked for, and what came. `request` is its last submission: as it is lost it is submitted again."""
+
+    request: Submit
+    tokens: list[int] = field(default_factory=list)
+    ends: list[str] = field(default_factory=list)
+    submissions: int = 0
+    cancelled: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        return bool(self.ends)
+
+    def take(self, row: Tokens) -> None:
+        assert row.index <= len(self.tokens), f"{row.request_id}: a gap before {row.index}"
+        self.tokens += row.token_ids[len(self.tokens) - row.index :]
+        if row.finish_reason is not None:
+            self.ends.append(row.finish_reason)
+
+    def again(self) -> None:
+        """Under another id, with the tokens so far."""
+        self.submissions += 1
+        id = f"{self.request.request_id.split('~')[0]}~{self.submissions}"
+        self.request = replace(self.request, request_id=id, generated=list(self.tokens))
+
+    def check(self, expected: list[int]) -> None:
+        """It ended once, with all the tokens it should have, or as its client left with the first of them."""
+        assert len(self.ends) == 1, (self.request.request_id, self.ends)
+        assert self.ends == ["length"] or self.cancelled, self.ends
+        assert self.tokens == expected[: None if self.ends == ["length"] else len(self.tokens)]
+
+
+class Client:
+    """`living` names the workers that may be asked; `act` starts what goes on meanwhile."""
+
+    def __init__(
+        self, bus: Bus, living: Callable[[], Iterable[str]], act: Callable[[Coroutine[None, None, None]], None]
+    ) -> None:
+        self.wishes: list[Wish] = []
+        self.places: dict[str, str] = {}  # where a router would think that requests are
+        self._bus = bus
+        self._living = living
+        self._act = act
+        self._current: dict[str, Wish] = {}
+
+    async def submit(self, request: Submit, worker: str) -> None:
+        """Ask for it at this worker, or, where it does not take it, at any."""
+        wish = Wish(request)
+        self.wishes.append(wish)
+        await self._place(wish, worker)
+
+    def cancel(self, wish: Wish) -> None:
+        """The client leaves."""
+        wish.cancelled = True
+        self._stop(wish.request.request_id)
+
+    def heard(self, message: object) -> None:
+        match message:
+            case TokenFrame():
+                for row in message.rows:
+                    self._row(row, message.worker)
+            case RequestLost():
+                self.lost(message.request_id)
+            case RequestsEnded():
+                for id in message.request_ids:
+                    if self.places.get(id) == message.worker:
+                        del self.places[id]
+            case RequestsMoved():
+                for id in message.request_ids:
+                    self._moved(id, message)
+
+    def lost_at(self, worker: str) -> None:
+        """Nobody is there any more."""
+        for id in [id for id, place in self.places.items() if place == worker]:
+            self.lost(id)
+
+    def lost(self, request_id: str) -> None:
+        self.places.pop(request_id, None)
+        wish = self._current.pop(request_id, None)
+        if wish is not None and not wish.is_over:
+            wish.again()
+            self._act(self._place(wish))
+
+    async def _place(self, wish: Wish, first: str = "") -> None:
+        while not wish.is_over:
+            if wish.cancelled:
+                wish.ends.append("cancelled")
+                return
+            for worker in sorted(self._living(), key=lambda id: (id != first, id)):
+                if await self._admitted(wish, worker):
+                    return
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _admitted(self, wish: Wish, worker: str) -> bool:
+        request = wish.request
+        self._current[request.request_id] = wish
+        self.places[request.request_id] = worker
+        with suppress(BusError):
+            await self._bus.call(ADMIT, Admit(request=request), timeout=1, id=worker)
+            if wish.cancelled:
+                self._stop(request.request_id)
+            return True
+        self.places.pop(request.request_id, None)
+        return False
+
+    def _stop(self, request_id: str) -> None:
+        if request_id in self.places:
+            self._bus.publish(CANCEL_WORK, Cancel(request_id=request_id), id=self.places[request_id])
+
+    def _row(self, row: Tokens, worker: str) -> None:
+        wish = self._current.get(row.request_id)
+        if wish is not None and not wish.is_over:
+            wish.take(row)
+        elif row.finish_reason is None:
+            self._bus.publish(CANCEL_WORK, Cancel(request_id=row.request_id), id=worker)
+
+    def _moved(self, id: str, moved: RequestsMoved) -> None:
+        if self.places.get(id) != moved.previous:
+            return
+        self.places[id] = moved.worker
+        if id not in self._current or self._current[id].cancelled:
+            self._stop(id)
