@@ -97,8 +97,8 @@ class WorkerReport(Message, frozen=True, kw_only=True):
     """A worker's heartbeat, 2 Hz and on every change. `instance` and `model` are None on a spare.
 
     `plan_id`: the plan that it loads or loaded for. `traffic`: with everybody that serving moves anything to or from;
-    None where nobody measures: unknown, not zero. `device`: where its parameters lie.
-    `paths`: which way they came from each node lately.
+    None where nobody measures: unknown, not zero. `device`: where its parameters lie. `paths`: which way they came
+    from each node lately.
     """
 
     service: ClassVar[ServiceName] = "worker"
