@@ -13,6 +13,7 @@ from pathlib import Path
 
 PREFIX = "livescale-"
 CARD = "eth0"
+BURST = "256kb"  # the kernel cuts what is longer into packets one by one, and its longest come to more than 64 KiB
 ROOT = 254  # our own address in the network
 
 
@@ -61,7 +62,7 @@ class Network:
             ip("-n", machine, "link", "set", "lo", "up")
             ip("-n", machine, "link", "set", CARD, "up")
             for where, device in ((machine, CARD), (self.switch, name)):  # out of the card, and into it
-                tbf = ("tbf", "rate", self.rate, "burst", "64kb", "latency", "100ms")
+                tbf = ("tbf", "rate", self.rate, "burst", BURST, "latency", "100ms")
                 run("tc", "-n", where, "qdisc", "add", "dev", device, "root", *tbf)
         ip("link", "add", root_card(), "type", "veth", "peer", "name", "root", "netns", self.switch)
         self._attach("root")
