@@ -97,7 +97,7 @@ async def run(printer: Printer, checkpoint: Path, requests: int, scales: int, ec
 def stack_settings(checkpoint: Path) -> StackSettings:
     """One instance and a spare worker that stays one, whatever the load."""
     model = ModelSettings(name=MODEL, path=str(checkpoint), max_instances=1, downscale_delay_s=3600)
-    return StackSettings(models=(model,), workers=2, port=0, dtype="float32", share_memory="off")
+    return StackSettings(models=(model,), workers=2, port=0, device="cpu", dtype="float32", share_memory="off")
 
 
 async def allow_two(bus: Bus) -> None:

@@ -63,6 +63,7 @@ def stack_settings(checkpoint: Path, link: LinkSettings, most: int) -> StackSett
         models=(ModelSettings(name=MODEL, path=str(checkpoint), downscale_delay_s=3600, max_model_len=2048),),
         workers=most + 1,
         port=0,
+        device="cpu",
         dtype="float32",
         arena_bytes=2 * parameters + 16 * MIB,
         kv_bytes=128 * MIB,

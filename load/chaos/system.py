@@ -30,6 +30,7 @@ def stack_settings(settings: ChaosSettings, checkpoint: Path) -> StackSettings:
         gateways=settings.gateways,
         routers=settings.routers,
         port=0,
+        device="cpu",  # as the undisturbed engine that every token is compared with
         dtype=settings.dtype,
         arena_bytes=2 * parameters + 64 * MIB,
         kv_bytes=128 * MIB,

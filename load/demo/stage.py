@@ -130,6 +130,7 @@ def make_stack_settings(settings: DemoSettings, checkpoint: Path) -> StackSettin
         models=(ModelSettings(name=MODEL, path=str(checkpoint)),),
         workers=settings.workers,
         port=0,
+        device="cpu",  # the same everywhere
         dtype=settings.dtype,
         # Twice for bfloat16 that becomes float32, and some for alignment.
         arena_bytes=max(256 * MIB, 2 * parameters + 64 * MIB),
