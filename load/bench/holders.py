@@ -62,9 +62,11 @@ async def _serve(pipe: Connection, holder: Holder) -> None:
         mover = Mover(link, None, memory, [], executor)
         tell(pipe, Hello(link.address, tuple(manifest.blocks)))
         while data := await asyncio.to_thread(pipe.recv_bytes):
-            job = msgspec.msgpack.decode(data, type=Share | Cold)
-            warm = isinstance(job, Share)
-            tell(pipe, await (mover.timed(job) if warm else _start_cold(job, link, memory, directory)))
+            job: Share | Cold = msgspec.msgpack.decode(data, type=Share | Cold)
+            if isinstance(job, Cold):
+                tell(pipe, await _start_cold(job, link, memory, directory))
+            else:
+                tell(pipe, await mover.timed(job))
     await link.close()
 
 

@@ -33,7 +33,7 @@ BENCH = "transfer"
 HOLDERS, TARGETS = ("h0/0", "h1", "h2", "h3"), ("h1/0", "h2/0", "h3/0")
 NAMES = (*HOLDERS, *TARGETS)
 HOST_LINK, DISK = 2.0, 0.25  # times a network card's rate
-WITHIN = 0.10
+BAR = 1.10  # times the prediction, which has a step begin with a whole block: chunks go on sooner
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,8 @@ def starts(printer: Printer, settings: LinkSettings, size_bytes: int, rate: floa
 def told(case: str, run: Carried, multicast: Multicast, plan: TransferPlan, chunk_bytes: int) -> Iterator[Record]:
     predicted = predict(multicast, plan, chunk_bytes)
     executable = min(pipeline_ready(nodes, predicted.ready) for nodes in plan.pipelines)
-    yield measured(BENCH, case, run.seconds, "s", predicted.seconds, within=WITHIN)
-    yield measured(BENCH, f"{case}, first pipeline", run.executable, "s", executable, within=WITHIN)
+    yield measured(BENCH, case, run.seconds, "s", predicted.seconds, at_most=BAR)
+    yield measured(BENCH, f"{case}, first pipeline", run.executable, "s", executable, at_most=BAR)
 
 
 def carry(fleet: Fleet, plan: TransferPlan, multicast: Multicast, rate: float) -> Carried:
