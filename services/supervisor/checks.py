@@ -25,7 +25,9 @@ def count_workers(settings: StackSettings) -> int:
 
 def on_gpus(settings: StackSettings) -> bool:
     """Whether each worker has a GPU of its own; `auto` takes them only where there are enough, and at least two."""
-    return settings.device == "cuda" or (settings.device == "auto" and count_gpus() >= max(2, settings.workers))
+    if settings.device == "auto":
+        return settings.transport == "ucx" and count_gpus() >= max(2, settings.workers)
+    return settings.device == "cuda"
 
 
 def worker_device(settings: StackSettings, index: int) -> str:
@@ -33,7 +35,9 @@ def worker_device(settings: StackSettings, index: int) -> str:
 
 
 def check_devices(settings: StackSettings) -> None:
-    """Raises BadSettings where there are too few GPUs for the workers."""
+    """Raises BadSettings where there are too few GPUs for the workers, or nothing reaches their memory."""
+    if settings.device == "cuda" and settings.transport == "socket":
+        raise BadSettings("transport: sockets do not reach a GPU's memory; choose --transport ucx, or --device cpu")
     gpus, needed = count_gpus(), max(1, settings.workers)
     if on_gpus(settings) and gpus < needed:
         raise BadSettings(

@@ -86,6 +86,13 @@ def test_too_few_gpus_are_refused_where_they_are_asked_for(
         check_devices(StackSettings(device="cuda", workers=workers))
 
 
+def test_sockets_do_not_reach_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "count_gpus", lambda: 8)
+    assert worker_device(StackSettings(transport="socket"), 0) == "cpu"
+    with pytest.raises(BadSettings, match="sockets do not reach a GPU's memory; choose --transport ucx"):
+        check_devices(StackSettings(device="cuda", transport="socket"))
+
+
 def test_parameters_on_gpus_take_no_memory_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "count_gpus", lambda: 2)
     check_memory(StackSettings(workers=2, arena_bytes=1 << 40), "MemAvailable: 8000000 kB\n")
