@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import count
 from typing import Any
 
 import pytest
@@ -34,7 +35,7 @@ from shared.world import CountedIds, LoopClock
 from tests.made import tiny
 from tests.transfer.virtual_link import Mail, VirtualLink, new_mail
 from tests.worker.live.client import Client
-from tests.worker.live.timed import TimedLink, TimedRunner
+from tests.worker.live.timed import Faults, TimedLink, TimedRunner
 from tests.worker.serving import serve
 
 CONTEXT = 512
@@ -87,7 +88,7 @@ class Stage:
     mail: Mail
     tasks: asyncio.TaskGroup
     client: Client = field(init=False)
-    gone: set[bytes] = field(default_factory=set)
+    faults: Faults = field(default_factory=Faults)
     members: dict[str, Member] = field(default_factory=dict)
     reports: dict[str, WorkerReport] = field(default_factory=dict)
     given: dict[str, list[int]] = field(default_factory=dict)
@@ -124,7 +125,7 @@ class Stage:
         world = World(ServiceInfo("worker", worker, "under test"), "here", bus, CLOCK, CountedIds(), telemetry)
 
         async def link() -> TimedLink:
-            return TimedLink(self.mail, worker.encode(), self.gone)
+            return TimedLink(self.mail, worker.encode(), self.faults)
 
         made = Worker(world, told, link)
         self.members[worker] = Member(made, self.tasks.create_task(made.run(), name=worker), bus, telemetry)
@@ -200,7 +201,7 @@ class Stage:
     async def kill(self, worker: str) -> None:
         """From one moment to the next; after a while everybody knows."""
         member = self.members.pop(worker)
-        self.gone.add(worker.encode())
+        self.faults.gone.add(worker.encode())
         self.reports.pop(worker, None)
         member.bus.hold()
         member.task.cancel()
@@ -219,8 +220,10 @@ class Stage:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(60):
-            while not condition():  # noqa: ASYNC110 (of many things, and time costs nothing)
-                await asyncio.sleep(0.005)
+            for turn in count():
+                if condition():
+                    return
+                await asyncio.sleep(0.005 if turn < 100 else 0.05)
 
     async def done(self) -> None:
         """All wishes are over, and nothing is left of any of them anywhere."""

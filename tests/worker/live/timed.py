@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from services.worker.engine.runner import EngineRunner
+from services.worker.live.handoff import FIRST_CHANNEL
 from shared.links.contract import Buffer, LinkError, Peer
 from tests.transfer.virtual_link import Mail, VirtualLink, VirtualPeer
 
@@ -22,22 +24,43 @@ class TimedRunner(EngineRunner):
         return result
 
 
+@dataclass
+class Faults:
+    """Nobody can connect to who is `gone`. Of hand-offs so many `messages` more go through; None is all."""
+
+    gone: set[bytes] = field(default_factory=set)
+    messages: int | None = None
+
+    def pass_one(self, channel: int) -> None:
+        """Raises LinkError."""
+        if self.messages is None or channel < FIRST_CHANNEL:
+            return
+        if self.messages == 0:
+            raise LinkError("the link broke")
+        self.messages -= 1
+
+
 class TimedPeer(VirtualPeer):
     """What is sent arrives a moment later."""
 
+    def __init__(self, mail: Mail, own: bytes, other: bytes, channel: int, faults: Faults) -> None:
+        super().__init__(mail, own, other, channel)
+        self._faults = faults
+
     async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
         await asyncio.sleep(MESSAGE_SECONDS)
+        self._faults.pass_one(self._channel)
         await super().send(tag, buffer, timeout=timeout)
 
 
 class TimedLink(VirtualLink):
-    """Of those who are `gone` nobody can be connected to."""
+    """With the faults of all links."""
 
-    def __init__(self, mail: Mail, address: bytes, gone: set[bytes]) -> None:
+    def __init__(self, mail: Mail, address: bytes, faults: Faults) -> None:
         super().__init__(mail, address)
-        self._gone = gone
+        self._faults = faults
 
     async def connect(self, address: bytes, *, timeout: float, channel: int = 0, secret: bytes = b"") -> Peer:
-        if address in self._gone:
+        if address in self._faults.gone:
             raise LinkError("connect: nobody is there")
-        return TimedPeer(self._mail, self.address, address, channel)
+        return TimedPeer(self._mail, self.address, address, channel, self._faults)

@@ -1,0 +1,175 @@
+"""Whoever dies, leaves or gives up in the middle of a live scale."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from shared.messages.membership import Stale
+from shared.subjects import STALE
+from shared.virtual_time import run
+from tests.worker.live.stage import BLOCKS, CLOCK, Stage, stage
+from tests.worker.live.timed import MESSAGE_SECONDS
+from tests.worker.serving import random_prompt, submit
+
+
+def play(act: Callable[[Stage], Awaitable[None]], *others: str) -> None:
+    """A source that serves, others that do too, and a target that has two layers."""
+
+    async def whole() -> None:
+        async with stage("s", "t", *others) as made:
+            for worker in ("s", *others):
+                await made.loaded(worker)
+            await made.load("t", [0, 1, 2], "zigzag")
+            await made.until(lambda: made.state("t") == "live")
+            await act(made)
+            await made.done()
+
+    run(whole(), limit_seconds=600)
+
+
+async def parked(made: Stage, count: int = 1, **fields: float) -> None:
+    """So many requests have run through the target's two layers."""
+    before = made.count("t", "live_layers")
+    for number in range(count):
+        await made.client.submit(submit(f"r{number}", random_prompt(number, 150), max_tokens=6, **fields), "t")
+    await made.until(lambda: made.count("t", "live_layers") == before + 2 * count)
+
+
+def test_a_source_that_dies_with_a_request_in_its_hands_leaves_it_to_the_target_with_its_layers() -> None:
+    async def act(made: Stage) -> None:
+        await parked(made)
+        await made.help("s", "t")
+        await made.kill("s")
+        await made.until(lambda: made.count("t", "returned_tasks") == 1)
+        await made.load("t", list(range(BLOCKS)), "zigzag")
+        await made.until(lambda: made.ready("t") == BLOCKS)
+        assert made.count("t", "live_layers") == 3  # none was run twice
+
+    play(act)
+
+
+def test_a_target_that_dies_before_its_kv_has_gone_out_has_the_source_compute_it_again() -> None:
+    async def act(made: Stage) -> None:
+        await parked(made)
+        await made.help("s", "t")
+        await made.until(lambda: made.count("s", "pulled_tasks") == 1)
+        await made.kill("t")
+        await made.until(lambda: made.count("s", "lost_kv") == 1)
+
+    play(act)
+
+
+def test_a_client_that_leaves_in_mid_hand_off_leaves_nothing_behind() -> None:
+    for pieces in range(5):
+
+        async def act(made: Stage, pieces: int = pieces) -> None:
+            await parked(made)
+            await made.help("s", "t")
+            await asyncio.sleep(MESSAGE_SECONDS / 2 * pieces)
+            made.client.cancel(made.client.wishes[0])
+            await made.until(lambda: made.client.wishes[0].is_over)
+
+        play(act)
+
+
+def test_a_request_whose_deadline_comes_while_it_is_parked_ends_then() -> None:
+    async def act(made: Stage) -> None:
+        await parked(made, deadline=CLOCK.wall() + 0.5)
+        await made.until(lambda: made.client.wishes[0].is_over)
+        assert made.client.wishes[0].ends == ["deadline"]
+        made.client.wishes.clear()
+
+    play(act)
+
+
+def test_a_target_that_is_told_to_stop_gives_all_its_requests_back() -> None:
+    async def act(made: Stage) -> None:
+        await parked(made, 3)
+        await made.abort("t")
+        await made.until(lambda: made.state("t") == "spare")
+        assert made.client.places.keys() <= {"r0~1", "r1~1", "r2~1"}
+
+    play(act)
+
+
+def test_a_source_that_drains_takes_what_it_was_given_and_no_more() -> None:
+    async def act(made: Stage) -> None:
+        await parked(made, 3)
+        await made.help("s", "t")
+        await made.until(lambda: made.count("s", "pulled_tasks") == 1)
+        await made.drain("s")
+        await made.until(lambda: made.state("s") == "spare")
+        assert made.count("s", "pulled_tasks") <= 2
+        await made.load("t", list(range(BLOCKS)), "zigzag")
+
+    play(act)
+
+
+def test_sources_and_targets_that_were_declared_dead_forget_everything() -> None:
+    for who in ("s", "t"):
+
+        async def act(made: Stage, who: str = who) -> None:
+            await parked(made, 3)
+            await made.help("s", "t")
+            await made.until(lambda: made.count("s", "pulled_tasks") == 1)
+            made.bus.publish(STALE, Stale(id=who, epoch=1), id=who)
+            await made.until(lambda: made.state(who) == "spare")
+            made.client.lost_at(who)
+            if who == "s":
+                await made.load("t", list(range(BLOCKS)), "zigzag")
+
+        play(act)
+
+
+def test_a_source_pulls_only_when_nothing_of_its_own_waits_to_be_prefilled() -> None:
+    async def act(made: Stage) -> None:
+        await parked(made)
+        for number in range(4):
+            await made.client.submit(submit(f"own{number}", random_prompt(number, 400), max_tokens=4), "s")
+        await made.help("s", "t")
+        scheduler = made.members["s"].worker._serving.scheduler
+        assert scheduler is not None
+        while made.count("s", "pulled_tasks") == 0:
+            assert not scheduler.wants_more
+            await made.until(lambda: scheduler.wants_more)
+            await made.until(lambda: made.count("s", "pulled_tasks") == 1)
+
+    play(act)
+
+
+def test_two_sources_help_two_targets() -> None:
+    async def act(made: Stage) -> None:
+        await made.start("t2")
+        await made.load("t2", [0, 1], "zigzag")
+        await made.until(lambda: made.state("t2") == "live")
+        for number in range(6):
+            await made.client.submit(submit(f"b{number}", random_prompt(number, 100), max_tokens=3), "t2")
+        await parked(made, 4)
+        await made.help("s", "t", "t2")
+        await made.help("s2", "t", "t2")
+        await made.until(lambda: all(wish.is_over for wish in made.client.wishes))
+        assert made.count("s", "pulled_tasks") + made.count("s2", "pulled_tasks") == 10
+        assert min(made.count("s", "pulled_tasks"), made.count("s2", "pulled_tasks")) >= 3
+
+    play(act, "s2")
+
+
+def test_a_link_that_breaks_before_the_activation_is_there_leaves_the_request_where_it_was() -> None:
+    async def act(made: Stage) -> None:
+        await parked(made)
+        made.faults.messages = 0
+        await made.help("s", "t")
+        await made.until(lambda: made.count("t", "returned_tasks") == 1)
+        made.faults.messages = None
+        await made.until(lambda: made.count("s", "pulled_tasks") == 1)
+
+    play(act)
+
+
+def test_a_link_that_breaks_before_the_kv_is_there_has_the_source_compute_it_again() -> None:
+    async def act(made: Stage) -> None:
+        await parked(made)
+        made.faults.messages = 1
+        await made.help("s", "t")
+        await made.until(lambda: made.count("s", "lost_kv") == 1)
+
+    play(act)
