@@ -8,7 +8,7 @@ wait for a layer. A layer may be interrupted, so that elsewhere than in whole la
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from services.worker.zigzag.tasks import Task
@@ -34,14 +34,16 @@ def solve(tasks: Sequence[Task], ready: Sequence[float]) -> Optimum:
         raise ValueError("there is an optimum of at least one task, and of weights above zero")
     if not ready or list(ready) != sorted(ready):
         raise ValueError(f"layers become ready in their order, not at {list(ready)}")
-    pair = Pair(tasks, ready)
+    # Times from the first arrival on: HiGHS's tolerances are absolute, and it fails with starts below zero.
+    origin = min(task.arrival for task in tasks)
+    pair = Pair([replace(task, arrival=task.arrival - origin) for task in tasks], [at - origin for at in ready])
     program = _Program(pair, windows(pair))
     starts, on_target = program.solve()
     while program.forbids(starts, on_target):
         starts, on_target = program.solve()
     ends = pair.ends(on_target)
     latency = sum(end - task.arrival for end, task in zip(ends, pair.tasks, strict=True)) / len(ends)
-    return Optimum(latency, tuple(on_target), tuple(ends))
+    return Optimum(latency, tuple(on_target), tuple(origin + end for end in ends))
 
 
 @dataclass

@@ -82,6 +82,15 @@ def test_layers_that_are_there_from_the_start_are_shared_evenly() -> None:
     assert sum(optimum.ends) == 8 + 8 + 16
 
 
+def test_it_does_not_matter_where_the_clock_begins() -> None:
+    tasks, ready = tasks_of([(0, 1), (3, 2), (4, 1)]), [1.0, 3.0, 6.0]
+    later = [Task(task.id, task.arrival + 1.7e9, task.weight) for task in tasks]
+    optimum, moved = solve(tasks, ready), solve(later, [at + 1.7e9 for at in ready])
+    assert moved.on_target == optimum.on_target
+    assert moved.mean_latency == pytest.approx(optimum.mean_latency)
+    assert moved.ends == pytest.approx([end + 1.7e9 for end in optimum.ends])
+
+
 def test_a_dozen_batches_of_32_layers_take_a_moment() -> None:
     tasks = [Task(f"{number:02}", 0.0) for number in range(12)]
     ready = [6.0 * layer for layer in range(32)]
