@@ -14,7 +14,7 @@ from services.gateway.lifecycle import MOVES, RequestState
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.output import Output, Piece
 from services.gateway.sequence import Fresh
-from services.gateway.streams import Event, Lost, Stream, Streams, TooSlow, Unplaced
+from services.gateway.streams import Lost, Silent, Stream, Streams, TooSlow, Unplaced
 from shared.bus.contract import Bus, BusError, Context, Refusal, TooLarge
 from shared.deadlines import leaving
 from shared.invariants import check
@@ -29,8 +29,6 @@ LONGEST_RETRY_SECONDS = 1.0
 PATIENCE_SECONDS = 5.0
 # A request that is lost so often at the same token may be what kills its workers.
 LOSSES = 5
-# A worker that is silent for so long may have sent a frame that was lost.
-SILENCE_SECONDS = 1.0
 # A request that no worker has begun for so many silences is submitted again: the word of its loss may be lost.
 UNPLACED_SILENCES = 10
 
@@ -68,6 +66,7 @@ class Generation:
         self._submit = submit
         self._output = output
         self._context = context
+        self._metrics = engine.metrics.of_model(submit.model)
         self._started = engine.clock.now()
         self._last: float | None = None
         self._version: str | None = None
@@ -78,7 +77,7 @@ class Generation:
 
     async def run(self, emit: Emit, wait: Wait = just_wait) -> None:
         """Return after the piece with a finish reason. Raises ApiError."""
-        held = self._engine.metrics.held.labels(self._submit.model)
+        held = self._metrics.held
         held.inc()
         try:
             async with asyncio.timeout(self._submit.deadline - self._engine.clock.wall()):
@@ -174,14 +173,13 @@ class Generation:
             case _:
                 return self.state is RequestState.NEW and waited >= PATIENCE_SECONDS
 
-    async def _next(self, stream: Stream, wait: Wait) -> Event:
+    async def _next(self, stream: Stream, wait: Wait) -> Fresh | Lost | TooSlow | Unplaced:
         for silences in count(1):
-            try:
-                async with asyncio.timeout(SILENCE_SECONDS):
-                    return await stream.next()
-            except TimeoutError:
-                self._engine.streams.ask_again(stream)
-                await wait()
+            event = await stream.next()
+            if not isinstance(event, Silent):
+                return event
+            self._engine.streams.ask_again(stream)
+            await wait()
             if stream.worker is None and silences == UNPLACED_SILENCES:
                 break
         return Unplaced()
@@ -213,12 +211,12 @@ class Generation:
             yield f"{id}: {arrived} tokens, and nobody took it"
 
     def _measure(self, tokens: int) -> None:
-        metrics, model, now = self._engine.metrics, self._submit.model, self._engine.clock.now()
+        now = self._engine.clock.now()
         if self._last is None:
-            metrics.held.labels(model).dec()
-            metrics.ttft.labels(model).observe(now - self._started)
+            self._metrics.held.dec()
+            self._metrics.ttft.observe(now - self._started)
         elif tokens:
-            metrics.tbt.labels(model).observe((now - self._last) / tokens)
+            self._metrics.tbt.observe((now - self._last) / tokens)
         self._last = now
 
 

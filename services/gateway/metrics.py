@@ -1,11 +1,24 @@
 """The gateway's own metric families."""
 
+from dataclasses import dataclass
+
+from prometheus_client import Gauge, Histogram
+
 from shared.telemetry import Telemetry
 
 TBT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 10)
 REJECTION_CODES = ("rate_limit_exceeded", "queue_full", "overloaded", "model_loading", "model_failed", "timeout")
 CLIENT_CLOSED_REQUEST = 499
 ENDPOINTS = ("/v1/completions", "/v1/chat/completions")
+
+
+@dataclass(frozen=True)
+class ModelMetrics:
+    """What is measured of every token."""
+
+    held: Gauge
+    ttft: Histogram
+    tbt: Histogram
 
 
 class GatewayMetrics:
@@ -25,7 +38,7 @@ class GatewayMetrics:
             known=[(code,) for code in REJECTION_CODES],
         )
         self.streams = telemetry.gauge("livescale_gateway_streams", "Requests under way")
-        self.held = telemetry.gauge(
+        self._held = telemetry.gauge(
             "livescale_gateway_held", "Requests accepted and still without a token", ["model_name"]
         )
         self.disconnects = telemetry.counter(
@@ -37,21 +50,27 @@ class GatewayMetrics:
         self.resumptions = telemetry.counter(
             "livescale_gateway_resumptions_total", "Requests submitted again because a worker was lost"
         )
-        self.ttft = telemetry.histogram(
+        self._ttft = telemetry.histogram(
             "livescale_gateway_time_to_first_token_seconds",
             "From a request's submission to its first token",
             ["model_name"],
         )
-        self.tbt = telemetry.histogram(
+        self._tbt = telemetry.histogram(
             "livescale_gateway_time_between_tokens_seconds",
             "From one arrival of a request's tokens to the next, per token",
             ["model_name"],
             buckets=TBT_BUCKETS,
         )
 
-    def know_model(self, model: str) -> None:
-        for family in (self.held, self.ttft, self.tbt):
-            family.labels(model)
+        self._of_model: dict[str, ModelMetrics] = {}
+
+    def of_model(self, model: str) -> "ModelMetrics":
+        """Looked up by their labels once, and not for every token."""
+        known = self._of_model.get(model)
+        if known is None:
+            known = ModelMetrics(self._held.labels(model), self._ttft.labels(model), self._tbt.labels(model))
+            self._of_model[model] = known
+        return known
 
     def count_answer(self, endpoint: str, status: int, whole: bool) -> None:
         """`whole` is false where the client left before the end."""

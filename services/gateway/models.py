@@ -55,7 +55,7 @@ class Models:
         kept = {_text_key(entry) for entry in models}
         self._texts = {key: text for key, text in self._texts.items() if key in kept}
         for entry in models:
-            self._metrics.know_model(entry.spec.name)
+            self._metrics.of_model(entry.spec.name)  # shown at zero from now on
 
     async def find(self, model: str, *, failed: bool = False) -> ModelEntry:
         """Raises ApiError: 404 where it is not registered, 503 where nobody knows, or (unless `failed` models are

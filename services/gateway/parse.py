@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -121,7 +122,7 @@ def _is_one_of(value: object, neutral: tuple[object, ...]) -> bool:
 
 
 def _refuse_unknown(body: Mapping[str, Any], struct: type[msgspec.Struct], path: str = "") -> None:
-    fields = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
+    fields = _fields(struct)
     for name, value in body.items():
         # The tag of messages may be left out, and may be there.
         if name not in fields and name != struct.__struct_config__.tag_field:
@@ -131,10 +132,16 @@ def _refuse_unknown(body: Mapping[str, Any], struct: type[msgspec.Struct], path:
             _refuse_unknown(value, inner, f"{path}{name}.")
 
 
+@lru_cache
+def _fields(struct: type[msgspec.Struct]) -> Mapping[str, Any]:
+    """The type of each, by its name in JSON."""
+    return {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
+
+
 def _without_empty(value: object) -> object:
     """Clients send back what answers contained: inside a parameter, a field that is null, empty or false is none."""
     if isinstance(value, list):
-        return [_without_empty(one) for one in value] if any(isinstance(one, dict) for one in value) else value
+        return [_without_empty(one) for one in value] if dict in set(map(type, value)) else value
     if isinstance(value, dict):
         return {name: one for name, one in value.items() if not (one is None or one is False or one in ([], {}))}
     return value

@@ -11,11 +11,14 @@ import structlog
 from services.gateway.errors import queue_full
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.sequence import Fresh, Gap, TokenSequence
+from services.gateway.silence import Silence
 from shared.bus.contract import Bus, BusError, Refusal, ServiceAbsent, Subscription
 from shared.invariants import check
 from shared.messages.requests import Cancel, Replay, RequestLost, TokenFrame, Tokens
 from shared.subjects import CANCEL, CANCEL_WORK, REPLAY, TOKENS
 
+# A worker that is silent for so long may have sent a frame that was lost.
+SILENCE_SECONDS = 1.0
 REPLAY_TIMEOUT_SECONDS = 1.0
 REPLAYS = 3  # for one gap
 # A worker that reconnects to the bus is absent for a moment; one that is missed twice is gone.
@@ -42,7 +45,12 @@ class Unplaced:
     """No worker was heard of yet, and the router may not know of the request: submit it again, under the same id."""
 
 
-Event = Fresh | Lost | TooSlow | Unplaced
+@dataclass(frozen=True)
+class Silent:
+    """Nothing came for a while: a frame may have been lost."""
+
+
+Event = Fresh | Lost | TooSlow | Unplaced | Silent
 
 
 class Stream:
@@ -59,13 +67,22 @@ class Stream:
         self._sequence = TokenSequence(received)
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._limit = limit
+        self._silence = Silence(SILENCE_SECONDS, lambda: self._events.put_nowait(Silent()))
 
     @property
     def received(self) -> int:
         return self._sequence.received
 
     async def next(self) -> Event:
-        return await self._events.get()
+        self._silence.begin()
+        try:
+            return await self._events.get()
+        finally:
+            self._silence.end()
+
+    def close(self) -> None:
+        """Nobody reads it any more."""
+        self._silence.close()
 
     def is_of(self, version: str | None) -> bool:
         """Whether tokens of this version continue it: the first that come say by which it is answered."""
@@ -139,6 +156,7 @@ class Streams:
         try:
             yield stream
         finally:
+            stream.close()
             del self._streams[request_id]
             self._metrics.streams.set(len(self._streams))
 

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from services.gateway.bodies import ChatRequest, CompletionRequest, GenerationOptions
 from services.gateway.checkpoint_text import CheckpointText, GenerationDefaults
@@ -42,13 +43,14 @@ def split_prompts(body: CompletionRequest, max_prompts: int) -> list[str | list[
     prompt = body.prompt
     if isinstance(prompt, str):
         return [prompt]
-    if prompt and all(isinstance(one, int) for one in prompt):
-        return [[one for one in prompt if isinstance(one, int)]]
-    if not prompt or any(isinstance(one, int) for one in prompt):
+    kinds = set(map(type, prompt))  # of thousands of token ids, maybe
+    if kinds == {int}:
+        return [cast("list[int]", prompt)]
+    if not prompt or int in kinds:
         raise bad_request("'prompt' must be one text, one list of token ids, or a list of those.", param="prompt")
     if len(prompt) > max_prompts:
         raise bad_request(f"'prompt' has {len(prompt)} prompts; at most {max_prompts} are served.", param="prompt")
-    return [one for one in prompt if not isinstance(one, int)]
+    return cast("list[str | list[int]]", prompt)
 
 
 def stop_strings(body: GenerationOptions) -> list[str]:

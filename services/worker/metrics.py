@@ -69,12 +69,14 @@ class WorkerMetrics:
         """Take up a model: its families are there from now on, at zero."""
         self._model = model
         self._times.clear()
-        for family in (self._waiting, self._running, self._kv):
-            family.labels(model, self.worker).set(0)
-        for counter in (self._prompt, self._generated, self._preempted, self._queries, self._hits):
-            counter.labels(model, self.worker)
-        for histogram in self._histograms:
-            histogram.labels(model, self.worker)
+        # Looked up by their labels once, and not for every token.
+        gauges = (self._waiting, self._running, self._kv)
+        counters = (self._prompt, self._generated, self._preempted, self._queries, self._hits)
+        self._gauge_of = {family: family.labels(model, self.worker) for family in gauges}
+        self._counter_of = {family: family.labels(model, self.worker) for family in counters}
+        self._histogram_of = {family: family.labels(model, self.worker) for family in self._histograms}
+        for gauge in self._gauge_of.values():
+            gauge.set(0)
         for reason in FINISH_REASONS:
             self._success.labels(model, self.worker, reason)
 
@@ -142,10 +144,10 @@ class WorkerMetrics:
         return self.telemetry.histogram(f"vllm:{name}", doc, LABELS, buckets=TOKEN_BUCKETS)
 
     def _observe(self, histogram: Histogram, value: float) -> None:
-        histogram.labels(self._model, self.worker).observe(value)
+        self._histogram_of[histogram].observe(value)
 
     def _add(self, counter: Counter, amount: int) -> None:
-        counter.labels(self._model, self.worker).inc(amount)
+        self._counter_of[counter].inc(amount)
 
     def _set(self, gauge: Gauge, value: float) -> None:
-        gauge.labels(self._model, self.worker).set(value)
+        self._gauge_of[gauge].set(value)

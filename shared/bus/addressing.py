@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from functools import lru_cache
+from types import MappingProxyType
 from urllib.parse import quote, unquote
 
 HOLE = re.compile(r"\{(\w+)\}")
@@ -15,10 +16,7 @@ def hole_names(pattern: str) -> tuple[str, ...]:
 
 def fill(pattern: str, holes: Mapping[str, str]) -> str:
     """The subject to send to. Raises ValueError for a hole that is missing, empty or unknown."""
-    missing = [name for name in hole_names(pattern) if not holes.get(name)]
-    if missing:
-        raise ValueError(f"subject {pattern} needs {', '.join(missing)}")
-    return fill_wildcards(pattern, holes)
+    return _filled(pattern, tuple(holes.items()))
 
 
 def fill_wildcards(pattern: str, holes: Mapping[str, str]) -> str:
@@ -29,10 +27,11 @@ def fill_wildcards(pattern: str, holes: Mapping[str, str]) -> str:
     return HOLE.sub(lambda match: _token(holes[match[1]]) if match[1] in holes else "*", pattern)
 
 
-def holes_of(pattern: str, subject: str) -> dict[str, str]:
+@lru_cache(maxsize=4096)
+def holes_of(pattern: str, subject: str) -> Mapping[str, str]:
     """The values of the pattern's holes in a subject that matches it."""
     pairs = zip(pattern.split("."), subject.split("."), strict=False)
-    return {part[1:-1]: unquote(token) for part, token in pairs if part.startswith("{")}
+    return MappingProxyType({part[1:-1]: unquote(token) for part, token in pairs if part.startswith("{")})
 
 
 @lru_cache(maxsize=65536)
@@ -48,6 +47,14 @@ def matches(wanted: str, subject: str) -> bool:
 
 
 @lru_cache(maxsize=4096)
+def _filled(pattern: str, values: tuple[tuple[str, str], ...]) -> str:
+    holes = dict(values)
+    missing = [name for name in hole_names(pattern) if not holes.get(name)]
+    if missing:
+        raise ValueError(f"subject {pattern} needs {', '.join(missing)}")
+    return fill_wildcards(pattern, holes)
+
+
 def _token(value: str) -> str:
     # Model names may hold dots and slashes, which would split the subject.
     return quote(value, safe="").replace(".", "%2E")

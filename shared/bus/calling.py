@@ -6,12 +6,10 @@ from itertools import count
 
 from shared.bus.codec import CONTENT_TYPE, MSGPACK, decode, encode, is_json
 from shared.bus.contract import A, Call, CallTimeout, Context, Disconnected, Q, ServiceAbsent
-from shared.bus.headers import Headers, context_headers, read_refusal
+from shared.bus.headers import STATUS, Headers, context_headers, read_refusal
 from shared.world import Clock
 
-# What a server answers by itself where nobody listens.
-STATUS = "Status"
-NO_RESPONDERS = "503"
+NO_RESPONDERS = "503"  # the server's status where nobody listens
 
 Answer = tuple[bytes, Mapping[str, str]]
 Send = Callable[[str, bytes, Headers, str], None]  # subject, data, headers, token

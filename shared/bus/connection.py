@@ -31,16 +31,6 @@ class Callbacks:
     error: Callable[[Exception], None] = _ignore
 
 
-class SturdyClient(Client):
-    """nats-py's read loop dies of a message that it cannot take apart: odd headers, a reply that is no text."""
-
-    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        try:
-            await super()._process_msg(sid, subject, reply, data, headers)
-        except Exception as error:  # noqa: BLE001 the boundary: one bad message must not end the reading of all
-            await self._error_cb(error)
-
-
 async def connect(
     client: Client, url: str, name: str, timeout: float, callbacks: Callbacks, files: NatsFiles = NO_FILES
 ) -> None:

@@ -18,7 +18,31 @@ WHOLE = re.compile(r"-?[0-9]{1,15}")  # milliseconds and epochs; longer ones wou
 CODE = re.compile(r"[0-9]{1,9}")
 LONGEST_SHOWN = 32
 
+STATUS = "Status"  # what a server answers by itself, in the place of headers
+
+VERSION = "NATS/1.0"
+LINE_END = "\r\n"
+NEWLINES = str.maketrans("\r\n", "  ")
+
 Headers = dict[str, str]
+
+
+def pack(headers: Mapping[str, str]) -> bytes:
+    """As they stand in front of a payload: every value is one line."""
+    lines = [f"{name}: {value.translate(NEWLINES).strip()}{LINE_END}" for name, value in headers.items()]
+    return f"{VERSION}{LINE_END}{''.join(lines)}{LINE_END}".encode(errors="replace")
+
+
+def unpack(head: bytes) -> Headers:
+    """What is no header is left out; bytes that are no text are replaced."""
+    first, *lines = head.decode(errors="replace").split(LINE_END)
+    status = first[len(VERSION) :].split(maxsplit=1)
+    headers = {STATUS: status[0]} if status else {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if colon:
+            headers[name.strip()] = value.strip()
+    return headers
 
 
 def context_headers(context: Context, timeout: float) -> Headers:

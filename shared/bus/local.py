@@ -31,7 +31,7 @@ from shared.bus.contract import (
     Subscription,
     Topic,
 )
-from shared.bus.headers import Headers
+from shared.bus.headers import Headers, pack
 from shared.bus.limits import MAX_PAYLOAD_BYTES, check_size
 from shared.bus.local_routes import Deliver, Listener, Routes
 from shared.bus.local_store import LocalKeyValue
@@ -117,7 +117,7 @@ class LocalBus:
     def publish(self, topic: Topic[M], message: M, **holes: str) -> None:
         subject, data = fill(topic.pattern, holes), encode(message, json=topic.json)
         headers = {CONTENT_TYPE: content_type(topic.json)}
-        check_size(subject, data, headers, self._broker.max_payload)
+        check_size(subject, pack(headers), data, self._broker.max_payload)
         decode(topic.type, data, json=topic.json)  # a message of the wrong type is its sender's mistake
         if not self.connected:
             self.counts["dropped_disconnected"] += 1
@@ -222,12 +222,12 @@ class LocalBus:
             self._broker.routes.remove(listener)
 
     def _send(self, subject: str, data: bytes, headers: Headers, token: str) -> None:
-        check_size(subject, data, headers, self._broker.max_payload)
+        check_size(subject, pack(headers), data, self._broker.max_payload)
         if not self.connected:
             raise Disconnected("the bus is down")
 
         def reply(body: bytes, extra: Headers) -> None:
-            check_size(f"the answer of {subject}", body, extra, self._broker.max_payload)
+            check_size(f"the answer of {subject}", pack(extra), body, self._broker.max_payload)
             self._broker.carry(f"answer.{subject}", partial(self._pass, partial(self._answer, token, body, extra)))
 
         if self._held is not None:

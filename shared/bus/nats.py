@@ -7,7 +7,7 @@ read loop died still calls itself connected. When the connection is closed for g
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -15,12 +15,13 @@ from typing import Any
 
 import nats.errors
 import structlog
-from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription as NatsSubscription
 
 from shared.bus.addressing import fill, fill_wildcards
 from shared.bus.calling import NO_CONTEXT, Caller
+from shared.bus.client import Arrived, Deliver, SturdyClient, publication
 from shared.bus.codec import CONTENT_TYPE, content_type, encode
-from shared.bus.connection import NO_FILES, Callbacks, SturdyClient, call_safely, close, connect
+from shared.bus.connection import NO_FILES, Callbacks, call_safely, close, connect
 from shared.bus.contract import (
     A,
     BusError,
@@ -35,7 +36,7 @@ from shared.bus.contract import (
     Subscription,
     Topic,
 )
-from shared.bus.headers import Headers
+from shared.bus.headers import Headers, pack
 from shared.bus.identity import NatsFiles
 from shared.bus.jetstream import NatsKeyValue, keep_events
 from shared.bus.limits import check_size
@@ -49,6 +50,7 @@ from shared.world import Clock, SystemClock
 
 FLUSH_SECONDS = 5.0
 WATCHDOG_SECONDS = 5.0
+HEADS = {json: pack({CONTENT_TYPE: content_type(json)}) for json in (False, True)}  # of what is published
 
 log = structlog.get_logger()
 
@@ -105,9 +107,9 @@ class NatsBus:
 
     def publish(self, topic: Topic[M], message: M, **holes: str) -> None:
         subject, data = self._prefix + fill(topic.pattern, holes), encode(message, json=topic.json)
-        headers = {CONTENT_TYPE: content_type(topic.json)}
-        check_size(subject, data, headers, self._client.max_payload)
-        self._outgoing.put(subject, data, headers)
+        head = HEADS[topic.json]
+        check_size(subject, head, data, self._client.max_payload)
+        self._outgoing.put(publication(subject, "", head, data))
 
     async def call(
         self, call: Call[Q, A], message: Q, *, timeout: float, context: Context = NO_CONTEXT, **holes: str
@@ -117,7 +119,7 @@ class NatsBus:
     async def subscribe(self, topic: Topic[M], *, limit: int = 4096, **holes: str) -> Subscription[M]:
         subscription = QueuedSubscription(topic, limit, self.counts, self._log)
 
-        async def deliver(message: Msg) -> None:
+        def deliver(message: Arrived) -> None:
             subscription.deliver(message.subject.removeprefix(self._prefix), message.data)
 
         theirs = await self._listen(self._prefix + fill_wildcards(topic.pattern, holes), deliver)
@@ -176,42 +178,43 @@ class NatsBus:
         self._services[info.id] = service
         for subject, verb in service.subjects().items():
 
-            async def tell(message: Msg, verb: str = verb) -> None:
-                if message.reply:
-                    self._outgoing.put(message.reply, service.answer(verb), {})
+            def tell(message: Arrived, verb: str = verb) -> None:
+                self._reply(message, service.answer(verb), {})
 
             await self._listen(subject, tell)
         return service
 
-    async def _listen(self, subject: str, deliver: Callable[[Msg], Awaitable[None]], queue: str = "") -> Any:  # noqa: ANN401
+    async def _listen(self, subject: str, deliver: Deliver, queue: str = "") -> NatsSubscription:
         if self._closing or not self.connected:
             raise Disconnected(f"the bus is down; cannot listen on {subject}")
-        return await self._client.subscribe(subject, queue=queue, cb=deliver)
+        return await self._client.listen(subject, queue, deliver)
 
-    async def _unsubscribe(self, ours: QueuedSubscription[Any], theirs: Any) -> None:  # noqa: ANN401 nats-py is untyped
+    async def _unsubscribe(self, ours: QueuedSubscription[Any], theirs: NatsSubscription) -> None:
         self._subscriptions.remove(ours)
         if not self._closing and not self._client.is_closed:
             await theirs.unsubscribe()
 
-    async def _accept(self, served: ServedEndpoint, message: Msg) -> None:
-        served.accept(message.data, message.headers or {}, partial(self._reply, message))
+    def _accept(self, served: ServedEndpoint, message: Arrived) -> None:
+        served.accept(message.data, message.headers, partial(self._reply, message))
 
-    def _reply(self, request: Msg, data: bytes, headers: Headers) -> None:
-        check_size(f"the answer of {request.subject}", data, headers, self._client.max_payload)
+    def _reply(self, request: Arrived, data: bytes, headers: Headers) -> None:
+        head = pack(headers)
+        check_size(f"the answer of {request.subject}", head, data, self._client.max_payload)
         if request.reply:
-            self._outgoing.put(request.reply, data, headers)
+            self._outgoing.put(publication(request.reply, "", head, data))
 
     def _send(self, subject: str, data: bytes, headers: Headers, token: str) -> None:
-        check_size(subject, data, headers, self._client.max_payload)
-        if not self._outgoing.put(subject, data, headers, reply=f"{self._inbox}.{token}"):
+        head = pack(headers)
+        check_size(subject, head, data, self._client.max_payload)
+        if not self._outgoing.put(publication(subject, f"{self._inbox}.{token}", head, data)):
             raise Disconnected(f"the bus is down; {subject} was not asked")
 
     def _send_echo(self, token: str) -> None:
-        if not self._outgoing.put(f"{self._inbox}.{token}", b"", {}):
+        if not self._outgoing.put(publication(f"{self._inbox}.{token}", "", pack({}), b"")):
             raise Disconnected("the bus is down")
 
-    async def _on_answer(self, message: Msg) -> None:
-        self._caller.answer(message.subject.rsplit(".", 1)[1], message.data, message.headers or {})
+    def _on_answer(self, message: Arrived) -> None:
+        self._caller.answer(message.subject.rsplit(".", 1)[1], message.data, message.headers)
 
     async def drain(self) -> None:
         """Take no more calls, answer those in hand. Idempotent. Without a connection there is nobody to answer."""

@@ -131,9 +131,11 @@ async def test_the_largest_message_that_passes_the_check_passes_the_server(nats_
     assert bus.connected
 
 
-async def test_more_than_the_queue_holds_is_dropped_and_counted(nats_net: Net) -> None:
+async def test_more_than_the_queue_holds_is_dropped_and_counted(nats_net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     bus = await nats_net.connect("a")
+    assert isinstance(bus, NatsBus)
     texts = await bus.subscribe(LONG)
+    monkeypatch.setattr(bus._client, "write", lambda command: False)  # a socket that takes nothing
     for _ in range(20):
         bus.publish(LONG, MetricsText(text="x" * 1_000_000))
     assert bus.counts["dropped_full"] == 20 - (16 << 20) // 1_000_000
@@ -142,10 +144,29 @@ async def test_more_than_the_queue_holds_is_dropped_and_counted(nats_net: Net) -
     assert len([received async for received in texts]) == (16 << 20) // 1_000_000
 
 
+async def test_what_the_socket_takes_is_sent_before_anybody_else_has_a_turn(nats_net: Net) -> None:
+    bus = await nats_net.connect("a")
+    before = bus.counts["sent"]
+    bus.publish(CANCEL, Cancel(request_id="r"))
+    assert bus.counts["sent"] == before + 1
+
+
+async def test_long_messages_that_have_to_wait_and_short_ones_between_keep_their_order(nats_net: Net) -> None:
+    bus = await nats_net.connect("a")
+    texts = await bus.subscribe(LONG)
+    said = [f"{number}" + "x" * (400_000 if number % 3 else 0) for number in range(30)]
+    for text in said:
+        bus.publish(LONG, MetricsText(text=text))
+    assert bus.counts["dropped_full"] == 0
+    await bus.flush()
+    await texts.close()
+    assert [received.message.text async for received in texts] == said
+
+
 async def test_a_background_task_that_dies_closes_the_bus(server: RealServer) -> None:
     closed = asyncio.Event()
     bus = await NatsBus.connect(server.url, "test", "a", on_closed=closed.set)
-    bus._outgoing._packets.append(None)  # type: ignore[arg-type]
+    bus._outgoing._commands.append(None)  # type: ignore[arg-type]
     bus.publish(CANCEL, Cancel(request_id="r"))
     async with asyncio.timeout(2):
         await closed.wait()

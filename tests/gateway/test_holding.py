@@ -13,7 +13,7 @@ ASK = {"model": "tiny", "prompt": "abc", "max_tokens": 3, "return_token_ids": Tr
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.gateway.generation.SILENCE_SECONDS", 0.05)
+    monkeypatch.setattr("services.gateway.streams.SILENCE_SECONDS", 0.05)
     monkeypatch.setattr("services.gateway.event_stream.COMMENT_SECONDS", 0.08)
 
 

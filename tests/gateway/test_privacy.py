@@ -39,7 +39,8 @@ def logs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(telemetry, "_tracer_provider", lambda service, id: provider)
+    monkeypatch.setattr(telemetry, "_span_exporter", lambda: exporter)
+    monkeypatch.setattr(telemetry, "_tracer_provider", lambda service, id, exporter: provider)
     return exporter
 
 

@@ -45,7 +45,7 @@ async def test_a_lost_frame_is_sent_again(site: Site) -> None:
 
 
 async def test_a_lost_last_frame_is_asked_for_after_a_silence(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.gateway.generation.SILENCE_SECONDS", 0.05)
+    monkeypatch.setattr("services.gateway.streams.SILENCE_SECONDS", 0.05)
     site.cluster.lose_frame = lambda position: position == 8
     assert await token_ids(site) == WHOLE
 
@@ -61,7 +61,7 @@ async def test_a_worker_that_has_forgotten_the_request_is_left(site: Site) -> No
 
 async def test_a_worker_that_is_missed_twice_is_left(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first time it may only be about to reconnect. It dies before the router knows of it."""
-    monkeypatch.setattr("services.gateway.generation.SILENCE_SECONDS", 0.02)
+    monkeypatch.setattr("services.gateway.streams.SILENCE_SECONDS", 0.02)
     never = asyncio.get_running_loop().create_future()
     sent = list[str]()
 

@@ -1,0 +1,33 @@
+"""Silence is noticed while somebody waits, and one timer does for a whole stream."""
+
+import asyncio
+
+from services.gateway.silence import Silence
+from shared.virtual_time import run
+
+
+def test_every_so_many_seconds_of_waiting_in_vain_are_told() -> None:
+    assert run(heard_at(waits=[(0.5, 4.0)])) == [1.5, 2.5, 3.5]
+
+
+def test_whoever_does_not_wait_is_told_nothing() -> None:
+    assert run(heard_at(waits=[])) == []
+
+
+def test_whatever_comes_in_time_starts_the_count_anew() -> None:
+    assert run(heard_at(waits=[(0.0, 0.9), (0.9, 1.8), (1.8, 3.0)])) == [2.8]
+
+
+async def heard_at(waits: list[tuple[float, float]]) -> list[float]:
+    """When silence was told, in a stream whose reader waits from and until."""
+    loop = asyncio.get_running_loop()
+    begun, told = loop.time(), list[float]()
+    silence = Silence(1.0, lambda: told.append(round(loop.time() - begun, 3)))
+    for start, stop in waits:
+        await asyncio.sleep(begun + start - loop.time())
+        silence.begin()
+        await asyncio.sleep(begun + stop - loop.time())
+        silence.end()
+    await asyncio.sleep(begun + 6.0 - loop.time())
+    silence.close()
+    return told
