@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 
-from services.worker.engine.runner import EngineRunner
+from services.worker.engine.contract import Runner
 from services.worker.live.counts import LiveCounts
 from services.worker.serving import Serving
 from shared.links.contract import Link
@@ -14,7 +14,7 @@ from shared.process import World
 class Parts:
     world: World
     link: Link
-    runner: EngineRunner
+    runner: Runner
     serving: Serving
     tasks: asyncio.TaskGroup
     counts: LiveCounts

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import assert_never
+from typing import Any, assert_never
 
 import structlog
 
@@ -35,7 +35,7 @@ class Request:
     """A request in the queue, and its activation once a layer was run."""
 
     sequence: Sequence
-    partial: Partial | None = None
+    partial: Partial[Any] | None = None
 
 
 class LiveTarget:

@@ -8,11 +8,9 @@ from functools import cache
 from itertools import count
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 
 from services.host.checkpoint import open_checkpoint
-from services.worker import actor
 from services.worker.actor import Worker
 from services.worker.engine.engine import Engine
 from services.worker.engine.kv_store import allocate_kv_memory
@@ -127,7 +125,7 @@ class Stage:
         async def link() -> TimedLink:
             return TimedLink(self.mail, worker.encode(), self.faults)
 
-        made = Worker(world, told, link)
+        made = Worker(world, told, lambda: TimedRunner(told.kv_bytes, told.block_size), link)
         self.members[worker] = Member(made, self.tasks.create_task(made.run(), name=worker), bus, telemetry)
         await self.until(lambda: self.state(worker) == "spare")
 
@@ -260,21 +258,19 @@ async def stage(*workers: str) -> AsyncIterator[Stage]:
         return Joined(epoch=1)
 
     await bus.serve(ServiceInfo("registry", "registry-0", "lets everyone in"), [Endpoint(JOIN, join)])
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(actor, "EngineRunner", TimedRunner)
-        async with asyncio.TaskGroup() as tasks:
-            made = Stage(broker, bus, new_mail(), tasks)
+    async with asyncio.TaskGroup() as tasks:
+        made = Stage(broker, bus, new_mail(), tasks)
 
-            async def follow(topic: Topic[Any]) -> None:
-                async for received in await bus.subscribe(topic):
-                    made.heard(received.message)
+        async def follow(topic: Topic[Any]) -> None:
+            async for received in await bus.subscribe(topic):
+                made.heard(received.message)
 
-            listening = [tasks.create_task(follow(topic)) for topic in (HEARTBEAT, TOKENS, ENDED, MOVED)]
-            await asyncio.sleep(0)
-            for worker in workers:
-                await made.start(worker)
-            yield made
-            for task in [*(member.task for member in made.members.values()), *listening]:
-                task.cancel()
-            for one in list(broker.buses):
-                await one.close()
+        listening = [tasks.create_task(follow(topic)) for topic in (HEARTBEAT, TOKENS, ENDED, MOVED)]
+        await asyncio.sleep(0)
+        for worker in workers:
+            await made.start(worker)
+        yield made
+        for task in [*(member.task for member in made.members.values()), *listening]:
+            task.cancel()
+        for one in list(broker.buses):
+            await one.close()
