@@ -113,7 +113,7 @@ class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
     state: Literal["cold", "loading", "live", "ready", "failed"] | None
     instances: int | None
     error: str | None = None
-    warning: str | None = None
+    warning: str | UnsetType = UNSET
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,7 +171,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     router: bool
     models: list[str]
     reason: str | None = None
-    warning: str | None = None
+    warning: str | UnsetType = UNSET
 
 
 class Live(msgspec.Struct, frozen=True):

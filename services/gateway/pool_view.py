@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from msgspec import UNSET, UnsetType
+
 from services.gateway.answers import Instance, ModelStatus
 from shared.latency import MADE_UP
 from shared.messages.membership import ModelEntry, Snapshot, WorkerReport, WorkerState
@@ -48,9 +50,9 @@ def status(entry: ModelEntry, snapshot: Snapshot | None) -> ModelStatus:
     return ModelStatus(state="loading" if "loading" in states else "cold", instances=0)
 
 
-def warning(workers: Sequence[WorkerReport]) -> str | None:
+def warning(workers: Sequence[WorkerReport]) -> str | UnsetType:
     """Where one of them makes its tokens up."""
-    return MADE_UP if any(worker.engine == "modelled" for worker in workers) else None
+    return MADE_UP if any(worker.engine == "modelled" for worker in workers) else UNSET
 
 
 def router_is_there(snapshot: Snapshot) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 import structlog
+from msgspec import UNSET
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import Response
@@ -59,7 +60,7 @@ class Probes:
             router=snapshot is not None and router_is_there(snapshot),
             models=models,
             reason=reason,
-            warning=None if snapshot is None else warning(snapshot.workers),
+            warning=UNSET if snapshot is None else warning(snapshot.workers),
         )
 
     async def metrics(self, request: Request) -> Response:

@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import structlog
+
 from services.worker.batch import Batch, Piece
 from services.worker.engine.contract import BlockMissing
 from services.worker.engine.partial import Partial
@@ -23,6 +25,8 @@ from shared.world import Clock
 
 # Timers are late by about a millisecond. So much of it is taken off what comes next; more was no timer's fault.
 MOST_LATE_SECONDS = 0.005
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ class ModelledRunner:
         self._late = 0.0
 
     async def ready(self) -> None:
-        return
+        log.warning("tokens_are_made_up", engine="modelled", latency=self._latency.source, speed=self._speed)
 
     async def load(self, manifest: Manifest, max_model_len: int) -> int:
         block_bytes = kv_bytes(manifest, self._block_tokens, manifest.config.num_hidden_layers, self._block_tokens)

@@ -3,7 +3,9 @@
 import asyncio
 from dataclasses import dataclass, field
 
+from services.worker.batch import Draw
 from services.worker.engine.modelled import ModelledRunner
+from services.worker.engine.token_states import choose, first_state, follow
 from services.worker.scheduler import Scheduler
 from shared.block_layout import block_layouts
 from shared.latency import Latency
@@ -45,6 +47,17 @@ async def loaded(version: str = "v1", kv_blocks: int = 512, speed: float = 1.0) 
     for block in made.blocks:
         await runner.add_block(block.index, memoryview(b""))
     return runner
+
+
+def made_up_tokens(version: str, vocab_size: int, request: Submit) -> list[int]:
+    """What any modelled engine makes of a request, without one."""
+    *_, state = follow(first_state(version), request.prompt)
+    tokens: list[int] = []
+    while len(tokens) < request.max_tokens:
+        draw = Draw(request.sampling, len(tokens), stops=tuple(request.stop_token_ids))
+        tokens.append(choose(state, draw, vocab_size))
+        [state] = follow(state, tokens[-1:])
+    return tokens
 
 
 @dataclass

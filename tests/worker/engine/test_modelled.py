@@ -23,6 +23,7 @@ from tests.worker.engine.made_up import (
     LAYERS,
     VOCABULARY,
     loaded,
+    made_up_tokens,
     manifest,
     serve,
 )
@@ -46,7 +47,9 @@ def requests(chance: Sequence[int]) -> list[Submit]:
 
 
 async def alone(request: Submit, version: str = "v1") -> list[int]:
-    return (await serve(await loaded(version), request)).tokens[request.request_id]
+    tokens = (await serve(await loaded(version), request)).tokens[request.request_id]
+    assert tokens == made_up_tokens(version, VOCABULARY, request)[len(request.generated) :]
+    return tokens
 
 
 @settings(max_examples=30)

@@ -12,8 +12,10 @@ from msgspec.structs import replace
 
 from services.host.checkpoint import open_checkpoint
 from services.worker.actor import Worker
+from services.worker.engine.contract import Runner
 from services.worker.engine.engine import Engine
 from services.worker.engine.kv_store import allocate_kv_memory
+from services.worker.engine.modelled import ModelledRunner
 from services.worker.settings import MIB, WorkerSettings
 from shared.bus.contract import BusError, Context, Endpoint, Refusal, ServiceInfo, Topic
 from shared.bus.local import LocalBroker, LocalBus
@@ -32,6 +34,7 @@ from shared.transfer.send import feed
 from shared.world import CountedIds, LoopClock
 from tests.made import tiny
 from tests.transfer.virtual_link import Mail, VirtualLink, new_mail
+from tests.worker.engine.made_up import LATENCY, made_up_tokens
 from tests.worker.live.client import Client
 from tests.worker.live.timed import Faults, TimedLink, TimedRunner
 from tests.worker.serving import serve
@@ -67,6 +70,24 @@ def undisturbed(request: Submit) -> list[int]:
     return serve(_engine(), [(0, first)]).tokens["alone"]
 
 
+def made_up(request: Submit) -> list[int]:
+    """All tokens of a request, as a modelled engine makes them."""
+    manifest, _ = parameters()
+    return made_up_tokens(manifest.version, manifest.config.vocab_size, request)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What runs the model, and the tokens that it would make alone."""
+
+    make_runner: Callable[[WorkerSettings], Runner]
+    alone: Callable[[Submit], list[int]]
+
+
+COMPUTING = Kind(lambda told: TimedRunner(told.kv_bytes, told.block_size), undisturbed)
+MODELLED = Kind(lambda told: ModelledRunner(told.kv_bytes, told.block_size, LATENCY, 1.0, CLOCK), made_up)
+
+
 @dataclass
 class Member:
     """A worker under test."""
@@ -85,6 +106,7 @@ class Stage:
     bus: LocalBus
     mail: Mail
     tasks: asyncio.TaskGroup
+    kind: Kind = COMPUTING
     client: Client = field(init=False)
     faults: Faults = field(default_factory=Faults)
     members: dict[str, Member] = field(default_factory=dict)
@@ -125,7 +147,7 @@ class Stage:
         async def link() -> TimedLink:
             return TimedLink(self.mail, worker.encode(), self.faults)
 
-        made = Worker(world, told, lambda: TimedRunner(told.kv_bytes, told.block_size), link)
+        made = Worker(world, told, lambda: self.kind.make_runner(told), link)
         self.members[worker] = Member(made, self.tasks.create_task(made.run(), name=worker), bus, telemetry)
         await self.until(lambda: self.state(worker) == "spare")
 
@@ -231,7 +253,7 @@ class Stage:
         await self.until(lambda: not any(map(self._used, self.members)))
         self.check_invariants()
         for wish in self.client.wishes:
-            wish.check(undisturbed(wish.request))
+            wish.check(self.kind.alone(wish.request))
         assert self.members.keys().isdisjoint(self.client.places.values())
 
     def _used(self, worker: str) -> int:
@@ -249,7 +271,7 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(*workers: str) -> AsyncIterator[Stage]:
+async def stage(*workers: str, kind: Kind = COMPUTING) -> AsyncIterator[Stage]:
     """Spare workers."""
     broker = LocalBroker(clock=CLOCK)
     bus = broker.connect()
@@ -259,7 +281,7 @@ async def stage(*workers: str) -> AsyncIterator[Stage]:
 
     await bus.serve(ServiceInfo("registry", "registry-0", "lets everyone in"), [Endpoint(JOIN, join)])
     async with asyncio.TaskGroup() as tasks:
-        made = Stage(broker, bus, new_mail(), tasks)
+        made = Stage(broker, bus, new_mail(), tasks, kind)
 
         async def follow(topic: Topic[Any]) -> None:
             async for received in await bus.subscribe(topic):
