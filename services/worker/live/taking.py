@@ -34,21 +34,20 @@ class Taking:
 
     async def own(self) -> bool:
         """Have the activation, and the target's word. Whether the request is this worker's now."""
-        clock, counts, began = self._parts.world.clock, self._parts.counts, self._parts.world.clock.now()
         try:
             self._check()
             entry = await self._receive_activation() if self._task.layers else None
         except (Refusal, LinkError) as error:
             await self._tell(str(error))
             return False
-        counts.seconds.observe(clock.now() - began)
         if not await self._tell(None) or self._parts.serving.scheduler is not self._scheduler:
             return False
         if self._request.request_id not in self._scheduler:  # else it came back to who had it already
             self._late = self._parts.serving.adopt(self._scheduler, self._request, entry, self._task.waited)
         self._tell_moved()
-        counts.pulled.inc()
-        counts.pulled_layers.inc(self._task.layers)
+        self._parts.counts.pulled.inc()
+        self._parts.counts.pulled_layers.inc(self._task.layers)
+        log.info("request_taken", request=self._request.request_id, of=self._channel.other.id, layers=self._task.layers)
         return True
 
     async def finish(self) -> None:
@@ -88,8 +87,10 @@ class Taking:
                 )
 
     async def _receive_activation(self) -> Entry:
+        clock, began = self._parts.world.clock, self._parts.world.clock.now()
         self._peer = await self._channel.connect()
         data = await receive(self._peer, ACTIVATION, self._task.activation_bytes)
+        self._parts.counts.seconds.observe(clock.now() - began)
         return Entry(self._task.layers, len(self._request.prompt) + len(self._request.generated), data)
 
     async def _tell(self, declined: str | None) -> bool:

@@ -202,9 +202,10 @@ class LiveTarget:
         giving = Giving(sequence, entry, kv, Channel(self._parts.link, node, pull.ticket, self.command.secret))
         self._givings[pull.worker, pull.ticket] = giving
         giving.settled.add_done_callback(partial(self._settled, request))
-        sending = self._parts.tasks.create_task(giving.run(), name=f"hand-off {sequence.request_id}")
-        self._sending.add(sending)
-        sending.add_done_callback(partial(self._sent, pull))
+        sending = self._parts.start(giving.run(), f"hand-off {sequence.request_id}")
+        if sending is not None:
+            self._sending.add(sending)
+            sending.add_done_callback(partial(self._sent, pull))
         self._answer(effect.source, Pulled(task=self._task(sequence, entry)))
 
     def _sent(self, pull: Pull, sending: asyncio.Task[None]) -> None:
