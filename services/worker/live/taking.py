@@ -10,9 +10,9 @@ from services.worker.sequence import LateKv
 from shared.bus.contract import BusError, Refusal
 from shared.deadlines import arrived
 from shared.links.contract import LinkError, Peer
-from shared.messages.live import RequestsMoved, Task, Took
+from shared.messages.live import Task, Took
 from shared.messages.parameters import Manifest
-from shared.subjects import MOVED, TOOK
+from shared.subjects import TOOK
 
 TOOK_SECONDS = 2.0
 
@@ -32,23 +32,24 @@ class Taking:
         self._peer: Peer | None = None
         self._late: LateKv | None = None
 
-    async def own(self) -> bool:
-        """Have the activation, and the target's word. Whether the request is this worker's now."""
+    async def own(self) -> None:
+        """Have the activation, and the target's word: then the request is this worker's."""
         try:
             self._check()
             entry = await self._receive_activation() if self._task.layers else None
         except (Refusal, LinkError) as error:
             await self._tell(str(error))
-            return False
-        if not await self._tell(None) or self._parts.serving.scheduler is not self._scheduler:
-            return False
+            return
+        if not await self._tell(None):
+            return
+        if self._parts.serving.scheduler is not self._scheduler:
+            self._parts.serving.disown([self._request], "its new worker stopped serving")
+            return
         if self._request.request_id not in self._scheduler:  # else it came back to who had it already
             self._late = self._parts.serving.adopt(self._scheduler, self._request, entry, self._task.waited)
-        self._tell_moved()
         self._parts.counts.pulled.inc()
         self._parts.counts.pulled_layers.inc(self._task.layers)
         log.info("request_taken", request=self._request.request_id, of=self._channel.other.id, layers=self._task.layers)
-        return True
 
     async def finish(self) -> None:
         """Have the KV too; where it does not come, all is computed again."""
@@ -108,9 +109,3 @@ class Taking:
             log.warning("hand_off_in_doubt", request=took.request_id, of=self._channel.other.id, error=str(error))
             return not (isinstance(error, Refusal) and error.code == 409)
         return True
-
-    def _tell_moved(self) -> None:
-        moved = RequestsMoved(
-            worker=self._parts.me, previous=self._channel.other.id, request_ids=[self._request.request_id]
-        )
-        self._parts.world.bus.publish(MOVED, moved, worker=self._parts.me)

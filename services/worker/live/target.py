@@ -22,8 +22,9 @@ from services.worker.zigzag.queue import LiveQueue, Phase
 from services.worker.zigzag.tasks import Task as Queued
 from shared.bus.contract import Refusal
 from shared.deadlines import leaving
-from shared.messages.live import Pull, Pulled, Task, Took
+from shared.messages.live import Pull, Pulled, RequestsMoved, Task, Took
 from shared.messages.transfers import Load, Node
+from shared.subjects import MOVED
 
 POLL_SECONDS = 0.5  # how long a pull is held while there is nothing to give
 
@@ -107,6 +108,8 @@ class LiveTarget:
             raise Refusal(409, f"request {command.request_id} has ended")
         if command.declined is None:
             self._serving.release(command.request_id)
+            moved = RequestsMoved(worker=command.worker, previous=self._parts.me, request_ids=[command.request_id])
+            self._parts.world.bus.publish(MOVED, moved, previous=self._parts.me)
         else:
             log.warning("task_declined", request=command.request_id, by=command.worker, reason=command.declined)
 
