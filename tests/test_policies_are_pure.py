@@ -44,7 +44,7 @@ POLICIES = (
     *("services/monitor/journal.py", "services/supervisor/restarts.py", "services/supervisor/readiness.py"),
     *("services/worker/scheduler.py", "services/worker/lifecycle.py", "services/worker/engine/kv_blocks.py"),
     *("services/worker/batch.py", "services/worker/sequence.py", "services/worker/limits.py"),
-    "services/worker/zigzag/*.py",
+    *("services/worker/zigzag/*.py", "services/worker/outputs.py"),
     *("services/gateway/stops.py", "services/gateway/detokenize.py", "services/gateway/sequence.py"),
     *("services/gateway/rate_limits.py", "services/gateway/lifecycle.py", "services/planner/targets.py"),
     *("services/planner/under_way.py", "services/planner/delivery.py", "services/planner/stranded.py"),
@@ -54,6 +54,7 @@ POLICIES = (
     *("shared/topology_entries.py", "shared/topology_paths.py", "shared/units.py"),
     *("shared/links/flows.py", "shared/links/link_path.py", "shared/latency.py"),
     *("services/worker/engine/step_times.py", "services/worker/engine/token_states.py"),
+    "services/worker/engine/sizes.py",
 )
 DECIDING = {"registry", "router", "planner", "monitor", "worker", "gateway"}
 

@@ -7,8 +7,8 @@ from load.profile.cases import CACHE_TOKENS, REQUEST_TOKENS, batches
 from load.profile.fit import Measured
 from services.host.checkpoint import open_checkpoint
 from services.worker.engine.runner import EngineRunner
+from services.worker.engine.sizes import kv_bytes
 from services.worker.engine.step_times import work_of
-from services.worker.live.handoff import kv_bytes
 from services.worker.settings import WorkerSettings
 from shared.messages.parameters import DType
 

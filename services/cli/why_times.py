@@ -1,6 +1,6 @@
 """What was predicted of a plan beside what happened, in words."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from shared.messages.scaling import Phase, ScaleRecord
@@ -24,7 +24,7 @@ def tell_times(record: ScaleRecord, plan: Plan) -> Iterator[str]:
     for target in (rank for instance in plan.instances for rank in instance.ranks):
         took = whole[target] - begun if begun is not None and target in whole else None
         yield f"{target} {tell_whole(took, plan.predicted.get(target))}"
-        blocks = find_blocks(record.arrived.get(target, {}), plan.predicted_blocks.get(target, {}), begun)
+        blocks = find_blocks(record.arrived.get(target, []), plan.predicted_blocks.get(target, []), begun)
         if blocks:
             yield f"  {tell_blocks(blocks)}"
     if plan.predicted:
@@ -40,12 +40,14 @@ def tell_whole(took: float | None, predicted: float | None) -> str:
     return f"{told}, {predicted:.3f} s predicted" + (f": {ratio(took, predicted)}" if took is not None else "")
 
 
-def find_blocks(arrived: Mapping[int, float], predicted: Mapping[int, float], begun: float | None) -> list[Block]:
+def find_blocks(arrived: Sequence[float | None], predicted: Sequence[float | None], begun: float | None) -> list[Block]:
     """Those that arrived and were predicted, the first of them first."""
-    if begun is None:
-        return []
-    both = arrived.keys() & predicted.keys()
-    blocks = [Block(index, arrived[index] - begun, predicted[index]) for index in both]
+    both = enumerate(zip(arrived, predicted, strict=False))
+    blocks = [
+        Block(number, at - begun, expected)
+        for number, (at, expected) in both
+        if at is not None and expected is not None and begun is not None
+    ]
     return sorted(blocks, key=lambda block: (block.took, block.number))
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from statistics import median
 
+from services.planner.times import known
 from shared.messages.scaling import ScaleRecord
 from shared.messages.transfers import Plan
 
@@ -47,14 +48,14 @@ def measure(plan: Plan, record: ScaleRecord) -> Iterator[float]:
 
     What comes once, before the first or after the last block, has no part in it.
     """
-    for target, predicted in plan.predicted_blocks.items():
+    for target, times in plan.predicted_blocks.items():
         steps = {
             block: step
             for flow in plan.flows
             if flow.receiver == target
             for block, step in zip(flow.blocks, flow.steps, strict=False)
         }
-        arrived = record.arrived.get(target, {})
+        predicted, arrived = known(times), known(record.arrived.get(target, []))
         if not steps or not steps.keys() <= arrived.keys() & predicted.keys():
             continue
         order = sorted(steps, key=lambda block: (steps[block], predicted[block]))

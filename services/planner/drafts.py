@@ -19,7 +19,7 @@ from services.planner.serving_traffic import explain_unknown
 from services.planner.settings import PlannerSettings
 from services.planner.spares import choose_spares
 from services.planner.supply import Supply
-from services.planner.times import BlockTimes, are_told
+from services.planner.times import BlockTimes, are_told, told
 from services.planner.view import View
 from shared.bus.contract import Refusal
 from shared.messages.membership import Snapshot
@@ -116,7 +116,7 @@ class Drafts:
             size_bytes=view.entry.size_bytes,
             reasons=[*map(supply.describe, sources), why, *made.reasons, *self._explain(view, made)],
             predicted={target: max(times.values()) for target, times in ready.items()},
-            predicted_blocks=ready if are_told(len(ready), len(blocks)) else {},
+            predicted_blocks=told(ready, len(blocks)) if are_told(len(ready), len(blocks)) else {},
             block_seconds=self._block_cost.seconds,
         )
 

@@ -1,6 +1,6 @@
 """When blocks should be whole at the targets of a scale, and when they were. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -10,6 +10,7 @@ from shared.messages.transfers import BlockReady, Plan
 MOST_BLOCKS = 2000  # over all targets, that are told one by one: the bus takes messages of at most 1 MiB
 
 BlockTimes = dict[str, dict[int, float]]  # seconds, by target and block
+ToldTimes = dict[str, list[float | None]]  # the same as messages have it: by target, in the order of blocks
 
 
 def are_told(targets: int, blocks: int) -> bool:
@@ -30,7 +31,7 @@ class Times:
     def continue_from(self, record: ScaleRecord) -> None:
         """What an earlier planner knew."""
         self._begun = next((phase.at for phase in record.phases if phase.name == "commanded"), None)
-        self._arrived = copy(record.arrived)
+        self._arrived = {worker: known(times) for worker, times in record.arrived.items()}
 
     def begin(self, now: float) -> None:
         if self._begun is None:
@@ -42,9 +43,9 @@ class Times:
             self._arrived.setdefault(block.worker, {}).setdefault(block.index, block.at)
 
     @property
-    def arrived(self) -> BlockTimes:
+    def arrived(self) -> ToldTimes:
         """When each block was ready, at those that have any."""
-        return copy(self._arrived)
+        return told(self._arrived, self._blocks)
 
     def see(self, worker: str, ready: Iterable[int]) -> None:
         """What a worker says that it has: events may be lost."""
@@ -60,9 +61,14 @@ class Times:
         passed = 0.0 if self._begun is None else max(0.0, now - self._begun)
         coming = {worker: {block: passed + at for block, at in times.items()} for worker, times in ready.items()}
         whole = {worker: max(times.values()) for worker, times in coming.items() if times}
-        blocks = {worker: {**times, **coming.get(worker, {})} for worker, times in plan.predicted_blocks.items()}
-        return replace(plan, predicted={**plan.predicted, **whole}, predicted_blocks=blocks)
+        blocks = {worker: known(times) | coming.get(worker, {}) for worker, times in plan.predicted_blocks.items()}
+        return replace(plan, predicted=plan.predicted | whole, predicted_blocks=told(blocks, self._blocks))
 
 
-def copy(times: BlockTimes) -> BlockTimes:
-    return {worker: dict(blocks) for worker, blocks in times.items()}
+def told(times: Mapping[str, Mapping[int, float]], blocks: int) -> ToldTimes:
+    """Of a model of so many blocks."""
+    return {worker: [own.get(index) for index in range(blocks)] for worker, own in times.items()}
+
+
+def known(times: Sequence[float | None]) -> dict[int, float]:
+    return {index: at for index, at in enumerate(times) if at is not None}

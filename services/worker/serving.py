@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 
@@ -67,13 +67,16 @@ class Serving:
         self.changes.tell()
 
     def lose(self, reason: str) -> None:
-        """Tell of every request here that this worker will not go on with it: it may be submitted elsewhere."""
-        running = self.running()
-        for one in running:
+        """Tell of every request here that this worker will not go on with it."""
+        self.disown(self.running(), reason)
+
+    def disown(self, requests: Sequence[Running | Submit], reason: str) -> None:
+        """These are not to be waited for here: gateways may submit them again."""
+        for one in requests:
             lost = RequestLost(request_id=one.request_id, reason=reason)
             self._bus.publish(TOKENS, lost, gateway=one.gateway)
-        if running:
-            self._tell_ended([one.request_id for one in running])
+        if requests:
+            self._tell_ended([one.request_id for one in requests])
 
     def wake(self) -> None:
         """There may be something to do."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import nats.errors
@@ -13,6 +14,7 @@ from shared.bus.identity import NatsFiles, connect_options
 from shared.bus.urls import inbox_prefix, without_password
 
 CLOSE_TRIES = 50
+CLOSE_SECONDS = 2.0
 NO_FILES = NatsFiles()
 
 log = structlog.get_logger()
@@ -37,25 +39,30 @@ async def connect(
     """Raises Disconnected when the server cannot be reached in time, BusError for a malformed `url` or bad files."""
     shown = without_password(url)
     options = connect_options(files)
+    connecting = asyncio.create_task(
+        client.connect(
+            url,
+            name=name,
+            error_cb=_total(callbacks.error),
+            disconnected_cb=_total(callbacks.lost),
+            reconnected_cb=_total(callbacks.returned),
+            closed_cb=_total(callbacks.closed),
+            reconnect_time_wait=0.1,  # type: ignore[arg-type]
+            max_reconnect_attempts=-1,
+            ping_interval=5,
+            max_outstanding_pings=2,
+            inbox_prefix=inbox_prefix(url),
+            **options,
+        ),
+        name="bus connect",
+    )
     try:
         async with asyncio.timeout(timeout):
-            await client.connect(
-                url,
-                name=name,
-                error_cb=_total(callbacks.error),
-                disconnected_cb=_total(callbacks.lost),
-                reconnected_cb=_total(callbacks.returned),
-                closed_cb=_total(callbacks.closed),
-                reconnect_time_wait=0.1,  # type: ignore[arg-type]
-                max_reconnect_attempts=-1,
-                ping_interval=5,
-                max_outstanding_pings=2,
-                inbox_prefix=inbox_prefix(url),
-                **options,
-            )
+            await asyncio.shield(connecting)
     except (TimeoutError, OSError, ValueError, nats.errors.Error) as error:
         raise Disconnected(f"no NATS server at {shown} within {timeout:.3g} s: {client.last_error or error}") from None
     finally:
+        await _end(connecting)
         if not client.is_connected:
             await close(client)
 
@@ -63,14 +70,24 @@ async def connect(
 async def close(client: Client) -> None:
     """Close for good."""
     for _ in range(CLOSE_TRIES):
-        await client.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):  # a broken TLS handshake may never say that it is over
+                await client.close()
         retrying = client._reconnection_task
         if retrying is None or retrying.done():
             return
-        # Before Python 3.12 `wait_for` swallows a cancellation that meets a failing connect: the client would go on
-        # connecting for ever.
         retrying.cancel()
         await asyncio.wait([retrying], timeout=0.1)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    # Before Python 3.12 `wait_for` swallows a cancellation that meets a failing connect: the client would go on
+    # connecting for ever.
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=0.1)
+    if not task.cancelled():
+        task.exception()  # was told, or came too late for anybody
 
 
 def _total(callback: Callable[..., None]) -> Callable[..., Awaitable[None]]:

@@ -76,7 +76,11 @@ class Took(Message, frozen=True, kw_only=True):
 
 
 class RequestsMoved(Message, frozen=True, kw_only=True):
-    """New owner -> router: these requests are at `worker` now, and not at `previous`."""
+    """Previous owner -> router, before it answers Took: these requests are at `worker` now, and not at `previous`.
+
+    Whoever gives a request away says so: were it the new owner, one that dies before it does would leave nobody who
+    misses the request.
+    """
 
     worker: Name
     previous: Name

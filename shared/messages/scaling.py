@@ -58,7 +58,8 @@ class Phase(Message, frozen=True, kw_only=True):
 class ScaleRecord(Message, frozen=True, kw_only=True):
     """Everything known of one scale, for `livescale why`.
 
-    `arrived`: when which block was ready, in seconds since the epoch, by target and index; empty for large plans.
+    `arrived`: by target when each block was ready, in their order and in seconds since the epoch, None for those that
+    are not; empty for large plans.
     """
 
     id: Name
@@ -68,7 +69,7 @@ class ScaleRecord(Message, frozen=True, kw_only=True):
     instances: list[Name] = []
     phases: list[Phase] = []
     outcome: str = ""
-    arrived: dict[Name, dict[Count, Amount]] = {}
+    arrived: dict[Name, list[Amount | None]] = {}
 
 
 class AskScales(Message, frozen=True, kw_only=True):

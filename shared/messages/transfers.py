@@ -54,8 +54,9 @@ class Plan(Message, frozen=True, kw_only=True):
     """Who sends the parameters of `version` to whom. `reasons` says why these sources and targets.
 
     `predicted`: how many seconds after the first SEND each target should be whole; empty where rates are not known.
-    `predicted_blocks`: the same of every block by its index; empty for large plans, too. When a plan is made anew, both
-    are, for what had not arrived. `block_seconds`: what they say that a block of a schedule costs besides its bytes.
+    `predicted_blocks`: the same of each block in their order, None for those that a target has; empty for large plans,
+    too. When a plan is made anew, both are, for what had not arrived. `block_seconds`: what they say that a block of a
+    schedule costs besides its bytes.
     Together a target's flows bring it every byte of every block once.
     """
 
@@ -67,7 +68,7 @@ class Plan(Message, frozen=True, kw_only=True):
     size_bytes: Count
     reasons: list[str] = []
     predicted: dict[Name, Amount] = {}
-    predicted_blocks: dict[Name, dict[Count, Amount]] = {}
+    predicted_blocks: dict[Name, list[Amount | None]] = {}
     block_seconds: Amount = 0.0
 
     @property

@@ -18,12 +18,15 @@ PLAN = Plan(
     size_bytes=4,
     predicted={"w-1": 0.4, "w-2": 0.5},
     predicted_blocks={
-        "w-1": {0: 0.1, 1: 0.2, 2: 0.3, 3: 0.4},
-        "w-2": {0: 0.2, 1: 0.3, 2: 0.4, 3: 0.5},
+        "w-1": [0.1, 0.2, 0.3, 0.4],
+        "w-2": [0.2, 0.3, 0.4, 0.5],
     },
 )
 PHASES = [Phase(name="commanded", at=101.0), Phase(name="whole", at=101.5, node="w-1")]
-ARRIVED = {"w-1": {0: 101.1, 1: 101.2, 2: 101.45, 3: 101.5}, "w-2": {0: 101.21}}
+ARRIVED: dict[str, list[float | None]] = {
+    "w-1": [101.1, 101.2, 101.45, 101.5],
+    "w-2": [101.21, None, None, None],
+}
 RECORD = ScaleRecord(id="scale-1", decision=DECISION, state="loading", plan=PLAN, phases=PHASES, arrived=ARRIVED)
 
 

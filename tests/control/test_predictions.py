@@ -7,7 +7,6 @@ import pytest
 from services.cli.why_times import tell_times
 from shared import virtual_time
 from shared.messages.scaling import ScaleRecord
-from tests.control.fakes import BLOCKS
 from tests.control.plane import control_plane, spec
 from tests.control.test_broken_scales import until_ended, until_half_way
 
@@ -18,12 +17,12 @@ def begun(record: ScaleRecord) -> float:
 
 def took(record: ScaleRecord, worker: str) -> list[float]:
     """Seconds until each block was ready."""
-    return [record.arrived[worker][index] - begun(record) for index in range(BLOCKS)]
+    return [at - begun(record) for at in record.arrived[worker] if at is not None]
 
 
 def predicted(record: ScaleRecord, worker: str) -> list[float]:
     assert record.plan is not None
-    return [record.plan.predicted_blocks[worker][index] for index in range(BLOCKS)]
+    return [seconds for seconds in record.plan.predicted_blocks[worker] if seconds is not None]
 
 
 def test_each_block_is_ready_when_it_should_be() -> None:

@@ -9,14 +9,31 @@ from hypothesis import strategies as st
 
 from shared.bus.contract import Call, Topic
 from shared.messages.transfers import Drain
-from shared.subjects import ABORT, ADMIT, CANCEL_WORK, DRAIN, LOAD, REPLAY, RUNNING, SEND, SERVE
+from shared.subjects import (
+    ABORT,
+    ADMIT,
+    CANCEL_WORK,
+    DRAIN,
+    HELP,
+    LOAD,
+    PULL,
+    REPLAY,
+    RUNNING,
+    SEND,
+    SERVE,
+    TOOK,
+    WITHDRAW,
+)
 from tests.fuzz.effort import examples
 from tests.fuzz.hostile import Shot, shots, volley
 from tests.worker.fleet import Fleet, fleet
 from tests.worker.serving import random_prompt, submit
 from tests.worker.test_actor import undisturbed
 
-TARGETS: list[Topic[Any] | Call[Any, Any]] = [ABORT, ADMIT, CANCEL_WORK, DRAIN, LOAD, REPLAY, RUNNING, SEND, SERVE]
+TARGETS: list[Topic[Any] | Call[Any, Any]] = [
+    *(ABORT, ADMIT, CANCEL_WORK, DRAIN, LOAD, REPLAY, RUNNING, SEND, SERVE),
+    *(HELP, PULL, TOOK, WITHDRAW),
+]
 VOLLEYS = st.lists(st.lists(shots(TARGETS, ["w-1"]), min_size=10, max_size=20), min_size=4, max_size=4)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from services.planner.orders import Orders
 from services.planner.scale_out import ScaleOut
 from services.planner.scales import Command
+from services.planner.times import told
 from shared.messages.membership import EngineLoad, Holding, HostReport, Member, ModelEntry, Snapshot, WorkerReport
 from shared.messages.parameters import ModelSpec
 from shared.messages.scaling import Action, Decision
@@ -89,7 +90,7 @@ def orders(targets: list[str], ranks: int = 1, predicted: Mapping[str, Mapping[i
         flows=chain("s", *targets),
         size_bytes=SIZE,
         predicted={target: max(blocks.values()) for target, blocks in times.items()},
-        predicted_blocks=times,
+        predicted_blocks=told(times, BLOCKS),
     )
     return Orders(
         plan=plan,

@@ -21,10 +21,10 @@ def carried_out(cost: float, assumed: float = 0.005, once: float = 0.0) -> Scale
             Flow(sender="b", receiver="a", ticket=2, blocks=[1, 3], steps=[1, 3]),
         ],
         size_bytes=4,
-        predicted_blocks={"a": {block: (block + 1) * (0.1 + assumed) for block in range(4)}},
+        predicted_blocks={"a": [(block + 1) * (0.1 + assumed) for block in range(4)]},
         block_seconds=assumed,
     )
-    arrived = {block: 50.0 + once + (block + 1) * (0.1 + cost) for block in range(4)}
+    arrived: list[float | None] = [50.0 + once + (block + 1) * (0.1 + cost) for block in range(4)]
     return ScaleRecord(id="scale-1", decision=decision(), state="done", plan=plan, arrived={"a": arrived})
 
 
@@ -70,6 +70,6 @@ def test_a_plan_that_failed_or_was_made_anew_or_has_no_schedule_or_no_times_says
         replace(record, plan=chain),
         replace(record, plan=None),
         replace(record, plan=replace(record.plan, predicted_blocks={})),
-        replace(record, arrived={"a": {0: 50.1, 1: 50.2}}),
+        replace(record, arrived={"a": [50.1, 50.2, None, None]}),
     ]
     assert learned(*useless).seconds == FIRST_SECONDS

@@ -107,3 +107,29 @@ def test_a_serving_worker_is_never_dropped_without_draining() -> None:
     assert not lifecycle.aborts("plan-1")
     with pytest.raises(Refusal, match="cannot go from serving to spare"):
         lifecycle.release()
+
+
+def test_a_worker_may_go_live_with_its_first_layer_and_is_spare_or_serves_from_there() -> None:
+    for ends_serving in (True, False):
+        lifecycle = Lifecycle()
+        lifecycle.load(LOAD)
+        lifecycle.block_ready("plan-1", 1)
+        assert not lifecycle.may_go_live
+        lifecycle.block_ready("plan-1", 0)
+        assert lifecycle.may_go_live
+        lifecycle.go_live()
+        lifecycle.check_invariants()
+        assert (lifecycle.accepts_requests("m"), lifecycle.aborts("plan-1"), lifecycle.goes_on(LOAD)) == (True,) * 3
+        with pytest.raises(Refusal, match="2 blocks are ready"):
+            lifecycle.serve(SERVE)
+        if ends_serving:
+            lifecycle.block_ready("plan-1", 2)
+            lifecycle.serve(SERVE)
+            assert not lifecycle.aborts("plan-1")
+        else:
+            lifecycle.release()
+            assert lifecycle.state is State.SPARE
+
+
+def test_a_worker_that_is_whole_need_not_go_live() -> None:
+    assert not loaded().may_go_live

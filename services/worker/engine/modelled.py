@@ -14,9 +14,9 @@ from services.worker.batch import Batch, Piece
 from services.worker.engine.contract import BlockMissing
 from services.worker.engine.partial import Partial
 from services.worker.engine.rates import Rates
+from services.worker.engine.sizes import activation_bytes, kv_bytes
 from services.worker.engine.step_times import embedding_seconds, layer_seconds, step_seconds
 from services.worker.engine.token_states import StateCache, choose, first_state, follow, read_states, write_states
-from services.worker.live.handoff import activation_bytes, kv_bytes
 from services.worker.send_pauses import SendPauses
 from shared.latency import Latency
 from shared.links.contract import View
@@ -43,10 +43,11 @@ class PieceSlab:
 class ModelledRunner:
     """As `Runner`, with `latency` in place of a GPU, or of one that is `speed` times as fast."""
 
-    def __init__(self, kv_bytes: int, block_tokens: int, latency: Latency, speed: float, clock: Clock) -> None:
+    def __init__(self, memory_bytes: int, block_tokens: int, latency: Latency, speed: float, clock: Clock) -> None:
+        """`memory_bytes`: of the KV cache, counted and not taken."""
         self.rates = Rates()
         self.pauses = SendPauses()  # no step takes the processor, so nothing has to wait for one
-        self._kv_bytes = kv_bytes
+        self._memory_bytes = memory_bytes
         self._block_tokens = block_tokens
         self._latency = latency
         self._speed = speed
@@ -60,10 +61,10 @@ class ModelledRunner:
 
     async def load(self, manifest: Manifest, max_model_len: int) -> int:
         block_bytes = kv_bytes(manifest, self._block_tokens, manifest.config.num_hidden_layers, self._block_tokens)
-        blocks = self._kv_bytes // block_bytes
+        blocks = self._memory_bytes // block_bytes
         if blocks == 0:
             raise ValueError(
-                f"kv_bytes is {self._kv_bytes}; one block of this model's KV cache takes {block_bytes}, raise it"
+                f"kv_bytes is {self._memory_bytes}; one block of this model's KV cache takes {block_bytes}, raise it"
             )
         self.rates = Rates()
         self._model = Model(manifest, blocks, self._block_tokens)
@@ -96,6 +97,7 @@ class ModelledRunner:
 
     async def unload(self) -> None:
         self._model = None
+        await self._take(0.0)
 
     async def close(self) -> None:
         self._model = None

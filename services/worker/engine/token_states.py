@@ -50,7 +50,7 @@ class StateCache:
 
     def __init__(self, blocks: int, block_tokens: int) -> None:
         self._block_tokens = block_tokens
-        self._states = array("Q", bytes(STATE.size * blocks * block_tokens))
+        self._states = array("Q", (0,)) * (blocks * block_tokens)
 
     def before(self, piece: Piece) -> int:
         """The state that `piece`, not the first of its request, goes on from."""

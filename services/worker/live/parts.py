@@ -1,6 +1,7 @@
 """What both sides of live scaling need of the worker they are in."""
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass
 
 from services.worker.engine.contract import Runner
@@ -18,6 +19,14 @@ class Parts:
     serving: Serving
     tasks: asyncio.TaskGroup
     counts: LiveCounts
+
+    def start(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None] | None:
+        """As a task of the worker's; one that is ending begins nothing any more."""
+        try:
+            return self.tasks.create_task(work, name=name)
+        except RuntimeError:
+            work.close()
+            return None
 
     @property
     def me(self) -> str:

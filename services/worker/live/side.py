@@ -3,6 +3,8 @@
 import asyncio
 from contextlib import suppress
 
+import structlog
+
 from services.worker.live.parts import Parts
 from services.worker.live.source import LiveSource
 from services.worker.live.target import POLL_SECONDS, LiveTarget
@@ -13,6 +15,8 @@ from shared.bus.contract import Context, Refusal
 from shared.messages.live import Pull, Pulled, Took
 from shared.messages.message import Ack
 from shared.messages.transfers import Load
+
+log = structlog.get_logger()
 
 
 class Live:
@@ -50,6 +54,7 @@ class Live:
             self.block_ready(index, ready)
         self._running = self._parts.tasks.create_task(self.target.run(), name=f"live {command.instance}")
         self._began.set()
+        log.info("went_live", instance=command.instance, mode=command.live)
 
     def block_ready(self, index: int, ready: set[int]) -> None:
         """One more, of all that are ready. The embedding goes with the first layer."""

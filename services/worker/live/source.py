@@ -94,6 +94,7 @@ class LiveSource:
         for task in (*self._asking.values(), *self._taking):
             task.cancel()
         await self.stop()
+        self._coming = 0
 
     def _look(self) -> None:
         if not self._policy.helps:
@@ -107,13 +108,24 @@ class LiveSource:
             match effect:
                 case Ask(target=target):
                     self._wanted.add(target)
-                    if target not in self._asking:
-                        asking = self._ask(self._helped[target])
-                        self._asking[target] = self._parts.tasks.create_task(asking, name=f"pull from {target}")
+                    self._begin_asking(target)
                 case StopAsking(target=target):
                     self._stop_asking(target)
                 case other:
                     assert_never(other)
+
+    def _begin_asking(self, target: str) -> None:
+        """Unless the last pull is still under way: it is repeated then."""
+        if target in self._asking or target not in self._wanted:
+            return
+        asking = self._parts.start(self._ask(self._helped[target]), f"pull from {target}")
+        if asking is not None:
+            self._asking[target] = asking
+            asking.add_done_callback(lambda _: self._asked(target))
+
+    def _asked(self, target: str) -> None:
+        del self._asking[target]
+        self._begin_asking(target)  # where it is wanted again meanwhile
 
     def _stop_asking(self, target: str) -> None:
         if target in self._wanted:
@@ -123,22 +135,19 @@ class LiveSource:
     async def _ask(self, helped: Helped) -> None:
         """Until it gives something, or others did."""
         target, failures = helped.node.id, 0
-        try:
-            while target in self._wanted and (scheduler := self._parts.serving.scheduler) is not None:
-                pull = self._new_pull(helped, scheduler)
-                try:
-                    pulled = await self._parts.world.bus.call(PULL, pull, timeout=PULL_SECONDS, id=target)
-                except BusError as error:
-                    failures += 1
-                    log.warning("pull_failed", target=target, failures=failures, error=str(error))
-                    if failures == FAILURES:
-                        self.leave(target)
-                    await asyncio.sleep(RETRY_SECONDS)
-                else:
-                    failures = 0
-                    self._pulled(helped, scheduler, pull, pulled)
-        finally:
-            del self._asking[target]
+        while target in self._wanted and (scheduler := self._parts.serving.scheduler) is not None:
+            pull = self._new_pull(helped, scheduler)
+            try:
+                pulled = await self._parts.world.bus.call(PULL, pull, timeout=PULL_SECONDS, id=target)
+            except BusError as error:
+                failures += 1
+                log.warning("pull_failed", target=target, failures=failures, error=str(error))
+                if failures == FAILURES:
+                    self.leave(target)
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                failures = 0
+                self._pulled(helped, scheduler, pull, pulled)
 
     def _new_pull(self, helped: Helped, scheduler: Scheduler) -> Pull:
         return Pull(
@@ -160,10 +169,11 @@ class LiveSource:
         self._perform(self._policy.busy(target))
         channel = Channel(self._parts.link, helped.node, pull.ticket, helped.secret)
         taking = Taking(self._parts, scheduler, helped.manifest, channel, pulled.task)
-        task = self._parts.tasks.create_task(self._take(taking), name=f"take {pulled.task.request.request_id}")
-        self._taking.add(task)
-        task.add_done_callback(self._taking.discard)
-        self._coming += 1
+        task = self._parts.start(self._take(taking), f"take {pulled.task.request.request_id}")
+        if task is not None:
+            self._coming += 1
+            self._taking.add(task)
+            task.add_done_callback(self._taking.discard)
 
     async def _take(self, taking: Taking) -> None:
         try:
@@ -171,7 +181,7 @@ class LiveSource:
                 await taking.own()
             finally:
                 self._coming -= 1
-                self._look()
+            self._look()
             await taking.finish()
         finally:
             await taking.close()

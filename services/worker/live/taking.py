@@ -3,16 +3,17 @@
 import structlog
 
 from services.worker.batch import Entry
-from services.worker.live.handoff import ACTIVATION, KV, Channel, activation_bytes, kv_bytes, receive
+from services.worker.engine.sizes import activation_bytes, kv_bytes
+from services.worker.live.handoff import ACTIVATION, KV, Channel, receive
 from services.worker.live.parts import Parts
 from services.worker.scheduler import Scheduler
 from services.worker.sequence import LateKv
 from shared.bus.contract import BusError, Refusal
 from shared.deadlines import arrived
 from shared.links.contract import LinkError, Peer
-from shared.messages.live import RequestsMoved, Task, Took
+from shared.messages.live import Task, Took
 from shared.messages.parameters import Manifest
-from shared.subjects import MOVED, TOOK
+from shared.subjects import TOOK
 
 TOOK_SECONDS = 2.0
 
@@ -32,24 +33,24 @@ class Taking:
         self._peer: Peer | None = None
         self._late: LateKv | None = None
 
-    async def own(self) -> bool:
-        """Have the activation, and the target's word. Whether the request is this worker's now."""
-        clock, counts, began = self._parts.world.clock, self._parts.counts, self._parts.world.clock.now()
+    async def own(self) -> None:
+        """Have the activation, and the target's word: then the request is this worker's."""
         try:
             self._check()
             entry = await self._receive_activation() if self._task.layers else None
         except (Refusal, LinkError) as error:
             await self._tell(str(error))
-            return False
-        counts.seconds.observe(clock.now() - began)
-        if not await self._tell(None) or self._parts.serving.scheduler is not self._scheduler:
-            return False
+            return
+        if not await self._tell(None):
+            return
+        if self._parts.serving.scheduler is not self._scheduler:
+            self._parts.serving.disown([self._request], "its new worker stopped serving")
+            return
         if self._request.request_id not in self._scheduler:  # else it came back to who had it already
             self._late = self._parts.serving.adopt(self._scheduler, self._request, entry, self._task.waited)
-        self._tell_moved()
-        counts.pulled.inc()
-        counts.pulled_layers.inc(self._task.layers)
-        return True
+        self._parts.counts.pulled.inc()
+        self._parts.counts.pulled_layers.inc(self._task.layers)
+        log.info("request_taken", request=self._request.request_id, of=self._channel.other.id, layers=self._task.layers)
 
     async def finish(self) -> None:
         """Have the KV too; where it does not come, all is computed again."""
@@ -88,8 +89,10 @@ class Taking:
                 )
 
     async def _receive_activation(self) -> Entry:
+        clock, began = self._parts.world.clock, self._parts.world.clock.now()
         self._peer = await self._channel.connect()
         data = await receive(self._peer, ACTIVATION, self._task.activation_bytes)
+        self._parts.counts.seconds.observe(clock.now() - began)
         return Entry(self._task.layers, len(self._request.prompt) + len(self._request.generated), data)
 
     async def _tell(self, declined: str | None) -> bool:
@@ -107,9 +110,3 @@ class Taking:
             log.warning("hand_off_in_doubt", request=took.request_id, of=self._channel.other.id, error=str(error))
             return not (isinstance(error, Refusal) and error.code == 409)
         return True
-
-    def _tell_moved(self) -> None:
-        moved = RequestsMoved(
-            worker=self._parts.me, previous=self._channel.other.id, request_ids=[self._request.request_id]
-        )
-        self._parts.world.bus.publish(MOVED, moved, worker=self._parts.me)

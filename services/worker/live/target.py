@@ -12,8 +12,9 @@ import structlog
 
 from services.worker.batch import MAX_BATCH_ROWS, Entry
 from services.worker.engine.partial import Partial
+from services.worker.engine.sizes import activation_bytes, kv_bytes
 from services.worker.live.giving import Giving
-from services.worker.live.handoff import Channel, activation_bytes, kv_bytes
+from services.worker.live.handoff import Channel
 from services.worker.live.parts import Parts
 from services.worker.scheduler import Scheduler
 from services.worker.sequence import Sequence
@@ -22,8 +23,9 @@ from services.worker.zigzag.queue import LiveQueue, Phase
 from services.worker.zigzag.tasks import Task as Queued
 from shared.bus.contract import Refusal
 from shared.deadlines import leaving
-from shared.messages.live import Pull, Pulled, Task, Took
+from shared.messages.live import Pull, Pulled, RequestsMoved, Task, Took
 from shared.messages.transfers import Load, Node
+from shared.subjects import MOVED
 
 POLL_SECONDS = 0.5  # how long a pull is held while there is nothing to give
 
@@ -107,6 +109,8 @@ class LiveTarget:
             raise Refusal(409, f"request {command.request_id} has ended")
         if command.declined is None:
             self._serving.release(command.request_id)
+            moved = RequestsMoved(worker=command.worker, previous=self._parts.me, request_ids=[command.request_id])
+            self._parts.world.bus.publish(MOVED, moved, previous=self._parts.me)
         else:
             log.warning("task_declined", request=command.request_id, by=command.worker, reason=command.declined)
 
@@ -202,9 +206,10 @@ class LiveTarget:
         giving = Giving(sequence, entry, kv, Channel(self._parts.link, node, pull.ticket, self.command.secret))
         self._givings[pull.worker, pull.ticket] = giving
         giving.settled.add_done_callback(partial(self._settled, request))
-        sending = self._parts.tasks.create_task(giving.run(), name=f"hand-off {sequence.request_id}")
-        self._sending.add(sending)
-        sending.add_done_callback(partial(self._sent, pull))
+        sending = self._parts.start(giving.run(), f"hand-off {sequence.request_id}")
+        if sending is not None:
+            self._sending.add(sending)
+            sending.add_done_callback(partial(self._sent, pull))
         self._answer(effect.source, Pulled(task=self._task(sequence, entry)))
 
     def _sent(self, pull: Pull, sending: asyncio.Task[None]) -> None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from services.worker.batch import Batch, Draw, Entry, KvImport, Piece
 from services.worker.engine.contract import BlockMissing, Runner
 from services.worker.engine.modelled import ModelledRunner
-from services.worker.live.handoff import activation_bytes, kv_bytes
+from services.worker.engine.sizes import activation_bytes, kv_bytes
 from shared.messages.requests import Sampling, Submit
 from shared.virtual_time import run
 from shared.world import LoopClock

@@ -1,7 +1,7 @@
 """A client, with the gateway and the router between it and the workers, as far as a worker notices them."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -52,7 +52,7 @@ class Client:
     """`living` names the workers that may be asked; `act` starts what goes on meanwhile."""
 
     def __init__(
-        self, bus: Bus, living: Callable[[], Iterable[str]], act: Callable[[Coroutine[None, None, None]], None]
+        self, bus: Bus, living: Callable[[], Collection[str]], act: Callable[[Coroutine[None, None, None]], None]
     ) -> None:
         self.wishes: list[Wish] = []
         self.places: dict[str, str] = {}  # where a router would think that requests are
@@ -136,5 +136,7 @@ class Client:
         if self.places.get(id) != moved.previous:
             return
         self.places[id] = moved.worker
-        if id not in self._current or self._current[id].cancelled:
+        if moved.worker not in self._living():
+            self.lost(id)
+        elif id not in self._current or self._current[id].cancelled:
             self._stop(id)

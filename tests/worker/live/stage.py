@@ -42,6 +42,7 @@ from tests.worker.serving import serve
 CONTEXT = 512
 CHUNK_BYTES = 1 << 20
 CLOCK = LoopClock(epoch=1e6)
+BUS_SECONDS = 0.001
 LEASE_SECONDS = 0.4  # from a death until it is known
 
 
@@ -251,10 +252,10 @@ class Stage:
             await asyncio.wait(pending)
         await self.until(lambda: all(wish.is_over for wish in self.client.wishes))
         await self.until(lambda: not any(map(self._used, self.members)))
+        await self.until(lambda: self.members.keys().isdisjoint(self.client.places.values()))
         self.check_invariants()
         for wish in self.client.wishes:
             wish.check(self.kind.alone(wish.request))
-        assert self.members.keys().isdisjoint(self.client.places.values())
 
     def _used(self, worker: str) -> int:
         scheduler = self.members[worker].worker._serving.scheduler
@@ -273,7 +274,7 @@ class Stage:
 @asynccontextmanager
 async def stage(*workers: str, kind: Kind = COMPUTING) -> AsyncIterator[Stage]:
     """Spare workers."""
-    broker = LocalBroker(clock=CLOCK)
+    broker = LocalBroker(clock=CLOCK, delays=lambda subject: (BUS_SECONDS,))
     bus = broker.connect()
 
     async def join(message: Join, context: Context) -> Joined:

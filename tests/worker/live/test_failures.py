@@ -50,6 +50,7 @@ def test_a_source_that_dies_with_a_request_in_its_hands_leaves_it_to_the_target_
 def test_a_target_that_dies_before_its_kv_has_gone_out_has_the_source_compute_it_again() -> None:
     async def act(made: Stage) -> None:
         await parked(made)
+        made.faults.message_seconds = 0.1
         await made.help("s", "t")
         await made.until(lambda: made.count("s", "pulled_tasks") == 1)
         await made.kill("t")

@@ -37,6 +37,7 @@ def test_a_request_whose_kv_is_lost_on_the_way_is_made_again() -> None:
             await made.until(lambda: made.state("t") == "live")
             await ask(made, 1)
             await made.until(lambda: made.count("t", "live_layers") == 2)
+            made.faults.message_seconds = 0.1
             await made.help("s", "t")
             await made.until(lambda: made.count("s", "pulled_tasks") == 1)
             await made.kill("t")

@@ -27,30 +27,26 @@ class Event:
     which: int
 
 
-WAITS = st.sampled_from((0.0, 0.0, 0.001, 0.003, 0.005, 0.01, 0.012, 0.02, 0.05, 0.3))
-ORDINARY = ("submit", "submit", "submit", "block", "block", "cancel", "help", "stop helping")
+WAITS = st.sampled_from((0.0, 0.001, 0.003, 0.005, 0.01, 0.012, 0.02, 0.05))
+ORDINARY = ("ask t", "ask t", "ask t", "ask s1", "ask s2", "block", "cancel", "help", "help", "stop helping")
 RARE = ("kill t", "kill s1", "kill s2", "abort t", "drain s1", "serve t")
 EVENTS = st.lists(
-    st.builds(Event, st.sampled_from((*ORDINARY, *ORDINARY, *RARE)), WAITS, st.integers(0, 1_000)),
-    min_size=6,
-    max_size=30,
+    st.builds(Event, st.sampled_from((*ORDINARY * 20, *RARE)), WAITS, st.integers(0, 1_000)), min_size=20, max_size=40
 )
 
 
 @examples(12)
-@given(events=EVENTS, mode=st.sampled_from(("zigzag", "zigzag", "best-effort")))
-def test_every_request_ends_once_with_its_tokens(events: list[Event], mode: LiveMode) -> None:
-    run(play(events, mode), limit_seconds=600)
+@given(events=EVENTS, mode=st.sampled_from(("zigzag", "zigzag", "best-effort")), blocks=st.integers(2, BLOCKS - 1))
+def test_every_request_ends_once_with_its_tokens(events: list[Event], mode: LiveMode, blocks: int) -> None:
+    run(play(events, mode, blocks), limit_seconds=600)
 
 
-async def play(events: list[Event], mode: LiveMode) -> None:
+async def play(events: list[Event], mode: LiveMode, blocks: int) -> None:
     """Two sources and a target; another worker serves without helping, so that there is always somebody."""
     async with stage("other", *SOURCES, "t") as made:
         for worker in ("other", *SOURCES):
             await made.loaded(worker)
-        await made.load("t", [0], mode)
-        for source in SOURCES:
-            await made.help(source, "t")
+        await made.load("t", list(range(blocks)), mode)
         for event in events:
             await asyncio.sleep(event.wait)
             happen(made, event, mode)
@@ -65,8 +61,8 @@ async def play(events: list[Event], mode: LiveMode) -> None:
 def happen(made: Stage, event: Event, mode: LiveMode) -> None:
     wishes, source = made.client.wishes, SOURCES[event.which % 2]
     match event.what.split():
-        case ["submit"]:
-            made.act(made.client.submit(request(len(wishes), event.which), "t"))
+        case ["ask", who]:
+            made.act(made.client.submit(request(len(wishes), event.which), who))
         case ["block"]:
             made.act(next_blocks(made, mode, 1))
         case ["cancel"] if wishes:

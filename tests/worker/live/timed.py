@@ -28,6 +28,7 @@ class TimedRunner(EngineRunner):
 class Faults:
     """Nobody can connect to who is `gone`. Of hand-offs so many `messages` more go through; None is all."""
 
+    message_seconds: float = MESSAGE_SECONDS
     gone: set[bytes] = field(default_factory=set)
     messages: int | None = None
 
@@ -48,7 +49,7 @@ class TimedPeer(VirtualPeer):
         self._faults = faults
 
     async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
-        await asyncio.sleep(MESSAGE_SECONDS)
+        await asyncio.sleep(self._faults.message_seconds)
         self._faults.pass_one(self._channel)
         await super().send(tag, buffer, timeout=timeout)
 

@@ -1,0 +1,112 @@
+"""The scheduler where requests come from, or go to, another worker."""
+
+from services.worker.batch import Batch, Entry
+from services.worker.scheduler import Scheduler
+from shared.messages.requests import Submit
+from tests.worker.serving import limits, submit
+
+LAYERS = 2
+
+
+def entry(request: Submit, layers: int = LAYERS) -> Entry:
+    return Entry(layers, len(request.prompt), memoryview(bytearray(4 * len(request.prompt))))
+
+
+def step(scheduler: Scheduler, token: int = 50) -> Batch:
+    batch = scheduler.next_batch()
+    assert batch is not None
+    scheduler.complete(batch, [token] * len(batch.draws), 0.0)
+    scheduler.check_invariants()
+    return batch
+
+
+def test_an_adopted_request_comes_in_at_its_layer_behind_those_that_come_in_before() -> None:
+    scheduler = Scheduler(limits())
+    long = submit("adopted", range(200))
+    scheduler.adopt(long, entry(long))
+    scheduler.add(submit("own", range(10)))
+    batch = step(scheduler)
+    pieces = [(piece.request_id, piece.layer, piece.start, piece.stop) for piece in batch.pieces]
+    assert pieces == [("own", 0, 0, 10), ("adopted", LAYERS, 0, 128), ("adopted", LAYERS, 128, 200)]
+    assert len(batch.draws) == 2
+
+
+def test_its_first_token_is_chosen_without_the_kv_and_no_other_is() -> None:
+    scheduler = Scheduler(limits())
+    request = submit("a", range(40), max_tokens=4)
+    late = scheduler.adopt(request, entry(request))
+    assert late is not None
+    assert len(step(scheduler).draws) == 1
+    assert scheduler.next_batch() is None
+    assert not scheduler.is_empty
+    scheduler.kv_came("a", late, memoryview(bytearray(8)))
+    batch = step(scheduler)
+    ((kv, piece),) = zip(batch.imports, batch.pieces, strict=True)
+    assert (kv.layers, len(kv.blocks), piece.layer, piece.start, piece.decode) == (LAYERS, 3, 0, 40, True)
+    assert step(scheduler).imports == ()
+
+
+def test_kv_that_is_lost_has_everything_computed_again_with_the_token_it_has() -> None:
+    scheduler = Scheduler(limits())
+    request = submit("a", range(40), max_tokens=4)
+    late = scheduler.adopt(request, entry(request))
+    assert late is not None
+    step(scheduler, token=7)
+    scheduler.kv_came("a", late, None)
+    scheduler.check_invariants()
+    pieces = [(piece.layer, piece.start, piece.tokens[-1]) for piece in step(scheduler).pieces]
+    assert pieces == [(0, 0, 39), (0, 40, 7)]
+
+
+def test_kv_of_a_request_that_ended_or_came_again_is_nobodys() -> None:
+    scheduler = Scheduler(limits())
+    request = submit("a", range(40), max_tokens=4)
+    late = scheduler.adopt(request, entry(request))
+    assert late is not None
+    scheduler.cancel("a")
+    scheduler.kv_came("a", late, memoryview(bytearray(8)))
+    scheduler.adopt(request, entry(request))
+    scheduler.kv_came("a", late, memoryview(bytearray(8)))
+    step(scheduler)
+    assert scheduler.next_batch() is None
+
+
+def test_what_is_held_is_not_run_and_what_is_released_leaves_no_blocks() -> None:
+    scheduler = Scheduler(limits())
+    for name in "ab":
+        scheduler.add(submit(name, range(20)))
+    a, b = scheduler.start()
+    a.held = b.held = True
+    assert scheduler.next_batch() is None
+    b.held = False
+    assert [piece.request_id for piece in step(scheduler).pieces] == ["b"]
+    assert (scheduler.is_begun(a), scheduler.is_begun(b)) == (False, True)
+    scheduler.release("a")
+    scheduler.release("b")
+    assert scheduler.is_empty
+    assert scheduler.load().kv_blocks_used == 0
+
+
+def test_more_is_wanted_when_nothing_is_left_to_prefill_and_there_is_room() -> None:
+    scheduler = Scheduler(limits(max_num_seqs=2, max_num_batched_tokens=256, kv_blocks=20))
+    assert scheduler.wants_more
+    scheduler.add(submit("a", range(10), max_tokens=9))
+    assert not scheduler.wants_more
+    step(scheduler)
+    assert scheduler.wants_more  # it decodes
+    scheduler.add(submit("b", range(100), max_tokens=9))
+    step(scheduler)
+    assert not scheduler.wants_more  # two are as many as may run
+    scheduler.cancel("a")
+    assert not scheduler.wants_more  # there is no room for a step's worth of prompt
+    scheduler.cancel("b")
+    assert scheduler.wants_more
+
+
+def test_who_is_past_its_deadline_ends_without_a_step() -> None:
+    scheduler = Scheduler(limits())
+    scheduler.add(submit("a", deadline=10.0))
+    assert scheduler.next_deadline() == 10.0
+    assert scheduler.expire(9.9) == []
+    assert [output.row.finish_reason for output in scheduler.expire(10.0)] == ["deadline"]
+    assert scheduler.next_deadline() is None
