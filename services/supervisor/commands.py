@@ -81,9 +81,9 @@ def service_commands(
 
 
 def engine_flags(settings: StackSettings) -> Flags:
-    """What runs models."""
+    """What runs models. Said in any case: workers read the environment too."""
     if settings.engine == "torch":
-        return {}
+        return {"engine": settings.engine}
     return {
         "engine": settings.engine,
         "engine_profile": settings.engine_profile,

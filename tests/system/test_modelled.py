@@ -66,6 +66,7 @@ async def test_a_small_machine_scales_from_one_to_eight_while_streams_run(tmp_pa
     try:
         status = system.status()
         assert {row["engine"] for row in status["workers"]} == {"modelled"}
+        assert MADE_UP in (tmp_path / "up.log").read_text()
         assert warning(system, "/ready") == warning(system, "/v1/models") == MADE_UP
         async with watching(Stage(system, make_streams(status["models"][0]["version"]))) as site:
             loading = site.load()
