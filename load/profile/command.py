@@ -32,7 +32,7 @@ def profile(directory: Path, output: Path, dtype: DType, threads: int) -> None:
     # Torch and scipy take seconds to import, and --help needs neither.
     from load.profile.fit import fit, worst_error
     from load.profile.measure import measure
-    from services.host.checkpoint import CheckpointError
+    from shared.model_config import CheckpointError
 
     try:
         steps = asyncio.run(measure(directory, dtype, threads))
