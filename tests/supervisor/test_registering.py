@@ -27,7 +27,7 @@ class Registry:
         if self.left:
             self.left -= 1
             raise Refusal(503, "no host service is alive", self._retry_after_ms)
-        return ModelEntry(spec=message.spec, state="loading")
+        return ModelEntry(spec=message.spec, state="reading")
 
 
 @pytest.fixture
