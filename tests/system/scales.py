@@ -35,11 +35,12 @@ class Watch:
     transfers: list[Transfer] = field(default_factory=list)
     records: dict[str, ScaleRecord] = field(default_factory=dict)
     speakers: set[str] = field(default_factory=set)  # workers that made tokens
+    gone: dict[str, int] = field(default_factory=dict)  # epochs at which workers were stopped or killed
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def note(self, message: object) -> None:
         match message:
-            case WorkerReport():
+            case WorkerReport() if message.epoch > self.gone.get(message.id, -1):
                 self.reports[message.id] = message
             case BlockReady():
                 self.blocks.setdefault(message.worker, []).append(message.index)
@@ -61,6 +62,11 @@ class Watch:
                     await self.changed.wait()
             except TimeoutError:
                 continue
+
+    def lose(self, worker: str) -> None:
+        """It was stopped or killed: what it had said counts no more, nor what of that is still on its way."""
+        if worker in self.reports:
+            self.gone[worker] = self.reports.pop(worker).epoch
 
     def state(self, worker: str) -> str:
         return self.reports[worker].state if worker in self.reports else "absent"

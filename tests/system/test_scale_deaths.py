@@ -69,7 +69,7 @@ async def test_a_hop_killed_in_the_middle_of_a_chain_is_bridged_and_nothing_is_s
         loading = site.load()
         await site.signal(hop, signal.SIGKILL)
         await watch.until(lambda: watch.whole(last), "the one behind is whole")
-        watch.reports.pop(hop, None)  # its last words
+        watch.lose(hop)
         assert watch.replanned(record.id) == [last]
         assert watch.received_bytes(last) == site.model_bytes
         await watch.until(lambda: len(watch.serving()) == 4, "the killed one is replaced")
@@ -91,7 +91,7 @@ async def test_a_source_killed_in_mid_transfer_is_replaced_and_nothing_is_sent_t
         loading = site.load()
         await site.signal(source, signal.SIGKILL)
         await watch.until(lambda: watch.whole(target), "the target is whole")
-        watch.reports.pop(source, None)  # its last words
+        watch.lose(source)
         assert watch.replanned(record.id) == [target]
         assert watch.received_bytes(target) == site.model_bytes
         await watch.until(lambda: len(watch.serving()) == 2, "two serve")
@@ -115,7 +115,7 @@ async def test_a_worker_stopped_in_mid_transfer_is_replaced_and_wakes_as_a_spare
         loading = site.load()
         pid = await site.signal(victim, signal.SIGSTOP)
         try:
-            del watch.reports[victim]  # of a stopped process nothing more is heard
+            watch.lose(victim)
             await watch.until(lambda: len(watch.serving()) == 2, "others serve instead")
             await site.check(f"{whom} stopped", loading)
         finally:
