@@ -20,6 +20,18 @@ PolicyName = Annotated[
 ]
 
 
+LiveName = Annotated[
+    Literal["off", "best-effort", "zigzag"],
+    Meta(
+        description="Whether new instances take requests while their parameters still arrive (BlitzScale 5.2): not at "
+        "all, running what layers they have of each once, or in zigzag with instances that serve"
+    ),
+]
+LiveEveryHop = Annotated[
+    bool, Meta(description="With --live: also those that send parameters on, and not only the last of each chain")
+]
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of all settings. Fields carry `Annotated[type, Meta(description=..., ge=...)]`: the help and the bounds."""
 

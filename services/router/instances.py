@@ -64,6 +64,8 @@ class Instance:
         self.learned = False
         self.refusing = False  # it refused since its last report
         self.idle_since: float | None = None
+        self.helping: frozenset[str] = frozenset()
+        self.was_live = False  # others may have taken requests over from it
         self._load: EngineLoad | None = None
         self._own_blocks = 0
         self._other_requests = 0
@@ -73,6 +75,8 @@ class Instance:
         """Take over what the worker reports."""
         self.id, self.epoch, self.state = report.instance, report.epoch, report.state
         self.model, self.version = report.model, report.version
+        self.helping = frozenset(report.helping)
+        self.was_live = self.was_live or report.state == "live"
         self._load = load = report.load
         self.refusing = False
         requests = 0 if load is None else load.waiting_requests + load.running_requests
@@ -86,7 +90,7 @@ class Instance:
 
     def admit(self, waiting: Waiting, now: float) -> None:
         request = waiting.request
-        self._take(request.request_id, Admission(request.gateway, waiting, self._need(request), now))
+        self.take(request.request_id, Admission(request.gateway, waiting, self._need(request), now))
 
     def adopt(self, running: Iterable[Running], now: float) -> None:
         """Take over what a router before this one admitted."""
@@ -94,9 +98,10 @@ class Instance:
         for one in running:
             if one.request_id not in self.admitted:
                 adopted = Admission(one.gateway, None, self._blocks(one.tokens), now, RequestState.RUNNING)
-                self._take(one.request_id, adopted)
+                self.take(one.request_id, adopted)
 
-    def _take(self, request_id: str, admission: Admission) -> None:
+    def take(self, request_id: str, admission: Admission) -> None:
+        """The request is here from now on."""
         self.admitted[request_id] = admission
         self._own_blocks += admission.blocks
 

@@ -44,6 +44,10 @@ class Live:
         """Whoever pulls before the first layer is here need not go away."""
         self._is_coming = command.live != "off"
 
+    def missed(self) -> None:
+        """All of it came at once: it is whole, and was never live."""
+        self._is_coming = False
+
     def begin(self, command: Load, scheduler: Scheduler, ready: set[int]) -> None:
         """These blocks are ready, the first layer's among them: take requests."""
         queue = LiveQueue(

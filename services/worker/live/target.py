@@ -202,7 +202,7 @@ class LiveTarget:
         sequence.held, entry = True, sequence.entry
         kv = None if entry is None else self._parts.runner.export_kv(sequence.blocks, entry.layer)
         node = Node(id=pull.worker, place="worker", address=pull.address)
-        giving = Giving(sequence, entry, kv, Channel(self._parts.link, node, pull.ticket, self.command.secret))
+        giving = Giving(sequence, entry, kv, Channel(self._parts.link, node, pull.ticket, pull.secret))
         self._givings[pull.worker, pull.ticket] = giving
         giving.settled.add_done_callback(partial(self._settled, request))
         sending = self._parts.start(giving.run(), f"hand-off {sequence.request_id}")
