@@ -1,4 +1,4 @@
-"""Whatever word of requests that moved comes in whatever order, or never: none is kept for ever, none lost in silence."""
+"""Whatever word of requests that moved comes, in any order or never: none is kept for ever, or lost in silence."""
 
 from dataclasses import dataclass
 
