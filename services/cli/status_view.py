@@ -22,8 +22,8 @@ class ProcessRow(msgspec.Struct, frozen=True, kw_only=True):
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     """`ready` of `total` blocks of `model` are whole and verified. `paths`: which way parameters came, by sender.
 
-    One that is live runs requests through so many layers, and has so many in its queue; `helping`: from whom it takes
-    requests over.
+    While it is live it can run requests through `live_layers`, and has `live_queue` of them; `helping`: from whom it
+    takes requests over.
     """
 
     id: str
@@ -37,8 +37,8 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     ready: int
     total: int
-    layers: int
-    queue: int
+    live_layers: int
+    live_queue: int
     helping: list[str]
     paths: dict[str, str]
 
@@ -130,8 +130,8 @@ def worker_row(report: WorkerReport, member: Member | None) -> WorkerRow:
         state=report.state,
         ready=len(report.holding.ready) if report.holding else 0,
         total=report.holding.total if report.holding else 0,
-        layers=report.live_layers,
-        queue=report.live_waiting,
+        live_layers=report.live_layers,
+        live_queue=report.live_waiting,
         helping=report.helping,
         paths=report.paths,
     )
