@@ -27,7 +27,7 @@ test-slow: $(STAMP)  ## the tests that take long: the data plane with real proce
 	$(BIN)/pytest -m slow $(ARGS)
 
 fuzz: $(STAMP)  ## bad input and random deaths for much longer than in the suite: make fuzz FUZZ=100
-	FUZZ=$(or $(FUZZ),20) $(BIN)/pytest tests/fuzz tests/control/test_random_events.py $(ARGS)
+	FUZZ=$(or $(FUZZ),20) $(BIN)/pytest tests/fuzz tests/control/test_random_events.py tests/worker/live/test_random_events.py $(ARGS)
 
 check: $(STAMP)  ## lint, format and types
 	$(BIN)/ruff check .
