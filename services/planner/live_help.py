@@ -1,6 +1,7 @@
 """Who helps the targets of a scale that go live: instances that serve the same version take requests over. Pure."""
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 
 from services.planner.orders import Orders
 from services.planner.plans.plan import TransferPlan
@@ -22,11 +23,13 @@ class LiveHelp:
         self._serving: dict[str, WorkerReport] = {}
         self._loading: set[str] = set()  # targets that have begun
         self._told: dict[str, list[str]] = {}  # targets, by helper
+        self.changed = False  # something may have to be said
         for report in workers:
             self.on_report(report)
 
     def loads(self, target: str) -> None:
         """From now on it may be helped: before, it would say that it needs none."""
+        self.changed = self.changed or target not in self._loading
         self._loading.add(target)
 
     def on_report(self, report: WorkerReport) -> None:
@@ -35,6 +38,7 @@ class LiveHelp:
             self.loads(report.id)
         served = (report.model, report.version) == (self._plan.model, self._plan.version)
         if served and report.state == "serving" and report.rank == 0:
+            self.changed = self.changed or report.id not in self._serving
             self._serving[report.id] = report
         else:
             self.forget(report.id)
@@ -47,10 +51,11 @@ class LiveHelp:
     def forget(self, worker: str) -> None:
         """It refused, or serves no more: it is nobody's helper until it says that it serves."""
         self._serving.pop(worker, None)
-        self._told.pop(worker, None)
+        self.changed = self._told.pop(worker, None) is not None or self.changed
 
-    def tell(self, orders: Orders, failed: Container[str]) -> Iterator[Command]:
+    def tell(self, orders: Orders, failed: AbstractSet[str]) -> Iterator[Command]:
         """What is left to be said so that the live targets are helped, but for those that have `failed`."""
+        self.changed = False
         targets = [one for one in self._plan.live_targets if one in self._loading and one not in failed]
         chosen = self._choose(len(targets))
         for worker in [*self._told, *(worker for worker in chosen if worker not in self._told)]:

@@ -76,7 +76,10 @@ class ScaleOut(Scale):
         return frozenset() if self.ended else frozenset(under_way).intersection(self.plan.live_targets)
 
     def helps(self) -> list[Command]:
-        return list(self._help.tell(self._delivery.orders, self._targets.all_in(TargetState.FAILED)))
+        if not self._help.changed:
+            return []
+        failed = frozenset(self._targets.all_in(TargetState.FAILED))
+        return list(self._help.tell(self._delivery.orders, failed))
 
     def start(self, now: float) -> list[Command]:
         self._move("loading")
@@ -257,6 +260,7 @@ class ScaleOut(Scale):
         if not aborts:
             return []
         self._errors.append(error)
+        self._help.changed = True
         self._finish(now)
         return [*aborts, *self._sends(now)]
 

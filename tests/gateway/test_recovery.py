@@ -341,7 +341,7 @@ async def test_a_worker_that_gave_a_request_away_need_not_know_it_any_more(
     site.cluster.before_replay = give_away
     site.cluster.replay_refusal = Refusal(404, "no such request")
     asking = asyncio.create_task(token_ids(site))
-    await eventually(lambda: site.cluster.replayed)
+    await eventually(lambda: bool(site.cluster.replayed))
     await asyncio.sleep(0.02)
     held.set_result(None)
     assert await asking == WHOLE

@@ -38,8 +38,9 @@ def drafting(policy: PolicyName, link_rate: float = 0.0) -> tuple[Drafts, Book]:
     return Drafts(CountedIds(), PlannerSettings(plan_policy=policy, link_rate=link_rate), book, None), book
 
 
-def live(book: Book, **more: bool) -> Drafts:
-    return Drafts(CountedIds(), PlannerSettings(live="zigzag", link_rate=1e6, **more), book, None)
+def live(book: Book, *, every_hop: bool = False) -> Drafts:
+    told = PlannerSettings(live="zigzag", live_every_hop=every_hop, link_rate=1e6)
+    return Drafts(CountedIds(), told, book, None)
 
 
 def drafted(drafts: Drafts, picture: Snapshot, instances: int, blocks: int = BLOCKS) -> ScaleOut:
@@ -220,7 +221,7 @@ def test_the_last_of_each_chain_goes_live_where_that_is_set() -> None:
     tails = drafted(live(Book(1)), picture, 4).plan
     assert (tails.live, tails.live_targets) == ("zigzag", ["c"])
     assert "c take requests from their first layer on, in the mode zigzag: they send nothing on" in tails.reasons
-    assert drafted(live(Book(1), live_every_hop=True), picture, 4).plan.live_targets == ["a", "b", "c"]
+    assert drafted(live(Book(1), every_hop=True), picture, 4).plan.live_targets == ["a", "b", "c"]
 
 
 def test_who_is_live_is_no_source_of_a_second_scale() -> None:

@@ -25,8 +25,8 @@ from tests.planner.made import (
 PLAN = TransferPlan(policy="chains", flows=(), targets=("a", "b"), tails=("b",))
 
 
-def full(worker: str, kv_blocks: int, **more: object) -> WorkerReport:
-    return serving(worker, load=replace(load(), kv_blocks_used=kv_blocks), **more)
+def full(worker: str, kv_blocks: int, **more: str) -> WorkerReport:
+    return serving(worker, 0, load=replace(load(), kv_blocks_used=kv_blocks), **more)
 
 
 def helps(commands: list[Command]) -> list[tuple[str, list[str]]]:
