@@ -116,7 +116,7 @@ class Fleet:
         previous = self._instances.get(moved.previous)
         if previous is None:
             return []
-        found = [(id, admission) for id in moved.request_ids if (admission := previous.release(id)) is not None]
+        found = [(id, admission) for id in moved.request_ids if (admission := previous.give(id)) is not None]
         return [effect for id, admission in found for effect in self._move(moved.worker, id, admission, now)]
 
     def _move(self, worker: str, request_id: str, admission: Admission, now: float) -> list[Effect]:

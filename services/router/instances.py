@@ -66,6 +66,7 @@ class Instance:
         self.idle_since: float | None = None
         self.helping: frozenset[str] = frozenset()
         self.was_live = False  # others may have taken requests over from it
+        self._given: set[str] = set()  # what they took before it was known what it has
         self._load: EngineLoad | None = None
         self._own_blocks = 0
         self._other_requests = 0
@@ -96,7 +97,7 @@ class Instance:
         """Take over what a router before this one admitted."""
         self.learned = True
         for one in running:
-            if one.request_id not in self.admitted:
+            if one.request_id not in self.admitted and one.request_id not in self._given:
                 adopted = Admission(one.gateway, None, self._blocks(one.tokens), now, RequestState.RUNNING)
                 self.take(one.request_id, adopted)
 
@@ -110,6 +111,13 @@ class Instance:
         admission = self.admitted.pop(request_id, None)
         self._own_blocks -= 0 if admission is None else admission.blocks
         return admission
+
+    def give(self, request_id: str) -> Admission | None:
+        """Another worker has taken the request over; None where it is not known here. It may still be said to be here,
+        in an answer that was under way."""
+        if not self.learned:
+            self._given.add(request_id)
+        return self.release(request_id)
 
     def miscounted(self) -> bool:
         """Whether its blocks are not those of its requests."""

@@ -3,11 +3,11 @@
 import pytest
 
 from services.router.capacity import Capacity
-from services.router.effects import Lose, StopWork
+from services.router.effects import Learn, Lose, StopWork
 from services.router.policy import RouterPolicy
 from shared.messages.live import RequestsMoved
 from shared.messages.membership import Holding
-from shared.messages.requests import RequestsEnded
+from shared.messages.requests import RequestsEnded, Running
 from tests.router.made import NOW, admissions, admit, hear, lease, load, policy, report, request
 
 
@@ -151,6 +151,15 @@ def test_a_live_instance_that_gives_up_loses_what_is_left_to_it() -> None:
     moved(made, "r0")
     gone = report("t", state="spare", model=None, instance=None)
     assert made.on_report(gone, NOW) == [Lose("gateway-0", "r2", "t no longer serves i-t")]
+
+
+def test_a_new_router_that_hears_of_a_move_before_the_answer_of_who_gave_away_is_not_misled_by_it() -> None:
+    made = policy(report("h"))
+    [learn] = made.on_report(report("t", state="live"), NOW)
+    assert isinstance(learn, Learn)
+    assert moved(made, "r0") == []
+    made.learned("t", [Running(request_id=id, gateway="gateway-0", tokens=9) for id in ("r0", "r1")], NOW)
+    assert places(made, "r0", "r1") == [None, "t"]
 
 
 def test_when_there_will_be_room_is_known_of_a_live_instance_as_of_one_that_loads() -> None:
