@@ -21,10 +21,11 @@ PolicyName = Annotated[
 
 
 LiveName = Annotated[
-    Literal["off", "best-effort", "zigzag"],
+    Literal["off", "best-effort", "zigzag", "zigzag-ilp"],
     Meta(
         description="Whether new instances take requests while their parameters still arrive (BlitzScale 5.2): not at "
-        "all, running what layers they have of each once, or in zigzag with instances that serve"
+        "all, running what layers they have of each once, in zigzag with instances that serve, or in the order that an "
+        "integer program finds to be the best"
     ),
 ]
 LiveEveryHop = Annotated[
