@@ -7,7 +7,7 @@ measure of it: a chunk costs the same whether the link is fast or slow.
 
 from dataclasses import dataclass
 
-SHARE = 0.05  # caches that are cold after a chunk cost some more
+SHARE = 0.03  # caches that are cold after a chunk cost nearly as much again
 SAVED_SECONDS = 0.005  # of the loop's time, for when much is to be sent at once
 # However busy the worker is, a chunk leaves it so often: those that wait for it have requests to answer, too.
 LONGEST_PAUSE_SECONDS = 0.05
