@@ -175,8 +175,9 @@ class RouterPolicy:
             return None
         if len(request.generated) >= request.max_tokens:
             return _finish(request, "length")  # it came from where there was room for more
-        best = min(spare_helpers(with_room), key=lambda one: (one.share(), one.worker))
-        reason = f"{best.worker} is the least loaded of {len(with_room)} with room"
+        suitable = relieve_helpers(with_room)
+        best = min(suitable, key=lambda one: (one.share(), one.worker))
+        reason = f"{best.worker} is the least loaded of {len(suitable)} with room"
         best.admit(waiting, now)
         return AdmitTo(best.worker, best.epoch, request, waiting.attempt, reason)
 
@@ -221,7 +222,7 @@ class RouterPolicy:
         )
 
 
-def spare_helpers(with_room: Sequence[Instance]) -> list[Instance]:
+def relieve_helpers(with_room: Sequence[Instance]) -> list[Instance]:
     """While one that still loads has room, those that help it get nothing new: they take from its queue what they can.
     It computes the first layers meanwhile (BlitzScale 5.2)."""
     live = {one.worker for one in with_room if one.state == "live"}
