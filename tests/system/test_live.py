@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 
 from shared.messages.membership import AskMetrics, WorkerReport
+from shared.messages.parameters import DType
 from shared.subjects import METRICS
 from tests.made import tiny
 from tests.system.conftest import start, stop
@@ -19,6 +20,8 @@ from tests.system.scales import WORKERS, Site, watching
 from tests.system.stage import Stage, register
 from tests.system.test_scale_deaths import at_once
 
+MODELS: tuple[tuple[str, DType], ...] = (("m", "float32"), ("half", "bfloat16"))
+STREAMS, TOKENS_EACH = 9, 80
 RATE = 1e6  # bytes a second: two and four seconds for a whole model
 LAYERS_RUN = "livescale_worker_live_layers_total"
 HANDED_OVER = "livescale_worker_pulled_tasks_total"
@@ -27,7 +30,7 @@ HANDED_OVER = "livescale_worker_pulled_tasks_total"
 @pytest.fixture(scope="module")
 def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Stage]]:
     """Four workers behind slow links, and a model in each of two formats."""
-    streams = [at_once("m", "float32"), at_once("half", "bfloat16")]
+    streams = [at_once(model, dtype, STREAMS, TOKENS_EACH) for model, dtype in MODELS]
     options = "--workers", str(WORKERS), "--link-rate", str(RATE), "--live", "zigzag"
     system = start(tmp_path_factory.mktemp("live"), *options)
     try:
@@ -48,7 +51,7 @@ async def count(site: Site, metric: str) -> float:
 
 
 @asynccontextmanager
-async def live(stage: Stage, instances: int) -> AsyncIterator[tuple[Site, str, list[str]]]:
+async def going_live(stage: Stage, instances: int) -> AsyncIterator[tuple[Site, str, list[str]]]:
     """One instance serves and helps; so many more than one are live, and have just become it."""
     async with watching(stage) as site:
         watch = site.watch
@@ -56,8 +59,9 @@ async def live(stage: Stage, instances: int) -> AsyncIterator[tuple[Site, str, l
         [source] = watch.serving()
         await site.have(instances)
         await watch.until(lambda: len(targets(site)) == instances - 1, "they are live")
-        assert watch.reports[source].helping == targets(site)
-        yield site, source, targets(site)
+        live = targets(site)
+        await watch.until(lambda: watch.reports[source].helping == live, "they are helped")
+        yield site, source, live
         await watch.until(lambda: len(watch.serving(site.model)) == instances, "all serve")
         await watch.until(lambda: not any(map(is_busy, watch.reports.values())), "nothing is left of any request")
 
@@ -76,7 +80,7 @@ def targets(site: Site) -> list[str]:
 async def test_requests_are_run_by_who_loads_and_who_helps_with_the_tokens_of_an_undisturbed_run(
     stages: dict[str, Stage], model: str, instances: int
 ) -> None:
-    async with live(stages[model], instances) as (site, source, _):
+    async with going_live(stages[model], instances) as (site, source, _):
         before = await count(site, HANDED_OVER), await count(site, LAYERS_RUN)
         loading = site.load()
         await site.watch.until(lambda: bool(site.watch.speakers), "somebody makes tokens")
@@ -95,7 +99,7 @@ async def test_requests_are_run_by_who_loads_and_who_helps_with_the_tokens_of_an
 async def test_whoever_is_killed_in_mid_live_its_requests_go_on(
     stages: dict[str, Stage], whom: str, model: str
 ) -> None:
-    async with live(stages[model], 2) as (site, source, [target]):
+    async with going_live(stages[model], 2) as (site, source, [target]):
         loading = site.load()
         await site.watch.until(lambda: bool(site.watch.speakers), "a request was handed over")
         victim = target if whom == "target" else source
@@ -107,7 +111,7 @@ async def test_whoever_is_killed_in_mid_live_its_requests_go_on(
 
 @pytest.mark.system
 async def test_clients_that_leave_in_mid_live_leave_nothing_behind(stages: dict[str, Stage]) -> None:
-    async with live(stages["m"], 2) as (site, _, _), aiohttp.ClientSession(stages["m"].system.url) as session:
+    async with going_live(stages["m"], 2) as (site, _, _), aiohttp.ClientSession(stages["m"].system.url) as session:
         body = {"model": "m", "prompt": [5] * 200, "max_tokens": 3_000, "ignore_eos": True, "stream": True}
         loading = site.load()
         for seconds in (0.0, 0.01, 0.05, 0.1):
