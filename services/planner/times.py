@@ -51,11 +51,10 @@ class Times:
         """What a worker says that it has: events may be lost."""
         self._here.setdefault(worker, set()).update(ready)
 
-    def ready_at(self, worker: str, blocks: Iterable[int]) -> float | None:
+    def ready_at(self, worker: str, blocks: Sequence[int]) -> float | None:
         """When the last of these was; None unless that is known of all."""
-        known = self._arrived.get(worker, {})
-        times = [known.get(block) for block in blocks]
-        return max((at for at in times if at is not None), default=None) if None not in times else None
+        arrived = self._arrived.get(worker, {})
+        return max(arrived[block] for block in blocks) if arrived.keys() >= set(blocks) else None
 
     def missing(self, worker: str) -> list[int]:
         here = self._here.get(worker, ())
