@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 import structlog
 
@@ -28,10 +29,16 @@ def kept_model(size: Size, tell: Callable[[str], None]) -> Path:
 def open_log(path: Path) -> Iterator[Echo]:
     """Where the processes' lines go, and this one's, which would tear the picture on the screen."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", buffering=1) as file, logs_to(file):
+        yield lambda name, line: print(f"{name:<10} | {line}", file=file)
+
+
+@contextmanager
+def logs_to(file: TextIO) -> Iterator[None]:
+    """What this process logs goes there: by default it would be mixed with the results on stdout."""
     before = structlog.get_config()
-    with path.open("w", encoding="utf-8", buffering=1) as file:
-        structlog.configure(logger_factory=structlog.PrintLoggerFactory(file))
-        try:
-            yield lambda name, line: print(f"{name:<10} | {line}", file=file)
-        finally:
-            structlog.configure(**before)
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(file))
+    try:
+        yield
+    finally:
+        structlog.configure(**before)

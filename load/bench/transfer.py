@@ -24,6 +24,7 @@ from load.bench.record import Printer, Record, measured
 from load.bench.shaping import shaping
 from load.bench.share import share
 from load.bench.starts import starts
+from load.kept import logs_to
 from load.machines import CannotEmulate, check_can_emulate
 from shared.settings import LinkSettings
 from shared.transfer.chunks import MAX_CHUNK_BYTES
@@ -86,8 +87,9 @@ def transfer(
     try:
         if "gloo" in cases:
             check_can_emulate()
-        for record in itertools.chain.from_iterable(records[case] for case in cases):
-            printer.emit(record)
+        with logs_to(sys.stderr):
+            for record in itertools.chain.from_iterable(records[case] for case in cases):
+                printer.emit(record)
     except BenchFailed as error:
         raise click.ClickException(str(error)) from None
     except CannotEmulate as error:

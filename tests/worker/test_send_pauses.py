@@ -13,7 +13,7 @@ from shared.transfer.chunks import Chunk, cut
 from tests.transfer.station import CHUNK, SIZES, Station, chain, described, some_blocks
 from tests.transfer.virtual_link import VirtualLink, new_mail
 
-CHUNK_SECONDS = 0.002  # of the loop
+CHUNK_SECONDS = 0.001  # of the loop
 CHUNKS = len(cut(SIZES, CHUNK))
 STEP_SECONDS = 0.02
 

@@ -103,7 +103,7 @@ def test_an_overdrawn_account_says_how_long_to_wait_and_why() -> None:
     pause = share.pause(1.02, SAVED_SECONDS + SHARE * 0.02 + 0.001)
     assert pause is not None
     assert pause.seconds == pytest.approx(0.001 / SHARE)
-    assert pause.reason == "sending has more than 5% of the time of steps"
+    assert pause.reason == f"sending has more than {SHARE:.0%} of the time of steps"
 
 
 def test_an_idle_moment_between_steps_pays_what_is_owed() -> None:
