@@ -76,7 +76,7 @@ def targets(site: Site) -> list[str]:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize(("model", "instances"), [("m", 3), ("half", 2)])
+@pytest.mark.parametrize(("model", "instances"), [("m", 3), pytest.param("half", 2, marks=pytest.mark.slow)])
 async def test_requests_are_run_by_who_loads_and_who_helps_with_the_tokens_of_an_undisturbed_run(
     stages: dict[str, Stage], model: str, instances: int
 ) -> None:
@@ -95,7 +95,14 @@ async def test_requests_are_run_by_who_loads_and_who_helps_with_the_tokens_of_an
 
 
 @pytest.mark.system
-@pytest.mark.parametrize(("whom", "model"), [("target", "m"), ("source", "half"), ("planner", "m")])
+@pytest.mark.parametrize(
+    ("whom", "model"),
+    [
+        ("source", "half"),
+        pytest.param("target", "m", marks=pytest.mark.slow),
+        pytest.param("planner", "m", marks=pytest.mark.slow),
+    ],
+)
 async def test_whoever_is_killed_in_mid_live_its_requests_go_on(
     stages: dict[str, Stage], whom: str, model: str
 ) -> None:
@@ -110,6 +117,7 @@ async def test_whoever_is_killed_in_mid_live_its_requests_go_on(
 
 
 @pytest.mark.system
+@pytest.mark.slow
 async def test_clients_that_leave_in_mid_live_leave_nothing_behind(stages: dict[str, Stage]) -> None:
     async with going_live(stages["m"], 2) as (site, _, _), aiohttp.ClientSession(stages["m"].system.url) as session:
         body = {"model": "m", "prompt": [5] * 200, "max_tokens": 3_000, "ignore_eos": True, "stream": True}
