@@ -334,6 +334,7 @@ class FakeWorker(Node):
         self.traffic: list[PeerTraffic] | None = []  # what serving moves
         self.first_token_told = False
         self.helped: set[str] = set()
+        self.helps = asyncio.Event()
         self.taken: list[str] = []  # requests that came from workers that loaded
         self.step = 0
         self.history = History()
@@ -428,13 +429,17 @@ class FakeWorker(Node):
         if self.state != "serving" or self.order is None or self.order.manifest.version != help.version:
             raise Refusal(409, f"the worker is {self.state}")
         self.helped = {target.id for target in help.targets}
+        self.helps.set()
         self.membership.changed()
         return Ack()
 
     async def pull(self) -> None:
         """While nothing here waits to be prefilled take what a live worker has not begun."""
         while True:
+            await self.helps.wait()
             await asyncio.sleep(10 * STEP_SECONDS)
+            if not self.helped:
+                self.helps.clear()
             for id in sorted(self.helped):
                 target = self.fabric.get(id)
                 if not isinstance(target, FakeWorker) or target.state not in ("loading", "live"):
