@@ -89,6 +89,8 @@ async def send(url: str, settings: LoadSettings, trace: Trace) -> list[RequestRe
             target = await learn_target(session, settings.model)
         except TargetError as error:
             raise click.ClickException(f"{url}: {error}") from None
+        if target.warning is not None:
+            click.echo(target.warning, err=True)
         client = Client(session, target.model, SystemClock(), tally)
         sending = send_open_loop(client, make_asks(trace, target, settings.seed), records)
         # After Ctrl-C the summary says what had ended by then.

@@ -23,11 +23,18 @@ class TargetError(Exception):
     """The server cannot be used: absent, or without the model."""
 
 
+class ModelStatus(msgspec.Struct, frozen=True):
+    """What our own server says of a model besides."""
+
+    warning: str | None = None
+
+
 class ModelCard(msgspec.Struct, frozen=True):
     """What counts of an entry of /v1/models."""
 
     id: str
     max_model_len: int
+    livescale: ModelStatus = ModelStatus()
 
 
 class Models(msgspec.Struct, frozen=True):
@@ -39,11 +46,13 @@ class Tokenized(msgspec.Struct, frozen=True):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A model that is served: its context in tokens, and ids of ordinary tokens to make prompts of."""
+    """A model that is served: its context in tokens, and ids of ordinary tokens to make prompts of. `warning`: what
+    must be said beside any figure of it."""
 
     model: str
     context: int
     vocabulary: list[int]
+    warning: str | None = None
 
 
 async def learn_target(session: aiohttp.ClientSession, model: str | None) -> Target:
@@ -53,7 +62,7 @@ async def learn_target(session: aiohttp.ClientSession, model: str | None) -> Tar
     # Special tokens would end up in the middle of prompts.
     body = msgspec.json.encode({"model": card.id, "prompt": SAMPLE, "add_special_tokens": False})
     sample = await fetch_json(session, "POST", "tokenize", body, Tokenized)
-    return Target(card.id, card.max_model_len, sorted(set(sample.tokens)))
+    return Target(card.id, card.max_model_len, sorted(set(sample.tokens)), card.livescale.warning)
 
 
 def choose(cards: list[ModelCard], model: str | None) -> ModelCard:

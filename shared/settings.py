@@ -19,6 +19,20 @@ PolicyName = Annotated[
     ),
 ]
 
+EngineName = Annotated[
+    Literal["torch", "modelled"],
+    Meta(description="What runs models: torch; or modelled, a GPU's latency without its arithmetic: made-up tokens"),
+]
+EngineProfile = Annotated[
+    str,
+    Meta(
+        description="The latency of a modelled engine: a file that `livescale profile` wrote, or a name of "
+        "shared/latencies.yaml",
+        min_length=1,
+    ),
+]
+EngineSpeed = Annotated[float, Meta(description="A modelled engine is so many times as fast as its profile", gt=0)]
+
 
 LiveName = Annotated[
     Literal["off", "best-effort", "zigzag", "zigzag-ilp"],

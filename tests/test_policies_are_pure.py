@@ -52,7 +52,9 @@ POLICIES = (
     *("services/gateway/output.py", "services/gateway/shapes.py", "services/gateway/pool_view.py"),
     *("shared/transfer/chunks.py", "shared/bus/addressing.py", "shared/topology.py"),
     *("shared/topology_entries.py", "shared/topology_paths.py", "shared/units.py"),
-    *("shared/links/flows.py", "shared/links/link_path.py"),
+    *("shared/links/flows.py", "shared/links/link_path.py", "shared/latency.py"),
+    *("services/worker/engine/step_times.py", "services/worker/engine/token_states.py"),
+    "services/worker/engine/sizes.py",
 )
 DECIDING = {"registry", "router", "planner", "monitor", "worker", "gateway"}
 

@@ -16,6 +16,7 @@ COMMANDS = {
     "make-model": LazyCommand(
         "load.make_model_command:make_model_command", "Write a random checkpoint to try things with."
     ),
+    "profile": LazyCommand("load.profile.command:profile", "Measure this machine's engine, for modelled ones."),
     "pack": LazyCommand("services.host.pack_command:pack", "Write the form of a checkpoint that hosts read fastest."),
     "status": LazyCommand("services.cli.status:status", "Processes, workers, instances and queues."),
     "scale": LazyCommand("services.cli.scale:scale", "Have this many instances of a model."),

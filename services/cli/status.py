@@ -68,6 +68,8 @@ async def ask_decisions(bus: Bus, models: list[str]) -> list[Decision]:
 
 def print_status(found: Status) -> None:
     console = open_console()
+    if found.warning is not None:
+        console.print(f"{found.warning}\n", style="bold")
     for title, rows in (
         ("Processes", found.processes),
         ("Workers", found.workers),

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from shared.latency import MADE_UP
 from shared.messages.membership import Member, QueueLoad, Snapshot, WorkerReport
 from shared.messages.scaling import Decision
 
@@ -31,6 +32,7 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     host: str | None
     place: str | None
     device: str
+    engine: str
     model: str | None
     instance: str | None
     role: str | None
@@ -87,6 +89,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     models: list[ModelRow]
     queues: list[QueueRow] | None
 
+    @property
+    def warning(self) -> str | None:
+        return MADE_UP if any(worker.engine == "modelled" for worker in self.workers) else None
+
 
 def make_status(snapshot: Snapshot, queues: Sequence[QueueLoad] | None, decisions: Sequence[Decision] = ()) -> Status:
     """`decisions`: the last of each model that has requests held."""
@@ -124,6 +130,7 @@ def worker_row(report: WorkerReport, member: Member | None) -> WorkerRow:
         host=member.host if member else None,
         place=member.place if member else None,
         device=report.device,
+        engine=report.engine,
         model=report.model,
         instance=report.instance,
         role=report.role,

@@ -14,6 +14,7 @@ from services.supervisor.processes import ChildFailed
 from services.supervisor.running import announce, pointer_path
 from services.supervisor.settings import ModelSettings, StackSettings
 from services.supervisor.stack import Stack, StackFailed
+from shared.latency import MADE_UP
 from shared.telemetry import configure_logging
 
 EPILOG = """
@@ -23,6 +24,7 @@ Examples:
   livescale up --model a=/models/a --model b=/models/b --min-instances 0 --port 0
   livescale up --model tiny=/tmp/tiny --gateways 2 --routers 2 --port 8000
   livescale up --model tiny=/tmp/tiny --topology lab.yaml --shaped
+  livescale up --model tiny=/tmp/tiny --workers 16 --engine modelled --arena-bytes 67108864
   livescale up --config up.yaml
 
 \b
@@ -92,10 +94,13 @@ def check_keys(settings: StackSettings) -> None:
 async def serve(settings: StackSettings) -> None:
     """Until Ctrl-C or SIGTERM, which cancel this task. Raises ChildFailed when an essential process is given up."""
     cancel_on_signals()
+    if settings.engine == "modelled":
+        print_progress(MADE_UP)
     async with Stack(settings, progress=print_progress, echo=print_line) as stack:
         with announce(pointer_path(), url=stack.url, nats_url=stack.nats_url, namespace=settings.namespace):
             urls = list(stack.urls.values())
-            click.echo(json.dumps({"ready": True, "url": stack.url, "urls": urls, "nats_url": stack.nats_url}))
+            ready = {"ready": True, "url": stack.url, "urls": urls, "nats_url": stack.nats_url}
+            click.echo(json.dumps(ready if settings.engine == "torch" else {**ready, "warning": MADE_UP}))
             raise await stack.supervisor.failed()
 
 

@@ -107,11 +107,13 @@ class ChatCompletionChunk(Answer, frozen=True, kw_only=True):
 
 
 class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How a model stands in the cluster; null is unknown. `instances` counts those that take requests."""
+    """How a model stands in the cluster; null is unknown. `instances` counts those that take requests; `warning` says
+    where answers are made up."""
 
     state: Literal["cold", "loading", "live", "ready", "failed"] | None
     instances: int | None
     error: str | None = None
+    warning: str | UnsetType = UNSET
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,13 +164,14 @@ class Detokenized(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """What the gateway can reach; `reason` says why it cannot serve."""
+    """What the gateway can reach; `reason` says why it cannot serve, `warning` where answers are made up."""
 
     status: Literal["ok", "unavailable"]
     bus: bool
     router: bool
     models: list[str]
     reason: str | None = None
+    warning: str | UnsetType = UNSET
 
 
 class Live(msgspec.Struct, frozen=True):

@@ -2,7 +2,10 @@
 
 from collections.abc import Sequence
 
+from msgspec import UNSET, UnsetType
+
 from services.gateway.answers import Instance, ModelStatus
+from shared.latency import MADE_UP
 from shared.messages.membership import ModelEntry, Snapshot, WorkerReport, WorkerState
 
 # From the least to the most advanced: an instance is as far as its slowest rank.
@@ -39,11 +42,17 @@ def status(entry: ModelEntry, snapshot: Snapshot | None) -> ModelStatus:
         return ModelStatus(state=None, instances=None)
     states = [one.state for one in instances(snapshot) if one.model == entry.spec.name]
     answering = sum(state in ("serving", "live") for state in states)
+    made_up = warning([worker for worker in snapshot.workers if worker.model == entry.spec.name])
     if "serving" in states:
-        return ModelStatus(state="ready", instances=answering)
+        return ModelStatus(state="ready", instances=answering, warning=made_up)
     if "live" in states:
-        return ModelStatus(state="live", instances=answering)
+        return ModelStatus(state="live", instances=answering, warning=made_up)
     return ModelStatus(state="loading" if "loading" in states else "cold", instances=0)
+
+
+def warning(workers: Sequence[WorkerReport]) -> str | UnsetType:
+    """Where one of them makes its tokens up."""
+    return MADE_UP if any(worker.engine == "modelled" for worker in workers) else UNSET
 
 
 def router_is_there(snapshot: Snapshot) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 import structlog
+from msgspec import UNSET
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,7 +15,7 @@ from services.gateway.answers import Health, Live, Version
 from services.gateway.catalog import Catalog
 from services.gateway.exposition import merge_expositions
 from services.gateway.models import Models
-from services.gateway.pool_view import router_is_there, why_unavailable
+from services.gateway.pool_view import router_is_there, warning, why_unavailable
 from services.gateway.reading import json_answer
 from shared.bus.contract import Bus, BusError
 from shared.messages.membership import AskMetrics
@@ -59,6 +60,7 @@ class Probes:
             router=snapshot is not None and router_is_there(snapshot),
             models=models,
             reason=reason,
+            warning=UNSET if snapshot is None else warning(snapshot.workers),
         )
 
     async def metrics(self, request: Request) -> Response:

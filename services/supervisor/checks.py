@@ -7,6 +7,7 @@ from pathlib import Path
 
 from services.supervisor.settings import ModelSettings, StackSettings
 from shared.devices import CPU, count_gpus
+from shared.latency_file import find_latency
 from shared.messages.parameters import DType, ModelSpec, ScalingBounds
 
 LAST_PORT = 65535
@@ -25,6 +26,8 @@ def count_workers(settings: StackSettings) -> int:
 
 def on_gpus(settings: StackSettings) -> bool:
     """Whether each worker has a GPU of its own; `auto` takes them only where there are enough, and at least two."""
+    if settings.engine == "modelled":
+        return False
     if settings.device == "auto":
         return settings.transport == "ucx" and count_gpus() >= max(2, settings.workers)
     return settings.device == "cuda"
@@ -35,7 +38,10 @@ def worker_device(settings: StackSettings, index: int) -> str:
 
 
 def check_devices(settings: StackSettings) -> None:
-    """Raises BadSettings where there are too few GPUs for the workers, or nothing reaches their memory."""
+    """Raises BadSettings where there are too few GPUs for the workers, or nothing reaches their memory; and for a
+    modelled engine on a GPU, or of a latency that is not there."""
+    if settings.engine == "modelled":
+        check_latency(settings)
     if settings.device == "cuda" and settings.transport == "socket":
         raise BadSettings("transport: sockets do not reach a GPU's memory; choose --transport ucx, or --device cpu")
     gpus, needed = count_gpus(), max(1, settings.workers)
@@ -44,6 +50,16 @@ def check_devices(settings: StackSettings) -> None:
             f"device is cuda: {needed} workers need a GPU each and CUDA shows {gpus}; "
             "look at nvidia-smi, lower --workers, or choose --device cpu"
         )
+
+
+def check_latency(settings: StackSettings) -> None:
+    """Raises BadSettings."""
+    if settings.device == "cuda":
+        raise BadSettings("engine: a modelled engine runs on no GPU; leave out --device, or --engine modelled")
+    try:
+        find_latency(settings.engine_profile)
+    except ValueError as error:
+        raise BadSettings(str(error)) from None
 
 
 def choose_dtype(cpuinfo: str) -> DType:
@@ -93,7 +109,8 @@ def check_path(model: ModelSettings) -> None:
 
 def check_memory(settings: StackSettings, meminfo: str) -> None:
     """Raises BadSettings if workers on CPUs would touch more memory than this /proc/meminfo has to give."""
-    needed = 0 if on_gpus(settings) else count_workers(settings) * (settings.arena_bytes + settings.kv_bytes)
+    kv_bytes = 0 if settings.engine == "modelled" else settings.kv_bytes
+    needed = 0 if on_gpus(settings) else count_workers(settings) * (settings.arena_bytes + kv_bytes)
     for line in meminfo.splitlines():
         name, _, value = line.partition(":")
         if name == "MemAvailable" and needed > (available := int(value.split()[0]) * 1024):

@@ -76,7 +76,7 @@ def service_commands(
 
     def worker(index: int, place: Flags) -> Command:
         device: Flags = {"device": worker_device(settings, index)}
-        plain = command("worker", {**device, **memory, **link, **place}, index)
+        plain = command("worker", {**device, **engine_flags(settings), **memory, **link, **place}, index)
         return replace(plain, env={**plain.env, **WORKER_ENV}, nice=WORKER_NICE, essential=False)
 
     workers, hosts = places(settings, placement)
@@ -86,6 +86,17 @@ def service_commands(
         *(worker(index, place) for index, place in enumerate(workers)),
         *(command("host", {**link, **place}, index) for index, place in enumerate(hosts)),
     ]
+
+
+def engine_flags(settings: StackSettings) -> Flags:
+    """What runs models. Said in any case: workers read the environment too."""
+    if settings.engine == "torch":
+        return {"engine": settings.engine}
+    return {
+        "engine": settings.engine,
+        "engine_profile": settings.engine_profile,
+        "engine_speed": settings.engine_speed,
+    }
 
 
 def control_flags(service: ServiceName, settings: StackSettings, placement: Placement | None) -> Flags:

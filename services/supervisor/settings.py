@@ -4,7 +4,17 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from shared.settings import BusSettings, LiveEveryHop, LiveName, PolicyName, Settings, TopologyName
+from shared.settings import (
+    BusSettings,
+    EngineName,
+    EngineProfile,
+    EngineSpeed,
+    LiveEveryHop,
+    LiveName,
+    PolicyName,
+    Settings,
+    TopologyName,
+)
 
 MIB = 1024 * 1024
 
@@ -80,6 +90,9 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
         Literal["auto", "cpu", "cuda"],
         Meta(description="What workers compute on; auto: a GPU each where CUDA shows enough, else a CPU core"),
     ] = "auto"
+    engine: EngineName = "torch"
+    engine_profile: EngineProfile = "llama3-8b-a100"
+    engine_speed: EngineSpeed = 1.0
     arena_bytes: Annotated[int, Meta(description="Memory of each worker for parameters", ge=MIB)] = 1024 * MIB
     kv_bytes: Annotated[int, Meta(description="Memory of each worker for its KV cache", ge=MIB)] = 512 * MIB
     transport: Annotated[Literal["ucx", "socket"], Meta(description="How parameters travel between processes")] = "ucx"

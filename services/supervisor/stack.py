@@ -31,7 +31,7 @@ from services.supervisor.store_watch import StoreWatch
 from shared.bus.contract import Bus, BusError, Refusal
 from shared.bus.credentials import OPERATOR, ROWS
 from shared.bus.nats import NatsBus
-from shared.messages.membership import AskSnapshot, Register, Snapshot
+from shared.messages.membership import AskSnapshot, ModelEntry, Register, Snapshot
 from shared.messages.parameters import ModelSpec
 from shared.subjects import REGISTER, SNAPSHOT
 
@@ -168,9 +168,8 @@ class Stack:
     async def _register(self, spec: ModelSpec, deadline: float) -> None:
         """A hub id is fetched before this is answered, so it may take all the time there is."""
         self._progress(f"registering {spec.name} ({spec.dtype}) from {spec.path}")
-        remaining = deadline - asyncio.get_running_loop().time()
         try:
-            entry = await self.bus.call(REGISTER, Register(spec=spec), timeout=remaining)
+            entry = await self._ask_to_register(spec, deadline)
         except Refusal as refusal:
             raise StackFailed(refusal.message) from None
         except BusError as error:
@@ -180,6 +179,18 @@ class Stack:
                 f"model {spec.name} has {entry.size_bytes} bytes of parameters and a worker's arena "
                 f"{self._settings.arena_bytes}: raise --arena-bytes"
             )
+
+    async def _ask_to_register(self, spec: ModelSpec, deadline: float) -> ModelEntry:
+        """Raises BusError."""
+        while True:
+            remaining = deadline - asyncio.get_running_loop().time()
+            try:
+                return await self.bus.call(REGISTER, Register(spec=spec), timeout=remaining)
+            except Refusal as refusal:
+                if refusal.retry_after_ms is None or remaining < POLL_SECONDS:
+                    raise
+            # A host that has only just joined is of use once it has said what it holds.
+            await asyncio.sleep(POLL_SECONDS)
 
 
 def read_proc(name: str) -> str:

@@ -7,14 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from msgspec import structs
 
 from services.worker.deployment import AnyArena, Deployment, Resources
-from services.worker.engine.runner import EngineRunner
+from services.worker.engine.contract import Runner
 from services.worker.metrics import WorkerMetrics
 from services.worker.serving import Serving
 from services.worker.settings import WorkerSettings
 from shared.arena import Arena
 from shared.bus.contract import Context, Endpoint, Refusal
 from shared.deadlines import arrived
-from shared.device_arena import DeviceArena
 from shared.devices import CPU
 from shared.links.contract import Link
 from shared.links.meter import Meter
@@ -51,6 +50,7 @@ class Worker:
         self,
         world: World,
         settings: WorkerSettings,
+        make_runner: Callable[[], Runner],
         open_link: Callable[[], Awaitable[Link]],
         open_door: OpenDoor = lambda address: None,
         device: str = CPU,
@@ -59,14 +59,14 @@ class Worker:
         self._device = device
         self._id = world.info.id
         self._settings = settings
+        self._make_runner = make_runner
         self._open_link = open_link
         self._open_door = open_door
         self._reported_at = 0.0
         self._meter = Meter(world.clock.now)
 
     async def run(self) -> None:
-        settings, world = self._settings, self._world
-        runner = EngineRunner(settings.kv_bytes, settings.block_size, settings.threads, self._device)
+        world, runner = self._world, self._make_runner()
         self._serving = Serving(self._id, world.bus, world.clock, runner, WorkerMetrics(world.telemetry, self._id))
         self._serving.on_step = self._load_changed
         arena, _ = await asyncio.gather(asyncio.to_thread(self._make_arena), runner.ready())
@@ -83,7 +83,11 @@ class Worker:
 
     def _make_arena(self) -> AnyArena:
         size_bytes = self._settings.arena_bytes
-        return Arena(size_bytes) if self._device == CPU else DeviceArena(size_bytes, self._device)
+        if self._device == CPU:
+            return Arena(size_bytes)
+        from shared.device_arena import DeviceArena  # of torch, which whoever computes on no GPU may not need
+
+        return DeviceArena(size_bytes, self._device)
 
     async def _work(self, resources: Resources) -> None:
         world = self._world
@@ -177,6 +181,7 @@ class Worker:
             state=lifecycle.state.value,
             arena_bytes=self._settings.arena_bytes,
             device=self._device,
+            engine=self._settings.engine,
             paths=deployment.paths.by_peer,
             flows_out=deployment.flows_out,
             traffic=self._traffic(),

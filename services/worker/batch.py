@@ -8,15 +8,23 @@ from shared.messages.requests import Sampling
 PREFILL_CHUNK = 128
 # Beyond this many rows the linear kernels are no longer known to give every row the same bits.
 MAX_BATCH_ROWS = 2_048
+# Below this a temperature means greedy, as in vLLM: the division would overflow.
+LEAST_TEMPERATURE = 1e-5
 
 
 @dataclass(frozen=True)
 class Draw:
-    """A token to choose after a piece's last row: generated token number `index`. None of `forbidden` may be chosen."""
+    """A token to choose after a piece's last row: generated token number `index`. None of `forbidden` may be chosen;
+    `stops` are those that would end the request."""
 
     sampling: Sampling
     index: int
     forbidden: tuple[int, ...] = ()
+    stops: tuple[int, ...] = ()
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.sampling.temperature < LEAST_TEMPERATURE
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,25 +4,25 @@ Each command is answered at once; what takes time goes on as a task and is told 
 """
 
 import asyncio
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import structlog
 
-from services.worker.engine.runner import EngineRunner
+from services.worker.engine.contract import Runner
 from services.worker.lifecycle import Lifecycle, State
 from services.worker.live.counts import LiveCounts
 from services.worker.live.parts import Parts
 from services.worker.live.side import Live
-from services.worker.loading import LoadCounts, Loading, Transport
+from services.worker.loading import LoadCounts, Loading, Memory, Transport
 from services.worker.orders import check_load
 from services.worker.scheduler import Scheduler
 from services.worker.serving import Serving
 from services.worker.settings import WorkerSettings
-from shared.arena import Arena, ArenaFull
+from shared.arena import ArenaFull
 from shared.bus.contract import Context, Refusal
-from shared.device_arena import DeviceArena
 from shared.links.contract import Link
 from shared.links.meter import Meter, MeteredLink
 from shared.membership import Membership
@@ -38,7 +38,13 @@ from shared.transfer.paths import Paths
 log = structlog.get_logger()
 
 
-AnyArena = Arena | DeviceArena
+class AnyArena(Protocol):
+    """In the host's memory or in a GPU's."""
+
+    def place(self, sizes: Sequence[int]) -> Memory:
+        """A stretch per block. Raises ArenaFull and places nothing."""
+
+    def clear(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,7 @@ class Resources:
     arena: AnyArena
     link: Link
     meter: Meter
-    runner: EngineRunner
+    runner: Runner
     hashing: Executor
     door: Door | None = None
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from services.worker.engine.runner import EngineRunner
+from services.worker.engine.contract import Runner
 from shared.device_bytes import DeviceBytes
 from shared.links.contract import Link
 from shared.messages.parameters import Manifest
@@ -71,7 +71,7 @@ class Loading:
         command: Load,
         memory: Memory,
         world: World,
-        runner: EngineRunner,
+        runner: Runner,
         transport: Transport,
         counts: LoadCounts,
         paths: Paths,

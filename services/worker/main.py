@@ -1,19 +1,25 @@
 """The worker process."""
 
 import sys
+from collections.abc import Callable
 
 from services.worker.actor import Worker
+from services.worker.engine.contract import Runner
+from services.worker.engine.modelled import ModelledRunner
 from services.worker.settings import WorkerSettings
 from shared.devices import CPU, NoDevice, choose_device, count_gpus
+from shared.latency_file import find_latency
 from shared.links.open import open_link
 from shared.process import World, run_process
 from shared.transfer.door import open_door
+from shared.world import Clock
 
 
 def main(settings: WorkerSettings) -> None:
     try:
-        device = choose_device(settings.device, count_gpus())
-    except NoDevice as error:
+        device = CPU if settings.engine == "modelled" else choose_device(settings.device, count_gpus())
+        make_runner = runner_maker(settings, device)
+    except (NoDevice, ValueError) as error:
         sys.exit(f"Error: {error}")
     on_gpu = device != CPU
     memory = device if on_gpu else "host"
@@ -22,6 +28,7 @@ def main(settings: WorkerSettings) -> None:
         return Worker(
             world,
             settings,
+            lambda: make_runner(world.clock),
             lambda: open_link(settings, memory),
             # What others have in the host's memory is of no use on a GPU before it is copied there.
             lambda address: None if on_gpu else open_door(settings, address),
@@ -29,3 +36,18 @@ def main(settings: WorkerSettings) -> None:
         )
 
     run_process(settings, "worker", build)
+
+
+def runner_maker(settings: WorkerSettings, device: str) -> Callable[[Clock], Runner]:
+    """Makes the engine that is set. Raises ValueError for a latency that is not there or says nothing."""
+    if settings.engine == "modelled":
+        latency = find_latency(settings.engine_profile)
+        memory = settings.kv_bytes, settings.block_size
+        return lambda clock: ModelledRunner(*memory, latency, settings.engine_speed, clock)
+
+    def with_torch(clock: Clock) -> Runner:
+        from services.worker.engine.runner import EngineRunner  # takes seconds and much memory to import
+
+        return EngineRunner(settings.kv_bytes, settings.block_size, settings.threads, device)
+
+    return with_torch

@@ -123,5 +123,6 @@ class Sequence:
         return Piece(self.request_id, tokens, start, self.blocks, decode, draw, self.entry)
 
     def _draw(self) -> Draw:
-        forbidden = self.request.stop_token_ids if self.generated < self.request.min_tokens else ()
-        return Draw(self.request.sampling, self.generated, tuple(forbidden))
+        stops = tuple(self.request.stop_token_ids)
+        forbidden = stops if self.generated < self.request.min_tokens else ()
+        return Draw(self.request.sampling, self.generated, forbidden, stops)

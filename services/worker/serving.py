@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import structlog
 
 from services.worker.batch import Batch, Entry
-from services.worker.engine.runner import EngineRunner
+from services.worker.engine.contract import Runner
 from services.worker.history import History
 from services.worker.limits import Limits
 from services.worker.metrics import WorkerMetrics
@@ -27,7 +27,7 @@ log = structlog.get_logger()
 class Serving:
     """Runs the requests of one model at a time. `on_step` is called after every step, and when a request moves."""
 
-    def __init__(self, worker: str, bus: Bus, clock: Clock, runner: EngineRunner, metrics: WorkerMetrics) -> None:
+    def __init__(self, worker: str, bus: Bus, clock: Clock, runner: Runner, metrics: WorkerMetrics) -> None:
         self._worker = worker
         self._bus = bus
         self._clock = clock

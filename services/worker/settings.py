@@ -6,7 +6,7 @@ from msgspec import Meta
 
 from services.worker.batch import PREFILL_CHUNK
 from services.worker.limits import Limits
-from shared.settings import LinkSettings
+from shared.settings import EngineName, EngineProfile, EngineSpeed, LinkSettings
 
 MIB = 1024 * 1024
 
@@ -22,10 +22,15 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
             pattern=r"^(auto|cpu|cuda(:[0-9]+)?)$",
         ),
     ] = "auto"
+    engine: EngineName = "torch"
+    engine_profile: EngineProfile = "llama3-8b-a100"
+    engine_speed: EngineSpeed = 1.0
     arena_bytes: Annotated[
         int, Meta(description="Memory for parameters, touched at start; the largest model that fits", ge=MIB)
     ] = 1024 * MIB
-    kv_bytes: Annotated[int, Meta(description="Memory for the KV cache, touched at start", ge=MIB)] = 512 * MIB
+    kv_bytes: Annotated[
+        int, Meta(description="Memory for the KV cache, touched at start (a modelled engine only counts it)", ge=MIB)
+    ] = 512 * MIB
     max_num_seqs: Annotated[int, Meta(description="Requests that run at the same time", ge=1, le=1024)] = 16
     max_num_waiting: Annotated[
         int, Meta(description="Requests that may wait here for a slot; the router keeps the others", ge=0)

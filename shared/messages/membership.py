@@ -98,7 +98,7 @@ class WorkerReport(Message, frozen=True, kw_only=True):
 
     `plan_id`: the plan that it loads or loaded for. `traffic`: with everybody that serving moves anything to or from;
     None where nobody measures: unknown, not zero. `device`: where its parameters lie. `paths`: which way they came
-    from each node lately.
+    from each node lately. `engine`: what runs its model; that of a `modelled` one are no real tokens.
     """
 
     service: ClassVar[ServiceName] = "worker"
@@ -114,6 +114,7 @@ class WorkerReport(Message, frozen=True, kw_only=True):
     holding: Holding | None = None
     arena_bytes: Count = 0
     device: Name = "cpu"
+    engine: Name = "torch"
     paths: dict[Name, Name] = {}
     load: EngineLoad | None = None
     flows_out: Count = 0

@@ -3,6 +3,7 @@
 from msgspec.structs import replace
 
 from services.cli.status_view import make_status
+from shared.latency import MADE_UP
 from shared.messages.membership import (
     Holding,
     Member,
@@ -53,6 +54,14 @@ def test_a_worker_is_shown_with_its_device_and_the_paths_by_which_parameters_cam
     report = replace(worker("worker-0"), device="cuda:1", paths={"host-0": "cuda_copy, cma"})
     (row,) = make_status(Snapshot(workers=[report]), []).workers
     assert (row.device, row.paths) == ("cuda:1", {"host-0": "cuda_copy, cma"})
+
+
+def test_modelled_engines_are_pointed_out() -> None:
+    modelled = replace(worker("worker-1"), engine="modelled")
+    assert make_status(Snapshot(workers=[worker("worker-0")]), []).warning is None
+    found = make_status(Snapshot(workers=[worker("worker-0"), modelled]), [])
+    assert [row.engine for row in found.workers] == ["torch", "modelled"]
+    assert found.warning == MADE_UP
 
 
 def test_an_instance_is_as_far_as_its_slowest_rank() -> None:

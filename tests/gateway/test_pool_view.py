@@ -1,8 +1,11 @@
 """What clients and operators are told about models and instances."""
 
 import pytest
+from msgspec import UNSET
+from msgspec.structs import replace
 
-from services.gateway.pool_view import instances, status, why_unavailable
+from services.gateway.pool_view import instances, status, warning, why_unavailable
+from shared.latency import MADE_UP
 from shared.messages.membership import Holding, Member, ModelEntry, Snapshot, WorkerReport, WorkerState
 from shared.messages.parameters import ModelSpec
 
@@ -43,6 +46,13 @@ def test_a_models_state_is_that_of_its_best_instance(states: list[WorkerState], 
     snapshot = Snapshot(workers=[worker(f"w-{i}", state, f"i-{i}") for i, state in enumerate(states)])
     found = status(ENTRY, snapshot)
     assert (found.state, found.instances) == expected
+
+
+def test_a_model_whose_tokens_are_made_up_says_so() -> None:
+    computing, modelled = worker("w-1", "serving"), replace(worker("w-2", "serving", "i-2"), engine="modelled")
+    assert status(ENTRY, Snapshot(workers=[computing])).warning is UNSET
+    assert status(ENTRY, Snapshot(workers=[computing, modelled])).warning == MADE_UP
+    assert warning([computing]) is UNSET
 
 
 def test_what_is_not_known_is_not_cold() -> None:

@@ -13,13 +13,16 @@ from aiohttp.test_utils import TestServer
 class ScriptedServer:
     """`script` names what to do with the n-th completion; requests beyond the script are answered well."""
 
-    def __init__(self, script: list[str] | None = None, token_seconds: float = 0.001) -> None:
+    def __init__(
+        self, script: list[str] | None = None, token_seconds: float = 0.001, card: dict[str, Any] | None = None
+    ) -> None:
+        self.card = card or {}
         self.script = script or []
         self.token_seconds = token_seconds
         self.bodies: list[dict[str, Any]] = []
 
     async def models(self, request: web.Request) -> web.Response:
-        return web.json_response({"data": [{"id": "tiny", "object": "model", "max_model_len": 64}]})
+        return web.json_response({"data": [{"id": "tiny", "object": "model", "max_model_len": 64, **self.card}]})
 
     async def tokenize(self, request: web.Request) -> web.Response:
         body = await request.json()

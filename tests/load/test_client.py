@@ -70,6 +70,12 @@ async def test_arrivals_are_kept_while_the_server_is_slow() -> None:
     assert records[-1].sent < records[0].ended  # the last was sent before the first had ended
 
 
+async def test_the_target_says_what_must_be_said_beside_its_figures() -> None:
+    server = ScriptedServer(card={"livescale": {"state": "ready", "warning": "made up"}})
+    async with server.serving() as url, open_session(url, "", 10) as session:
+        assert (await learn_target(session, None)).warning == "made up"
+
+
 async def test_the_target_is_learnt_from_the_server() -> None:
     async with ScriptedServer().serving() as url, open_session(url, "", 10) as session:
         target = await learn_target(session, None)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from msgspec.structs import replace
 
 from services.supervisor import checks
 from services.supervisor.checks import (
@@ -91,6 +92,20 @@ def test_sockets_do_not_reach_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert worker_device(StackSettings(transport="socket"), 0) == "cpu"
     with pytest.raises(BadSettings, match="sockets do not reach a GPU's memory; choose --transport ucx"):
         check_devices(StackSettings(device="cuda", transport="socket"))
+
+
+def test_modelled_engines_need_no_gpu_a_latency_that_exists_and_no_memory_for_kv(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(checks, "count_gpus", lambda: 8)
+    modelled = StackSettings(engine="modelled", workers=2, arena_bytes=1 << 20, kv_bytes=1 << 40)
+    check_devices(modelled)
+    check_memory(modelled, "MemAvailable: 8000000 kB\n")
+    assert worker_device(modelled, 1) == "cpu"
+    with pytest.raises(BadSettings, match="a modelled engine runs on no GPU; leave out --device"):
+        check_devices(replace(modelled, device="cuda"))
+    with pytest.raises(BadSettings, match=r"^engine-profile: there is no 'llama9'"):
+        check_devices(replace(modelled, engine_profile="llama9"))
 
 
 def test_parameters_on_gpus_take_no_memory_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,6 +70,14 @@ def test_the_planner_alone_is_told_who_goes_live() -> None:
         assert [name for name, each in commands.items() if "--live=zigzag" in each.argv] == ["planner-0"]
 
 
+def test_workers_alone_are_told_of_a_modelled_engine() -> None:
+    settings = StackSettings(workers=1, engine="modelled", engine_profile="llama2-7b-h800", engine_speed=4.0)
+    commands = {each.name: each for each in service_commands(settings, URLS)}
+    worker = resolve(commands["worker-0"])
+    assert "engine: modelled\nengine-profile: llama2-7b-h800\nengine-speed: 4.0\n" in worker
+    assert [name for name, each in commands.items() if "modelled" in " ".join(each.argv)] == ["worker-0"]
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_service_understands_its_command_line(name: str) -> None:
     config = resolve(COMMANDS[name])

@@ -10,9 +10,11 @@ from msgspec.structs import replace
 
 from services.host.checkpoint import open_checkpoint
 from services.worker.actor import Worker
+from services.worker.main import runner_maker
 from services.worker.settings import MIB, WorkerSettings
 from shared.bus.contract import Bus, Context, Endpoint, ServiceInfo, Topic
 from shared.bus.local import LocalBroker
+from shared.devices import CPU
 from shared.links.contract import Link
 from shared.links.open import open_link
 from shared.messages.live import RequestsMoved
@@ -97,8 +99,9 @@ class Fleet:
         told = replace(usual, **settings)
         info = ServiceInfo("worker", worker, "worker under test")
         self.telemetry[worker] = Telemetry("worker", worker)
+        make_runner = runner_maker(told, CPU)
         world = World(info, "here", self.broker.connect(), SystemClock(), RandomIds(), self.telemetry[worker])
-        run = Worker(world, told, lambda: open_link(told)).run()
+        run = Worker(world, told, lambda: make_runner(world.clock), lambda: open_link(told)).run()
         self.workers[worker] = self.tasks.create_task(run, name=worker)
         await self.until(lambda: self.state(worker) == "spare")
 

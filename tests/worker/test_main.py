@@ -1,5 +1,8 @@
 """A worker's process before it is one."""
 
+import subprocess
+import sys
+
 import pytest
 
 from services.worker import main as worker_main
@@ -10,3 +13,23 @@ def test_a_device_that_is_not_there_ends_it_with_a_sentence(monkeypatch: pytest.
     monkeypatch.setattr(worker_main, "count_gpus", lambda: 1)
     with pytest.raises(SystemExit, match=r"^Error: device: cuda:3 was asked for and CUDA shows .* cuda:0 to cuda:0;"):
         worker_main.main(WorkerSettings(device="cuda:3"))
+
+
+def test_a_latency_that_is_not_there_ends_it_with_a_sentence() -> None:
+    with pytest.raises(SystemExit, match=r"^Error: engine-profile: there is no 'llama9'; give a file"):
+        worker_main.main(WorkerSettings(engine="modelled", engine_profile="llama9"))
+
+
+def test_a_worker_with_a_modelled_engine_has_no_torch() -> None:
+    """It would take more memory than all else, and seconds to import."""
+    program = """
+import sys
+from services.worker.main import runner_maker
+from services.worker.settings import WorkerSettings
+from shared.devices import CPU
+from shared.world import SystemClock
+runner_maker(WorkerSettings(engine="modelled"), CPU)(SystemClock())
+print("torch" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "False"

@@ -13,6 +13,7 @@ from torch.nn.functional import embedding, rms_norm
 
 from services.worker.batch import Batch, Piece
 from services.worker.engine.attention import CausalMask
+from services.worker.engine.contract import BlockMissing
 from services.worker.engine.kv_store import KvStore
 from services.worker.engine.layer import Layer
 from services.worker.engine.parameters import TORCH_DTYPES, Linear, Tensors, block_tensors, make_linear, padded
@@ -24,10 +25,6 @@ from shared.links.contract import View
 from shared.messages.parameters import Manifest
 
 EMBEDDING = "model.embed_tokens"
-
-
-class BlockMissing(RuntimeError):
-    """A step was asked for before the block it needs was added."""
 
 
 class Engine:
@@ -133,16 +130,18 @@ class Engine:
         dtype = TORCH_DTYPES[self._manifest.dtype]
         return torch.frombuffer(data, dtype=dtype).view(-1, self._config.hidden_size)
 
-    def begin(self, slabs: Sequence[Sequence[Piece]]) -> Partial:
+    def begin(self, slabs: Sequence[Sequence[Piece]]) -> Partial[Rows]:
         """A request's rows, embedded, to be run one layer at a time; each of `slabs` is no more than a batch."""
-        partial = Partial(list(map(self.rows, slabs)), self._config.hidden_size, TORCH_DTYPES[self._manifest.dtype])
-        for index, slab in enumerate(partial.slabs):
-            partial.put(index, self.embed(slab))
+        row_bytes = self._config.hidden_size * TORCH_DTYPES[self._manifest.dtype].itemsize
+        partial = Partial(list(map(self.rows, slabs)), row_bytes)
+        for data, slab in partial.parts:
+            self._activation(data).copy_(self.embed(slab))
         return partial
 
-    def run_layer(self, partial: Partial) -> None:
+    def run_layer(self, partial: Partial[Rows]) -> None:
         """The next layer of `partial`."""
         layer, device = partial.done, self.store.cache.device
-        for index, (part, slab) in enumerate(partial.parts):
-            partial.put(index, self.layers(layer, layer + 1, part.to(device, copy=True), slab))
+        for data, slab in partial.parts:
+            hidden = self._activation(data)
+            hidden.copy_(self.layers(layer, layer + 1, hidden.to(device, copy=True), slab))
         partial.done += 1

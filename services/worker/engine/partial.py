@@ -1,32 +1,36 @@
 """A request part of the way through the layers: what a worker that still loads runs one layer at a time."""
 
 from collections.abc import Iterable, Sequence
-
-import torch
-
-from services.worker.engine.rows import Rows
+from typing import Generic, Protocol, TypeVar
 
 
-class Partial:
-    """All rows of a request, as slabs of no more than a batch may have; `done` layers were run.
+class Slab(Protocol):
+    """No more rows than a batch may have, and what the layers must know of them."""
+
+    @property
+    def count(self) -> int: ...
+
+
+S = TypeVar("S", bound=Slab)
+
+
+class Partial(Generic[S]):
+    """All rows of a request, as slabs; `done` layers were run.
 
     `activation` is what the next layer takes, `[position, hidden]` as bytes. It changes with every layer.
     """
 
-    def __init__(self, slabs: Sequence[Rows], hidden_size: int, dtype: torch.dtype) -> None:
+    def __init__(self, slabs: Sequence[S], row_bytes: int) -> None:
         self.done = 0
         self.slabs = slabs
-        count = sum(slab.count for slab in slabs)
-        data = bytearray(count * hidden_size * dtype.itemsize)
-        self.activation = memoryview(data)
-        hidden = torch.frombuffer(data, dtype=dtype).view(count, hidden_size)
-        self._hidden = torch.split_with_sizes(hidden, [slab.count for slab in slabs])
+        self.activation = memoryview(bytearray(sum(slab.count for slab in slabs) * row_bytes))
+        self._row_bytes = row_bytes
 
     @property
-    def parts(self) -> Iterable[tuple[torch.Tensor, Rows]]:
-        """Activations `[row, hidden]`, and what the layers must know of these rows, slab by slab."""
-        return zip(self._hidden, self.slabs, strict=True)
-
-    def put(self, index: int, hidden: torch.Tensor) -> None:
-        """What came out of the embedding or a layer for slab `index`."""
-        self._hidden[index].copy_(hidden)
+    def parts(self) -> Iterable[tuple[memoryview, S]]:
+        """Slab by slab: its activations `[row, hidden]` as bytes, to be read and written, and the slab."""
+        start = 0
+        for slab in self.slabs:
+            stop = start + slab.count * self._row_bytes
+            yield self.activation[start:stop], slab
+            start = stop

@@ -1,4 +1,4 @@
-"""The engine as an actor sees it: every call is awaited, torch runs on one thread of its own."""
+"""The engine that computes: every call is awaited, torch runs on one thread of its own."""
 
 import asyncio
 import time
@@ -14,6 +14,7 @@ from services.worker.engine.engine import Engine
 from services.worker.engine.kv_store import allocate_kv_memory
 from services.worker.engine.partial import Partial
 from services.worker.engine.rates import Rates
+from services.worker.engine.rows import Rows
 from services.worker.send_pauses import SendPauses
 from shared.devices import CPU
 from shared.links.contract import View
@@ -78,11 +79,11 @@ class EngineRunner:
             self.pauses.step_ends(lost)
         return tokens
 
-    async def begin(self, slabs: Sequence[Sequence[Piece]]) -> Partial:
+    async def begin(self, slabs: Sequence[Sequence[Piece]]) -> Partial[Rows]:
         """A request's rows, embedded, to be run one layer at a time."""
         return await self.call(lambda: self._loaded().begin(slabs))
 
-    async def run_layer(self, partial: Partial) -> None:
+    async def run_layer(self, partial: Partial[Rows]) -> None:
         """The next layer of `partial`. Raises BlockMissing before its block was added."""
         await self.call(lambda: self._loaded().run_layer(partial))
 

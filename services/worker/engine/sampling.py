@@ -9,8 +9,6 @@ import torch
 
 from services.worker.batch import Draw
 
-# Below this a temperature means greedy, as in vLLM: the division would overflow.
-LEAST_TEMPERATURE = 1e-5
 SEED_BITS = (1 << 64) - 1
 
 Floats = npt.NDArray[np.float64]
@@ -25,7 +23,7 @@ def choose_tokens(logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
             logits[row, list(draw.forbidden)] = float("-inf")
     tokens: list[int] = logits.argmax(dim=1).tolist()
     for row, draw in enumerate(draws):
-        if draw.sampling.temperature >= LEAST_TEMPERATURE:
+        if not draw.is_greedy:
             tokens[row] = draw_token(logits[row].double().numpy(), draw)
     return tokens
 

@@ -1,11 +1,9 @@
-"""What moves when a request changes hands: how much, under which tags, within which time."""
+"""What moves when a request changes hands: under which tags, within which time."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from shared.block_layout import ITEM_BYTES
 from shared.links.contract import Buffer, Link, Peer
-from shared.messages.parameters import Manifest
 from shared.messages.transfers import Node
 
 CONNECT_SECONDS = 5.0
@@ -31,18 +29,6 @@ class Channel:
         return await self.link.connect(
             self.other.address, timeout=CONNECT_SECONDS, channel=FIRST_CHANNEL + self.ticket, secret=self.secret
         )
-
-
-def activation_bytes(manifest: Manifest, positions: int) -> int:
-    """`[position, hidden]`."""
-    return positions * manifest.config.hidden_size * ITEM_BYTES[manifest.dtype]
-
-
-def kv_bytes(manifest: Manifest, positions: int, layers: int, block_tokens: int) -> int:
-    """`[layer, 2, kv_head, token, head_dim]`, whole blocks."""
-    config = manifest.config
-    tokens = -(-positions // block_tokens) * block_tokens
-    return layers * 2 * config.num_key_value_heads * tokens * config.head_dim * ITEM_BYTES[manifest.dtype]
 
 
 async def send(peer: Peer, part: int, data: memoryview) -> None:

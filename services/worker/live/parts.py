@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Coroutine
 from dataclasses import dataclass
 
-from services.worker.engine.runner import EngineRunner
+from services.worker.engine.contract import Runner
 from services.worker.live.counts import LiveCounts
 from services.worker.serving import Serving
 from shared.links.contract import Link
@@ -15,7 +15,7 @@ from shared.process import World
 class Parts:
     world: World
     link: Link
-    runner: EngineRunner
+    runner: Runner
     serving: Serving
     tasks: asyncio.TaskGroup
     counts: LiveCounts

@@ -3,7 +3,8 @@
 import structlog
 
 from services.worker.batch import Entry
-from services.worker.live.handoff import ACTIVATION, KV, Channel, activation_bytes, kv_bytes, receive
+from services.worker.engine.sizes import activation_bytes, kv_bytes
+from services.worker.live.handoff import ACTIVATION, KV, Channel, receive
 from services.worker.live.parts import Parts
 from services.worker.scheduler import Scheduler
 from services.worker.sequence import LateKv

@@ -6,14 +6,15 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import assert_never
+from typing import Any, assert_never
 
 import structlog
 
 from services.worker.batch import MAX_BATCH_ROWS, Entry
 from services.worker.engine.partial import Partial
+from services.worker.engine.sizes import activation_bytes, kv_bytes
 from services.worker.live.giving import Giving
-from services.worker.live.handoff import Channel, activation_bytes, kv_bytes
+from services.worker.live.handoff import Channel
 from services.worker.live.optimum import Optimum, Waiting
 from services.worker.live.parts import Parts
 from services.worker.scheduler import Scheduler
@@ -37,7 +38,7 @@ class Request:
     """A request in the queue, and its activation once a layer was run."""
 
     sequence: Sequence
-    partial: Partial | None = None
+    partial: Partial[Any] | None = None
 
 
 class LiveTarget:

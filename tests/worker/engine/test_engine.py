@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from services.worker.batch import PREFILL_CHUNK, Batch, Draw, Piece
-from services.worker.engine.engine import BlockMissing, Engine
+from services.worker.engine.contract import BlockMissing
+from services.worker.engine.engine import Engine
 from services.worker.engine.kv_store import allocate_kv_memory
 from shared.messages.requests import Sampling
 from tests.worker.engine.models import checkpointed

@@ -8,14 +8,14 @@ from functools import cache
 from itertools import count
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 
 from services.host.checkpoint import open_checkpoint
-from services.worker import actor
 from services.worker.actor import Worker
+from services.worker.engine.contract import Runner
 from services.worker.engine.engine import Engine
 from services.worker.engine.kv_store import allocate_kv_memory
+from services.worker.engine.modelled import ModelledRunner
 from services.worker.settings import MIB, WorkerSettings
 from shared.bus.contract import BusError, Context, Endpoint, Refusal, ServiceInfo, Topic
 from shared.bus.local import LocalBroker, LocalBus
@@ -34,6 +34,7 @@ from shared.transfer.send import feed
 from shared.world import CountedIds, LoopClock
 from tests.made import tiny
 from tests.transfer.virtual_link import Mail, VirtualLink, new_mail
+from tests.worker.engine.made_up import LATENCY, made_up_tokens
 from tests.worker.live.client import Client
 from tests.worker.live.timed import Faults, TimedLink, TimedRunner
 from tests.worker.serving import serve
@@ -70,6 +71,24 @@ def undisturbed(request: Submit) -> list[int]:
     return serve(_engine(), [(0, first)]).tokens["alone"]
 
 
+def made_up(request: Submit) -> list[int]:
+    """All tokens of a request, as a modelled engine makes them."""
+    manifest, _ = parameters()
+    return made_up_tokens(manifest.version, manifest.config.vocab_size, request)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What runs the model, and the tokens that it would make alone."""
+
+    make_runner: Callable[[WorkerSettings], Runner]
+    alone: Callable[[Submit], list[int]]
+
+
+COMPUTING = Kind(lambda told: TimedRunner(told.kv_bytes, told.block_size), undisturbed)
+MODELLED = Kind(lambda told: ModelledRunner(told.kv_bytes, told.block_size, LATENCY, 1.0, CLOCK), made_up)
+
+
 @dataclass
 class Member:
     """A worker under test."""
@@ -88,6 +107,7 @@ class Stage:
     bus: LocalBus
     mail: Mail
     tasks: asyncio.TaskGroup
+    kind: Kind = COMPUTING
     client: Client = field(init=False)
     faults: Faults = field(default_factory=Faults)
     members: dict[str, Member] = field(default_factory=dict)
@@ -128,7 +148,7 @@ class Stage:
         async def link() -> TimedLink:
             return TimedLink(self.mail, worker.encode(), self.faults)
 
-        made = Worker(world, told, link)
+        made = Worker(world, told, lambda: self.kind.make_runner(told), link)
         self.members[worker] = Member(made, self.tasks.create_task(made.run(), name=worker), bus, telemetry)
         await self.until(lambda: self.state(worker) == "spare")
 
@@ -235,7 +255,7 @@ class Stage:
         await self.until(lambda: self.members.keys().isdisjoint(self.client.places.values()))
         self.check_invariants()
         for wish in self.client.wishes:
-            wish.check(undisturbed(wish.request))
+            wish.check(self.kind.alone(wish.request))
 
     def _used(self, worker: str) -> int:
         scheduler = self.members[worker].worker._serving.scheduler
@@ -252,7 +272,7 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(*workers: str) -> AsyncIterator[Stage]:
+async def stage(*workers: str, kind: Kind = COMPUTING) -> AsyncIterator[Stage]:
     """Spare workers."""
     broker = LocalBroker(clock=CLOCK, delays=lambda subject: (BUS_SECONDS,))
     bus = broker.connect()
@@ -261,21 +281,19 @@ async def stage(*workers: str) -> AsyncIterator[Stage]:
         return Joined(epoch=1)
 
     await bus.serve(ServiceInfo("registry", "registry-0", "lets everyone in"), [Endpoint(JOIN, join)])
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(actor, "EngineRunner", TimedRunner)
-        async with asyncio.TaskGroup() as tasks:
-            made = Stage(broker, bus, new_mail(), tasks)
+    async with asyncio.TaskGroup() as tasks:
+        made = Stage(broker, bus, new_mail(), tasks, kind)
 
-            async def follow(topic: Topic[Any]) -> None:
-                async for received in await bus.subscribe(topic):
-                    made.heard(received.message)
+        async def follow(topic: Topic[Any]) -> None:
+            async for received in await bus.subscribe(topic):
+                made.heard(received.message)
 
-            listening = [tasks.create_task(follow(topic)) for topic in (HEARTBEAT, TOKENS, ENDED, MOVED)]
-            await asyncio.sleep(0)
-            for worker in workers:
-                await made.start(worker)
-            yield made
-            for task in [*(member.task for member in made.members.values()), *listening]:
-                task.cancel()
-            for one in list(broker.buses):
-                await one.close()
+        listening = [tasks.create_task(follow(topic)) for topic in (HEARTBEAT, TOKENS, ENDED, MOVED)]
+        await asyncio.sleep(0)
+        for worker in workers:
+            await made.start(worker)
+        yield made
+        for task in [*(member.task for member in made.members.values()), *listening]:
+            task.cancel()
+        for one in list(broker.buses):
+            await one.close()

@@ -1,0 +1,47 @@
+"""`livescale profile`: this machine's engine, measured for modelled ones."""
+
+import asyncio
+import platform
+from functools import partial
+from pathlib import Path
+from typing import get_args
+
+import click
+import msgspec
+import yaml
+
+from shared.messages.parameters import DType
+
+option = partial(click.option, show_default=True, show_envvar=True)
+
+
+@click.command("profile")
+@click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@option(
+    "--output", type=click.Path(path_type=Path, dir_okay=False), default=Path("latency.yaml"), envvar="LIVESCALE_OUTPUT"
+)
+@option("--dtype", type=click.Choice(get_args(DType)), default="bfloat16", envvar="LIVESCALE_DTYPE")
+@option("--threads", type=click.IntRange(1, 256), default=1, envvar="LIVESCALE_THREADS", help="Torch computes with.")
+def profile(directory: Path, output: Path, dtype: DType, threads: int) -> None:
+    """Measure how long steps of the checkpoint in DIRECTORY take on this CPU, and write a latency.
+
+    \b
+    livescale profile /tmp/tiny --output mine.yaml
+    livescale up --model tiny=/tmp/tiny --workers 16 --engine modelled --engine-profile mine.yaml
+    """
+    # Torch and scipy take seconds to import, and --help needs neither.
+    from load.profile.fit import fit, worst_error
+    from load.profile.measure import measure
+    from shared.model_config import CheckpointError
+
+    try:
+        steps = asyncio.run(measure(directory, dtype, threads))
+        source = f"{directory.name} in {dtype}, {threads} of {platform.node()}'s threads"
+        latency = fit(steps, source)
+        output.write_text(yaml.safe_dump(msgspec.to_builtins(latency), sort_keys=False))
+    except CheckpointError as error:
+        raise click.ClickException(str(error)) from None
+    except OSError as error:
+        raise click.ClickException(f"{output} cannot be written: {error.strerror}") from None
+    off = worst_error(latency, steps)
+    click.echo(f"{output}: fitted to {len(steps)} steps, and off by {off:.0%} at most")

@@ -1,0 +1,55 @@
+"""An engine as an actor sees it, whether it computes (`runner.py`) or is a model of one that does (`modelled.py`)."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from services.worker.batch import Batch, Piece
+from services.worker.engine.partial import Partial
+from services.worker.engine.rates import Rates
+from services.worker.send_pauses import SendPauses
+from shared.links.contract import View
+from shared.messages.parameters import Manifest
+
+
+class BlockMissing(RuntimeError):
+    """A step was asked for before the block it needs was added."""
+
+
+class Runner(Protocol):
+    """One engine at a time, with KV memory that is kept for every model.
+
+    Calls are carried out in the order they were made. A caller that is cancelled leaves its step running: the next
+    call waits for it.
+    """
+
+    rates: Rates
+    pauses: SendPauses
+
+    async def ready(self) -> None:
+        """Return once the KV memory is there. Raises MemoryError."""
+
+    async def load(self, manifest: Manifest, max_model_len: int) -> int:
+        """Make ready for the blocks of a model; the number of KV blocks it has. Raises ValueError where none fits."""
+
+    async def add_block(self, index: int, buffer: View) -> None:
+        """Take block `index`, which is whole in `buffer`. The buffer is in use until `unload` has returned."""
+
+    async def step(self, batch: Batch) -> list[int]:
+        """Run `batch` through the whole model: the token of each of its draws."""
+
+    async def begin(self, slabs: Sequence[Sequence[Piece]]) -> Partial[Any]:
+        """A request's rows, embedded, to be run one layer at a time."""
+
+    async def run_layer(self, partial: Partial[Any]) -> None:
+        """The next layer of `partial`. Raises BlockMissing before its block was added."""
+
+    def export_kv(self, blocks: range, layers: int) -> asyncio.Future[memoryview]:
+        """A copy of the KV of the first `layers` layers in `blocks`, as it is now: whoever gets the blocks next writes
+        later."""
+
+    async def unload(self) -> None:
+        """Forget the model and let go of its buffers."""
+
+    async def close(self) -> None:
+        """Wait for what is under way and end. Idempotent."""

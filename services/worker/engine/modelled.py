@@ -1,0 +1,175 @@
+"""A model of an engine: it takes the time that a GPU would take, and computes nothing.
+
+Blocks must have come before their layers run, requests have KV blocks, activations and KV have the sizes of the served
+model and are moved: all but the arithmetic is as with an engine that computes. Time is the event loop's.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from services.worker.batch import Batch, Piece
+from services.worker.engine.contract import BlockMissing
+from services.worker.engine.partial import Partial
+from services.worker.engine.rates import Rates
+from services.worker.engine.sizes import activation_bytes, kv_bytes
+from services.worker.engine.step_times import embedding_seconds, layer_seconds, step_seconds
+from services.worker.engine.token_states import StateCache, choose, first_state, follow, read_states, write_states
+from services.worker.send_pauses import SendPauses
+from shared.latency import Latency
+from shared.links.contract import View
+from shared.messages.parameters import Manifest
+from shared.world import Clock
+
+# Timers are late by about a millisecond. So much of it is taken off what comes next; more was no timer's fault.
+MOST_LATE_SECONDS = 0.005
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class PieceSlab:
+    """Rows that run together."""
+
+    pieces: Sequence[Piece]
+
+    @property
+    def count(self) -> int:
+        return sum(len(piece.tokens) for piece in self.pieces)
+
+
+class ModelledRunner:
+    """As `Runner`, with `latency` in place of a GPU, or of one that is `speed` times as fast."""
+
+    def __init__(self, memory_bytes: int, block_tokens: int, latency: Latency, speed: float, clock: Clock) -> None:
+        """`memory_bytes`: of the KV cache, counted and not taken."""
+        self.rates = Rates()
+        self.pauses = SendPauses()  # no step takes the processor, so nothing has to wait for one
+        self._memory_bytes = memory_bytes
+        self._block_tokens = block_tokens
+        self._latency = latency
+        self._speed = speed
+        self._clock = clock
+        self._model: Model | None = None
+        self._free_at = 0.0
+        self._late = 0.0
+
+    async def ready(self) -> None:
+        log.warning("tokens_are_made_up", engine="modelled", latency=self._latency.source, speed=self._speed)
+
+    async def load(self, manifest: Manifest, max_model_len: int) -> int:
+        block_bytes = kv_bytes(manifest, self._block_tokens, manifest.config.num_hidden_layers, self._block_tokens)
+        blocks = self._memory_bytes // block_bytes
+        if blocks == 0:
+            raise ValueError(
+                f"kv_bytes is {self._memory_bytes}; one block of this model's KV cache takes {block_bytes}, raise it"
+            )
+        self.rates = Rates()
+        self._model = Model(manifest, blocks, self._block_tokens)
+        return blocks
+
+    async def add_block(self, index: int, buffer: View) -> None:
+        self._loaded().add_block(index)
+        await self._take(0.0)
+
+    async def step(self, batch: Batch) -> list[int]:
+        model = self._loaded()
+        tokens = model.step(batch)
+        self.rates.observe(batch, await self._take(step_seconds(self._latency, batch, model.layers)))
+        return tokens
+
+    async def begin(self, slabs: Sequence[Sequence[Piece]]) -> Partial[PieceSlab]:
+        partial = self._loaded().begin(slabs)
+        await self._take(sum(embedding_seconds(self._latency, slab) for slab in slabs))
+        return partial
+
+    async def run_layer(self, partial: Partial[PieceSlab]) -> None:
+        model = self._loaded()
+        model.run_layer(partial)
+        await self._take(sum(layer_seconds(self._latency, slab.pieces, model.layers) for slab in partial.slabs))
+
+    def export_kv(self, blocks: range, layers: int) -> asyncio.Future[memoryview]:
+        exported: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
+        exported.set_result(self._loaded().export_kv(blocks, layers))
+        return exported
+
+    async def unload(self) -> None:
+        self._model = None
+        await self._take(0.0)
+
+    async def close(self) -> None:
+        self._model = None
+
+    async def _take(self, seconds: float) -> float:
+        """Be busy for so long, once all is over that was asked for before; how long it was."""
+        now = self._clock.now()
+        begun = max(now - self._late, self._free_at)
+        self._free_at = due = begun + seconds / self._speed
+        await asyncio.sleep(max(due - now, 0.0))
+        if due > now:
+            now = self._clock.now()
+        self._late = min(now - due, MOST_LATE_SECONDS)
+        return now - begun
+
+    def _loaded(self) -> "Model":
+        if self._model is None:
+            raise RuntimeError("no model is loaded: call load first")
+        return self._model
+
+
+class Model:
+    """The blocks that came, and the states of all tokens in the KV cache."""
+
+    def __init__(self, manifest: Manifest, kv_blocks: int, block_tokens: int) -> None:
+        self.layers = manifest.config.num_hidden_layers
+        self._manifest = manifest
+        self._block_tokens = block_tokens
+        self._missing = set(range(len(manifest.blocks)))
+        self._origin = first_state(manifest.version)
+        self._cache = StateCache(kv_blocks, block_tokens)
+
+    def add_block(self, index: int) -> None:
+        if not 0 <= index < len(self._manifest.blocks):
+            raise ValueError(f"the model has blocks 0 to {len(self._manifest.blocks) - 1}, not {index}")
+        self._missing.discard(index)
+
+    def step(self, batch: Batch) -> list[int]:
+        """The token of each draw."""
+        self._need(range(len(self._manifest.blocks)))
+        for kv in batch.imports:
+            self._cache.take(kv.blocks, kv.data)
+        vocab_size = self._manifest.config.vocab_size
+        ends = [(self._states(piece)[-1], piece.draw) for piece in batch.pieces]
+        return [choose(state, draw, vocab_size) for state, draw in ends if draw is not None]
+
+    def begin(self, slabs: Sequence[Sequence[Piece]]) -> Partial[PieceSlab]:
+        self._need((0,))
+        partial = Partial(list(map(PieceSlab, slabs)), activation_bytes(self._manifest, 1))
+        for data, slab in partial.parts:
+            write_states(data, [state for piece in slab.pieces for state in self._states(piece)])
+        return partial
+
+    def run_layer(self, partial: Partial[PieceSlab]) -> None:
+        self._need((partial.done + 1,))
+        partial.done += 1
+
+    def export_kv(self, blocks: range, layers: int) -> memoryview:
+        tokens = len(blocks) * self._block_tokens
+        return self._cache.export(blocks, kv_bytes(self._manifest, tokens, layers, self._block_tokens))
+
+    def _states(self, piece: Piece) -> list[int]:
+        """Of each token of `piece`, into the cache too."""
+        if piece.entry is not None:
+            states = read_states(piece.entry.activation, range(piece.start, piece.stop), piece.entry.stop)
+        else:
+            before = self._cache.before(piece) if piece.start else self._origin
+            states = list(follow(before, piece.tokens))
+        self._cache.write(piece, states)
+        return states
+
+    def _need(self, blocks: Iterable[int]) -> None:
+        missing = next((block for block in blocks if block in self._missing), None)
+        if missing is not None:
+            raise BlockMissing(f"cannot run: block {missing} ({self._manifest.blocks[missing].name}) was not added")

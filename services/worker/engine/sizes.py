@@ -1,0 +1,16 @@
+"""How many bytes activations and KV have (pure)."""
+
+from shared.block_layout import ITEM_BYTES
+from shared.messages.parameters import Manifest
+
+
+def activation_bytes(manifest: Manifest, positions: int) -> int:
+    """`[position, hidden]`."""
+    return positions * manifest.config.hidden_size * ITEM_BYTES[manifest.dtype]
+
+
+def kv_bytes(manifest: Manifest, positions: int, layers: int, block_tokens: int) -> int:
+    """`[layer, 2, kv_head, token, head_dim]`, whole blocks."""
+    config = manifest.config
+    tokens = -(-positions // block_tokens) * block_tokens
+    return layers * 2 * config.num_key_value_heads * tokens * config.head_dim * ITEM_BYTES[manifest.dtype]

@@ -1,0 +1,88 @@
+"""Tokens of an engine that computes nothing. Each depends on the model, all tokens before it and the request's seed,
+and on nothing else.
+
+In place of activations, keys and values there is one number a token, its state: all tokens up to it, hashed. States are
+kept where keys and values would be, and travel as these do. So tokens are wrong where something was lost on the way.
+"""
+
+import struct
+from array import array
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from itertools import chain
+
+from services.worker.batch import Draw, Piece
+
+MASK = (1 << 64) - 1
+PRIME = 0x100000001B3  # of FNV-1a
+STATE = struct.Struct("<Q")
+
+
+def first_state(version: str) -> int:
+    """Before the first token, by the model's version."""
+    return int.from_bytes(blake2b(version.encode(), digest_size=STATE.size).digest(), "little")
+
+
+def follow(state: int, tokens: Iterable[int]) -> Iterable[int]:
+    """The state after each of `tokens`."""
+    for token in tokens:
+        state = ((state ^ (token + 1)) * PRIME) & MASK
+        yield state
+
+
+def choose(state: int, draw: Draw, vocab_size: int) -> int:
+    """The token that comes next: evenly from the vocabulary, but never one that would end the request."""
+    seed = 0 if draw.is_greedy else draw.sampling.seed + 1
+    first = _mixed(state ^ _mixed(seed & MASK)) % vocab_size
+    never = {*draw.forbidden, *draw.stops}
+    return next((token for token in chain(range(first, vocab_size), range(first)) if token not in never), first)
+
+
+def _mixed(number: int) -> int:
+    """Every bit of the result depends on every bit of `number` (the finalizer of splitmix64)."""
+    number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & MASK
+    return number ^ (number >> 31)
+
+
+class StateCache:
+    """States of all tokens in the KV cache, which has so many `blocks`."""
+
+    def __init__(self, blocks: int, block_tokens: int) -> None:
+        self._block_tokens = block_tokens
+        self._states = array("Q", (0,)) * (blocks * block_tokens)
+
+    def before(self, piece: Piece) -> int:
+        """The state that `piece`, not the first of its request, goes on from."""
+        return self._states[self._slot(piece) - 1]
+
+    def write(self, piece: Piece, states: Iterable[int]) -> None:
+        slot = self._slot(piece)
+        self._states[slot : slot + len(piece.tokens)] = array("Q", states)
+
+    def export(self, blocks: range, size_bytes: int) -> memoryview:
+        """A copy of `blocks`, filled up to the size that their keys and values would have."""
+        states = self._states[blocks.start * self._block_tokens : blocks.stop * self._block_tokens].tobytes()
+        data = bytearray(size_bytes)
+        data[: len(states)] = states
+        return memoryview(data)
+
+    def take(self, blocks: range, data: memoryview) -> None:
+        """What `export` gave for as many blocks."""
+        start, stop = blocks.start * self._block_tokens, blocks.stop * self._block_tokens
+        self._states[start:stop] = array("Q", data[: STATE.size * (stop - start)].tobytes())
+
+    def _slot(self, piece: Piece) -> int:
+        return piece.blocks.start * self._block_tokens + piece.start
+
+
+def write_states(data: memoryview, states: Sequence[int]) -> None:
+    """Into activations `[row, hidden]`, at the beginning of each row."""
+    for row, state in enumerate(states):
+        STATE.pack_into(data, row * (len(data) // len(states)), state)
+
+
+def read_states(data: memoryview, rows: range, positions: int) -> list[int]:
+    """From activations of so many positions, those of `rows`."""
+    row_bytes = len(data) // positions
+    return [STATE.unpack_from(data, row * row_bytes)[0] for row in rows]

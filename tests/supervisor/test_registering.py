@@ -1,0 +1,58 @@
+"""Models of a system that starts are registered once the registry can have them read."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from services.supervisor.settings import StackSettings
+from services.supervisor.stack import Stack, StackFailed
+from shared.bus.contract import Context, Endpoint, Refusal, ServiceInfo
+from shared.bus.local import LocalBroker
+from shared.messages.membership import ModelEntry, Register
+from shared.messages.parameters import ModelSpec
+from shared.subjects import REGISTER
+
+SPEC = ModelSpec(name="m", path="/m", dtype="float32")
+
+
+class Registry:
+    """Refuses so many times, then takes the model."""
+
+    def __init__(self, refusals: int, retry_after_ms: int | None) -> None:
+        self.left = refusals
+        self._retry_after_ms = retry_after_ms
+
+    async def register(self, message: Register, context: Context) -> ModelEntry:
+        if self.left:
+            self.left -= 1
+            raise Refusal(503, "no host service is alive", self._retry_after_ms)
+        return ModelEntry(spec=message.spec, state="reading")
+
+
+@pytest.fixture
+async def stack() -> AsyncIterator[Stack]:
+    made = Stack(StackSettings(), progress=lambda text: None, echo=lambda name, line: None)
+    made.bus = LocalBroker().connect()
+    yield made
+    await made.bus.close()
+
+
+async def register(stack: Stack, registry: Registry, seconds: float = 5.0) -> None:
+    info = ServiceInfo("registry", "registry-0", "refuses at first")
+    await stack.bus.serve(info, [Endpoint(REGISTER, registry.register)])
+    await stack._register(SPEC, asyncio.get_running_loop().time() + seconds)
+
+
+async def test_a_refusal_for_the_moment_is_waited_out(stack: Stack) -> None:
+    registry = Registry(2, retry_after_ms=1_000)
+    await register(stack, registry)
+    assert registry.left == 0
+
+
+@pytest.mark.parametrize(("retry_after_ms", "seconds"), [(None, 5.0), (1_000, 0.04)])
+async def test_a_refusal_that_stays_fails_the_start(stack: Stack, retry_after_ms: int | None, seconds: float) -> None:
+    registry = Registry(1_000, retry_after_ms)
+    with pytest.raises(StackFailed, match="no host service is alive"):
+        await register(stack, registry, seconds)
+    assert registry.left == 999

@@ -1,0 +1,81 @@
+"""Many workers whose engines are modelled, on a machine that could not compute for them: scaling, tokens, memory."""
+
+import asyncio
+import json
+import random
+import re
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from load.records import Ask
+from shared.latency import MADE_UP
+from shared.messages.requests import Sampling
+from tests.system.conftest import MIB, System, start, stop
+from tests.system.scales import watching
+from tests.system.stage import Stage, Streams
+from tests.worker.engine.made_up import made_up_tokens
+from tests.worker.serving import submit
+
+WORKERS = 12
+BUSY = 8
+ARENA_BYTES = 8 * MIB
+# A worker without torch, its parameters included: three times less than with it.
+MOST_RESIDENT_BYTES = 160 * MIB
+VOCABULARY = 1_019
+STREAMS, TOKENS_EACH, APART_SECONDS = 40, 24, 0.05
+
+
+def make_streams(version: str) -> Streams:
+    """Some greedy, some sampled, and what any modelled engine answers."""
+    chance = random.Random(5)
+    asks = [
+        Ask(
+            index,
+            index * APART_SECONDS,
+            chance.choices(range(1_000), k=chance.choice([1, 60, 300])),
+            TOKENS_EACH,
+            0.0 if index % 3 == 0 else 0.8,
+            index,
+        )
+        for index in range(STREAMS)
+    ]
+    expected = {}
+    for ask in asks:
+        sampling = Sampling(temperature=ask.temperature, seed=ask.seed)
+        request = submit(str(ask.index), ask.prompt, max_tokens=ask.max_tokens, sampling=sampling)
+        expected[ask.index] = made_up_tokens(version, VOCABULARY, request)
+    return Streams("m", asks, expected)
+
+
+def warning(system: System, path: str) -> object:
+    with urllib.request.urlopen(system.url + path, timeout=20) as answer:
+        body = json.load(answer)
+    return body["warning"] if path == "/ready" else body["data"][0]["livescale"]["warning"]
+
+
+def resident_bytes(pid: int) -> int:
+    return int(re.findall(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())[0]) * 1024
+
+
+@pytest.mark.system
+async def test_a_small_machine_scales_from_one_to_eight_while_streams_run(tmp_path: Path) -> None:
+    modelled = "--engine", "modelled", "--engine-profile", "llama2-7b-h800"
+    system = start(tmp_path, "--workers", str(WORKERS), *modelled, "--arena-bytes", str(ARENA_BYTES))
+    try:
+        status = system.status()
+        assert {row["engine"] for row in status["workers"]} == {"modelled"}
+        assert MADE_UP in (tmp_path / "up.log").read_text()
+        assert warning(system, "/ready") == warning(system, "/v1/models") == MADE_UP
+        async with watching(Stage(system, make_streams(status["models"][0]["version"]))) as site:
+            loading = site.load()
+            await asyncio.sleep(0.2)
+            await site.have(BUSY)
+            await site.watch.until(lambda: len(site.watch.serving()) == BUSY, f"{BUSY} serve")
+            await site.check("1 to 8", loading)
+        pids = [row["pid"] for row in status["workers"]]
+        assert len(pids) == WORKERS
+        assert max(map(resident_bytes, pids)) < MOST_RESIDENT_BYTES
+    finally:
+        assert stop(system) == 0

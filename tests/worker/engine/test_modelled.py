@@ -1,0 +1,265 @@
+"""The modelled engine: its tokens depend on the request alone, and its time is that of the latency."""
+
+from asyncio import timeout
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from services.worker.batch import Batch, Draw, Entry, KvImport, Piece
+from services.worker.engine.contract import BlockMissing, Runner
+from services.worker.engine.modelled import ModelledRunner
+from services.worker.engine.sizes import activation_bytes, kv_bytes
+from shared.messages.requests import Sampling, Submit
+from shared.virtual_time import run
+from shared.world import LoopClock
+from tests.worker.engine.made_up import (
+    BLOCK_BYTES,
+    BLOCK_TOKENS,
+    LATENCY,
+    LAYERS,
+    VOCABULARY,
+    loaded,
+    made_up_tokens,
+    manifest,
+    serve,
+)
+from tests.worker.serving import random_prompt, submit
+
+MOST_TOKENS = 40
+LATENCY_512 = (10 + 51.2 + 1e-5 * 512**2) / 1e3
+
+
+def requests(chance: Sequence[int]) -> list[Submit]:
+    """One a number; every other one is sampled."""
+    return [
+        submit(
+            f"r{index}",
+            random_prompt(seed, 1 + seed % 300, VOCABULARY),
+            max_tokens=1 + seed % MOST_TOKENS,
+            sampling=Sampling(temperature=index % 2, seed=seed),
+        )
+        for index, seed in enumerate(chance)
+    ]
+
+
+async def alone(request: Submit, version: str = "v1") -> list[int]:
+    tokens = (await serve(await loaded(version), request)).tokens[request.request_id]
+    assert tokens == made_up_tokens(version, VOCABULARY, request)[len(request.generated) :]
+    return tokens
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(0, 9_999), min_size=1, max_size=6))
+def test_tokens_are_the_same_in_any_batch_and_whoever_is_preempted(chance: list[int]) -> None:
+    async def main() -> None:
+        asked = requests(chance)
+        served = await serve(await loaded(kv_blocks=28), *asked, kv_blocks=28)
+        assert served.tokens == {request.request_id: await alone(request) for request in asked}
+
+    run(main())
+
+
+def test_a_cache_that_is_too_small_for_all_preempts_somebody() -> None:
+    async def main() -> None:
+        asked = [replace(request, max_tokens=120) for request in requests([295, 296, 297, 298])]
+        served = await serve(await loaded(kv_blocks=50), *asked, kv_blocks=50)
+        assert served.preempted > 0
+        assert served.tokens == {request.request_id: await alone(request) for request in asked}
+
+    run(main())
+
+
+def test_whoever_goes_on_with_a_request_makes_the_same_tokens() -> None:
+    async def main() -> None:
+        for request in requests([30, 31]):
+            whole = await alone(replace(request, max_tokens=20))
+            rest = await alone(replace(request, max_tokens=20, generated=whole[:7]))
+            assert rest == whole[7:]
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("changes", "version"),
+    [
+        ({"prompt": [1, 2, 4]}, "v1"),
+        ({"prompt": [2, 1, 3]}, "v1"),
+        ({"sampling": Sampling(temperature=1.0, seed=0)}, "v1"),
+        ({"sampling": Sampling(temperature=1.0, seed=8)}, "v1"),
+        ({}, "v2"),
+    ],
+)
+def test_tokens_differ_with_the_prompt_the_seed_and_the_model(changes: dict[str, Any], version: str) -> None:
+    async def main() -> None:
+        request = submit("a", [1, 2, 3], max_tokens=16, sampling=Sampling(seed=7))
+        assert await alone(request) != await alone(replace(request, **changes), version)
+
+    run(main())
+
+
+def test_greedy_tokens_depend_on_no_seed() -> None:
+    async def main() -> None:
+        request = submit("a", [1, 2, 3], max_tokens=16, sampling=Sampling(seed=7))
+        assert await alone(request) == await alone(replace(request, sampling=Sampling(seed=8)))
+
+    run(main())
+
+
+def test_no_token_ends_a_request_before_its_length() -> None:
+    async def main() -> None:
+        stops = [token for token in range(VOCABULARY) if token % 3]
+        request = submit("a", [1, 2, 3], max_tokens=100, stop_token_ids=stops)
+        tokens = await alone(request)
+        assert len(tokens) == 100
+        assert not set(tokens) & set(stops)
+        assert len(set(tokens)) > 50
+
+    run(main())
+
+
+def test_a_step_takes_its_time_and_the_next_one_begins_after_it() -> None:
+    async def main() -> None:
+        served = await serve(await loaded(), submit("a", random_prompt(1, 100, VOCABULARY), max_tokens=11))
+        prefill = 10 + 0.1 * 100 + 1e-5 * 100**2
+        decode = [20 + 0.5 + 1e-3 * (100 + token) for token in range(1, 11)]
+        assert served.seconds * 1e3 == pytest.approx(prefill + sum(decode))
+        faster = await serve(await loaded(speed=4.0), submit("a", random_prompt(1, 100, VOCABULARY), max_tokens=11))
+        assert served.seconds == pytest.approx(4 * faster.seconds)
+
+    run(main())
+
+
+def test_rates_are_those_of_the_latency() -> None:
+    async def main() -> None:
+        runner = await loaded()
+        await serve(runner, submit("a", random_prompt(1, 512, VOCABULARY), max_tokens=100))
+        assert runner.rates.prefill_tokens_per_second == pytest.approx(512 / LATENCY_512, rel=0.01)
+        assert runner.rates.decode_tokens_per_second == pytest.approx(1 / 0.0211, rel=0.01)
+
+    run(main())
+
+
+def test_no_layer_runs_before_its_block_came() -> None:
+    async def main() -> None:
+        runner, made = ModelledRunner(8 * BLOCK_BYTES, BLOCK_TOKENS, LATENCY, 1.0, LoopClock(0.0)), manifest()
+        with pytest.raises(RuntimeError, match="no model is loaded"):
+            await runner.add_block(0, memoryview(b""))
+        assert await runner.load(made, 4_096) == 8
+        slabs = ((piece([1, 2, 3]),),)
+        with pytest.raises(BlockMissing, match=r"block 0 \(embedding\)"):
+            await runner.begin(slabs)
+        await runner.add_block(0, memoryview(b""))
+        started = await runner.begin(slabs)
+        with pytest.raises(BlockMissing, match="block 1 "):
+            await runner.run_layer(started)
+        await runner.add_block(1, memoryview(b""))
+        await runner.run_layer(started)
+        assert started.done == 1
+        with pytest.raises(BlockMissing, match="block 2 "):
+            await runner.step(Batch(1, (piece([1, 2, 3]),)))
+        with pytest.raises(ValueError, match="blocks 0 to 5, not 6"):
+            await runner.add_block(6, memoryview(b""))
+
+    run(main())
+
+
+def test_a_model_whose_kv_does_not_fit_is_refused() -> None:
+    async def main() -> None:
+        runner = ModelledRunner(BLOCK_BYTES - 1, BLOCK_TOKENS, LATENCY, 1.0, LoopClock(0.0))
+        with pytest.raises(ValueError, match=f"kv_bytes is {BLOCK_BYTES - 1}; .* takes {BLOCK_BYTES}, raise it"):
+            await runner.load(manifest(), 4_096)
+
+    run(main())
+
+
+def piece(tokens: list[int], start: int = 0, entry: Entry | None = None, **fields: Any) -> Piece:
+    return Piece("a", tuple(tokens), start, range(2, 16), start >= 128, Draw(Sampling(), 0), entry, **fields)
+
+
+@pytest.mark.parametrize("layers", range(1, LAYERS + 1))
+def test_a_request_that_changes_hands_between_layers_goes_on_with_the_same_tokens(layers: int) -> None:
+    """What moves has the size of activations and KV; without either the tokens would be others."""
+
+    async def hand_over(here: Runner, there: Runner, prompt: list[int], *, with_kv: bool = True) -> list[int]:
+        started = await here.begin((slab(prompt),))
+        for _ in range(layers):
+            await here.run_layer(started)
+        blocks = range(2, 2 + -(-len(prompt) // BLOCK_TOKENS))
+        kv = await here.export_kv(blocks, layers)
+        assert len(started.activation) == activation_bytes(manifest(), len(prompt))
+        assert len(kv) == kv_bytes(manifest(), len(prompt), layers, BLOCK_TOKENS)
+        entry = Entry(started.done, len(prompt), memoryview(bytearray(started.activation)))
+        moved = [Piece("a", one.tokens, one.start, range(40, 60), False, one.draw, entry) for one in slab(prompt)]
+        [first] = await there.step(Batch(1, tuple(moved)))
+        came = range(40, 40 + len(blocks)) if with_kv else range(10, 10 + len(blocks))
+        again = Piece("a", (first,), len(prompt), range(40, 60), True, Draw(Sampling(), 1))
+        zeros = memoryview(bytearray(len(kv)))
+        imports = (KvImport(came, layers, kv),) if with_kv else (KvImport(range(40, 52), layers, zeros),)
+        [second] = await there.step(Batch(2, (again,), imports=imports))
+        return [first, second]
+
+    async def main() -> None:
+        prompt = random_prompt(3, 190, VOCABULARY)
+        expected = await alone(submit("a", prompt, max_tokens=2))
+        here, there = await loaded(), await loaded()
+        assert await hand_over(here, there, prompt) == expected
+        assert await hand_over(here, there, prompt, with_kv=False) != expected
+
+    run(main())
+
+
+def slab(prompt: list[int]) -> tuple[Piece, ...]:
+    """In two chunks, of which the second draws."""
+    first = Piece("a", tuple(prompt[:128]), 0, range(2, 16), False)
+    return first, Piece("a", tuple(prompt[128:]), 128, range(2, 16), False, Draw(Sampling(), 0))
+
+
+def test_layers_one_by_one_take_what_a_step_takes_but_for_the_head() -> None:
+    async def main() -> None:
+        pieces, clock = slab(random_prompt(3, 190, VOCABULARY)), LoopClock(0.0)
+        runner = await loaded()
+        begun = clock.now()
+        started = await runner.begin((pieces,))
+        for _ in range(LAYERS):
+            await runner.run_layer(started)
+        one_by_one = clock.now() - begun
+        await runner.step(Batch(1, pieces))
+        whole = clock.now() - begun - one_by_one
+        assert one_by_one == pytest.approx(0.98 * whole)
+
+    run(main())
+
+
+def test_rows_that_come_in_later_pay_for_the_layers_that_are_left() -> None:
+    async def main() -> None:
+        clock, runner, pieces = LoopClock(0.0), await loaded(), slab(random_prompt(3, 190, VOCABULARY))
+        started = await runner.begin((pieces,))
+        for _ in range(LAYERS - 1):
+            await runner.run_layer(started)
+        entry = Entry(LAYERS - 1, 190, started.activation)
+        late = tuple(Piece("a", one.tokens, one.start, one.blocks, False, one.draw, entry) for one in pieces)
+        begun = clock.now()
+        await runner.step(Batch(1, late))
+        whole = (10 + 19 + 1e-5 * 190**2) / 1e3
+        assert clock.now() - begun == pytest.approx(whole * (0.02 + 0.978 / LAYERS))
+
+    run(main())
+
+
+def test_a_caller_that_is_cancelled_leaves_its_step_running() -> None:
+    async def main() -> None:
+        clock, runner = LoopClock(0.0), await loaded()
+        begun = clock.now()
+        with pytest.raises(TimeoutError):
+            async with timeout(0.001):
+                await runner.step(Batch(1, (piece([1, 2, 3]),)))
+        await runner.step(Batch(2, (piece([1, 2, 3]),)))
+        assert clock.now() - begun == pytest.approx(0.040)
+        await runner.unload()
+        await runner.close()
+
+    run(main())
