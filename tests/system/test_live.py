@@ -86,6 +86,7 @@ async def test_requests_are_run_by_who_loads_and_who_helps_with_the_tokens_of_an
         await site.watch.until(lambda: bool(site.watch.speakers), "somebody makes tokens")
         shown = await asyncio.to_thread(stages[model].system.status)
         assert {one["id"] for one in shown["workers"] if one["helping"]} <= {source}
+        await site.watch.until(lambda: len(site.watch.serving(model)) == instances, "all serve")
         await site.check("live", loading)
         assert await count(site, HANDED_OVER) > before[0]
         assert await count(site, LAYERS_RUN) > before[1]
