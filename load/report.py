@@ -129,13 +129,22 @@ def render_summaries(rows: Sequence[Summary]) -> str:
 def render_newcomers(newcomers: Sequence[Newcomer]) -> str:
     if not newcomers:
         return '<p class="note">None: the load did not ask for more than one instance.</p>'
-    headings = ["instance", "worker", "parameters from", "blocks", "parameters whole", "first token"]
+    headings = [
+        "instance",
+        "worker",
+        "parameters from",
+        "blocks",
+        "first layer, live",
+        "parameters whole",
+        "first token",
+    ]
     cells = [
         [
             newcomer.instance,
             newcomer.worker,
             newcomer.source,
             f"{len(newcomer.blocks)}/{newcomer.total_blocks or '?'}",
+            duration(newcomer.since_decision(newcomer.live_at)),
             duration(newcomer.since_decision(newcomer.whole_at)),
             duration(newcomer.since_decision(newcomer.first_token_at)),
         ]

@@ -25,7 +25,8 @@ class QueuePoint(msgspec.Struct, frozen=True):
 
 
 class Newcomer(msgspec.Struct, frozen=True):
-    """A worker that took up service in a scale-out, from decision to first token. None is not (yet) known."""
+    """A worker that took up service in a scale-out, from decision to first token. None is not (yet) known, or was not:
+    only a worker that is live takes requests, at `live_at`, before its parameters are whole."""
 
     instance: str
     worker: str
@@ -37,6 +38,7 @@ class Newcomer(msgspec.Struct, frozen=True):
     whole_at: float | None
     serving_at: float | None
     first_token_at: float | None
+    live_at: float | None = None
 
     def since_decision(self, at: float | None) -> float | None:
         return None if at is None else at - self.decided_at
@@ -138,6 +140,7 @@ class Story:
             whole_at=times.get("whole"),
             serving_at=times.get("serving"),
             first_token_at=times.get("first_token"),
+            live_at=times.get("live"),
         )
 
     def settled(self) -> bool:

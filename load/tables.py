@@ -44,13 +44,14 @@ def newcomer_table(newcomers: Sequence[Newcomer], title: str) -> Table:
     table = new_table(title)
     for heading in ("instance", "worker", "from"):
         table.add_column(heading, no_wrap=True)
-    for heading in ("parameters whole", "first token"):
+    for heading in ("first layer, live", "parameters whole", "first token"):
         table.add_column(heading, justify="right", no_wrap=True)
     for newcomer in newcomers:
         table.add_row(
             newcomer.instance,
             newcomer.worker,
             newcomer.source,
+            duration(newcomer.since_decision(newcomer.live_at)),
             duration(newcomer.since_decision(newcomer.whole_at)),
             duration(newcomer.since_decision(newcomer.first_token_at)),
         )

@@ -34,6 +34,19 @@ EngineProfile = Annotated[
 EngineSpeed = Annotated[float, Meta(description="A modelled engine is so many times as fast as its profile", gt=0)]
 
 
+LiveName = Annotated[
+    Literal["off", "best-effort", "zigzag", "zigzag-ilp"],
+    Meta(
+        description="Whether new instances take requests while their parameters still arrive (BlitzScale 5.2): not at "
+        "all, running what layers they have of each once, in zigzag with instances that serve, or in the order that an "
+        "integer program finds to be the best"
+    ),
+]
+LiveEveryHop = Annotated[
+    bool, Meta(description="With --live: also those that send parameters on, and not only the last of each chain")
+]
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of all settings. Fields carry `Annotated[type, Meta(description=..., ge=...)]`: the help and the bounds."""
 

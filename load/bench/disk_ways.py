@@ -122,7 +122,8 @@ async def _overlap(directory: Path, memory: Sequence[memoryview], sender: Link, 
             copy = [memoryview(bytearray(block.size_bytes)) for block in manifest.blocks]
             part = Part("worker", MAX_CHUNK_BYTES, copy)
             incoming = Incoming(receiver, part, manifest.blocks, executor, events, tasks)
-            incoming.follow([Inflow(ticket=0, upstream=Node(id="host", place="host", address=sender.address))])
+            upstream = Node(id="host", place="host", address=sender.address)
+            incoming.follow([Inflow(ticket=0, upstream=upstream)], secret=b"")
             receiving = tasks.create_task(incoming.run())
             began = now()
             seconds = await read_model(directory, memory, ready=ready)

@@ -261,7 +261,7 @@ class Mover:
             if job.inflows:
                 incoming = Incoming(self.link, part, job.blocks, self.executor, events, tasks, self.door)
                 receiving = tasks.create_task(incoming.run())
-                incoming.follow(job.inflows)
+                incoming.follow(job.inflows, secret=b"")
                 outgoing.start(send, part.memory, incoming.arrivals.here, incoming.mapped.offer)
             else:
                 outgoing.start(send, part.memory, self.here, offer_of(self.memory))

@@ -7,12 +7,13 @@ from services.supervisor.processes import Echo
 
 RESUMED = "request_lost"
 TOOK_OFFICE = "router_takes_office"
+HANDED_OVER = "request_taken"
 
 
 class LogEvents:
     """`echo` passes lines on to `log`, and counts the `events` in them."""
 
-    def __init__(self, log: Echo, events: Container[str] = (RESUMED, TOOK_OFFICE)) -> None:
+    def __init__(self, log: Echo, events: Container[str] = (RESUMED, TOOK_OFFICE, HANDED_OVER)) -> None:
         self._log = log
         self._events = events
         self.counts: Counter[str] = Counter()

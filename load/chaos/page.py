@@ -18,7 +18,8 @@ def render_report(report: ChaosReport, run: Run, settings: dict[str, str]) -> st
     body = f"""{render_list("Amiss", report.complaints())}
 <p>{len(run.asks)} requests went through {settings["gateways"]} gateways while processes of the system were killed and
 frozen; routers took office {report.takeovers} times in another's place; {report.scaled_out} scales out and
-{report.scaled_in} in were done. The longest time to a first token was {report.longest_first:.2f} s.</p>
+{report.scaled_in} in were done; {report.handed_over} requests were taken over from instances that were still loading.
+The longest time to a first token was {report.longest_first:.2f} s.</p>
 <p class="note">Right: every token is the one that an undisturbed engine has at its place. Whole: in the end every
 process is there, nothing waits, runs or is held, every gateway serves, and nothing is left when the system ends.</p>
 <h2>Over time</h2>

@@ -22,7 +22,8 @@ FAULT_HEADINGS = ("at", "fault", "streams", "pause")
 class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
     """`refused` requests were told to come again before they were served; `resumed` counts submissions after a loss;
     `cut` streams lost their connection with their gateway, and were asked for again at another; `takeovers` counts
-    routers that took office in another's place. `faults` are those that came true, by kind.
+    routers that took office in another's place, `handed_over` requests that an instance took over from one that was
+    still loading. `faults` are those that came true, by kind.
 
     `wrong_tokens` differ from an undisturbed run; `lost_tokens` were asked for and did not come. Pauses in seconds:
     between two tokens of a stream, and from a request's being due to its first token. `not_whole`: what was amiss when
@@ -39,6 +40,7 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
     refused: int
     cut: int
     takeovers: int
+    handed_over: int
     scaled_out: int
     scaled_in: int
     longest_pause: float
@@ -94,6 +96,7 @@ def make_report(run: Run, undisturbed: Mapping[int, Sequence[int]], seed: int, d
         refused=run.refused,
         cut=len(run.cuts),
         takeovers=run.takeovers,
+        handed_over=run.handed_over,
         scaled_out=scales.count("out"),
         scaled_in=scales.count("in"),
         longest_pause=round(max((gap for record in run.records for gap in record.gaps), default=0.0), 3),

@@ -21,5 +21,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     refused: int
     resumed: int
     takeovers: int
+    handed_over: int
     not_whole: list[str]
     left: list[str] = []

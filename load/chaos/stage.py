@@ -13,7 +13,7 @@ from load.bench.engine_alone import CONTEXT
 from load.chaos.arrivals import seeded
 from load.chaos.client import PatientClient
 from load.chaos.faults import Tormentor
-from load.chaos.log_events import RESUMED, TOOK_OFFICE, LogEvents
+from load.chaos.log_events import HANDED_OVER, RESUMED, TOOK_OFFICE, LogEvents
 from load.chaos.run import Run
 from load.chaos.schedule import Targets, plan_faults
 from load.chaos.settings import ChaosSettings
@@ -105,6 +105,7 @@ class Course:
                 refused=len(client.refusals),
                 resumed=self._events.counts[RESUMED],
                 takeovers=self._events.counts[TOOK_OFFICE] - 1,  # the first router took office as well
+                handed_over=self._events.counts[HANDED_OVER],
                 not_whole=not_whole or await self._rest(end),
             )
 

@@ -36,6 +36,8 @@ def stack_settings(settings: ChaosSettings, checkpoint: Path) -> StackSettings:
         kv_bytes=128 * MIB,
         transport=settings.transport,
         link_rate=parameters / LOAD_SECONDS,
+        live=settings.live,
+        live_every_hop=settings.live_every_hop,
     )
 
 

@@ -136,6 +136,8 @@ def make_stack_settings(settings: DemoSettings, checkpoint: Path) -> StackSettin
         arena_bytes=max(256 * MIB, 2 * parameters + 64 * MIB),
         transport=settings.transport,
         link_rate=settings.link_rate,
+        live=settings.live,
+        live_every_hop=settings.live_every_hop,
     )
 
 

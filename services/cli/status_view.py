@@ -21,7 +21,11 @@ class ProcessRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """`ready` of `total` blocks of `model` are whole and verified. `paths`: which way parameters came, by sender."""
+    """`ready` of `total` blocks of `model` are whole and verified. `paths`: which way parameters came, by sender.
+
+    While it is live it can run requests through `live_layers`, and has `live_queue` of them; `helping`: from whom it
+    takes requests over.
+    """
 
     id: str
     pid: int | None
@@ -35,6 +39,9 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     ready: int
     total: int
+    live_layers: int
+    live_queue: int
+    helping: list[str]
     paths: dict[str, str]
 
 
@@ -130,6 +137,9 @@ def worker_row(report: WorkerReport, member: Member | None) -> WorkerRow:
         state=report.state,
         ready=len(report.holding.ready) if report.holding else 0,
         total=report.holding.total if report.holding else 0,
+        live_layers=report.live_layers,
+        live_queue=report.live_waiting,
+        helping=report.helping,
         paths=report.paths,
     )
 

@@ -243,7 +243,7 @@ class Streams:
         except ServiceAbsent:
             await self._miss(stream, worker)
         except BusError as error:
-            if isinstance(error, Refusal) and error.code == 404:
+            if isinstance(error, Refusal) and error.code == 404 and stream.worker == worker:
                 stream.lose(f"worker {worker} does not know the request any more: {error.message}")
             else:
                 log.warning("replay_not_answered", request=stream.request_id, worker=worker, error=str(error))
@@ -251,6 +251,8 @@ class Streams:
             stream.replaying = False
 
     async def _miss(self, stream: Stream, worker: str) -> None:
+        if stream.worker != worker:
+            return  # another has taken the request over
         stream.absences += 1
         if stream.absences >= ABSENCES:
             stream.lose(f"worker {worker} is gone")

@@ -53,7 +53,7 @@ class Fetch:
         if (command.plan_id, command.chunk_bytes) != (self._command.plan_id, self._command.chunk_bytes):
             raise ValueError(f"it is already being fetched for plan {self._command.plan_id}")
         if self._incoming is not None:
-            self._incoming.follow(command.inflows)
+            self._incoming.follow(command.inflows, command.secret)
         self._command = command
         self._wait_no_more()
         if self._receiving is not None and not command.inflows:
@@ -74,13 +74,13 @@ class Fetch:
     async def _receive(self, blocks: list[memoryview], on_block: OnBlock) -> Collection[int]:
         """The blocks that came, once that are all, or nobody gives the rest."""
         command = self._command
-        part = Part(self._node, command.chunk_bytes, blocks, secret=command.secret)
+        part = Part(self._node, command.chunk_bytes, blocks)
         events = Events(lambda: None, on_block, self._broken, Paths().note)
         try:
             async with asyncio.TaskGroup() as tasks:
                 incoming = Incoming(self._link, part, command.manifest.blocks, self._hashing, events, tasks)
                 self._receiving = tasks.create_task(incoming.run())
-                incoming.follow(command.inflows)
+                incoming.follow(command.inflows, command.secret)
                 self._incoming = incoming
         except ExceptionGroup as group:
             failure = group.exceptions[0]

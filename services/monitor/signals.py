@@ -117,7 +117,7 @@ class Signals:
         queue = self._queue(name)
         return Observed(
             instances=len(loaded),
-            loading=sum(r.state == "loading" for r, _ in loaded),
+            loading=sum(r.state in ("loading", "live") for r, _ in loaded),
             coming=len(self._planned(name) - seen),
             leaving=len(self._drained(name) & seen),
             outdated=sum(_is_outdated(r, entry) and r.instance not in self._drained(name) for r, _ in loaded),

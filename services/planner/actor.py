@@ -18,6 +18,7 @@ from services.planner.scales import Scale as RunningScale
 from services.planner.settings import PlannerSettings
 from shared.bus.contract import BusError, Context, Endpoint, Refusal, Subscription
 from shared.membership import Membership
+from shared.messages.live import Help
 from shared.messages.membership import LeaseChanged, Report, WorkerReport
 from shared.messages.scaling import AskScales, Scale, ScaleAccepted, ScaleRecord, ScaleRecords
 from shared.messages.transfers import Abort, BlockReady, Drain, InstanceServing, Load, Send, Serve, Transfer
@@ -27,6 +28,7 @@ from shared.subjects import (
     BLOCK,
     DRAIN,
     HEARTBEAT,
+    HELP,
     INSTANCE,
     LEASE,
     LOAD,
@@ -132,7 +134,7 @@ class Planner:
 
     def _after(self, scale: RunningScale, commands: list[Command]) -> None:
         """After every event: send what is commanded, tell what has changed."""
-        for command in commands:
+        for command in [*commands, *scale.helps()]:
             self._start(self._command(scale, command), f"{scale.id} {command.node}")
         if scale.take_change():
             record = scale.record()
@@ -192,6 +194,8 @@ class Planner:
                 await self._bus.call(DRAIN, message, timeout=COMMAND_SECONDS, context=_fence(message.epoch), id=node)
             case Abort():
                 await self._bus.call(ABORT, message, timeout=COMMAND_SECONDS, id=node)
+            case Help():
+                await self._bus.call(HELP, message, timeout=COMMAND_SECONDS, context=_fence(message.epoch), id=node)
             case _:
                 assert_never(message)
 
@@ -231,7 +235,7 @@ class Planner:
 
     def _end_orphan(self, report: WorkerReport) -> None:
         """Nobody will ever tell a worker to serve whose plan has ended, or is not known."""
-        if report.state != "loading" or report.plan_id is None or report.id in self._aborting:
+        if report.state not in ("loading", "live") or report.plan_id is None or report.id in self._aborting:
             return
         if report.plan_id in self._inherited:
             return

@@ -60,6 +60,10 @@ class Book:
         """Workers that are going to have all of this version."""
         return frozenset(id for scale in self._outs() if scale.plan.version == version for id in scale.receiving)
 
+    def live(self) -> frozenset[str]:
+        """Workers that take requests while they load: better not sources of others too."""
+        return frozenset(id for scale in self._outs() for id in scale.live)
+
     def fresh_tickets(self) -> Iterator[int]:
         """24-bit numbers that no running plan has."""
         taken = {flow.ticket for scale in self._outs() for flow in scale.flows}

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from services.planner.block_cost import BlockCost
 from services.planner.book import Book
 from services.planner.fleet import Fleet, Serving, choose_to_drain, count_fleet, find_instances
+from services.planner.live_help import choose_live
 from services.planner.orders import Orders, ticketed
 from services.planner.places import find_places
 from services.planner.plans.chains import plan_chains
@@ -63,8 +64,7 @@ class Drafts:
             drained = find_instances(frozenset(record.instances), workers)
             scale_in = self._scale_in(record.id, record.decision, drained, view)
             return scale_in, scale_in.take_over(record, now)
-        orders = self._orders(record.plan, view)
-        scale_out = ScaleOut(record.id, record.decision, orders, self._settings.patience_seconds)
+        scale_out = self._scale_out(record.decision, record.plan, view)
         # Nobody knows the manifest of a version that was replaced: its targets are given up.
         known = workers if record.plan.version == view.manifest.version else []
         return scale_out, scale_out.take_over(record, {report.id: report for report in known}, now)
@@ -96,16 +96,21 @@ class Drafts:
             plan = self._plan(view, count)
         except CannotPlan as error:
             raise Refusal(503, f"cannot scale {decision.model!r} out: {error}", retry_after_ms=1000) from error
-        return ScaleOut(plan.id, decision, self._orders(plan, view), self._settings.patience_seconds)
+        return self._scale_out(decision, plan, view)
+
+    def _scale_out(self, decision: Decision, plan: Plan, view: View) -> ScaleOut:
+        patience = self._settings.patience_seconds
+        return ScaleOut(plan.id, decision, self._orders(plan, view), patience, view.snapshot.workers)
 
     def _plan(self, view: View, count: int) -> Plan:
         """For as many new instances as there are spare workers, at least one. Raises CannotPlan."""
         workers, why = choose_spares(view.snapshot, view.entry, count, self._book.reserved())
         blocks, supply = range(len(view.manifest.blocks)), self._supply(view)
         policy = self._settings.plan_policy
-        multicast = supply.multicast(dict.fromkeys(workers, blocks), disks=policy == "local")
+        multicast = supply.multicast(dict.fromkeys(workers, blocks), self._book.live(), disks=policy == "local")
         made = make_plan(policy, multicast, block_seconds=self._block_cost.seconds)
         ready = self._predict(multicast, made)
+        live_targets, why_live = choose_live(self._settings.live, made, every_hop=self._settings.live_every_hop)
         sources = dict.fromkeys(flow.sender for flow in made.flows if flow.sender not in workers)
         return Plan(
             id=self._ids.new("scale"),
@@ -114,10 +119,12 @@ class Drafts:
             instances=[PlannedInstance(id=self._ids.new("instance"), ranks=[worker]) for worker in made.targets],
             flows=ticketed(made, len(blocks), self._book.fresh_tickets(), multicast.disks),
             size_bytes=view.entry.size_bytes,
-            reasons=[*map(supply.describe, sources), why, *made.reasons, *self._explain(view, made)],
+            reasons=[*map(supply.describe, sources), why, *made.reasons, *why_live, *self._explain(view, made)],
             predicted={target: max(times.values()) for target, times in ready.items()},
             predicted_blocks=told(ready, len(blocks)) if are_told(len(ready), len(blocks)) else {},
             block_seconds=self._block_cost.seconds,
+            live=self._settings.live,
+            live_targets=live_targets,
         )
 
     def _explain(self, view: View, made: TransferPlan) -> list[str]:
@@ -138,7 +145,7 @@ class Drafts:
             return []
         view = view._replace(manifest=scale.manifest)  # another version may have taken the place of this one
         supply = self._supply(view)
-        multicast = supply.multicast(scale.stranded, scale.avoid)
+        multicast = supply.multicast(scale.stranded, scale.avoid | self._book.live())
         made = plan_chains(multicast)
         flows = ticketed(made, len(view.manifest.blocks), self._book.fresh_tickets(), multicast.disks)
         members = {member.id: member for member in view.snapshot.members}

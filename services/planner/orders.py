@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from services.planner.plans.plan import TransferPlan
 from services.planner.scales import Command
-from shared.messages.membership import LeaseChanged, Member
+from shared.messages.live import Help
+from shared.messages.membership import LeaseChanged, Member, WorkerReport
 from shared.messages.parameters import Manifest, ModelSpec
 from shared.messages.transfers import (
     Abort,
@@ -72,6 +73,7 @@ class Orders:
             max_model_len=self.max_model_len,
             epoch=self.members[worker].epoch,
             secret=self.secret,
+            live=self.plan.live if worker in self.plan.live_targets else "off",
         )
         return Command(worker, message, f"receive from {', '.join(sorted({flow.sender for flow in flows}))}")
 
@@ -88,6 +90,19 @@ class Orders:
             from_disk=FromDisk(spec=self.spec, manifest=self.manifest) if reads else None,
         )
         return Command(sender, message, "every target is ready to receive")
+
+    def help(self, helper: WorkerReport, targets: Iterable[str]) -> Command:
+        """Take requests over from these, and from no other target of this plan."""
+        nodes = [self._node(target) for target in targets]
+        message = Help(
+            plan_id=self.plan.id,
+            model=self.plan.model,
+            version=self.plan.version,
+            targets=nodes,
+            epoch=helper.epoch,
+        )
+        whom = ", ".join(node.id for node in nodes) or "nobody any more"
+        return Command(helper.id, message, f"take requests over from {whom}")
 
     def _inflow(self, flow: Flow) -> Inflow:
         upstream = self._node(flow.sender)

@@ -3,25 +3,33 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import chain
 
 from msgspec import structs
 
 from services.planner.delivery import Delivery
+from services.planner.live_help import LiveHelp
 from services.planner.orders import Orders
 from services.planner.scales import Command, Scale
 from services.planner.targets import UNDER_WAY, TargetState
 from shared.invariants import check
+from shared.messages.live import Help
 from shared.messages.membership import LeaseChanged, Member, WorkerReport
 from shared.messages.parameters import Manifest
 from shared.messages.scaling import Decision, ScaleRecord
 from shared.messages.transfers import BlockReady, Flow, InstanceServing, Load, Plan, Send, Serve, Transfer
 
+FIRST_LAYER = (0, 1)  # with the embedding before it
+
 
 class ScaleOut(Scale):
     """Carries out a plan, and what it has to become when nodes are lost."""
 
-    def __init__(self, id: str, decision: Decision, orders: Orders, patience_seconds: float) -> None:
+    def __init__(
+        self, id: str, decision: Decision, orders: Orders, patience_seconds: float, workers: Iterable[WorkerReport] = ()
+    ) -> None:
         super().__init__(id, decision, [instance.id for instance in orders.plan.instances])
+        self._help = LiveHelp(orders.plan, workers)
         self._delivery = Delivery(orders, decision.at)
         self._targets = self._delivery.targets
         self._errors: list[str] = []
@@ -60,6 +68,18 @@ class ScaleOut(Scale):
     def receiving(self) -> frozenset[str]:
         """Targets that are going to have everything, whoever else is lost meanwhile."""
         return frozenset() if self.ended else self._delivery.receiving
+
+    @property
+    def live(self) -> frozenset[str]:
+        """Targets that take requests while they load, or are going to."""
+        under_way = self._targets.all_in(*UNDER_WAY)
+        return frozenset() if self.ended else frozenset(under_way).intersection(self.plan.live_targets)
+
+    def helps(self) -> list[Command]:
+        if not self._help.changed:
+            return []
+        failed = frozenset(self._targets.all_in(TargetState.FAILED))
+        return list(self._help.tell(self._delivery.orders, failed))
 
     def start(self, now: float) -> list[Command]:
         self._move("loading")
@@ -119,9 +139,12 @@ class ScaleOut(Scale):
         match command.message:
             case Load() as load if self._delivery.is_current(command.node, load):
                 self._delivery.accept(command.node)
+                self._help.loads(command.node)
                 return self._sends(now)
             case Serve():
                 return self._serving(command.node, now)
+            case Help():
+                self._note_again("helps", now, command.node, command.reason)
         return []
 
     def refused(self, command: Command, error: str, now: float) -> list[Command]:
@@ -133,6 +156,8 @@ class ScaleOut(Scale):
                 self._delivery.lose_flows((flow.ticket for flow in send.outflows), f"{node} did not send: {error}")
             case Serve():
                 return self._fail([node], f"{node} did not serve: {error}", now)
+            case Help():
+                self._help.forget(node)
         return []
 
     def on_transfer(self, event: Transfer, now: float) -> list[Command]:
@@ -157,11 +182,14 @@ class ScaleOut(Scale):
             self._delivery.times.arrive(block)
 
     def on_report(self, report: WorkerReport, now: float) -> list[Command]:
+        self._help.on_report(report)
         if self.ended or report.id not in self._targets or report.instance not in self.instances:
             return []
         holding = report.holding
         if holding is not None:
             self._delivery.times.see(report.id, holding.ready)
+        if report.state == "live":
+            self._note("live", self._delivery.times.ready_at(report.id, FIRST_LAYER) or now, report.id)
         if report.state == "serving":
             self._whole(report.id, now)
             return self._serving(report.id, now)
@@ -170,6 +198,7 @@ class ScaleOut(Scale):
         return []
 
     def on_lease(self, change: LeaseChanged, now: float) -> list[Command]:
+        self._help.on_lease(change)
         if self.ended or not self._delivery.orders.is_gone(change):
             return []
         gone, error = change.id, f"{change.id} is gone: {change.reason}"
@@ -200,7 +229,8 @@ class ScaleOut(Scale):
         check(self._broken_invariants())
 
     def _broken_invariants(self) -> Iterator[str]:
-        yield from (f"{self.id}: {broken}" for broken in self._delivery.broken_invariants())
+        broken = chain(self._delivery.broken_invariants(), self._help.broken())
+        yield from (f"{self.id}: {one}" for one in broken)
         if self.ended != self._delivery.has_ended:
             yield f"{self.id}: {self.state} although {len(self._targets.all_in(*UNDER_WAY))} targets are under way"
 
@@ -230,6 +260,7 @@ class ScaleOut(Scale):
         if not aborts:
             return []
         self._errors.append(error)
+        self._help.changed = True
         self._finish(now)
         return [*aborts, *self._sends(now)]
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from shared.messages.live import Help
 from shared.messages.membership import LeaseChanged, WorkerReport
 from shared.messages.scaling import Decision, Phase, ScaleRecord, ScaleState
 from shared.messages.transfers import Abort, BlockReady, Drain, InstanceServing, Load, Send, Serve, Transfer
@@ -30,7 +31,7 @@ class Command:
     """Tell this worker or host; its answer comes back by `acknowledged` or `refused`."""
 
     node: str
-    message: Load | Send | Serve | Drain | Abort
+    message: Load | Send | Serve | Drain | Abort | Help
     reason: str
 
 
@@ -99,6 +100,10 @@ class Scale:
 
     def tick(self, now: float) -> list[Command]:
         """Time goes by."""
+        return []
+
+    def helps(self) -> list[Command]:
+        """After every event: who is to take requests over from whom, where that has changed."""
         return []
 
     def record(self) -> ScaleRecord:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from shared.settings import PolicyName, ProcessSettings, TopologyName
+from shared.settings import LiveEveryHop, LiveName, PolicyName, ProcessSettings, TopologyName
 
 
 class PlannerSettings(ProcessSettings, frozen=True, kw_only=True):
@@ -19,6 +19,8 @@ class PlannerSettings(ProcessSettings, frozen=True, kw_only=True):
     ] = 0.0
     topology: TopologyName = ""
     plan_policy: PolicyName = "chains"
+    live: LiveName = "off"
+    live_every_hop: LiveEveryHop = False
     patience_seconds: Annotated[
         float, Meta(description="Give a scale up when nothing of it arrived anywhere for so long", gt=0)
     ] = 30.0

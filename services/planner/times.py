@@ -51,6 +51,11 @@ class Times:
         """What a worker says that it has: events may be lost."""
         self._here.setdefault(worker, set()).update(ready)
 
+    def ready_at(self, worker: str, blocks: Sequence[int]) -> float | None:
+        """When the last of these was; None unless that is known of all."""
+        arrived = self._arrived.get(worker, {})
+        return max(arrived[block] for block in blocks) if arrived.keys() >= set(blocks) else None
+
     def missing(self, worker: str) -> list[int]:
         here = self._here.get(worker, ())
         return [index for index in range(self._blocks) if index not in here]

@@ -14,15 +14,8 @@ from services.router.standby import Standby
 from shared.bus.contract import BusError, Context, Endpoint, Refusal, Subscription, TooLarge
 from shared.deadlines import arrived, leaving
 from shared.membership import Membership
-from shared.messages.membership import (
-    AskModels,
-    Beat,
-    LeaseChanged,
-    Report,
-    RouterReport,
-    Snapshot,
-    WorkerReport,
-)
+from shared.messages.live import RequestsMoved
+from shared.messages.membership import AskModels, Beat, LeaseChanged, Report, RouterReport, Snapshot, WorkerReport
 from shared.messages.requests import (
     Admit,
     AskRunning,
@@ -43,6 +36,7 @@ from shared.subjects import (
     HEARTBEAT,
     LEASE,
     MODELS,
+    MOVED,
     RUNNING,
     SUBMIT,
     TOKENS,
@@ -94,6 +88,7 @@ class Router:
         group, self._in_office, self._awake_at = self._calls, True, self._clock.now()
         workers = await self._bus.subscribe(HEARTBEAT, service="worker")
         ended = await self._bus.subscribe(ENDED)
+        moved = await self._bus.subscribe(MOVED)
         cancels = await self._bus.subscribe(CANCEL)
         self._policy.on_members(snapshot.members, self._clock.wall())
         for report in snapshot.workers:
@@ -101,6 +96,7 @@ class Router:
         await self._bus.serve(self._info, [Endpoint(SUBMIT, self._submit)])
         group.create_task(self._hear_workers(workers), name="workers")
         group.create_task(self._follow_ended(ended), name="ended")
+        group.create_task(self._follow_moved(moved), name="moved")
         group.create_task(self._follow_cancels(cancels), name="cancels")
         group.create_task(self._keep_time(), name="deadlines")
         group.create_task(self._keep_models(), name="models")
@@ -223,6 +219,11 @@ class Router:
     async def _follow_ended(self, ended: Subscription[RequestsEnded]) -> None:
         async for received in ended:
             self._policy.on_ended(received.message)
+            self._dispatch()
+
+    async def _follow_moved(self, moved: Subscription[RequestsMoved]) -> None:
+        async for received in moved:
+            self._perform(self._policy.on_moved(received.message, self._clock.wall()))
             self._dispatch()
 
     async def _follow_cancels(self, cancels: Subscription[Cancel]) -> None:

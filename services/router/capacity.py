@@ -33,7 +33,7 @@ class Capacity:
     def heard(self, report: WorkerReport, now: float) -> None:
         self._reports[report.id] = report
         self._lost.pop(report.id, None)
-        if report.state != "loading":
+        if report.state not in ("loading", "live"):
             self._loading.pop(report.id, None)
         elif self._loading.get(report.id, (None, now))[0] != report.plan_id:
             self._loading[report.id] = (report.plan_id, now)

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from services.router.effects import AdmitTo, Effect, Learn, Lose, StopWork
 from services.router.instances import Admission, Instance
+from shared.messages.live import RequestsMoved
 from shared.messages.membership import LeaseChanged, WorkerReport
 from shared.messages.requests import RequestsEnded, Running
 
@@ -98,10 +99,34 @@ class Fleet:
 
     def on_ended(self, ended: RequestsEnded) -> None:
         """Requests left a worker."""
-        instance = self._instances.get(ended.worker)
-        if instance is not None:
-            for request_id in ended.request_ids:
+        for request_id in ended.request_ids:
+            instance = self._instances.get(ended.worker)
+            if instance is None or instance.release(request_id) is None:
+                self._end_moved(request_id)
+
+    def _end_moved(self, request_id: str) -> None:
+        """It ended at a worker that has taken it over; the word of that is late, or was lost."""
+        for instance in self._instances.values():
+            if instance.was_live:
                 instance.release(request_id)
+
+    def on_moved(self, moved: RequestsMoved, now: float) -> list[Effect]:
+        """A worker has taken requests over from one that loads. What ended meanwhile, or was lost with the worker that
+        had it, is no longer there."""
+        previous = self._instances.get(moved.previous)
+        if previous is None:
+            return []
+        found = [(id, admission) for id in moved.request_ids if (admission := previous.give(id)) is not None]
+        return [effect for id, admission in found for effect in self._move(moved.worker, id, admission, now)]
+
+    def _move(self, worker: str, request_id: str, admission: Admission, now: float) -> list[Effect]:
+        instance = self._instances.get(worker)
+        if instance is None:
+            return _tell_lost(request_id, admission, f"{worker} took it over and is gone")
+        admission.confirm()  # else the answer of who has given it away is still on its way
+        admission.at = now
+        instance.take(request_id, admission)
+        return [StopWork(worker, request_id, "nobody waits for it any more")] if admission.stopped else []
 
     def on_lease(self, change: LeaseChanged) -> list[Effect]:
         """The registry's judgement of a process."""
@@ -149,6 +174,10 @@ def _stop(instance: Instance, request_id: str, reason: str) -> list[Effect]:
 
 
 def _lose(instance: Instance, request_ids: Iterable[str], reason: str) -> list[Effect]:
-    """What was stopped has nobody left to tell."""
     lost = [(id, admission) for id in request_ids if (admission := instance.release(id)) is not None]
-    return [Lose(admission.gateway, id, reason) for id, admission in lost if not admission.stopped]
+    return [effect for id, admission in lost for effect in _tell_lost(id, admission, reason)]
+
+
+def _tell_lost(request_id: str, admission: Admission, reason: str) -> list[Effect]:
+    """What was stopped has nobody left to tell."""
+    return [] if admission.stopped else [Lose(admission.gateway, request_id, reason)]

@@ -64,6 +64,9 @@ class Instance:
         self.learned = False
         self.refusing = False  # it refused since its last report
         self.idle_since: float | None = None
+        self.helping: frozenset[str] = frozenset()
+        self.was_live = False  # others may have taken requests over from it
+        self._given: set[str] = set()  # what they took before it was known what it has
         self._load: EngineLoad | None = None
         self._own_blocks = 0
         self._other_requests = 0
@@ -73,6 +76,8 @@ class Instance:
         """Take over what the worker reports."""
         self.id, self.epoch, self.state = report.instance, report.epoch, report.state
         self.model, self.version = report.model, report.version
+        self.helping = frozenset(report.helping)
+        self.was_live = self.was_live or report.state == "live"
         self._load = load = report.load
         self.refusing = False
         requests = 0 if load is None else load.waiting_requests + load.running_requests
@@ -86,17 +91,18 @@ class Instance:
 
     def admit(self, waiting: Waiting, now: float) -> None:
         request = waiting.request
-        self._take(request.request_id, Admission(request.gateway, waiting, self._need(request), now))
+        self.take(request.request_id, Admission(request.gateway, waiting, self._need(request), now))
 
     def adopt(self, running: Iterable[Running], now: float) -> None:
         """Take over what a router before this one admitted."""
         self.learned = True
         for one in running:
-            if one.request_id not in self.admitted:
+            if one.request_id not in self.admitted and one.request_id not in self._given:
                 adopted = Admission(one.gateway, None, self._blocks(one.tokens), now, RequestState.RUNNING)
-                self._take(one.request_id, adopted)
+                self.take(one.request_id, adopted)
 
-    def _take(self, request_id: str, admission: Admission) -> None:
+    def take(self, request_id: str, admission: Admission) -> None:
+        """The request is here from now on."""
         self.admitted[request_id] = admission
         self._own_blocks += admission.blocks
 
@@ -105,6 +111,13 @@ class Instance:
         admission = self.admitted.pop(request_id, None)
         self._own_blocks -= 0 if admission is None else admission.blocks
         return admission
+
+    def give(self, request_id: str) -> Admission | None:
+        """Another worker has taken the request over; None where it is not known here. It may still be said to be here,
+        in an answer that was under way."""
+        if not self.learned:
+            self._given.add(request_id)
+        return self.release(request_id)
 
     def miscounted(self) -> bool:
         """Whether its blocks are not those of its requests."""

@@ -1,11 +1,11 @@
 """Which instance serves which request. Pure: time is an argument (seconds since the epoch), effects come back.
 
 A queue per model, first come first served within a priority (lower first, as in vLLM); the head is admitted to the
-least loaded instance that has room for it. What has not been admitted stays here, so that instances that appear
-later relieve those that are full.
+least loaded instance that has room for it; one that goes live comes before those that help it. What has not been
+admitted stays here, so that instances that appear later relieve those that are full.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 from services.router.admission import Limits, cannot_be_loaded, check, out_of_service
@@ -17,6 +17,7 @@ from services.router.queue import Queue, Waiting
 from services.router.sizes import fitted, never_fits
 from shared.bus.contract import Refusal
 from shared.invariants import check as check_state
+from shared.messages.live import RequestsMoved
 from shared.messages.membership import LeaseChanged, Member, ModelEntry, QueueLoad, WorkerReport
 from shared.messages.requests import FinishReason, RequestsEnded, Running, Submit
 
@@ -102,6 +103,10 @@ class RouterPolicy:
         """Requests left a worker."""
         self._fleet.on_ended(ended)
 
+    def on_moved(self, moved: RequestsMoved, now: float) -> list[Effect]:
+        """Requests are at another worker than they were given to."""
+        return self._fleet.on_moved(moved, now)
+
     def on_members(self, members: Iterable[Member], now: float) -> None:
         """Who has been here before this router took office: those that are dead now may be replaced."""
         for member in members:
@@ -170,8 +175,9 @@ class RouterPolicy:
             return None
         if len(request.generated) >= request.max_tokens:
             return _finish(request, "length")  # it came from where there was room for more
-        best = min(with_room, key=lambda one: (one.share(), one.worker))
-        reason = f"{best.worker} is the least loaded of {len(with_room)} with room"
+        suitable = relieve_helpers(with_room)
+        best = min(suitable, key=lambda one: (one.share(), one.worker))
+        reason = f"{best.worker} is the least loaded of {len(suitable)} with room"
         best.admit(waiting, now)
         return AdmitTo(best.worker, best.epoch, request, waiting.attempt, reason)
 
@@ -214,6 +220,13 @@ class RouterPolicy:
             oldest_seconds=queue.oldest_seconds(now),
             running=sum(len(one.admitted) for one in self._fleet.of_model(model)),
         )
+
+
+def relieve_helpers(with_room: Sequence[Instance]) -> list[Instance]:
+    """While one that still loads has room, those that help it get nothing new: they take from its queue what they can.
+    It computes the first layers meanwhile (BlitzScale 5.2)."""
+    live = {one.worker for one in with_room if one.state == "live"}
+    return [one for one in with_room if not one.helping & live]
 
 
 def _finish(request: Submit, reason: FinishReason, error: str | None = None, code: int | None = None) -> Finish:

@@ -41,8 +41,16 @@ Flags = Mapping[str, str | float]
 
 def service_argv(service: ServiceName, settings: Flags) -> tuple[str, ...]:
     """The command line of one service; settings are given by field name."""
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+    flags = [flag(name.replace("_", "-"), value) for name, value in settings.items()]
     return (sys.executable, "-m", "services.cli.main", "run", service, *flags)
+
+
+def flag(name: str, value: str | float) -> str:
+    match value:
+        case bool():
+            return f"--{name}" if value else f"--no-{name}"
+        case _:
+            return f"--{name}={value}"
 
 
 def nats_command(program: str, config: Path) -> Command:
@@ -98,7 +106,13 @@ def control_flags(service: ServiceName, settings: StackSettings, placement: Plac
         case "registry":
             return cluster
         case "planner":
-            return {"link_rate": settings.link_rate, "plan_policy": settings.plan_policy, **cluster}
+            return {
+                "link_rate": settings.link_rate,
+                "plan_policy": settings.plan_policy,
+                "live": settings.live,
+                "live_every_hop": settings.live_every_hop,
+                **cluster,
+            }
         case _:
             return {}
 

@@ -4,7 +4,17 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from shared.settings import BusSettings, EngineName, EngineProfile, EngineSpeed, PolicyName, Settings, TopologyName
+from shared.settings import (
+    BusSettings,
+    EngineName,
+    EngineProfile,
+    EngineSpeed,
+    LiveEveryHop,
+    LiveName,
+    PolicyName,
+    Settings,
+    TopologyName,
+)
 
 MIB = 1024 * 1024
 
@@ -98,6 +108,8 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
         False
     )
     plan_policy: PolicyName = "chains"
+    live: LiveName = "off"
+    live_every_hop: LiveEveryHop = False
     nats_url: Annotated[str, Meta(description="A NATS server to use; by default one of its own is started")] = ""
     start_timeout_s: Annotated[
         float, Meta(description="How long processes and models may take until all is ready", gt=0)

@@ -155,6 +155,7 @@ class Deployment:
         self.lifecycle.serve(command)
         if before is State.LOADING and self._loading is not None:
             self._open(self._loading, whole=True)
+            self.live.missed()
         if before is not State.SERVING:
             self._tell("serving")
             self._on_change()

@@ -90,14 +90,14 @@ class Loading:
         self._verified = asyncio.PriorityQueue[int]()  # and not laid out: those first that run first
         self._first_byte_at: float | None = None
         self._laid_out = 0
-        part = Part(worker, command.chunk_bytes, memory, secret=command.secret)
+        part = Part(worker, command.chunk_bytes, memory)
         events = Events(self._first_byte, self._block_verified, self._broken, paths.note)
         blocks = command.manifest.blocks
         self._incoming = Incoming(
             transport.link, part, blocks, transport.hashing, events, transport.tasks, transport.door
         )
         self.offer = self._incoming.mapped.offer
-        self._incoming.follow(command.inflows)
+        self._incoming.follow(command.inflows, command.secret)
 
     @property
     def manifest(self) -> Manifest:
@@ -105,7 +105,7 @@ class Loading:
 
     def go_on(self, command: Load) -> None:
         """The plan was made anew: receive what is missing along these flows. Raises ValueError."""
-        self._incoming.follow(command.inflows)
+        self._incoming.follow(command.inflows, command.secret)
         self.command = command
 
     def forget(self) -> None:

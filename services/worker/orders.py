@@ -14,8 +14,6 @@ def check_load(command: Load) -> None:
     for block, layout in zip(manifest.blocks, block_layouts(manifest.config, manifest.dtype), strict=True):
         if block != layout.block(block.checksum):
             raise Refusal(400, f"manifest.blocks: {block.name!r} is not block {layout.index} of manifest.config")
-    if command.live == "zigzag-ilp":
-        raise Refusal(400, "live: zigzag-ilp plans for arrivals that are known beforehand; give zigzag or best-effort")
     longest = manifest.config.max_position_embeddings
     if command.max_model_len > longest:
         raise Refusal(400, f"max_model_len: {command.max_model_len} is more than the model's own {longest}")

@@ -25,7 +25,7 @@ log = structlog.get_logger()
 
 
 class Serving:
-    """Runs the requests of one model at a time. `on_step` is called after every step."""
+    """Runs the requests of one model at a time. `on_step` is called after every step, and when a request moves."""
 
     def __init__(self, worker: str, bus: Bus, clock: Clock, runner: Runner, metrics: WorkerMetrics) -> None:
         self._worker = worker
@@ -117,6 +117,7 @@ class Serving:
         self._history.record(row)
         self._send(request.gateway, [row])
         self.wake()
+        self.on_step()
         return late
 
     def release(self, request_id: str) -> None:
@@ -126,6 +127,7 @@ class Serving:
             self._history.forget(request_id)
             self._metrics.moved(request_id)
             self.wake()
+            self.on_step()
 
     def waited(self, request_id: str) -> float:
         """Seconds since a request was admitted, here or at the worker that it came from."""

@@ -1,7 +1,7 @@
 """Live scaling: a worker that serves takes over requests of one that is still loading, with the layers done of them.
 
 The target holds the queue; the source pulls. Control goes over the bus, activation and KV over a channel of the link
-that only these two know: its number is made of the pull's ticket, its secret is the plan's.
+that only these two know: its number is made of the pull's ticket, its secret is the pull's.
 """
 
 from shared.messages.membership import Address
@@ -21,13 +21,13 @@ class Help(Message, frozen=True, kw_only=True):
     version: Name
     targets: list[Node]
     epoch: Count
-    secret: Secret = b""
 
 
 class Pull(Message, frozen=True, kw_only=True):
     """Source -> target: I have nothing to prefill, give me the earliest request that I may have.
 
-    `ticket` names the hand-off, should there be one. A KV block of the source has `block_tokens` tokens.
+    `ticket` names the hand-off, should there be one, and `secret` proves its ends to each other. A KV block of the
+    source has `block_tokens` tokens.
     """
 
     worker: Name
@@ -35,6 +35,7 @@ class Pull(Message, frozen=True, kw_only=True):
     version: Name
     ticket: Ticket
     block_tokens: Positive
+    secret: Secret = b""
 
 
 class Withdraw(Message, frozen=True, kw_only=True):

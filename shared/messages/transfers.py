@@ -56,7 +56,8 @@ class Plan(Message, frozen=True, kw_only=True):
     `predicted`: how many seconds after the first SEND each target should be whole; empty where rates are not known.
     `predicted_blocks`: the same of each block in their order, None for those that a target has; empty for large plans,
     too. When a plan is made anew, both are, for what had not arrived. `block_seconds`: what they say that a block of a
-    schedule costs besides its bytes.
+    schedule costs besides its bytes. Workers in `live_targets` take requests from their first layer on, in the mode
+    `live`.
     Together a target's flows bring it every byte of every block once.
     """
 
@@ -70,6 +71,8 @@ class Plan(Message, frozen=True, kw_only=True):
     predicted: dict[Name, Amount] = {}
     predicted_blocks: dict[Name, list[Amount | None]] = {}
     block_seconds: Amount = 0.0
+    live: LiveMode = "off"
+    live_targets: list[Name] = []
 
     @property
     def paths(self) -> list[list[str]]:

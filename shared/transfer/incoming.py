@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shared.links.contract import Buffer, Link, LinkError, View
 from shared.links.link_path import MAPPED, LinkPath
@@ -65,9 +65,13 @@ class Incoming:
         self._flows: dict[int, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
-    def follow(self, inflows: Sequence[Inflow]) -> None:
-        """Receive along these: those that are followed already go on, the others end. Raises ValueError."""
-        ends = {flow.ticket: FlowEnd(self._part, flow.ticket, flow.upstream) for flow in inflows}
+    def follow(self, inflows: Sequence[Inflow], secret: bytes) -> None:
+        """Receive along these: those that are followed already go on, the others end. Raises ValueError.
+
+        `secret`: of the new ones. Whoever took the plan over from who made it has drawn another.
+        """
+        part = replace(self._part, secret=secret)
+        ends = {flow.ticket: FlowEnd(part, flow.ticket, flow.upstream) for flow in inflows}
         chunks = {flow.ticket: select(self._part.chunks, flow.blocks, flow.lane, flow.lanes) for flow in inflows}
         for ticket in self._flows.keys() - ends.keys():
             self._stop(ticket)

@@ -43,6 +43,13 @@ def test_a_spare_holds_nothing_and_a_worker_without_member_has_no_pid() -> None:
     assert (row.pid, row.model, row.instance, row.ready, row.total) == (None, None, None, 0, 0)
 
 
+def test_live_workers_are_shown_with_their_layers_and_queue_and_who_helps_them() -> None:
+    live = replace(worker("worker-1", "live", "i-1"), live_layers=2, live_waiting=5)
+    snapshot = Snapshot(workers=[replace(worker("worker-0"), helping=["worker-1"]), live])
+    found = [(row.live_layers, row.live_queue, row.helping) for row in make_status(snapshot, []).workers]
+    assert found == [(0, 0, ["worker-1"]), (2, 5, [])]
+
+
 def test_a_worker_is_shown_with_its_device_and_the_paths_by_which_parameters_came() -> None:
     report = replace(worker("worker-0"), device="cuda:1", paths={"host-0": "cuda_copy, cma"})
     (row,) = make_status(Snapshot(workers=[report]), []).workers

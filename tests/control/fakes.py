@@ -9,6 +9,7 @@ from services.worker.lifecycle import Lifecycle
 from shared.bus.contract import Bus, Context, Endpoint, Refusal, ServiceInfo
 from shared.membership import Membership
 from shared.messages.copies import CheckModel, FetchModel, ModelChecked, ModelRead, ReadModel, ReleaseModel
+from shared.messages.live import Help, RequestsMoved
 from shared.messages.membership import EngineLoad, Holding, HostReport, PeerTraffic, WorkerReport, WorkerState
 from shared.messages.message import Ack
 from shared.messages.parameters import Block, Manifest, ModelConfig, ModelSpec
@@ -17,6 +18,7 @@ from shared.messages.requests import (
     AskRunning,
     Cancel,
     Replay,
+    RequestLost,
     RequestsEnded,
     Running,
     RunningRequests,
@@ -34,9 +36,11 @@ from shared.subjects import (
     DRAIN,
     ENDED,
     FETCH_MODEL,
+    HELP,
     INSTANCE,
     LOAD,
     MODEL_READ,
+    MOVED,
     READ_MODEL,
     RELEASE_MODEL,
     REPLAY,
@@ -329,6 +333,9 @@ class FakeWorker(Node):
         self.lanes: dict[tuple[str, int], set[int]] = {}  # of a plan's block that came
         self.traffic: list[PeerTraffic] | None = []  # what serving moves
         self.first_token_told = False
+        self.helped: set[str] = set()
+        self.helps = asyncio.Event()
+        self.taken: list[str] = []  # requests that came from workers that loaded
         self.step = 0
         self.history = History()
         self.work = asyncio.Event()
@@ -348,6 +355,7 @@ class FakeWorker(Node):
             Endpoint(RUNNING, self.tell_running, holes),
             Endpoint(REPLAY, self.replay, holes),
             Endpoint(ABORT, self.abort, holes),
+            Endpoint(HELP, self.help, holes),
         ]
         cancels = await self.bus.subscribe(CANCEL_WORK, id=self.id)
         await self.bus.serve(ServiceInfo("worker", self.id, "a fake worker"), endpoints)
@@ -359,6 +367,7 @@ class FakeWorker(Node):
         async with self.tasks as group:
             group.create_task(self.membership.run())
             group.create_task(self.compute())
+            group.create_task(self.pull())
             group.create_task(hear_cancels())
 
     @property
@@ -385,6 +394,7 @@ class FakeWorker(Node):
             arena_bytes=2 * BLOCKS * BLOCK_BYTES,
             load=self.engine_load(),
             traffic=self.traffic,
+            helping=sorted(self.helped),
         )
 
     def engine_load(self) -> EngineLoad:
@@ -407,13 +417,59 @@ class FakeWorker(Node):
 
     def release(self) -> None:
         self.lifecycle.release()
+        for one in self.running.values():  # of one that was live
+            lost = RequestLost(request_id=one.request.request_id, reason=f"{self.id} gave up loading")
+            self.bus.publish(TOKENS, lost, gateway=one.request.gateway)
+        if self.running:
+            self.bus.publish(ENDED, RequestsEnded(worker=self.id, request_ids=list(self.running)), worker=self.id)
         self.forget()
+
+    async def help(self, help: Help, context: Context) -> Ack:
+        self.check_epoch(help.epoch)
+        if self.state != "serving" or self.order is None or self.order.manifest.version != help.version:
+            raise Refusal(409, f"the worker is {self.state}")
+        self.helped = {target.id for target in help.targets}
+        self.helps.set()
+        self.membership.changed()
+        return Ack()
+
+    async def pull(self) -> None:
+        """While nothing here waits to be prefilled take what a live worker has not begun."""
+        while True:
+            await self.helps.wait()
+            await asyncio.sleep(10 * STEP_SECONDS)
+            if not self.helped:
+                self.helps.clear()
+            for id in sorted(self.helped):
+                target = self.fabric.get(id)
+                if not isinstance(target, FakeWorker) or target.state not in ("loading", "live"):
+                    self.helped.discard(id)
+                    self.membership.changed()
+                elif self.state == "serving" and not any(one.prefill_left > 0 for one in self.running.values()):
+                    self.take(target)
+
+    def take(self, target: "FakeWorker") -> None:
+        one = next(iter(target.running.values()), None)
+        if one is None or len(self.running) >= SLOTS or one.request.request_id in self.running:
+            return
+        id = one.request.request_id
+        del target.running[id]
+        moved = RequestsMoved(worker=self.id, previous=target.id, request_ids=[id])
+        target.bus.publish(MOVED, moved, previous=target.id)
+        self.taken.append(id)
+        self.running[id] = one
+        row = Tokens(request_id=id, index=one.made, token_ids=[])
+        self.history.record(row)
+        self.send_rows([row], one.request.gateway)
+        self.work.set()
+        self.membership.changed()
 
     def forget(self) -> None:
         self.order = None
         self.running.clear()
         self.history.drop_running()
         self.first_token_told = False
+        self.helped.clear()
         self.membership.changed()
 
     async def load(self, load: Load, context: Context) -> Ack:
@@ -442,7 +498,7 @@ class FakeWorker(Node):
 
     def inflow(self, ticket: int) -> Inflow | None:
         """As it was last commanded; None where it ended."""
-        if self.order is None or self.state != "loading":
+        if self.order is None or self.state not in ("loading", "live"):
             return None
         return next((flow for flow in self.order.inflows if flow.ticket == ticket), None)
 
@@ -491,6 +547,9 @@ class FakeWorker(Node):
             self.lifecycle.block_ready(load.plan_id, index)
             self.received.append(index)
             self.block_ready(load, index)
+            if load.live != "off" and self.lifecycle.may_go_live:
+                self.lifecycle.go_live()
+                self.membership.changed()
         return True
 
     def transfer(self, state: str, ticket: int = 0, error: str | None = None) -> None:
@@ -610,7 +669,8 @@ class FakeWorker(Node):
         while True:
             await self.work.wait()
             await asyncio.sleep(STEP_SECONDS)
-            self.one_step()
+            if self.state != "live" or self.lifecycle.whole:
+                self.one_step()
             if not self.running:
                 self.work.clear()
 

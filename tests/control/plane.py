@@ -22,7 +22,7 @@ from shared.messages.parameters import ModelSpec
 from shared.messages.requests import Cancel, RequestLost, Submit, TokenFrame
 from shared.messages.scaling import AskDecisions, AskScales, Decision, Scale, ScaleAccepted, ScaleRecord
 from shared.process import Actor, World
-from shared.settings import PolicyName
+from shared.settings import LiveName, PolicyName
 from shared.subjects import CANCEL, DECISIONS, REGISTER, REMOVE, SCALE, SCALES, SNAPSHOT, SUBMIT, TOKENS
 from shared.telemetry import Telemetry
 from shared.world import CountedIds
@@ -127,9 +127,15 @@ class Plane:
         self.tasks[name] = self._group.create_task(running(), name=name)
 
     def start_services(
-        self, *, look_ahead: int = 0, patience: float = 5.0, policy: PolicyName = "chains", rate: float = RATE
+        self,
+        *,
+        look_ahead: int = 0,
+        patience: float = 5.0,
+        policy: PolicyName = "chains",
+        rate: float = RATE,
+        live: LiveName = "off",
     ) -> None:
-        planner = PlannerSettings(patience_seconds=patience, link_rate=rate, plan_policy=policy)
+        planner = PlannerSettings(patience_seconds=patience, link_rate=rate, plan_policy=policy, live=live)
         self._makers: dict[str, Callable[[World], Actor]] = {
             "registry": lambda world: Registry(world, RegistrySettings()),
             "router": lambda world: Router(world, RouterSettings(look_ahead=look_ahead, max_waiting=50)),

@@ -22,6 +22,7 @@ from shared.bus.local_routes import Listener
 from shared.invariants import InvariantBroken
 from shared.messages.scaling import Scale
 from shared.process import Actor, World
+from shared.settings import LiveName
 from shared.subjects import SCALE
 from shared.telemetry import Telemetry
 from shared.world import CountedIds
@@ -31,7 +32,6 @@ from tests.control.fakes import CLOCK, FakeHost, FakeWorker, Faults, Node
 SERVICES: dict[str, Callable[[World], Actor]] = {
     "registry": lambda world: Registry(world, RegistrySettings()),
     "router": lambda world: Router(world, RouterSettings(max_waiting=50)),
-    "planner": lambda world: Planner(world, PlannerSettings(patience_seconds=5.0)),
     "monitor": lambda world: Monitor(world, MonitorSettings()),
 }
 RESTART_SECONDS = 1.0
@@ -40,8 +40,9 @@ RESTART_SECONDS = 1.0
 class Storm:
     """Processes by name (`worker-0`, `router-1`, ...). `trouble` is what must not be; the first of it counts."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, live: LiveName = "off") -> None:
         self.chance = random.Random(seed)
+        self.planning = PlannerSettings(patience_seconds=5.0, live=live, live_every_hop=True)
         self.broker = LocalBroker(CLOCK)
         self.ids = CountedIds()
         self.fabric: dict[str, Node] = {}
@@ -99,7 +100,8 @@ class Storm:
                 actor = Door(bus, name)
             case _:
                 info = ServiceInfo(service, name, f"the {service}")
-                actor = SERVICES[service](World(info, "box-a", bus, CLOCK, self.ids, Telemetry(service, name)))
+                world = World(info, "box-a", bus, CLOCK, self.ids, Telemetry(service, name))
+                actor = Planner(world, self.planning) if service == "planner" else SERVICES[service](world)
         self.running[name] = actor
         return actor.run()
 

@@ -2,7 +2,10 @@
 
 import asyncio
 
+import pytest
+
 from shared import virtual_time
+from shared.settings import LiveName
 from tests.control.plane import Plane, control_plane, spec
 
 
@@ -23,17 +26,18 @@ async def burst(plane: Plane) -> None:
     await asyncio.sleep(10.0)
 
 
-def run() -> list[tuple[str, bytes]]:
+def run(live: LiveName) -> list[tuple[str, bytes]]:
     async def main() -> list[tuple[str, bytes]]:
-        async with control_plane(workers=5) as plane:
+        async with control_plane(workers=5, live=live) as plane:
             await burst(plane)
             return plane.log
 
     return virtual_time.run(main(), limit_seconds=300)
 
 
-def test_two_runs_leave_the_same_log_byte_by_byte() -> None:
-    first, second = run(), run()
+@pytest.mark.parametrize("live", ["off", "zigzag"])
+def test_two_runs_leave_the_same_log_byte_by_byte(live: LiveName) -> None:
+    first, second = run(live), run(live)
     assert len(first) > 500
     assert {subject.split(".")[1] for subject, _ in first if subject.startswith("evt.")} == {
         *("decision", "plan", "transfer", "layer", "instance", "lease", "model")

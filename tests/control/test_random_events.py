@@ -18,6 +18,7 @@ from structlog.testing import capture_logs
 from shared import virtual_time
 from shared.bus.contract import BusError
 from shared.messages.membership import AskSnapshot, Register
+from shared.settings import LiveName
 from shared.subjects import REGISTER, SNAPSHOT
 from tests.control.door import Ask
 from tests.control.fakes import FakeWorker
@@ -75,9 +76,9 @@ def errors() -> Iterator[list[MutableMapping[str, Any]]]:
     structlog.reset_defaults()
 
 
-async def weather(seed: int, sequence: Sequence) -> Storm:
+async def weather(seed: int, sequence: Sequence, live: LiveName = "off") -> Storm:
     """Everything up and one instance serving, then the sequence, then time to recover."""
-    storm = Storm(seed)
+    storm = Storm(seed, live)
     try:
         storm.start(*EVERYBODY)
         await asyncio.sleep(1.0)
@@ -151,13 +152,13 @@ READ_WHILE_CUT_OFF: Sequence = [
 
 
 @examples(250, shrinks=True)
-@example(9311, READ_WHILE_CUT_OFF)
-@given(st.integers(0, 2**32), sequences)
+@example(9311, READ_WHILE_CUT_OFF, "off")
+@given(st.integers(0, 2**32), sequences, st.sampled_from(["off", "zigzag"]))
 def test_after_any_sequence_of_events_every_stream_is_whole(
-    errors: list[MutableMapping[str, Any]], seed: int, sequence: Sequence
+    errors: list[MutableMapping[str, Any]], seed: int, sequence: Sequence, live: LiveName
 ) -> None:
     errors.clear()
-    storm = virtual_time.run(weather(seed, sequence), limit_seconds=1000)
+    storm = virtual_time.run(weather(seed, sequence, live), limit_seconds=1000)
     troubles = [*storm.trouble, *(str(error) for error in errors if error["event"] == "handler_failed")]
     for trouble in troubles[:10]:
         note(trouble)

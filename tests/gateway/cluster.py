@@ -1,7 +1,7 @@
 """The rest of the system as the gateway sees it: one actor that answers for registry, router, worker and planner."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -75,6 +75,7 @@ class Cluster:
         self.refused = 0
         self.hanging = False
         self.replay_refusal: Refusal | None = None
+        self.before_replay: Callable[[], Awaitable[None]] = nothing
         self.before: Callable[[Submit, int], asyncio.Future[None] | None] = lambda request, position: None
         self.lose_frame: Callable[[int], bool] = lambda position: False
         self.lost_at: dict[int, int] = {}  # position by attempt, from 1
@@ -192,6 +193,7 @@ class Cluster:
 
     async def _replay(self, message: Replay, context: Context) -> Ack:
         self.replayed.append(message)
+        await self.before_replay()
         if self.replay_refusal is not None:
             raise self.replay_refusal
         if not self.resends:
@@ -245,6 +247,9 @@ class Cluster:
 
     async def _metrics(self, message: AskMetrics, context: Context) -> MetricsText:
         return MetricsText(text=WORKER_METRICS)
+
+
+async def nothing() -> None: ...
 
 
 @asynccontextmanager

@@ -305,6 +305,64 @@ async def test_a_dead_worker_s_requests_go_elsewhere_when_the_router_says_nothin
     assert [one.generated for one in site.cluster.submitted] == [[], WHOLE[:3]]
 
 
+def taken_over(site: Site, worker: str, index: int = 0) -> None:
+    """A worker says that the last request is its own now; it has made no token of it yet."""
+    row = Tokens(request_id=site.cluster.submitted[-1].request_id, index=index, token_ids=[])
+    site.cluster.bus.publish(TOKENS, TokenFrame(worker=worker, step=1, rows=[row]), gateway="gateway-0")
+
+
+def dies(site: Site, worker: str) -> None:
+    dead = LeaseChanged(service="worker", id=worker, epoch=1, state="dead", reason="silent for 2.5 s", at=1.0)
+    site.cluster.bus.publish(LEASE, dead, id=worker)
+
+
+async def test_a_request_whose_new_worker_dies_at_once_is_resumed(site: Site) -> None:
+    """All that is known of it is an empty row."""
+    site.cluster.hang_before(3)
+    asking = asyncio.create_task(token_ids(site))
+    await eventually(lambda: site.cluster.hanging)
+    taken_over(site, "worker-9", 3)
+    dies(site, WORKER)  # it has nothing to do with it any more
+    dies(site, "worker-9")
+    assert await asking == WHOLE
+    assert [one.generated for one in site.cluster.submitted] == [[], WHOLE[:3]]
+
+
+async def test_a_worker_that_gave_a_request_away_need_not_know_it_any_more(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.gateway.streams.SILENCE_SECONDS", 0.05)
+    held = site.cluster.hang_before(3)
+
+    async def give_away() -> None:
+        taken_over(site, "worker-9", 3)
+        await asyncio.sleep(0.01)
+
+    site.cluster.before_replay = give_away
+    site.cluster.replay_refusal = Refusal(404, "no such request")
+    asking = asyncio.create_task(token_ids(site))
+    await eventually(lambda: bool(site.cluster.replayed))
+    await asyncio.sleep(0.02)
+    held.set_result(None)
+    assert await asking == WHOLE
+    assert len(site.cluster.submitted) == 1
+
+
+async def test_nor_need_it_be_there(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.gateway.streams.SILENCE_SECONDS", 0.05)
+    monkeypatch.setattr("services.gateway.streams.ABSENT_SECONDS", 0.1)
+    site.cluster.worker = "worker-9"  # answers nothing
+    held = site.cluster.hang_before(3)
+    asking = asyncio.create_task(token_ids(site))
+    await eventually(lambda: site.cluster.hanging)
+    await asyncio.sleep(0.08)  # it was missed once
+    taken_over(site, WORKER, 3)
+    await asyncio.sleep(0.1)
+    held.set_result(None)
+    assert await asking == WHOLE
+    assert len(site.cluster.submitted) == 1
+
+
 async def test_tokens_made_while_the_bus_was_away_are_asked_for_at_once(site: Site) -> None:
     held = site.cluster.hang_before(3)
     asking = asyncio.create_task(token_ids(site))

@@ -36,7 +36,7 @@ class Receiver:
         events = Events(first_byte=lambda: None, block=self._block, broken=lambda ticket, failure: self._lose())
         part = Part("worker-0", CHUNK_BYTES, self.memory)
         incoming = Incoming(self._link, part, self._manifest.blocks, self._executor, events, self._tasks)
-        incoming.follow([Inflow(ticket=7, upstream=upstream)])
+        incoming.follow([Inflow(ticket=7, upstream=upstream)], b"")
         self._running = self._tasks.create_task(incoming.run())
         child = Outflow(ticket=7, downstream=Node(id="worker-0", place="worker", address=self._link.address))
         await self._here.bus.call(

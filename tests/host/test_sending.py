@@ -55,7 +55,7 @@ async def receive(here: Site, manifest: Manifest, target: Link) -> None:
     with ThreadPoolExecutor(1) as executor:
         async with asyncio.TaskGroup() as tasks:
             incoming = Incoming(target, part, manifest.blocks, executor, events, tasks)
-            incoming.follow([Inflow(ticket=7, upstream=upstream)])
+            incoming.follow([Inflow(ticket=7, upstream=upstream)], b"")
             _, _ = await asyncio.gather(incoming.run(), send(here, manifest, target))
     assert verified == [0, 1, 2, 3, 4]
     checkpoint = open_checkpoint(tiny("llama"), "bfloat16")

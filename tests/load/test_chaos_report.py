@@ -12,7 +12,7 @@ from rich.console import Console
 
 from load.chaos.client import Cut
 from load.chaos.faults import Happening, find_victim
-from load.chaos.log_events import RESUMED, TOOK_OFFICE, LogEvents
+from load.chaos.log_events import HANDED_OVER, RESUMED, TOOK_OFFICE, LogEvents
 from load.chaos.page import render_report
 from load.chaos.report import ChaosReport, count_wrong, fault_table, make_report
 from load.chaos.run import Run
@@ -65,6 +65,7 @@ def ran(
         refused=0,
         resumed=2,
         takeovers=1,
+        handed_over=0,
         not_whole=list(not_whole),
         left=list(left),
     )
@@ -165,8 +166,9 @@ def test_events_are_counted_as_lines_pass() -> None:
     events.echo("gateway-0", "2026 [warning  ] request_lost   attempt=1 reason=dead")
     events.echo("router-1", "2026 [info  ] router_takes_office   epoch=7")
     events.echo("router-1", "2026 [info  ] something_else")
-    assert len(lines) == 3
-    assert events.counts == {RESUMED: 1, TOOK_OFFICE: 1}
+    events.echo("worker-1", "2026 [info  ] request_taken   layers=2 of=worker-0")
+    assert len(lines) == 4
+    assert events.counts == {RESUMED: 1, TOOK_OFFICE: 1, HANDED_OVER: 1}
 
 
 def worker(id: str, state: WorkerState = "serving", *, requests: int = 0, blocks: int = 0) -> WorkerReport:

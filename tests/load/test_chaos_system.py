@@ -13,8 +13,10 @@ LIVESCALE = (sys.executable, "-m", "services.cli.main")
 
 
 @pytest.mark.system
-def test_faults_of_every_kind_under_load_lose_nothing(tmp_path: Path) -> None:
-    command = [*LIVESCALE, "chaos", "--model", str(tiny("llama")), "--minutes", "1", "--seed", "1934", "--rate", "1.2"]
+@pytest.mark.parametrize("live", ["off", pytest.param("zigzag", marks=pytest.mark.slow)])
+def test_faults_of_every_kind_under_load_lose_nothing(tmp_path: Path, live: str) -> None:
+    words = ("--model", str(tiny("llama")), "--minutes", "1", "--seed", "1934", "--rate", "1.2", "--live", live)
+    command = [*LIVESCALE, "chaos", *words]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     log = tmp_path / ".livescale" / "chaos.log"
     assert done.returncode == 0, done.stdout + done.stderr + log.read_text()[-3000:]
@@ -22,6 +24,7 @@ def test_faults_of_every_kind_under_load_lose_nothing(tmp_path: Path) -> None:
     assert (report["wrong_tokens"], report["lost_tokens"], report["incomplete"]) == (0, 0, [])
     assert (report["not_whole"], report["left"]) == ([], [])
     assert report["streams"] >= 20
+    assert (report["handed_over"] > 0) == (live != "off")
     assert sum(report["faults"].values()) >= 6
     kinds = {kind.partition(" ")[0] for kind in report["faults"]}
     assert kinds == {"kill", "freeze", "scale"}

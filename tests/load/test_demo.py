@@ -80,8 +80,9 @@ def test_records_of_the_planner_complete_the_story() -> None:
 
 def test_the_system_is_sized_for_the_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "a.safetensors").write_bytes(b"x" * 1000)
-    small = make_stack_settings(DemoSettings(link_rate=5e6, workers=3), tmp_path)
+    small = make_stack_settings(DemoSettings(link_rate=5e6, workers=3, live="zigzag"), tmp_path)
     assert (small.port, small.workers, small.link_rate, small.dtype) == (0, 3, 5e6, "float32")
+    assert small.live == "zigzag"
     assert small.arena_bytes == 256 * 1024 * 1024
     with (tmp_path / "b.safetensors").open("wb") as file:
         file.truncate(400_000_000)

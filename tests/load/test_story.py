@@ -6,7 +6,7 @@ import pytest
 
 from load.story import Newcomer, Story
 from shared.messages.membership import Beat
-from shared.messages.scaling import ScaleRecord
+from shared.messages.scaling import Phase, ScaleRecord
 from tests.load import happenings
 from tests.load.happenings import START, scale_out_and_in, told
 
@@ -17,9 +17,16 @@ def test_a_newcomer_is_followed_from_decision_to_first_token() -> None:
     assert [ready for _, ready in newcomer.blocks] == list(range(1, 13))
     assert newcomer.total_blocks == 12
     assert newcomer.since_decision(newcomer.first_byte_at) == pytest.approx(1.2)
+    assert newcomer.live_at is None
     assert newcomer.since_decision(newcomer.whole_at) == pytest.approx(4.2)
     assert newcomer.since_decision(newcomer.serving_at) == pytest.approx(4.3)
     assert newcomer.since_decision(newcomer.first_token_at) == pytest.approx(4.8)
+
+
+def test_of_a_newcomer_that_was_live_it_is_known_since_when() -> None:
+    live = Phase(name="live", at=START + 21.5, node="worker-1")
+    (newcomer,) = told([(24.9, happenings.scale(20.0, "worker-1", phases=[live]))]).newcomers(START)
+    assert newcomer.since_decision(newcomer.live_at) == pytest.approx(1.5)
 
 
 def test_events_may_come_in_any_order_but_the_last_record_counts() -> None:

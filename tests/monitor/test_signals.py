@@ -2,7 +2,7 @@
 
 from services.monitor.signals import Signals
 from shared.messages.membership import ModelEntry
-from tests.monitor.made import SIZE, load, queues, serving, spec
+from tests.monitor.made import SIZE, load, queues, record, serving, spec
 
 
 def test_an_instance_where_a_request_waits_for_kv_blocks_has_none_left() -> None:
@@ -12,3 +12,15 @@ def test_an_instance_where_a_request_waits_for_kv_blocks_has_none_left() -> None
     signals.on_worker(serving("b", load(kv_blocks_used=20)), 0.0)
     entry = ModelEntry(spec=spec(), state="ready", size_bytes=SIZE)
     assert signals.observe(entry, 0.0).kv_blocks_used == 100 + 20
+
+
+def test_an_instance_that_is_live_loads_and_is_there_already_with_all_its_load() -> None:
+    signals = Signals(stale_seconds=2.0)
+    signals.on_router(queues(), 0.0)
+    signals.on_scale(record("loading", ["a"]))
+    signals.on_worker(serving("a", load(waiting_requests=3, waiting_tokens=300, kv_blocks_used=20), state="live"), 0.0)
+    signals.on_worker(serving("b", load(running_requests=2, kv_blocks_used=5), helping=["a"]), 0.0)
+    found = signals.observe(ModelEntry(spec=spec(), state="ready", size_bytes=SIZE), 0.0)
+    assert (found.instances, found.loading, found.coming, found.current) == (2, 1, 0, 2)
+    assert (found.waiting_tokens, found.waiting_requests, found.running_requests) == (300, 3, 2)
+    assert found.kv_blocks_used == 20 + 5

@@ -1,13 +1,22 @@
 """Pictures of a pool that the planner's tests are made of."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from services.planner.orders import Orders
 from services.planner.scale_out import ScaleOut
 from services.planner.scales import Command
 from services.planner.times import told
-from shared.messages.membership import EngineLoad, Holding, HostReport, Member, ModelEntry, Snapshot, WorkerReport
+from shared.messages.membership import (
+    EngineLoad,
+    Holding,
+    HostReport,
+    Member,
+    ModelEntry,
+    Snapshot,
+    WorkerReport,
+    WorkerState,
+)
 from shared.messages.parameters import ModelSpec
 from shared.messages.scaling import Action, Decision
 from shared.messages.transfers import BlockReady, Flow, InstanceServing, Plan, PlannedInstance, Transfer
@@ -73,13 +82,24 @@ def chain(*nodes: str, ticket: int = 77) -> list[Flow]:
 
 
 def scale_out(
-    targets: list[str], ranks: int = 1, predicted: Mapping[str, Mapping[int, float]] | None = None
+    targets: list[str],
+    ranks: int = 1,
+    predicted: Mapping[str, Mapping[int, float]] | None = None,
+    live: Sequence[str] = (),
+    workers: Sequence[WorkerReport] = (),
 ) -> ScaleOut:
-    return ScaleOut("scale-1", decision(), orders(targets, ranks, predicted), patience_seconds=5.0)
+    made = orders(targets, ranks, predicted, live)
+    return ScaleOut("scale-1", decision(), made, patience_seconds=5.0, workers=workers)
 
 
-def orders(targets: list[str], ranks: int = 1, predicted: Mapping[str, Mapping[int, float]] | None = None) -> Orders:
-    """From worker `s` along one chain, tickets from 77 on; `ranks` consecutive targets make an instance."""
+def orders(
+    targets: list[str],
+    ranks: int = 1,
+    predicted: Mapping[str, Mapping[int, float]] | None = None,
+    live: Sequence[str] = (),
+) -> Orders:
+    """From worker `s` along one chain, tickets from 77 on; `ranks` consecutive targets make an instance, and those in
+    `live` take requests while they load."""
     times = {target: dict(blocks) for target, blocks in (predicted or {}).items()}
     groups = [targets[index : index + ranks] for index in range(0, len(targets), ranks)]
     plan = Plan(
@@ -91,6 +111,8 @@ def orders(targets: list[str], ranks: int = 1, predicted: Mapping[str, Mapping[i
         size_bytes=SIZE,
         predicted={target: max(blocks.values()) for target, blocks in times.items()},
         predicted_blocks=told(times, BLOCKS),
+        live="zigzag" if live else "off",
+        live_targets=list(live),
     )
     return Orders(
         plan=plan,
@@ -137,6 +159,8 @@ def happened(what: str, worker: str, at: float = 13.0) -> InstanceServing:
     return InstanceServing(instance=f"i-{worker}", model="m", worker=worker, plan_id="scale-1", what=what, at=at)  # type: ignore[arg-type]
 
 
-def loading(worker: str, blocks: int = BLOCKS) -> WorkerReport:
+def loading(worker: str, blocks: int = BLOCKS, state: WorkerState = "loading") -> WorkerReport:
     holding = Holding(model="m", version=VERSION, ready=list(range(blocks)), total=BLOCKS)
-    return WorkerReport(id=worker, epoch=5, state="loading", model="m", instance=f"i-{worker}", holding=holding)
+    return WorkerReport(
+        id=worker, epoch=5, state=state, model="m", instance=f"i-{worker}", plan_id="scale-1", holding=holding
+    )

@@ -25,6 +25,7 @@ from tests.planner.made import (
     block_ready,
     broken,
     host,
+    loading,
     member,
     serving,
     snapshot,
@@ -35,6 +36,11 @@ from tests.planner.made import (
 def drafting(policy: PolicyName, link_rate: float = 0.0) -> tuple[Drafts, Book]:
     book = Book(1)
     return Drafts(CountedIds(), PlannerSettings(plan_policy=policy, link_rate=link_rate), book, None), book
+
+
+def live(book: Book, *, every_hop: bool = False) -> Drafts:
+    told = PlannerSettings(live="zigzag", live_every_hop=every_hop, link_rate=1e6)
+    return Drafts(CountedIds(), told, book, None)
 
 
 def drafted(drafts: Drafts, picture: Snapshot, instances: int, blocks: int = BLOCKS) -> ScaleOut:
@@ -206,3 +212,27 @@ def test_who_received_first_from_whom_is_a_tree_also_where_steps_have_everybody_
     made = planned("binomial", snapshot(serving("s"), *map(spare, "abc")), 4, link_rate=1e6)
     assert all(path[0] == "s" for path in made.paths)
     assert {node for path in made.paths for node in path} == {"s", "a", "b", "c"}
+
+
+def test_the_last_of_each_chain_goes_live_where_that_is_set() -> None:
+    picture = snapshot(serving("s"), *map(spare, "abc"))
+    off = drafted(drafting("chains")[0], picture, 4).plan
+    assert (off.live, off.live_targets) == ("off", [])
+    tails = drafted(live(Book(1)), picture, 4).plan
+    assert (tails.live, tails.live_targets) == ("zigzag", ["c"])
+    assert "c take requests from their first layer on, in the mode zigzag: they send nothing on" in tails.reasons
+    assert drafted(live(Book(1), every_hop=True), picture, 4).plan.live_targets == ["a", "b", "c"]
+
+
+def test_who_is_live_is_no_source_of_a_second_scale() -> None:
+    book = Book(1)
+    drafts = live(book)
+    first = drafted(drafts, snapshot(serving("s"), spare("a"), spare("b")), 2)
+    book.add(first)
+    acknowledge(first, first.start(1.0))
+    assert book.live() == {"a"}
+    report = replace(loading("a", 2, "live"), epoch=1, instance=first.instances[0])
+    second = drafted(drafts, snapshot(serving("s"), report, spare("b")), 3)
+    assert hops(second.plan) == [("s", "b")]
+    first.on_lease(LeaseChanged(service="worker", id="a", epoch=1, state="dead", reason="silent", at=2.0), 2.0)
+    assert book.live() == frozenset()

@@ -5,9 +5,10 @@ from hypothesis import strategies as st
 
 from services.planner.scale_out import ScaleOut
 from services.planner.scales import Command
+from shared.messages.live import Help
 from shared.messages.membership import LeaseChanged
-from shared.messages.transfers import Load, Outflow, Send, Transfer
-from tests.planner.made import chain, member, scale_out, transfer
+from shared.messages.transfers import Abort, Load, Outflow, Send, Transfer
+from tests.planner.made import chain, member, scale_out, serving, transfer
 
 TARGETS = ["a", "b", "c", "d"]
 NODES = st.sampled_from(["s", *TARGETS])
@@ -18,6 +19,7 @@ happenings = st.one_of(
     st.tuples(st.just("refuse"), st.integers(0, 5)),
     st.tuples(st.sampled_from(["broken", "failed", "whole", "started", "dead"]), NODES),
     st.tuples(st.sampled_from(["replan", "no source", "wait"]), st.just("")),
+    st.tuples(st.sampled_from(["serves", "drains"]), st.sampled_from(["s", "t"])),
 )
 
 
@@ -25,10 +27,11 @@ class Played:
     """A scale, the commands that are not answered yet, and the targets that were told to give up."""
 
     def __init__(self, ranks: int) -> None:
-        self.scale: ScaleOut = scale_out(TARGETS, ranks)
+        self.scale: ScaleOut = scale_out(TARGETS, ranks, live=["b", "d"], workers=[serving("s")])
         self.now = 11.0
         self.ticket = 100
         self.pending: list[Command] = []
+        self.helped: dict[str, list[str]] = {}  # by helper, as it was told
         self.tickets = dict.fromkeys(TARGETS, 0)  # of the flow that each receives along
         self.take(self.scale.start(self.now))
 
@@ -38,6 +41,11 @@ class Played:
             if isinstance(command.message, Load):
                 self.tickets[command.node] = command.message.inflows[0].ticket
         self.scale.check_invariants()
+        for command in self.scale.helps():
+            self.pending.append(command)
+            assert isinstance(command.message, Help)
+            self.helped[command.node] = [target.id for target in command.message.targets]
+        assert self.scale.helps() == []
 
     def happen(self, what: str, which: int | str) -> None:
         self.now += 0.3
@@ -47,7 +55,12 @@ class Played:
             self.replan(found=what == "replan")
         elif what == "wait":
             self.take(self.scale.tick(self.now))
+        elif what in ("serves", "drains"):
+            self.helped.pop(which, None)  # whoever drains helps nobody
+            report = serving(which, state="serving" if what == "serves" else "draining")
+            self.take(self.scale.on_report(report, self.now))
         elif what == "dead":
+            self.helped.pop(which, None)
             change = LeaseChanged(service="worker", id=which, epoch=5, state="dead", reason="silent", at=self.now)
             self.take(self.scale.on_lease(change, self.now))
         elif what == "broken":
@@ -60,6 +73,8 @@ class Played:
     def answer(self, what: str, which: int) -> None:
         if self.pending:
             command = self.pending.pop(which % len(self.pending))
+            if what == "refuse" and isinstance(command.message, Help):
+                self.helped.pop(command.node, None)
             answered = (
                 self.scale.acknowledged(command, self.now)
                 if what == "answer"
@@ -92,6 +107,8 @@ def test_whatever_happens_its_flows_fit_its_targets_and_patience_ends_it(
     played.take(played.scale.tick(played.now))
     assert played.scale.ended
     assert played.scale.reserved == frozenset()
+    failed = {command.node for command in played.pending if isinstance(command.message, Abort)}
+    assert failed.isdisjoint(target for targets in played.helped.values() for target in targets)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["broken", "dead"]), NODES), max_size=3))

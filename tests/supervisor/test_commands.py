@@ -60,6 +60,16 @@ def test_the_planner_alone_is_told_how_to_plan() -> None:
     assert [name for name, each in commands.items() if "plan-policy" in " ".join(each.argv)] == ["planner-0"]
 
 
+def test_the_planner_alone_is_told_who_goes_live() -> None:
+    for every_hop in (False, True):
+        settings = StackSettings(live="zigzag", live_every_hop=every_hop)
+        commands = {each.name: each for each in service_commands(settings, URLS)}
+        told = resolve(commands["planner-0"])
+        assert "live: zigzag" in told
+        assert f"live-every-hop: {str(every_hop).lower()}" in told
+        assert [name for name, each in commands.items() if "--live=zigzag" in each.argv] == ["planner-0"]
+
+
 def test_workers_alone_are_told_of_a_modelled_engine() -> None:
     settings = StackSettings(workers=1, engine="modelled", engine_profile="llama2-7b-h800", engine_speed=4.0)
     commands = {each.name: each for each in service_commands(settings, URLS)}

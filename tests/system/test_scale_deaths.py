@@ -23,9 +23,9 @@ RATE = 2e6  # bytes a second: one and two seconds for a whole model
 STREAMS, TOKENS_EACH = 12, 150
 
 
-def at_once(model: str, dtype: DType) -> Streams:
+def at_once(model: str, dtype: DType, count: int = STREAMS, tokens: int = TOKENS_EACH) -> Streams:
     """So many together that none of the instances is left without."""
-    streams = make_streams(model, dtype, STREAMS, TOKENS_EACH)
+    streams = make_streams(model, dtype, count, tokens)
     return replace_field(streams, asks=[replace(ask, at=0.0) for ask in streams.asks])
 
 

@@ -111,7 +111,8 @@ class Station:
             [
                 Inflow(ticket=f.ticket, upstream=nodes[f.sender], blocks=f.blocks, lane=f.lane, lanes=f.lanes)
                 for f in own
-            ]
+            ],
+            self.secret,
         )
 
     @property

@@ -28,6 +28,24 @@ async def test_another_source_sends_only_what_is_missing(open_stations: OpenStat
     assert target.received_bytes == sum(SIZES)
 
 
+async def test_flows_of_who_took_the_plan_over_have_a_secret_of_their_own(open_stations: OpenStations) -> None:
+    first, second, target = stations = await open_stations(3)
+    blocks = some_blocks()
+    first.hold(blocks, ReadyBlocks([0, 1]))
+    second.hold(blocks)
+    flows = [flow(1, first, target), flow(2, second, target)]
+    receiving = target.receive(described(blocks), flows[0], to=stations)
+    first.send(*flows, to=stations)
+    await asyncio.wait_for(target.verified.wait_ready(1), 10)
+    target.secret = second.secret = b"of the next planner"
+    target.follow(flows[1], to=stations)
+    second.send(*flows, to=stations)
+    async with asyncio.timeout(5):
+        await receiving
+    assert target.memory == blocks
+    assert target.broken == []
+
+
 async def test_within_a_block_the_chunks_that_arrived_stay(open_stations: OpenStations) -> None:
     first, second, target = stations = await open_stations(3)
     blocks, halves = some_blocks(), asyncio.Event()

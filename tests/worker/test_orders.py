@@ -55,9 +55,3 @@ def test_blocks_that_do_not_follow_from_the_configuration_are_refused(manifest: 
 def test_a_context_longer_than_the_model_s_is_refused(manifest: Manifest) -> None:
     with pytest.raises(Refusal, match=r"400: max_model_len: 1000000 is more than the model's own"):
         check_load(load(manifest, max_model_len=1_000_000))
-
-
-def test_a_mode_that_needs_to_know_what_will_come_is_refused(manifest: Manifest) -> None:
-    check_load(load(manifest, live="zigzag"))
-    with pytest.raises(Refusal, match="live: zigzag-ilp"):
-        check_load(load(manifest, live="zigzag-ilp"))

@@ -5,6 +5,7 @@ from contextlib import suppress
 
 import structlog
 
+from services.worker.live.optimum import Optimum, forecast
 from services.worker.live.parts import Parts
 from services.worker.live.source import LiveSource
 from services.worker.live.target import POLL_SECONDS, LiveTarget
@@ -27,8 +28,9 @@ class Live:
         self.target: LiveTarget | None = None
         self._parts = parts
         self._is_coming = False  # it loads, and will go live
+        self._load_began = 0.0
         self._began = asyncio.Event()
-        self._running: asyncio.Task[None] | None = None
+        self._running: set[asyncio.Task[None]] = set()
 
     @property
     def layers(self) -> int:
@@ -43,16 +45,25 @@ class Live:
     def expect(self, command: Load) -> None:
         """Whoever pulls before the first layer is here need not go away."""
         self._is_coming = command.live != "off"
+        self._load_began = self._parts.world.clock.now()
+
+    def missed(self) -> None:
+        """All of it came at once: it is whole, and was never live."""
+        self._is_coming = False
 
     def begin(self, command: Load, scheduler: Scheduler, ready: set[int]) -> None:
         """These blocks are ready, the first layer's among them: take requests."""
         queue = LiveQueue(
             command.manifest.config.num_hidden_layers + 1, rule=BEST_EFFORT if command.live == "best-effort" else ZIGZAG
         )
-        self.target = LiveTarget(self._parts, command, scheduler, queue)
+        optimum = Optimum(forecast(command, self._load_began))
+        target = self.target = LiveTarget(self._parts, command, scheduler, queue, optimum)
         for index in sorted(ready):
             self.block_ready(index, ready)
-        self._running = self._parts.tasks.create_task(self.target.run(), name=f"live {command.instance}")
+        tasks = self._parts.tasks
+        self._running.add(tasks.create_task(target.run(), name=f"live {command.instance}"))
+        if command.live == "zigzag-ilp":
+            self._running.add(tasks.create_task(target.plan(), name=f"plan {command.instance}"))
         self._began.set()
         log.info("went_live", instance=command.instance, mode=command.live)
 
@@ -66,12 +77,13 @@ class Live:
         target, self.target = self.target, None
         self._is_coming = False
         self._began.clear()
-        running, self._running = self._running, None
-        if target is None or running is None:
+        running, self._running = self._running, set()
+        if target is None:
             return
-        running.cancel()
+        for task in running:
+            task.cancel()
         target.stop(reason)
-        await asyncio.wait((running,))
+        await asyncio.wait(running)
         await target.stopped()
 
     async def pull(self, command: Pull, context: Context) -> Pulled:

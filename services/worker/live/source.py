@@ -36,7 +36,6 @@ class Helped:
 
     node: Node
     plan_id: str
-    secret: bytes
     manifest: Manifest
 
 
@@ -65,7 +64,7 @@ class LiveSource:
             if helped.plan_id == command.plan_id and id not in named:
                 self.leave(id)
         for node in command.targets:
-            self._helped[node.id] = Helped(node, command.plan_id, command.secret, manifest)
+            self._helped[node.id] = Helped(node, command.plan_id, manifest)
             self._perform(self._policy.help(node.id))
         self._look()
 
@@ -156,6 +155,7 @@ class LiveSource:
             version=helped.manifest.version,
             ticket=next(self._tickets) % TICKETS,
             block_tokens=scheduler.limits.kv_block_tokens,
+            secret=self._parts.world.ids.secret(),
         )
 
     def _pulled(self, helped: Helped, scheduler: Scheduler, pull: Pull, pulled: Pulled) -> None:
@@ -167,7 +167,7 @@ class LiveSource:
             return
         self._wanted.discard(target)
         self._perform(self._policy.busy(target))
-        channel = Channel(self._parts.link, helped.node, pull.ticket, helped.secret)
+        channel = Channel(self._parts.link, helped.node, pull.ticket, pull.secret)
         taking = Taking(self._parts, scheduler, helped.manifest, channel, pulled.task)
         task = self._parts.start(self._take(taking), f"take {pulled.task.request.request_id}")
         if task is not None:

@@ -15,6 +15,7 @@ from services.worker.engine.partial import Partial
 from services.worker.engine.sizes import activation_bytes, kv_bytes
 from services.worker.live.giving import Giving
 from services.worker.live.handoff import Channel
+from services.worker.live.optimum import Optimum, Waiting
 from services.worker.live.parts import Parts
 from services.worker.scheduler import Scheduler
 from services.worker.sequence import Sequence
@@ -44,9 +45,10 @@ class LiveTarget:
     """One load. While blocks are missing every request is in the queue, and none is the scheduler's to run. After the
     last block all are, from the layer at which they stand, and those that no step has begun may still be pulled."""
 
-    def __init__(self, parts: Parts, command: Load, scheduler: Scheduler, queue: LiveQueue) -> None:
+    def __init__(self, parts: Parts, command: Load, scheduler: Scheduler, queue: LiveQueue, optimum: Optimum) -> None:
         self.command = command
         self.queue = queue
+        self._optimum = optimum
         self._parts = parts
         self._serving, self._clock = parts.serving, parts.world.clock
         self._scheduler = scheduler
@@ -70,10 +72,25 @@ class LiveTarget:
             request.sequence.held = False
         self._serving.begin_steps()
 
+    async def plan(self) -> None:
+        """In the mode zigzag-ilp, beside `run`: have as many layers run of each request as is best."""
+        while self.queue.phase is Phase.LIVE:
+            waiting = [Waiting(task.id, self._rows(task.id)) for task in self.queue.unbegun]
+            rule = await self._optimum.plan(waiting, self._clock.now())
+            if rule is None:
+                await self._serving.changes.wait()
+            else:
+                self._perform(self.queue.go_by(rule))
+                self._serving.changes.tell()
+
+    def _rows(self, id: str) -> int:
+        return len(self._requests[id].sequence.tokens)
+
     def layer_ready(self, layer: int) -> None:
         """The block that it needs is laid out; the head counts as one more layer."""
         self._forget()
         self._perform(self.queue.block_ready(layer))
+        self._optimum.seen.arrived(self.queue.loaded, self._clock.now())
         self._serving.changes.tell()
 
     async def pull(self, command: Pull) -> Pulled:
@@ -160,7 +177,7 @@ class LiveTarget:
                 self._perform(self.queue.remove(id))
 
     async def _run_layer(self, request: Request) -> None:
-        sequence, runner = request.sequence, self._parts.runner
+        sequence, runner, began = request.sequence, self._parts.runner, self._clock.now()
         try:
             if request.partial is None:
                 request.partial = await runner.begin(tuple(sequence.slabs(MAX_BATCH_ROWS)))
@@ -170,6 +187,7 @@ class LiveTarget:
             self._serving.publish(self._scheduler.fail(f"the engine failed: {error}"))
         else:
             self._parts.counts.layers.inc()
+            self._optimum.seen.ran(len(sequence.tokens), self._clock.now() - began)
             sequence.entry = Entry(request.partial.done, len(sequence.tokens), request.partial.activation)
         self._forget()
         self._perform(self.queue.layer_done(sequence.request_id))
@@ -203,7 +221,7 @@ class LiveTarget:
         sequence.held, entry = True, sequence.entry
         kv = None if entry is None else self._parts.runner.export_kv(sequence.blocks, entry.layer)
         node = Node(id=pull.worker, place="worker", address=pull.address)
-        giving = Giving(sequence, entry, kv, Channel(self._parts.link, node, pull.ticket, self.command.secret))
+        giving = Giving(sequence, entry, kv, Channel(self._parts.link, node, pull.ticket, pull.secret))
         self._givings[pull.worker, pull.ticket] = giving
         giving.settled.add_done_callback(partial(self._settled, request))
         sending = self._parts.start(giving.run(), f"hand-off {sequence.request_id}")

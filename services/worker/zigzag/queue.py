@@ -63,6 +63,16 @@ class LiveQueue:
         return any(entry.task.id == task_id for entry in self._entries)
 
     @property
+    def unbegun(self) -> tuple[Task, ...]:
+        """Those of which no layer is run, in order."""
+        return tuple(entry.task for entry in self._entries if not entry.done and entry is not self._running)
+
+    def go_by(self, rule: Rule) -> tuple[QueueEffect, ...]:
+        """Another rule from here on."""
+        self._rule = rule
+        return tuple(self._answer())
+
+    @property
     def work(self) -> float:
         """How long the target would take for what is here, without the layer that is being run."""
         under_way = {self._running}

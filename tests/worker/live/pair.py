@@ -19,7 +19,6 @@ from tests.worker.fleet import CONTEXT, Fleet, fleet
 from tests.worker.serving import serve
 
 TARGET = "t"
-SECRET = b"the plan's"
 
 
 @dataclass

@@ -59,6 +59,21 @@ def test_a_target_that_dies_before_its_kv_has_gone_out_has_the_source_compute_it
     play(act)
 
 
+def test_a_target_that_was_whole_before_it_could_go_live_is_helped_no_more() -> None:
+    async def whole() -> None:
+        async with stage("s", "t") as made:
+            await made.loaded("s")
+            await made.load("t", [block for block in range(BLOCKS) if block != 1], "zigzag")
+            await made.help("s", "t")
+            await made.until(lambda: made.reports["s"].helping == ["t"])
+            await made.load("t", [1], "zigzag")
+            await made.until(lambda: made.ready("t") == BLOCKS)
+            await made.serve("t")
+            await made.until(lambda: made.state("t") == "serving" and made.reports["s"].helping == [])
+
+    run(whole(), limit_seconds=600)
+
+
 def test_a_client_that_leaves_in_mid_hand_off_leaves_nothing_behind() -> None:
     for pieces in range(5):
 

@@ -233,3 +233,13 @@ def test_what_cannot_be_is_refused() -> None:
     queue.next()
     with pytest.raises(ValueError, match="is being run"):
         queue.next()
+
+
+def test_a_plan_that_comes_later_holds_for_who_is_here_and_answers_pulls_that_may_leave_by_it() -> None:
+    queue = queue_of("ab", loaded=2, rule=Planned({"a": 2, "b": 2}))
+    run_next(queue)
+    assert [task.id for task in queue.unbegun] == ["b"]
+    assert shown(queue.pull("s")) == []
+    assert shown(queue.go_by(Planned({"a": 1, "b": 0}))) == [(HandOver, "a", "s", 1)]
+    queue.check_invariants()
+    assert run_next(queue) == []

@@ -1,0 +1,189 @@
+"""Live scaling as the control plane sees it: a target takes requests while it loads, and who serves helps it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from shared import virtual_time
+from shared.bus.contract import Refusal
+from shared.messages.membership import WorkerReport
+from shared.messages.scaling import ScaleRecord
+from tests.control.fakes import SLOTS, FakeWorker
+from tests.control.plane import Plane, control_plane, spec
+
+TOKENS = 300
+BLOCK_SECONDS = 1.0
+SOURCE, TARGET, OTHER = "worker-0", "worker-1", "worker-2"
+
+
+def fake(plane: Plane, id: str) -> FakeWorker:
+    worker = plane.fabric[id]
+    assert isinstance(worker, FakeWorker)
+    return worker
+
+
+async def reports(plane: Plane) -> dict[str, WorkerReport]:
+    return {report.id: report for report in (await plane.snapshot()).workers}
+
+
+async def until_live(plane: Plane, *workers: str) -> None:
+    async def holds() -> bool:
+        return all(fake(plane, worker).state == "live" for worker in workers)
+
+    await plane.until(holds)
+
+
+@asynccontextmanager
+async def going_live(workers: int = 2) -> AsyncIterator[Plane]:
+    """One instance serves, full of requests, and another takes those that are too many while it loads."""
+    async with control_plane(workers, live="zigzag") as plane:
+        for index in range(1, workers):
+            fake(plane, f"worker-{index}").faults.block_seconds = BLOCK_SECONDS
+        for index in range(2 * SLOTS):
+            await plane.gateway.submit(f"r-{index}", max_tokens=TOKENS)
+        await plane.register(spec(min_instances=2, max_instances=3))
+        await until_live(plane, TARGET)
+        yield plane
+
+
+async def finished(plane: Plane) -> None:
+    """Every stream is whole, and nobody waits for anything."""
+
+    async def holds() -> bool:
+        return len(plane.gateway.finished) == 2 * SLOTS
+
+    await plane.until(holds, 60.0)
+    assert set(plane.gateway.finished.values()) == {"length"}
+    assert all(plane.gateway.tokens[f"r-{index}"] == list(range(1, TOKENS + 1)) for index in range(2 * SLOTS))
+    await asyncio.sleep(1.0)
+    assert not any(report.helping for report in (await reports(plane)).values())
+
+
+def play(act: Callable[[Plane], Awaitable[None]], workers: int = 2) -> None:
+    async def main() -> None:
+        async with going_live(workers) as plane:
+            await act(plane)
+            await finished(plane)
+
+    virtual_time.run(main(), limit_seconds=200)
+
+
+async def last_scale(plane: Plane) -> ScaleRecord:
+    return (await plane.records())[-1]
+
+
+def names(record: ScaleRecord) -> list[str]:
+    return [phase.name for phase in record.phases]
+
+
+def test_a_live_target_gets_what_is_too_much_for_the_source_which_takes_it_back_when_it_has_room() -> None:
+    async def act(plane: Plane) -> None:
+        assert [len(fake(plane, id).running) for id in (SOURCE, TARGET)] == [SLOTS, SLOTS]
+        assert (await reports(plane))[SOURCE].helping == [TARGET]
+        await plane.until_serving(2)
+        record = await last_scale(plane)
+        assert names(record).index("helps") < names(record).index("live") < names(record).index("whole")
+        # No instance more was asked for on account of it.
+        assert [one.instances for one in await plane.records()][1:] == [record.instances]
+
+    play(act)
+
+
+def test_whoever_has_room_again_takes_requests_over_while_the_target_loads() -> None:
+    async def act(plane: Plane) -> None:
+        fake(plane, TARGET).faults.block_seconds = 4.5
+        await asyncio.sleep(5.2)
+        assert fake(plane, TARGET).state == "live"
+        assert sorted(fake(plane, SOURCE).taken) == [f"r-{index}" for index in range(SLOTS, 2 * SLOTS)]
+        assert sorted(fake(plane, SOURCE).running) == fake(plane, SOURCE).taken
+        assert plane.gateway.lost == []
+        await plane.kill(TARGET)  # it has nothing any more that could be lost
+        await asyncio.sleep(3.0)
+        assert plane.gateway.lost == []
+        plane.add_worker(1)
+
+    play(act)
+
+
+@pytest.mark.parametrize("victim", [SOURCE, TARGET])
+def test_whoever_dies_in_mid_live_its_requests_go_on(victim: str) -> None:
+    async def act(plane: Plane) -> None:
+        held = sorted(fake(plane, victim).running)
+        await plane.kill(victim)
+        await asyncio.sleep(3.0)
+        assert sorted(plane.gateway.lost) == held
+        if victim == TARGET:
+            assert (await last_scale(plane)).state == "failed"
+            plane.add_worker(1)
+
+    play(act)
+
+
+def test_a_target_that_gives_up_gives_its_requests_back_and_is_helped_no_more() -> None:
+    async def act(plane: Plane) -> None:
+        fake(plane, TARGET).faults.break_after_blocks = 3
+        held = sorted(fake(plane, TARGET).running)
+        await asyncio.sleep(2.0)
+        assert sorted(plane.gateway.lost) == held
+        record = next(one for one in await plane.records() if one.state == "failed")
+        assert [phase.detail for phase in record.phases if phase.name == "helps"] == [
+            f"take requests over from {TARGET}",
+            "take requests over from nobody any more",
+        ]
+        fake(plane, TARGET).faults.break_after_blocks = None
+
+    play(act)
+
+
+def test_a_planner_that_is_started_again_in_mid_live_goes_on_with_it() -> None:
+    async def act(plane: Plane) -> None:
+        await plane.kill("planner-0")
+        fake(plane, SOURCE).helped.clear()
+        plane.restart("planner")
+        await asyncio.sleep(1.5)
+        assert fake(plane, SOURCE).helped == {TARGET}
+        await plane.until_serving(2)
+        assert plane.gateway.lost == []
+        assert (await last_scale(plane)).outcome == "1 new instances serve"
+
+    play(act)
+
+
+def test_a_router_that_is_started_again_in_mid_live_learns_who_has_what() -> None:
+    async def act(plane: Plane) -> None:
+        await plane.kill("router-0")
+        plane.restart("router")
+        await asyncio.sleep(1.0)
+        await plane.kill(TARGET)
+        await asyncio.sleep(4.0)
+        assert sorted(plane.gateway.lost) == [f"r-{index}" for index in range(SLOTS, 2 * SLOTS)]
+        plane.add_worker(1)
+
+    play(act)
+
+
+def test_a_second_scale_out_during_the_first_has_targets_and_help_of_its_own() -> None:
+    async def act(plane: Plane) -> None:
+        await plane.scale(3)
+        await until_live(plane, OTHER)
+        first, second = (await plane.records())[-2:]
+        assert [one.plan.live_targets for one in (first, second) if one.plan is not None] == [[TARGET], [OTHER]]
+        assert second.plan is not None
+        assert TARGET not in {flow.sender for flow in second.plan.flows}
+        await plane.until_serving(3)
+
+    play(act, workers=3)
+
+
+def test_an_instance_that_is_live_is_never_drained_nor_is_the_last_that_serves_before_it_does() -> None:
+    async def act(plane: Plane) -> None:
+        await plane.register(spec(min_instances=0, max_instances=3))
+        with pytest.raises(Refusal, match="its instances still load"):
+            await plane.scale(1)
+        assert fake(plane, TARGET).state == "live"
+        await plane.register(spec(min_instances=1, max_instances=3))
+        await plane.until_serving(2)
+
+    play(act)

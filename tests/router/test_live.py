@@ -1,0 +1,171 @@
+"""Instances that take requests while they load, and requests that move from them to those that help."""
+
+import pytest
+
+from services.router.capacity import Capacity
+from services.router.effects import Learn, Lose, StopWork
+from services.router.policy import RouterPolicy
+from shared.messages.live import RequestsMoved
+from shared.messages.membership import Holding
+from shared.messages.requests import RequestsEnded, Running
+from tests.router.made import NOW, admissions, admit, hear, lease, load, policy, report, request
+
+
+def live(worker: str = "t", slots: int = 2) -> RouterPolicy:
+    """Two that serve, of which one helps the live one."""
+    return policy(
+        report("h", load(slots=slots), helping=[worker]),
+        report("s", load(running=1, slots=2)),
+        report(worker, load(slots=slots), state="live"),
+    )
+
+
+def moved(made: RouterPolicy, *ids: str, previous: str = "t", worker: str = "h", now: float = NOW) -> list[object]:
+    effects = made.on_moved(RequestsMoved(worker=worker, previous=previous, request_ids=list(ids)), now)
+    made.check_invariants()
+    return list(effects)
+
+
+def places(made: RouterPolicy, *ids: str) -> list[str | None]:
+    return [made.runs_at(id) for id in ids]
+
+
+def test_while_a_live_instance_has_room_those_that_help_it_get_nothing_new() -> None:
+    made = live()
+    requests = [request(f"r{number}") for number in range(6)]
+    assert admit(made, *requests) == [("r0", "t"), ("r1", "s"), ("r2", "t"), ("r3", "h"), ("r4", "h")]
+
+
+def test_an_instance_that_helps_another_model_s_or_nobody_any_more_is_like_any_other() -> None:
+    made = policy(
+        report("h", load(running=1, slots=4), helping=["x"]), report("t", load(running=2, slots=4), state="live")
+    )
+    assert admit(made, request("r0")) == [("r0", "h")]
+
+
+def test_a_request_that_moved_is_lost_with_its_new_worker_and_not_with_the_old_one() -> None:
+    made = live()
+    admit(made, request("r0"))
+    assert moved(made, "r0") == []
+    assert places(made, "r0") == ["h"]
+    assert made.on_lease(lease("t", "dead")) == []
+    assert made.on_lease(lease("h", "dead")) == [Lose("gateway-0", "r0", "h is gone: said so")]
+
+
+def test_it_takes_a_slot_where_it_is_now() -> None:
+    made = policy(report("h", load(slots=1), helping=["t"]), report("t", load(slots=1), state="live"))
+    assert admit(made, request("r0")) == [("r0", "t")]
+    moved(made, "r0")
+    assert admit(made, request("r1"), request("r2")) == [("r1", "t")]
+    made.on_ended(RequestsEnded(worker="h", request_ids=["r0"]))
+    assert admissions(made.dispatch(NOW)) == [("r2", "h")]
+
+
+@pytest.mark.parametrize("reports_first", [True, False])
+def test_the_move_may_come_before_or_after_the_reports_that_show_it(reports_first: bool) -> None:
+    made = policy(report("h", load(slots=1), helping=["t"]), report("t", load(slots=1), state="live"))
+    admit(made, request("r0"))
+    if not reports_first:
+        moved(made, "r0")
+    hear(made, report("h", load(running=1, used=3, slots=1), helping=["t"]))
+    hear(made, report("t", load(slots=1), state="live"))
+    if reports_first:
+        moved(made, "r0")
+    assert places(made, "r0") == ["h"]
+    assert admit(made, request("r1"), request("r2")) == [("r1", "t")]
+
+
+def test_the_move_may_come_before_the_answer_to_its_admission() -> None:
+    made = live()
+    made.submit(request("r0"), NOW)
+    [effect] = made.dispatch(NOW)
+    assert moved(made, "r0") == []
+    assert made.admitted("t", "r0") == []
+    assert places(made, "r0") == ["h"]
+    # The answer was lost: it was admitted all the same.
+    assert made.refused(effect, 503, "no answer") == []  # type: ignore[arg-type]
+    assert places(made, "r0") == ["h"]
+
+
+def test_the_end_may_come_before_the_move() -> None:
+    made = live()
+    admit(made, request("r0"))
+    made.on_ended(RequestsEnded(worker="h", request_ids=["r0"]))
+    assert places(made, "r0") == [None]
+    assert moved(made, "r0") == []
+    assert places(made, "r0") == [None]
+
+
+def test_what_ends_at_a_worker_that_does_not_have_it_ends_nothing_elsewhere_unless_it_may_have_moved() -> None:
+    made = policy(report("a"), report("b"))
+    [(_, worker)] = admit(made, request("r0"))
+    other = "b" if worker == "a" else "a"
+    made.on_ended(RequestsEnded(worker=other, request_ids=["r0"]))
+    assert places(made, "r0") == [worker]
+
+
+def test_the_death_of_the_new_worker_may_come_before_the_move() -> None:
+    made = live()
+    admit(made, request("r0"))
+    made.on_lease(lease("h", "dead"))
+    assert moved(made, "r0") == [Lose("gateway-0", "r0", "h took it over and is gone")]
+
+
+def test_what_is_said_of_a_worker_that_died_meanwhile_changes_nothing() -> None:
+    made = live()
+    admit(made, request("r0"))
+    assert made.on_lease(lease("t", "dead")) == [Lose("gateway-0", "r0", "t is gone: said so")]
+    assert moved(made, "r0") == []
+    assert places(made, "r0") == [None]
+
+
+def test_a_request_that_nobody_waits_for_is_stopped_where_it_went() -> None:
+    made = live()
+    admit(made, request("r0"))
+    assert made.cancel("r0") == [StopWork("t", "r0", "cancelled")]
+    assert moved(made, "r0") == [StopWork("h", "r0", "nobody waits for it any more")]
+    assert made.on_lease(lease("h", "dead")) == []
+
+
+def test_one_that_was_cancelled_before_its_admission_was_answered_is_stopped_too() -> None:
+    made = live()
+    made.submit(request("r0"), NOW)
+    made.dispatch(NOW)
+    assert made.cancel("r0") == []
+    assert moved(made, "r0") == [StopWork("h", "r0", "nobody waits for it any more")]
+    assert made.admitted("t", "r0") == []
+
+
+def test_a_silent_source_does_not_lose_what_it_has_only_just_taken() -> None:
+    made = live()
+    admit(made, request("r0"))
+    hear(made, report("h", helping=["t"]), NOW + 100)
+    moved(made, "r0", now=NOW + 100)
+    assert hear(made, report("h", helping=["t"]), NOW + 100.1) == []
+    assert places(made, "r0") == ["h"]
+
+
+def test_a_live_instance_that_gives_up_loses_what_is_left_to_it() -> None:
+    made = live()
+    admit(made, request("r0"), request("r1"), request("r2"))
+    moved(made, "r0")
+    gone = report("t", state="spare", model=None, instance=None)
+    assert made.on_report(gone, NOW) == [Lose("gateway-0", "r2", "t no longer serves i-t")]
+
+
+def test_a_new_router_that_hears_of_a_move_before_the_answer_of_who_gave_away_is_not_misled_by_it() -> None:
+    made = policy(report("h"))
+    [learn] = made.on_report(report("t", state="live"), NOW)
+    assert isinstance(learn, Learn)
+    assert moved(made, "r0") == []
+    made.learned("t", [Running(request_id=id, gateway="gateway-0", tokens=9) for id in ("r0", "r1")], NOW)
+    assert places(made, "r0", "r1") == [None, "t"]
+
+
+def test_when_there_will_be_room_is_known_of_a_live_instance_as_of_one_that_loads() -> None:
+
+    made = Capacity(1000)
+    for ready, now, state in ((1, 0.0, "loading"), (2, 2.0, "live")):
+        holding = Holding(model="m", version="v", ready=list(range(ready)), total=4)
+        made.heard(report("t", holding=holding, state=state, plan_id="p"), now)
+    assert made.retry_after_ms("m", 100, 2.0) == 2000

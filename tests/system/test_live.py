@@ -1,0 +1,130 @@
+"""Instances that work from their first layer on, with real processes and links so slow that a model takes a while.
+
+All streams, wherever their layers were run, have the tokens of an undisturbed run.
+"""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+
+import aiohttp
+import pytest
+
+from shared.messages.membership import AskMetrics, WorkerReport
+from shared.messages.parameters import DType
+from shared.subjects import METRICS
+from tests.made import tiny
+from tests.system.conftest import start, stop
+from tests.system.scales import WORKERS, Site, watching
+from tests.system.stage import Stage, register
+from tests.system.test_scale_deaths import at_once
+
+MODELS: tuple[tuple[str, DType], ...] = (("m", "float32"), ("half", "bfloat16"))
+STREAMS, TOKENS_EACH = 9, 80
+RATE = 1e6  # bytes a second: two and four seconds for a whole model
+LAYERS_RUN = "livescale_worker_live_layers_total"
+HANDED_OVER = "livescale_worker_pulled_tasks_total"
+
+
+@pytest.fixture(scope="module")
+def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Stage]]:
+    """Four workers behind slow links, and a model in each of two formats."""
+    streams = [at_once(model, dtype, STREAMS, TOKENS_EACH) for model, dtype in MODELS]
+    options = "--workers", str(WORKERS), "--link-rate", str(RATE), "--live", "zigzag"
+    system = start(tmp_path_factory.mktemp("live"), *options)
+    try:
+        spec = {"name": "half", "path": str(tiny("llama")), "dtype": "bfloat16", "min_instances": 0}
+        asyncio.run(register(system.url, spec))
+        yield {one.model: Stage(system, one) for one in streams}
+    finally:
+        assert stop(system) == 0
+
+
+async def count(site: Site, metric: str) -> float:
+    """Over all workers that are there."""
+    total = 0.0
+    for worker in site.watch.reports:
+        text = (await site.bus.call(METRICS, AskMetrics(), timeout=5, id=worker)).text
+        total += sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(metric))
+    return total
+
+
+@asynccontextmanager
+async def going_live(stage: Stage, instances: int) -> AsyncIterator[tuple[Site, str, list[str]]]:
+    """One instance serves and helps; so many more than one are live, and have just become it."""
+    async with watching(stage) as site:
+        watch = site.watch
+        await site.rest(1)
+        [source] = watch.serving()
+        await site.have(instances)
+        await watch.until(lambda: len(targets(site)) == instances - 1, "they are live")
+        live = targets(site)
+        await watch.until(lambda: watch.reports[source].helping == live, "they are helped")
+        yield site, source, live
+        await watch.until(lambda: len(watch.serving(site.model)) == instances, "all serve")
+        await watch.until(lambda: not any(map(is_busy, watch.reports.values())), "nothing is left of any request")
+
+
+def is_busy(report: WorkerReport) -> bool:
+    load = report.load
+    return load is not None and load.kv_blocks_used + load.running_requests + load.waiting_requests > 0
+
+
+def targets(site: Site) -> list[str]:
+    return sorted(id for id, report in site.watch.reports.items() if report.state == "live")
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(("model", "instances"), [("m", 3), pytest.param("half", 2, marks=pytest.mark.slow)])
+async def test_requests_are_run_by_who_loads_and_who_helps_with_the_tokens_of_an_undisturbed_run(
+    stages: dict[str, Stage], model: str, instances: int
+) -> None:
+    async with going_live(stages[model], instances) as (site, source, _):
+        before = await count(site, HANDED_OVER), await count(site, LAYERS_RUN)
+        loading = site.load()
+        await site.watch.until(lambda: bool(site.watch.speakers), "somebody makes tokens")
+        shown = await asyncio.to_thread(stages[model].system.status)
+        assert {one["id"] for one in shown["workers"] if one["helping"]} <= {source}
+        await site.watch.until(lambda: len(site.watch.serving(model)) == instances, "all serve")
+        await site.check("live", loading)
+        assert await count(site, HANDED_OVER) > before[0]
+        assert await count(site, LAYERS_RUN) > before[1]
+        told = await asyncio.to_thread(stages[model].system.command, "why", model)
+        assert "take requests over from" in told.stdout
+        assert "live at" in told.stdout
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("whom", "model"),
+    [
+        ("source", "half"),
+        pytest.param("target", "m", marks=pytest.mark.slow),
+        pytest.param("planner", "m", marks=pytest.mark.slow),
+    ],
+)
+async def test_whoever_is_killed_in_mid_live_its_requests_go_on(
+    stages: dict[str, Stage], whom: str, model: str
+) -> None:
+    async with going_live(stages[model], 2) as (site, source, [target]):
+        loading = site.load()
+        await site.watch.until(lambda: bool(site.watch.speakers), "a request was handed over")
+        victim = {"target": target, "source": source, "planner": "planner-0"}[whom]
+        await site.signal(victim, signal.SIGKILL)
+        site.watch.reports.pop(victim, None)  # its last words
+        await site.watch.until(lambda: len(site.watch.serving(model)) == 2, "two serve")
+        await site.check(f"{whom} killed", loading)
+
+
+@pytest.mark.system
+@pytest.mark.slow
+async def test_clients_that_leave_in_mid_live_leave_nothing_behind(stages: dict[str, Stage]) -> None:
+    async with going_live(stages["m"], 2) as (site, _, _), aiohttp.ClientSession(stages["m"].system.url) as session:
+        body = {"model": "m", "prompt": [5] * 200, "max_tokens": 3_000, "ignore_eos": True, "stream": True}
+        loading = site.load()
+        for seconds in (0.005, 0.02, 0.05, 0.1, 0.2):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds), session.post("/v1/completions", json=body) as answer:
+                    await answer.read()
+        site.stage.check("clients left", await loading)
