@@ -151,7 +151,7 @@ READ_WHILE_CUT_OFF: Sequence = [
 ]
 
 
-@examples(250, shrinks=True)
+@examples(150, shrinks=True)
 @example(9311, READ_WHILE_CUT_OFF, "off")
 @given(st.integers(0, 2**32), sequences, st.sampled_from(["off", "zigzag"]))
 def test_after_any_sequence_of_events_every_stream_is_whole(
