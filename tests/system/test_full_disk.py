@@ -87,6 +87,7 @@ def restarted(stage: Stage) -> bool:
 
 
 @pytest.mark.system
+@pytest.mark.slow
 async def test_a_full_disk_stops_nothing_and_what_was_not_saved_is_saved_when_there_is_room(
     tmp_path: Path, disk: Disk, stage: Stage
 ) -> None:

@@ -60,6 +60,7 @@ def resident_bytes(pid: int) -> int:
 
 
 @pytest.mark.system
+@pytest.mark.slow
 async def test_a_small_machine_scales_from_one_to_eight_while_streams_run(tmp_path: Path) -> None:
     modelled = "--engine", "modelled", "--engine-profile", "llama2-7b-h800"
     system = start(tmp_path, "--workers", str(WORKERS), *modelled, "--arena-bytes", str(ARENA_BYTES))
