@@ -4,16 +4,15 @@ from importlib import resources
 from pathlib import Path
 
 from shared.latency import Latency
-from shared.yaml_file import convert, read_yaml
+from shared.yaml_file import convert, names_file, read_yaml
 
 SHIPPED = resources.files("shared") / "latencies.yaml"
 
 
 def find_latency(text: str) -> Latency:
     """A file, or a latency that is shipped, by its name. Raises ValueError."""
-    path = Path(text)
-    if path.is_file() or path.suffix in (".yaml", ".yml") or path.name != text:
-        return _read(path)
+    if names_file(text):
+        return _read(Path(text))
     shipped = shipped_latencies()
     if text not in shipped:
         raise ValueError(

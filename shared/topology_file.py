@@ -8,16 +8,15 @@ from msgspec import inspect
 from shared.topology import Topology
 from shared.topology_entries import TopologyFile, expand
 from shared.units import Rate, Size, parse_rate, parse_size
-from shared.yaml_file import convert, read_yaml, rename_keys
+from shared.yaml_file import convert, names_file, read_yaml, rename_keys
 
 SHIPPED = resources.files("shared") / "topologies"
 
 
 def find_topology(text: str) -> Topology:
     """A file, or a topology that is shipped, by its name. Raises ValueError."""
-    path = Path(text)
-    if path.is_file() or path.suffix in (".yaml", ".yml") or path.name != text:
-        return read_topology(path)
+    if names_file(text):
+        return read_topology(Path(text))
     names = shipped_topologies()
     if text not in names:
         raise ValueError(f"there is no topology {text!r}; give a YAML file or one of {', '.join(names)}")

@@ -28,6 +28,12 @@ def kebab(name: str) -> str:
     return name.replace("_", "-")
 
 
+def names_file(text: str) -> bool:
+    """Whether somebody means a file by this, and not something shipped by its name."""
+    path = Path(text)
+    return path.is_file() or path.suffix in (".yaml", ".yml") or path.name != text
+
+
 def read_yaml(path: Path) -> object:
     """The file's content; an empty one is an empty mapping. Raises ValueError."""
     try:

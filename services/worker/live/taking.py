@@ -30,6 +30,7 @@ class Taking:
         self._channel = channel
         self._task = task
         self._request = arrived(task.request, parts.world.clock.wall())
+        self._positions = len(task.request.prompt) + len(task.request.generated)
         self._peer: Peer | None = None
         self._late: LateKv | None = None
 
@@ -74,7 +75,7 @@ class Taking:
     def _check(self) -> None:
         """Raises Refusal for what cannot go on here."""
         self._scheduler.check(self._request)
-        task, positions = self._task, len(self._request.prompt) + len(self._request.generated)
+        task, positions = self._task, self._positions
         if task.layers > self._manifest.config.num_hidden_layers:
             raise Refusal(400, f"layers: {task.layers} are done of {self._manifest.config.num_hidden_layers}")
         if task.layers:
@@ -93,7 +94,7 @@ class Taking:
         self._peer = await self._channel.connect()
         data = await receive(self._peer, ACTIVATION, self._task.activation_bytes)
         self._parts.counts.seconds.observe(clock.now() - began)
-        return Entry(self._task.layers, len(self._request.prompt) + len(self._request.generated), data)
+        return Entry(self._task.layers, self._positions, data)
 
     async def _tell(self, declined: str | None) -> bool:
         """Whether the request is not the target's any more. One that says nothing may have heard, and then nobody else
