@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from services.worker.live.handoff import ACTIVATION, KV
 from shared.messages.membership import Stale
 from shared.subjects import STALE
 from shared.virtual_time import run
@@ -184,8 +185,32 @@ def test_a_link_that_breaks_before_the_activation_is_there_leaves_the_request_wh
 def test_a_link_that_breaks_before_the_kv_is_there_has_the_source_compute_it_again() -> None:
     async def act(made: Stage) -> None:
         await parked(made)
-        made.faults.messages = 1
+        made.faults.messages = 2  # the activation and its checksum
         await made.help("s", "t")
         await made.until(lambda: made.count("s", "lost_kv") == 1)
+
+    play(act)
+
+
+def test_an_activation_that_arrives_damaged_is_given_back_and_taken_once_it_is_right() -> None:
+    async def act(made: Stage) -> None:
+        await parked(made)
+        made.faults.damaged = ACTIVATION
+        await made.help("s", "t")
+        await made.until(lambda: made.count("t", "returned_tasks") == 1)
+        assert made.count("s", "pulled_tasks") == 0
+        await made.until(lambda: made.count("s", "pulled_tasks") == 1)
+        assert made.count("s", "lost_kv") == 0
+
+    play(act)
+
+
+def test_kv_that_arrives_damaged_is_computed_again() -> None:
+    async def act(made: Stage) -> None:
+        await parked(made)
+        made.faults.damaged = KV
+        await made.help("s", "t")
+        await made.until(lambda: made.count("s", "lost_kv") == 1)
+        assert made.count("t", "returned_tasks") == 0
 
     play(act)
