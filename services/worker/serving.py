@@ -175,6 +175,8 @@ class Serving:
         except (RuntimeError, MemoryError) as error:  # torch's own, out of memory included
             log.error("step_failed", step=batch.step, rows=batch.prefill_rows + batch.decode_rows, error=str(error))
             return scheduler.fail(f"the engine failed: {error}")
+        seconds, rows = self._clock.now() - begun, batch.prefill_rows + batch.decode_rows
+        log.debug("step_ran", step=batch.step, rows=rows, layers_before=batch.layers_before, seconds=seconds)
         outputs = scheduler.complete(batch, tokens, self._clock.wall())
         self._metrics.stepped(batch, scheduler.load(), begun)
         return outputs

@@ -187,7 +187,9 @@ class LiveTarget:
             self._serving.publish(self._scheduler.fail(f"the engine failed: {error}"))
         else:
             self._parts.counts.layers.inc()
-            self._optimum.seen.ran(len(sequence.tokens), self._clock.now() - began)
+            seconds = self._clock.now() - began
+            self._optimum.seen.ran(len(sequence.tokens), seconds)
+            log.debug("layer_ran", layer=request.partial.done - 1, rows=len(sequence.tokens), seconds=seconds)
             sequence.entry = Entry(request.partial.done, len(sequence.tokens), request.partial.activation)
         self._forget()
         self._perform(self.queue.layer_done(sequence.request_id))
