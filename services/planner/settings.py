@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from shared.settings import LiveEveryHop, LiveName, PolicyName, ProcessSettings, TopologyName
+from shared.settings import LiveEveryHop, LiveName, LiveWhen, PolicyName, ProcessSettings, TopologyName, TtftSlo
 
 
 class PlannerSettings(ProcessSettings, frozen=True, kw_only=True):
@@ -21,6 +21,8 @@ class PlannerSettings(ProcessSettings, frozen=True, kw_only=True):
     plan_policy: PolicyName = "chains"
     live: LiveName = "off"
     live_every_hop: LiveEveryHop = False
+    live_when: LiveWhen = "always"
+    ttft_slo: TtftSlo = 1.0
     patience_seconds: Annotated[
         float, Meta(description="Give a scale up when nothing of it arrived anywhere for so long", gt=0)
     ] = 30.0

@@ -137,13 +137,17 @@ class HostReport(Message, frozen=True, kw_only=True):
 
 
 class QueueLoad(Message, frozen=True, kw_only=True):
-    """A model's queue at the router. `running`: requests admitted to workers and not yet ended."""
+    """A model's queue at the router. `running`: requests admitted to workers and not yet ended.
+
+    `arriving_tokens_per_second`: prompt tokens that came of late; None from who does not measure it.
+    """
 
     model: Name
     waiting_requests: Count
     waiting_tokens: Count
     oldest_seconds: Amount
     running: Count
+    arriving_tokens_per_second: Amount | None = None
 
 
 class RouterReport(Message, frozen=True, kw_only=True):

@@ -13,9 +13,9 @@ from services.planner.times import told
 from services.planner.view import View
 from shared.bus.contract import Refusal
 from shared.messages.membership import HostReport, LeaseChanged, PeerTraffic, Snapshot
-from shared.messages.scaling import Scale, ScaleRecord
+from shared.messages.scaling import Decision, Scale, ScaleRecord
 from shared.messages.transfers import Plan
-from shared.settings import PolicyName
+from shared.settings import LiveWhen, PolicyName
 from shared.world import CountedIds
 from tests.control.fakes import BLOCKS, manifest
 from tests.planner.made import (
@@ -24,6 +24,7 @@ from tests.planner.made import (
     acknowledge,
     block_ready,
     broken,
+    decision,
     host,
     loading,
     member,
@@ -38,15 +39,18 @@ def drafting(policy: PolicyName, link_rate: float = 0.0) -> tuple[Drafts, Book]:
     return Drafts(CountedIds(), PlannerSettings(plan_policy=policy, link_rate=link_rate), book, None), book
 
 
-def live(book: Book, *, every_hop: bool = False) -> Drafts:
-    told = PlannerSettings(live="zigzag", live_every_hop=every_hop, link_rate=1e6)
+def live(book: Book, *, every_hop: bool = False, when: LiveWhen = "always", link_rate: float = 1e6) -> Drafts:
+    told = PlannerSettings(live="zigzag", live_every_hop=every_hop, live_when=when, link_rate=link_rate)
     return Drafts(CountedIds(), told, book, None)
 
 
-def drafted(drafts: Drafts, picture: Snapshot, instances: int, blocks: int = BLOCKS) -> ScaleOut:
+def drafted(
+    drafts: Drafts, picture: Snapshot, instances: int, blocks: int = BLOCKS, decision: Decision | None = None
+) -> ScaleOut:
     whole = manifest(VERSION)
     view = View(picture, ENTRY, replace(whole, blocks=[replace(whole.blocks[0], index=i) for i in range(blocks)]))
-    scale = drafts.scale(Scale(model="m", instances=instances), view, drafts.count("m", view), at=1.0)
+    asked = Scale(model="m", instances=instances, decision=decision)
+    scale = drafts.scale(asked, view, drafts.count("m", view), at=1.0)
     assert isinstance(scale, ScaleOut)
     return scale
 
@@ -222,6 +226,17 @@ def test_the_last_of_each_chain_goes_live_where_that_is_set() -> None:
     assert (tails.live, tails.live_targets) == ("zigzag", ["c"])
     assert "c take requests from their first layer on, in the mode zigzag: they send nothing on" in tails.reasons
     assert drafted(live(Book(1), every_hop=True), picture, 4).plan.live_targets == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(("link_rate", "live_targets"), [(1e9, []), (1e3, ["c"]), (0.0, ["a", "b", "c"])])
+def test_by_need_targets_go_live_where_links_are_slow_or_not_known(link_rate: float, live_targets: list[str]) -> None:
+    inputs = {"waiting_tokens": 900.0, "arriving_tokens_per_second": 2000.0, "prefill_tokens_per_second": 1000.0}
+    asked = replace(decision(), inputs={**inputs, "instances": 1.0, "loading": 0.0})
+    drafts = live(Book(1), when="needed", link_rate=link_rate)
+    plan = drafted(drafts, snapshot(serving("s"), *map(spare, "abc")), 4, decision=asked).plan
+    assert plan.live_targets == live_targets
+    assert any("nobody is live" in reason for reason in plan.reasons) is not bool(live_targets)
+    assert any("they are live" in reason for reason in plan.reasons) is bool(live_targets)
 
 
 def test_who_is_live_is_no_source_of_a_second_scale() -> None:
