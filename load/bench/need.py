@@ -18,7 +18,8 @@ def needs(bench: str) -> Iterator[Record]:
     """A case for each speed: shares of requests. It says what `--live-when needed` would do."""
     for load in LOADS:
         ready = [load * (layer + 1) for layer in range(LAYERS)]
-        wait = longest_wait(Demand(waiting=WAITING * LAYERS, arriving=RATE, rate=1.0, serving=1), ready[-1:])
+        demand = Demand(waiting=WAITING * LAYERS, arriving=RATE, rate=1.0, serving=1, prompt=LAYERS)
+        wait = longest_wait(demand.at_worst(ready[-1]), ready[-1:])
         chosen = "live" if wait > SLO else "stop"
         text = f"{LAYERS} layers, load {load:g}: over the SLO, live against stop; by need: {chosen}"
         yield measured(bench, text, late_share(ready, ZIGZAG), "requests", late_share(ready, OFF))

@@ -4,22 +4,34 @@ BlitzScale's selection by necessity: what a stop costs depends on how long param
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import sqrt
 
 from shared.messages.scaling import Decision
 
 SLOWEST = 1e-6  # tokens/s; less says nothing that could be divided by
-MADE_OF = ("waiting_tokens", "arriving_tokens_per_second", "prefill_tokens_per_second", "instances", "loading")
+CHANCE = 2.0  # standard deviations: more than this come in one scale of forty
+MADE_OF = (
+    *("waiting_tokens", "waiting_requests", "arriving_tokens_per_second", "prefill_tokens_per_second"),
+    *("instances", "loading"),
+)
 
 
 @dataclass(frozen=True)
 class Demand:
-    """Prompt tokens that wait, and that come a second; `serving` instances prefill `rate` tokens a second each."""
+    """Prompt tokens that wait, and that come a second, of which a request brings `prompt`; `serving` instances prefill
+    `rate` tokens a second each."""
 
     waiting: float
     arriving: float
     rate: float
     serving: int
+    prompt: float = 0.0
+
+    def at_worst(self, seconds: float) -> "Demand":
+        """As many come in that time as it may well be, where requests come by chance."""
+        spread = CHANCE * sqrt(self.prompt * self.arriving / seconds) if seconds > 0 else 0.0
+        return replace(self, arriving=self.arriving + spread)
 
 
 def is_needed(decision: Decision, joining: Collection[float], slo: float) -> tuple[bool, str]:
@@ -34,10 +46,11 @@ def is_needed(decision: Decision, joining: Collection[float], slo: float) -> tup
         return True, "they are live, as instances lack KV blocks or slots, and when some come free is not known"
     if demand is None:
         return True, "they are live, as the decision does not tell what waits, how fast more comes and how fast it goes"
-    wait = longest_wait(demand, joining)
+    worst = demand.at_worst(max(joining))
+    wait = longest_wait(worst, joining)
     load = (
-        f"({demand.waiting:.0f} prompt tokens wait, {demand.arriving:.0f}/s come, {demand.serving} "
-        f"instances take {demand.rate:.0f}/s each)"
+        f"({demand.waiting:.0f} prompt tokens wait, {demand.arriving:.0f}/s come and by chance {worst.arriving:.0f}/s, "
+        f"{demand.serving} instances take {demand.rate:.0f}/s each)"
     )
     if wait > slo:
         why = f"a first token would take up to {wait:.2f} s, more than the SLO of {slo:g} s"
@@ -51,8 +64,9 @@ def read_demand(decision: Decision) -> Demand | None:
     known = [value for name in MADE_OF if (value := decision.inputs.get(name)) is not None]
     if len(known) < len(MADE_OF):
         return None
-    waiting, arriving, rate, instances, loading = known
-    return Demand(waiting, arriving, rate, round(instances - loading)) if rate > SLOWEST else None
+    waiting, requests, arriving, rate, instances, loading = known
+    prompt = waiting / requests if requests else 0.0
+    return Demand(waiting, arriving, rate, round(instances - loading), prompt) if rate > SLOWEST else None
 
 
 def longest_wait(demand: Demand, joining: Collection[float]) -> float:

@@ -231,7 +231,7 @@ def test_the_last_of_each_chain_goes_live_where_that_is_set() -> None:
 @pytest.mark.parametrize(("link_rate", "live_targets"), [(1e9, []), (1e3, ["c"]), (0.0, ["a", "b", "c"])])
 def test_by_need_targets_go_live_where_links_are_slow_or_not_known(link_rate: float, live_targets: list[str]) -> None:
     inputs = {"waiting_tokens": 900.0, "arriving_tokens_per_second": 2000.0, "prefill_tokens_per_second": 1000.0}
-    asked = replace(decision(), inputs={**inputs, "instances": 1.0, "loading": 0.0})
+    asked = replace(decision(), inputs={**inputs, "waiting_requests": 9.0, "instances": 1.0, "loading": 0.0})
     drafts = live(Book(1), when="needed", link_rate=link_rate)
     plan = drafted(drafts, snapshot(serving("s"), *map(spare, "abc")), 4, decision=asked).plan
     assert plan.live_targets == live_targets

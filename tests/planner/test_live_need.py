@@ -18,6 +18,7 @@ from tests.planner.made import decision
 
 INPUTS = {
     "waiting_tokens": 900.0,
+    "waiting_requests": 0.0,
     "arriving_tokens_per_second": 2000.0,
     "prefill_tokens_per_second": 1000.0,
     "instances": 2.0,
@@ -54,7 +55,7 @@ def test_a_stop_that_breaks_the_slo_makes_a_scale_live_and_the_reason_has_the_fi
     assert needed
     assert reason == (
         "they are live: if they stopped the world for 4.00 s, a first token would take up to 2.45 s, more than the SLO "
-        "of 1 s (900 prompt tokens wait, 2000/s come, 1 instances take 1000/s each)"
+        "of 1 s (900 prompt tokens wait, 2000/s come and by chance 2000/s, 1 instances take 1000/s each)"
     )
 
 
@@ -84,6 +85,15 @@ def test_where_it_is_not_known_how_long_anything_takes_a_scale_is_live() -> None
     assert is_needed(decision(), [0.1], slo=1.0)[0]  # by hand
 
 
+def test_chance_counts_the_more_the_longer_prompts_and_the_shorter_loads_are() -> None:
+    demand = Demand(waiting=0, arriving=100, rate=1000, serving=1, prompt=100)
+    assert demand.at_worst(4.0).arriving == 100 + 2 * 50  # 4 requests, with a deviation of 2 and so of 50 tokens/s
+    assert demand.at_worst(400.0).arriving == 100 + 2 * 5
+    assert demand.at_worst(0.0) == demand
+    some, many = (is_needed(decided(inputs={"waiting_requests": count}), [0.4], slo=1.0) for count in (900.0, 1.0))
+    assert (some[0], many[0]) == (False, True)
+
+
 def test_the_monitor_tells_all_that_it_takes() -> None:
     watched = Watched()
     router = queues(5000)
@@ -94,7 +104,7 @@ def test_the_monitor_tells_all_that_it_takes() -> None:
     [verdict] = watched.policy.decide(0.0)
     assert verdict.action == "out"
     found = read_demand(replace(decision(), inputs=verdict.inputs))
-    assert found == Demand(waiting=5040.0, arriving=2500.0, rate=1000.0, serving=1)
+    assert found == Demand(waiting=5040.0, arriving=2500.0, rate=1000.0, serving=1, prompt=5040.0)
 
 
 @given(
