@@ -157,14 +157,24 @@ class Serving:
             if scheduler is None or batch is None:
                 if scheduler is None or scheduler.is_empty:
                     self.idle.set()
-                self._work.clear()
-                await self._work.wait()
+                await self._wait_for_work(scheduler)
                 continue
             outputs = await self._step(scheduler, batch)
             if self.scheduler is scheduler:
                 self.publish(outputs)
             self.on_step()
             self.changes.tell()
+
+    async def _wait_for_work(self, scheduler: Scheduler | None) -> None:
+        """Or for the first deadline: whoever waits for KV from elsewhere waits no longer than that."""
+        self._work.clear()
+        deadline = None if scheduler is None else scheduler.next_deadline()
+        try:
+            async with asyncio.timeout(None if deadline is None else max(0.0, deadline - self._clock.wall())):
+                await self._work.wait()
+        except TimeoutError:
+            if scheduler is not None and scheduler is self.scheduler:
+                self.publish(scheduler.expire(self._clock.wall()))
 
     async def _step(self, scheduler: Scheduler, batch: Batch) -> list[Output]:
         begun = self._clock.now()

@@ -1,6 +1,7 @@
 """A worker that serves and helps others that load: whenever it has nothing to prefill it pulls from them."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import count
@@ -16,7 +17,7 @@ from services.worker.zigzag.effects import Pull as Ask
 from services.worker.zigzag.effects import SourceEffect
 from services.worker.zigzag.effects import Withdraw as StopAsking
 from services.worker.zigzag.source import Source
-from shared.bus.contract import BusError
+from shared.bus.contract import BusError, Refusal
 from shared.messages.live import Help, Pull, Pulled, Withdraw
 from shared.messages.parameters import Manifest
 from shared.messages.transfers import Node
@@ -24,8 +25,9 @@ from shared.subjects import PULL, WITHDRAW
 
 TICKETS = 1 << 24  # and they begin again
 PULL_SECONDS = 2.0  # the target holds a pull for less
-FAILURES = 3  # in a row, and a target is left
-RETRY_SECONDS = 0.1
+SILENT_SECONDS = 10.0  # and a target is left: longer than the bus is away, or a lease lasts
+FAILED_HAND_OFFS = 3  # of one target in a row, and it is left
+RETRY_SECONDS = 0.25
 
 log = structlog.get_logger()
 
@@ -50,6 +52,7 @@ class LiveSource:
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._taking: set[asyncio.Task[None]] = set()
         self._coming = 0  # requests that are not here yet, and not the target's for long
+        self._failed: Counter[str] = Counter()  # hand-offs in a row, by target
         self._tickets = count()
 
     @property
@@ -71,6 +74,7 @@ class LiveSource:
     def leave(self, target: str) -> None:
         """It needs no help any more, or is gone."""
         if self._helped.pop(target, None) is not None:
+            del self._failed[target]
             self._policy.leave(target)
             self._stop_asking(target)
 
@@ -133,19 +137,19 @@ class LiveSource:
 
     async def _ask(self, helped: Helped) -> None:
         """Until it gives something, or others did."""
-        target, failures = helped.node.id, 0
+        target, clock = helped.node.id, self._parts.world.clock
+        heard_at = clock.now()
         while target in self._wanted and (scheduler := self._parts.serving.scheduler) is not None:
             pull = self._new_pull(helped, scheduler)
             try:
                 pulled = await self._parts.world.bus.call(PULL, pull, timeout=PULL_SECONDS, id=target)
             except BusError as error:
-                failures += 1
-                log.warning("pull_failed", target=target, failures=failures, error=str(error))
-                if failures == FAILURES:
+                log.warning("pull_failed", target=target, error=str(error))
+                if isinstance(error, Refusal) or clock.now() - heard_at >= SILENT_SECONDS:
                     self.leave(target)
                 await asyncio.sleep(RETRY_SECONDS)
             else:
-                failures = 0
+                heard_at = clock.now()
                 self._pulled(helped, scheduler, pull, pulled)
 
     def _new_pull(self, helped: Helped, scheduler: Scheduler) -> Pull:
@@ -169,19 +173,30 @@ class LiveSource:
         self._perform(self._policy.busy(target))
         channel = Channel(self._parts.link, helped.node, pull.ticket, pull.secret)
         taking = Taking(self._parts, scheduler, helped.manifest, channel, pulled.task)
-        task = self._parts.start(self._take(taking), f"take {pulled.task.request.request_id}")
+        task = self._parts.start(self._take(target, taking), f"take {pulled.task.request.request_id}")
         if task is not None:
             self._coming += 1
             self._taking.add(task)
             task.add_done_callback(self._taking.discard)
 
-    async def _take(self, taking: Taking) -> None:
+    async def _take(self, target: str, taking: Taking) -> None:
         try:
             try:
-                await taking.own()
+                if await taking.own():
+                    self._failed[target] = 0
+                else:
+                    await self._hand_off_failed(target)
             finally:
                 self._coming -= 1
             self._look()
             await taking.finish()
         finally:
             await taking.close()
+
+    async def _hand_off_failed(self, target: str) -> None:
+        """What is given back it would be given again: not at once, and not for ever."""
+        self._failed[target] += 1
+        if self._failed[target] == FAILED_HAND_OFFS:
+            log.warning("target_left", target=target, hand_offs_failed=FAILED_HAND_OFFS)
+            self.leave(target)
+        await asyncio.sleep(RETRY_SECONDS)

@@ -34,24 +34,26 @@ class Taking:
         self._peer: Peer | None = None
         self._late: LateKv | None = None
 
-    async def own(self) -> None:
-        """Have the activation, and the target's word: then the request is this worker's."""
+    async def own(self) -> bool:
+        """Have the activation, and the target's word: then the request is this worker's. False where it was declined,
+        True also where the target had the last word."""
         try:
             self._check()
             entry = await self._receive_activation() if self._task.layers else None
         except (Refusal, LinkError) as error:
             await self._tell(str(error))
-            return
+            return False
         if not await self._tell(None):
-            return
+            return True
         if self._parts.serving.scheduler is not self._scheduler:
             self._parts.serving.disown([self._request], "its new worker stopped serving")
-            return
+            return True
         if self._request.request_id not in self._scheduler:  # else it came back to who had it already
             self._late = self._parts.serving.adopt(self._scheduler, self._request, entry, self._task.waited)
         self._parts.counts.pulled.inc()
         self._parts.counts.pulled_layers.inc(self._task.layers)
         log.info("request_taken", request=self._request.request_id, of=self._channel.other.id, layers=self._task.layers)
+        return True
 
     async def finish(self) -> None:
         """Have the KV too; where it does not come, all is computed again."""

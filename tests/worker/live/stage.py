@@ -129,7 +129,9 @@ class Stage:
         return Node(id=worker, place="worker", address=worker.encode())
 
     def count(self, worker: str, what: str) -> float:
-        return self.members[worker].telemetry.registry.get_sample_value(f"livescale_worker_{what}_total") or 0.0
+        name = f"livescale_worker_{what}_total"
+        metrics = self.members[worker].telemetry.registry.restricted_registry([name]).collect()
+        return sum(sample.value for metric in metrics for sample in metric.samples if sample.name == name)
 
     def state(self, worker: str) -> str:
         return self.reports[worker].state if worker in self.reports else "absent"
@@ -192,6 +194,12 @@ class Stage:
         await self.until(lambda: self.ready(worker) == BLOCKS)
         await self.serve(worker)
 
+    async def finish_loading(self, worker: str) -> None:
+        """One that is live gets the rest, and serves."""
+        await self.load(worker, list(range(BLOCKS)), "zigzag")
+        await self.until(lambda: self.ready(worker) == BLOCKS)
+        await self.serve(worker)
+
     async def serve(self, worker: str) -> None:
         command = Serve(plan_id=f"plan-{worker}", instance=f"m-{worker}", epoch=1)
         await self.told(worker, self.bus.call(SERVE, command, timeout=5, id=worker))
@@ -204,9 +212,9 @@ class Stage:
         command = Abort(plan_id=f"plan-{worker}", reason="test")
         await self.told(worker, self.bus.call(ABORT, command, timeout=5, id=worker))
 
-    async def help(self, source: str, *targets: str) -> None:
+    async def help(self, source: str, *targets: str, plan: str = "plan") -> None:
         nodes = [self.node(target) for target in targets]
-        command = Help(plan_id="plan", model="m", version=parameters()[0].version, targets=nodes, epoch=1)
+        command = Help(plan_id=plan, model="m", version=parameters()[0].version, targets=nodes, epoch=1)
         await self.told(source, self.bus.call(HELP, command, timeout=5, id=source))
 
     async def told(self, worker: str, call: Awaitable[Ack]) -> None:
@@ -233,6 +241,13 @@ class Stage:
         change = LeaseChanged(service="worker", id=worker, epoch=1, state="dead", reason="killed", at=CLOCK.wall())
         self.bus.publish(LEASE, change, id=worker)
         self.client.lost_at(worker)
+
+    async def outage(self, seconds: float) -> None:
+        """The bus is away."""
+        self.broker.down()
+        await asyncio.sleep(seconds)
+        self.broker.up()
+        await self.client.ask_again()
 
     def heard(self, message: object) -> None:
         if isinstance(message, WorkerReport) and message.id in self.members:

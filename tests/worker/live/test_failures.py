@@ -1,14 +1,13 @@
 """Whoever dies, leaves or gives up in the middle of a live scale."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 
 from services.worker.live.handoff import ACTIVATION, KV
+from services.worker.live.source import FAILED_HAND_OFFS
 from shared.messages.membership import Stale
 from shared.subjects import STALE
 from shared.virtual_time import run
 from tests.worker.live.stage import BLOCKS, CLOCK, Stage, stage
-from tests.worker.live.timed import MESSAGE_SECONDS
 from tests.worker.serving import random_prompt, submit
 
 
@@ -73,19 +72,6 @@ def test_a_target_that_was_whole_before_it_could_go_live_is_helped_no_more() -> 
             await made.until(lambda: made.state("t") == "serving" and made.reports["s"].helping == [])
 
     run(whole(), limit_seconds=600)
-
-
-def test_a_client_that_leaves_in_mid_hand_off_leaves_nothing_behind() -> None:
-    for pieces in range(5):
-
-        async def act(made: Stage, pieces: int = pieces) -> None:
-            await parked(made)
-            await made.help("s", "t")
-            await asyncio.sleep(MESSAGE_SECONDS / 2 * pieces)
-            made.client.cancel(made.client.wishes[0])
-            await made.until(lambda: made.client.wishes[0].is_over)
-
-        play(act)
 
 
 def test_a_request_whose_deadline_comes_while_it_is_parked_ends_then() -> None:
@@ -170,14 +156,37 @@ def test_two_sources_help_two_targets() -> None:
     play(act, "s2")
 
 
-def test_a_link_that_breaks_before_the_activation_is_there_leaves_the_request_where_it_was() -> None:
+def test_a_target_of_which_nothing_arrives_is_left_with_its_requests() -> None:
     async def act(made: Stage) -> None:
         await parked(made)
         made.faults.messages = 0
         await made.help("s", "t")
-        await made.until(lambda: made.count("t", "returned_tasks") == 1)
-        made.faults.messages = None
+        await made.until(lambda: made.reports["s"].helping == ["t"])
+        await made.until(lambda: made.reports["s"].helping == [])
+        assert made.count("t", "returned_tasks") == FAILED_HAND_OFFS
+        await made.finish_loading("t")
+
+    play(act)
+
+
+def test_a_source_helps_on_after_the_bus_was_away() -> None:
+    async def act(made: Stage) -> None:
+        await made.help("s", "t")
+        await made.outage(4.0)
+        await made.client.submit(submit("r", random_prompt(1, 150), max_tokens=6), "t")
         await made.until(lambda: made.count("s", "pulled_tasks") == 1)
+
+    play(act)
+
+
+def test_a_target_that_says_nothing_is_left_after_a_while() -> None:
+    async def act(made: Stage) -> None:
+        await parked(made)
+        made.broker.lose = lambda subject: ".pull" in subject
+        await made.help("s", "t")
+        await made.until(lambda: made.reports["s"].helping == ["t"])
+        await made.until(lambda: made.reports["s"].helping == [])
+        await made.finish_loading("t")
 
     play(act)
 
@@ -212,5 +221,19 @@ def test_kv_that_arrives_damaged_is_computed_again() -> None:
         await made.help("s", "t")
         await made.until(lambda: made.count("s", "lost_kv") == 1)
         assert made.count("t", "returned_tasks") == 0
+
+    play(act)
+
+
+def test_a_request_whose_deadline_comes_while_its_kv_is_awaited_ends_then() -> None:
+    async def act(made: Stage) -> None:
+        deadline = CLOCK.wall() + 1.0
+        await parked(made, deadline=deadline)
+        await made.help("s", "t")
+        await made.until(lambda: made.count("s", "pulled_tasks") == 1)
+        made.faults.message_seconds = 5.0
+        await made.until(lambda: made.client.wishes[0].is_over)
+        assert CLOCK.wall() < deadline + 0.1
+        assert made.client.wishes[0].ends == ["deadline"]
 
     play(act)
