@@ -62,7 +62,7 @@ class DemoSettings(TraceSettings, frozen=True, kw_only=True):
     link_rate: Annotated[
         float, Meta(description="Bytes a second that leave a worker, so that blocks can be seen arriving", ge=0)
     ] = 30e6
-    live: LiveName = "off"
+    live: LiveName = "zigzag"
     live_every_hop: LiveEveryHop = False
     live_when: LiveWhen = "always"
     ttft_slo: TtftSlo = 1.0

@@ -23,7 +23,7 @@ class ChaosSettings(Settings, frozen=True, kw_only=True):
         str | None, Meta(description="Checkpoint in Hugging Face format; by default a small one is made once")
     ] = None
     transport: Annotated[Literal["ucx", "socket"], Meta(description="How parameters travel between processes")] = "ucx"
-    live: LiveName = "off"
+    live: LiveName = "zigzag"
     live_every_hop: LiveEveryHop = False
     live_when: LiveWhen = "always"
     ttft_slo: TtftSlo = 1.0

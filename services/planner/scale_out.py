@@ -208,8 +208,8 @@ class ScaleOut(Scale):
     def on_instance(self, event: InstanceServing, now: float) -> list[Command]:
         if event.instance not in self.instances:
             return []
-        if event.what == "first_token":
-            self._note("first_token", event.at, event.worker)
+        if event.what in ("first_layer", "first_token"):
+            self._note(event.what, event.at, event.worker)
         elif event.what == "serving":
             return self._serving(event.worker, event.at)
         return []

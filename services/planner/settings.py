@@ -19,7 +19,7 @@ class PlannerSettings(ProcessSettings, frozen=True, kw_only=True):
     ] = 0.0
     topology: TopologyName = ""
     plan_policy: PolicyName = "chains"
-    live: LiveName = "off"
+    live: LiveName = "zigzag"
     live_every_hop: LiveEveryHop = False
     live_when: LiveWhen = "always"
     ttft_slo: TtftSlo = 1.0

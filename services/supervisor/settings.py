@@ -110,7 +110,7 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
         False
     )
     plan_policy: PolicyName = "chains"
-    live: LiveName = "off"
+    live: LiveName = "zigzag"
     live_every_hop: LiveEveryHop = False
     live_when: LiveWhen = "always"
     ttft_slo: TtftSlo = 1.0

@@ -220,7 +220,8 @@ def test_who_received_first_from_whom_is_a_tree_also_where_steps_have_everybody_
 
 def test_the_last_of_each_chain_goes_live_where_that_is_set() -> None:
     picture = snapshot(serving("s"), *map(spare, "abc"))
-    off = drafted(drafting("chains")[0], picture, 4).plan
+    stopping = Drafts(CountedIds(), PlannerSettings(live="off", link_rate=1e6), Book(1), None)
+    off = drafted(stopping, picture, 4).plan
     assert (off.live, off.live_targets) == ("off", [])
     tails = drafted(live(Book(1)), picture, 4).plan
     assert (tails.live, tails.live_targets) == ("zigzag", ["c"])
