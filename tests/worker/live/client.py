@@ -55,6 +55,7 @@ class Client:
         self, bus: Bus, living: Callable[[], Collection[str]], act: Callable[[Coroutine[None, None, None]], None]
     ) -> None:
         self.wishes: list[Wish] = []
+        self.moves: list[RequestsMoved] = []
         self.places: dict[str, str] = {}  # where a router would think that requests are
         self._bus = bus
         self._living = living
@@ -83,6 +84,7 @@ class Client:
                 for id in message.request_ids:
                     self.places.pop(id, None)
             case RequestsMoved():
+                self.moves.append(message)
                 for id in message.request_ids:
                     self._moved(id, message)
 

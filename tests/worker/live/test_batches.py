@@ -8,7 +8,8 @@ from services.worker.engine.modelled import ModelledRunner
 from services.worker.engine.partial import Partial
 from shared.virtual_time import run
 from tests.worker.engine.made_up import LATENCY
-from tests.worker.live.stage import BLOCKS, CLOCK, Kind, Stage, made_up, stage
+from tests.worker.live.kinds import BLOCKS, CLOCK, Kind, Modelled
+from tests.worker.live.stage import Stage, stage
 from tests.worker.serving import random_prompt, submit
 
 
@@ -35,7 +36,7 @@ def noting(layers: list[int], steps: list[int]) -> Kind:
         runner.layers, runner.steps = layers, steps
         return runner
 
-    return Kind(make, made_up)
+    return Modelled(make_runner=make)
 
 
 async def ask(made: Stage, count: int, rows: int, target: str = "t") -> None:

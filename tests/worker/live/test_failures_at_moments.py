@@ -10,7 +10,8 @@ from shared.bus.contract import Disconnected
 from shared.messages.membership import Stale
 from shared.subjects import STALE
 from shared.virtual_time import run
-from tests.worker.live.stage import CLOCK, Stage, stage
+from tests.worker.live.kinds import CLOCK
+from tests.worker.live.stage import Stage, stage
 from tests.worker.live.timed import MESSAGE_SECONDS, STEP_SECONDS
 from tests.worker.serving import NEVER, random_prompt, submit
 
