@@ -208,4 +208,5 @@ class Worker:
             helping=deployment.live.source.helping,
             live_layers=deployment.live.layers,
             live_waiting=deployment.live.waiting,
+            handed_over=deployment.live.handed_over,
         )
