@@ -91,12 +91,14 @@ class Given:
         sending = self._parts.start(giving.run(), f"hand-off {sequence.request_id}")
         if sending is not None:
             self._sending.add(sending)
-            sending.add_done_callback(partial(self._sent, pull.worker, ticket))
+            sending.add_done_callback(partial(self._sent, giving))
         return self._told(request)
 
-    def _sent(self, source: str, ticket: int, sending: asyncio.Task[None]) -> None:
+    def _sent(self, giving: Giving, sending: asyncio.Task[None]) -> None:
         self._sending.discard(sending)
-        del self._givings[source, ticket]
+        key = giving.source, giving.channel.ticket
+        if self._givings.get(key) is giving:  # a source that was started again begins anew with its tickets
+            del self._givings[key]
 
     def _settled(self, request: Request, settled: asyncio.Future[bool]) -> None:
         if settled.result() or self._scheduler.get(request.sequence.request_id) is not request.sequence:

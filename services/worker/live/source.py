@@ -194,7 +194,7 @@ class LiveSource:
         self._perform(self._policy.busy(target, more=pulled.more))
         takings = [
             Taking(self._parts, scheduler, helped.manifest, self._channel(helped, pull, number), task)
-            for number, task in enumerate(pulled.tasks)
+            for number, task in enumerate(pulled.tasks[: pull.requests])  # beyond, tickets are others'
         ]
         task = self._parts.start(self._take(target, takings), f"take {len(takings)} requests of {target}")
         if task is not None:
