@@ -37,6 +37,7 @@ class Taking:
     async def own(self) -> bool:
         """Have the activation, and the target's word: then the request is this worker's. False where it was declined,
         True also where the target had the last word."""
+        clock, began = self._parts.world.clock, self._parts.world.clock.now()
         try:
             self._check()
             entry = await self._receive_activation() if self._task.layers else None
@@ -53,7 +54,13 @@ class Taking:
             self._hold(True)
         self._parts.counts.pulled.inc()
         self._parts.counts.pulled_layers.inc(self._task.layers)
-        log.info("request_taken", request=self._request.request_id, of=self._channel.other.id, layers=self._task.layers)
+        log.info(
+            "request_taken",
+            request=self._request.request_id,
+            of=self._channel.other.id,
+            layers=self._task.layers,
+            seconds=clock.now() - began,
+        )
         return True
 
     def begin(self) -> None:
