@@ -24,7 +24,8 @@ h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.1rem; margin: 2rem 0 .5re
 .good { color: var(--good); } .bad { color: var(--bad); }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; width: 100%; }
-th, td { padding: .35rem .6rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
+th, td { padding: .35rem .6rem; text-align: right; vertical-align: bottom; border-bottom: 1px solid var(--line); }
+td { white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
 .pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 28rem), 1fr)); gap: 1.25rem; }
 figure { margin: 0; padding: .8rem; border: 1px solid var(--line); border-radius: .5rem; min-width: 0; }
