@@ -121,8 +121,9 @@ def in_requests(run: Run, layers: float) -> float:
 
 
 def window(run: Run) -> tuple[float, float]:
-    """The second half of the load, as long as there is anything to do."""
-    return run.decided + run.load_seconds / 2, min(run.whole, run.ended)
+    """The second half of the load, as long as there is something to do for both."""
+    last = max((one.end for one in run.executions if one.live), default=run.whole)
+    return run.decided + run.load_seconds / 2, min(run.whole, run.ended, last)
 
 
 def second_half(run: Run) -> float:
