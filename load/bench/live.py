@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -93,7 +94,7 @@ async def measure(printer: Printer, checkpoint: Path, repeats: int, echo: Echo) 
                 done.curve[factor] = {mode: done.runs[mode] for mode in MODES}
             else:
                 done.curve[factor] = {mode: [await bench.scale(mode, f"load {factor:g}")] for mode in MODES}
-        for record in (*(rows(done) if factor == FACTOR else ()), *curve(factor, done.curve[factor])):
+        for record in chain(rows(done) if factor == FACTOR else (), curve(factor, done.curve[factor])):
             printer.emit(record)
     return done
 

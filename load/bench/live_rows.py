@@ -44,6 +44,7 @@ def rows(done: Measured) -> Iterator[Record]:
     """All but the curve's. Raises BenchFailed where live scaling ran no layer."""
     zigzag, off = done.runs["zigzag"], done.runs["off"]
     yield measured(BENCH, "a layer, undisturbed", done.layer * 1e3, "ms")
+    yield measured(BENCH, "a layer loads", done.block_bytes[1] / done.rate * 1e3, "ms", done.layer * 1e3)
     for mode, runs in done.runs.items():
         yield measured(BENCH, f"load, {mode}", middle(runs, lambda run: run.load_seconds), "s", load_seconds(done))
     yield from firsts(done, zigzag)
@@ -57,6 +58,8 @@ def rows(done: Measured) -> Iterator[Record]:
     yield from ttfts(done.runs)
     layers, promised = middle(zigzag, executed), middle(zigzag, lambda run: predicted(done, run))
     yield measured(BENCH, "layers/s while it loads, to plan", layers, "layers/s", promised, at_least=AS_PREDICTED)
+    if not done.hand_offs:
+        raise BenchFailed("no request was handed over with layers done: is the machine busy with something else?")
     hand_off = median(done.hand_offs) * 1e3
     yield measured(BENCH, "hand-off, 512 tokens", hand_off, "ms", done.long_layer * 1e3, at_most=1.0)
     calm, still = median(done.quiet["zigzag"]), median(done.quiet["off"])
@@ -107,7 +110,7 @@ def middle(runs: Sequence[Run], figure: Callable[[Run], float]) -> float:
 
 def told(at: float | None) -> float:
     if at is None:
-        raise BenchFailed("the new instance ran no layer before it was whole")
+        raise BenchFailed("the new instance ran no layer before it was whole: is the machine busy with something else?")
     return at
 
 

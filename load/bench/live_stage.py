@@ -83,10 +83,13 @@ class LiveStage:
         """Have all requests wait, ask for a second instance, and return when it serves and all are answered."""
         self.steps.executions.clear()
         self.steps.hand_offs.clear()
-        sending = asyncio.gather(*(self.client.fetch(ask, self.client.now()) for ask in asks))
-        await self.watch.until(lambda: self.watch.requests == len(asks), "all requests wait")
+        now = self.client.now()
+        sending = [asyncio.create_task(self.client.fetch(ask, now)) for ask in asks]
+        await self.watch.until(
+            lambda: self.watch.requests + sum(one.done() for one in sending) >= len(asks), "all requests wait"
+        )
         _, record = await ask_scale(self.bus, MODEL, 2, SCALE_SECONDS, mode)
-        done, records = whole(record), self.checked(await sending)
+        done, records = whole(record), self.checked(await asyncio.gather(*sending))
         await self.all_logged(asks)
         ready = [at for at in done.arrived[self.target] if at is not None]
         return Run(mode, self.source, self.target, done.decision.at, ready, records, tuple(self.steps.executions))
