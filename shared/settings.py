@@ -35,11 +35,12 @@ EngineSpeed = Annotated[float, Meta(description="A modelled engine is so many ti
 
 
 LiveName = Annotated[
-    Literal["off", "best-effort", "zigzag", "zigzag-ilp"],
+    Literal["off", "best-effort", "zigzag", "zigzag-ilp", "pipeline"],
     Meta(
         description="Whether new instances take requests while their parameters still arrive (BlitzScale 5.2): not at "
-        "all, running what layers they have of each once, in zigzag with instances that serve, or in the order that an "
-        "integer program finds to be the best"
+        "all, running what layers they have of each once, in zigzag with instances that serve, in the order that an "
+        "integer program finds to be the best, or as pipelines of several that hold the model between them "
+        "(LambdaScale 4.3)"
     ),
 ]
 LiveEveryHop = Annotated[

@@ -98,7 +98,8 @@ class WorkerReport(Message, frozen=True, kw_only=True):
 
     `plan_id`: the plan that it loads or loaded for. `traffic`: with everybody that serving moves anything to or from;
     None where nobody measures: unknown, not zero. `device`: where its parameters lie. `paths`: which way they came
-    from each node lately. `engine`: what runs its model; that of a `modelled` one are no real tokens.
+    from each node lately. `engine`: what runs its model; that of a `modelled` one are no real tokens. `kv_blocks`: for
+    the model that it loads or holds. `pipeline`, `stage`: the execution pipeline it is part of, and its layers there.
     """
 
     service: ClassVar[ServiceName] = "worker"
@@ -121,6 +122,9 @@ class WorkerReport(Message, frozen=True, kw_only=True):
     helping: list[Name] = []
     live_layers: Count = 0
     live_waiting: Count = 0
+    kv_blocks: Count = 0
+    pipeline: Name | None = None
+    stage: str = ""
     traffic: list[PeerTraffic] | None = None
 
 

@@ -9,7 +9,7 @@ from shared.messages.message import Amount, Count, Message, Name, Positive
 from shared.messages.parameters import Manifest, ModelSpec, Place
 
 TransferState = Literal["started", "broken", "whole", "failed"]
-LiveMode = Literal["off", "best-effort", "zigzag", "zigzag-ilp"]
+LiveMode = Literal["off", "best-effort", "zigzag", "zigzag-ilp", "pipeline"]
 ChunkBytes = Annotated[int, Meta(ge=1024, le=2**31 - 1)]  # smaller ones would be too many
 Ticket = Annotated[int, Meta(ge=0, le=2**24 - 1)]  # a part of 64-bit tags
 Indexes = Annotated[list[Count], Meta(max_length=2**16)]
