@@ -69,7 +69,11 @@ class StageDone(Message, frozen=True, kw_only=True):
 
 
 class PipelineOver(Message, frozen=True, kw_only=True):
-    """The leader -> every stage: no step will come any more. Idempotent."""
+    """The leader -> every stage: no step will come any more. Idempotent.
+
+    Also planner -> every stage, the leader included, where not all of them took their part, or one is lost, or they
+    would wait for another too long: the leader gives its requests back, and each goes on loading.
+    """
 
     pipeline: Name
     reason: str
