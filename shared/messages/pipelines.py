@@ -11,7 +11,10 @@ from shared.messages.transfers import Node, Secret
 
 
 class Stage(Message, frozen=True, kw_only=True):
-    """A worker runs the blocks `first` .. `stop` - 1, in the model's order."""
+    """A worker runs the blocks `first` .. `stop` - 1, in the model's order.
+
+    Where the head is tied to the embedding, who runs the last block needs block 0 as well.
+    """
 
     node: Node
     first: Count
@@ -21,8 +24,9 @@ class Stage(Message, frozen=True, kw_only=True):
 class Pipeline(Message, frozen=True, kw_only=True):
     """Planner -> each worker of it, the leader last: run these stages, which together are the whole model.
 
-    `secret` proves neighbours to each other. `kv_blocks`: how many each of
-    them has at least.
+    `secret` proves neighbours to each other, which are never the same worker. `kv_blocks`: how many each of them has at
+    least. Who leads is told to serve first: its steps end, and whoever serves after it pulls its part of the requests
+    that are left from the leader, without being told.
     """
 
     id: Name
@@ -51,10 +55,15 @@ class StagePiece(Message, frozen=True, kw_only=True):
 
 
 class StageBatch(Message, frozen=True, kw_only=True):
-    """A stage -> the next: run these rows; their activation comes over the link. Steps count from 1, with no gap."""
+    """A stage -> the next: run these rows; their activation comes over the link. Steps count from 1, with no gap.
+
+    `stage`: the next one's place among the stages. A KV block has `block_tokens` tokens.
+    """
 
     pipeline: Name
+    stage: Count
     step: Positive
+    block_tokens: Positive
     pieces: list[StagePiece]
     activation_bytes: Count
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from services.worker.batch import Batch, Piece
-from services.worker.engine.partial import Partial
+from services.worker.engine.partial import Partial, Passed
 from services.worker.engine.rates import Rates
 from services.worker.send_pauses import SendPauses
 from shared.links.contract import View
@@ -37,6 +37,10 @@ class Runner(Protocol):
 
     async def step(self, batch: Batch) -> list[int]:
         """Run `batch` through the whole model: the token of each of its draws."""
+
+    async def run_blocks(self, blocks: range, pieces: Sequence[Piece], activation: memoryview) -> Passed:
+        """Run `pieces` through a part of the model. `activation`: what came out of the block before, where the first is
+        not the embedding. Raises BlockMissing."""
 
     async def begin(self, slabs: Sequence[Sequence[Piece]]) -> Partial[Any]:
         """A request's rows, embedded, to be run one layer at a time."""

@@ -1,7 +1,17 @@
-"""A request part of the way through the layers: what a worker that still loads runs one layer at a time."""
+"""Rows part of the way through the layers: a request that is run one layer at a time, or a batch at some stage."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
+
+
+@dataclass(frozen=True, eq=False)
+class Passed:
+    """A batch after some of the model's blocks: its activation `[row, hidden]` as bytes, or after the last the tokens
+    of its draws."""
+
+    activation: memoryview
+    tokens: list[int]
 
 
 class Slab(Protocol):

@@ -12,7 +12,7 @@ from services.worker.batch import Batch, Piece
 from services.worker.engine.attention import use_math_kernels
 from services.worker.engine.engine import Engine
 from services.worker.engine.kv_store import allocate_kv_memory
-from services.worker.engine.partial import Partial
+from services.worker.engine.partial import Partial, Passed
 from services.worker.engine.rates import Rates
 from services.worker.engine.rows import Rows
 from services.worker.send_pauses import SendPauses
@@ -78,6 +78,10 @@ class EngineRunner:
         finally:
             self.pauses.step_ends(lost)
         return tokens
+
+    async def run_blocks(self, blocks: range, pieces: Sequence[Piece], activation: memoryview) -> Passed:
+        """Run `pieces` through a part of the model. Raises BlockMissing."""
+        return await self.call(lambda: self._loaded().run_blocks(blocks, pieces, activation))
 
     async def begin(self, slabs: Sequence[Sequence[Piece]]) -> Partial[Rows]:
         """A request's rows, embedded, to be run one layer at a time."""
