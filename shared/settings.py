@@ -12,10 +12,11 @@ from msgspec import Meta
 
 TopologyName = Annotated[str, Meta(description="The cluster: a topology file, or the name of one that is shipped")]
 PolicyName = Annotated[
-    Literal["chains", "binomial", "tree", "fanout", "local"],
+    Literal["auto", "chains", "binomial", "tree", "fanout", "local"],
     Meta(
         description="How parameters get to new instances: chains (BlitzScale), a binomial pipeline (LambdaScale), a "
-        "binary tree, everything from the sources themselves, or each host from its own copy"
+        "binary tree, everything from the sources themselves, or each host from its own copy; auto: chains, and a "
+        "binomial pipeline with --live pipeline"
     ),
 ]
 
@@ -43,6 +44,17 @@ LiveName = Annotated[
         "(LambdaScale 4.3)"
     ),
 ]
+
+
+def check_plan_policy(policy: PolicyName, live: LiveName) -> None:
+    """Raises ValueError where nobody would ever be live."""
+    if live == "pipeline" and policy not in ("auto", "binomial"):
+        raise ValueError(
+            f"plan-policy {policy} brings all new instances the model in the same order, so none make a pipeline: "
+            "with --live pipeline leave --plan-policy out, or choose binomial"
+        )
+
+
 LiveEveryHop = Annotated[
     bool, Meta(description="With --live: also those that send parameters on, and not only the last of each chain")
 ]

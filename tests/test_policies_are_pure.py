@@ -34,6 +34,7 @@ POLICIES = (
         "services/planner/orders.py",
     ),
     *("services/planner/scales.py", "services/planner/scale_out.py", "services/planner/scale_in.py"),
+    *("services/planner/pipeline.py", "services/planner/pipelines.py", "services/planner/stages.py"),
     "services/planner/plans/*.py",
     *(
         "services/planner/book.py",

@@ -7,6 +7,7 @@ from services.planner.book import Book
 from services.planner.fleet import Fleet, Serving, choose_to_drain, count_fleet, find_instances
 from services.planner.live_help import choose_live
 from services.planner.orders import Orders, ticketed
+from services.planner.pipelines import foresee_pipelines
 from services.planner.places import find_places
 from services.planner.plans.chains import plan_chains
 from services.planner.plans.choose import make_plan
@@ -25,7 +26,7 @@ from services.planner.view import View
 from shared.bus.contract import Refusal
 from shared.messages.membership import Snapshot
 from shared.messages.scaling import Decision, Scale, ScaleRecord
-from shared.messages.transfers import Plan, PlannedInstance
+from shared.messages.transfers import Plan, PlannedInstance, PlannedPipeline
 from shared.topology import Topology
 from shared.transfer.chunks import chunk_bytes_for
 from shared.world import Ids
@@ -106,7 +107,7 @@ class Drafts:
         """For as many new instances as there are spare workers, at least one. Raises CannotPlan."""
         workers, why = choose_spares(view.snapshot, view.entry, count, self._book.reserved())
         blocks, supply = range(len(view.manifest.blocks)), self._supply(view)
-        policy = self._settings.plan_policy
+        policy = self._settings.policy
         multicast = supply.multicast(dict.fromkeys(workers, blocks), self._book.live(), disks=policy == "local")
         made = make_plan(policy, multicast, block_seconds=self._block_cost.seconds)
         ready = self._predict(multicast, made)
@@ -125,7 +126,13 @@ class Drafts:
             block_seconds=self._block_cost.seconds,
             live=self._settings.live,
             live_targets=live_targets,
+            pipelines=self._foresee(view, made, ready),
         )
+
+    def _foresee(self, view: View, made: TransferPlan, ready: BlockTimes) -> list[PlannedPipeline]:
+        """The pipelines that are to be formed."""
+        tied = view.manifest.config.tie_word_embeddings
+        return foresee_pipelines(made, ready, tied=tied) if self._settings.live == "pipeline" else []
 
     def _explain(self, view: View, made: TransferPlan) -> list[str]:
         unknown = explain_unknown(view.snapshot, view.silent)

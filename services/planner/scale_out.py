@@ -10,12 +10,14 @@ from msgspec import structs
 from services.planner.delivery import Delivery
 from services.planner.live_help import LiveHelp
 from services.planner.orders import Orders
+from services.planner.pipelines import ExecutionPipelines
 from services.planner.scales import Command, Scale
 from services.planner.targets import UNDER_WAY, TargetState
 from shared.invariants import check
 from shared.messages.live import Help
 from shared.messages.membership import LeaseChanged, Member, WorkerReport
 from shared.messages.parameters import Manifest
+from shared.messages.pipelines import Pipeline
 from shared.messages.scaling import Decision, ScaleRecord
 from shared.messages.transfers import BlockReady, Flow, InstanceServing, Load, Plan, Send, Serve, Transfer
 
@@ -32,6 +34,7 @@ class ScaleOut(Scale):
         self._help = LiveHelp(orders.plan, workers)
         self._delivery = Delivery(orders, decision.at)
         self._targets = self._delivery.targets
+        self._pipelines = ExecutionPipelines(self._delivery)
         self._errors: list[str] = []
         self._patience_seconds = patience_seconds
         self._progress = decision.at
@@ -75,7 +78,14 @@ class ScaleOut(Scale):
         under_way = self._targets.all_in(*UNDER_WAY)
         return frozenset() if self.ended else frozenset(under_way).intersection(self.plan.live_targets)
 
+    def follow_up(self, now: float) -> list[Command]:
+        before = self._pipelines.records
+        commands = self._pipelines.look(now)
+        self._changed = self._changed or self._pipelines.records != before
+        return [*commands, *self.helps()]
+
     def helps(self) -> list[Command]:
+        """Who is to take requests over from whom, where that has changed."""
         if not self._help.changed:
             return []
         failed = frozenset(self._targets.all_in(TargetState.FAILED))
@@ -91,6 +101,7 @@ class ScaleOut(Scale):
         """Go on with what an earlier planner began: who loads for it keeps what arrived."""
         self._continue(record)
         self._delivery.times.continue_from(record)
+        self._pipelines.take_over(record.pipelines, now)
         self._progress = now
         planned = [(worker, one.id) for one in self.plan.instances for worker in one.ranks]
         here = [worker for worker, id in planned if worker in reports and reports[worker].instance == id]
@@ -145,6 +156,8 @@ class ScaleOut(Scale):
                 return self._serving(command.node, now)
             case Help():
                 self._note_again("helps", now, command.node, command.reason)
+            case Pipeline() as pipeline:
+                self._pipelines.acknowledged(command.node, pipeline, now)
         return []
 
     def refused(self, command: Command, error: str, now: float) -> list[Command]:
@@ -158,6 +171,8 @@ class ScaleOut(Scale):
                 return self._fail([node], f"{node} did not serve: {error}", now)
             case Help():
                 self._help.forget(node)
+            case Pipeline() as pipeline:
+                return self._pipelines.refused(node, pipeline, error, now)
         return []
 
     def on_transfer(self, event: Transfer, now: float) -> list[Command]:
@@ -176,15 +191,17 @@ class ScaleOut(Scale):
         self._explain("whole", node, event.how)
         return serves
 
-    def on_block(self, block: BlockReady, now: float) -> None:
+    def on_block(self, block: BlockReady, now: float) -> list[Command]:
         self._progress = now
         if block.worker in self._targets:
             self._delivery.times.arrive(block)
+        return []
 
     def on_report(self, report: WorkerReport, now: float) -> list[Command]:
         self._help.on_report(report)
         if self.ended or report.id not in self._targets or report.instance not in self.instances:
             return []
+        self._pipelines.on_report(report)
         holding = report.holding
         if holding is not None:
             self._delivery.times.see(report.id, holding.ready)
@@ -210,6 +227,7 @@ class ScaleOut(Scale):
             return []
         if event.what == "first_token":
             self._note("first_token", event.at, event.worker)
+            self._pipelines.first_token(event.worker, event.at)
         elif event.what == "serving":
             return self._serving(event.worker, event.at)
         return []
@@ -222,14 +240,15 @@ class ScaleOut(Scale):
         return self._fail(self._targets.all_in(*UNDER_WAY), why, now)
 
     def record(self) -> ScaleRecord:
-        return structs.replace(super().record(), plan=self.plan, arrived=self._delivery.times.arrived)
+        arrived, pipelines = self._delivery.times.arrived, self._pipelines.records
+        return structs.replace(super().record(), plan=self.plan, arrived=arrived, pipelines=pipelines)
 
     def check_invariants(self) -> None:
         """Its flows fit its targets, and it has ended with the last of them. Raises InvariantBroken."""
         check(self._broken_invariants())
 
     def _broken_invariants(self) -> Iterator[str]:
-        broken = chain(self._delivery.broken_invariants(), self._help.broken())
+        broken = chain(self._delivery.broken_invariants(), self._help.broken(), self._pipelines.broken_invariants())
         yield from (f"{self.id}: {one}" for one in broken)
         if self.ended != self._delivery.has_ended:
             yield f"{self.id}: {self.state} although {len(self._targets.all_in(*UNDER_WAY))} targets are under way"
@@ -245,7 +264,7 @@ class ScaleOut(Scale):
         if not self._delivery.whole(worker):
             return []
         self._note("whole", at, worker)
-        return self._delivery.serves(worker)
+        return [] if self._pipelines.holds(worker) else self._delivery.serves(worker)
 
     def _serving(self, worker: str, at: float) -> list[Command]:
         if self.ended or not self._targets.is_in(worker, TargetState.WHOLE):

@@ -4,7 +4,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from shared.settings import LiveEveryHop, LiveName, PolicyName, ProcessSettings, TopologyName
+from services.planner.plans.plan import Policy
+from shared.settings import LiveEveryHop, LiveName, PolicyName, ProcessSettings, TopologyName, check_plan_policy
 
 
 class PlannerSettings(ProcessSettings, frozen=True, kw_only=True):
@@ -18,7 +19,7 @@ class PlannerSettings(ProcessSettings, frozen=True, kw_only=True):
         ),
     ] = 0.0
     topology: TopologyName = ""
-    plan_policy: PolicyName = "chains"
+    plan_policy: PolicyName = "auto"
     live: LiveName = "off"
     live_every_hop: LiveEveryHop = False
     patience_seconds: Annotated[
@@ -28,3 +29,13 @@ class PlannerSettings(ProcessSettings, frozen=True, kw_only=True):
         float,
         Meta(description="Give a scale in up after so long: a little more than requests may take at most", gt=0),
     ] = 3660.0
+
+    def __post_init__(self) -> None:
+        check_plan_policy(self.plan_policy, self.live)
+
+    @property
+    def policy(self) -> Policy:
+        """By which plans are made."""
+        if self.plan_policy == "auto":
+            return "binomial" if self.live == "pipeline" else "chains"
+        return self.plan_policy

@@ -107,7 +107,7 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
     shaped: Annotated[bool, Meta(description="Shape links to the topology, to emulate its cluster on this machine")] = (
         False
     )
-    plan_policy: PolicyName = "chains"
+    plan_policy: PolicyName = "auto"
     live: LiveName = "off"
     live_every_hop: LiveEveryHop = False
     nats_url: Annotated[str, Meta(description="A NATS server to use; by default one of its own is started")] = ""
