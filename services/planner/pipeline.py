@@ -146,9 +146,9 @@ class ExecutionPipeline:
             return self._serve(others)
         lost = [worker for worker in self.workers if self._is(worker, TargetState.FAILED)]
         if self.state is State.SWITCHING:
-            return self.end(f"{leader} is lost", now) if leader in lost else []
+            return self.end(f"lost {leader}", now) if leader in lost else []
         if lost:
-            return self.end(f"{', '.join(lost)} is lost", now)
+            return self.end(f"lost {', '.join(lost)}", now)
         if reason := self._why_end(now):
             return (
                 self._switch(reason)

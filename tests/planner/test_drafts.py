@@ -14,7 +14,7 @@ from services.planner.view import View
 from shared.bus.contract import Refusal
 from shared.messages.membership import HostReport, LeaseChanged, PeerTraffic, Snapshot
 from shared.messages.scaling import Scale, ScaleRecord
-from shared.messages.transfers import Plan
+from shared.messages.transfers import Plan, PlannedPipeline
 from shared.settings import PolicyName
 from shared.world import CountedIds
 from tests.control.fakes import BLOCKS, manifest
@@ -222,6 +222,38 @@ def test_the_last_of_each_chain_goes_live_where_that_is_set() -> None:
     assert (tails.live, tails.live_targets) == ("zigzag", ["c"])
     assert "c take requests from their first layer on, in the mode zigzag: they send nothing on" in tails.reasons
     assert drafted(live(Book(1), every_hop=True), picture, 4).plan.live_targets == ["a", "b", "c"]
+
+
+def in_pipelines(link_rate: float = 1e6) -> Drafts:
+    return Drafts(CountedIds(), PlannerSettings(live="pipeline", link_rate=link_rate), Book(1), None)
+
+
+def test_in_the_mode_pipeline_targets_are_to_serve_as_soon_as_they_have_all_between_them() -> None:
+    from_one = drafted(in_pipelines(), snapshot(serving("s"), *map(spare, "abc")), 4, blocks=8).plan
+    assert [one.members for one in from_one.pipelines] == [["a", "b", "c"]]
+    assert (from_one.live, from_one.live_targets) == ("pipeline", ["a", "b", "c"])
+    from_two = drafted(in_pipelines(), snapshot(serving("s"), serving("t"), *map(spare, "abcd")), 6, blocks=8).plan
+    assert [one.members for one in from_two.pipelines] == [["a", "c"], ["b", "d"]]
+    assert all(one.predicted is not None for one in (*from_one.pipelines, *from_two.pipelines))
+    [first], second = from_one.pipelines, from_two.pipelines[0]
+    assert (first.predicted or 0) > (second.predicted or 0), "the more sources the sooner"
+    assert "these serve as soon as they have all between them: a, c; b, d" in from_two.reasons
+
+
+def test_without_rates_it_is_not_known_when_a_pipeline_is_ready_and_one_target_alone_makes_none() -> None:
+    apart = [member(id, f"box-{id}") for id in "sab"]
+    picture = snapshot(serving("s"), *map(spare, "ab"), members=apart)
+    assert drafted(in_pipelines(0.0), picture, 3).plan.pipelines == [PlannedPipeline(members=["a", "b"])]
+    alone = drafted(in_pipelines(), picture, 2).plan
+    assert (alone.pipelines, alone.live_targets) == ([], [])
+
+
+def test_a_policy_that_makes_no_pipelines_is_refused_with_the_mode_that_needs_them() -> None:
+    with pytest.raises(ValueError, match="leave --plan-policy out, or choose binomial"):
+        PlannerSettings(live="pipeline", plan_policy="chains")
+    assert PlannerSettings(live="pipeline").policy == "binomial"
+    assert PlannerSettings(live="zigzag").policy == "chains"
+    assert PlannerSettings(plan_policy="tree").policy == "tree"
 
 
 def test_who_is_live_is_no_source_of_a_second_scale() -> None:

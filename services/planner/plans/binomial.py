@@ -10,7 +10,7 @@ from services.planner.plans.block_groups import choose_count, group_blocks, tran
 from services.planner.plans.draft import Draft, in_leaf_order
 from services.planner.plans.groups import Group, around, gather_all, one_a_nic
 from services.planner.plans.network import Multicast, Node, way
-from services.planner.plans.pipelines import plan_pipelines, plan_replicas
+from services.planner.plans.pipelines import plan_replicas
 from services.planner.plans.plan import Flow, TransferPlan
 from services.planner.plans.schedule import schedule
 from services.planner.plans.source_order import rank
@@ -29,7 +29,7 @@ def plan_binomial(multicast: Multicast, sources: int = 0, blocks: int = 0, block
     draft = Draft(multicast)
     groups = choose_groups(draft, draft.feed_near())
     draft.flows, members = stagger(draft.groups, draft.flows)
-    pipelines = list(plan_pipelines(members))
+    pipelines = list(plan_replicas(members))
     roots = choose_roots(draft, groups)
     if groups:
         count = choose_sub_groups(len(groups), min(len(roots), sources or len(roots)))
