@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from itertools import count
 from typing import Any
 
@@ -22,7 +22,7 @@ from shared.bus.local import LocalBroker, LocalBus
 from shared.messages.live import Help
 from shared.messages.membership import Join, Joined, LeaseChanged, WorkerReport
 from shared.messages.message import Ack
-from shared.messages.parameters import Manifest
+from shared.messages.parameters import DType, Manifest
 from shared.messages.requests import Submit
 from shared.messages.transfers import Abort, Drain, Inflow, LiveMode, Load, Node, Serve
 from shared.process import World
@@ -47,8 +47,8 @@ LEASE_SECONDS = 0.4  # from a death until it is known
 
 
 @cache
-def parameters() -> tuple[Manifest, list[memoryview]]:
-    checkpoint = open_checkpoint(tiny("llama"), "float32")
+def parameters(dtype: DType = "float32") -> tuple[Manifest, list[memoryview]]:
+    checkpoint = open_checkpoint(tiny("llama"), dtype)
     memory = [memoryview(bytearray(block.size_bytes)) for block in checkpoint.layouts]
     return checkpoint.manifest([checkpoint.read_block(index, view) for index, view in enumerate(memory)]), memory
 
@@ -57,18 +57,18 @@ BLOCKS = len(parameters()[1])
 
 
 @cache
-def _engine() -> Engine:
-    manifest, memory = parameters()
+def _engine(dtype: DType) -> Engine:
+    manifest, memory = parameters(dtype)
     engine = Engine(manifest, allocate_kv_memory(4 * MIB), 16, CONTEXT)
     for index, view in enumerate(memory):
         engine.add_block(index, view)
     return engine
 
 
-def undisturbed(request: Submit) -> list[int]:
+def undisturbed(request: Submit, dtype: DType = "float32") -> list[int]:
     """All tokens of a request, as an engine alone makes them."""
     first = replace(request, request_id="alone", generated=[])
-    return serve(_engine(), [(0, first)]).tokens["alone"]
+    return serve(_engine(dtype), [(0, first)]).tokens["alone"]
 
 
 def made_up(request: Submit) -> list[int]:
@@ -83,9 +83,11 @@ class Kind:
 
     make_runner: Callable[[WorkerSettings], Runner]
     alone: Callable[[Submit], list[int]]
+    dtype: DType = "float32"
 
 
 COMPUTING = Kind(lambda told: TimedRunner(told.kv_bytes, told.block_size), undisturbed)
+HALF = Kind(COMPUTING.make_runner, partial(undisturbed, dtype="bfloat16"), "bfloat16")
 MODELLED = Kind(lambda told: ModelledRunner(told.kv_bytes, told.block_size, LATENCY, 1.0, CLOCK), made_up)
 
 
@@ -120,6 +122,10 @@ class Stage:
 
     def __post_init__(self) -> None:
         self.client = Client(self.bus, lambda: self.members, self.act)
+
+    @property
+    def manifest(self) -> Manifest:
+        return parameters(self.kind.dtype)[0]
 
     def act(self, work: Coroutine[None, None, None]) -> None:
         """Do this meanwhile."""
@@ -171,7 +177,7 @@ class Stage:
             instance=f"m-{worker}",
             role="colocated",
             rank=0,
-            manifest=parameters()[0],
+            manifest=self.manifest,
             inflows=[inflow],
             chunk_bytes=CHUNK_BYTES,
             max_model_len=CONTEXT,
@@ -182,7 +188,7 @@ class Stage:
     async def _feed(self, worker: str, ticket: int) -> None:
         async def here(chunk: Chunk) -> None: ...
 
-        end = FlowEnd(Part("host", CHUNK_BYTES, parameters()[1]), ticket, self.node(worker))
+        end = FlowEnd(Part("host", CHUNK_BYTES, parameters(self.kind.dtype)[1]), ticket, self.node(worker))
         with suppress(TransferFailed):  # the worker is gone, or was told to stop
             await feed(VirtualLink(self.mail, b"host"), end, here)
 
@@ -206,7 +212,7 @@ class Stage:
 
     async def help(self, source: str, *targets: str) -> None:
         nodes = [self.node(target) for target in targets]
-        command = Help(plan_id="plan", model="m", version=parameters()[0].version, targets=nodes, epoch=1)
+        command = Help(plan_id="plan", model="m", version=self.manifest.version, targets=nodes, epoch=1)
         await self.told(source, self.bus.call(HELP, command, timeout=5, id=source))
 
     async def told(self, worker: str, call: Awaitable[Ack]) -> None:
@@ -267,8 +273,8 @@ class Stage:
             deployment.lifecycle.check_invariants()
             if scheduler is not None:
                 scheduler.check_invariants()
-            if deployment.live.target is not None:
-                deployment.live.target.queue.check_invariants()
+            if deployment.duties.live.target is not None:
+                deployment.duties.live.target.queue.check_invariants()
 
 
 @asynccontextmanager
