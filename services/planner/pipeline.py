@@ -18,6 +18,7 @@ from services.planner.delivery import Delivery
 from services.planner.scales import Command
 from services.planner.stages import Span, broken_cover, choose_stages
 from services.planner.targets import UNDER_WAY, TargetState
+from shared.messages.membership import WorkerReport
 from shared.messages.pipelines import PipelineOver
 from shared.messages.scaling import PipelineRecord
 from shared.moves import Moves
@@ -61,6 +62,7 @@ class ExecutionPipeline:
         self._stages: list[Span] = []
         self._kv_blocks = 0
         self._answered: set[str] = set()  # who takes its part
+        self._seen: set[str] = set()  # who said so in a report
         self._whole_since: float | None = None  # the first of them
         self._helpers: list[str] = []  # who is to help the leader once it serves
 
@@ -99,6 +101,14 @@ class ExecutionPipeline:
         if self.state is State.STARTING and worker == self.workers[0]:
             self._move(State.RUNNING)
             self.record = replace(self.record, running_at=now)
+
+    def on_report(self, report: WorkerReport, now: float) -> list[Command]:
+        """It broke where one says no more that it is part of it: workers hear sooner than anybody of a lost channel."""
+        if report.pipeline == self.record.id:
+            self._seen.add(report.id)
+        elif report.id in self._seen and self.state in (State.FORMING, State.STARTING, State.RUNNING):
+            return self.end(f"{report.id} left it", now)
+        return []
 
     def first_token(self, worker: str, at: float) -> None:
         """The first that this instance made."""

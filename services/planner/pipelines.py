@@ -32,10 +32,11 @@ class ExecutionPipelines:
         """Whether it is not to serve by itself yet."""
         return any(one.holds(worker) for one in self._pipelines.values())
 
-    def on_report(self, report: WorkerReport) -> None:
-        """How many KV blocks a target has, once it knows."""
+    def on_report(self, report: WorkerReport, now: float) -> list[Command]:
+        """Says how many KV blocks a target has, once it knows, and what it is part of."""
         if report.kv_blocks:
             self._kv_blocks[report.id] = report.kv_blocks
+        return [command for one in self._pipelines.values() for command in one.on_report(report, now)]
 
     def look(self, now: float) -> list[Command]:
         """After every event: what follows."""

@@ -201,18 +201,19 @@ class ScaleOut(Scale):
         self._help.on_report(report)
         if self.ended or report.id not in self._targets or report.instance not in self.instances:
             return []
-        self._pipelines.on_report(report)
+        commands = self._pipelines.on_report(report, now)
         holding = report.holding
         if holding is not None:
             self._delivery.times.see(report.id, holding.ready)
         if report.state == "live":
-            self._note("live", self._delivery.times.ready_at(report.id, FIRST_LAYER) or now, report.id)
+            first_layer_at = self._delivery.times.ready_at(report.id, FIRST_LAYER)
+            self._note("live", now if report.pipeline else first_layer_at or now, report.id)
         if report.state == "serving":
             self._whole(report.id, now)
-            return self._serving(report.id, now)
+            return [*commands, *self._serving(report.id, now)]
         if holding is not None and holding.total > 0 and len(holding.ready) == holding.total:
-            return self._whole(report.id, now)
-        return []
+            commands += self._whole(report.id, now)
+        return commands
 
     def on_lease(self, change: LeaseChanged, now: float) -> list[Command]:
         self._help.on_lease(change)
