@@ -1,0 +1,102 @@
+"""Whoever dies, leaves or gives up while a pipeline runs: every request goes on, and nothing of it is left."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from shared.messages.membership import Stale
+from shared.subjects import STALE
+from tests.worker.live.stage import BLOCKS, MODELLED, Stage
+from tests.worker.pipeline.line import ask, form, play, whole
+
+THREE = (("a", 2), ("b", 4), ("c", BLOCKS))
+Act = Callable[[Stage], Awaitable[None]]
+
+
+def running(act: Act) -> None:
+    """While requests are run by three, and a fourth worker serves."""
+
+    async def whole_play(made: Stage) -> None:
+        await ask(made, 6, tokens=30)
+        await made.until(lambda: sum(len(wish.tokens) >= 2 for wish in made.client.wishes) >= 3)
+        await act(made)
+        await made.until(lambda: all(wish.is_over for wish in made.client.wishes))
+        await made.until(lambda: all(report.pipeline is None for report in made.reports.values()))
+
+    play(whole_play, THREE, "other", kind=MODELLED)
+
+
+@pytest.mark.parametrize("who", ["a", "b", "c"])
+def test_a_worker_that_dies(who: str) -> None:
+    async def act(made: Stage) -> None:
+        await made.kill(who)
+        await made.until(lambda: all(made.state(one) != "live" for one in made.members))
+
+    running(act)
+
+
+@pytest.mark.parametrize("who", ["a", "b", "c"])
+def test_a_worker_whose_load_is_aborted(who: str) -> None:
+    async def act(made: Stage) -> None:
+        await made.abort(who)
+        assert made.state(who) in ("spare", "loading", "live")
+        await made.until(lambda: made.state(who) == "spare")
+
+    running(act)
+
+
+@pytest.mark.parametrize("who", ["a", "b", "c"])
+def test_a_worker_that_was_declared_dead_forgets_everything(who: str) -> None:
+    async def act(made: Stage) -> None:
+        made.bus.publish(STALE, Stale(id=who, epoch=1), id=who)
+        await made.until(lambda: made.state(who) == "spare")
+        made.client.lost_at(who)
+
+    running(act)
+
+
+def test_a_link_that_breaks_between_two_stages() -> None:
+    async def act(made: Stage) -> None:
+        made.faults.messages = 3
+        await made.until(lambda: made.state("a") == "loading")
+        made.faults.messages = None
+        assert made.count("a", "broken_pipelines") == 1
+        await form(made, THREE, "p2")
+        await made.until(lambda: made.state("a") == "live")
+        await made.until(lambda: all(wish.is_over for wish in made.client.wishes))
+        await whole(made, "a", "b", "c")
+        for worker in "abc":
+            await made.serve(worker)
+
+    running(act)
+
+
+def test_a_stage_that_hears_of_no_batch_is_given_up_after_a_while() -> None:
+    async def act(made: Stage) -> None:
+        made.members["b"].bus.hold()  # nothing that is said reaches anybody
+        await made.until(lambda: made.state("a") == "loading")
+        made.members["b"].bus.forget()
+        await made.kill("b")
+
+    running(act)
+
+
+def test_a_leader_that_is_whole_goes_on_by_itself_when_a_stage_is_lost() -> None:
+    async def act(made: Stage) -> None:
+        await whole(made, "a")
+        await made.serve("a")
+        await made.kill("b")
+        await made.until(lambda: made.state("a") == "serving")
+
+    running(act)
+
+
+def test_clients_that_leave() -> None:
+    async def act(made: Stage) -> None:
+        for wish in made.client.wishes[::2]:
+            made.client.cancel(wish)
+        await whole(made, "a", "b", "c")
+        for worker in "abc":
+            await made.serve(worker)
+
+    running(act)
