@@ -63,7 +63,7 @@ class LiveHelp:
             wanted = [target for target in targets if target != worker] if worker in chosen else []
             if self._told.get(worker, []) != wanted:
                 self._told[worker] = wanted
-                yield orders.help(worker, self._serving[worker].epoch, wanted)
+                yield orders.help(self._serving[worker], wanted)
             if not wanted:
                 self._told.pop(worker, None)
 

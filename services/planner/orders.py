@@ -10,7 +10,7 @@ from services.planner.plans.plan import TransferPlan
 from services.planner.scales import Command
 from services.planner.stages import Span
 from shared.messages.live import Help
-from shared.messages.membership import LeaseChanged, Member
+from shared.messages.membership import LeaseChanged, Member, WorkerReport
 from shared.messages.parameters import Manifest, ModelSpec
 from shared.messages.pipelines import Pipeline, Stage
 from shared.messages.transfers import (
@@ -93,7 +93,7 @@ class Orders:
         )
         return Command(sender, message, "every target is ready to receive")
 
-    def help(self, helper: str, epoch: int, targets: Iterable[str]) -> Command:
+    def help(self, helper: WorkerReport, targets: Iterable[str]) -> Command:
         """Take requests over from these, and from no other target of this plan."""
         nodes = [self._node(target) for target in targets]
         message = Help(
@@ -101,10 +101,10 @@ class Orders:
             model=self.plan.model,
             version=self.plan.version,
             targets=nodes,
-            epoch=epoch,
+            epoch=helper.epoch,
         )
         whom = ", ".join(node.id for node in nodes) or "nobody any more"
-        return Command(helper, message, f"take requests over from {whom}")
+        return Command(helper.id, message, f"take requests over from {whom}")
 
     def pipeline(self, id: str, stages: Sequence[Span], kv_blocks: int, worker: str) -> Command:
         """Run your stages of these, which are the whole model."""

@@ -2,10 +2,10 @@
 once each of them has all of it (LambdaScale 4.3, 4.4). Pure.
 
 While it runs its members are not told to serve by themselves. When all are whole the leader is, and after it the
-others, who then help it: they take over what it has not begun to compute again. Once the first is whole, the others
-have PATIENCE_SECONDS, or half the time for which it has run if that is longer. Then it ends all the same: as above if
-its leader is whole, otherwise by PipelineOver, on which the leader gives its requests back. So does the loss of a
-member, and of one that does not take its part.
+others, who fetch their shares of its requests from it. Once the first is whole, the others have PATIENCE_SECONDS, or
+half the time for which it has run if that is longer. Then it ends all the same: as above if its leader is whole,
+otherwise by PipelineOver, on which the leader gives its requests back. So it ends where a member is lost, leaves it, or
+does not take its part.
 """
 
 from collections.abc import Mapping
@@ -64,7 +64,6 @@ class ExecutionPipeline:
         self._answered: set[str] = set()  # who takes its part
         self._seen: set[str] = set()  # who said so in a report
         self._whole_since: float | None = None  # the first of them
-        self._helpers: list[str] = []  # who is to help the leader once it serves
 
     @property
     def workers(self) -> list[str]:
@@ -91,7 +90,7 @@ class ExecutionPipeline:
             case State.FORMING | State.STARTING | State.RUNNING | State.SWITCHING:
                 return self._go_on(now)
             case State.OVER:
-                return self._help()
+                return []
             case _:
                 assert_never(self.state)
 
@@ -152,7 +151,6 @@ class ExecutionPipeline:
         leader, *others = self.workers
         if self._is(leader, TargetState.SERVING):
             self._over(self.record.reason or "each of them is whole", now)
-            self._helpers = others
             return self._serve(others)
         lost = [worker for worker in self.workers if self._is(worker, TargetState.FAILED)]
         if self.state is State.SWITCHING:
@@ -186,13 +184,6 @@ class ExecutionPipeline:
         self._move(State.SWITCHING)
         self.record = replace(self.record, reason=reason)
         return self._serve(self.workers[:1])
-
-    def _help(self) -> list[Command]:
-        """Those that serve since it was over take requests over from who led it."""
-        orders = self._delivery.orders
-        ready = [worker for worker in self._helpers if self._is(worker, TargetState.SERVING)]
-        self._helpers = [worker for worker in self._helpers if worker not in ready]
-        return [orders.help(worker, orders.members[worker].epoch, self.workers[:1]) for worker in ready]
 
     def _over(self, reason: str, now: float) -> None:
         self._move(State.OVER)

@@ -21,6 +21,7 @@ class FakeStages:
         self.command: Pipeline | None = None
         self.formed: list[Pipeline] = []
         self.shares = False
+        self._led_by: str | None = None  # the last one
         self._worker = worker
 
     @property
@@ -65,7 +66,9 @@ class FakeStages:
 
     def end(self, reason: str) -> None:
         """Who leads gives its requests back, and goes on loading."""
-        led, self.command = self.leads, None
+        led, command = self.leads, self.command
+        self.command = None
+        self._led_by = None if command is None or led else command.stages[0].node.id
         if led:
             self._worker.give_back(reason)
             self._worker.lifecycle.go_back()
@@ -74,6 +77,7 @@ class FakeStages:
     def serve(self) -> None:
         """By itself from now on; whoever led has something for the others."""
         if self.command is None:
+            self.fetch()
             return
         others = {one.node.id for one in self.command.stages} - {self._worker.id}
         over = PipelineOver(pipeline=self.command.id, reason=f"{self._worker.id} serves by itself")
@@ -83,8 +87,14 @@ class FakeStages:
         if self.shares:
             asyncio.get_running_loop().call_later(SHARE_SECONDS, self.keep)
 
+    def fetch(self) -> None:
+        """It serves: from now on it takes over what is kept for it."""
+        if self._led_by is not None:
+            self._worker.begin_to_help(self._led_by)
+            self._led_by = None
+
     def keep(self) -> None:
         self.shares = False
 
     def forget(self) -> None:
-        self.command, self.shares = None, False
+        self.command, self.shares, self._led_by = None, False, None

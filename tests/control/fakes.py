@@ -454,6 +454,10 @@ class FakeWorker(Node):
         self.membership.changed()
         return Ack()
 
+    def begin_to_help(self, target: str) -> None:
+        self.helped.add(target)
+        self.helps.set()
+
     async def pull(self) -> None:
         """While nothing here waits to be prefilled take what a live worker has not begun."""
         while True:

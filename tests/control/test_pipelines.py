@@ -83,9 +83,6 @@ def test_two_pipelines_serve_before_anybody_is_whole_and_then_each_by_itself() -
         await plane.until_serving(5)
         record = await last_scale(plane)
         assert [one.reason for one in record.pipelines] == ["each of them is whole"] * 2
-        assert sorted(phase.detail for phase in record.phases if phase.name == "helps") == sorted(
-            f"take requests over from {leader}" for leader in leaders
-        )
         await asyncio.sleep(1.0)
         assert sum(len(fake(plane, id).taken) for id in TARGETS) >= 2, "what a leader had is for the others, too"
         assert plane.gateway.lost == []

@@ -11,7 +11,6 @@ from services.planner.pipelines import foresee_pipelines
 from services.planner.plans.plan import TransferPlan
 from services.planner.scale_out import ScaleOut
 from services.planner.scales import Command
-from shared.messages.live import Help
 from shared.messages.membership import LeaseChanged
 from shared.messages.pipelines import Pipeline, PipelineOver
 from shared.messages.scaling import PipelineRecord
@@ -144,7 +143,7 @@ def test_a_member_that_died_before_is_done_without_as_long_as_two_are_left() -> 
     assert played.record.reason == "nobody is left to make it with"
 
 
-def test_when_all_are_whole_the_leader_serves_then_the_others_and_help_it() -> None:
+def test_when_all_are_whole_the_leader_serves_then_the_others() -> None:
     played = running()
     played.whole("b", 14.0)
     assert played.said == [], "SERVE is held"
@@ -153,11 +152,8 @@ def test_when_all_are_whole_the_leader_serves_then_the_others_and_help_it() -> N
     played.whole("a", 14.3)
     assert played.answer(14.4) == [("Serve", "b")]
     assert played.answer(14.5) == [("Serve", "a")]
-    [command] = played.pending
-    assert isinstance(command.message, Help)
-    assert (command.node, [node.id for node in command.message.targets]) == ("a", ["b"])
     assert (played.scale.state, played.record.reason, played.record.ended_at) == ("done", "each of them is whole", 14.4)
-    played.answer(14.6)
+    assert played.said == []
     assert played.scale.take_end()
     assert not played.scale.take_end()
 
@@ -191,7 +187,6 @@ def test_where_the_leader_is_not_whole_in_time_it_gives_its_requests_back() -> N
     played.answer(16.1)
     played.whole("b", 17.0)
     assert played.answer(17.1) == [("Serve", "b")]
-    assert played.said == [], "there is nothing to help with"
 
 
 @pytest.mark.parametrize("member", ["a", "b"])
