@@ -28,6 +28,7 @@ class ErrorBody(msgspec.Struct):
 class Chunk(msgspec.Struct):
     """One event of a stream, or the body of a refusal."""
 
+    id: str = ""
     choices: list[Choice] = []
     error: ErrorBody | None = None
 
@@ -144,6 +145,7 @@ class Stream:
         self.done = False
         self.retry_after: float | None = None
         self.broken = False
+        self._id = ""
         self._ask = ask
         self._due = due
         self._sent = sent
@@ -164,6 +166,7 @@ class Stream:
             return
         if chunk.error is not None:
             self.error = self.error or f"error in the stream: {chunk.error.message}"
+        self._id = self._id or chunk.id
         for choice in chunk.choices:
             self._add(choice.token_ids or [], at)
             self._finish_reason = choice.finish_reason or self._finish_reason
@@ -182,6 +185,7 @@ class Stream:
             ended=ended,
             prompt_tokens=len(self._ask.prompt),
             asked_tokens=self._ask.max_tokens,
+            id=self._id,
             status=self.status,
             finish_reason=self._finish_reason,
             error=self.error,

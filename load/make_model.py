@@ -54,11 +54,13 @@ SHAPES: dict[tuple[Family, Size], Shape] = {
     ("llama", "tiny"): Shape(1_019, 160, 432, 3, 5, 1, 24),
     ("llama", "small"): Shape(8_009, 480, 1_120, 10, 10, 2, 64),
     ("llama", "medium"): Shape(16_007, 800, 2_144, 14, 10, 5, 64),
+    ("llama", "large"): Shape(24_023, 1_536, 2_496, 24, 24, 8, 64),
     ("qwen2", "tiny"): Shape(1_021, 168, 464, 3, 6, 2, 28),
     ("qwen2", "small"): Shape(8_011, 448, 1_344, 12, 7, 1, 64),
     ("qwen2", "medium"): Shape(16_033, 896, 2_368, 13, 14, 2, 64),
+    ("qwen2", "large"): Shape(24_029, 1_536, 2_816, 25, 12, 2, 128),
 }
-SHARD_SIZES: dict[Size, str] = {"tiny": "1MB", "small": "24MB", "medium": "96MB"}
+SHARD_SIZES: dict[Size, str] = {"tiny": "1MB", "small": "24MB", "medium": "96MB", "large": "384MB"}
 
 
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -70,7 +72,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def make_model(directory: Path, family: Family, size: Size, seed: int) -> Path:
-    """A checkpoint of about 1M (tiny), 30M (small) or 120M (medium) parameters; the same bytes for the same seed.
+    """A checkpoint of about 1M (tiny), 30M (small), 120M (medium) or 500M (large) parameters; the same bytes for the
+    same seed.
 
     Returns at once where `directory` already is this model. Raises FileExistsError where it is anything else, OSError
     where it cannot be written.

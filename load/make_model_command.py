@@ -20,7 +20,7 @@ option = partial(click.option, show_default=True, show_envvar=True)
 def make_model_command(directory: Path, family: Family, size: Size, seed: int) -> None:
     """Make a checkpoint with random parameters, a tokenizer and a chat template in DIRECTORY.
 
-    Sizes: tiny has about 1M parameters, small 30M, medium 120M. The same seed makes the same bytes.
+    Sizes: tiny has about 1M parameters, small 30M, medium 120M, large 500M. The same seed makes the same bytes.
     """
     # Torch and transformers take seconds to import, and --help needs neither.
     from load.make_model import make_model

@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from load.outcome import Outcome
 from load.series import Points, gap_points, rate_of, running_percentile, ttft_points
-from load.story import Story
+from load.story import Newcomer, Story
 
 # Stands for the page's own text colour until the SVG is written.
 INK = "#010203"
@@ -60,9 +60,19 @@ RATE = ("Requests", "Requests due and answered, a second, in steps of 2 s. The s
 INSTANCES = ("Instances", "Workers in each state. A dotted line is a decision to scale.")
 QUEUE = ("Queue", "Requests that wait, at the router or at an instance, and requests that are being answered.")
 TTFT = ("Time to first token", "A point is a request, at the time it was due; the lines are the median and p99 of 2 s.")
+# Sign in the text, matplotlib's marker, what it is.
+MARKS = (
+    ("▲", "^", "first layer ready"),
+    ("▶", ">", "first layer run"),
+    ("◆", "D", "first token shared with others"),
+    ("■", "s", "whole"),
+    ("✚", "P", "serves"),
+    ("★", "*", "first token of its own"),
+)
 BLOCKS = (
     "Parameters arriving",
-    "Blocks of parameters ready at each new instance, from the decision on; the star is its first token.",
+    "Blocks of parameters ready at each new instance, from the decision on: "
+    f"{', '.join(f'{sign} {what}' for sign, _, what in MARKS)}.",
 )
 TBT = ("Time between tokens", "A point is one token of one stream; the lines are the median and p99 of 2 s.")
 
@@ -156,10 +166,8 @@ def paint_blocks(axes: Axes, outcome: Outcome) -> None:
         color = LINES[index % len(LINES)]
         label = f"{newcomer.worker} at {newcomer.decided_at - outcome.start:.0f} s"
         points = [(0.0, 0.0), *((at - newcomer.decided_at, float(ready)) for at, ready in newcomer.blocks)]
-        axes.step(*split(points), where="post", marker="o", markersize=4, color=color, label=label)
-        first = newcomer.since_decision(newcomer.first_token_at)
-        if first is not None:
-            axes.plot([first], [points[-1][1]], marker="*", markersize=14, color=color)
+        axes.step(*split(points), where="post", color=color, label=label)
+        paint_moments(axes, newcomer, outcome, points, color)
     if newcomers:
         place_legend(axes, columns=3)
     else:
@@ -169,6 +177,19 @@ def paint_blocks(axes: Axes, outcome: Outcome) -> None:
     axes.set_xlabel("seconds since the decision")
     axes.set_ylabel("blocks ready")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def paint_moments(axes: Axes, newcomer: Newcomer, outcome: Outcome, points: Points, color: str) -> None:
+    """A mark for each, at the height that the blocks had reached."""
+    moments = (
+        *(newcomer.live_at, newcomer.first_layer_at, newcomer.shared_token_at(outcome.records)),
+        *(newcomer.whole_at, newcomer.serving_at, newcomer.first_token_at),
+    )
+    for (_, marker, _), at in zip(MARKS, moments, strict=True):
+        since = newcomer.since_decision(at)
+        if since is not None:
+            height = max(ready for time, ready in points if time <= since)
+            axes.plot([since], [height], marker=marker, markersize=12 if marker == "*" else 7, color=color)
 
 
 def place_legend(axes: Axes, columns: int = 5) -> None:

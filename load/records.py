@@ -25,8 +25,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One request as its client saw it. Times are in seconds since the epoch; `token_at` has one per token.
 
     `due` is when it should have been sent: latency counts from there, so a late generator hides nothing.
-    `retry_after` (seconds) is set where the server did not take the request and said when to try again; `broken` is
-    whether a connection that there was failed.
+    `id` is the server's, empty where it gave none. `retry_after` (seconds) is set where the server did not take the
+    request and said when to try again; `broken` is whether a connection that there was failed.
     """
 
     index: int
@@ -35,6 +35,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     ended: float
     prompt_tokens: int
     asked_tokens: int
+    id: str = ""
     status: int | None = None
     finish_reason: str | None = None
     error: str | None = None

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
+from load.newcomers import HEADINGS, NOTES, newcomer_row, tell_first_tokens
 from load.outcome import Outcome
 from load.pictures import Picture, draw_pictures
 from load.stats import Summary
-from load.story import Newcomer
 from load.tables import duration
 
 CSS = """
@@ -62,7 +62,7 @@ def render_report(outcome: Outcome) -> str:
 {render_summaries(outcome.summaries())}
 <p class="note">TTFT counts from when a request was due. A request belongs to the stretch in which it was due.</p>
 <h2>New instances</h2>
-{render_newcomers(outcome.newcomers())}
+{render_newcomers(outcome)}
 <h2>Over time</h2>
 <div class="pictures">
 {"".join(render_picture(picture) for picture in draw_pictures(outcome))}</div>
@@ -126,34 +126,16 @@ def render_summaries(rows: Sequence[Summary]) -> str:
     return render_table(headings, cells)
 
 
-def render_newcomers(newcomers: Sequence[Newcomer]) -> str:
+def render_newcomers(outcome: Outcome) -> str:
+    newcomers = outcome.newcomers()
     if not newcomers:
         return '<p class="note">None: the load did not ask for more than one instance.</p>'
-    headings = [
-        "instance",
-        "worker",
-        "parameters from",
-        "blocks",
-        "first layer, live",
-        "parameters whole",
-        "first token",
-    ]
-    cells = [
-        [
-            newcomer.instance,
-            newcomer.worker,
-            newcomer.source,
-            f"{len(newcomer.blocks)}/{newcomer.total_blocks or '?'}",
-            duration(newcomer.since_decision(newcomer.live_at)),
-            duration(newcomer.since_decision(newcomer.whole_at)),
-            duration(newcomer.since_decision(newcomer.first_token_at)),
-        ]
-        for newcomer in newcomers
-    ]
-    return (
-        render_table(headings, cells)
-        + '<p class="note">Times count from the decision to scale; a dash: it was not needed.</p>'
-    )
+    sentences = "".join(f"<p>{escape(line)}</p>\n" for line in tell_first_tokens(newcomers, outcome.records))
+    blocks = (f"{len(newcomer.blocks)}/{newcomer.total_blocks or '?'}" for newcomer in newcomers)
+    rows = (newcomer_row(newcomer, outcome.records) for newcomer in newcomers)
+    cells = [[*row, count, newcomer.instance] for row, count, newcomer in zip(rows, blocks, newcomers, strict=True)]
+    notes = "<br>\n".join(map(escape, NOTES))
+    return f'{sentences}{render_table([*HEADINGS, "blocks", "instance"], cells)}<p class="note">{notes}</p>'
 
 
 def render_decisions(outcome: Outcome) -> str:

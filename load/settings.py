@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from shared.settings import LiveEveryHop, LiveName, Settings
+from shared.settings import LiveEveryHop, LiveName, LiveWhen, Settings, TtftSlo
 
 Positive = Annotated[float, Meta(gt=0)]
 
@@ -62,8 +62,10 @@ class DemoSettings(TraceSettings, frozen=True, kw_only=True):
     link_rate: Annotated[
         float, Meta(description="Bytes a second that leave a worker, so that blocks can be seen arriving", ge=0)
     ] = 30e6
-    live: LiveName = "off"
+    live: LiveName = "zigzag"
     live_every_hop: LiveEveryHop = False
+    live_when: LiveWhen = "always"
+    ttft_slo: TtftSlo = 1.0
     report: Annotated[str, Meta(description="Where the HTML report is written")] = "livescale-demo.html"
 
 

@@ -2,4 +2,4 @@
 
 from typing import Literal
 
-Size = Literal["tiny", "small", "medium"]
+Size = Literal["tiny", "small", "medium", "large"]

@@ -4,9 +4,13 @@ All times are seconds since the epoch, as the events carry them.
 """
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable
+from math import inf
 
 import msgspec
 
+from load.records import RequestRecord
+from shared.messages.live import RequestsMoved
 from shared.messages.membership import RouterReport, WorkerReport, WorkerState
 from shared.messages.message import Message
 from shared.messages.scaling import Decision, ScaleRecord
@@ -24,9 +28,19 @@ class QueuePoint(msgspec.Struct, frozen=True):
     running: int
 
 
+class HandOff(msgspec.Struct, frozen=True):
+    """`source` took a request over, with so many `layers` of it run."""
+
+    at: float
+    source: str
+    request_id: str
+    layers: int
+
+
 class Newcomer(msgspec.Struct, frozen=True):
     """A worker that took up service in a scale-out, from decision to first token. None is not (yet) known, or was not:
-    only a worker that is live takes requests, at `live_at`, before its parameters are whole."""
+    only a worker that is live takes requests before its parameters are whole, when the first layer is there
+    (`live_at`), runs it (`first_layer_at`), and hands requests over."""
 
     instance: str
     worker: str
@@ -39,9 +53,24 @@ class Newcomer(msgspec.Struct, frozen=True):
     serving_at: float | None
     first_token_at: float | None
     live_at: float | None = None
+    first_layer_at: float | None = None
+    hand_offs: list[HandOff] = []
 
     def since_decision(self, at: float | None) -> float | None:
         return None if at is None else at - self.decided_at
+
+    @property
+    def handed_over(self) -> Counter[str]:
+        """How many requests each of those that helped took over."""
+        return Counter(each.source for each in self.hand_offs)
+
+    def shared_token_at(self, records: Iterable[RequestRecord]) -> float | None:
+        """When a client had the first token of a request of which this worker, not yet whole, had run layers, and
+        another worker ran the rest."""
+        whole_at = inf if self.whole_at is None else self.whole_at
+        handed_over = {each.request_id for each in self.hand_offs if each.layers and each.at <= whole_at}
+        times = [each.token_at[0] for each in records if each.token_at and _request_id(each) in handed_over]
+        return min(times, default=None)
 
 
 class Story:
@@ -56,6 +85,7 @@ class Story:
         self._states: dict[str, list[tuple[float, WorkerState]]] = defaultdict(list)
         self._heard: dict[str, float] = {}
         self._blocks: dict[tuple[str, str], list[BlockReady]] = defaultdict(list)
+        self._hand_offs: dict[tuple[str, str], list[HandOff]] = defaultdict(list)
 
     def on_message(self, message: Message, at: float) -> None:
         """One event or heartbeat, received at `at`; those of other models and unknown kinds are passed over."""
@@ -70,6 +100,8 @@ class Story:
                 self.scales[message.id] = message
             case BlockReady(model=self._model):
                 self._blocks[message.plan_id, message.worker].append(message)
+            case RequestsMoved(previous=target) if target in self.workers:
+                self._on_moved(message, self.workers[target].plan_id or "", at)
             case _:
                 pass
 
@@ -91,6 +123,11 @@ class Story:
                 )
                 running = max(0, queue.running - at_workers)
                 self.queue.append(QueuePoint(at, queue.waiting_requests + at_workers, running))
+
+    def _on_moved(self, moved: RequestsMoved, plan_id: str, at: float) -> None:
+        """From the worker that loads for this plan, or has."""
+        hand_offs = (HandOff(at, moved.worker, id, moved.layers) for id in moved.request_ids)
+        self._hand_offs[plan_id, moved.previous] += hand_offs
 
     def present(self, now: float) -> list[WorkerReport]:
         """The workers heard of lately, by id."""
@@ -141,6 +178,8 @@ class Story:
             serving_at=times.get("serving"),
             first_token_at=times.get("first_token"),
             live_at=times.get("live"),
+            first_layer_at=times.get("first_layer"),
+            hand_offs=self._hand_offs[record.plan.id, worker],
         )
 
     def settled(self) -> bool:
@@ -150,3 +189,8 @@ class Story:
     def serving(self) -> int:
         """Workers that serve the model now."""
         return sum(report.state == "serving" and report.model == self._model for report in self.workers.values())
+
+
+def _request_id(record: RequestRecord) -> str:
+    """As processes call it among themselves, unless it was submitted again."""
+    return "req-" + record.id.partition("-")[2]

@@ -6,7 +6,6 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from load.stats import Summary
-from load.story import Newcomer
 
 
 def new_table(title: str) -> Table:
@@ -38,21 +37,3 @@ def duration(seconds: float | None) -> str:
     if seconds is None:
         return "-"
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"
-
-
-def newcomer_table(newcomers: Sequence[Newcomer], title: str) -> Table:
-    table = new_table(title)
-    for heading in ("instance", "worker", "from"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("first layer, live", "parameters whole", "first token"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for newcomer in newcomers:
-        table.add_row(
-            newcomer.instance,
-            newcomer.worker,
-            newcomer.source,
-            duration(newcomer.since_decision(newcomer.live_at)),
-            duration(newcomer.since_decision(newcomer.whole_at)),
-            duration(newcomer.since_decision(newcomer.first_token_at)),
-        )
-    return table

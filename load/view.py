@@ -9,9 +9,11 @@ from rich.text import Text
 from load.story import Story
 from load.tables import duration
 from load.tally import Tally
+from services.cli.live_view import count_layers
 from shared.messages.membership import WorkerReport
 
 STATE_COLORS = {"spare": "dim", "loading": "yellow", "live": "cyan", "serving": "green", "draining": "magenta"}
+LOADING = ("loading", "live")
 SHOWN_DECISIONS = 4
 
 
@@ -59,7 +61,8 @@ def render_workers(view: View) -> Table:
         bar = ProgressBar(total, ready, width=30, complete_style="yellow", finished_style="green") if total else Text()
         running = f"{report.load.running_requests} running" if report.load and report.state != "spare" else ""
         state = Text(report.state, style=STATE_COLORS[report.state])
-        table.add_row(report.id, state, bar, f"{ready}/{total} blocks" if total else "", running)
+        progress = f"{ready}/{total} blocks" if total else ""
+        table.add_row(report.id, state, bar, progress, running, describe_sharing(report))
     return table
 
 
@@ -79,11 +82,21 @@ def render_decisions(view: View) -> list[Text]:
 def blocks(report: WorkerReport, story: Story) -> tuple[int, int]:
     """Blocks ready and in all at a worker; (0, 0) where it has none to show."""
     # Events come with each block, heartbeats twice a second: while loading the events are ahead.
-    if report.state == "loading":
+    if report.state in LOADING:
         return story.progress(report.id) or (0, 0)
     return (len(report.holding.ready), report.holding.total) if report.holding else (0, 0)
 
 
+def describe_sharing(report: WorkerReport) -> str:
+    """Who runs which layers, while some worker is live."""
+    handed_over = sum(report.handed_over.values())
+    if report.state == "live":
+        layers = count_layers(report)
+        runs = f"runs layers 1-{min(report.live_layers, layers)} of {layers}"
+        return f"{runs}, {report.live_waiting} wait, {handed_over} handed over"
+    return f"runs the rest for {', '.join(report.helping)}" if report.helping else ""
+
+
 def describe_state(report: WorkerReport, story: Story) -> str:
     ready, total = blocks(report, story)
-    return f"loading {ready}/{total}" if report.state == "loading" and total else report.state
+    return f"{report.state} {ready}/{total}" if report.state in LOADING and total else report.state

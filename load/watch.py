@@ -10,10 +10,10 @@ from shared.bus.contract import Bus, Subscription, Topic
 from shared.messages.message import Message
 from shared.messages.scaling import AskScales, Decision
 from shared.messages.transfers import InstanceServing, Transfer
-from shared.subjects import BLOCK, DECISION, HEARTBEAT, INSTANCE, PLAN, SCALES, TRANSFER
+from shared.subjects import BLOCK, DECISION, HEARTBEAT, INSTANCE, MOVED, PLAN, SCALES, TRANSFER
 from shared.world import Clock
 
-TOPICS: tuple[Topic[Any], ...] = (HEARTBEAT, DECISION, PLAN, BLOCK, TRANSFER, INSTANCE)
+TOPICS: tuple[Topic[Any], ...] = (HEARTBEAT, DECISION, PLAN, BLOCK, TRANSFER, INSTANCE, MOVED)
 CALL_SECONDS = 5.0
 
 
@@ -54,6 +54,8 @@ def describe(message: Message) -> str | None:
             return f"{message.node}: parameters whole ({message.how})"
         case Transfer(state="failed"):
             return f"{message.node}: transfer failed: {message.error}"
+        case InstanceServing(what="first_layer"):
+            return f"{message.worker}: live, ran its first layer"
         case InstanceServing(what="serving"):
             return f"{message.worker}: serves"
         case InstanceServing(what="first_token"):

@@ -58,6 +58,16 @@ def check_plan_policy(policy: PolicyName, live: LiveName) -> None:
 LiveEveryHop = Annotated[
     bool, Meta(description="With --live: also those that send parameters on, and not only the last of each chain")
 ]
+LiveWhen = Annotated[
+    Literal["always", "needed"],
+    Meta(
+        description="With --live: for all new instances; or only where requests would wait longer than --ttft-slo if "
+        "new instances stopped until they are whole, as far as the load and the links are known"
+    ),
+]
+TtftSlo = Annotated[
+    float, Meta(description="Seconds that a first token may take: what --live-when needed goes by", gt=0)
+]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

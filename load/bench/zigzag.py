@@ -8,6 +8,7 @@ from random import Random
 
 import click
 
+from load.bench.need import needs
 from load.bench.record import Printer, Record, measured
 from services.worker.zigzag.ilp import Optimum, solve
 from services.worker.zigzag.layer_times import LayerTimes
@@ -58,7 +59,8 @@ class Compared:
 @click.option("--worst", type=click.IntRange(0), default=5, show_default=True, help="Cases to explain.")
 def zigzag(worst: int) -> None:
     """Mean latency of ZigZag's queue against the integer program's optimum, in layer times, over a grid of layers,
-    load times and arrivals; the worst cases explained; and how long the program takes to solve.
+    load times and arrivals; the worst cases explained; how long the program takes to solve; and how many requests miss
+    an SLO while parameters load, live and not, by how fast they do.
 
     The optimum knows all times ahead, interrupts layers and has the source wait for one that is nearly done; the queue
     does neither. It may be better, as tasks that the target finishes need not end in their order.
@@ -70,7 +72,7 @@ def zigzag(worst: int) -> None:
             cases = [compare(Case(name, layers, load, tasks)) for name, tasks in workloads(layers)]
             compared += cases
             printer.emit(worst_of(layers, load, cases))
-    for record in (*solving_times(), *against_others()):
+    for record in (*solving_times(), *against_others(), *needs(BENCH)):
         printer.emit(record)
     kept = printer.finish()
     for each in sorted(compared, key=lambda each: -each.ratio)[:worst]:

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from shared.settings import LiveEveryHop, LiveName, Settings
+from shared.settings import LiveEveryHop, LiveName, LiveWhen, Settings, TtftSlo
 
 
 class ChaosSettings(Settings, frozen=True, kw_only=True):
@@ -23,8 +23,10 @@ class ChaosSettings(Settings, frozen=True, kw_only=True):
         str | None, Meta(description="Checkpoint in Hugging Face format; by default a small one is made once")
     ] = None
     transport: Annotated[Literal["ucx", "socket"], Meta(description="How parameters travel between processes")] = "ucx"
-    live: LiveName = "off"
+    live: LiveName = "zigzag"
     live_every_hop: LiveEveryHop = False
+    live_when: LiveWhen = "always"
+    ttft_slo: TtftSlo = 1.0
     rate: Annotated[float, Meta(description="Without a trace: requests a second, on average", gt=0)] = 1.0
     prompt_tokens: Annotated[int, Meta(description="Without a trace: mean prompt, in tokens", ge=1)] = 80
     output_tokens: Annotated[int, Meta(description="Without a trace: mean output, in tokens", ge=1)] = 200

@@ -38,6 +38,8 @@ def stack_settings(settings: ChaosSettings, checkpoint: Path) -> StackSettings:
         link_rate=parameters / LOAD_SECONDS,
         live=settings.live,
         live_every_hop=settings.live_every_hop,
+        live_when=settings.live_when,
+        ttft_slo=settings.ttft_slo,
     )
 
 

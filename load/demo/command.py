@@ -13,12 +13,13 @@ from load.demo.calibrate import CalibrationFailed
 from load.demo.check import check_run
 from load.demo.stage import Happened, Stage
 from load.kept import KEPT, kept_model, open_log
+from load.newcomers import NOTES, newcomer_table, tell_first_tokens
 from load.outcome import Outcome, Verdict
 from load.report import check_report_path, write_report
 from load.screen import open_screen
 from load.settings import DemoSettings, refuse_replay_without_trace
 from load.stats import Period
-from load.tables import latency_table, newcomer_table
+from load.tables import latency_table
 from load.target import TargetError
 from load.trace import Trace, parse_window
 from load.traces import TraceError, read_trace
@@ -135,7 +136,9 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
     console.print(latency_table(outcome.summaries(), "Latency, counted from when each request was due"))
     newcomers = outcome.newcomers()
     if newcomers:
-        console.print(newcomer_table(newcomers, "New instances, counted from the decision"))
+        console.print(newcomer_table(newcomers, outcome.records))
+        for line in (*NOTES, *tell_first_tokens(newcomers, outcome.records)):
+            console.print(line, highlight=False)
     else:
         console.print("No instance was added: the load did not ask for more than one.")
     for line in [*outcome.verdict.faults[:10], *outcome.verdict.wrong[:10]]:

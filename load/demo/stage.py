@@ -138,6 +138,8 @@ def make_stack_settings(settings: DemoSettings, checkpoint: Path) -> StackSettin
         link_rate=settings.link_rate,
         live=settings.live,
         live_every_hop=settings.live_every_hop,
+        live_when=settings.live_when,
+        ttft_slo=settings.ttft_slo,
     )
 
 

@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+from typing import get_args
 
 import click
 
 from services.cli.connection import CALL_SECONDS, ask, bus_options, find_bus, nats_req
 from shared.bus.contract import Bus
 from shared.messages.scaling import AskScales, Scale, ScaleAccepted, ScaleRecord
+from shared.messages.transfers import LiveMode
 from shared.subjects import SCALE, SCALES
 
 POLL_SECONDS = 0.2
@@ -26,6 +28,9 @@ The same with the nats CLI:
 @click.command(epilog=EPILOG)
 @click.argument("name")
 @click.option("--instances", required=True, type=click.IntRange(min=0), help="How many to have.")
+@click.option(
+    "--live", type=click.Choice(get_args(LiveMode)), help="The mode of live scaling; by default the planner's."
+)
 @click.option("--wait", is_flag=True, help="Return when the new instances serve, or the old ones are spare.")
 @click.option(
     "--timeout",
@@ -35,16 +40,25 @@ The same with the nats CLI:
     help="Most seconds to --wait.",
 )
 @bus_options
-def scale(name: str, instances: int, wait: bool, timeout: float, nats_url: str | None, namespace: str | None) -> None:
+def scale(
+    name: str,
+    instances: int,
+    live: LiveMode | None,
+    wait: bool,
+    timeout: float,
+    nats_url: str | None,
+    namespace: str | None,
+) -> None:
     """Have this many instances of the model NAME.
 
     New instances get their parameters from the least busy source; instances given back finish what they have. The
     monitor goes on deciding from the load: to keep a number for good, set min-instances and max-instances.
     """
     address = find_bus(nats_url, namespace)
-    accepted, record = ask(address, lambda bus: ask_scale(bus, name, instances, timeout if wait else None))
+    accepted, record = ask(address, lambda bus: ask_scale(bus, name, instances, timeout if wait else None, live))
     click.echo(f"{name}: {accepted.actual} -> {accepted.target} instances: {accepted.reason}")
-    click.echo(nats_req(address, "svc.planner.scale", json.dumps({"model": name, "instances": instances})), err=True)
+    body = {"model": name, "instances": instances} | ({"live": live} if live else {})
+    click.echo(nats_req(address, "svc.planner.scale", json.dumps(body)), err=True)
     if record is not None:
         click.echo(f"{record.id} {record.state}: {record.outcome}")
         if record.state == "failed":
@@ -52,10 +66,10 @@ def scale(name: str, instances: int, wait: bool, timeout: float, nats_url: str |
 
 
 async def ask_scale(
-    bus: Bus, model: str, instances: int, wait_seconds: float | None
+    bus: Bus, model: str, instances: int, wait_seconds: float | None, live: LiveMode | None = None
 ) -> tuple[ScaleAccepted, ScaleRecord | None]:
     """The planner's answer, and with `wait_seconds` the record of the scale once it has ended."""
-    accepted = await bus.call(SCALE, Scale(model=model, instances=instances), timeout=CALL_SECONDS)
+    accepted = await bus.call(SCALE, Scale(model=model, instances=instances, live=live), timeout=CALL_SECONDS)
     if wait_seconds is None or accepted.scale_id is None:
         return accepted, None
     try:

@@ -75,6 +75,7 @@ def print_status(found: Status) -> None:
         ("Workers", found.workers),
         ("Models", found.models),
         ("Instances", found.instances),
+        ("Live scaling", found.live),
         ("Queues", found.queues),
     ):
         if rows is None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from services.cli.live_view import LiveRow, live_rows
 from shared.latency import MADE_UP
 from shared.messages.membership import Member, QueueLoad, Snapshot, WorkerReport
 from shared.messages.scaling import Decision
@@ -88,6 +89,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     processes: list[ProcessRow]
     workers: list[WorkerRow]
     instances: list[InstanceRow]
+    live: list[LiveRow]
     models: list[ModelRow]
     queues: list[QueueRow] | None
 
@@ -106,6 +108,7 @@ def make_status(snapshot: Snapshot, queues: Sequence[QueueLoad] | None, decision
         ],
         workers=[worker_row(each, members.get(each.id)) for each in sorted(snapshot.workers, key=lambda w: w.id)],
         instances=instance_rows(snapshot.workers),
+        live=live_rows(snapshot.workers),
         models=[
             ModelRow(
                 name=each.spec.name,

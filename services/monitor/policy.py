@@ -188,6 +188,7 @@ def _lasting(since: dict[str, float], model: str, holds: bool, now: float) -> fl
 def _inputs(observed: Observed, need: Need | Unknown) -> dict[str, float | None]:
     return {
         "instances": observed.instances,
+        "loading": observed.loading,
         "coming": observed.coming,
         "leaving": observed.leaving,
         "spare_workers": observed.spare,
@@ -195,6 +196,7 @@ def _inputs(observed: Observed, need: Need | Unknown) -> dict[str, float | None]
         "waiting_requests": observed.waiting_requests if observed.stale is None else None,
         "running_requests": observed.running_requests if observed.stale is None else None,
         "kv_blocks_used": observed.kv_blocks_used if observed.stale is None else None,
+        "arriving_tokens_per_second": observed.arriving_rate if observed.stale is None else None,
         "prefill_tokens_per_second": observed.prefill_rate,
         "max_requests": observed.max_requests,
         "kv_blocks_total": observed.kv_blocks,

@@ -19,8 +19,8 @@ class Observed:
 
     `stale`: why the picture cannot be trusted. `coming` are instances that are planned and not seen yet, `leaving`
     those that still serve but are to be drained; both are in running plans. `outdated` serve an older version of the
-    model. `kv_blocks_used`: an instance where a
-    request waits for KV blocks has none left, though some are kept free for those that grow.
+    model. `arriving_rate`: prompt tokens a second that came of late. `kv_blocks_used`: an instance where a request
+    waits for KV blocks has none left, though some are kept free for those that grow.
     """
 
     instances: int
@@ -33,6 +33,7 @@ class Observed:
     waiting_requests: int
     running_requests: int
     kv_blocks_used: int
+    arriving_rate: float | None
     prefill_rate: float | None
     max_requests: float | None
     kv_blocks: float | None
@@ -126,6 +127,7 @@ class Signals:
             waiting_requests=queue.waiting_requests + sum(load.waiting_requests for load in loads),
             running_requests=sum(load.running_requests for load in loads),
             kv_blocks_used=sum(load.kv_blocks_total if load.kv_full else load.kv_blocks_used for load in loads),
+            arriving_rate=queue.arriving_tokens_per_second,
             prefill_rate=capacity.prefill_rate,
             max_requests=capacity.max_requests,
             kv_blocks=capacity.kv_blocks,

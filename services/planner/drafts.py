@@ -1,18 +1,19 @@
 """From what was asked for, and the picture of the pool, to a scale that can be carried out. Pure but for fresh ids."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from services.planner.block_cost import BlockCost
 from services.planner.book import Book
 from services.planner.fleet import Fleet, Serving, choose_to_drain, count_fleet, find_instances
 from services.planner.live_help import choose_live
+from services.planner.live_need import is_needed
 from services.planner.orders import Orders, ticketed
 from services.planner.pipelines import foresee_pipelines
 from services.planner.places import find_places
 from services.planner.plans.chains import plan_chains
 from services.planner.plans.choose import make_plan
 from services.planner.plans.network import Multicast
-from services.planner.plans.plan import CannotPlan, TransferPlan
+from services.planner.plans.plan import CannotPlan, Policy, TransferPlan
 from services.planner.plans.predict import predict
 from services.planner.scale_in import ScaleIn
 from services.planner.scale_out import ScaleOut
@@ -26,7 +27,8 @@ from services.planner.view import View
 from shared.bus.contract import Refusal
 from shared.messages.membership import Snapshot
 from shared.messages.scaling import Decision, Scale, ScaleRecord
-from shared.messages.transfers import Plan, PlannedInstance, PlannedPipeline
+from shared.messages.transfers import LiveMode, Plan, PlannedInstance
+from shared.settings import check_plan_policy
 from shared.topology import Topology
 from shared.transfer.chunks import chunk_bytes_for
 from shared.world import Ids
@@ -56,7 +58,7 @@ class Drafts:
         decision = asked.decision or self._by_operator(asked, actual, at)
         if asked.instances < actual:
             return self._plan_in(decision, view, fleet, actual - asked.instances)
-        return self._plan_out(decision, view, asked.instances - actual)
+        return self._plan_out(decision, view, asked.instances - actual, asked.live or self._settings.live)
 
     def take_over(self, record: ScaleRecord, view: View, now: float) -> tuple[ScaleIn | ScaleOut, list[Command]]:
         """What an earlier planner began, and how it goes on."""
@@ -92,9 +94,9 @@ class Drafts:
     def _scale_in(self, id: str, decision: Decision, drained: Sequence[Serving], view: View) -> ScaleIn:
         return ScaleIn(id, decision, drained, _epochs(view.snapshot), self._settings.drain_seconds)
 
-    def _plan_out(self, decision: Decision, view: View, count: int) -> ScaleOut:
+    def _plan_out(self, decision: Decision, view: View, count: int, live: LiveMode) -> ScaleOut:
         try:
-            plan = self._plan(view, count)
+            plan = self._plan(decision, view, count, live)
         except CannotPlan as error:
             raise Refusal(503, f"cannot scale {decision.model!r} out: {error}", retry_after_ms=1000) from error
         return self._scale_out(decision, plan, view)
@@ -103,15 +105,17 @@ class Drafts:
         patience = self._settings.patience_seconds
         return ScaleOut(plan.id, decision, self._orders(plan, view), patience, view.snapshot.workers)
 
-    def _plan(self, view: View, count: int) -> Plan:
+    def _plan(self, decision: Decision, view: View, count: int, live: LiveMode) -> Plan:
         """For as many new instances as there are spare workers, at least one. Raises CannotPlan."""
         workers, why = choose_spares(view.snapshot, view.entry, count, self._book.reserved())
         blocks, supply = range(len(view.manifest.blocks)), self._supply(view)
-        policy = self._settings.policy
+        policy = self._choose_policy(live)
         multicast = supply.multicast(dict.fromkeys(workers, blocks), self._book.live(), disks=policy == "local")
         made = make_plan(policy, multicast, block_seconds=self._block_cost.seconds)
         ready = self._predict(multicast, made)
-        live_targets, why_live = choose_live(self._settings.live, made, every_hop=self._settings.live_every_hop)
+        predicted = {target: max(times.values()) for target, times in ready.items()}
+        live_targets, why_live = self._choose_live(live, decision, made, predicted)
+        tied = view.manifest.config.tie_word_embeddings
         sources = dict.fromkeys(flow.sender for flow in made.flows if flow.sender not in workers)
         return Plan(
             id=self._ids.new("scale"),
@@ -121,18 +125,31 @@ class Drafts:
             flows=ticketed(made, len(blocks), self._book.fresh_tickets(), multicast.disks),
             size_bytes=view.entry.size_bytes,
             reasons=[*map(supply.describe, sources), why, *made.reasons, *why_live, *self._explain(view, made)],
-            predicted={target: max(times.values()) for target, times in ready.items()},
+            predicted=predicted,
             predicted_blocks=told(ready, len(blocks)) if are_told(len(ready), len(blocks)) else {},
             block_seconds=self._block_cost.seconds,
-            live=self._settings.live,
+            live=live,
             live_targets=live_targets,
-            pipelines=self._foresee(view, made, ready),
+            pipelines=foresee_pipelines(made, ready, tied=tied) if live == "pipeline" and live_targets else [],
         )
 
-    def _foresee(self, view: View, made: TransferPlan, ready: BlockTimes) -> list[PlannedPipeline]:
-        """The pipelines that are to be formed."""
-        tied = view.manifest.config.tie_word_embeddings
-        return foresee_pipelines(made, ready, tied=tied) if self._settings.live == "pipeline" else []
+    def _choose_policy(self, live: LiveMode) -> Policy:
+        """Raises Refusal 400 for one that does not go with the mode that this scale was asked for in."""
+        try:
+            check_plan_policy(self._settings.plan_policy, live)
+        except ValueError as error:
+            raise Refusal(400, str(error)) from None
+        return self._settings.policy_for(live)
+
+    def _choose_live(
+        self, mode: LiveMode, decision: Decision, made: TransferPlan, predicted: Mapping[str, float]
+    ) -> tuple[list[str], list[str]]:
+        """`predicted`: in how many seconds each target is whole."""
+        live, why = choose_live(mode, made, every_hop=self._settings.live_every_hop)
+        if not live or self._settings.live_when == "always":
+            return live, why
+        needed, reason = is_needed(decision, predicted.values(), self._settings.ttft_slo)
+        return (live, [*why, reason]) if needed else ([], [reason])
 
     def _explain(self, view: View, made: TransferPlan) -> list[str]:
         unknown = explain_unknown(view.snapshot, view.silent)

@@ -3,7 +3,7 @@
 from shared.messages.scaling import ScaleRecord
 from shared.telemetry import Telemetry
 
-PHASES = ("planned", "commanded", "first_byte", "live", "whole", "serving", "spare")
+PHASES = ("planned", "commanded", "first_byte", "live", "first_layer", "whole", "serving", "spare")
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 

@@ -226,9 +226,10 @@ class ScaleOut(Scale):
     def on_instance(self, event: InstanceServing, now: float) -> list[Command]:
         if event.instance not in self.instances:
             return []
-        if event.what == "first_token":
-            self._note("first_token", event.at, event.worker)
-            self._pipelines.first_token(event.worker, event.at)
+        if event.what in ("first_layer", "first_token"):
+            self._note(event.what, event.at, event.worker)
+            if event.what == "first_token":
+                self._pipelines.first_token(event.worker, event.at)
         elif event.what == "serving":
             return self._serving(event.worker, event.at)
         return []

@@ -5,7 +5,16 @@ from typing import Annotated
 from msgspec import Meta
 
 from services.planner.plans.plan import Policy
-from shared.settings import LiveEveryHop, LiveName, PolicyName, ProcessSettings, TopologyName, check_plan_policy
+from shared.settings import (
+    LiveEveryHop,
+    LiveName,
+    LiveWhen,
+    PolicyName,
+    ProcessSettings,
+    TopologyName,
+    TtftSlo,
+    check_plan_policy,
+)
 
 
 class PlannerSettings(ProcessSettings, frozen=True, kw_only=True):
@@ -20,8 +29,10 @@ class PlannerSettings(ProcessSettings, frozen=True, kw_only=True):
     ] = 0.0
     topology: TopologyName = ""
     plan_policy: PolicyName = "auto"
-    live: LiveName = "off"
+    live: LiveName = "zigzag"
     live_every_hop: LiveEveryHop = False
+    live_when: LiveWhen = "always"
+    ttft_slo: TtftSlo = 1.0
     patience_seconds: Annotated[
         float, Meta(description="Give a scale up when nothing of it arrived anywhere for so long", gt=0)
     ] = 30.0
@@ -33,9 +44,8 @@ class PlannerSettings(ProcessSettings, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         check_plan_policy(self.plan_policy, self.live)
 
-    @property
-    def policy(self) -> Policy:
+    def policy_for(self, live: LiveName) -> Policy:
         """By which plans are made."""
         if self.plan_policy == "auto":
-            return "binomial" if self.live == "pipeline" else "chains"
+            return "binomial" if live == "pipeline" else "chains"
         return self.plan_policy

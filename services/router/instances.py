@@ -10,6 +10,11 @@ from services.router.sizes import most_tokens
 from shared.messages.membership import EngineLoad, WorkerReport, WorkerState
 from shared.messages.requests import Running, Submit
 
+# An instance has at most so much to prefill, and one more request: whatever waits longer may as well wait at the
+# router, from where an instance that appears meanwhile can have it.
+AHEAD_SECONDS = 0.5
+UNMEASURED_TOKENS = 512  # where it is not known how many those are
+
 
 @dataclass
 class Admission:
@@ -71,6 +76,7 @@ class Instance:
         self._own_blocks = 0
         self._other_requests = 0
         self._other_blocks = 0
+        self._new_tokens = 0  # to be prefilled, admitted since its last report
 
     def update(self, report: WorkerReport, now: float) -> None:
         """Take over what the worker reports."""
@@ -80,6 +86,7 @@ class Instance:
         self.was_live = self.was_live or report.state == "live"
         self._load = load = report.load
         self.refusing = False
+        self._new_tokens = 0
         requests = 0 if load is None else load.waiting_requests + load.running_requests
         blocks = 0 if load is None else load.kv_blocks_used
         self._other_requests = max(0, requests - len(self.admitted))
@@ -91,6 +98,7 @@ class Instance:
 
     def admit(self, waiting: Waiting, now: float) -> None:
         request = waiting.request
+        self._new_tokens += waiting.tokens
         self.take(request.request_id, Admission(request.gateway, waiting, self._need(request), now))
 
     def adopt(self, running: Iterable[Running], now: float) -> None:
@@ -139,7 +147,7 @@ class Instance:
             return False
         slots = load.max_requests + look_ahead - self._requests()
         blocks = load.kv_blocks_total - self._own_blocks - self._other_blocks
-        return slots > 0 and self._need(request) <= blocks
+        return slots > 0 and self._need(request) <= blocks and self._prefills_soon(load)
 
     def share(self) -> tuple[float, float]:
         """How full it is: slots, then KV blocks."""
@@ -148,6 +156,12 @@ class Instance:
             return 1.0, 1.0
         blocks = self._own_blocks + self._other_blocks
         return self._requests() / max(1, load.max_requests), blocks / max(1, load.kv_blocks_total)
+
+    def _prefills_soon(self, load: EngineLoad) -> bool:
+        """Whether it has little to prefill. A live one keeps the queue from which others take."""
+        tokens, rate = load.waiting_tokens + self._new_tokens, load.prefill_tokens_per_second
+        most = UNMEASURED_TOKENS if rate is None else rate * AHEAD_SECONDS
+        return self.state == "live" or not tokens or tokens < most
 
     def _need(self, request: Submit) -> int:
         """Blocks for the tokens that it has."""

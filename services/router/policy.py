@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 from services.router.admission import Limits, cannot_be_loaded, check, out_of_service
+from services.router.arrivals import Arrivals
 from services.router.capacity import Capacity
 from services.router.effects import AdmitTo, Effect, Finish
 from services.router.fleet import Fleet
@@ -34,6 +35,7 @@ class RouterPolicy:
         self._queues: dict[str, Queue] = {}
         self._fleet = Fleet(limits.silent_seconds)
         self._arrivals = 0
+        self._rates: dict[str, Arrivals] = {}
 
     def on_models(self, entries: Iterable[ModelEntry]) -> list[Effect]:
         """The registry's list of models."""
@@ -59,7 +61,9 @@ class RouterPolicy:
         check(request, self._models.get(request.model), queue, self._capacity, self._limits, now)
         self._queues[request.model] = queue
         self._arrivals += 1
-        return queue.add(Waiting(request, self._arrivals, now))
+        waiting = Waiting(request, self._arrivals, now)
+        self._rates.setdefault(request.model, Arrivals()).add(waiting.tokens, now)
+        return queue.add(waiting)
 
     def runs_at(self, request_id: str) -> str | None:
         """The worker that the request was given to."""
@@ -212,13 +216,14 @@ class RouterPolicy:
         return [self._load(model, now) for model in sorted({*self._models, *self._queues})]
 
     def _load(self, model: str, now: float) -> QueueLoad:
-        queue = self._queues.get(model, Queue())
+        queue, rate = self._queues.get(model, Queue()), self._rates.get(model, Arrivals())
         return QueueLoad(
             model=model,
             waiting_requests=len(queue),
             waiting_tokens=queue.tokens,
             oldest_seconds=queue.oldest_seconds(now),
             running=sum(len(one.admitted) for one in self._fleet.of_model(model)),
+            arriving_tokens_per_second=rate.tokens_per_second(now),
         )
 
 

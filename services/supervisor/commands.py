@@ -111,6 +111,8 @@ def control_flags(service: ServiceName, settings: StackSettings, placement: Plac
                 "plan_policy": settings.plan_policy,
                 "live": settings.live,
                 "live_every_hop": settings.live_every_hop,
+                "live_when": settings.live_when,
+                "ttft_slo": settings.ttft_slo,
                 **cluster,
             }
         case _:

@@ -11,9 +11,11 @@ from shared.settings import (
     EngineSpeed,
     LiveEveryHop,
     LiveName,
+    LiveWhen,
     PolicyName,
     Settings,
     TopologyName,
+    TtftSlo,
 )
 
 MIB = 1024 * 1024
@@ -108,8 +110,10 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
         False
     )
     plan_policy: PolicyName = "auto"
-    live: LiveName = "off"
+    live: LiveName = "zigzag"
     live_every_hop: LiveEveryHop = False
+    live_when: LiveWhen = "always"
+    ttft_slo: TtftSlo = 1.0
     nats_url: Annotated[str, Meta(description="A NATS server to use; by default one of its own is started")] = ""
     start_timeout_s: Annotated[
         float, Meta(description="How long processes and models may take until all is ready", gt=0)

@@ -100,6 +100,11 @@ class Batch:
         return sum(len(piece.tokens) for piece in self.pieces if piece.decode)
 
     @property
+    def layers_before(self) -> int:
+        """That others have run: of each row, added up."""
+        return sum(len(piece.tokens) * piece.layer for piece in self.pieces)
+
+    @property
     def draws(self) -> tuple[Draw, ...]:
         """What the step has to choose, in the order of the pieces."""
         return tuple(piece.draw for piece in self.pieces if piece.draw is not None)

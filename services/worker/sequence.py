@@ -73,12 +73,13 @@ class Sequence:
         """What may be computed next in at most `budget` rows: whole chunks of the prompt, then generated positions."""
         return self._pieces_from(self.computed, budget)
 
-    def slabs(self, most_rows: int) -> Iterator[tuple[Piece, ...]]:
-        """All that is not computed, in batches of at most `most_rows` rows."""
+    def rest(self, most_rows: int) -> Iterator[Piece]:
+        """All that is not computed, in pieces of at most `most_rows` rows."""
         start = self.computed
-        while pieces := tuple(self._pieces_from(start, most_rows)):
-            yield pieces
-            start = pieces[-1].stop
+        while start < len(self.tokens):
+            for piece in self._pieces_from(start, most_rows):
+                yield piece
+                start = piece.stop
 
     def reach(self, position: int) -> None:
         """All before `position` is computed."""

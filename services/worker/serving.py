@@ -158,10 +158,20 @@ class Serving:
             if scheduler is None or batch is None:
                 if scheduler is None or scheduler.is_empty:
                     self.idle.set()
-                self._work.clear()
-                await self._work.wait()
+                await self._wait_for_work(scheduler)
                 continue
             await self._step(scheduler, batch)
+
+    async def _wait_for_work(self, scheduler: Scheduler | None) -> None:
+        """Or for the first deadline: whoever waits for KV from elsewhere waits no longer than that."""
+        self._work.clear()
+        deadline = None if scheduler is None else scheduler.next_deadline()
+        try:
+            async with asyncio.timeout(None if deadline is None else max(0.0, deadline - self._clock.wall())):
+                await self._work.wait()
+        except TimeoutError:
+            if scheduler is not None and scheduler is self.scheduler:
+                self.publish(scheduler.expire(self._clock.wall()))
 
     async def _step(self, scheduler: Scheduler, batch: Batch) -> None:
         begun = self._clock.now()
@@ -176,6 +186,8 @@ class Serving:
 
     def stepped(self, scheduler: Scheduler, batch: Batch, tokens: list[int], begun: float) -> None:
         """A step that began then has chosen these tokens."""
+        seconds, rows = self._clock.now() - begun, batch.prefill_rows + batch.decode_rows
+        log.debug("step_ran", step=batch.step, rows=rows, layers_before=batch.layers_before, seconds=seconds)
         outputs = scheduler.complete(batch, tokens, self._clock.wall())
         self._metrics.stepped(batch, scheduler.load(), begun)
         self._stepped(scheduler, outputs)

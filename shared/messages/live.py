@@ -24,10 +24,12 @@ class Help(Message, frozen=True, kw_only=True):
 
 
 class Pull(Message, frozen=True, kw_only=True):
-    """Source -> target: I have nothing to prefill, give me the earliest request that I may have.
+    """Source -> target: I have nothing to prefill, give me the earliest request that I may have, and with it those
+    after it that I could run together: at most `requests`, of `rows` rows in all.
 
-    `ticket` names the hand-off, should there be one, and `secret` proves its ends to each other. A KV block of the
-    source has `block_tokens` tokens.
+    `ticket` names the hand-off of the first, should there be one, those after it have the next ones; `secret` proves
+    their ends to each other. A KV block of the source has `block_tokens` tokens. Unless it `waits` it wants to hear at
+    once that there is nothing.
     """
 
     worker: Name
@@ -36,6 +38,9 @@ class Pull(Message, frozen=True, kw_only=True):
     ticket: Ticket
     block_tokens: Positive
     secret: Secret = b""
+    requests: Positive = 1
+    rows: Count = 0
+    waits: bool = True
 
 
 class Withdraw(Message, frozen=True, kw_only=True):
@@ -58,9 +63,11 @@ class Task(Message, frozen=True, kw_only=True):
 
 
 class Pulled(Message, frozen=True, kw_only=True):
-    """Target -> source: a task, or none for now; or that it needs no help any more (`over`)."""
+    """Target -> source: tasks, each a hand-off of its own, or none for now; whether `more` wait there; or that it needs
+    no help any more (`over`)."""
 
-    task: Task | None = None
+    tasks: list[Task] = []
+    more: bool = False
     over: bool = False
 
 
@@ -79,10 +86,11 @@ class Took(Message, frozen=True, kw_only=True):
 class RequestsMoved(Message, frozen=True, kw_only=True):
     """Previous owner -> router, before it answers Took: these requests are at `worker` now, and not at `previous`.
 
-    Whoever gives a request away says so: were it the new owner, one that dies before it does would leave nobody who
-    misses the request.
+    Of each so many `layers` were run where it was. Whoever gives a request away says so: were it the new owner, one
+    that dies before it does would leave nobody who misses the request.
     """
 
     worker: Name
     previous: Name
     request_ids: list[Name]
+    layers: Count = 0

@@ -99,7 +99,9 @@ class WorkerReport(Message, frozen=True, kw_only=True):
     `plan_id`: the plan that it loads or loaded for. `traffic`: with everybody that serving moves anything to or from;
     None where nobody measures: unknown, not zero. `device`: where its parameters lie. `paths`: which way they came
     from each node lately. `engine`: what runs its model; that of a `modelled` one are no real tokens. `kv_blocks`: for
-    the model that it loads or holds. `pipeline`, `stage`: the execution pipeline it is part of, and its layers there.
+    the model that it loads or holds. Of live scaling: from whom it takes requests over (`helping`), through how many
+    layers it can run them while it loads, how many of them wait, and how many it has `handed_over` to whom; `pipeline`,
+    `stage`: the execution pipeline that it is part of, and its blocks there.
     """
 
     service: ClassVar[ServiceName] = "worker"
@@ -125,6 +127,7 @@ class WorkerReport(Message, frozen=True, kw_only=True):
     kv_blocks: Count = 0
     pipeline: Name | None = None
     stage: str = ""
+    handed_over: dict[Name, Count] = {}
     traffic: list[PeerTraffic] | None = None
 
 
@@ -141,13 +144,17 @@ class HostReport(Message, frozen=True, kw_only=True):
 
 
 class QueueLoad(Message, frozen=True, kw_only=True):
-    """A model's queue at the router. `running`: requests admitted to workers and not yet ended."""
+    """A model's queue at the router. `running`: requests admitted to workers and not yet ended.
+
+    `arriving_tokens_per_second`: prompt tokens that came of late; None from who does not measure it.
+    """
 
     model: Name
     waiting_requests: Count
     waiting_tokens: Count
     oldest_seconds: Amount
     running: Count
+    arriving_tokens_per_second: Amount | None = None
 
 
 class RouterReport(Message, frozen=True, kw_only=True):

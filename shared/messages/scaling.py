@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from shared.messages.message import Amount, Count, Message, Name, Positive
-from shared.messages.transfers import Plan
+from shared.messages.transfers import LiveMode, Plan
 
 Action = Literal["out", "in", "hold"]
 ScaleState = Literal["planned", "loading", "draining", "done", "failed"]
@@ -29,12 +29,13 @@ class Decision(Message, frozen=True, kw_only=True):
 class Scale(Message, frozen=True, kw_only=True):
     """Monitor or operator -> planner: have this many instances. The planner never blocks on a transfer.
 
-    An operator by hand leaves `decision` out.
+    An operator by hand leaves `decision` out. `live`: the mode of this scale; None is the planner's setting.
     """
 
     model: Name
     instances: Count
     decision: Decision | None = None
+    live: LiveMode | None = None
 
 
 class ScaleAccepted(Message, frozen=True, kw_only=True):

@@ -227,11 +227,11 @@ class BlockReady(Message, frozen=True, kw_only=True):
 
 
 class InstanceServing(Message, frozen=True, kw_only=True):
-    """Event: an instance took up service, or made its first token (`what`)."""
+    """Event: `what` an instance did first. While it is live that is to run its first layer."""
 
     instance: Name
     model: Name
     worker: Name
     plan_id: Name
-    what: Literal["serving", "first_token", "spare"]
+    what: Literal["first_layer", "serving", "first_token", "spare"]
     at: Amount

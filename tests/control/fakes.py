@@ -338,6 +338,7 @@ class FakeWorker(Node):
         self.traffic: list[PeerTraffic] | None = []  # what serving moves
         self.first_token_told = False
         self.helped: set[str] = set()
+        self.named: dict[str, set[str]] = {}  # whom to help, by plan
         self.helps = asyncio.Event()
         self.taken: list[str] = []  # requests that came from workers that loaded
         self.stages = FakeStages(self)
@@ -449,7 +450,9 @@ class FakeWorker(Node):
         self.check_epoch(help.epoch)
         if self.state != "serving" or self.order is None or self.order.manifest.version != help.version:
             raise Refusal(409, f"the worker is {self.state}")
-        self.helped = {target.id for target in help.targets}
+        self.helped -= self.named.pop(help.plan_id, set())
+        self.named[help.plan_id] = {target.id for target in help.targets}
+        self.helped |= self.named[help.plan_id]
         self.helps.set()
         self.membership.changed()
         return Ack()
@@ -500,6 +503,7 @@ class FakeWorker(Node):
         self.first_token_told = False
         self.helped.clear()
         self.stages.forget()
+        self.named.clear()
         self.membership.changed()
 
     async def load(self, load: Load, context: Context) -> Ack:
@@ -628,6 +632,7 @@ class FakeWorker(Node):
     async def drain(self, drain: Drain, context: Context) -> Ack:
         self.check_epoch(drain.epoch)
         self.lifecycle.drain(drain)
+        self.helped.clear()
         self.membership.changed()
         self.finish_draining()
         return Ack()

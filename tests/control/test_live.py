@@ -10,7 +10,7 @@ from shared import virtual_time
 from shared.bus.contract import Refusal
 from shared.messages.membership import WorkerReport
 from shared.messages.scaling import ScaleRecord
-from tests.control.fakes import SLOTS, FakeWorker
+from tests.control.fakes import SLOTS, FakeWorker, Faults
 from tests.control.plane import Plane, control_plane, spec
 
 TOKENS = 300
@@ -52,11 +52,11 @@ async def finished(plane: Plane) -> None:
     """Every stream is whole, and nobody waits for anything."""
 
     async def holds() -> bool:
-        return len(plane.gateway.finished) == 2 * SLOTS
+        return plane.gateway.finished.keys() == plane.gateway.submitted.keys()
 
     await plane.until(holds, 60.0)
     assert set(plane.gateway.finished.values()) == {"length"}
-    assert all(plane.gateway.tokens[f"r-{index}"] == list(range(1, TOKENS + 1)) for index in range(2 * SLOTS))
+    assert all(tokens == list(range(1, TOKENS + 1)) for tokens in plane.gateway.tokens.values())
     await asyncio.sleep(1.0)
     assert not any(report.helping for report in (await reports(plane)).values())
 
@@ -172,9 +172,45 @@ def test_a_second_scale_out_during_the_first_has_targets_and_help_of_its_own() -
         assert [one.plan.live_targets for one in (first, second) if one.plan is not None] == [[TARGET], [OTHER]]
         assert second.plan is not None
         assert TARGET not in {flow.sender for flow in second.plan.flows}
+        assert (await reports(plane))[SOURCE].helping == [TARGET, OTHER]  # there is nobody else
         await plane.until_serving(3)
 
     play(act, workers=3)
+
+
+def test_once_the_target_has_nothing_left_both_serve_alone_and_share_the_work() -> None:
+    async def act(plane: Plane) -> None:
+        await plane.until_serving(2)
+        await finished(plane)
+        taken = list(fake(plane, SOURCE).taken)
+        for index in range(SLOTS):
+            await plane.gateway.submit(f"later-{index}", max_tokens=TOKENS)
+        await asyncio.sleep(0.2)
+        assert [len(fake(plane, id).running) for id in (SOURCE, TARGET)] == [SLOTS // 2, SLOTS // 2]
+        await finished(plane)
+        assert fake(plane, SOURCE).taken == taken
+
+    play(act)
+
+
+def test_when_the_helper_drains_another_helps_and_all_streams_are_whole() -> None:
+    async def main() -> None:
+        async with control_plane(2, live="zigzag") as plane:
+            await plane.register(spec(min_instances=2, max_instances=3))
+            await plane.until_serving(2)
+            plane.add_worker(2, Faults(block_seconds=BLOCK_SECONDS))
+            for index in range(3 * SLOTS):
+                await plane.gateway.submit(f"r-{index}", max_tokens=TOKENS)
+            await until_live(plane, OTHER)
+            [helper] = [id for id, report in (await reports(plane)).items() if report.helping]
+            await plane.scale(2)
+            await asyncio.sleep(0.5)
+            said = await reports(plane)
+            assert (said[helper].state, said[OTHER].state) == ("draining", "live")
+            assert [id for id, report in said.items() if report.helping] == [SOURCE if helper == TARGET else TARGET]
+            await finished(plane)
+
+    virtual_time.run(main(), limit_seconds=200)
 
 
 def test_an_instance_that_is_live_is_never_drained_nor_is_the_last_that_serves_before_it_does() -> None:

@@ -2,10 +2,13 @@
 
 import random
 
+from msgspec.structs import replace
+
 from load.outcome import Outcome, Verdict
 from load.records import RequestRecord
 from load.stats import Period
 from load.story import Story
+from shared.messages.live import RequestsMoved
 from shared.messages.membership import QueueLoad, RouterReport, WorkerReport, WorkerState
 from shared.messages.message import Message
 from shared.messages.scaling import Decision, Phase, ScaleRecord
@@ -34,6 +37,7 @@ def record(index: int, due: float, ttft: float = 0.1, gap: float = 0.02, tokens:
         ended=times[-1],
         prompt_tokens=50,
         asked_tokens=tokens,
+        id=f"cmpl-{index}",
         status=200,
         finish_reason="length",
         token_ids=list(range(tokens)),
@@ -102,6 +106,24 @@ def whole(at: float, worker: str) -> Transfer:
     return Transfer(plan_id=f"scale-{worker}", node=worker, state="whole", at=START + at, first_byte_at=START + at - 3)
 
 
+def live_scale() -> list[tuple[float, Message]]:
+    """As worker-1 joins at 20 s it is live: its first layer is there at 21.0 s and run at 21.1 s, and worker-0 takes
+    requests 44 and 45 over, of the first of which no layer was run."""
+    live = [Phase(name=name, at=START + at, node="worker-1") for name, at in (("live", 21.0), ("first_layer", 21.1))]
+    before = [event for event in scale_out_and_in() if not isinstance(event[1], ScaleRecord)]
+    told: list[tuple[float, Message]] = [
+        *before,
+        (20.3, replace(report("worker-1", "live"), plan_id="scale-worker-1", live_waiting=3)),
+        *((21.5, handed_over(f"req-{index}", layers)) for index, layers in ((44, 0), (45, 1))),
+        (25.0, scale(20.0, "worker-1", phases=[*PHASES, *live])),
+    ]
+    return sorted(told, key=lambda item: item[0])
+
+
+def handed_over(request_id: str, layers: int) -> RequestsMoved:
+    return RequestsMoved(worker="worker-0", previous="worker-1", request_ids=[request_id], layers=layers)
+
+
 def scale_out_and_in() -> list[tuple[float, Message]]:
     """One worker serves, a second joins at 20 s and leaves at 50 s."""
     told: list[tuple[float, Message]] = [
@@ -135,7 +157,7 @@ def told(events: list[tuple[float, Message]]) -> Story:
     return story
 
 
-def outcome() -> Outcome:
+def outcome(events: list[tuple[float, Message]] | None = None) -> Outcome:
     chance = random.Random(1)
     dues = [t * 0.8 for t in range(20)] + [16 + t * 0.2 for t in range(100)] + [36 + t * 0.8 for t in range(30)]
     records = [record(n, due, chance.uniform(0.05, 1.5), chance.uniform(0.01, 0.05)) for n, due in enumerate(dues)]
@@ -148,7 +170,7 @@ def outcome() -> Outcome:
             Period("after", START + 36, START + 60),
         ],
         records=records,
-        story=told(scale_out_and_in()),
+        story=told(events or scale_out_and_in()),
         verdict=Verdict(
             streams=150,
             faults=[],

@@ -122,7 +122,13 @@ def test_the_outcome_has_three_periods_and_what_was_chosen(capsys: pytest.Captur
     assert "trace" not in outcome.settings
     print_outcome(Console(width=120), outcome)
     printed = capsys.readouterr().out
-    for text in ("TTFT p50", "burst", "instance-of-worker-1", "4.20 s", "4.80 s", "Every stream was complete"):
+    for text in ("TTFT p50", "burst", "worker-1", "4.20 s", "4.80 s", "Every stream was complete"):
+        assert text in printed
+    print_outcome(Console(width=80), happenings.outcome(happenings.live_scale()))
+    printed = capsys.readouterr().out
+    assert "After its full load, as others do, it would not have begun before 4.20 s." in " ".join(printed.split())
+    assert max(map(len, printed.splitlines())) <= 80
+    for text in ("1.00 s", "1.10 s", "4.20 s", "4.80 s", "worker-0: 2"):
         assert text in printed
 
 

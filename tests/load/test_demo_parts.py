@@ -3,6 +3,7 @@
 import io
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from load.client import Client, open_session
@@ -13,6 +14,7 @@ from load.tally import Tally
 from load.target import learn_target
 from load.view import View, render_line, render_screen
 from load.watch import describe
+from shared.messages.membership import Holding
 from shared.world import SystemClock
 from tests.load import happenings
 from tests.load.happenings import MODEL, START
@@ -71,6 +73,23 @@ def test_the_picture_shows_blocks_and_decisions() -> None:
     assert "loading" in text
     assert "5/12 blocks" in text
     assert "-2 s  1 -> 2: queued prefill work asks for 2 instances" in text
+
+
+def test_while_a_worker_is_live_it_is_shown_who_runs_which_layers() -> None:
+    moment = view(22.0)
+    told = {"live_layers": 4, "live_waiting": 3, "handed_over": {"worker-0": 6, "worker-2": 1}}
+    holding = Holding(model=MODEL, version="v1", ready=[0, 1, 2, 3, 4], total=12)
+    live = replace(happenings.report("worker-1", "live"), holding=holding, **told)
+    helper = replace(happenings.report("worker-0", "serving"), helping=["worker-1"])
+    for report in (live, helper):
+        moment.story.on_message(report, moment.now)
+    console = Console(file=io.StringIO(), width=120, record=True)
+    console.print(render_screen(moment))
+    [helping, running] = [line.rstrip() for line in console.export_text().splitlines() if line.startswith("worker-")]
+    assert helping.endswith("runs the rest for worker-1")
+    assert "5/12 blocks" in running
+    assert running.endswith("runs layers 1-4 of 10, 3 wait, 7 handed over")
+    assert "worker-1 live 5/12" in render_line(moment)
 
 
 def test_where_there_is_no_terminal_lines_come_every_five_seconds() -> None:

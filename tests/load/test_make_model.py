@@ -41,7 +41,7 @@ def test_another_seed_makes_other_parameters_and_another_tokenizer(tmp_path: Pat
     assert {name for name in ours if ours[name] != theirs[name]} >= {"model.safetensors", "tokenizer.json"}
 
 
-@pytest.mark.parametrize(("size", "about"), [("tiny", 1e6), ("small", 30e6), ("medium", 120e6)])
+@pytest.mark.parametrize(("size", "about"), [("tiny", 1e6), ("small", 30e6), ("medium", 120e6), ("large", 500e6)])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_sizes_are_what_they_are_called(family: Any, size: Any, about: float) -> None:
     config = load_model_config(tiny(family))

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import click
 import msgspec
+import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from load.outcome import Verdict
-from load.pictures import draw_pictures
+from load.pictures import draw_pictures, paint_blocks
 from load.report import render_report, save_page, write_report
 from load.story import Story
 from tests.load import happenings
@@ -66,6 +68,19 @@ def test_the_page_says_what_happened(page: str) -> None:
     assert "Every stream was complete and right: 150 streams, 1200 tokens, 0 ties" in page
     for text in ("worker-1", "12/12", "4.20 s", "4.80 s", "1 → 2 instances", "before", "burst", "after"):
         assert text in page
+
+
+def test_the_page_has_both_first_tokens_of_a_live_instance_and_who_took_requests_over() -> None:
+    page = render_report(happenings.outcome(happenings.live_scale()))
+    assert "worker-1, live from its first layer on: its first token, shared with worker-0, " in page
+    assert "After its full load, as others do, it would not have begun before 4.20 s." in page
+    for text in ("worker-0: 2", "1.00 s", "1.10 s", "4.20 s", "4.80 s"):
+        assert f"<td>{text}</td>" in page
+    assert parse(page).open == []
+
+
+def test_a_new_instance_that_was_not_live_has_one_first_token(page: str) -> None:
+    assert "worker-1, not live: whole 4.20 s after the decision, its first token after 4.80 s." in page
 
 
 def test_text_is_escaped(page: str) -> None:
@@ -124,3 +139,14 @@ def test_a_load_without_events_or_answers_still_has_a_report(tmp_path: Path) -> 
 def test_a_full_disk_is_named_with_the_file() -> None:
     with pytest.raises(click.ClickException, match=r"^/dev/full cannot be written: No space left on device$"):
         save_page(Path("/dev/full"), "page")
+
+
+def test_the_moments_of_a_new_instance_are_marked_where_its_blocks_were() -> None:
+    outcome = happenings.outcome(happenings.live_scale())
+    axes = Figure().add_subplot()
+    paint_blocks(axes, outcome)
+    lines = [(line.get_marker(), np.asarray(line.get_xydata())) for line in axes.get_lines()]
+    found = {mark: (round(float(xy[0, 0]), 2), float(xy[0, 1])) for mark, xy in lines if len(xy) == 1}
+    shared = found.pop("D")
+    assert found == {"^": (1.0, 1.0), ">": (1.1, 2.0), "s": (4.2, 12.0), "P": (4.3, 12.0), "*": (4.8, 12.0)}
+    assert 1.0 < shared[0] < 4.2

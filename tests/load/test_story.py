@@ -3,8 +3,10 @@
 import random
 
 import pytest
+from msgspec import structs
 
 from load.story import Newcomer, Story
+from shared.messages.live import RequestsMoved
 from shared.messages.membership import Beat
 from shared.messages.scaling import Phase, ScaleRecord
 from tests.load import happenings
@@ -27,6 +29,28 @@ def test_of_a_newcomer_that_was_live_it_is_known_since_when() -> None:
     live = Phase(name="live", at=START + 21.5, node="worker-1")
     (newcomer,) = told([(24.9, happenings.scale(20.0, "worker-1", phases=[live]))]).newcomers(START)
     assert newcomer.since_decision(newcomer.live_at) == pytest.approx(1.5)
+
+
+def test_what_a_live_newcomer_handed_over_and_the_first_token_that_it_took_part_in_are_known() -> None:
+    (newcomer,) = told(happenings.live_scale()).newcomers(START)
+    assert newcomer.since_decision(newcomer.first_layer_at) == pytest.approx(1.1)
+    assert newcomer.handed_over == {"worker-0": 2}
+    # Of the first no layer had been run: its token is no achievement of the new instance.
+    records = [happenings.record(index, due, ttft=2.0) for index, due in ((44, 19.0), (45, 20.0), (46, 18.0))]
+    assert newcomer.shared_token_at(records) == START + 22.0
+    assert newcomer.shared_token_at(records[:1]) is None
+    assert structs.replace(newcomer, whole_at=START + 21.4).shared_token_at(records) is None
+
+
+def test_what_is_handed_over_belongs_to_the_load_that_its_worker_is_at() -> None:
+    events = happenings.live_scale()
+    again = structs.replace(happenings.scale(30.0, "worker-1"), id="again")
+    assert again.plan is not None
+    again = structs.replace(again, plan=structs.replace(again.plan, id="again"))
+    later = structs.replace(happenings.report("worker-1", "live"), plan_id="again")
+    moved = RequestsMoved(worker="worker-2", previous="worker-1", request_ids=["req-9"], layers=1)
+    first, second = told([*events, (30.1, again), (30.2, later), (30.3, moved)]).newcomers(START)
+    assert (first.handed_over, second.handed_over) == ({"worker-0": 2}, {"worker-2": 1})
 
 
 def test_events_may_come_in_any_order_but_the_last_record_counts() -> None:

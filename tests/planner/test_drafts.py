@@ -1,5 +1,7 @@
 """Plans by the policy that is set. How they are carried out is tested with the control plane."""
 
+from contextlib import nullcontext
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,9 +15,9 @@ from services.planner.times import told
 from services.planner.view import View
 from shared.bus.contract import Refusal
 from shared.messages.membership import HostReport, LeaseChanged, PeerTraffic, Snapshot
-from shared.messages.scaling import Scale, ScaleRecord
+from shared.messages.scaling import Decision, Scale, ScaleRecord
 from shared.messages.transfers import Plan, PlannedPipeline
-from shared.settings import PolicyName
+from shared.settings import LiveWhen, PolicyName
 from shared.world import CountedIds
 from tests.control.fakes import BLOCKS, manifest
 from tests.planner.made import (
@@ -24,6 +26,7 @@ from tests.planner.made import (
     acknowledge,
     block_ready,
     broken,
+    decision,
     host,
     loading,
     member,
@@ -38,15 +41,18 @@ def drafting(policy: PolicyName, link_rate: float = 0.0) -> tuple[Drafts, Book]:
     return Drafts(CountedIds(), PlannerSettings(plan_policy=policy, link_rate=link_rate), book, None), book
 
 
-def live(book: Book, *, every_hop: bool = False) -> Drafts:
-    told = PlannerSettings(live="zigzag", live_every_hop=every_hop, link_rate=1e6)
+def live(book: Book, *, every_hop: bool = False, when: LiveWhen = "always", link_rate: float = 1e6) -> Drafts:
+    told = PlannerSettings(live="zigzag", live_every_hop=every_hop, live_when=when, link_rate=link_rate)
     return Drafts(CountedIds(), told, book, None)
 
 
-def drafted(drafts: Drafts, picture: Snapshot, instances: int, blocks: int = BLOCKS) -> ScaleOut:
+def drafted(
+    drafts: Drafts, picture: Snapshot, instances: int, blocks: int = BLOCKS, decision: Decision | None = None
+) -> ScaleOut:
     whole = manifest(VERSION)
     view = View(picture, ENTRY, replace(whole, blocks=[replace(whole.blocks[0], index=i) for i in range(blocks)]))
-    scale = drafts.scale(Scale(model="m", instances=instances), view, drafts.count("m", view), at=1.0)
+    asked = Scale(model="m", instances=instances, decision=decision)
+    scale = drafts.scale(asked, view, drafts.count("m", view), at=1.0)
     assert isinstance(scale, ScaleOut)
     return scale
 
@@ -216,12 +222,24 @@ def test_who_received_first_from_whom_is_a_tree_also_where_steps_have_everybody_
 
 def test_the_last_of_each_chain_goes_live_where_that_is_set() -> None:
     picture = snapshot(serving("s"), *map(spare, "abc"))
-    off = drafted(drafting("chains")[0], picture, 4).plan
+    stopping = Drafts(CountedIds(), PlannerSettings(live="off", link_rate=1e6), Book(1), None)
+    off = drafted(stopping, picture, 4).plan
     assert (off.live, off.live_targets) == ("off", [])
     tails = drafted(live(Book(1)), picture, 4).plan
     assert (tails.live, tails.live_targets) == ("zigzag", ["c"])
     assert "c take requests from their first layer on, in the mode zigzag: they send nothing on" in tails.reasons
     assert drafted(live(Book(1), every_hop=True), picture, 4).plan.live_targets == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(("link_rate", "live_targets"), [(1e9, []), (1e3, ["c"]), (0.0, ["a", "b", "c"])])
+def test_by_need_targets_go_live_where_links_are_slow_or_not_known(link_rate: float, live_targets: list[str]) -> None:
+    inputs = {"waiting_tokens": 900.0, "arriving_tokens_per_second": 2000.0, "prefill_tokens_per_second": 1000.0}
+    asked = replace(decision(), inputs={**inputs, "waiting_requests": 9.0, "instances": 1.0, "loading": 0.0})
+    drafts = live(Book(1), when="needed", link_rate=link_rate)
+    plan = drafted(drafts, snapshot(serving("s"), *map(spare, "abc")), 4, decision=asked).plan
+    assert plan.live_targets == live_targets
+    assert any("nobody is live" in reason for reason in plan.reasons) is not bool(live_targets)
+    assert any("they are live" in reason for reason in plan.reasons) is bool(live_targets)
 
 
 def in_pipelines(link_rate: float = 1e6) -> Drafts:
@@ -251,9 +269,22 @@ def test_without_rates_it_is_not_known_when_a_pipeline_is_ready_and_one_target_a
 def test_a_policy_that_makes_no_pipelines_is_refused_with_the_mode_that_needs_them() -> None:
     with pytest.raises(ValueError, match="leave --plan-policy out, or choose binomial"):
         PlannerSettings(live="pipeline", plan_policy="chains")
-    assert PlannerSettings(live="pipeline").policy == "binomial"
-    assert PlannerSettings(live="zigzag").policy == "chains"
-    assert PlannerSettings(plan_policy="tree").policy == "tree"
+    assert PlannerSettings().policy_for("pipeline") == "binomial"
+    assert PlannerSettings().policy_for("zigzag") == "chains"
+    assert PlannerSettings(plan_policy="tree").policy_for("zigzag") == "tree"
+
+
+def test_a_scale_by_hand_may_be_in_the_mode_pipeline_where_plans_make_some() -> None:
+    picture = snapshot(serving("s"), *map(spare, "abc"))
+    asked = Scale(model="m", instances=4, live="pipeline")
+    for policy, refused in (("auto", False), ("chains", True)):
+        drafts, _ = drafting(policy, 1e6)  # type: ignore[arg-type]
+        view = View(picture, ENTRY, manifest(VERSION))
+        with pytest.raises(Refusal, match="choose binomial") if refused else nullcontext():
+            scale = drafts.scale(asked, view, drafts.count("m", view), at=1.0)
+            assert isinstance(scale, ScaleOut)
+            assert scale.plan.live == "pipeline"
+            assert scale.plan.pipelines
 
 
 def test_who_is_live_is_no_source_of_a_second_scale() -> None:

@@ -1,12 +1,13 @@
 """Instances that take requests while they load, and requests that move from them to those that help."""
 
 import pytest
+from msgspec.structs import replace
 
 from services.router.capacity import Capacity
 from services.router.effects import Learn, Lose, StopWork
 from services.router.policy import RouterPolicy
 from shared.messages.live import RequestsMoved
-from shared.messages.membership import Holding
+from shared.messages.membership import Holding, WorkerReport
 from shared.messages.requests import RequestsEnded, Running
 from tests.router.made import NOW, admissions, admit, hear, lease, load, policy, report, request
 
@@ -169,3 +170,25 @@ def test_when_there_will_be_room_is_known_of_a_live_instance_as_of_one_that_load
         holding = Holding(model="m", version="v", ready=list(range(ready)), total=4)
         made.heard(report("t", holding=holding, state=state, plan_id="p"), now)
     assert made.retry_after_ms("m", 100, 2.0) == 2000
+
+
+def prefilling(worker: str, tokens: int, rate: float | None, **more: object) -> WorkerReport:
+    """It has so many tokens to prefill, and prefills so many a second."""
+    engine = replace(load(slots=9, blocks=1000), waiting_tokens=tokens, prefill_tokens_per_second=rate)
+    return report(worker, engine, **more)
+
+
+@pytest.mark.parametrize(("rate", "most"), [(200.0, 1), (None, 3), (10_000.0, 4)])
+def test_what_waits_for_long_waits_here_and_not_at_an_instance(rate: float | None, most: int) -> None:
+    made = policy(prefilling("a", 0, rate))
+    assert len(admit(made, *(request(f"r{number}", prompt=250) for number in range(4)))) == most
+    hear(made, prefilling("a", 0, rate))
+    assert len(admissions(made.dispatch(NOW))) == min(most, 4 - most)
+
+
+def test_one_that_goes_live_gets_what_has_waited_for_an_instance_that_has_much_to_prefill() -> None:
+    made = policy(prefilling("h", 300, 200.0))
+    assert admit(made, *(request(f"r{number}", prompt=300) for number in range(3))) == []
+    hear(made, prefilling("h", 300, 200.0, helping=["t"]))
+    hear(made, report("t", load(slots=9, blocks=1000), state="live"))
+    assert admissions(made.dispatch(NOW)) == [("r0", "t"), ("r1", "t"), ("r2", "t")]

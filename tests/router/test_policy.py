@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from services.router.effects import AdmitTo, Finish, Lose, StopWork
 from shared.bus.contract import Refusal
@@ -319,10 +320,19 @@ def test_the_queues_load_counts_what_waits_and_what_runs() -> None:
     made = policy(report("a", load(slots=1)))
     admit(made, request("r-1"))
     admit(made, request("r-2", prompt=3, generated=[1]), request("r-3"))
-    assert made.loads(NOW + 2) == [
+    queues = [
         QueueLoad(model="m", waiting_requests=2, waiting_tokens=14, oldest_seconds=2, running=1),
         QueueLoad(model="n", waiting_requests=0, waiting_tokens=0, oldest_seconds=0, running=0),
     ]
+    assert made.loads(NOW + 2) == [structs.replace(queue, arriving_tokens_per_second=0.0) for queue in queues]
+
+
+def test_the_queues_load_says_how_fast_prompts_came_in_the_last_second() -> None:
+    made = policy(report("a"))
+    made.submit(request("r-1", prompt=30), NOW)
+    made.submit(request("r-2", prompt=3, generated=[1]), NOW + 0.5)
+    rates = [made.loads(NOW + at)[0].arriving_tokens_per_second for at in (0.6, 1.2, 1.6)]
+    assert rates == [34.0, 4.0, 0.0]
 
 
 def test_an_answer_of_a_worker_that_is_gone_changes_nothing() -> None:

@@ -117,7 +117,7 @@ def test_parameters_on_gpus_take_no_memory_of_the_host(monkeypatch: pytest.Monke
 def test_pipelines_need_a_plan_that_makes_some() -> None:
     check_live(StackSettings(live="pipeline"))
     check_live(StackSettings(live="zigzag", plan_policy="tree"))
-    with pytest.raises(BadSettings, match="plan-policy tree .* leave --plan-policy out"):
+    with pytest.raises(BadSettings, match=r"plan-policy tree .* leave --plan-policy out"):
         check_live(StackSettings(live="pipeline", plan_policy="tree"))
 
 

@@ -62,11 +62,13 @@ def test_the_planner_alone_is_told_how_to_plan() -> None:
 
 def test_the_planner_alone_is_told_who_goes_live() -> None:
     for every_hop in (False, True):
-        settings = StackSettings(live="zigzag", live_every_hop=every_hop)
+        settings = StackSettings(live="zigzag", live_every_hop=every_hop, live_when="needed", ttft_slo=0.5)
         commands = {each.name: each for each in service_commands(settings, URLS)}
         told = resolve(commands["planner-0"])
         assert "live: zigzag" in told
         assert f"live-every-hop: {str(every_hop).lower()}" in told
+        assert "live-when: needed" in told
+        assert "ttft-slo: 0.5" in told
         assert [name for name, each in commands.items() if "--live=zigzag" in each.argv] == ["planner-0"]
 
 

@@ -17,7 +17,7 @@ from services.worker.engine.contract import BlockMissing
 from services.worker.engine.kv_store import KvStore
 from services.worker.engine.layer import Layer
 from services.worker.engine.parameters import TORCH_DTYPES, Linear, Tensors, block_tensors, make_linear, padded
-from services.worker.engine.partial import Partial, Passed
+from services.worker.engine.partial import Partial, Passed, slabs
 from services.worker.engine.rope import RopeTable
 from services.worker.engine.rows import Geometry, Rows
 from services.worker.engine.sampling import choose_tokens
@@ -35,6 +35,7 @@ class Engine:
         self.store = KvStore(memory, config, manifest.dtype, block_tokens)
         self._manifest = manifest
         self._config = config
+        self._row_bytes = config.hidden_size * dtype.itemsize
         group = config.num_attention_heads // config.num_key_value_heads
         device = memory.device
         rope, mask = RopeTable(config, max_model_len, dtype, device), CausalMask(max_model_len, dtype, device)
@@ -144,18 +145,14 @@ class Engine:
         draws = [piece.draw for piece in pieces if piece.draw is not None]
         return Passed(memoryview(b""), choose_tokens(self.head(hidden[rows.drawn]), draws) if draws else [])
 
-    def begin(self, slabs: Sequence[Sequence[Piece]]) -> Partial[Rows]:
-        """A request's rows, embedded, to be run one layer at a time; each of `slabs` is no more than a batch."""
-        row_bytes = self._config.hidden_size * TORCH_DTYPES[self._manifest.dtype].itemsize
-        partial = Partial(list(map(self.rows, slabs)), row_bytes)
-        for data, slab in partial.parts:
-            self._activation(data).copy_(self.embed(slab))
-        return partial
-
-    def run_layer(self, partial: Partial[Rows]) -> None:
-        """The next layer of `partial`."""
-        layer, device = partial.done, self.store.cache.device
-        for data, slab in partial.parts:
-            hidden = self._activation(data)
-            hidden.copy_(self.layers(layer, layer + 1, hidden.to(device, copy=True), slab))
-        partial.done += 1
+    def run_layer(self, partials: Sequence[Partial]) -> None:
+        """The next layer of these, which is the same: their rows run together. The embedding goes with the first."""
+        layer, device = partials[0].done, self.store.cache.device
+        for slab in slabs(partials, self._row_bytes):
+            rows, parts = self.rows(slab.pieces), list(map(self._activation, slab.activations))
+            hidden = torch.cat(parts).to(device) if layer else self.embed(rows)
+            hidden = self.layers(layer, layer + 1, hidden, rows)
+            for part, result in zip(parts, torch.split_with_sizes(hidden, list(map(len, parts))), strict=True):
+                part.copy_(result)
+        for partial in partials:
+            partial.done += 1

@@ -6,14 +6,13 @@ model and are moved: all but the arithmetic is as with an engine that computes. 
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 import structlog
 
 from services.worker.batch import Batch, Piece
-from services.worker.engine.contract import BlockMissing
-from services.worker.engine.partial import Partial, Passed
+from services.worker.engine.contract import GPU_ROWS, BlockMissing
+from services.worker.engine.partial import Partial, Passed, Slab, slabs
 from services.worker.engine.rates import Rates
 from services.worker.engine.sizes import activation_bytes, kv_bytes
 from services.worker.engine.step_times import blocks_seconds, embedding_seconds, layer_seconds, step_seconds
@@ -38,23 +37,13 @@ MOST_LATE_SECONDS = 0.005
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True)
-class PieceSlab:
-    """Rows that run together."""
-
-    pieces: Sequence[Piece]
-
-    @property
-    def count(self) -> int:
-        return sum(len(piece.tokens) for piece in self.pieces)
-
-
 class ModelledRunner:
     """As `Runner`, with `latency` in place of a GPU, or of one that is `speed` times as fast."""
 
     def __init__(self, memory_bytes: int, block_tokens: int, latency: Latency, speed: float, clock: Clock) -> None:
         """`memory_bytes`: of the KV cache, counted and not taken."""
         self.rates = Rates()
+        self.joined_rows = GPU_ROWS
         self.pauses = SendPauses()  # no step takes the processor, so nothing has to wait for one
         self._memory_bytes = memory_bytes
         self._block_tokens = block_tokens
@@ -95,15 +84,13 @@ class ModelledRunner:
         await self._take(blocks_seconds(self._latency, pieces, blocks, model.layers))
         return passed
 
-    async def begin(self, slabs: Sequence[Sequence[Piece]]) -> Partial[PieceSlab]:
-        partial = self._loaded().begin(slabs)
-        await self._take(sum(embedding_seconds(self._latency, slab) for slab in slabs))
-        return partial
-
-    async def run_layer(self, partial: Partial[PieceSlab]) -> None:
-        model = self._loaded()
-        model.run_layer(partial)
-        await self._take(sum(layer_seconds(self._latency, slab.pieces, model.layers) for slab in partial.slabs))
+    async def run_layer(self, partials: Sequence[Partial]) -> None:
+        model, layer = self._loaded(), partials[0].done
+        seconds = 0.0
+        for slab in model.run_layer(partials):
+            seconds += layer_seconds(self._latency, slab.pieces, model.layers)
+            seconds += 0.0 if layer else embedding_seconds(self._latency, slab.pieces)
+        await self._take(seconds)
 
     def export_kv(self, blocks: range, layers: int) -> asyncio.Future[memoryview]:
         exported: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
@@ -174,16 +161,17 @@ class Model:
         vocab_size = self._manifest.config.vocab_size
         return Passed(memoryview(b""), [choose(state, draw, vocab_size) for state, draw in drawn if draw is not None])
 
-    def begin(self, slabs: Sequence[Sequence[Piece]]) -> Partial[PieceSlab]:
-        self._need((0,))
-        partial = Partial(list(map(PieceSlab, slabs)), activation_bytes(self._manifest, 1))
-        for data, slab in partial.parts:
-            write_states(data, [state for piece in slab.pieces for state in self._states(piece)])
-        return partial
-
-    def run_layer(self, partial: Partial[PieceSlab]) -> None:
-        self._need((partial.done + 1,))
-        partial.done += 1
+    def run_layer(self, partials: Sequence[Partial]) -> list[Slab]:
+        """What runs together. The embedding goes with the first layer."""
+        layer = partials[0].done
+        self._need((layer + 1,) if layer else (0, 1))
+        run = list(slabs(partials, activation_bytes(self._manifest, 1)))
+        for slab in [] if layer else run:
+            for piece, activation in zip(slab.pieces, slab.activations, strict=True):
+                write_states(activation, self._states(piece))
+        for partial in partials:
+            partial.done += 1
+        return run
 
     def export_kv(self, blocks: range, layers: int) -> memoryview:
         tokens = len(blocks) * self._block_tokens

@@ -1,8 +1,9 @@
-"""Rows part of the way through the layers: a request that is run one layer at a time, or a batch at some stage."""
+"""Rows part of the way through the layers: requests that are run one layer at a time, or a batch at some stage."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+
+from services.worker.batch import MAX_BATCH_ROWS, Piece
 
 
 @dataclass(frozen=True, eq=False)
@@ -14,33 +15,57 @@ class Passed:
     tokens: list[int]
 
 
-class Slab(Protocol):
-    """No more rows than a batch may have, and what the layers must know of them."""
-
-    @property
-    def count(self) -> int: ...
-
-
-S = TypeVar("S", bound=Slab)
-
-
-class Partial(Generic[S]):
-    """All rows of a request, as slabs; `done` layers were run.
+class Partial:
+    """All rows of a request, as `pieces` of it in order; `done` layers were run.
 
     `activation` is what the next layer takes, `[position, hidden]` as bytes. It changes with every layer.
     """
 
-    def __init__(self, slabs: Sequence[S], row_bytes: int) -> None:
+    def __init__(self, pieces: Sequence[Piece]) -> None:
         self.done = 0
-        self.slabs = slabs
-        self.activation = memoryview(bytearray(sum(slab.count for slab in slabs) * row_bytes))
-        self._row_bytes = row_bytes
+        self.pieces = pieces
+        self.activation = memoryview(b"")
 
-    @property
-    def parts(self) -> Iterable[tuple[memoryview, S]]:
-        """Slab by slab: its activations `[row, hidden]` as bytes, to be read and written, and the slab."""
+    def begin(self, row_bytes: int) -> None:
+        """Have room for the activation."""
+        self.activation = memoryview(bytearray(row_bytes * sum(len(piece.tokens) for piece in self.pieces)))
+
+    def parts(self) -> Iterator[tuple[Piece, memoryview]]:
+        """Of each piece the activations `[row, hidden]` as bytes, to be read and written."""
+        row_bytes = len(self.activation) // sum(len(piece.tokens) for piece in self.pieces)
         start = 0
-        for slab in self.slabs:
-            stop = start + slab.count * self._row_bytes
-            yield self.activation[start:stop], slab
+        for piece in self.pieces:
+            stop = start + len(piece.tokens) * row_bytes
+            yield piece, self.activation[start:stop]
             start = stop
+
+
+@dataclass(frozen=True)
+class Slab:
+    """Rows of one or several requests that run together, and of each piece its activations."""
+
+    pieces: list[Piece]
+    activations: list[memoryview]
+
+
+def slabs(partials: Sequence[Partial], row_bytes: int) -> Iterator[Slab]:
+    """All rows of these, those of a request in order, no more together than a batch may have. Raises ValueError for
+    requests that stand at different layers."""
+    if len({partial.done for partial in partials}) > 1:
+        raise ValueError(f"layers {[partial.done for partial in partials]} are next: only one can be run")
+    chosen: list[tuple[Piece, memoryview]] = []
+    rows = 0
+    for partial in partials:
+        if not partial.activation:
+            partial.begin(row_bytes)
+        for piece, activation in partial.parts():
+            if rows + len(piece.tokens) > MAX_BATCH_ROWS:
+                yield _slab(chosen)
+                chosen, rows = [], 0
+            chosen.append((piece, activation))
+            rows += len(piece.tokens)
+    yield _slab(chosen)
+
+
+def _slab(chosen: Sequence[tuple[Piece, memoryview]]) -> Slab:
+    return Slab([piece for piece, _ in chosen], [activation for _, activation in chosen])

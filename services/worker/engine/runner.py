@@ -10,11 +10,11 @@ import torch
 
 from services.worker.batch import Batch, Piece
 from services.worker.engine.attention import use_math_kernels
+from services.worker.engine.contract import CPU_ROWS, GPU_ROWS
 from services.worker.engine.engine import Engine
 from services.worker.engine.kv_store import allocate_kv_memory
 from services.worker.engine.partial import Partial, Passed
 from services.worker.engine.rates import Rates
-from services.worker.engine.rows import Rows
 from services.worker.send_pauses import SendPauses
 from shared.devices import CPU
 from shared.links.contract import View
@@ -33,6 +33,7 @@ class EngineRunner:
     def __init__(self, kv_bytes: int, block_tokens: int, threads: int = 1, device: str = CPU) -> None:
         self.rates = Rates()
         self.pauses = SendPauses()
+        self.joined_rows = CPU_ROWS if device == CPU else GPU_ROWS
         self._device = device
         self._block_tokens = block_tokens
         self._engine: Engine | None = None
@@ -83,13 +84,9 @@ class EngineRunner:
         """Run `pieces` through a part of the model. Raises BlockMissing."""
         return await self.call(lambda: self._loaded().run_blocks(blocks, pieces, activation))
 
-    async def begin(self, slabs: Sequence[Sequence[Piece]]) -> Partial[Rows]:
-        """A request's rows, embedded, to be run one layer at a time."""
-        return await self.call(lambda: self._loaded().begin(slabs))
-
-    async def run_layer(self, partial: Partial[Rows]) -> None:
-        """The next layer of `partial`. Raises BlockMissing before its block was added."""
-        await self.call(lambda: self._loaded().run_layer(partial))
+    async def run_layer(self, partials: Sequence[Partial]) -> None:
+        """The next layer of these, which is the same. Raises BlockMissing before its block was added."""
+        await self.call(lambda: self._loaded().run_layer(partials))
 
     def export_kv(self, blocks: range, layers: int) -> asyncio.Future[memoryview]:
         """A copy of the KV of the first `layers` layers in `blocks`, as it is now: whoever gets the blocks next writes

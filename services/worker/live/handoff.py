@@ -1,10 +1,12 @@
-"""What moves when a request changes hands: under which tags, within which time."""
+"""What moves when a request changes hands: under which tags, within which time, and checked by what."""
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from shared.links.contract import Buffer, Link, Peer
+from shared.links.contract import Buffer, Link, LinkError, Peer
 from shared.messages.transfers import Node
+from shared.transfer.checksum import checksum
 
 CONNECT_SECONDS = 5.0
 PIECE_BYTES = 4 << 20
@@ -12,7 +14,10 @@ PIECE_SECONDS = 10.0  # within which a piece moves, or the hand-off is given up
 # Channels of hand-offs are numbered above those of flows, which are tickets.
 FIRST_CHANNEL = 1 << 24
 ACTIVATION, KV = 0, 1  # what a piece belongs to, in its tag
+NAMES = "activation", "KV"
 TAG_BITS = 32
+DIGEST_NUMBER = (1 << TAG_BITS) - 1  # in place of a piece's
+DIGEST_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -32,19 +37,32 @@ class Channel:
 
 
 async def send(peer: Peer, part: int, data: memoryview) -> None:
-    """Raises LinkError."""
+    """All of it, then its checksum. Raises LinkError."""
     for tag, buffer in _pieces(part, data):
         await peer.send(tag, buffer, timeout=PIECE_SECONDS)
+    await peer.send(_digest_tag(part), Buffer(await _digest(data)), timeout=PIECE_SECONDS)
 
 
 async def receive(peer: Peer, part: int, size_bytes: int) -> memoryview:
-    """Raises LinkError."""
-    data = memoryview(bytearray(size_bytes))
+    """Raises LinkError, also where something else arrived than was sent."""
+    data, sent = memoryview(bytearray(size_bytes)), memoryview(bytearray(DIGEST_BYTES))
     for tag, buffer in _pieces(part, data):
         await peer.receive(tag, buffer, timeout=PIECE_SECONDS)
+    await peer.receive(_digest_tag(part), Buffer(sent), timeout=PIECE_SECONDS)
+    if sent != await _digest(data):
+        raise LinkError(f"{NAMES[part]}: {size_bytes} bytes arrived damaged, their checksum is another")
     return data
 
 
 def _pieces(part: int, data: memoryview) -> Iterator[tuple[int, Buffer]]:
     for number, start in enumerate(range(0, data.nbytes, PIECE_BYTES)):
         yield part << TAG_BITS | number, Buffer(data[start : start + PIECE_BYTES])
+
+
+def _digest_tag(part: int) -> int:
+    return part << TAG_BITS | DIGEST_NUMBER
+
+
+async def _digest(data: memoryview) -> memoryview:
+    digest = await asyncio.to_thread(checksum, data)
+    return memoryview(bytearray(digest.to_bytes(DIGEST_BYTES, "big")))

@@ -5,8 +5,10 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 
 from services.worker.engine.contract import Runner
+from services.worker.limits import Limits
 from services.worker.live.counts import LiveCounts
 from services.worker.serving import Serving
+from services.worker.zigzag.tasks import Room
 from shared.links.contract import Link
 from shared.process import World
 
@@ -27,6 +29,10 @@ class Parts:
         except RuntimeError:
             work.close()
             return None
+
+    def room(self, limits: Limits) -> Room:
+        """Of what is worth running together."""
+        return Room(limits.max_num_seqs, min(self.runner.joined_rows, limits.max_num_batched_tokens))
 
     @property
     def me(self) -> str:

@@ -58,16 +58,18 @@ class Live:
     def begin(self, command: Load, scheduler: Scheduler, ready: set[int]) -> None:
         """These blocks are ready, the first layer's among them: take requests."""
         queue = LiveQueue(
-            command.manifest.config.num_hidden_layers + 1, rule=BEST_EFFORT if command.live == "best-effort" else ZIGZAG
+            command.manifest.config.num_hidden_layers + 1,
+            rule=BEST_EFFORT if command.live == "best-effort" else ZIGZAG,
+            room=self._parts.room(scheduler.limits),
         )
-        optimum = Optimum(forecast(command, self._load_began))
+        optimum = Optimum(forecast(command, self._load_began)) if command.live == "zigzag-ilp" else None
         target = self.target = LiveTarget(self._parts, command, scheduler, queue, optimum)
         for index in sorted(ready):
             self.block_ready(index, ready)
         tasks = self._parts.tasks
         self._running.add(tasks.create_task(target.run(), name=f"live {command.instance}"))
-        if command.live == "zigzag-ilp":
-            self._running.add(tasks.create_task(target.plan(), name=f"plan {command.instance}"))
+        if optimum is not None:
+            self._running.add(tasks.create_task(target.plan(optimum), name=f"plan {command.instance}"))
         self._began.set()
         log.info("went_live", instance=command.instance, mode=command.live)
 
@@ -86,9 +88,8 @@ class Live:
             return
         for task in running:
             task.cancel()
-        target.stop(reason)
+        await target.stop(reason)
         await asyncio.wait(running)
-        await target.stopped()
 
     async def pull(self, command: Pull) -> Pulled:
         """A source has nothing to prefill."""
@@ -104,7 +105,7 @@ class Live:
         """A source has what it was given, or does not want it."""
         if self.target is None:
             raise Refusal(409, f"request {command.request_id} is not on its way from here")
-        self.target.took(command)
+        self.target.given.took(command)
 
     def withdraw(self, source: str) -> None:
         """The source found something else to do."""

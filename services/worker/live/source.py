@@ -1,9 +1,9 @@
 """A worker that serves and helps others that load: whenever it has nothing to prefill it pulls from them."""
 
 import asyncio
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import assert_never
 
 import structlog
@@ -16,7 +16,8 @@ from services.worker.zigzag.effects import Pull as Ask
 from services.worker.zigzag.effects import SourceEffect
 from services.worker.zigzag.effects import Withdraw as StopAsking
 from services.worker.zigzag.source import Source
-from shared.bus.contract import BusError
+from services.worker.zigzag.tasks import Room
+from shared.bus.contract import BusError, Refusal
 from shared.messages.live import Help, Pull, Pulled, Withdraw
 from shared.messages.parameters import Manifest
 from shared.messages.transfers import Node
@@ -24,8 +25,9 @@ from shared.subjects import PULL, WITHDRAW
 
 TICKETS = 1 << 24  # and they begin again
 PULL_SECONDS = 2.0  # the target holds a pull for less
-FAILURES = 3  # in a row, and a target is left
-RETRY_SECONDS = 0.1
+SILENT_SECONDS = 10.0  # and a target is left: longer than the bus is away, or a lease lasts
+FAILED_HAND_OFFS = 3  # of one target in a row, and it is left
+RETRY_SECONDS = 0.25
 
 log = structlog.get_logger()
 
@@ -50,7 +52,8 @@ class LiveSource:
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._taking: set[asyncio.Task[None]] = set()
         self._coming = 0  # requests that are not here yet, and not the target's for long
-        self._tickets = count()
+        self._failed: Counter[str] = Counter()  # hand-offs in a row, by target
+        self._ticket = 0
 
     @property
     def helping(self) -> list[str]:
@@ -62,15 +65,20 @@ class LiveSource:
         named = {node.id for node in command.targets}
         for id, helped in list(self._helped.items()):
             if helped.plan_id == command.plan_id and id not in named:
-                self.leave(id)
+                self._leave(id)
         for node in command.targets:
             self._helped[node.id] = Helped(node, command.plan_id, manifest)
             self._perform(self._policy.help(node.id))
         self._look()
 
     def leave(self, target: str) -> None:
-        """It needs no help any more, or is gone."""
+        """It needs no help any more, or is gone: others may."""
+        self._leave(target)
+        self._look()
+
+    def _leave(self, target: str) -> None:
         if self._helped.pop(target, None) is not None:
+            del self._failed[target]
             self._policy.leave(target)
             self._stop_asking(target)
 
@@ -84,7 +92,7 @@ class LiveSource:
         """Ask nobody any more; what is on its way arrives."""
         self._perform(self._policy.busy())
         for target in self.helping:
-            self.leave(target)
+            self._leave(target)
         while self._asking or self._taking:
             await asyncio.wait((*self._asking.values(), *self._taking))
 
@@ -133,55 +141,92 @@ class LiveSource:
 
     async def _ask(self, helped: Helped) -> None:
         """Until it gives something, or others did."""
-        target, failures = helped.node.id, 0
+        target, clock = helped.node.id, self._parts.world.clock
+        heard_at = clock.now()
         while target in self._wanted and (scheduler := self._parts.serving.scheduler) is not None:
             pull = self._new_pull(helped, scheduler)
             try:
                 pulled = await self._parts.world.bus.call(PULL, pull, timeout=PULL_SECONDS, id=target)
             except BusError as error:
-                failures += 1
-                log.warning("pull_failed", target=target, failures=failures, error=str(error))
-                if failures == FAILURES:
+                log.warning("pull_failed", target=target, error=str(error))
+                self._perform(self._policy.nothing(target))
+                if isinstance(error, Refusal) or clock.now() - heard_at >= SILENT_SECONDS:
                     self.leave(target)
                 await asyncio.sleep(RETRY_SECONDS)
             else:
-                failures = 0
+                heard_at = clock.now()
                 self._pulled(helped, scheduler, pull, pulled)
 
     def _new_pull(self, helped: Helped, scheduler: Scheduler) -> Pull:
+        room = self._room(scheduler)
         return Pull(
             worker=self._parts.me,
             address=self._parts.link.address,
             version=helped.manifest.version,
-            ticket=next(self._tickets) % TICKETS,
+            ticket=self._next_tickets(room.tasks),
             block_tokens=scheduler.limits.kv_block_tokens,
             secret=self._parts.world.ids.secret(),
+            requests=room.tasks,
+            rows=room.rows,
+            waits=self._wanted == self._helped.keys(),
         )
+
+    def _room(self, scheduler: Scheduler) -> Room:
+        """For what comes from one of those that are asked."""
+        room, running = self._parts.room(scheduler.limits), len(scheduler.running())
+        return Room(max(1, room.tasks - running), room.rows // max(1, len(self._wanted)))
+
+    def _next_tickets(self, count: int) -> int:
+        """The first of so many."""
+        first = self._ticket if self._ticket + count <= TICKETS else 0
+        self._ticket = first + count
+        return first
 
     def _pulled(self, helped: Helped, scheduler: Scheduler, pull: Pull, pulled: Pulled) -> None:
         target = helped.node.id
         if pulled.over:
             log.info("help_over", target=target)
             self.leave(target)
-        if pulled.task is None:
+        if not pulled.tasks:
+            self._perform(self._policy.nothing(target))
             return
         self._wanted.discard(target)
-        self._perform(self._policy.busy(target))
-        channel = Channel(self._parts.link, helped.node, pull.ticket, pull.secret)
-        taking = Taking(self._parts, scheduler, helped.manifest, channel, pulled.task)
-        task = self._parts.start(self._take(taking), f"take {pulled.task.request.request_id}")
+        self._perform(self._policy.busy(target, more=pulled.more))
+        takings = [
+            Taking(self._parts, scheduler, helped.manifest, self._channel(helped, pull, number), task)
+            for number, task in enumerate(pulled.tasks)
+        ]
+        task = self._parts.start(self._take(target, takings), f"take {len(takings)} requests of {target}")
         if task is not None:
-            self._coming += 1
+            self._coming += len(takings)
             self._taking.add(task)
             task.add_done_callback(self._taking.discard)
 
-    async def _take(self, taking: Taking) -> None:
+    def _channel(self, helped: Helped, pull: Pull, number: int) -> Channel:
+        return Channel(self._parts.link, helped.node, pull.ticket + number, pull.secret)
+
+    async def _take(self, target: str, takings: Sequence[Taking]) -> None:
+        """They run together: none is begun before each is here, or is known not to come."""
         try:
             try:
-                await taking.own()
+                owned = await asyncio.gather(*(taking.own() for taking in takings))
+                for taking in takings:
+                    taking.begin()
+                if all(owned):
+                    self._failed[target] = 0
+                else:
+                    await self._hand_off_failed(target)
             finally:
-                self._coming -= 1
+                self._coming -= len(takings)
             self._look()
-            await taking.finish()
+            await asyncio.gather(*(taking.finish() for taking in takings))
         finally:
-            await taking.close()
+            await asyncio.gather(*(taking.close() for taking in takings))
+
+    async def _hand_off_failed(self, target: str) -> None:
+        """What is given back it would be given again: not at once, and not for ever."""
+        self._failed[target] += 1
+        if self._failed[target] == FAILED_HAND_OFFS:
+            log.warning("target_left", target=target, hand_offs_failed=FAILED_HAND_OFFS)
+            self.leave(target)
+        await asyncio.sleep(RETRY_SECONDS)

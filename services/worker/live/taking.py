@@ -21,7 +21,7 @@ log = structlog.get_logger()
 
 
 class Taking:
-    """One hand-off, of a request to a model of this `manifest`, to those of `scheduler`."""
+    """One hand-off, of a request to a model of this `manifest`, to those of `scheduler`: `own`, `begin`, `finish`."""
 
     def __init__(self, parts: Parts, scheduler: Scheduler, manifest: Manifest, channel: Channel, task: Task) -> None:
         self._parts = parts
@@ -34,24 +34,32 @@ class Taking:
         self._peer: Peer | None = None
         self._late: LateKv | None = None
 
-    async def own(self) -> None:
-        """Have the activation, and the target's word: then the request is this worker's."""
+    async def own(self) -> bool:
+        """Have the activation, and the target's word: then the request is this worker's. False where it was declined,
+        True also where the target had the last word."""
         try:
             self._check()
             entry = await self._receive_activation() if self._task.layers else None
         except (Refusal, LinkError) as error:
             await self._tell(str(error))
-            return
+            return False
         if not await self._tell(None):
-            return
+            return True
         if self._parts.serving.scheduler is not self._scheduler:
             self._parts.serving.disown([self._request], "its new worker stopped serving")
-            return
+            return True
         if self._request.request_id not in self._scheduler:  # else it came back to who had it already
             self._late = self._parts.serving.adopt(self._scheduler, self._request, entry, self._task.waited)
+            self._hold(True)
         self._parts.counts.pulled.inc()
         self._parts.counts.pulled_layers.inc(self._task.layers)
         log.info("request_taken", request=self._request.request_id, of=self._channel.other.id, layers=self._task.layers)
+        return True
+
+    def begin(self) -> None:
+        """Have it run, if it is here."""
+        self._hold(False)
+        self._parts.serving.wake()
 
     async def finish(self) -> None:
         """Have the KV too; where it does not come, all is computed again."""
@@ -71,6 +79,11 @@ class Taking:
         """The target learns that nothing more is taken."""
         if self._peer is not None:
             await self._peer.close()
+
+    def _hold(self, held: bool) -> None:
+        sequence = self._scheduler.get(self._request.request_id)
+        if sequence is not None:
+            sequence.held = held
 
     def _check(self) -> None:
         """Raises Refusal for what cannot go on here."""

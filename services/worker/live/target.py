@@ -2,50 +2,39 @@
 whoever helps pulls requests away with the layers done."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, assert_never
+from typing import assert_never
 
 import structlog
 
-from services.worker.batch import MAX_BATCH_ROWS, Entry
-from services.worker.engine.partial import Partial
-from services.worker.engine.sizes import activation_bytes, kv_bytes
-from services.worker.live.giving import Giving
-from services.worker.live.handoff import Channel
+from services.worker.live.given import Given
 from services.worker.live.optimum import Optimum, Waiting
 from services.worker.live.parts import Parts
+from services.worker.live.request import Request
 from services.worker.scheduler import Scheduler
-from services.worker.sequence import Sequence
 from services.worker.zigzag.effects import Finish, GiveBack, HandOver, Park, QueueEffect, Release, Run
 from services.worker.zigzag.queue import LiveQueue, Phase
+from services.worker.zigzag.tasks import Room
 from services.worker.zigzag.tasks import Task as Queued
 from shared.bus.contract import Refusal
-from shared.deadlines import leaving
-from shared.messages.live import Pull, Pulled, RequestsMoved, Task, Took
-from shared.messages.transfers import Load, Node
-from shared.subjects import MOVED
+from shared.messages.live import Pull, Pulled
+from shared.messages.transfers import Load
 
 POLL_SECONDS = 0.5  # how long a pull is held while there is nothing to give
 
 log = structlog.get_logger()
 
 
-@dataclass
-class Request:
-    """A request in the queue, and its activation once a layer was run."""
-
-    sequence: Sequence
-    partial: Partial[Any] | None = None
-
-
 class LiveTarget:
     """One load. While blocks are missing every request is in the queue, and none is the scheduler's to run. After the
     last block all are, from the layer at which they stand, and those that no step has begun may still be pulled."""
 
-    def __init__(self, parts: Parts, command: Load, scheduler: Scheduler, queue: LiveQueue, optimum: Optimum) -> None:
+    def __init__(
+        self, parts: Parts, command: Load, scheduler: Scheduler, queue: LiveQueue, optimum: Optimum | None = None
+    ) -> None:
+        """`optimum`: in the mode zigzag-ilp."""
         self.command = command
         self.queue = queue
         self._optimum = optimum
@@ -54,8 +43,7 @@ class LiveTarget:
         self._scheduler = scheduler
         self._requests: dict[str, Request] = {}
         self._pulls: dict[str, tuple[Pull, asyncio.Future[Pulled]]] = {}
-        self._givings: dict[tuple[str, int], Giving] = {}
-        self._sending: set[asyncio.Task[None]] = set()
+        self.given = Given(parts, command.manifest, scheduler, self._returned)
 
     async def run(self) -> None:
         """Run layers until all blocks are here."""
@@ -67,34 +55,32 @@ class LiveTarget:
             if run is None:
                 await self._wait()
             else:
-                await self._run_layer(self._requests[run.task])
+                await self._run_layer(run)
         for request in self._requests.values():
             request.sequence.held = False
         self._serving.begin_steps()
 
-    async def plan(self) -> None:
-        """In the mode zigzag-ilp, beside `run`: have as many layers run of each request as is best."""
+    async def plan(self, optimum: Optimum) -> None:
+        """Beside `run`: have as many layers run of each request as is best."""
         while self.queue.phase is Phase.LIVE:
-            waiting = [Waiting(task.id, self._rows(task.id)) for task in self.queue.unbegun]
-            rule = await self._optimum.plan(waiting, self._clock.now())
+            waiting = [Waiting(task.id, task.rows) for task in self.queue.unbegun]
+            rule = await optimum.plan(waiting, self._clock.now())
             if rule is None:
                 await self._serving.changes.wait()
             else:
                 self._perform(self.queue.go_by(rule))
                 self._serving.changes.tell()
 
-    def _rows(self, id: str) -> int:
-        return len(self._requests[id].sequence.tokens)
-
     def layer_ready(self, layer: int) -> None:
         """The block that it needs is laid out; the head counts as one more layer."""
         self._forget()
         self._perform(self.queue.block_ready(layer))
-        self._optimum.seen.arrived(self.queue.loaded, self._clock.now())
+        if self._optimum is not None:
+            self._optimum.seen.arrived(self.queue.loaded, self._clock.now())
         self._serving.changes.tell()
 
     async def pull(self, command: Pull) -> Pulled:
-        """The earliest request that may leave; after a while none. Raises Refusal 409 where KV would not fit."""
+        """The earliest requests that may leave; after a while none. Raises Refusal 409 where KV would not fit."""
         block_tokens = self._scheduler.limits.kv_block_tokens
         if (command.version, command.block_tokens) != (self.command.manifest.version, block_tokens):
             raise Refusal(409, f"KV here has blocks of {block_tokens} tokens, of {self.command.manifest.version}")
@@ -103,8 +89,9 @@ class LiveTarget:
         answered: asyncio.Future[Pulled] = asyncio.get_running_loop().create_future()
         self._pulls[command.worker] = command, answered
         try:
-            self._perform(self.queue.pull(command.worker))
-            await asyncio.wait((answered,), timeout=POLL_SECONDS)
+            self._perform(self.queue.pull(command.worker, Room(command.requests, command.rows)))
+            if command.waits or len(self.queue):
+                await asyncio.wait((answered,), timeout=POLL_SECONDS)
         finally:
             if not answered.done():
                 self.withdraw(command.worker)
@@ -115,39 +102,16 @@ class LiveTarget:
         self.queue.withdraw(source)
         self._answer(source, Pulled())
 
-    def took(self, command: Took) -> None:
-        """The request is the source's from now on. Raises Refusal 409 where it is not to have it."""
-        giving = self._givings.get((command.worker, command.ticket))
-        if giving is None or giving.settled.done() or giving.sequence.request_id != command.request_id:
-            raise Refusal(409, f"request {command.request_id} is not on its way to {command.worker}")
-        is_here = self._scheduler.get(command.request_id) is giving.sequence
-        giving.settle(is_here and command.declined is None)
-        if not is_here:
-            raise Refusal(409, f"request {command.request_id} has ended")
-        if command.declined is None:
-            self._serving.release(command.request_id)
-            moved = RequestsMoved(worker=command.worker, previous=self._parts.me, request_ids=[command.request_id])
-            self._parts.world.bus.publish(MOVED, moved, previous=self._parts.me)
-        else:
-            log.warning("task_declined", request=command.request_id, by=command.worker, reason=command.declined)
-
     def lost(self, source: str) -> None:
         """The source is dead: what was on its way to it is here."""
         self.withdraw(source)
-        for giving in self._givings.values():
-            if giving.source == source:
-                giving.settle(False)
+        self.given.lost(source)
 
-    def stop(self, reason: str) -> None:
-        """Give nothing any more, and end what is under way."""
+    async def stop(self, reason: str) -> None:
+        """Give nothing any more, and end what is under way: then nothing is read any more of what is here."""
         self._perform(self.queue.abort(reason))
-        for task in self._sending:
-            task.cancel()
-
-    async def stopped(self) -> None:
-        """After `stop`: nothing is read any more of what is here."""
-        if self._sending:
-            await asyncio.wait(self._sending)
+        self.given.stop()
+        await self.given.stopped()
 
     async def _wait(self) -> None:
         """For whatever changes, or the first deadline."""
@@ -166,7 +130,8 @@ class LiveTarget:
     def _append(self, request: Request) -> None:
         sequence = request.sequence
         self._requests[sequence.request_id] = request
-        queued = Queued(sequence.request_id, sequence.arrival, priority=sequence.request.priority)
+        rows, priority = len(sequence.tokens), sequence.request.priority
+        queued = Queued(sequence.request_id, sequence.arrival, priority=priority, rows=rows)
         self._perform(self.queue.append(queued, sequence.layers_done))
 
     def _forget(self) -> None:
@@ -176,37 +141,44 @@ class LiveTarget:
                 del self._requests[id]
                 self._perform(self.queue.remove(id))
 
-    async def _run_layer(self, request: Request) -> None:
-        sequence, runner, began = request.sequence, self._parts.runner, self._clock.now()
+    async def _run_layer(self, run: Run) -> None:
+        requests, began = [self._requests[id] for id in run.tasks], self._clock.now()
         try:
-            if request.partial is None:
-                request.partial = await runner.begin(tuple(sequence.slabs(MAX_BATCH_ROWS)))
-            await runner.run_layer(request.partial)
+            await self._parts.runner.run_layer([request.begun() for request in requests])
         except (RuntimeError, MemoryError) as error:  # torch's own, out of memory included
-            log.error("layer_failed", request=sequence.request_id, error=str(error))
+            log.error("layer_failed", requests=len(requests), error=str(error))
             self._serving.publish(self._scheduler.fail(f"the engine failed: {error}"))
         else:
-            self._parts.counts.layers.inc()
-            self._optimum.seen.ran(len(sequence.tokens), self._clock.now() - began)
-            sequence.entry = Entry(request.partial.done, len(sequence.tokens), request.partial.activation)
+            self._parts.counts.layers.inc(len(requests))
+            for request in requests:
+                request.reach()
+            self._ran(run.layer, sum(request.rows for request in requests), self._clock.now() - began)
         self._forget()
-        self._perform(self.queue.layer_done(sequence.request_id))
+        self._perform(self.queue.layer_done())
+
+    def _ran(self, layer: int, rows: int, seconds: float) -> None:
+        if self._optimum is not None:
+            self._optimum.seen.ran(rows, seconds)
+        log.debug("layer_ran", layer=layer, rows=rows, seconds=seconds)
 
     def _perform(self, effects: Iterable[QueueEffect]) -> Run | None:
         """Do what the queue wants done; what is to be run is left to the caller."""
-        run = None
+        run, leaving = None, defaultdict[str, list[Request]](list)
         for effect in effects:
             match effect:
                 case Run():
                     run = effect
                 case HandOver():
-                    self._give(effect)
+                    leaving[effect.source].append(self._requests.pop(effect.task))
                 case Release():
                     self._answer(effect.source, Pulled(over=True))
                 case Park() | Finish() | GiveBack():
                     pass  # what was computed stays where it is; whoever aborts tells of what is left
                 case other:
                     assert_never(other)
+        for source, requests in leaving.items():
+            pull, _ = self._pulls[source]
+            self._answer(source, Pulled(tasks=self.given.give(pull, requests), more=len(self.queue) > 0))
         return run
 
     def _answer(self, source: str, pulled: Pulled) -> None:
@@ -214,46 +186,9 @@ class LiveTarget:
         if answered is not None and not answered.done():
             answered.set_result(pulled)
 
-    def _give(self, effect: HandOver) -> None:
-        pull, _ = self._pulls[effect.source]
-        request = self._requests.pop(effect.task)
-        sequence = request.sequence
-        sequence.held, entry = True, sequence.entry
-        kv = None if entry is None else self._parts.runner.export_kv(sequence.blocks, entry.layer)
-        node = Node(id=pull.worker, place="worker", address=pull.address)
-        giving = Giving(sequence, entry, kv, Channel(self._parts.link, node, pull.ticket, pull.secret))
-        self._givings[pull.worker, pull.ticket] = giving
-        giving.settled.add_done_callback(partial(self._settled, request))
-        sending = self._parts.start(giving.run(), f"hand-off {sequence.request_id}")
-        if sending is not None:
-            self._sending.add(sending)
-            sending.add_done_callback(partial(self._sent, pull))
-        self._answer(effect.source, Pulled(task=self._task(sequence, entry)))
-
-    def _sent(self, pull: Pull, sending: asyncio.Task[None]) -> None:
-        self._sending.discard(sending)
-        del self._givings[pull.worker, pull.ticket]
-
-    def _settled(self, request: Request, settled: asyncio.Future[bool]) -> None:
-        """Unless it was taken, or ended meanwhile, it goes on here with the layers done."""
-        sequence = request.sequence
-        if settled.result() or self._scheduler.get(sequence.request_id) is not sequence:
-            return
-        self._parts.counts.returned.inc()
-        sequence.held = self.queue.phase is Phase.LIVE
+    def _returned(self, request: Request) -> None:
+        """It goes on here, with the layers done."""
+        request.sequence.held = self.queue.phase is Phase.LIVE
         if self.queue.phase in (Phase.LIVE, Phase.DRAINING):
             self._append(request)
         self._serving.wake()
-
-    def _task(self, sequence: Sequence, entry: Entry | None) -> Task:
-        request, manifest = leaving(sequence.request, self._clock.wall()), self.command.manifest
-        waited = self._serving.waited(sequence.request_id)
-        if entry is None:
-            return Task(request=request, layers=0, waited=waited)
-        return Task(
-            request=request,
-            layers=entry.layer,
-            activation_bytes=activation_bytes(manifest, entry.stop),
-            kv_bytes=kv_bytes(manifest, entry.stop, entry.layer, self._scheduler.limits.kv_block_tokens),
-            waited=waited,
-        )

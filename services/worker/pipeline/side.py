@@ -167,7 +167,7 @@ class Pipelines:
         try:
             reason = await self._led(stages, loading)
             if self._instance.lifecycle.state is State.SERVING:
-                await self._share(stages)
+                await self._share(stages, loading)
         finally:
             if self._instance.lifecycle.state is State.LIVE:
                 self._instance.go_back(reason)
@@ -196,15 +196,15 @@ class Pipelines:
         self._instance.changed()
         await self._leader.run()
         if serving.scheduler is scheduler:  # else nothing here is this worker's any more
-            self._shares = self._new_shares(stages, scheduler)
+            self._shares = self._new_shares(stages, loading, scheduler)
         raise Ended
 
-    async def _share(self, stages: Stages) -> None:
+    async def _share(self, stages: Stages, loading: Loading) -> None:
         """Serve by itself; what is the others' waits for them."""
         scheduler = self._parts.serving.scheduler
         if scheduler is None:
             return
-        shares = self._shares = self._shares or self._new_shares(stages, scheduler)
+        shares = self._shares = self._shares or self._new_shares(stages, loading, scheduler)
         self._stages = self._leader = None
         self._instance.changed()
         self._parts.serving.begin_steps()
@@ -213,8 +213,8 @@ class Pipelines:
         finally:
             await shares.stop()
 
-    def _new_shares(self, stages: Stages, scheduler: Scheduler) -> Shares:
-        return Shares(self._parts, stages.command.version, scheduler, 1 + len(self._others(stages)))
+    def _new_shares(self, stages: Stages, loading: Loading, scheduler: Scheduler) -> Shares:
+        return Shares(self._parts, loading.manifest, scheduler, 1 + len(self._others(stages)))
 
     def _gone(self) -> None:
         self._stages = self._leader = self._shares = self._running = None

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Run:
-    """Run this layer of the task now. `layer` counts from 0."""
+    """Run this layer of the tasks now, together. `layer` counts from 0."""
 
-    task: str
+    tasks: tuple[str, ...]
     layer: int
     reason: str
 
@@ -24,7 +24,7 @@ class Park:
 @dataclass(frozen=True)
 class HandOver:
     """Send the task to the source: whole when no layer of it was run, else its activation and KV, and the source runs
-    the layers from `layers_done` on."""
+    the layers from `layers_done` on. All that are handed to a source at the same time answer the same pull."""
 
     task: str
     source: str

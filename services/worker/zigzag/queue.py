@@ -3,10 +3,11 @@
 from bisect import insort
 from collections.abc import Iterator
 from enum import StrEnum
+from itertools import takewhile
 
 from services.worker.zigzag.effects import Finish, GiveBack, HandOver, Park, QueueEffect, Release, Run
 from services.worker.zigzag.rules import ZIGZAG, Bound, Rule
-from services.worker.zigzag.tasks import Entry, Task
+from services.worker.zigzag.tasks import ALONE, Entry, Room, Task
 from shared.invariants import check
 from shared.moves import Moves
 
@@ -32,29 +33,38 @@ MOVES = Moves(
 
 
 class LiveQueue:
-    """Tasks in order of arrival. The target runs one layer at a time, of the earliest task whose next layer is loaded;
-    sources pull the earliest task, with the layers that were done of it.
+    """Tasks in order of arrival. The target runs one layer at a time, of the earliest task whose next layer is loaded,
+    and of those after it that stand at the same layer, while there is `room`: a layer of few rows takes as long as one
+    of some more. Sources pull the earliest task, and as many after it as they want to run together, with the layers
+    that were done of each.
 
     A layer is what is loaded as a block and run as a step: the embedding goes with the first, and the head counts as
     one of its own where it is loaded last. Where things happen at the same time, the order of calls is `block_ready`,
     `layer_done`, `pull`, `next`, `append`: a pull beats the worker, and the worker beats what is new.
 
-    A task whose layer is being run leaves when that is done: the pull that is its turn waits for it, as earlier tasks
-    go first. Once the last block is there, the first task is finished here, and others still leave; the first pull
-    that finds nothing is told `Release`, and from then on the target is an instance like any other.
+    Tasks of which a layer is being run leave when that is done: the pull whose turn they are waits for them, as earlier
+    tasks go first. Once the last block is there, the first task is finished here, and others still leave; the first
+    pull that finds nothing is told `Release`, and from then on the target is an instance like any other.
     """
 
-    def __init__(self, layers: int, began: float = 0.0, rule: Rule = ZIGZAG, bound: Bound | None = None) -> None:
+    def __init__(
+        self,
+        layers: int,
+        began: float = 0.0,
+        rule: Rule = ZIGZAG,
+        bound: Bound | None = None,
+        room: Room = ALONE,
+    ) -> None:
         """`began`: when the first block was ready, from which on `bound` counts. Without it, any number may come."""
         self.layers = layers
         self.loaded = 0  # from the first on without a gap
         self.phase = Phase.LIVE
-        self._began, self._rule, self._bound = began, rule, bound
+        self._began, self._rule, self._bound, self._room = began, rule, bound, room
         self._blocks: set[int] = set()
         self._entries: list[Entry] = []
-        self._running: Entry | None = None
-        self._last: Entry | None = None  # what was run before, and is still here
-        self._pulls: dict[str, None] = {}  # sources, in the order in which they asked
+        self._running: tuple[Entry, ...] = ()
+        self._last: tuple[Entry, ...] = ()  # of what was run before, what is still here
+        self._pulls: dict[str, Room] = {}  # what sources want, in the order in which they asked
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -65,7 +75,7 @@ class LiveQueue:
     @property
     def unbegun(self) -> tuple[Task, ...]:
         """Those of which no layer is run, in order."""
-        return tuple(entry.task for entry in self._entries if not entry.done and entry is not self._running)
+        return tuple(entry.task for entry in self._entries if not entry.done and entry not in self._running)
 
     def go_by(self, rule: Rule) -> tuple[QueueEffect, ...]:
         """Another rule from here on."""
@@ -75,8 +85,8 @@ class LiveQueue:
     @property
     def work(self) -> float:
         """How long the target would take for what is here, without the layer that is being run."""
-        under_way = {self._running}
-        return sum(entry.task.weight * (self.layers - entry.done - (entry in under_way)) for entry in self._entries)
+        left = ((entry, self.layers - entry.done - (entry in self._running)) for entry in self._entries)
+        return sum(entry.task.weight * layers for entry, layers in left)
 
     def has_room(self, now: float) -> bool:
         """Whether another task is wanted; one that comes back from elsewhere is taken regardless."""
@@ -107,39 +117,42 @@ class LiveQueue:
 
     def next(self) -> tuple[QueueEffect, ...]:
         """What the worker, which is free, does next: ends with a `Run` unless there is nothing to run."""
-        if self._running is not None:
-            raise ValueError(f"a layer of task {self._running.task.id} is being run")
-        chosen = next((entry for entry in self._entries if self._may_run(entry)), None)
-        last, self._last = self._last, chosen
-        if chosen is None:
+        if self._running:
+            raise ValueError(f"a layer of task {self._running[0].task.id} is being run")
+        ready = [entry for entry in self._entries if self._may_run(entry)]
+        chosen = self._room.batch(entry for entry in ready if entry.done == ready[0].done)
+        last, self._last, self._running = self._last, chosen, chosen
+        if not chosen:
             return ()
-        run = Run(chosen.task.id, chosen.done, _why(chosen, last))
-        self._running, chosen.parked = chosen, False
-        if last is None or last is chosen or last.parked:
-            return (run,)
-        return Park(last.task.id, last.done, f"a block of task {chosen.task.id}, which is earlier, arrived"), run
+        first = chosen[0]
+        run = Run(tuple(entry.task.id for entry in chosen), first.done, _why(first, last))
+        for entry in chosen:
+            entry.parked = False
+        reason = f"task {first.task.id}, which is earlier, goes on"
+        left = (entry for entry in last if entry not in chosen and not entry.parked)
+        return *(Park(entry.task.id, entry.done, reason) for entry in left), run
 
-    def layer_done(self, task_id: str) -> tuple[QueueEffect, ...]:
-        """The layer of the last `Run` is done. Raises ValueError when it was none of this task's."""
-        entry = self._running
-        if entry is None or entry.task.id != task_id:
-            raise ValueError(f"no layer of task {task_id} is being run")
-        self._running = None
-        if entry not in self._entries:
-            return tuple(self._answer())  # it was removed meanwhile
-        entry.done += 1
-        if entry.done == self.layers:
+    def layer_done(self) -> tuple[QueueEffect, ...]:
+        """The layer of the last `Run` is done. Raises ValueError when none is being run."""
+        if not self._running:
+            raise ValueError("no layer is being run")
+        # Those that were removed meanwhile are not here any more.
+        ran, self._running = [entry for entry in self._running if entry in self._entries], ()
+        for entry in ran:
+            entry.done += 1
+            entry.parked = entry.done < self.layers and not self._may_run(entry)
+        finished = [entry for entry in ran if entry.done == self.layers]
+        for entry in finished:
             self._take(entry)
-            return Finish(task_id, "all layers were run here"), *self._answer()
-        entry.parked = not self._may_run(entry)
-        left = tuple(self._answer())
-        if entry.parked and entry in self._entries:
-            return *left, Park(task_id, entry.done, "its next layer is not to be run here yet")
-        return left
+        effects: list[QueueEffect] = [Finish(entry.task.id, "all layers were run here") for entry in finished]
+        effects += self._answer()
+        parked = [entry for entry in ran if entry.parked and entry in self._entries]
+        return *effects, *(Park(each.task.id, each.done, "its next layer is not to be run here yet") for each in parked)
 
-    def pull(self, source: str) -> tuple[QueueEffect, ...]:
-        """The source has nothing to do. Its pull stays until it is answered or withdrawn; asked again, it is one."""
-        self._pulls.setdefault(source)
+    def pull(self, source: str, room: Room = ALONE) -> tuple[QueueEffect, ...]:
+        """The source has nothing to do, and could run so much together. Its pull stays until it is answered or
+        withdrawn; asked again, it is one."""
+        self._pulls[source] = room
         return tuple(self._answer())
 
     def withdraw(self, source: str) -> None:
@@ -156,7 +169,7 @@ class LiveQueue:
         """The target will not serve: all tasks go back, and all sources are released."""
         self.phase = MOVES.advance(self.phase, Phase.ABORTED)
         back = tuple(GiveBack(entry.task.id, entry.done, reason) for entry in self._entries)
-        self._entries, self._last = [], None
+        self._entries, self._last = [], ()
         return *back, *self._answer()
 
     def check_invariants(self) -> None:
@@ -177,14 +190,29 @@ class LiveQueue:
             case Phase.PLAIN | Phase.ABORTED:
                 return []
 
+    def _shares(self) -> list[tuple[str, tuple[Entry, ...]]]:
+        """Whose turn is what: the first who asked has the first in order, and so on."""
+        leaving, shares = self._leaving(), []
+        for source, room in self._pulls.items():
+            share = room.batch(self._alike(leaving))
+            shares.append((source, share))
+            leaving = leaving[len(share) :]
+        return shares
+
+    def _alike(self, leaving: list[Entry]) -> Iterator[Entry]:
+        """The first of these, all of which are being run, or none."""
+        return takewhile(lambda entry: (entry in self._running) is (leaving[0] in self._running), leaving)
+
     def _answer(self) -> Iterator[QueueEffect]:
-        """The first who asked gets the first in order, and so on; who is to get what is being run waits."""
-        leaving = self._leaving()
-        if self.phase is Phase.DRAINING and len(leaving) < len(self._pulls):
+        """Who is to get what is being run waits."""
+        shares = self._shares()
+        if self.phase is Phase.DRAINING and not all(share for _, share in shares):
             self.phase = MOVES.advance(self.phase, Phase.PLAIN)
-        for source, entry in zip(tuple(self._pulls), leaving, strict=False):
-            if entry is not self._running:
-                del self._pulls[source]
+        for source, share in shares:
+            if not share or share[0] in self._running:
+                continue
+            del self._pulls[source]
+            for entry in share:
                 self._take(entry)
                 yield HandOver(entry.task.id, source, entry.done, "it is the earliest that may leave")
         if self.phase in (Phase.PLAIN, Phase.ABORTED):
@@ -194,8 +222,7 @@ class LiveQueue:
 
     def _take(self, entry: Entry) -> None:
         self._entries.remove(entry)
-        if self._last is entry:
-            self._last = None
+        self._last = tuple(other for other in self._last if other is not entry)
 
     def _broken(self) -> Iterator[str]:
         if self._entries != sorted(self._entries, key=lambda entry: entry.task.order):
@@ -203,16 +230,19 @@ class LiveQueue:
         for entry in self._entries:
             if not 0 <= entry.done < self.layers:
                 yield f"queue: {entry.done} of {self.layers} layers of task {entry.task.id} are done"
-        if self._running is not None and self._running.done >= self.loaded:
-            yield f"queue: layer {self._running.done} of task {self._running.task.id} runs, {self.loaded} are loaded"
-        for source, entry in zip(self._pulls, self._leaving(), strict=False):
-            if entry is not self._running:
-                yield f"queue: {source} waits, and could have task {entry.task.id}"
+        if len({entry.done for entry in self._running}) > 1:
+            yield f"queue: tasks {[entry.task.id for entry in self._running]} run together, at different layers"
+        for entry in self._running:
+            if entry.done >= self.loaded:
+                yield f"queue: layer {entry.done} of task {entry.task.id} runs, {self.loaded} are loaded"
+        for source, share in self._shares():
+            if share and share[0] not in self._running:
+                yield f"queue: {source} waits, and could have task {share[0].task.id}"
         if self._pulls and self.phase in (Phase.PLAIN, Phase.ABORTED):
             yield f"queue: {list(self._pulls)} wait for a target that is {self.phase}"
 
 
-def _why(chosen: Entry, last: Entry | None) -> str:
-    if chosen is last:
+def _why(first: Entry, last: tuple[Entry, ...]) -> str:
+    if first in last:
         return "its next layer is loaded"
-    return "a block that it waited for arrived" if chosen.parked else "it is the earliest whose next layer is loaded"
+    return "a block that it waited for arrived" if first.parked else "it is the earliest whose next layer is loaded"

@@ -7,16 +7,19 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from itertools import pairwise
 from math import inf
 from typing import assert_never
 
 from services.worker.zigzag.effects import Finish, GiveBack, HandOver, Park, QueueEffect, Release, Run
+from services.worker.zigzag.layer_times import LayerTimes
 from services.worker.zigzag.queue import LiveQueue, Phase
 from services.worker.zigzag.rules import ZIGZAG, Bound, Rule
-from services.worker.zigzag.tasks import Task
+from services.worker.zigzag.tasks import ALONE, Entry, Room, Task
 
 SOURCE, TARGET = "source", "target"
 BLOCK, LAYER_DONE, SOURCE_DONE, ARRIVAL = range(4)  # the order of what happens at the same time
+Event = tuple[float, int, int, tuple[str, ...]]  # when, what, which layer or arrival, of which tasks
 
 
 @dataclass(frozen=True)
@@ -47,14 +50,44 @@ class Rehearsal:
         return sum(span.stop - span.first for span in self.spans if (span.where, span.task) == (where, task_id))
 
 
+@dataclass(frozen=True)
+class Batches:
+    """How much runs together, and how long a layer of it takes."""
+
+    room: Room = ALONE
+    times: LayerTimes | None = None
+
+    def seconds(self, tasks: Sequence[Task]) -> float:
+        """One layer of these together."""
+        if len(tasks) == 1 or self.times is None:
+            return sum(task.weight for task in tasks)
+        return self.times.seconds(sum(task.rows for task in tasks))
+
+    def seconds_from(self, entries: Sequence[Entry], layers: int) -> float:
+        """All layers that are left: rows join at the layer at which they come in."""
+        starts = sorted({entry.done for entry in entries})
+        return sum(
+            (stop - start) * self.seconds([entry.task for entry in entries if entry.done <= start])
+            for start, stop in pairwise([*starts, layers])
+        )
+
+
+EACH_ALONE = Batches()
+
+
 def rehearse(
-    tasks: Iterable[Task], ready: Sequence[float], rule: Rule = ZIGZAG, bound: Bound | None = None
+    tasks: Iterable[Task],
+    ready: Sequence[float],
+    rule: Rule = ZIGZAG,
+    bound: Bound | None = None,
+    batches: Batches = EACH_ALONE,
 ) -> Rehearsal:
     """`ready`: when each layer's block is there. The source is free from the start, and pulls whenever it is again.
 
     Activations are handed over in no time (5.2). Once the target serves alone, a new task goes to who has less to do.
     """
-    play = _Play(sorted(tasks, key=lambda task: task.order), ready, rule, bound)
+    ordered = sorted(tasks, key=lambda task: task.order)
+    play = _Play(ordered, ready, LiveQueue(len(ready), ready[0], rule, bound, batches.room), batches)
     play.run()
     return Rehearsal(tuple(play.tasks.values()), play.ends, tuple(play.spans))
 
@@ -62,38 +95,39 @@ def rehearse(
 class _Play:
     """A source and a target in the middle of a rehearsal."""
 
-    def __init__(self, tasks: Sequence[Task], ready: Sequence[float], rule: Rule, bound: Bound | None) -> None:
+    def __init__(self, tasks: Sequence[Task], ready: Sequence[float], queue: LiveQueue, batches: Batches) -> None:
         self.tasks = {task.id: task for task in tasks}
         self.ends: dict[str, float] = {}
         self.spans: list[Span] = []
         self._layers = len(ready)
-        self._queue = LiveQueue(self._layers, ready[0], rule, bound)
+        self._queue = queue
+        self._batches = batches
         self._outside: deque[Task] = deque()  # until the queue has room
         self._own: deque[Task] = deque()  # the source's, once the target serves alone
         self._free = {SOURCE: -inf, TARGET: -inf}  # from when on
         self._now = -inf
-        self._events = [(at, BLOCK, layer, "") for layer, at in enumerate(ready)]
-        self._events += [(task.arrival, ARRIVAL, number, task.id) for number, task in enumerate(tasks)]
+        self._events: list[Event] = [(at, BLOCK, layer, ()) for layer, at in enumerate(ready)]
+        self._events += [(task.arrival, ARRIVAL, number, (task.id,)) for number, task in enumerate(tasks)]
         heapify(self._events)
 
     def run(self) -> None:
-        self._perform(self._queue.pull(SOURCE))
+        self._ask()
         while self._events:
-            self._now, kind, number, task_id = heappop(self._events)
-            self._happen(kind, number, task_id)
+            self._now, kind, number, task_ids = heappop(self._events)
+            self._happen(kind, number, task_ids)
             if not self._events or self._events[0][:2] >= (self._now, ARRIVAL):
                 self._go_on()
 
-    def _happen(self, kind: int, layer: int, task_id: str) -> None:
+    def _happen(self, kind: int, layer: int, task_ids: tuple[str, ...]) -> None:
         if kind == BLOCK:
             self._perform(self._queue.block_ready(layer))
         elif kind == LAYER_DONE:
-            self._perform(self._queue.layer_done(task_id))
+            self._perform(self._queue.layer_done())
         elif kind == SOURCE_DONE:
-            self.ends[task_id] = self._now
+            self.ends |= dict.fromkeys(task_ids, self._now)
             self._source_goes_on()
         else:
-            self._arrive(self.tasks[task_id])
+            self._arrive(self.tasks[task_ids[0]])
 
     def _arrive(self, task: Task) -> None:
         if self._queue.phase is not Phase.PLAIN or self._work(TARGET) < self._work(SOURCE):
@@ -125,29 +159,43 @@ class _Play:
 
     def _source_goes_on(self) -> None:
         if self._own:
-            self._source_run(self._own.popleft(), 0)
+            batch = self._batches.room.batch(map(Entry, self._own))
+            self._source_run(batch)
+            for _ in batch:
+                self._own.popleft()
         else:
-            self._perform(self._queue.pull(SOURCE))
+            self._ask()
 
-    def _source_run(self, task: Task, first: int) -> None:
-        self._run(SOURCE, task, first, self._layers, SOURCE_DONE)
+    def _ask(self) -> None:
+        self._perform(self._queue.pull(SOURCE, self._batches.room))
 
-    def _run(self, where: str, task: Task, first: int, stop: int, then: int) -> None:
-        end = self._now + task.weight * (stop - first)
+    def _source_run(self, batch: Sequence[Entry]) -> None:
+        end = self._now + self._batches.seconds_from(batch, self._layers)
+        self._run(SOURCE, batch, self._layers, end, SOURCE_DONE)
+
+    def _target_run(self, task_ids: Sequence[str], layer: int) -> None:
+        batch = [Entry(self.tasks[id], layer) for id in task_ids]
+        end = self._now + self._batches.seconds([entry.task for entry in batch])
+        self._run(TARGET, batch, layer + 1, end, LAYER_DONE)
+
+    def _run(self, where: str, batch: Sequence[Entry], stop: int, end: float, then: int) -> None:
         self._free[where] = end
-        self.spans.append(Span(where, task.id, first, stop, self._now, end))
-        heappush(self._events, (end, then, first, task.id))
+        self.spans += [Span(where, entry.task.id, entry.done, stop, self._now, end) for entry in batch]
+        heappush(self._events, (end, then, batch[0].done, tuple(entry.task.id for entry in batch)))
 
     def _perform(self, effects: Iterable[QueueEffect]) -> None:
+        taken: list[Entry] = []
         for effect in effects:
             match effect:
-                case Run(task_id, layer):
-                    self._run(TARGET, self.tasks[task_id], layer, layer + 1, LAYER_DONE)
+                case Run(task_ids, layer):
+                    self._target_run(task_ids, layer)
                 case HandOver(task_id, _, layers_done):
-                    self._source_run(self.tasks[task_id], layers_done)
+                    taken.append(Entry(self.tasks[task_id], layers_done))
                 case Finish(task_id):
                     self.ends[task_id] = self._now
                 case Park() | Release() | GiveBack():
                     pass  # a source that was released asks no more, as the queue's phase says
                 case _:
                     assert_never(effect)
+        if taken:
+            self._source_run(taken)

@@ -1,20 +1,23 @@
 """Tasks of a live scale: what target and source share, layer by layer. Pure."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Task:
-    """A batch of requests that run together: prompts, or one step of decoding, of which each is a task of its own.
+    """A request, or a batch of them that stay together: prompts, or one step of decoding, of which each is a task of
+    its own.
 
     `weight`: how long one layer of it takes, on the target as on a source (BlitzScale 5.4): 1 where all batches are
-    alike, else seconds from measured layer times (`LayerTimes`).
+    alike, else seconds from measured layer times (`LayerTimes`). `rows`: of its activation.
     """
 
     id: str
     arrival: float
     weight: float = 1.0
     priority: int = 0
+    rows: int = 1
 
     @property
     def order(self) -> tuple[int, float, str]:
@@ -30,3 +33,25 @@ class Entry:
     task: Task
     done: int = 0
     parked: bool = False
+
+
+@dataclass(frozen=True)
+class Room:
+    """Of what runs together: so many tasks, and so many rows. One task alone may have more of them."""
+
+    tasks: int = 1
+    rows: int = 0
+
+    def batch(self, entries: Iterable[Entry]) -> tuple[Entry, ...]:
+        """The first of these, and those that follow while there is room: none is overtaken by one that is smaller."""
+        chosen: list[Entry] = []
+        left = self.rows
+        for entry in entries:
+            left -= entry.task.rows
+            if chosen and (left < 0 or len(chosen) == self.tasks):
+                break
+            chosen.append(entry)
+        return tuple(chosen)
+
+
+ALONE = Room()

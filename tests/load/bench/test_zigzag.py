@@ -33,6 +33,19 @@ def test_the_worst_case_of_each_load_is_near_the_optimum(result: Result) -> None
     assert gains["best-effort"] < 0.75
 
 
+def test_it_tells_how_many_miss_the_slo_by_how_fast_parameters_load(result: Result) -> None:
+    records = [json.loads(line) for line in result.stdout.splitlines()]
+    shares = {
+        one["case"].split(":")[0]: (one["value"], one["against"]) for one in records if "over the SLO" in one["case"]
+    }
+    assert list(shares.values()) == sorted(shares.values())
+    assert all(live <= stop for live, stop in shares.values())
+    assert shares["32 layers, load 0.5"] == (0.0, 0.0)
+    assert shares["32 layers, load 15"][1] > 0.3
+    chosen = [one["case"].split("by need: ")[1] for one in records if "by need" in one["case"]]
+    assert (chosen[0], chosen[-1]) == ("stop", "live")
+
+
 def test_it_explains_as_many_as_were_asked_for(result: Result) -> None:
     assert result.stderr.count("on target, optimum") == 2
     assert "first behind: batch 02 left at 7 with 1 layers run" in result.stderr

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from services.worker.batch import Batch, Draw, Entry, KvImport, Piece
 from services.worker.engine.contract import BlockMissing, Runner
 from services.worker.engine.modelled import ModelledRunner
+from services.worker.engine.partial import Partial
 from services.worker.engine.sizes import activation_bytes, kv_bytes
 from shared.messages.requests import Sampling, Submit
 from shared.virtual_time import run
@@ -149,15 +150,14 @@ def test_no_layer_runs_before_its_block_came() -> None:
         with pytest.raises(RuntimeError, match="no model is loaded"):
             await runner.add_block(0, memoryview(b""))
         assert await runner.load(made, 4_096) == 8
-        slabs = ((piece([1, 2, 3]),),)
+        started = Partial([piece([1, 2, 3])])
         with pytest.raises(BlockMissing, match=r"block 0 \(embedding\)"):
-            await runner.begin(slabs)
+            await runner.run_layer([started])
         await runner.add_block(0, memoryview(b""))
-        started = await runner.begin(slabs)
         with pytest.raises(BlockMissing, match="block 1 "):
-            await runner.run_layer(started)
+            await runner.run_layer([started])
         await runner.add_block(1, memoryview(b""))
-        await runner.run_layer(started)
+        await runner.run_layer([started])
         assert started.done == 1
         with pytest.raises(BlockMissing, match="block 2 "):
             await runner.step(Batch(1, (piece([1, 2, 3]),)))
@@ -185,9 +185,9 @@ def test_a_request_that_changes_hands_between_layers_goes_on_with_the_same_token
     """What moves has the size of activations and KV; without either the tokens would be others."""
 
     async def hand_over(here: Runner, there: Runner, prompt: list[int], *, with_kv: bool = True) -> list[int]:
-        started = await here.begin((slab(prompt),))
+        started = Partial(slab(prompt))
         for _ in range(layers):
-            await here.run_layer(started)
+            await here.run_layer([started])
         blocks = range(2, 2 + -(-len(prompt) // BLOCK_TOKENS))
         kv = await here.export_kv(blocks, layers)
         assert len(started.activation) == activation_bytes(manifest(), len(prompt))
@@ -221,11 +221,10 @@ def slab(prompt: list[int]) -> tuple[Piece, ...]:
 def test_layers_one_by_one_take_what_a_step_takes_but_for_the_head() -> None:
     async def main() -> None:
         pieces, clock = slab(random_prompt(3, 190, VOCABULARY)), LoopClock(0.0)
-        runner = await loaded()
+        runner, started = await loaded(), Partial(pieces)
         begun = clock.now()
-        started = await runner.begin((pieces,))
         for _ in range(LAYERS):
-            await runner.run_layer(started)
+            await runner.run_layer([started])
         one_by_one = clock.now() - begun
         await runner.step(Batch(1, pieces))
         whole = clock.now() - begun - one_by_one
@@ -237,9 +236,9 @@ def test_layers_one_by_one_take_what_a_step_takes_but_for_the_head() -> None:
 def test_rows_that_come_in_later_pay_for_the_layers_that_are_left() -> None:
     async def main() -> None:
         clock, runner, pieces = LoopClock(0.0), await loaded(), slab(random_prompt(3, 190, VOCABULARY))
-        started = await runner.begin((pieces,))
+        started = Partial(pieces)
         for _ in range(LAYERS - 1):
-            await runner.run_layer(started)
+            await runner.run_layer([started])
         entry = Entry(LAYERS - 1, 190, started.activation)
         late = tuple(Piece("a", one.tokens, one.start, one.blocks, False, one.draw, entry) for one in pieces)
         begun = clock.now()

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from shared.bus.contract import Bus, BusError
 from shared.messages.live import RequestsMoved
-from shared.messages.requests import Admit, Cancel, RequestLost, RequestsEnded, Submit, TokenFrame, Tokens
-from shared.subjects import ADMIT, CANCEL_WORK
+from shared.messages.requests import Admit, Cancel, Replay, RequestLost, RequestsEnded, Submit, TokenFrame, Tokens
+from shared.subjects import ADMIT, CANCEL_WORK, REPLAY
 
 RETRY_SECONDS = 0.1
 
@@ -30,7 +30,6 @@ class Wish:
         return bool(self.ends)
 
     def take(self, row: Tokens) -> None:
-        assert row.index <= len(self.tokens), f"{row.request_id}: a gap before {row.index}"
         self.tokens += row.token_ids[len(self.tokens) - row.index :]
         if row.finish_reason is not None:
             self.ends.append(row.finish_reason)
@@ -42,9 +41,10 @@ class Wish:
         self.request = replace(self.request, request_id=id, generated=list(self.tokens))
 
     def check(self, expected: list[int]) -> None:
-        """It ended once, with all the tokens it should have, or as its client left with the first of them."""
+        """It ended once, with all the tokens it should have, or with the first of them as its client left, or its
+        deadline came."""
         assert len(self.ends) == 1, (self.request.request_id, self.ends)
-        assert self.ends == ["length"] or self.cancelled, self.ends
+        assert self.ends[0] in ("length", "deadline") or self.cancelled, self.ends
         assert self.tokens == expected[: None if self.ends == ["length"] else len(self.tokens)]
 
 
@@ -55,6 +55,7 @@ class Client:
         self, bus: Bus, living: Callable[[], Collection[str]], act: Callable[[Coroutine[None, None, None]], None]
     ) -> None:
         self.wishes: list[Wish] = []
+        self.moves: list[RequestsMoved] = []
         self.places: dict[str, str] = {}  # where a router would think that requests are
         self._bus = bus
         self._living = living
@@ -79,11 +80,11 @@ class Client:
                     self._row(row, message.worker)
             case RequestLost():
                 self.lost(message.request_id)
-            case RequestsEnded():
+            case RequestsEnded():  # be it where nobody heard that it moved to
                 for id in message.request_ids:
-                    if self.places.get(id) == message.worker:
-                        del self.places[id]
+                    self.places.pop(id, None)
             case RequestsMoved():
+                self.moves.append(message)
                 for id in message.request_ids:
                     self._moved(id, message)
 
@@ -98,6 +99,17 @@ class Client:
         if wish is not None and not wish.is_over:
             wish.again()
             self._act(self._place(wish))
+
+    async def ask_again(self) -> None:
+        """For what was said while nobody heard it."""
+        for wish in self.wishes:
+            for worker in () if wish.is_over else sorted(self._living()):
+                await self._replay(wish, worker)
+
+    async def _replay(self, wish: Wish, worker: str) -> None:
+        command = Replay(request_id=wish.request.request_id, gateway=wish.request.gateway, index=len(wish.tokens))
+        with suppress(BusError):
+            await self._bus.call(REPLAY, command, timeout=1, id=worker)
 
     async def _place(self, wish: Wish, first: str = "") -> None:
         while not wish.is_over:
@@ -128,7 +140,10 @@ class Client:
     def _row(self, row: Tokens, worker: str) -> None:
         wish = self._current.get(row.request_id)
         if wish is not None and not wish.is_over:
-            wish.take(row)
+            if row.index <= len(wish.tokens):
+                wish.take(row)
+            else:
+                self._act(self._replay(wish, worker))
         elif row.finish_reason is None:
             self._bus.publish(CANCEL_WORK, Cancel(request_id=row.request_id), id=worker)
 

@@ -4,26 +4,17 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache, partial
 from itertools import count
 from typing import Any
 
-from msgspec.structs import replace
-
-from services.host.checkpoint import open_checkpoint
 from services.worker.actor import Worker
-from services.worker.engine.contract import Runner
-from services.worker.engine.engine import Engine
-from services.worker.engine.kv_store import allocate_kv_memory
-from services.worker.engine.modelled import ModelledRunner
 from services.worker.settings import MIB, WorkerSettings
 from shared.bus.contract import BusError, Context, Endpoint, Refusal, ServiceInfo, Topic
 from shared.bus.local import LocalBroker, LocalBus
 from shared.messages.live import Help
 from shared.messages.membership import Join, Joined, LeaseChanged, WorkerReport
 from shared.messages.message import Ack
-from shared.messages.parameters import DType, Manifest
-from shared.messages.requests import Submit
+from shared.messages.parameters import Manifest
 from shared.messages.transfers import Abort, Drain, Inflow, LiveMode, Load, Node, Serve
 from shared.process import World
 from shared.subjects import ABORT, DRAIN, ENDED, HEARTBEAT, HELP, JOIN, LEASE, LOAD, MOVED, SERVE, TOKENS
@@ -31,64 +22,15 @@ from shared.telemetry import Telemetry
 from shared.transfer.chunks import Chunk
 from shared.transfer.part import FlowEnd, Part, TransferFailed
 from shared.transfer.send import feed
-from shared.world import CountedIds, LoopClock
-from tests.made import tiny
+from shared.world import CountedIds
 from tests.transfer.virtual_link import Mail, VirtualLink, new_mail
-from tests.worker.engine.made_up import LATENCY, made_up_tokens
 from tests.worker.live.client import Client
-from tests.worker.live.timed import Faults, TimedLink, TimedRunner
-from tests.worker.serving import serve
+from tests.worker.live.kinds import BLOCKS, CLOCK, CONTEXT, FLOAT32, Kind
+from tests.worker.live.timed import Faults, TimedLink
 
-CONTEXT = 512
 CHUNK_BYTES = 1 << 20
-CLOCK = LoopClock(epoch=1e6)
 BUS_SECONDS = 0.001
 LEASE_SECONDS = 0.4  # from a death until it is known
-
-
-@cache
-def parameters(dtype: DType = "float32") -> tuple[Manifest, list[memoryview]]:
-    checkpoint = open_checkpoint(tiny("llama"), dtype)
-    memory = [memoryview(bytearray(block.size_bytes)) for block in checkpoint.layouts]
-    return checkpoint.manifest([checkpoint.read_block(index, view) for index, view in enumerate(memory)]), memory
-
-
-BLOCKS = len(parameters()[1])
-
-
-@cache
-def _engine(dtype: DType) -> Engine:
-    manifest, memory = parameters(dtype)
-    engine = Engine(manifest, allocate_kv_memory(4 * MIB), 16, CONTEXT)
-    for index, view in enumerate(memory):
-        engine.add_block(index, view)
-    return engine
-
-
-def undisturbed(request: Submit, dtype: DType = "float32") -> list[int]:
-    """All tokens of a request, as an engine alone makes them."""
-    first = replace(request, request_id="alone", generated=[])
-    return serve(_engine(dtype), [(0, first)]).tokens["alone"]
-
-
-def made_up(request: Submit) -> list[int]:
-    """All tokens of a request, as a modelled engine makes them."""
-    manifest, _ = parameters()
-    return made_up_tokens(manifest.version, manifest.config.vocab_size, request)
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What runs the model, and the tokens that it would make alone."""
-
-    make_runner: Callable[[WorkerSettings], Runner]
-    alone: Callable[[Submit], list[int]]
-    dtype: DType = "float32"
-
-
-COMPUTING = Kind(lambda told: TimedRunner(told.kv_bytes, told.block_size), undisturbed)
-HALF = Kind(COMPUTING.make_runner, partial(undisturbed, dtype="bfloat16"), "bfloat16")
-MODELLED = Kind(lambda told: ModelledRunner(told.kv_bytes, told.block_size, LATENCY, 1.0, CLOCK), made_up)
 
 
 @dataclass
@@ -109,7 +51,7 @@ class Stage:
     bus: LocalBus
     mail: Mail
     tasks: asyncio.TaskGroup
-    kind: Kind = COMPUTING
+    kind: Kind = FLOAT32
     client: Client = field(init=False)
     faults: Faults = field(default_factory=Faults)
     members: dict[str, Member] = field(default_factory=dict)
@@ -125,7 +67,7 @@ class Stage:
 
     @property
     def manifest(self) -> Manifest:
-        return parameters(self.kind.dtype)[0]
+        return self.kind.manifest
 
     def act(self, work: Coroutine[None, None, None]) -> None:
         """Do this meanwhile."""
@@ -135,7 +77,9 @@ class Stage:
         return Node(id=worker, place="worker", address=worker.encode())
 
     def count(self, worker: str, what: str) -> float:
-        return self.members[worker].telemetry.registry.get_sample_value(f"livescale_worker_{what}_total") or 0.0
+        name = f"livescale_worker_{what}_total"
+        metrics = self.members[worker].telemetry.registry.restricted_registry([name]).collect()
+        return sum(sample.value for metric in metrics for sample in metric.samples if sample.name == name)
 
     def state(self, worker: str) -> str:
         return self.reports[worker].state if worker in self.reports else "absent"
@@ -158,17 +102,17 @@ class Stage:
         self.members[worker] = Member(made, self.tasks.create_task(made.run(), name=worker), bus, telemetry)
         await self.until(lambda: self.state(worker) == "spare")
 
-    async def load(self, worker: str, blocks: list[int], mode: LiveMode = "off") -> None:
-        """Send it these blocks too, after those before."""
+    async def load(self, worker: str, blocks: list[int], mode: LiveMode = "off", *, damaged: bool = False) -> None:
+        """Send it these blocks too, after those before; `damaged` ones count as not sent."""
         async with self.loading:
             if worker in self.aborted:
                 return
             new = [block for block in blocks if block not in self.given.setdefault(worker, [])]
-            self.given[worker] += new
+            self.given[worker] += [] if damaged else new
             self.tickets += 1
             inflow = Inflow(ticket=self.tickets, upstream=self.node("host"), blocks=new)
             await self.bus.call(LOAD, self._load(worker, inflow, mode), timeout=5, id=worker)
-            await self._feed(worker, self.tickets)
+            await self._feed(worker, self.tickets, self.kind.damaged(new) if damaged else self.kind.memory)
 
     def _load(self, worker: str, inflow: Inflow, mode: LiveMode) -> Load:
         return Load(
@@ -185,16 +129,22 @@ class Stage:
             live=mode,
         )
 
-    async def _feed(self, worker: str, ticket: int) -> None:
+    async def _feed(self, worker: str, ticket: int, memory: list[memoryview]) -> None:
         async def here(chunk: Chunk) -> None: ...
 
-        end = FlowEnd(Part("host", CHUNK_BYTES, parameters(self.kind.dtype)[1]), ticket, self.node(worker))
+        end = FlowEnd(Part("host", CHUNK_BYTES, memory), ticket, self.node(worker))
         with suppress(TransferFailed):  # the worker is gone, or was told to stop
             await feed(VirtualLink(self.mail, b"host"), end, here)
 
     async def loaded(self, worker: str) -> None:
         """It has everything, and serves."""
         await self.load(worker, list(range(BLOCKS)))
+        await self.until(lambda: self.ready(worker) == BLOCKS)
+        await self.serve(worker)
+
+    async def finish_loading(self, worker: str) -> None:
+        """One that is live gets the rest, and serves."""
+        await self.load(worker, list(range(BLOCKS)), "zigzag")
         await self.until(lambda: self.ready(worker) == BLOCKS)
         await self.serve(worker)
 
@@ -210,9 +160,9 @@ class Stage:
         command = Abort(plan_id=f"plan-{worker}", reason="test")
         await self.told(worker, self.bus.call(ABORT, command, timeout=5, id=worker))
 
-    async def help(self, source: str, *targets: str) -> None:
+    async def help(self, source: str, *targets: str, plan: str = "plan") -> None:
         nodes = [self.node(target) for target in targets]
-        command = Help(plan_id="plan", model="m", version=self.manifest.version, targets=nodes, epoch=1)
+        command = Help(plan_id=plan, model="m", version=self.manifest.version, targets=nodes, epoch=1)
         await self.told(source, self.bus.call(HELP, command, timeout=5, id=source))
 
     async def told(self, worker: str, call: Awaitable[Ack]) -> None:
@@ -239,6 +189,13 @@ class Stage:
         change = LeaseChanged(service="worker", id=worker, epoch=1, state="dead", reason="killed", at=CLOCK.wall())
         self.bus.publish(LEASE, change, id=worker)
         self.client.lost_at(worker)
+
+    async def outage(self, seconds: float) -> None:
+        """The bus is away."""
+        self.broker.down()
+        await asyncio.sleep(seconds)
+        self.broker.up()
+        await self.client.ask_again()
 
     def heard(self, message: object) -> None:
         if isinstance(message, WorkerReport) and message.id in self.members:
@@ -278,7 +235,7 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(*workers: str, kind: Kind = COMPUTING) -> AsyncIterator[Stage]:
+async def stage(*workers: str, kind: Kind = FLOAT32) -> AsyncIterator[Stage]:
     """Spare workers."""
     broker = LocalBroker(clock=CLOCK, delays=lambda subject: (BUS_SECONDS,))
     bus = broker.connect()

@@ -1,37 +1,18 @@
 """Whoever dies, leaves or gives up in the middle of a live scale."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
+import pytest
 
+from services.worker.live.handoff import ACTIVATION, KV
+from services.worker.live.source import FAILED_HAND_OFFS
+from shared.bus.contract import Refusal
 from shared.messages.membership import Stale
-from shared.subjects import STALE
+from shared.messages.transfers import Drain
+from shared.subjects import DRAIN, STALE
 from shared.virtual_time import run
-from tests.worker.live.stage import BLOCKS, CLOCK, Stage, stage
-from tests.worker.live.timed import MESSAGE_SECONDS
+from tests.worker.live.kinds import BLOCKS, CLOCK
+from tests.worker.live.scenes import parked, play
+from tests.worker.live.stage import Stage, stage
 from tests.worker.serving import random_prompt, submit
-
-
-def play(act: Callable[[Stage], Awaitable[None]], *others: str) -> None:
-    """A source that serves, others that do too, and a target that has two layers."""
-
-    async def whole() -> None:
-        async with stage("s", "t", *others) as made:
-            for worker in ("s", *others):
-                await made.loaded(worker)
-            await made.load("t", [0, 1, 2], "zigzag")
-            await made.until(lambda: made.state("t") == "live")
-            await act(made)
-            await made.done()
-
-    run(whole(), limit_seconds=600)
-
-
-async def parked(made: Stage, count: int = 1, **fields: float) -> None:
-    """So many requests have run through the target's two layers."""
-    before = made.count("t", "live_layers")
-    for number in range(count):
-        await made.client.submit(submit(f"r{number}", random_prompt(number, 150), max_tokens=6, **fields), "t")
-    await made.until(lambda: made.count("t", "live_layers") == before + 2 * count)
 
 
 def test_a_source_that_dies_with_a_request_in_its_hands_leaves_it_to_the_target_with_its_layers() -> None:
@@ -72,19 +53,6 @@ def test_a_target_that_was_whole_before_it_could_go_live_is_helped_no_more() -> 
             await made.until(lambda: made.state("t") == "serving" and made.reports["s"].helping == [])
 
     run(whole(), limit_seconds=600)
-
-
-def test_a_client_that_leaves_in_mid_hand_off_leaves_nothing_behind() -> None:
-    for pieces in range(5):
-
-        async def act(made: Stage, pieces: int = pieces) -> None:
-            await parked(made)
-            await made.help("s", "t")
-            await asyncio.sleep(MESSAGE_SECONDS / 2 * pieces)
-            made.client.cancel(made.client.wishes[0])
-            await made.until(lambda: made.client.wishes[0].is_over)
-
-        play(act)
 
 
 def test_a_request_whose_deadline_comes_while_it_is_parked_ends_then() -> None:
@@ -152,31 +120,59 @@ def test_a_source_pulls_only_when_nothing_of_its_own_waits_to_be_prefilled() -> 
     play(act)
 
 
-def test_two_sources_help_two_targets() -> None:
+def test_a_block_that_comes_damaged_is_run_by_nobody_and_the_target_stays_live() -> None:
     async def act(made: Stage) -> None:
-        await made.start("t2")
-        await made.load("t2", [0, 1], "zigzag")
-        await made.until(lambda: made.state("t2") == "live")
-        for number in range(6):
-            await made.client.submit(submit(f"b{number}", random_prompt(number, 100), max_tokens=3), "t2")
-        await parked(made, 4)
-        await made.help("s", "t", "t2")
-        await made.help("s2", "t", "t2")
-        await made.until(lambda: all(wish.is_over for wish in made.client.wishes))
-        assert made.count("s", "pulled_tasks") + made.count("s2", "pulled_tasks") == 10
-        assert min(made.count("s", "pulled_tasks"), made.count("s2", "pulled_tasks")) >= 3
+        await made.load("t", [3], "zigzag", damaged=True)
+        await parked(made)
+        await made.help("s", "t")
+        await made.until(lambda: made.count("s", "pulled_tasks") == 1)
+        assert (made.state("t"), made.ready("t")) == ("live", 3)
+        await made.finish_loading("t")
 
-    play(act, "s2")
+    play(act)
 
 
-def test_a_link_that_breaks_before_the_activation_is_there_leaves_the_request_where_it_was() -> None:
+def test_an_instance_that_is_live_does_not_drain() -> None:
+    async def act(made: Stage) -> None:
+        with pytest.raises(Refusal, match="cannot go from live to draining"):
+            await made.bus.call(DRAIN, Drain(instance="m-t", epoch=1), timeout=5, id="t")
+        await parked(made)
+        await made.finish_loading("t")
+
+    play(act)
+
+
+def test_a_target_of_which_nothing_arrives_is_left_with_its_requests() -> None:
     async def act(made: Stage) -> None:
         await parked(made)
         made.faults.messages = 0
         await made.help("s", "t")
-        await made.until(lambda: made.count("t", "returned_tasks") == 1)
-        made.faults.messages = None
+        await made.until(lambda: made.reports["s"].helping == ["t"])
+        await made.until(lambda: made.reports["s"].helping == [])
+        assert made.count("t", "returned_tasks") == FAILED_HAND_OFFS
+        await made.finish_loading("t")
+
+    play(act)
+
+
+def test_a_source_helps_on_after_the_bus_was_away() -> None:
+    async def act(made: Stage) -> None:
+        await made.help("s", "t")
+        await made.outage(4.0)
+        await made.client.submit(submit("r", random_prompt(1, 150), max_tokens=6), "t")
         await made.until(lambda: made.count("s", "pulled_tasks") == 1)
+
+    play(act)
+
+
+def test_a_target_that_says_nothing_is_left_after_a_while() -> None:
+    async def act(made: Stage) -> None:
+        await parked(made)
+        made.broker.lose = lambda subject: ".pull" in subject
+        await made.help("s", "t")
+        await made.until(lambda: made.reports["s"].helping == ["t"])
+        await made.until(lambda: made.reports["s"].helping == [])
+        await made.finish_loading("t")
 
     play(act)
 
@@ -184,8 +180,46 @@ def test_a_link_that_breaks_before_the_activation_is_there_leaves_the_request_wh
 def test_a_link_that_breaks_before_the_kv_is_there_has_the_source_compute_it_again() -> None:
     async def act(made: Stage) -> None:
         await parked(made)
-        made.faults.messages = 1
+        made.faults.messages = 2  # the activation and its checksum
         await made.help("s", "t")
         await made.until(lambda: made.count("s", "lost_kv") == 1)
+
+    play(act)
+
+
+def test_an_activation_that_arrives_damaged_is_given_back_and_taken_once_it_is_right() -> None:
+    async def act(made: Stage) -> None:
+        await parked(made)
+        made.faults.damaged = ACTIVATION
+        await made.help("s", "t")
+        await made.until(lambda: made.count("t", "returned_tasks") == 1)
+        assert made.count("s", "pulled_tasks") == 0
+        await made.until(lambda: made.count("s", "pulled_tasks") == 1)
+        assert made.count("s", "lost_kv") == 0
+
+    play(act)
+
+
+def test_kv_that_arrives_damaged_is_computed_again() -> None:
+    async def act(made: Stage) -> None:
+        await parked(made)
+        made.faults.damaged = KV
+        await made.help("s", "t")
+        await made.until(lambda: made.count("s", "lost_kv") == 1)
+        assert made.count("t", "returned_tasks") == 0
+
+    play(act)
+
+
+def test_a_request_whose_deadline_comes_while_its_kv_is_awaited_ends_then() -> None:
+    async def act(made: Stage) -> None:
+        deadline = CLOCK.wall() + 1.0
+        await parked(made, deadline=deadline)
+        await made.help("s", "t")
+        await made.until(lambda: made.count("s", "pulled_tasks") == 1)
+        made.faults.message_seconds = 5.0
+        await made.until(lambda: made.client.wishes[0].is_over)
+        assert CLOCK.wall() < deadline + 0.1
+        assert made.client.wishes[0].ends == ["deadline"]
 
     play(act)

@@ -1,12 +1,16 @@
 """Layers run one at a time, and rows that come in at any of them, give the bits of one whole step."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from services.worker.batch import Entry
+from services.worker.batch import MAX_BATCH_ROWS, Entry
 from services.worker.engine.engine import Engine
+from services.worker.engine.partial import Partial, slabs
 from services.worker.scheduler import Scheduler
 from shared.messages.parameters import DType
 from shared.messages.requests import Submit
+from tests.fuzz.effort import examples
 from tests.worker.engine.models import checkpointed
 from tests.worker.serving import limits, random_prompt, serve, submit
 
@@ -23,9 +27,9 @@ def part_of_the_way(engine: Engine, request: Submit, layers: int, most_rows: int
     made = scheduler(engine)
     made.add(request)
     (sequence,) = made.start()
-    partial = engine.begin(list(sequence.slabs(most_rows)))
+    partial = Partial(list(sequence.rest(most_rows)))
     for _ in range(layers):
-        engine.run_layer(partial)
+        engine.run_layer([partial])
     kv = engine.store.export_kv(sequence.blocks, range(layers))
     return Entry(partial.done, len(sequence.tokens), partial.activation), memoryview(bytearray(kv))
 
@@ -54,3 +58,63 @@ def test_requests_that_come_in_at_every_layer_of_one_step_get_the_same_tokens(dt
             made.kv_came(id, name, kv)
     for request in requests.values():
         assert tokens[request.request_id] == serve(source, [(0, request)]).tokens[request.request_id]
+
+
+def computed(engine: Engine, requests: list[Submit], turns: list[set[int]]) -> list[tuple[bytes, bytes]]:
+    """Activation and KV of each after all layers. In a turn so many are run on, those at the same layer together."""
+    made = scheduler(engine)
+    for request in requests:
+        made.add(request)
+    sequences = made.start()
+    partials = [Partial(list(sequence.rest(MAX_BATCH_ROWS))) for sequence in sequences]
+    for turn in turns:
+        chosen = [partials[number] for number in sorted(turn) if number < len(partials)]
+        for layer in reversed(range(LAYERS)):
+            if joined := [partial for partial in chosen if partial.done == layer]:
+                engine.run_layer(joined)
+    assert all(partial.done == LAYERS for partial in partials)
+    kv = [engine.store.export_kv(sequence.blocks, range(LAYERS)) for sequence in sequences]
+    return [(bytes(partial.activation), bytes(each)) for partial, each in zip(partials, kv, strict=True)]
+
+
+@examples(8)
+@given(
+    prompts=st.lists(st.integers(1, 300), min_size=2, max_size=5),
+    generated=st.integers(0, 20),
+    turns=st.lists(st.sets(st.integers(0, 4)), max_size=6),
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_layers_of_requests_that_run_together_have_the_bits_that_they_have_alone(
+    dtype: DType, prompts: list[int], generated: int, turns: list[set[int]]
+) -> None:
+    requests = [
+        submit(f"r{number}", random_prompt(number, rows), generated=range(3, 3 + generated), max_tokens=50)
+        for number, rows in enumerate(prompts)
+    ]
+    everybody = set(range(len(requests)))
+    together = computed(checkpointed(NAME, dtype).engine(), requests, [*turns, *[everybody] * LAYERS])
+    alone = [{number} for number in sorted(everybody)]
+    assert together == computed(checkpointed(NAME, dtype).engine(), requests, alone * LAYERS)
+
+
+def test_no_more_rows_run_together_than_a_batch_may_have_and_those_of_a_request_stay_in_order() -> None:
+    made = Scheduler(limits())
+    for number in range(3):
+        made.add(submit(f"r{number}", random_prompt(number, 900)))
+    partials = [Partial(list(each.rest(MAX_BATCH_ROWS))) for each in made.start()]
+    run = list(slabs(partials, row_bytes=4))
+    assert [sum(len(piece.tokens) for piece in slab.pieces) for slab in run] == [1_928, 772]
+    starts = [(piece.request_id, piece.start) for slab in run for piece in slab.pieces]
+    assert starts == [(f"r{number}", start) for number in range(3) for start in range(0, 900, 128)]
+    assert sum(len(data) for slab in run for data in slab.activations) == 4 * 2_700
+
+
+def test_requests_at_different_layers_do_not_run_together() -> None:
+    engine = checkpointed(NAME).engine()
+    made = scheduler(engine)
+    for name in "ab":
+        made.add(submit(name))
+    first, second = (Partial(list(each.rest(MAX_BATCH_ROWS))) for each in made.start())
+    engine.run_layer([first])
+    with pytest.raises(ValueError, match=r"layers \[1, 0\] are next: only one can be run"):
+        engine.run_layer([first, second])

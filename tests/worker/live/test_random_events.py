@@ -12,7 +12,8 @@ from shared.messages.requests import Sampling, Submit
 from shared.messages.transfers import LiveMode
 from shared.virtual_time import run
 from tests.fuzz.effort import examples
-from tests.worker.live.stage import BLOCKS, Stage, stage
+from tests.worker.live.kinds import BFLOAT16, BLOCKS, FLOAT32, Kind
+from tests.worker.live.stage import Stage, stage
 from tests.worker.serving import random_prompt, submit
 
 SOURCES = ("s1", "s2")
@@ -35,15 +36,20 @@ EVENTS = st.lists(
 )
 
 
-@examples(12)
-@given(events=EVENTS, mode=st.sampled_from(("zigzag", "zigzag", "best-effort")), blocks=st.integers(2, BLOCKS - 1))
-def test_every_request_ends_once_with_its_tokens(events: list[Event], mode: LiveMode, blocks: int) -> None:
-    run(play(events, mode, blocks), limit_seconds=600)
+@examples(10)
+@given(
+    events=EVENTS,
+    mode=st.sampled_from(("zigzag", "zigzag", "best-effort", "zigzag-ilp")),
+    blocks=st.integers(2, BLOCKS - 1),
+    kind=st.sampled_from((FLOAT32, BFLOAT16)),
+)
+def test_every_request_ends_once_with_its_tokens(events: list[Event], mode: LiveMode, blocks: int, kind: Kind) -> None:
+    run(play(events, mode, blocks, kind), limit_seconds=600)
 
 
-async def play(events: list[Event], mode: LiveMode, blocks: int) -> None:
+async def play(events: list[Event], mode: LiveMode, blocks: int, kind: Kind) -> None:
     """Two sources and a target; another worker serves without helping, so that there is always somebody."""
-    async with stage("other", *SOURCES, "t") as made:
+    async with stage("other", *SOURCES, "t", kind=kind) as made:
         for worker in ("other", *SOURCES):
             await made.loaded(worker)
         await made.load("t", list(range(blocks)), mode)

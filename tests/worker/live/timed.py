@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from services.worker.engine.runner import EngineRunner
-from services.worker.live.handoff import FIRST_CHANNEL
+from services.worker.live.handoff import FIRST_CHANNEL, TAG_BITS
 from shared.links.contract import Buffer, LinkError, Peer
-from tests.transfer.virtual_link import Mail, VirtualLink, VirtualPeer
+from tests.transfer.virtual_link import Mail, VirtualLink, VirtualPeer, here
 
 STEP_SECONDS = 0.01  # of a layer as of a step
 MESSAGE_SECONDS = 0.003
@@ -26,11 +26,15 @@ class TimedRunner(EngineRunner):
 
 @dataclass
 class Faults:
-    """Nobody can connect to who is `gone`. Of hand-offs so many `messages` more go through; None is all."""
+    """Nobody can connect to who is `gone`. Of hand-offs so many `messages` more go through; None is all.
+
+    The next piece of a hand-off's part that is to be `damaged` arrives with another bit.
+    """
 
     message_seconds: float = MESSAGE_SECONDS
     gone: set[bytes] = field(default_factory=set)
     messages: int | None = None
+    damaged: int | None = None
 
     def pass_one(self, channel: int) -> None:
         """Raises LinkError."""
@@ -39,6 +43,15 @@ class Faults:
         if self.messages == 0:
             raise LinkError("the link broke")
         self.messages -= 1
+
+    def touch(self, channel: int, tag: int, buffer: Buffer) -> Buffer:
+        """What arrives of it."""
+        if channel < FIRST_CHANNEL or self.damaged != tag >> TAG_BITS:
+            return buffer
+        self.damaged = None
+        copy = bytearray(here(buffer))
+        copy[len(copy) // 2] ^= 1
+        return Buffer(memoryview(copy))
 
 
 class TimedPeer(VirtualPeer):
@@ -51,7 +64,7 @@ class TimedPeer(VirtualPeer):
     async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
         await asyncio.sleep(self._faults.message_seconds)
         self._faults.pass_one(self._channel)
-        await super().send(tag, buffer, timeout=timeout)
+        await super().send(tag, self._faults.touch(self._channel, tag, buffer), timeout=timeout)
 
 
 class TimedLink(VirtualLink):

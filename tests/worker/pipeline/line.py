@@ -9,7 +9,8 @@ from shared.messages.pipelines import Stage as Part
 from shared.messages.requests import Sampling, Submit
 from shared.subjects import PIPELINE, PIPELINE_OVER
 from shared.virtual_time import run
-from tests.worker.live.stage import BLOCKS, COMPUTING, Kind, Stage, stage
+from tests.worker.live.kinds import BLOCKS, FLOAT32, Kind
+from tests.worker.live.stage import Stage, stage
 from tests.worker.serving import random_prompt, submit
 
 Cut = Sequence[tuple[str, int]]  # who runs the blocks up to which one, in their order
@@ -98,7 +99,7 @@ async def nothing_left(made: Stage) -> None:
 
 
 @asynccontextmanager
-async def line(cut: Cut = PAIR, *others: str, kind: Kind = COMPUTING) -> AsyncIterator[Stage]:
+async def line(cut: Cut = PAIR, *others: str, kind: Kind = FLOAT32) -> AsyncIterator[Stage]:
     """A pipeline that serves, and others that do by themselves."""
     async with stage(*sorted({worker for worker, _ in cut}), *others, kind=kind) as made:
         for worker in others:
@@ -109,7 +110,7 @@ async def line(cut: Cut = PAIR, *others: str, kind: Kind = COMPUTING) -> AsyncIt
         yield made
 
 
-def play(act: Callable[[Stage], Awaitable[None]], cut: Cut = PAIR, *others: str, kind: Kind = COMPUTING) -> None:
+def play(act: Callable[[Stage], Awaitable[None]], cut: Cut = PAIR, *others: str, kind: Kind = FLOAT32) -> None:
     async def main() -> None:
         async with line(cut, *others, kind=kind) as made:
             await act(made)

@@ -6,7 +6,8 @@ import pytest
 
 from shared.messages.membership import Stale
 from shared.subjects import STALE
-from tests.worker.live.stage import BLOCKS, MODELLED, Stage
+from tests.worker.live.kinds import BLOCKS, MODELLED
+from tests.worker.live.stage import Stage
 from tests.worker.pipeline.line import ask, form, play, whole
 
 THREE = (("a", 2), ("b", 4), ("c", BLOCKS))

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.worker.live.stage import BLOCKS, COMPUTING, HALF, MODELLED, Kind, Stage
+from tests.worker.live.kinds import BFLOAT16, BLOCKS, FLOAT32, MODELLED, Kind
+from tests.worker.live.stage import Stage
 from tests.worker.pipeline.line import PAIR, Cut, ask, play, whole
 
 CUTS: tuple[Cut, ...] = (
@@ -21,7 +22,7 @@ async def served(made: Stage, workers: set[str]) -> None:
         await made.serve(worker)
 
 
-@pytest.mark.parametrize("kind", [COMPUTING, HALF, MODELLED], ids=["float32", "bfloat16", "modelled"])
+@pytest.mark.parametrize("kind", [FLOAT32, BFLOAT16, MODELLED], ids=["float32", "bfloat16", "modelled"])
 @pytest.mark.parametrize("cut", CUTS)
 def test_a_pipeline_makes_the_tokens_of_one_instance(cut: Cut, kind: Kind) -> None:
     workers = {worker for worker, _ in cut}

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from shared.bus.contract import BusError
 from shared.virtual_time import run
 from tests.fuzz.effort import examples
-from tests.worker.live.stage import BLOCKS, COMPUTING, HALF, MODELLED, Kind, Stage, stage
+from tests.worker.live.kinds import BFLOAT16, BLOCKS, FLOAT32, MODELLED, Kind
+from tests.worker.live.stage import Stage, stage
 from tests.worker.pipeline.line import WORKERS, Cut, form, loaded, nothing_left, request, say_over
 
-KINDS = {"float32": COMPUTING, "bfloat16": HALF, "modelled": MODELLED}
+KINDS = {"float32": FLOAT32, "bfloat16": BFLOAT16, "modelled": MODELLED}
 
 
 @dataclass(frozen=True)

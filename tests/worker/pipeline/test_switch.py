@@ -1,6 +1,7 @@
 """When a pipeline is over its requests go on at its workers, each with an even part of them."""
 
-from tests.worker.live.stage import BLOCKS, HALF, MODELLED, Stage
+from tests.worker.live.kinds import BFLOAT16, BLOCKS, MODELLED
+from tests.worker.live.stage import Stage
 from tests.worker.pipeline.line import PAIR, ask, form, play, say_over, whole
 
 THREE = (("a", 2), ("b", 4), ("c", BLOCKS))
@@ -11,7 +12,7 @@ async def has_tokens(made: Stage, count: int) -> None:
 
 
 def test_unfinished_requests_are_spread_evenly_with_the_tokens_they_have() -> None:
-    for kind in (HALF, MODELLED):
+    for kind in (BFLOAT16, MODELLED):
 
         async def act(made: Stage) -> None:
             await ask(made, 6, tokens=60)

@@ -9,7 +9,7 @@ from services.worker.zigzag.effects import Finish, GiveBack, HandOver, Pull, Que
 from services.worker.zigzag.queue import LiveQueue, Phase
 from services.worker.zigzag.rules import BEST_EFFORT, OFF, ZIGZAG, Rule
 from services.worker.zigzag.source import Source
-from services.worker.zigzag.tasks import Task
+from services.worker.zigzag.tasks import ALONE, Room, Task
 
 LAYERS, TARGETS, SOURCES, TASKS = 5, 3, 2, 20
 
@@ -17,13 +17,16 @@ LAYERS, TARGETS, SOURCES, TASKS = 5, 3, 2, 20
 class Fleet:
     """Targets that load at their own pace and sources, with messages that arrive at once."""
 
-    def __init__(self, seed: int, rule: Rule) -> None:
+    def __init__(self, seed: int, rule: Rule, room: Room = ALONE) -> None:
         self.chance = random.Random(seed)
-        self.queues = {f"t{number}": LiveQueue(LAYERS, rule=rule) for number in range(TARGETS)}
-        self.running: dict[str, str] = {}
+        self.room = room
+        self.queues = {f"t{number}": LiveQueue(LAYERS, rule=rule, room=room) for number in range(TARGETS)}
+        self.running: set[str] = set()
         self.sources = {f"s{number}": Source() for number in range(SOURCES)}
         self.held: dict[str, list[tuple[Task, int]]] = {source: [] for source in self.sources}
-        self.tasks = {f"{number:02}": Task(f"{number:02}", float(number)) for number in range(TASKS)}
+        self.tasks = {
+            f"{number:02}": Task(f"{number:02}", float(number), rows=1 + number % 3) for number in range(TASKS)
+        }
         self.coming = sorted(self.tasks)
         self.layers_run: Counter[str] = Counter()
         self.ended: list[str] = []
@@ -51,7 +54,8 @@ class Fleet:
 
     def work(self, target: str) -> None:
         if target in self.running:
-            self.perform(target, self.queues[target].layer_done(self.running.pop(target)))
+            self.running.remove(target)
+            self.perform(target, self.queues[target].layer_done())
         else:
             self.perform(target, self.queues[target].next())
 
@@ -65,7 +69,9 @@ class Fleet:
     def ask(self, name: str, effects: tuple[SourceEffect, ...]) -> None:
         for effect in effects:
             if isinstance(effect, Pull):
-                self.perform(effect.target, self.queues[effect.target].pull(name))
+                self.perform(effect.target, self.queues[effect.target].pull(name, self.room))
+                if not self.queues[effect.target]:
+                    self.ask(name, self.sources[name].nothing(effect.target))
             else:
                 self.queues[effect.target].withdraw(name)
 
@@ -75,15 +81,18 @@ class Fleet:
     def perform(self, target: str, effects: tuple[QueueEffect, ...]) -> None:
         for effect in effects:
             match effect:
-                case Run(task, layer):
-                    assert layer == self.layers_run[task], "each layer once, in order"
+                case Run(tasks, layer):
                     assert layer < self.queues[target].loaded
-                    self.layers_run[task] += 1
-                    self.running[target] = task
+                    assert len(tasks) == 1 or sum(self.tasks[task].rows for task in tasks) <= self.room.rows
+                    for task in tasks:
+                        assert layer == self.layers_run[task], "each layer once, in order"
+                        self.layers_run[task] += 1
+                    self.running.add(target)
                 case HandOver(task, source, done):
                     assert done == self.layers_run[task]
                     self.held[source].append((self.tasks[task], done))
-                    self.ask(source, self.sources[source].busy(target))
+                    more = len(self.queues[target]) > 0
+                    self.ask(source, self.sources[source].busy(target, more=more))
                 case Finish(task):
                     self.ended.append(task)
                 case Release(source):
@@ -96,9 +105,10 @@ class Fleet:
 
 
 @pytest.mark.parametrize("rule", [ZIGZAG, BEST_EFFORT, OFF], ids=["zigzag", "best-effort", "off"])
+@pytest.mark.parametrize("room", [ALONE, Room(4, 6)], ids=["alone", "together"])
 @pytest.mark.parametrize("seed", range(15))
-def test_every_task_ends_once_and_each_layer_of_it_runs_once(seed: int, rule: Rule) -> None:
-    fleet = Fleet(seed, rule)
+def test_every_task_ends_once_and_each_layer_of_it_runs_once(seed: int, rule: Rule, room: Room) -> None:
+    fleet = Fleet(seed, rule, room)
     for _ in range(600):
         fleet.step()
     assert sorted(fleet.ended) == sorted(fleet.tasks)

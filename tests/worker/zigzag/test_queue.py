@@ -7,7 +7,7 @@ import pytest
 from services.worker.zigzag.effects import Finish, GiveBack, HandOver, Park, QueueEffect, Release, Run
 from services.worker.zigzag.queue import LiveQueue, Phase
 from services.worker.zigzag.rules import BEST_EFFORT, OFF, Bound, Planned
-from services.worker.zigzag.tasks import Task
+from services.worker.zigzag.tasks import Room, Task
 
 
 def queue_of(tasks: str, loaded: int = 1, layers: int = 4, **fields: object) -> LiveQueue:
@@ -32,7 +32,9 @@ def shown(effects: Iterable[QueueEffect]) -> list[tuple[object, ...]]:
                 shown.append((Release, source))
             case Finish(task):
                 shown.append((Finish, task))
-            case Run(task, layer) | Park(task, layer) | GiveBack(task, layer):
+            case Run(tasks, layer):
+                shown.append((Run, ",".join(tasks), layer))
+            case Park(task, layer) | GiveBack(task, layer):
                 shown.append((type(effect), task, layer))
     return shown
 
@@ -42,7 +44,7 @@ def run_next(queue: LiveQueue) -> list[tuple[object, ...]]:
     chosen = shown(queue.next())
     queue.check_invariants()
     if chosen and chosen[-1][0] is Run:
-        chosen += shown(queue.layer_done(str(chosen[-1][1])))
+        chosen += shown(queue.layer_done())
         queue.check_invariants()
     return chosen
 
@@ -74,7 +76,7 @@ def test_an_arriving_block_brings_back_the_earliest_parked_task() -> None:
     (run,) = queue.next()
     queue.block_ready(1)
     assert shown([run]) == [(Run, "b", 0)]
-    assert shown(queue.layer_done("b")) == []
+    assert shown(queue.layer_done()) == []
     assert shown(queue.next()) == [(Park, "b", 1), (Run, "a", 1)]
 
 
@@ -92,7 +94,7 @@ def test_a_pull_waits_for_the_layer_that_is_being_run_of_the_earliest_task() -> 
     queue.next()
     assert queue.pull("s") == ()
     queue.check_invariants()
-    assert shown(queue.layer_done("a")) == [(HandOver, "a", "s", 1)]
+    assert shown(queue.layer_done()) == [(HandOver, "a", "s", 1)]
 
 
 def test_the_second_source_that_asks_gets_the_second_task_at_once() -> None:
@@ -154,7 +156,7 @@ def test_a_removed_task_is_neither_run_on_nor_handed_over() -> None:
     queue.next()
     queue.pull("s")
     assert shown(queue.remove("a")) == [(HandOver, "b", "s", 0)]
-    assert queue.layer_done("a") == ()
+    assert queue.layer_done() == ()
     assert queue.remove("a") == ()
     assert run_next(queue)[0] == (Run, "c", 0)
 
@@ -166,7 +168,7 @@ def test_an_abort_gives_everything_back_and_releases_who_waits() -> None:
     for source in "stu":
         queue.pull(source)
     assert shown(queue.abort("the plan was given up")) == [(GiveBack, "b", 0), (Release, "t"), (Release, "u")]
-    assert queue.layer_done("b") == queue.next() == queue.block_ready(1) == ()
+    assert queue.layer_done() == queue.next() == queue.block_ready(1) == ()
     assert shown(queue.pull("s")) == [(Release, "s")]
     with pytest.raises(ValueError, match="aborted"):
         queue.append(Task("c", 2.0))
@@ -197,9 +199,78 @@ def test_a_planned_task_leaves_with_exactly_its_layers_and_one_that_came_later_a
     queue = queue_of("abc", loaded=2, rule=Planned({"a": 1, "b": 0}))
     queue.next()
     assert shown(queue.pull("s")) == [(HandOver, "b", "s", 0)]
-    assert shown(queue.layer_done("a")) == [(Park, "a", 1)]
+    assert shown(queue.layer_done()) == [(Park, "a", 1)]
     assert run_next(queue) == [(Run, "c", 0)]
     assert [shown(queue.pull("s"))[0] for _ in range(2)] == [(HandOver, "a", "s", 1), (HandOver, "c", "s", 1)]
+
+
+def test_tasks_at_the_same_layer_run_together_in_order_while_there_is_room() -> None:
+    queue = queue_of("abcd", loaded=2, room=Room(9, 3))
+    assert run_next(queue) == [(Run, "a,b,c", 0)]
+    assert run_next(queue) == [(Run, "a,b,c", 1), (Park, "a", 2), (Park, "b", 2), (Park, "c", 2)]
+    assert run_next(queue) == [(Run, "d", 0)]
+    queue.append(Task("e", 4.0))
+    assert run_next(queue) == [(Run, "d", 1), (Park, "d", 2)]
+    queue.block_ready(2)
+    assert run_next(queue)[0] == (Run, "a,b,c", 2)
+    assert run_next(queue)[0] == (Run, "d", 2)
+
+
+def test_one_task_alone_may_have_more_rows_than_there_is_room_for_and_none_is_overtaken() -> None:
+    queue = queue_of("", room=Room(9, 3))
+    for number, (id, rows) in enumerate((("a", 5), ("b", 1), ("c", 4), ("d", 1), ("e", 1))):
+        queue.append(Task(id, float(number), rows=rows))
+    assert [run_next(queue)[0] for _ in range(4)] == [(Run, "a", 0), (Run, "b", 0), (Run, "c", 0), (Run, "d,e", 0)]
+
+
+def test_full_batches_run_as_if_none_ran_together() -> None:
+    alone, full = queue_of("abc", loaded=2), queue_of("", loaded=2, room=Room(9, 512))
+    for number, id in enumerate("abc"):
+        full.append(Task(id, float(number), rows=512))
+    for queue in (alone, full):
+        queue.pull("s")
+    assert [run_next(alone) for _ in range(4)] == [run_next(full) for _ in range(4)]
+
+
+def test_a_pull_takes_as_many_as_its_source_can_run_together_each_with_its_layers() -> None:
+    queue = queue_of("abcd", room=Room(9, 2))
+    run_next(queue)
+    assert shown(queue.pull("s", Room(3, 9))) == [
+        (HandOver, "a", "s", 1),
+        (HandOver, "b", "s", 1),
+        (HandOver, "c", "s", 0),
+    ]
+    assert shown(queue.pull("s", Room(3, 0))) == [(HandOver, "d", "s", 0)]
+
+
+def test_pulls_wait_for_tasks_that_run_together_and_the_next_one_gets_those_after_them() -> None:
+    queue = queue_of("abcd", room=Room(9, 2))
+    queue.next()
+    assert queue.pull("s", Room(9, 9)) == ()
+    assert shown(queue.pull("t", Room(1, 9))) == [(HandOver, "c", "t", 0)]
+    assert queue.remove("b") == ()
+    queue.check_invariants()
+    assert shown(queue.layer_done()) == [(HandOver, "a", "s", 1), (HandOver, "d", "s", 0)]
+
+
+def test_tasks_that_run_together_are_parked_for_one_that_goes_first_and_finish_together() -> None:
+    queue = queue_of("bc", loaded=2, layers=3, room=Room(9, 2))
+    run_next(queue)
+    queue.append(Task("a", -1.0))
+    assert run_next(queue) == [(Park, "b", 1), (Park, "c", 1), (Run, "a", 0)]
+    assert run_next(queue)[:2] == [(Run, "a,b", 1), (Park, "a", 2)]
+    queue.block_ready(2)
+    assert run_next(queue) == [(Run, "a,b", 2), (Finish, "a"), (Finish, "b")]
+
+
+def test_best_effort_and_plans_hold_for_each_of_those_that_run_together() -> None:
+    queue = queue_of("abc", rule=BEST_EFFORT, room=Room(9, 9))
+    assert run_next(queue) == [(Run, "a,b,c", 0), (Park, "a", 1), (Park, "b", 1), (Park, "c", 1)]
+    queue.block_ready(1)
+    assert run_next(queue) == []
+    planned = queue_of("abc", loaded=2, rule=Planned({"a": 1, "b": 0, "c": 2}), room=Room(9, 9))
+    assert run_next(planned) == [(Run, "a,c", 0), (Park, "a", 1)]
+    assert run_next(planned) == [(Run, "c", 1), (Park, "c", 2)]
 
 
 def test_a_bounded_queue_has_room_for_fewer_and_fewer() -> None:
@@ -228,8 +299,8 @@ def test_what_cannot_be_is_refused() -> None:
         queue.append(Task("b", 0.0), done=4)
     with pytest.raises(ValueError, match="layer 4 is none of 4"):
         queue.block_ready(4)
-    with pytest.raises(ValueError, match="no layer of task a"):
-        queue.layer_done("a")
+    with pytest.raises(ValueError, match="no layer is being run"):
+        queue.layer_done()
     queue.next()
     with pytest.raises(ValueError, match="is being run"):
         queue.next()

@@ -1,0 +1,112 @@
+"""The requests that a worker gives to sources, as long as they are on their way."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import structlog
+from msgspec.structs import replace
+
+from services.worker.engine.sizes import activation_bytes, kv_bytes
+from services.worker.live.giving import Giving
+from services.worker.live.handoff import Channel
+from services.worker.live.parts import Parts
+from services.worker.live.request import Request
+from services.worker.scheduler import Scheduler
+from shared.bus.contract import Refusal
+from shared.deadlines import leaving
+from shared.messages.live import Pull, RequestsMoved, Task, Took
+from shared.messages.parameters import Manifest
+from shared.messages.transfers import Node
+from shared.subjects import MOVED
+
+log = structlog.get_logger()
+
+
+class Given:
+    """Hand-offs by source and ticket. `returned` is called with a request that nobody took, unless it has ended."""
+
+    def __init__(
+        self, parts: Parts, manifest: Manifest, scheduler: Scheduler, returned: Callable[[Request], None]
+    ) -> None:
+        self._parts = parts
+        self._manifest = manifest
+        self._scheduler = scheduler
+        self._returned = returned
+        self._givings: dict[tuple[str, int], Giving] = {}
+        self._sending: set[asyncio.Task[None]] = set()
+
+    def give(self, pull: Pull, requests: Sequence[Request]) -> list[Task]:
+        """Send these, each with the next ticket of the pull; what its source is told of them."""
+        return [self._give(pull, pull.ticket + number, request) for number, request in enumerate(requests)]
+
+    def took(self, command: Took) -> None:
+        """The request is the source's from now on. Raises Refusal 409 where it is not to have it."""
+        giving = self._givings.get((command.worker, command.ticket))
+        if giving is None or giving.settled.done() or giving.sequence.request_id != command.request_id:
+            raise Refusal(409, f"request {command.request_id} is not on its way to {command.worker}")
+        is_here = self._scheduler.get(command.request_id) is giving.sequence
+        giving.settle(is_here and command.declined is None)
+        if not is_here:
+            raise Refusal(409, f"request {command.request_id} has ended")
+        if command.declined is None:
+            self._parts.serving.release(command.request_id)
+            moved = RequestsMoved(worker=command.worker, previous=self._parts.me, request_ids=[command.request_id])
+            self._parts.world.bus.publish(MOVED, moved, previous=self._parts.me)
+        else:
+            log.warning("task_declined", request=command.request_id, by=command.worker, reason=command.declined)
+
+    def lost(self, source: str) -> None:
+        """The source is dead: what was on its way to it is here."""
+        for giving in self._givings.values():
+            if giving.source == source:
+                giving.settle(False)
+
+    def stop(self) -> None:
+        """End what is under way."""
+        for task in self._sending:
+            task.cancel()
+
+    async def stopped(self) -> None:
+        """After `stop`: nothing is read any more of what is here."""
+        if self._sending:
+            await asyncio.wait(self._sending)
+
+    def _give(self, pull: Pull, ticket: int, request: Request) -> Task:
+        sequence = request.sequence
+        sequence.held, entry = True, sequence.entry
+        kv = None if entry is None else self._parts.runner.export_kv(sequence.blocks, entry.layer)
+        node = Node(id=pull.worker, place="worker", address=pull.address)
+        giving = Giving(sequence, entry, kv, Channel(self._parts.link, node, ticket, pull.secret))
+        self._givings[pull.worker, ticket] = giving
+        giving.settled.add_done_callback(partial(self._settled, request))
+        sending = self._parts.start(giving.run(), f"hand-off {sequence.request_id}")
+        if sending is not None:
+            self._sending.add(sending)
+            sending.add_done_callback(partial(self._sent, pull.worker, ticket))
+        return self._told(request)
+
+    def _sent(self, source: str, ticket: int, sending: asyncio.Task[None]) -> None:
+        self._sending.discard(sending)
+        del self._givings[source, ticket]
+
+    def _settled(self, request: Request, settled: asyncio.Future[bool]) -> None:
+        if settled.result() or self._scheduler.get(request.sequence.request_id) is not request.sequence:
+            return
+        self._parts.counts.returned.inc()
+        self._returned(request)
+
+    def _told(self, given: Request) -> Task:
+        sequence, manifest = given.sequence, self._manifest
+        request = replace(sequence.request, generated=sequence.tokens[sequence.prompt_tokens :])
+        entry, submit = sequence.entry, leaving(request, self._parts.world.clock.wall())
+        waited = self._parts.serving.waited(sequence.request_id)
+        if entry is None:
+            return Task(request=submit, layers=0, waited=waited)
+        return Task(
+            request=submit,
+            layers=entry.layer,
+            activation_bytes=activation_bytes(manifest, entry.stop),
+            kv_bytes=kv_bytes(manifest, entry.stop, entry.layer, self._scheduler.limits.kv_block_tokens),
+            waited=waited,
+        )

@@ -1,0 +1,88 @@
+"""The control plane and the bus fail while an instance is live: real streams lose nothing, and all comes to rest."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from shared import virtual_time
+from shared.messages.membership import Register
+from shared.subjects import REGISTER
+from tests.control.fakes import SLOTS, FakeWorker
+from tests.control.plane import spec
+from tests.control.storm import RESTART_SECONDS, Storm
+
+SERVICES = ("registry-0", "router-0", "planner-0", "monitor-0", "gateway-0", "host-0")
+WORKERS = ("worker-0", "worker-1")
+BLOCK_SECONDS = 1.0
+OUTAGE_SECONDS = 2.0
+TOKENS = (120, 60)  # of requests that fill the source until the target is live, and of those that wait for either
+
+
+def lose_moves(storm: Storm) -> None:
+    """Nobody hears who has taken which request over."""
+    storm.broker.delays = lambda subject: () if subject.endswith(".moved") else (0.0,)
+
+
+def kill_the_router(storm: Storm) -> None:
+    """In the middle of hand-offs whose word it would have heard; nor does its successor hear it."""
+    lose_moves(storm)
+    storm.kill("router-0")
+    asyncio.get_running_loop().call_later(RESTART_SECONDS / 2, storm.calm)
+
+
+HAPPENINGS: dict[str, Callable[[Storm], None]] = {
+    "the bus is away": lambda storm: storm.outage(OUTAGE_SECONDS),
+    "the registry dies": lambda storm: storm.kill("registry-0"),
+    "the router dies in mid hand-off": kill_the_router,
+    "the planner dies": lambda storm: storm.kill("planner-0"),
+    "no word of moves": lose_moves,
+    "the source is cut off": lambda storm: storm.part("worker-0", OUTAGE_SECONDS),
+    "the target is cut off": lambda storm: storm.part("worker-1", OUTAGE_SECONDS),
+    "the source is frozen": lambda storm: storm.freeze("worker-0", 2 * OUTAGE_SECONDS),
+    "the target is frozen": lambda storm: storm.freeze("worker-1", 2 * OUTAGE_SECONDS),
+}
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60.0):
+        while not holds():  # noqa: ASYNC110 what is waited for is others' to know
+            await asyncio.sleep(0.01)
+
+
+async def play(happening: Callable[[Storm], None], after: float) -> None:
+    """One instance is full, another takes what is too much and gives it back, and then it happens."""
+    storm = Storm(7, "zigzag")
+    try:
+        storm.start(*SERVICES, *WORKERS)
+        await asyncio.sleep(1.0)
+        await storm.operator.call(REGISTER, Register(spec=spec(min_instances=1, max_instances=2)), timeout=5.0)
+        await asyncio.sleep(1.0)
+        source, target = (storm.running[name] for name in WORKERS)
+        assert isinstance(source, FakeWorker)
+        assert isinstance(target, FakeWorker)
+        assert source.state == "serving"
+        storm.hurt(target.id, block_seconds=BLOCK_SECONDS)
+        for tokens in TOKENS:
+            storm.ask("gateway-0", "m", tokens, count=SLOTS)
+        storm.scale("m", 2)
+        await until(lambda: bool(source.taken))
+        assert target.state == "live"
+        await asyncio.sleep(after)
+        happening(storm)
+        await until(lambda: all(ask.outcome for ask in storm.asks))
+        storm.calm()
+        await asyncio.sleep(3.0)
+    finally:
+        await storm.end()
+    assert storm.trouble == []
+    for ask in storm.asks:
+        assert (ask.outcome, ask.tokens) == ("complete", list(range(1, ask.max_tokens + 1)))
+    assert not target.running
+    assert not source.running
+
+
+@pytest.mark.parametrize("what", HAPPENINGS)
+@pytest.mark.parametrize("after", [0.0, 0.3])
+def test_whatever_fails_while_an_instance_is_live_streams_are_whole(what: str, after: float) -> None:
+    virtual_time.run(play(HAPPENINGS[what], after), limit_seconds=500)

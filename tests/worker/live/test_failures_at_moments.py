@@ -1,0 +1,116 @@
+"""Whatever happens at whatever moment of a hand-off: the request ends once, with its tokens, and leaves nothing."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import pytest
+
+from shared.bus.contract import Disconnected
+from shared.messages.membership import Stale
+from shared.subjects import STALE
+from shared.virtual_time import run
+from tests.worker.live.kinds import CLOCK
+from tests.worker.live.stage import Stage, stage
+from tests.worker.live.timed import MESSAGE_SECONDS, STEP_SECONDS
+from tests.worker.serving import NEVER, random_prompt, submit
+
+# Each takes as long, and in the middle of it something happens.
+STEPS = [
+    "told to help",
+    "pull",
+    "answer to the pull",
+    "activation",
+    "checksum of the activation",
+    "word that it is here",
+    "answer to that word",
+    "KV",
+    "checksum of the KV",
+]
+SOON = ("activation", "answer to that word")  # the others take too long for every run of the suite
+
+Happening = Callable[[Stage], Awaitable[None]]
+
+
+async def leave(made: Stage) -> None:
+    made.client.cancel(made.client.wishes[0])
+
+
+async def reach_the_deadline(made: Stage) -> None:
+    """It was set for now."""
+    await asyncio.sleep(2 * STEP_SECONDS)  # where a layer or a step is under way
+    assert made.client.wishes[0].ends == ["deadline"]
+
+
+async def lack_the_bus(made: Stage) -> None:
+    await made.outage(2.0)
+
+
+async def lack_the_link(made: Stage) -> None:
+    made.faults.messages = 0
+    await asyncio.sleep(0.3)
+    made.faults.messages = None
+
+
+async def kill_the_source(made: Stage) -> None:
+    await made.kill("s")
+
+
+async def kill_the_target(made: Stage) -> None:
+    await made.kill("t")
+
+
+async def abort_the_target(made: Stage) -> None:
+    await made.abort("t")
+
+
+async def fence_the_source(made: Stage) -> None:
+    made.bus.publish(STALE, Stale(id="s", epoch=1), id="s")
+    await asyncio.sleep(0.1)
+    made.client.lost_at("s")
+
+
+@pytest.mark.parametrize(
+    "happening",
+    [
+        leave,
+        reach_the_deadline,
+        lack_the_bus,
+        lack_the_link,
+        kill_the_source,
+        kill_the_target,
+        abort_the_target,
+        fence_the_source,
+    ],
+)
+@pytest.mark.parametrize("step", [pytest.param(one, marks=() if one in SOON else pytest.mark.slow) for one in STEPS])
+def test_whatever_happens_in_mid_hand_off_its_requests_end_with_their_tokens(happening: Happening, step: str) -> None:
+    run(play(happening, MESSAGE_SECONDS * (STEPS.index(step) + 0.5)), limit_seconds=600)
+
+
+async def play(happening: Happening, moment: float) -> None:
+    """A source, somebody who serves and does not help, and a target with two layers and two requests through them."""
+    async with stage("other", "s", "t") as made:
+        for worker in ("other", "s"):
+            await made.loaded(worker)
+        await made.load("t", [0, 1, 2], "zigzag")
+        await made.until(lambda: made.state("t") == "live")
+        made.broker.delays = lambda subject: (MESSAGE_SECONDS,)
+        at = CLOCK.wall() + 0.5
+        deadlines = at if happening is reach_the_deadline else NEVER, NEVER
+        for number, deadline in enumerate(deadlines):
+            request = submit(f"r{number}", random_prompt(number, 90), max_tokens=4, deadline=deadline)
+            await made.client.submit(request, "t")
+        await made.until(lambda: made.count("t", "live_layers") == 4)
+        await asyncio.sleep(at - moment - CLOCK.wall())
+        made.act(told_to_help(made))
+        await asyncio.sleep(moment)
+        await happening(made)
+        if "t" in made.members.keys() - made.aborted:
+            await made.finish_loading("t")
+        await made.done()
+
+
+async def told_to_help(made: Stage) -> None:
+    with suppress(Disconnected):
+        await made.help("s", "t")
