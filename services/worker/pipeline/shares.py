@@ -16,7 +16,7 @@ from shared.bus.contract import Refusal
 from shared.deadlines import leaving
 from shared.messages.live import Pull, Pulled, Task, Took
 
-KEEP_SECONDS = 1.0  # then who led runs what nobody fetched
+KEEP_SECONDS = 0.5  # then who led runs what nobody fetched
 
 log = structlog.get_logger()
 

@@ -166,7 +166,7 @@ class Pipelines:
         reason = f"{self._parts.me} gave up leading"
         try:
             reason = await self._led(stages, loading)
-            if self._instance.lifecycle.state is State.SERVING:
+            if self._instance.lifecycle.state in (State.SERVING, State.DRAINING):
                 await self._share(stages)
         finally:
             if self._instance.lifecycle.state is State.LIVE:
