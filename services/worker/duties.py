@@ -37,7 +37,7 @@ class Duties:
 
     async def serve(self, command: Serve, context: Context) -> Ack:
         instance, lifecycle = self._instance, self._instance.lifecycle
-        if lifecycle.whole and not self.pipelines.leads:
+        if lifecycle.whole and lifecycle.state is State.LOADING:
             await self.pipelines.leave()
             lifecycle = instance.lifecycle  # it may have been fenced meanwhile
         before = lifecycle.state

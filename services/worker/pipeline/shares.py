@@ -14,7 +14,7 @@ from shared.bus.contract import Refusal
 from shared.messages.live import Pull, Pulled, Took
 from shared.messages.parameters import Manifest
 
-KEEP_SECONDS = 1.0  # then who led runs what nobody fetched
+KEEP_SECONDS = 0.5  # then who led runs what nobody fetched
 
 log = structlog.get_logger()
 

@@ -32,7 +32,7 @@ class Ended(Exception):
 
 
 class Pipelines:
-    """One pipeline at a time. `led_by`: who led the last one, and may have requests for this worker now."""
+    """One pipeline at a time. `led_by`: who leads it, or led the last one and may have requests for this worker now."""
 
     def __init__(self, parts: Parts, instance: Instance) -> None:
         self.led_by: Node | None = None
@@ -84,6 +84,7 @@ class Pipelines:
         )
         self._stages = stages = Stages(command, me, running, self._parts.link)
         leader = command.stages[0].node
+        self.led_by = None if leader.id == me else leader
         work = self._lead(stages, loading) if leader.id == me else self._follow(stages)
         self._running = self._parts.start(work, f"pipeline {command.id}")
         log.info("pipeline_formed", pipeline=command.id, blocks=stages.span, leads=leader.id == me)
@@ -110,7 +111,6 @@ class Pipelines:
         if leader.id == self._parts.me:
             self._break(over.reason)
         else:
-            self.led_by = leader
             self._running.cancel()
 
     def lost(self, worker: str) -> None:
@@ -166,7 +166,7 @@ class Pipelines:
         reason = f"{self._parts.me} gave up leading"
         try:
             reason = await self._led(stages, loading)
-            if self._instance.lifecycle.state is State.SERVING:
+            if self._instance.lifecycle.state in (State.SERVING, State.DRAINING):
                 await self._share(stages, loading)
         finally:
             if self._instance.lifecycle.state is State.LIVE:

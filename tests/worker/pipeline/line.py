@@ -3,6 +3,9 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
+
+from msgspec.structs import replace
 
 from shared.messages.pipelines import Pipeline, PipelineOver
 from shared.messages.pipelines import Stage as Part
@@ -36,9 +39,9 @@ def command(made: Stage, cut: Cut, id: str = "p1", kv_blocks: int = 32) -> Pipel
     )
 
 
-async def tell(made: Stage, worker: str, told: Pipeline) -> None:
+async def tell(made: Stage, worker: str, told: Pipeline, **changes: Any) -> None:
     """Raises BusError."""
-    plan = Pipeline(**{**{name: getattr(told, name) for name in told.__struct_fields__}, "plan_id": f"plan-{worker}"})
+    plan = replace(told, **{"plan_id": f"plan-{worker}", **changes})
     await made.bus.call(PIPELINE, plan, timeout=5, id=worker)
 
 

@@ -93,3 +93,32 @@ def test_a_worker_that_was_served_to_before_all_were_there_serves_alone() -> Non
         await ask(made, 2, "b")
 
     play(act, kind=MODELLED)
+
+
+def test_a_leader_that_is_told_twice_to_serve_and_then_drains_finishes_what_it_has() -> None:
+    async def act(made: Stage) -> None:
+        await ask(made, 6, tokens=60)
+        await whole(made, "a", "b")
+        await has_tokens(made, 2)
+        for _ in range(3):
+            await made.serve("a")
+        await made.drain("a")
+        await made.until(lambda: made.state("a") == "spare")
+        assert all(wish.submissions == 0 for wish in made.client.wishes)
+        await made.serve("b")
+
+    play(act, kind=MODELLED)
+
+
+def test_a_leader_that_is_told_again_to_serve_still_keeps_what_is_the_others() -> None:
+    async def act(made: Stage) -> None:
+        await ask(made, 6, tokens=60)
+        await whole(made, "a", "b")
+        await has_tokens(made, 2)
+        await made.serve("a")
+        await made.until(lambda: made.reports["a"].pipeline is None)
+        await made.serve("a")
+        await made.serve("b")
+        await made.until(lambda: made.count("b", "pulled_tasks") >= 2)
+
+    play(act, kind=MODELLED)
