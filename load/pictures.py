@@ -58,7 +58,11 @@ def draw_pictures(outcome: Outcome) -> list[Picture]:
 
 RATE = ("Requests", "Requests due and answered, a second, in steps of 2 s. The shaded stretch is the burst.")
 INSTANCES = ("Instances", "Workers in each state. A dotted line is a decision to scale.")
-QUEUE = ("Queue", "Requests that wait, at the router or at an instance, and requests that are being answered.")
+QUEUE = (
+    "Queue",
+    "Requests that wait, at the router or at an instance, and requests that are being answered; shared: those at an "
+    "instance that still loads, which runs what layers it has, for others to take over.",
+)
 TTFT = ("Time to first token", "A point is a request, at the time it was due; the lines are the median and p99 of 2 s.")
 # Sign in the text, matplotlib's marker, what it is.
 MARKS = (
@@ -146,6 +150,7 @@ def paint_queue(axes: Axes, outcome: Outcome) -> None:
     times = [point.at - outcome.start for point in points]
     axes.plot(times, [point.running for point in points], color=BLUE, linewidth=1.6, label="running")
     axes.plot(times, [point.waiting for point in points], color=ORANGE, linewidth=1.6, label="waiting")
+    axes.plot(times, [point.shared for point in points], color=VIOLET, linewidth=1.6, label="shared")
     paint_frame(axes, outcome, "requests")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     place_legend(axes)

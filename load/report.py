@@ -9,7 +9,9 @@ import click
 from load.newcomers import HEADINGS, NOTES, newcomer_row, tell_first_tokens
 from load.outcome import Outcome
 from load.pictures import Picture, draw_pictures
+from load.records import RequestRecord
 from load.stats import Summary
+from load.story import Newcomer
 from load.tables import duration
 
 CSS = """
@@ -22,7 +24,8 @@ h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.1rem; margin: 2rem 0 .5re
 .good { color: var(--good); } .bad { color: var(--bad); }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; width: 100%; }
-th, td { padding: .35rem .6rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
+th, td { padding: .35rem .6rem; text-align: right; vertical-align: bottom; border-bottom: 1px solid var(--line); }
+td { white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
 .pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 28rem), 1fr)); gap: 1.25rem; }
 figure { margin: 0; padding: .8rem; border: 1px solid var(--line); border-radius: .5rem; min-width: 0; }
@@ -131,11 +134,13 @@ def render_newcomers(outcome: Outcome) -> str:
     if not newcomers:
         return '<p class="note">None: the load did not ask for more than one instance.</p>'
     sentences = "".join(f"<p>{escape(line)}</p>\n" for line in tell_first_tokens(newcomers, outcome.records))
-    blocks = (f"{len(newcomer.blocks)}/{newcomer.total_blocks or '?'}" for newcomer in newcomers)
-    rows = (newcomer_row(newcomer, outcome.records) for newcomer in newcomers)
-    cells = [[*row, count, newcomer.instance] for row, count, newcomer in zip(rows, blocks, newcomers, strict=True)]
+    return sentences + render_newcomer_table(newcomers, outcome.records)
+
+
+def render_newcomer_table(newcomers: Sequence[Newcomer], records: Sequence[RequestRecord]) -> str:
+    rows = [(*newcomer_row(newcomer, records), newcomer.instance) for newcomer in newcomers]
     notes = "<br>\n".join(map(escape, NOTES))
-    return f'{sentences}{render_table([*HEADINGS, "blocks", "instance"], cells)}<p class="note">{notes}</p>'
+    return f'{render_table((*HEADINGS, "instance"), rows)}<p class="note">{notes}</p>'
 
 
 def render_decisions(outcome: Outcome) -> str:

@@ -21,11 +21,13 @@ SILENT_SECONDS = 5.0
 
 
 class QueuePoint(msgspec.Struct, frozen=True):
-    """The model's requests at one time: those that wait for their prefill, anywhere, and those being answered."""
+    """The model's requests at one time: those that wait for their prefill, anywhere, and those being answered. `shared`
+    are at instances that still load, for others to take over."""
 
     at: float
     waiting: int
     running: int
+    shared: int = 0
 
 
 class HandOff(msgspec.Struct, frozen=True):
@@ -116,13 +118,11 @@ class Story:
         for queue in report.queues:
             if queue.model == self._model:
                 # The router admits more than an engine has begun with: to the user both are waiting.
-                at_workers = sum(
-                    worker.load.waiting_requests
-                    for worker in self.workers.values()
-                    if worker.load and worker.model == self._model
-                )
+                workers = [worker for worker in self.workers.values() if worker.model == self._model]
+                at_workers = sum(worker.load.waiting_requests for worker in workers if worker.load)
                 running = max(0, queue.running - at_workers)
-                self.queue.append(QueuePoint(at, queue.waiting_requests + at_workers, running))
+                shared = sum(worker.live_waiting for worker in workers if worker.state == "live")
+                self.queue.append(QueuePoint(at, queue.waiting_requests + at_workers, running, shared))
 
     def _on_moved(self, moved: RequestsMoved, plan_id: str, at: float) -> None:
         """From the worker that loads for this plan, or has."""
@@ -134,9 +134,9 @@ class Story:
         return [self.workers[id] for id in sorted(self.workers) if now - self._heard[id] < SILENT_SECONDS]
 
     def progress(self, worker: str) -> tuple[int, int] | None:
-        """Blocks ready and in all, of the last transfer to `worker`."""
-        events = [event for (_, to), events in self._blocks.items() if to == worker for event in events]
-        last = max(events, key=lambda event: event.at, default=None)
+        """Blocks ready and in all, of what `worker` loads now."""
+        plan_id = self.workers[worker].plan_id if worker in self.workers else None
+        last = max(self._blocks[plan_id or "", worker], key=lambda event: event.at, default=None)
         return None if last is None else (last.ready, last.total)
 
     def state_counts(self) -> list[tuple[float, Counter[str]]]:

@@ -31,7 +31,7 @@ class View(msgspec.Struct, frozen=True):
 
 def render_line(view: View) -> str:
     """The moment in one line of plain text."""
-    states = ", ".join(f"{report.id} {describe_state(report, view.story)}" for report in view.story.present(view.now))
+    states = ", ".join(describe_worker(report, view.story) for report in view.story.present(view.now))
     return f"{render_clock(view)} {view.stage:<6}  {states}  {render_load(view)}"
 
 
@@ -97,6 +97,7 @@ def describe_sharing(report: WorkerReport) -> str:
     return f"runs the rest for {', '.join(report.helping)}" if report.helping else ""
 
 
-def describe_state(report: WorkerReport, story: Story) -> str:
-    ready, total = blocks(report, story)
-    return f"{report.state} {ready}/{total}" if report.state in LOADING and total else report.state
+def describe_worker(report: WorkerReport, story: Story) -> str:
+    (ready, total), sharing = blocks(report, story), describe_sharing(report)
+    progress = f" {ready}/{total}" if report.state in LOADING and total else ""
+    return f"{report.id} {report.state}{progress}" + (f" ({sharing})" if sharing else "")

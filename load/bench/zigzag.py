@@ -10,11 +10,13 @@ import click
 
 from load.bench.need import needs
 from load.bench.record import Printer, Record, measured
+from services.worker.engine.contract import CPU_ROWS, GPU_ROWS
+from services.worker.live.optimum import LIMIT_SECONDS, RELATIVE_GAP
 from services.worker.zigzag.ilp import Optimum, solve
 from services.worker.zigzag.layer_times import LayerTimes
-from services.worker.zigzag.rehearsal import SOURCE, TARGET, Rehearsal, rehearse
-from services.worker.zigzag.rules import BEST_EFFORT, OFF, Bound
-from services.worker.zigzag.tasks import Task
+from services.worker.zigzag.rehearsal import SOURCE, TARGET, Batches, Rehearsal, rehearse
+from services.worker.zigzag.rules import BEST_EFFORT, OFF
+from services.worker.zigzag.tasks import Room, Task
 
 BENCH = "zigzag"
 LAYERS, LOADS = (4, 7, 16, 32), (1.3, 2.0, 3.3, 6.0, 6.5, 10.0)
@@ -25,6 +27,8 @@ RATES, SEEDS, MOST_LAYERS_COMING = (1.0, 1.5, 2.0, 2.5), range(3), 16
 ROWS = (100, 300, 500)
 TIMES = LayerTimes({128: 128 / 212, 512: 512 / 198, 2048: 2048 / 165})
 WITHIN = 1.05
+# Prompts that run together: rows of each, and what every layer takes as such, in rows (on a core, on a GPU).
+SHORT, PROMPTS, FIXED = 24, 64, {"a core": (15, CPU_ROWS), "a GPU": (200, GPU_ROWS)}
 SOLVE_LAYERS, SOLVE_LOADS, SOLVE_MS, PASSES = 32, (1.0, 2.0, 2.5, 3.0, 6.0, 10.0), 40.0, 3
 
 
@@ -72,7 +76,7 @@ def zigzag(worst: int) -> None:
             cases = [compare(Case(name, layers, load, tasks)) for name, tasks in workloads(layers)]
             compared += cases
             printer.emit(worst_of(layers, load, cases))
-    for record in (*solving_times(), *against_others(), *needs(BENCH)):
+    for record in (*solving_times(), *in_time(), *against_others(), *together(), *needs(BENCH)):
         printer.emit(record)
     kept = printer.finish()
     for each in sorted(compared, key=lambda each: -each.ratio)[:worst]:
@@ -134,16 +138,38 @@ def cpu_seconds(case: Case) -> float:
     return time.process_time() - began
 
 
+def in_time() -> Iterator[Record]:
+    """What the live system finds for unequal batches in the time that it has, against the optimum."""
+    unequal = next(tasks for name, tasks in workloads(SOLVE_LAYERS) if name == "all wait, unequal")
+    for load in SOLVE_LOADS:
+        case = Case(f"{SOLVE_LAYERS} layers, load {load:g}, all wait, unequal, in time", SOLVE_LAYERS, load, unequal)
+        found = solve(case.tasks, case.ready, LIMIT_SECONDS, RELATIVE_GAP).mean_latency
+        optimum = solve(case.tasks, case.ready).mean_latency
+        yield measured(BENCH, case.name, found, "layers", optimum, at_most=WITHIN)
+
+
 def against_others() -> Iterator[Record]:
-    """What the queue gains over the other modes, and what a bound costs: no bars, the live system has them."""
+    """What the queue gains over the other modes: no bars, the live system has them."""
     case = Case("24 layers, load 6, all wait", 24, 6.0, tasks_at([0.0] * WAITING, [1.0] * WAITING))
     zigzag, off = rehearse(case.tasks, case.ready), rehearse(case.tasks, case.ready, OFF)
     best_effort = rehearse(case.tasks, case.ready, BEST_EFFORT)
-    bounded = rehearse(case.tasks, case.ready, bound=Bound(step_seconds=case.load))
-    for name, other in (("off", off), ("best-effort", best_effort), ("4 to 2 outstanding", bounded)):
+    for name, other in (("off", off), ("best-effort", best_effort)):
         yield measured(BENCH, f"{case.name}, against {name}", zigzag.mean_latency, "layers", other.mean_latency)
     text = f"{case.name}, ended while loading, against off"
     yield measured(BENCH, text, ended_while_loading(zigzag, case), "batches", ended_while_loading(off, case))
+
+
+def together() -> Iterator[Record]:
+    """Short prompts that run together, against one by one; times in those of a layer of one row."""
+    for where, (fixed, rows) in FIXED.items():
+        times = LayerTimes({1: fixed + 1, 2048: fixed + 2048})
+        tasks = tuple(Task(f"{number:02}", 0.0, times.seconds(SHORT), rows=SHORT) for number in range(PROMPTS))
+        case = Case(f"{PROMPTS} prompts of {SHORT} tokens on {where}, together", 24, 3 * times.seconds(128), tasks)
+        joined = rehearse(case.tasks, case.ready, batches=Batches(Room(PROMPTS, rows), times))
+        alone = rehearse(case.tasks, case.ready)
+        yield measured(BENCH, case.name, joined.mean_latency, "rows", alone.mean_latency, at_most=1.0)
+        ended = ended_while_loading(joined, case), ended_while_loading(alone, case)
+        yield measured(BENCH, f"{case.name}, ended while loading", ended[0], "prompts", ended[1])
 
 
 def ended_while_loading(run: Rehearsal, case: Case) -> int:

@@ -5,7 +5,15 @@ from pathlib import Path
 from load.chaos.pictures import draw_pictures
 from load.chaos.report import FAULT_HEADINGS, ChaosReport, fault_rows
 from load.chaos.run import Run
-from load.report import render_list, render_page, render_picture, render_settings, render_table, save_page
+from load.report import (
+    render_list,
+    render_newcomer_table,
+    render_page,
+    render_picture,
+    render_settings,
+    render_table,
+    save_page,
+)
 
 
 def write_page(path: Path, report: ChaosReport, run: Run, settings: dict[str, str]) -> None:
@@ -25,6 +33,8 @@ process is there, nothing waits, runs or is held, every gateway serves, and noth
 <h2>Over time</h2>
 <div class="pictures">
 {"".join(render_picture(picture) for picture in draw_pictures(run))}</div>
+<h2>New instances</h2>
+{render_newcomer_table(run.story.newcomers(run.start), run.records)}
 <h2>Faults</h2>
 {render_table(FAULT_HEADINGS, list(fault_rows(run.happenings, run.records, run.start, run.end)))}
 <p class="note">The pause is the longest of any stream until the next fault.</p>

@@ -41,6 +41,7 @@ def demo(settings: DemoSettings) -> None:
     livescale demo                                        about 90 s
     livescale demo --trace AzureLLMInferenceTrace_conv.csv --window 60+60
     livescale demo --model ~/my-checkpoint --dtype bfloat16
+    livescale demo --live off                             new instances do nothing before they are whole
 
     A trace is scaled to this machine unless --rate-scale (TraceUpscaler: stamps are repeated, or thinned below 1)
     and --length-scale say how. Links are slowed to --link-rate so that blocks can be seen arriving.

@@ -30,6 +30,7 @@ BENCHES = {
     "control": LazyCommand("load.bench.control:control", "Latency that gateway, router and bus add to the engine."),
     "transfer": LazyCommand("load.bench.transfer:transfer", "Parameters over one hop and along chains."),
     "scale": LazyCommand("load.bench.scale:scale", "Decision to parameters whole on new workers."),
+    "live": LazyCommand("load.bench.live:live", "A second instance while requests wait: live, and stopping the world."),
     "zigzag": LazyCommand("load.bench.zigzag:zigzag", "The schedule of a live scale against the optimum."),
 }
 

@@ -233,6 +233,7 @@ class Worker:
             helping=duties.live.source.helping,
             live_layers=duties.live_layers,
             live_waiting=duties.live_waiting,
+            handed_over=duties.live.handed_over,
             kv_blocks=deployment.kv_blocks,
             pipeline=duties.pipelines.pipeline,
             stage=duties.pipelines.span,

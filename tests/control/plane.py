@@ -134,8 +134,17 @@ class Plane:
         policy: PolicyName = "auto",
         rate: float = RATE,
         live: LiveName = "off",
+        slo: float | None = None,
     ) -> None:
-        planner = PlannerSettings(patience_seconds=patience, link_rate=rate, plan_policy=policy, live=live)
+        """`slo`: targets go live only where a stop would break it."""
+        planner = PlannerSettings(
+            patience_seconds=patience,
+            link_rate=rate,
+            plan_policy=policy,
+            live=live,
+            live_when="always" if slo is None else "needed",
+            ttft_slo=slo or 1.0,
+        )
         self._makers: dict[str, Callable[[World], Actor]] = {
             "registry": lambda world: Registry(world, RegistrySettings()),
             "router": lambda world: Router(world, RouterSettings(look_ahead=look_ahead, max_waiting=50)),

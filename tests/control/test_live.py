@@ -223,3 +223,22 @@ def test_an_instance_that_is_live_is_never_drained_nor_is_the_last_that_serves_b
         await plane.until_serving(2)
 
     play(act)
+
+
+@pytest.mark.parametrize(("slo", "goes"), [(0.5, True), (60.0, False)])
+def test_by_need_what_the_monitor_saw_decides_whether_a_target_goes_live(slo: float, goes: bool) -> None:
+    async def main() -> None:
+        async with control_plane(2, live="zigzag", slo=slo) as plane:
+            await plane.gateway.submit("first", max_tokens=2)  # from then on it is known how fast the instance is
+            await asyncio.sleep(2.0)
+            for index in range(4):
+                await plane.gateway.submit(f"r-{index}", prompt=400, max_tokens=2)
+            await plane.until_serving(2)
+            record = (await plane.records())[-1]
+            assert record.plan is not None
+            assert record.decision.by == "monitor"
+            assert record.plan.live_targets == ([TARGET] if goes else [])
+            said = "they are live: if they stopped" if goes else "nobody is live: although they stop"
+            assert [said in reason for reason in record.plan.reasons].count(True) == 1
+
+    virtual_time.run(main(), limit_seconds=100)

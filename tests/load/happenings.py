@@ -46,7 +46,9 @@ def record(index: int, due: float, ttft: float = 0.1, gap: float = 0.02, tokens:
 
 
 def report(worker: str, state: WorkerState) -> WorkerReport:
-    return WorkerReport(id=worker, epoch=1, state=state, model=None if state == "spare" else MODEL)
+    if state == "spare":
+        return WorkerReport(id=worker, epoch=1, state=state)
+    return WorkerReport(id=worker, epoch=1, state=state, model=MODEL, plan_id=f"scale-{worker}")
 
 
 def decision(at: float, current: int, target: int) -> Decision:
@@ -113,7 +115,7 @@ def live_scale() -> list[tuple[float, Message]]:
     before = [event for event in scale_out_and_in() if not isinstance(event[1], ScaleRecord)]
     told: list[tuple[float, Message]] = [
         *before,
-        (20.3, replace(report("worker-1", "live"), plan_id="scale-worker-1", live_waiting=3)),
+        (20.3, replace(report("worker-1", "live"), live_waiting=3)),
         *((21.5, handed_over(f"req-{index}", layers)) for index, layers in ((44, 0), (45, 1))),
         (25.0, scale(20.0, "worker-1", phases=[*PHASES, *live])),
     ]

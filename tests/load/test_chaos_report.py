@@ -250,5 +250,6 @@ def test_the_page_shows_the_faults_and_what_clients_noticed() -> None:
     assert "left behind: process 7" in page
     assert "&lt;b&gt;" in page
     assert page.count("<svg") == 3
+    assert "first token, shared" in page
     assert "worker-0</text>" in page or "worker-0" in page
     assert not re.search(r'(?:src|href)="(?!#)', page)

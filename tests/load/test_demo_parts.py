@@ -89,7 +89,9 @@ def test_while_a_worker_is_live_it_is_shown_who_runs_which_layers() -> None:
     assert helping.endswith("runs the rest for worker-1")
     assert "5/12 blocks" in running
     assert running.endswith("runs layers 1-4 of 10, 3 wait, 7 handed over")
-    assert "worker-1 live 5/12" in render_line(moment)
+    line = render_line(moment)
+    assert "worker-0 serving (runs the rest for worker-1)" in line
+    assert "worker-1 live 5/12 (runs layers 1-4 of 10, 3 wait, 7 handed over)" in line
 
 
 def test_where_there_is_no_terminal_lines_come_every_five_seconds() -> None:

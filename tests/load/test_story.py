@@ -7,7 +7,7 @@ from msgspec import structs
 
 from load.story import Newcomer, Story
 from shared.messages.live import RequestsMoved
-from shared.messages.membership import Beat
+from shared.messages.membership import Beat, RouterReport
 from shared.messages.scaling import Phase, ScaleRecord
 from tests.load import happenings
 from tests.load.happenings import START, scale_out_and_in, told
@@ -98,6 +98,20 @@ def test_progress_queue_and_presence_are_the_latest() -> None:
     assert story.serving() == 2
     assert [report.id for report in story.present(START + 25)] == ["worker-1"]  # worker-0 has been silent since -1 s
     assert [point.waiting for point in told(scale_out_and_in()).queue] == [3, 3]
+
+
+def test_progress_is_that_of_the_load_under_way() -> None:
+    story = told([event for event in scale_out_and_in() if event[0] < 30])
+    assert story.progress("worker-1") == (12, 12)
+    story.on_message(structs.replace(happenings.report("worker-1", "loading"), plan_id="again"), START + 60)
+    assert story.progress("worker-1") is None
+
+
+def test_what_others_may_take_over_is_counted_while_its_worker_is_live() -> None:
+    queues = RouterReport(id="router-0", epoch=1, queues=[happenings.queue(3)])
+    events = sorted([*happenings.live_scale(), (22.0, queues)], key=lambda event: event[0])
+    points = told(events)
+    assert [(round(point.at - START), point.shared) for point in points.queue] == [(22, 3), (29, 0), (30, 0)]
 
 
 def test_other_models_and_other_messages_are_passed_over() -> None:

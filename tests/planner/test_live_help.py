@@ -175,11 +175,13 @@ def test_the_record_tells_when_a_target_went_live_and_who_helped() -> None:
         scale.on_block(block_ready("a", index, at=12.0 + index), 13.0)
     scale.on_report(loading("a", 2, "live"), 13.1)
     scale.on_report(loading("a", 3, "live"), 14.0)
+    scale.on_instance(happened("first_layer", "a", 13.5), 13.5)
     scale.on_instance(happened("first_token", "a", 14.5), 14.5)
     told = [(phase.name, phase.node, phase.at, phase.detail) for phase in scale.record().phases]
-    assert told[-3:] == [
+    assert told[-4:] == [
         ("helps", "s", 11.5, "take requests over from a"),
         ("live", "a", 13.0, ""),
+        ("first_layer", "a", 13.5, ""),
         ("first_token", "a", 14.5, ""),
     ]
 

@@ -15,11 +15,13 @@ from shared.messages.requests import Sampling
 from tests.system.conftest import MIB, System, start, stop
 from tests.system.scales import watching
 from tests.system.stage import Stage, Streams
+from tests.system.test_live import HANDED_OVER, LAYERS_RUN, count, targets
 from tests.worker.engine.made_up import made_up_tokens
 from tests.worker.serving import submit
 
 WORKERS = 12
 BUSY = 8
+RATE = 1e6  # bytes a second: four seconds for a whole model
 ARENA_BYTES = 8 * MIB
 # A worker without torch, its parameters included: three times less than with it.
 MOST_RESIDENT_BYTES = 160 * MIB
@@ -78,5 +80,27 @@ async def test_a_small_machine_scales_from_one_to_eight_while_streams_run(tmp_pa
         pids = [row["pid"] for row in status["workers"]]
         assert len(pids) == WORKERS
         assert max(map(resident_bytes, pids)) < MOST_RESIDENT_BYTES
+    finally:
+        assert stop(system) == 0
+
+
+@pytest.mark.system
+@pytest.mark.slow
+async def test_two_instances_help_six_that_load_and_all_tokens_are_right(tmp_path: Path) -> None:
+    live = "--live", "zigzag", "--live-every-hop", "--link-rate", str(RATE)
+    options = "--workers", str(BUSY), "--engine", "modelled", "--engine-profile", "llama2-7b-h800", *live
+    system = start(tmp_path, *options, "--arena-bytes", str(ARENA_BYTES))
+    try:
+        version = system.status()["models"][0]["version"]
+        async with watching(Stage(system, make_streams(version))) as site:
+            await site.have(2)
+            await site.watch.until(lambda: len(site.watch.serving()) == 2, "two serve")
+            await site.have(BUSY)
+            await site.watch.until(lambda: bool(targets(site)), "somebody is live")
+            loading = site.load()
+            await site.watch.until(lambda: len(site.watch.serving()) == BUSY, f"{BUSY} serve")
+            await site.check("2 to 8, live", loading)
+            assert await count(site, LAYERS_RUN) > 0
+            assert await count(site, HANDED_OVER) > 0
     finally:
         assert stop(system) == 0

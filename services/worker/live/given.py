@@ -1,6 +1,7 @@
 """The requests that a worker gives to sources, as long as they are on their way."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -24,7 +25,8 @@ log = structlog.get_logger()
 
 
 class Given:
-    """Hand-offs by source and ticket. `returned` is called with a request that nobody took, unless it has ended."""
+    """Hand-offs by source and ticket. `returned` is called with a request that nobody took, unless it has ended.
+    `taken`: how many each source took."""
 
     def __init__(
         self, parts: Parts, manifest: Manifest, scheduler: Scheduler, returned: Callable[[Request], None]
@@ -33,6 +35,7 @@ class Given:
         self._manifest = manifest
         self._scheduler = scheduler
         self._returned = returned
+        self.taken: Counter[str] = Counter()
         self._givings: dict[tuple[str, int], Giving] = {}
         self._sending: set[asyncio.Task[None]] = set()
 
@@ -50,11 +53,17 @@ class Given:
         if not is_here:
             raise Refusal(409, f"request {command.request_id} has ended")
         if command.declined is None:
+            self.taken[command.worker] += 1
+            layers = giving.sequence.layers_done
             self._parts.serving.release(command.request_id)
-            moved = RequestsMoved(worker=command.worker, previous=self._parts.me, request_ids=[command.request_id])
-            self._parts.world.bus.publish(MOVED, moved, previous=self._parts.me)
+            self._tell_moved(command.worker, command.request_id, layers)
         else:
             log.warning("task_declined", request=command.request_id, by=command.worker, reason=command.declined)
+
+    def _tell_moved(self, source: str, request_id: str, layers: int) -> None:
+        me, bus = self._parts.me, self._parts.world.bus
+        moved = RequestsMoved(worker=source, previous=me, request_ids=[request_id], layers=layers)
+        bus.publish(MOVED, moved, previous=me)
 
     def lost(self, source: str) -> None:
         """The source is dead: what was on its way to it is here."""
@@ -83,12 +92,14 @@ class Given:
         sending = self._parts.start(giving.run(), f"hand-off {sequence.request_id}")
         if sending is not None:
             self._sending.add(sending)
-            sending.add_done_callback(partial(self._sent, pull.worker, ticket))
+            sending.add_done_callback(partial(self._sent, giving))
         return self._told(request)
 
-    def _sent(self, source: str, ticket: int, sending: asyncio.Task[None]) -> None:
+    def _sent(self, giving: Giving, sending: asyncio.Task[None]) -> None:
         self._sending.discard(sending)
-        del self._givings[source, ticket]
+        key = giving.source, giving.channel.ticket
+        if self._givings.get(key) is giving:  # a source that was started again begins anew with its tickets
+            del self._givings[key]
 
     def _settled(self, request: Request, settled: asyncio.Future[bool]) -> None:
         if settled.result() or self._scheduler.get(request.sequence.request_id) is not request.sequence:

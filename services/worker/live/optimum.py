@@ -2,27 +2,22 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import chain, islice
 
 import structlog
 
 from services.worker.zigzag.forecast import Forecast
-from services.worker.zigzag.ilp import solve
+from services.worker.zigzag.ilp import Optimum, solve
+from services.worker.zigzag.rehearsal import rehearse
 from services.worker.zigzag.rules import Planned
-from services.worker.zigzag.tasks import Task
+from services.worker.zigzag.tasks import Entry, Room, Task
 from shared.messages.transfers import Load
 
-MOST_TASKS = 12  # at once: the program is solved in tens of milliseconds
+MOST_BATCHES = 12  # at once
+# By then the best found is taken. Within the gap the forecast is no better.
+LIMIT_SECONDS, RELATIVE_GAP = 0.04, 0.01
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """A request of which no layer was run yet."""
-
-    id: str
-    rows: int
 
 
 def forecast(command: Load, began: float) -> Forecast:
@@ -31,26 +26,50 @@ def forecast(command: Load, began: float) -> Forecast:
     return Forecast([first + second, *others], began)
 
 
-class Optimum:
-    """Plans again whenever others wait than those planned for. What there is no plan for runs in zigzag."""
+def better_than_the_queue(tasks: Sequence[Task], ready: Sequence[float], limit_seconds: float) -> Optimum | None:
+    """The best that was found in time; None where the queue by itself is as good, both played through."""
+    optimum = solve(tasks, ready, limit_seconds, RELATIVE_GAP)
+    rule = Planned(dict(zip([task.id for task in tasks], optimum.on_target, strict=True)))
+    return optimum if rehearse(tasks, ready, rule).mean_latency < rehearse(tasks, ready).mean_latency else None
 
-    def __init__(self, seen: Forecast) -> None:
+
+class Planner:
+    """Plans again whenever others wait than those planned for, in batches of what runs together (`room`). What there is
+    no plan for runs in zigzag."""
+
+    def __init__(self, seen: Forecast, room: Room, limit_seconds: float = LIMIT_SECONDS) -> None:
         self.seen = seen
+        self._room = room
+        self._limit_seconds = limit_seconds
+        self._planned: set[str] = set()  # and be it that the queue knows better
         self._on_target: dict[str, int] = {}
 
-    async def plan(self, waiting: Sequence[Waiting], now: float) -> Planned | None:
+    async def plan(self, waiting: Sequence[Task], now: float) -> Planned | None:
         """For the first of these; None where there is nothing new to plan, or not enough was seen."""
-        planned = waiting[:MOST_TASKS]
+        batches = list(islice(self._room.batches([Entry(task) for task in waiting]), MOST_BATCHES))
+        ids = [[entry.task.id for entry in batch] for batch in batches]
         ready, seconds = self.seen.ready(now), self.seen.layer_seconds(1)
-        if ready is None or seconds is None or all(one.id in self._on_target for one in planned):
+        if ready is None or seconds is None or self._planned.issuperset(chain(*ids)):
             return None
         # Ids that sort as they wait.
-        tasks = [Task(f"{place:02}", 0.0, one.rows * seconds) for place, one in enumerate(planned)]
+        rows = (sum(entry.task.rows for entry in batch) for batch in batches)
+        tasks = [Task(f"{place:02}", 0.0, count * seconds) for place, count in enumerate(rows)]
         try:
-            optimum = await asyncio.to_thread(solve, tasks, ready)
+            optimum = await asyncio.to_thread(better_than_the_queue, tasks, ready, self._limit_seconds)
         except RuntimeError as error:
             log.warning("no_optimum", error=str(error))
-            return None
-        self._on_target |= {one.id: layers for one, layers in zip(planned, optimum.on_target, strict=True)}
-        log.info("live_planned", layers=optimum.on_target, mean_seconds=round(optimum.mean_latency, 4))
+            optimum = None
+        self._take(ids, optimum)
         return Planned(self._on_target)
+
+    def _take(self, ids: Sequence[Sequence[str]], optimum: Optimum | None) -> None:
+        self._planned.update(chain(*ids))
+        for id in chain(*ids):
+            self._on_target.pop(id, None)
+        if optimum is None:
+            log.info("live_unplanned", batches=len(ids))
+            return
+        for batch, layers in zip(ids, optimum.on_target, strict=True):
+            self._on_target |= dict.fromkeys(batch, layers)
+        mean_seconds = round(optimum.mean_latency, 4)
+        log.info("live_planned", layers=optimum.on_target, mean_seconds=mean_seconds, proven=optimum.proven)

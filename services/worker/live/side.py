@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import structlog
 
-from services.worker.live.optimum import Optimum, forecast
+from services.worker.live.optimum import Planner, forecast
 from services.worker.live.parts import Parts
 from services.worker.live.source import LiveSource
 from services.worker.live.target import POLL_SECONDS, LiveTarget
@@ -46,6 +46,11 @@ class Live:
         """Requests that sources may pull, or could but for the one that is run."""
         return 0 if self.target is None else len(self.target.queue)
 
+    @property
+    def handed_over(self) -> dict[str, int]:
+        """How many requests each of those that helped took over."""
+        return {} if self.target is None else dict(self.target.given.taken)
+
     def expect(self, command: Load) -> None:
         """Whoever pulls before the first layer is here need not go away."""
         self._is_coming = goes_live(command)
@@ -57,19 +62,20 @@ class Live:
 
     def begin(self, command: Load, scheduler: Scheduler, ready: set[int]) -> None:
         """These blocks are ready, the first layer's among them: take requests."""
+        room = self._parts.room(scheduler.limits)
         queue = LiveQueue(
             command.manifest.config.num_hidden_layers + 1,
             rule=BEST_EFFORT if command.live == "best-effort" else ZIGZAG,
-            room=self._parts.room(scheduler.limits),
+            room=room,
         )
-        optimum = Optimum(forecast(command, self._load_began)) if command.live == "zigzag-ilp" else None
-        target = self.target = LiveTarget(self._parts, command, scheduler, queue, optimum)
+        planner = Planner(forecast(command, self._load_began), room) if command.live == "zigzag-ilp" else None
+        target = self.target = LiveTarget(self._parts, command, scheduler, queue, planner)
         for index in sorted(ready):
             self.block_ready(index, ready)
         tasks = self._parts.tasks
         self._running.add(tasks.create_task(target.run(), name=f"live {command.instance}"))
-        if optimum is not None:
-            self._running.add(tasks.create_task(target.plan(optimum), name=f"plan {command.instance}"))
+        if planner is not None:
+            self._running.add(tasks.create_task(target.plan(planner), name=f"plan {command.instance}"))
         self._began.set()
         log.info("went_live", instance=command.instance, mode=command.live)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -10,7 +10,7 @@ import structlog
 
 from services.worker.live.handoff import Channel
 from services.worker.live.parts import Parts
-from services.worker.live.taking import Taking
+from services.worker.live.taking import Taking, Together
 from services.worker.scheduler import Scheduler
 from services.worker.zigzag.effects import Pull as Ask
 from services.worker.zigzag.effects import SourceEffect
@@ -194,34 +194,34 @@ class LiveSource:
         self._perform(self._policy.busy(target, more=pulled.more))
         takings = [
             Taking(self._parts, scheduler, helped.manifest, self._channel(helped, pull, number), task)
-            for number, task in enumerate(pulled.tasks)
+            for number, task in enumerate(pulled.tasks[: pull.requests])  # beyond, tickets are others'
         ]
-        task = self._parts.start(self._take(target, takings), f"take {len(takings)} requests of {target}")
-        if task is not None:
-            self._coming += len(takings)
-            self._taking.add(task)
-            task.add_done_callback(self._taking.discard)
+        together = Together(takings)
+        for taking in takings:
+            task = self._parts.start(self._take(target, taking, together), f"take {taking.request_id}")
+            if task is not None:
+                self._coming += 1
+                self._taking.add(task)
+                task.add_done_callback(self._taking.discard)
 
     def _channel(self, helped: Helped, pull: Pull, number: int) -> Channel:
         return Channel(self._parts.link, helped.node, pull.ticket + number, pull.secret)
 
-    async def _take(self, target: str, takings: Sequence[Taking]) -> None:
-        """They run together: none is begun before each is here, or is known not to come."""
+    async def _take(self, target: str, taking: Taking, together: Together) -> None:
         try:
             try:
-                owned = await asyncio.gather(*(taking.own() for taking in takings))
-                for taking in takings:
-                    taking.begin()
-                if all(owned):
+                owned = await taking.own()
+                together.settled()
+                if owned:
                     self._failed[target] = 0
                 else:
                     await self._hand_off_failed(target)
             finally:
-                self._coming -= len(takings)
+                self._coming -= 1
             self._look()
-            await asyncio.gather(*(taking.finish() for taking in takings))
+            await taking.finish()
         finally:
-            await asyncio.gather(*(taking.close() for taking in takings))
+            await taking.close()
 
     async def _hand_off_failed(self, target: str) -> None:
         """What is given back it would be given again: not at once, and not for ever."""

@@ -1,5 +1,8 @@
 """A request on its way from a target to this source: this worker's once the target has heard that it is here."""
 
+import asyncio
+from collections.abc import Collection
+
 import structlog
 
 from services.worker.batch import Entry
@@ -7,7 +10,7 @@ from services.worker.engine.sizes import activation_bytes, kv_bytes
 from services.worker.live.handoff import ACTIVATION, KV, Channel, receive
 from services.worker.live.parts import Parts
 from services.worker.scheduler import Scheduler
-from services.worker.sequence import LateKv
+from services.worker.sequence import LateKv, Sequence
 from shared.bus.contract import BusError, Refusal
 from shared.deadlines import arrived
 from shared.links.contract import LinkError, Peer
@@ -16,6 +19,7 @@ from shared.messages.parameters import Manifest
 from shared.subjects import TOOK
 
 TOOK_SECONDS = 2.0
+TOGETHER_SECONDS = 0.25  # that requests are kept for those that came with the same pull
 
 log = structlog.get_logger()
 
@@ -33,10 +37,17 @@ class Taking:
         self._positions = len(task.request.prompt) + len(task.request.generated)
         self._peer: Peer | None = None
         self._late: LateKv | None = None
+        self._sequence: Sequence | None = None
+        self._begun = False
+
+    @property
+    def request_id(self) -> str:
+        return self._request.request_id
 
     async def own(self) -> bool:
         """Have the activation, and the target's word: then the request is this worker's. False where it was declined,
         True also where the target had the last word."""
+        clock, began = self._parts.world.clock, self._parts.world.clock.now()
         try:
             self._check()
             entry = await self._receive_activation() if self._task.layers else None
@@ -48,18 +59,30 @@ class Taking:
         if self._parts.serving.scheduler is not self._scheduler:
             self._parts.serving.disown([self._request], "its new worker stopped serving")
             return True
-        if self._request.request_id not in self._scheduler:  # else it came back to who had it already
+        if self.request_id not in self._scheduler:  # else it came back to who had it already
             self._late = self._parts.serving.adopt(self._scheduler, self._request, entry, self._task.waited)
-            self._hold(True)
+            self._sequence = self._scheduler.get(self.request_id)
+            self._hold()
         self._parts.counts.pulled.inc()
         self._parts.counts.pulled_layers.inc(self._task.layers)
-        log.info("request_taken", request=self._request.request_id, of=self._channel.other.id, layers=self._task.layers)
+        log.info(
+            "request_taken",
+            request=self.request_id,
+            of=self._channel.other.id,
+            layers=self._task.layers,
+            seconds=clock.now() - began,
+        )
         return True
 
     def begin(self) -> None:
-        """Have it run, if it is here."""
-        self._hold(False)
+        """Have it run, now or as soon as it is here."""
+        self._begun = True
+        self._hold()
         self._parts.serving.wake()
+
+    def _hold(self) -> None:
+        if self._sequence is not None:
+            self._sequence.held = not self._begun
 
     async def finish(self) -> None:
         """Have the KV too; where it does not come, all is computed again."""
@@ -71,19 +94,14 @@ class Taking:
             self._parts.counts.received.inc(self._task.activation_bytes + self._task.kv_bytes)
         except LinkError as error:
             self._parts.counts.kv_lost.inc()
-            log.warning("kv_lost", request=self._request.request_id, of=self._channel.other.id, error=str(error))
-        self._scheduler.kv_came(self._request.request_id, self._late, data)
+            log.warning("kv_lost", request=self.request_id, of=self._channel.other.id, error=str(error))
+        self._scheduler.kv_came(self.request_id, self._late, data)
         self._parts.serving.wake()
 
     async def close(self) -> None:
         """The target learns that nothing more is taken."""
         if self._peer is not None:
             await self._peer.close()
-
-    def _hold(self, held: bool) -> None:
-        sequence = self._scheduler.get(self._request.request_id)
-        if sequence is not None:
-            sequence.held = held
 
     def _check(self) -> None:
         """Raises Refusal for what cannot go on here."""
@@ -115,7 +133,7 @@ class Taking:
         took = Took(
             worker=self._parts.me,
             ticket=self._channel.ticket,
-            request_id=self._request.request_id,
+            request_id=self.request_id,
             declined=declined,
         )
         try:
@@ -124,3 +142,23 @@ class Taking:
             log.warning("hand_off_in_doubt", request=took.request_id, of=self._channel.other.id, error=str(error))
             return not (isinstance(error, Refusal) and error.code == 409)
         return True
+
+
+class Together:
+    """What came with one pull runs together: none is begun before the others are here, or do not come, or are late."""
+
+    def __init__(self, takings: Collection[Taking]) -> None:
+        self._takings = takings
+        self._missing = len(takings)
+        self._timer = asyncio.get_running_loop().call_later(TOGETHER_SECONDS, self._begin)
+
+    def settled(self) -> None:
+        """One more of them is here, or does not come."""
+        self._missing -= 1
+        if not self._missing:
+            self._timer.cancel()
+            self._begin()
+
+    def _begin(self) -> None:
+        for taking in self._takings:
+            taking.begin()

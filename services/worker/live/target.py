@@ -10,7 +10,7 @@ from typing import assert_never
 import structlog
 
 from services.worker.live.given import Given
-from services.worker.live.optimum import Optimum, Waiting
+from services.worker.live.optimum import Planner
 from services.worker.live.parts import Parts
 from services.worker.live.request import Request
 from services.worker.scheduler import Scheduler
@@ -20,7 +20,8 @@ from services.worker.zigzag.tasks import Room
 from services.worker.zigzag.tasks import Task as Queued
 from shared.bus.contract import Refusal
 from shared.messages.live import Pull, Pulled
-from shared.messages.transfers import Load
+from shared.messages.transfers import InstanceServing, Load
+from shared.subjects import INSTANCE
 
 POLL_SECONDS = 0.5  # how long a pull is held while there is nothing to give
 
@@ -32,16 +33,17 @@ class LiveTarget:
     last block all are, from the layer at which they stand, and those that no step has begun may still be pulled."""
 
     def __init__(
-        self, parts: Parts, command: Load, scheduler: Scheduler, queue: LiveQueue, optimum: Optimum | None = None
+        self, parts: Parts, command: Load, scheduler: Scheduler, queue: LiveQueue, planner: Planner | None = None
     ) -> None:
-        """`optimum`: in the mode zigzag-ilp."""
+        """`planner`: in the mode zigzag-ilp."""
         self.command = command
         self.queue = queue
-        self._optimum = optimum
+        self._planner = planner
         self._parts = parts
         self._serving, self._clock = parts.serving, parts.world.clock
         self._scheduler = scheduler
         self._requests: dict[str, Request] = {}
+        self._has_run = False
         self._pulls: dict[str, tuple[Pull, asyncio.Future[Pulled]]] = {}
         self.given = Given(parts, command.manifest, scheduler, self._returned)
 
@@ -60,11 +62,10 @@ class LiveTarget:
             request.sequence.held = False
         self._serving.begin_steps()
 
-    async def plan(self, optimum: Optimum) -> None:
+    async def plan(self, planner: Planner) -> None:
         """Beside `run`: have as many layers run of each request as is best."""
         while self.queue.phase is Phase.LIVE:
-            waiting = [Waiting(task.id, task.rows) for task in self.queue.unbegun]
-            rule = await optimum.plan(waiting, self._clock.now())
+            rule = await planner.plan(self.queue.unbegun, self._clock.now())
             if rule is None:
                 await self._serving.changes.wait()
             else:
@@ -75,8 +76,8 @@ class LiveTarget:
         """The block that it needs is laid out; the head counts as one more layer."""
         self._forget()
         self._perform(self.queue.block_ready(layer))
-        if self._optimum is not None:
-            self._optimum.seen.arrived(self.queue.loaded, self._clock.now())
+        if self._planner is not None:
+            self._planner.seen.arrived(self.queue.loaded, self._clock.now())
         self._serving.changes.tell()
 
     async def pull(self, command: Pull) -> Pulled:
@@ -157,9 +158,23 @@ class LiveTarget:
         self._perform(self.queue.layer_done())
 
     def _ran(self, layer: int, rows: int, seconds: float) -> None:
-        if self._optimum is not None:
-            self._optimum.seen.ran(rows, seconds)
+        if not self._has_run:
+            self._has_run = True
+            self._tell_first_layer()
+        if self._planner is not None:
+            self._planner.seen.ran(rows, seconds)
         log.debug("layer_ran", layer=layer, rows=rows, seconds=seconds)
+
+    def _tell_first_layer(self) -> None:
+        event = InstanceServing(
+            instance=self.command.instance,
+            model=self.command.model,
+            worker=self._parts.me,
+            plan_id=self.command.plan_id,
+            what="first_layer",
+            at=self._parts.world.clock.wall(),
+        )
+        self._parts.world.bus.publish(INSTANCE, event, instance=event.instance)
 
     def _perform(self, effects: Iterable[QueueEffect]) -> Run | None:
         """Do what the queue wants done; what is to be run is left to the caller."""
@@ -178,7 +193,8 @@ class LiveTarget:
                     assert_never(other)
         for source, requests in leaving.items():
             pull, _ = self._pulls[source]
-            self._answer(source, Pulled(tasks=self.given.give(pull, requests), more=len(self.queue) > 0))
+            more = len(self.queue) > 0 or self._scheduler.load().waiting_requests > 0
+            self._answer(source, Pulled(tasks=self.given.give(pull, requests), more=more))
         return run
 
     def _answer(self, source: str, pulled: Pulled) -> None:

@@ -12,24 +12,30 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from services.worker.zigzag.tasks import Task
-from services.worker.zigzag.windows import Pair, Windows, windows
+from services.worker.zigzag.windows import Pair, Windows, greedy, windows
 
 TOLERANCE = 1e-6  # HiGHS's own
+SOLVED, TIME_IS_UP = 0, 1  # its answers
 
 
 @dataclass(frozen=True)
 class Optimum:
-    """Of each task, in order: how many layers the target runs, and the end of the rest of them on the source."""
+    """Of each task, in order: how many layers the target runs, and the end of the rest of them on the source. Unless it
+    is `proven` it is only the best that was found."""
 
     mean_latency: float
     on_target: tuple[int, ...]
     ends: tuple[float, ...]
+    proven: bool
 
 
-def solve(tasks: Sequence[Task], ready: Sequence[float]) -> Optimum:
+def solve(
+    tasks: Sequence[Task], ready: Sequence[float], limit_seconds: float = inf, relative_gap: float = 0.0
+) -> Optimum:
     """The least mean latency of tasks that source and target take in order of arrival; the source is free from the
-    first arrival on, `ready` is when each layer's block is. Raises ValueError without tasks, for a weight that is not
-    above zero, and where blocks become ready in another order than that of the layers."""
+    first arrival on, `ready` is when each layer's block is. HiGHS stops at the limit, and where it has shown that no
+    solution is better by more than the gap. Raises ValueError without tasks, for a weight that is not above zero, and
+    where blocks become ready in another order than that of the layers."""
     if not tasks or min(task.weight for task in tasks) <= 0:
         raise ValueError("there is an optimum of at least one task, and of weights above zero")
     if not ready or list(ready) != sorted(ready):
@@ -37,13 +43,31 @@ def solve(tasks: Sequence[Task], ready: Sequence[float]) -> Optimum:
     # Times from the first arrival on: HiGHS's tolerances are absolute, and it fails with starts below zero.
     origin = min(task.arrival for task in tasks)
     pair = Pair([replace(task, arrival=task.arrival - origin) for task in tasks], [at - origin for at in ready])
-    program = _Program(pair, windows(pair))
-    starts, on_target = program.solve()
-    while program.forbids(starts, on_target):
-        starts, on_target = program.solve()
+    on_target, proven = _best(pair, limit_seconds, relative_gap)
     ends = pair.ends(on_target)
     latency = sum(end - task.arrival for end, task in zip(ends, pair.tasks, strict=True)) / len(ends)
-    return Optimum(latency, tuple(on_target), tuple(origin + end for end in ends))
+    return Optimum(latency, tuple(on_target), tuple(origin + end for end in ends), proven)
+
+
+def _best(pair: Pair, limit_seconds: float, relative_gap: float) -> tuple[list[int], bool]:
+    """Layers on the target, and whether nothing is better. Any numbers of them are a plan: the source waits."""
+    program, best = _Program(pair, windows(pair)), greedy(pair)[0]
+    while (found := program.solve(limit_seconds, relative_gap)) is not None:
+        if found.proven and not program.forbids(found.starts, found.on_target):
+            return found.on_target, True
+        best = min(best, found.on_target, key=lambda on_target: sum(pair.ends(on_target)))
+        if not found.proven:
+            break
+    return best, False
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Starts on the source and layers on the target. Unless it is `proven` there may be better ones."""
+
+    starts: list[float]
+    on_target: list[int]
+    proven: bool
 
 
 @dataclass
@@ -99,8 +123,8 @@ class _Program:
             if limits.most[task]:
                 self._demand(task, pair.release(task, limits.most[task] - 1))
 
-    def solve(self) -> tuple[list[float], list[int]]:
-        """Starts on the source and layers on the target."""
+    def solve(self, limit_seconds: float, relative_gap: float) -> _Found | None:
+        """With the rows so far; None where nothing was found in time."""
         # Imported here: it takes a tenth of a second, and only this mode of live scaling has a use for it.
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import csr_array
@@ -117,13 +141,15 @@ class _Program:
             integrality=[0] * self._count + [1] * (columns - self._count),
             bounds=Bounds([*self._limits.starts, *[0.0] * (columns - self._count)], self._highest),
             constraints=LinearConstraint(matrix, rows.least, rows.most),
-            options={"mip_rel_gap": 0.0, "presolve": False},
+            options={"mip_rel_gap": relative_gap, "presolve": False, "time_limit": limit_seconds},
         )
-        if found.x is None:
+        if found.x is None and found.status != TIME_IS_UP:
             raise RuntimeError(f"HiGHS found no optimum: {found.message}")
+        if found.x is None:
+            return None
         chosen = [self._from(task, 0) for task in range(self._count)]
         on_target = [round(sum(found.x[column] for column in each.factors) + each.constant) for each in chosen]
-        return [float(found.x[task]) for task in range(self._count)], on_target
+        return _Found([float(found.x[task]) for task in range(self._count)], on_target, found.status == SOLVED)
 
     def forbids(self, starts: Sequence[float], on_target: Sequence[int]) -> bool:
         """Demand what this solution breaks: few of all rows ever matter. Whether there was anything."""

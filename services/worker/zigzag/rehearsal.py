@@ -14,7 +14,7 @@ from typing import assert_never
 from services.worker.zigzag.effects import Finish, GiveBack, HandOver, Park, QueueEffect, Release, Run
 from services.worker.zigzag.layer_times import LayerTimes
 from services.worker.zigzag.queue import LiveQueue, Phase
-from services.worker.zigzag.rules import ZIGZAG, Bound, Rule
+from services.worker.zigzag.rules import ZIGZAG, Rule
 from services.worker.zigzag.tasks import ALONE, Entry, Room, Task
 
 SOURCE, TARGET = "source", "target"
@@ -76,18 +76,14 @@ EACH_ALONE = Batches()
 
 
 def rehearse(
-    tasks: Iterable[Task],
-    ready: Sequence[float],
-    rule: Rule = ZIGZAG,
-    bound: Bound | None = None,
-    batches: Batches = EACH_ALONE,
+    tasks: Iterable[Task], ready: Sequence[float], rule: Rule = ZIGZAG, batches: Batches = EACH_ALONE
 ) -> Rehearsal:
     """`ready`: when each layer's block is there. The source is free from the start, and pulls whenever it is again.
 
     Activations are handed over in no time (5.2). Once the target serves alone, a new task goes to who has less to do.
     """
     ordered = sorted(tasks, key=lambda task: task.order)
-    play = _Play(ordered, ready, LiveQueue(len(ready), ready[0], rule, bound, batches.room), batches)
+    play = _Play(ordered, ready, LiveQueue(len(ready), rule, batches.room), batches)
     play.run()
     return Rehearsal(tuple(play.tasks.values()), play.ends, tuple(play.spans))
 
@@ -102,7 +98,7 @@ class _Play:
         self._layers = len(ready)
         self._queue = queue
         self._batches = batches
-        self._outside: deque[Task] = deque()  # until the queue has room
+        self._new: deque[Task] = deque()  # that came at this moment, for the queue
         self._own: deque[Task] = deque()  # the source's, once the target serves alone
         self._free = {SOURCE: -inf, TARGET: -inf}  # from when on
         self._now = -inf
@@ -131,7 +127,7 @@ class _Play:
 
     def _arrive(self, task: Task) -> None:
         if self._queue.phase is not Phase.PLAIN or self._work(TARGET) < self._work(SOURCE):
-            self._outside.append(task)
+            self._new.append(task)
             return
         self._own.append(task)
         if not self._runs(SOURCE):
@@ -142,15 +138,15 @@ class _Play:
 
     def _work(self, where: str) -> float:
         """How long it has to do, once the target serves alone."""
-        waiting = self._own if where == SOURCE else self._outside
+        waiting = self._own if where == SOURCE else self._new
         work = max(0.0, self._free[where] - self._now) + sum(task.weight * self._layers for task in waiting)
         return work if where == SOURCE else work + self._queue.work
 
     def _go_on(self) -> None:
         """The worker first, then what is new."""
         self._target_goes_on()
-        while self._outside and self._queue.has_room(self._now):
-            self._perform(self._queue.append(self._outside.popleft()))
+        while self._new:
+            self._perform(self._queue.append(self._new.popleft()))
         self._target_goes_on()
 
     def _target_goes_on(self) -> None:

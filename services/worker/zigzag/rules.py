@@ -63,18 +63,3 @@ class Planned:
 
 
 OFF, BEST_EFFORT, ZIGZAG = Off(), BestEffort(), ZigZag()
-
-
-@dataclass(frozen=True)
-class Bound:
-    """How many tasks a target that is still loading takes: `first`, one less every `step_seconds`, never below `least`.
-
-    A task that waits here may no longer be batched with later requests, and holds its activation.
-    """
-
-    first: int = 4
-    least: int = 2
-    step_seconds: float = 0.2
-
-    def at(self, elapsed_seconds: float) -> int:
-        return max(self.least, self.first - int(elapsed_seconds / self.step_seconds))

@@ -1,6 +1,6 @@
 """Tasks of a live scale: what target and source share, layer by layer. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 
@@ -52,6 +52,13 @@ class Room:
                 break
             chosen.append(entry)
         return tuple(chosen)
+
+    def batches(self, entries: Sequence[Entry]) -> Iterator[tuple[Entry, ...]]:
+        """All of these."""
+        while entries:
+            batch = self.batch(entries)
+            yield batch
+            entries = entries[len(batch) :]
 
 
 ALONE = Room()

@@ -46,6 +46,13 @@ def test_it_tells_how_many_miss_the_slo_by_how_fast_parameters_load(result: Resu
     assert (chosen[0], chosen[-1]) == ("stop", "live")
 
 
+def test_short_prompts_gain_by_running_together_the_more_the_more_a_layer_takes_as_such(result: Result) -> None:
+    records = [json.loads(line) for line in result.stdout.splitlines()]
+    ratios = [one["ratio"] for one in records if one["case"].endswith(", together")]
+    assert ratios == sorted(ratios, reverse=True)
+    assert ratios[0] < 0.9
+
+
 def test_it_explains_as_many_as_were_asked_for(result: Result) -> None:
     assert result.stderr.count("on target, optimum") == 2
     assert "first behind: batch 02 left at 7 with 1 layers run" in result.stderr

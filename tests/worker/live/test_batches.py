@@ -3,9 +3,12 @@
 import asyncio
 from collections.abc import Sequence
 
+import pytest
+
 from services.worker.batch import Batch
 from services.worker.engine.modelled import ModelledRunner
 from services.worker.engine.partial import Partial
+from services.worker.live.taking import TOGETHER_SECONDS, Taking, Together
 from shared.virtual_time import run
 from tests.worker.engine.made_up import LATENCY
 from tests.worker.live.kinds import BLOCKS, CLOCK, Kind, Modelled
@@ -110,3 +113,51 @@ def test_a_source_never_holds_more_than_one_step_runs_while_another_waits() -> N
             assert pulled == [4, 4]
 
     run(main(), limit_seconds=600)
+
+
+class Waiting(Taking):
+    """One that is only told when it may begin."""
+
+    def __init__(self) -> None:
+        self.begun: list[float] = []
+
+    def begin(self) -> None:
+        self.begun.append(CLOCK.now())
+
+
+def test_those_of_a_pull_begin_with_the_last_that_comes_or_without_one_that_is_late() -> None:
+    async def main() -> None:
+        began, pulls = CLOCK.now(), [[Waiting(), Waiting()] for _ in range(2)]
+        whole, late = (Together(pull) for pull in pulls)
+        whole.settled()
+        late.settled()
+        await asyncio.sleep(0.1)
+        assert [one.begun for one in pulls[0]] == [[], []]
+        whole.settled()
+        await asyncio.sleep(1.0)
+        assert [one.begun for one in pulls[0]] == [[pytest.approx(began + 0.1)]] * 2
+        assert [one.begun for one in pulls[1]] == [[pytest.approx(began + TOGETHER_SECONDS)]] * 2
+
+    run(main())
+
+
+def test_one_whose_hand_off_fails_does_not_keep_those_that_came_with_it() -> None:
+    layers, steps = list[int](), list[int]()
+
+    async def main() -> None:
+        async with stage("s", "t", kind=noting(layers, steps)) as made:
+            await made.loaded("s")
+            await made.load("t", [0, 1], "zigzag")
+            await made.until(lambda: made.state("t") == "live")
+            await ask(made, 3, rows=24)
+            await made.until(lambda: made.count("t", "live_layers") == 3)
+            made.faults.messages = 2
+            await made.help("s", "t")
+            await made.until(lambda: made.count("t", "returned_tasks") == 1)
+            made.faults.messages = None
+            await made.load("t", list(range(BLOCKS)), "zigzag")
+            await made.done()
+            assert made.count("s", "pulled_tasks") >= 2
+
+    run(main(), limit_seconds=600)
+    assert 2 in steps

@@ -4,6 +4,7 @@ import pytest
 
 from shared.messages.parameters import DType
 from shared.messages.requests import Sampling
+from shared.subjects import INSTANCE
 from tests.worker.live.pair import TARGET, pair
 from tests.worker.serving import random_prompt, submit
 
@@ -27,6 +28,8 @@ async def test_a_request_goes_on_at_a_source_with_the_same_bits_whatever_was_don
         expected = live.undisturbed(*requests)
         assert {one.request_id: await live.made.finished(one.request_id) for one in requests} == expected
         assert live.count("s", "lost_kv") == 0
+        assert [one.layers for one in live.made.moved] == list(range(1, live.layers + 1))
+        await live.made.until(lambda: live.made.reports[TARGET].handed_over == {"s": live.layers})
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -42,6 +45,25 @@ async def test_a_target_that_is_whole_goes_on_with_what_it_has_begun(dtype: DTyp
         expected = live.undisturbed(*requests)
         assert {one.request_id: await live.made.finished(one.request_id) for one in requests} == expected
         assert live.made.state(TARGET) == "serving"
+
+
+async def test_a_target_tells_when_it_has_run_its_first_layer_and_only_then() -> None:
+    async with pair() as live:
+        events = await live.made.bus.subscribe(INSTANCE)
+        await live.give_layers(2)
+        await live.made.admit(TARGET, submit("a", random_prompt(1, 150), max_tokens=8))
+        await live.ran(2)
+        await live.give_all()
+        await live.serve()
+        await live.made.finished("a")
+        told = []
+        async for received in events:
+            told.append(received.message)
+            if len(told) == 3:
+                break
+        await events.close()
+    assert sorted(one.what for one in told) == ["first_layer", "first_token", "serving"]
+    assert (told[0].what, told[0].worker, told[0].plan_id, told[0].instance) == ("first_layer", TARGET, "live", "m-t")
 
 
 async def test_a_source_that_waits_gets_a_new_request_whole() -> None:

@@ -1,47 +1,83 @@
-"""The mode zigzag-ilp: plans are those of the integer program, and tokens are what they always are."""
+"""The mode zigzag-ilp: plans are those of the integer program where they are better than the queue, and tokens are what
+they always are."""
 
-from services.worker.live.optimum import MOST_TASKS, Optimum, Waiting
+from math import inf
+
+import pytest
+
+from services.worker.live.optimum import MOST_BATCHES, Planner, better_than_the_queue
 from services.worker.zigzag.forecast import Forecast
 from services.worker.zigzag.ilp import solve
+from services.worker.zigzag.rehearsal import rehearse
 from services.worker.zigzag.rules import Planned
-from services.worker.zigzag.tasks import Task
+from services.worker.zigzag.tasks import ALONE, Room, Task
 from tests.worker.live.pair import TARGET, pair
 from tests.worker.serving import random_prompt, submit
 
+LAYERS, LOAD = 7, 2.0
+READY = [LOAD * layer for layer in range(LAYERS)]
 
-def optimum() -> Optimum:
-    """Of seven layers one is here, after as long as six layers of 100 rows take."""
-    seen = Forecast([100] * 7, began=0.0)
-    seen.arrived(1, 6.0)
+
+def planner(room: Room = ALONE) -> Planner:
+    """Of seven layers one is here, after as long as two layers of 100 rows take. The program has all the time."""
+    seen = Forecast([100] * LAYERS, began=0.0)
+    seen.arrived(1, LOAD)
     seen.ran(100, 1.0)
-    return Optimum(seen)
+    return Planner(seen, room, limit_seconds=inf)
 
 
-def waiting(count: int) -> list[Waiting]:
-    return [Waiting(f"r{number}", 100) for number in range(count)]
+def waiting(*rows: int) -> list[Task]:
+    return [Task(f"r{number}", float(number), rows=count) for number, count in enumerate(rows)]
+
+
+def weighing(*weights: float) -> list[Task]:
+    return [Task(f"{number:02}", 0.0, weight) for number, weight in enumerate(weights)]
 
 
 async def test_of_each_request_as_many_layers_are_planned_as_the_program_says() -> None:
-    rule = await optimum().plan(waiting(4), 6.0)
-    expected = solve([Task(str(number), 0.0) for number in range(4)], [6.0 * layer for layer in range(7)])
+    rule = await planner().plan(waiting(100, 300, 100, 200), LOAD)
     assert isinstance(rule, Planned)
-    assert rule.on_target == {f"r{number}": layers for number, layers in enumerate(expected.on_target)}
-    assert any(rule.on_target.values())
+    assert rule.on_target == {"r0": 0, "r1": 2, "r2": 5, "r3": 7}
+    assert tuple(rule.on_target.values()) == solve(weighing(1, 3, 1, 2), READY).on_target
+
+
+async def test_nothing_is_planned_where_the_queue_is_as_good() -> None:
+    made = planner()
+    assert await made.plan(waiting(*[100] * 4), LOAD) == Planned({})
+    assert await made.plan(waiting(*[100] * 4), LOAD) is None
+
+
+@pytest.mark.parametrize("limit_seconds", [0.0, inf])
+@pytest.mark.parametrize("weights", [(1, 3, 1, 2), (1, 1, 1, 1), (2, 1, 3, 1, 2)])
+def test_a_plan_is_better_than_the_queue_or_there_is_none(weights: tuple[int, ...], limit_seconds: float) -> None:
+    tasks = weighing(*weights)
+    found = better_than_the_queue(tasks, READY, limit_seconds)
+    if found is not None:
+        rule = Planned({task.id: layers for task, layers in zip(tasks, found.on_target, strict=True)})
+        assert rehearse(tasks, READY, rule).mean_latency < rehearse(tasks, READY).mean_latency
+
+
+async def test_those_that_run_together_have_one_plan() -> None:
+    rule = await planner(Room(9, 100)).plan(waiting(50, 50, 300, 60, 40, 200), LOAD)
+    assert rule is not None
+    assert rule.on_target == {"r0": 0, "r1": 0, "r2": 2, "r3": 5, "r4": 5, "r5": 7}
 
 
 async def test_nothing_is_planned_before_a_layer_was_run_nor_where_nobody_new_waits() -> None:
-    assert await Optimum(Forecast([1, 1], began=0.0)).plan(waiting(1), 0.0) is None
-    made = optimum()
-    assert await made.plan([], 6.0) is None
-    assert await made.plan(waiting(2), 6.0) is not None
-    assert await made.plan(waiting(2), 7.0) is None
-    assert await made.plan(waiting(3), 7.0) is not None
+    assert await Planner(Forecast([1, 1], began=0.0), ALONE).plan(waiting(100), 0.0) is None
+    made = planner()
+    assert await made.plan([], LOAD) is None
+    assert await made.plan(waiting(100, 300, 100), LOAD) is not None
+    assert await made.plan(waiting(100, 300, 100), LOAD) is None
+    assert await made.plan(waiting(100, 300, 100, 200), LOAD) is not None
 
 
 async def test_those_that_are_too_many_for_one_program_go_in_zigzag_until_their_turn() -> None:
-    rule = await optimum().plan(waiting(MOST_TASKS + 1), 6.0)
+    made = planner()
+    rule = await made.plan(waiting(100, 300, 100, *[200] * MOST_BATCHES), LOAD)
     assert rule is not None
-    assert len(rule.on_target) == MOST_TASKS
+    assert rule.on_target.keys() <= {f"r{number}" for number in range(MOST_BATCHES)}
+    assert await made.plan(waiting(100, 300, 100, *[200] * MOST_BATCHES)[1:], LOAD) is not None
 
 
 async def test_tokens_are_those_of_an_undisturbed_worker() -> None:

@@ -12,8 +12,9 @@ from shared.messages.transfers import Node
 from shared.subjects import STAGE_BATCH, STAGE_DONE
 from shared.virtual_time import run
 from tests.worker.engine.made_up import LAYERS, manifest
-from tests.worker.live.stage import MODELLED, stage
+from tests.worker.live.kinds import MODELLED
 from tests.worker.live.stage import Stage as Theatre
+from tests.worker.live.stage import stage
 from tests.worker.pipeline.line import PAIR, ask, command, play, say_over, tell
 
 MANIFEST = manifest()

@@ -6,7 +6,7 @@ import pytest
 
 from services.worker.zigzag.ilp import solve
 from services.worker.zigzag.rehearsal import SOURCE, TARGET, Rehearsal, rehearse
-from services.worker.zigzag.rules import BEST_EFFORT, OFF, ZIGZAG, Bound, Rule
+from services.worker.zigzag.rules import BEST_EFFORT, OFF, ZIGZAG, Rule
 from services.worker.zigzag.tasks import Task
 
 LAYERS, LOAD = 7, 6
@@ -91,12 +91,6 @@ def test_until_it_is_whole_off_leaves_everything_to_the_source() -> None:
     run = played([0] * 12, OFF)
     assert min(span.start for span in run.spans if span.where == TARGET) == READY[-1]
     assert sorted(run.ends.values())[:5] == [7, 14, 21, 28, 35]
-
-
-def test_a_bound_costs_what_the_target_could_have_run_ahead() -> None:
-    tasks = [Task(f"{number:02}", 0.0) for number in range(12)]
-    free, bounded = rehearse(tasks, READY), rehearse(tasks, READY, bound=Bound(first=2, least=2))
-    assert free.mean_latency < bounded.mean_latency
 
 
 def test_every_layer_runs_once_in_order_and_after_its_block() -> None:

@@ -91,6 +91,17 @@ def test_it_does_not_matter_where_the_clock_begins() -> None:
     assert moved.ends == pytest.approx([end + 1.7e9 for end in optimum.ends])
 
 
+def test_without_time_the_best_that_is_known_is_taken() -> None:
+    tasks, ready = tasks_of([(0, 1), (0, 3), (0, 1), (0, 2)]), [2.0 * layer for layer in range(7)]
+    hurried, optimum = solve(tasks, ready, limit_seconds=0.0), solve(tasks, ready)
+    assert optimum.proven
+    assert not hurried.proven
+    assert sum(optimum.ends) <= sum(hurried.ends) <= greedy(Pair(tasks, ready))[1]
+    assert hurried.ends == pytest.approx(
+        ends_with([(0, 1), (0, 3), (0, 1), (0, 2)], list(map(int, ready)), hurried.on_target)
+    )
+
+
 def test_a_dozen_batches_of_32_layers_take_a_moment() -> None:
     tasks = [Task(f"{number:02}", 0.0) for number in range(12)]
     ready = [6.0 * layer for layer in range(32)]

@@ -6,7 +6,7 @@ import pytest
 
 from services.worker.zigzag.effects import Finish, GiveBack, HandOver, Park, QueueEffect, Release, Run
 from services.worker.zigzag.queue import LiveQueue, Phase
-from services.worker.zigzag.rules import BEST_EFFORT, OFF, Bound, Planned
+from services.worker.zigzag.rules import BEST_EFFORT, OFF, Planned
 from services.worker.zigzag.tasks import Room, Task
 
 
@@ -271,17 +271,6 @@ def test_best_effort_and_plans_hold_for_each_of_those_that_run_together() -> Non
     planned = queue_of("abc", loaded=2, rule=Planned({"a": 1, "b": 0, "c": 2}), room=Room(9, 9))
     assert run_next(planned) == [(Run, "a,c", 0), (Park, "a", 1)]
     assert run_next(planned) == [(Run, "c", 1), (Park, "c", 2)]
-
-
-def test_a_bounded_queue_has_room_for_fewer_and_fewer() -> None:
-    queue = queue_of("ab", began=10.0, bound=Bound(first=4, least=2, step_seconds=0.2))
-    assert queue.has_room(10.0)
-    assert queue.has_room(10.3)
-    assert not queue.has_room(10.5)
-    assert not queue.has_room(99.0)
-    queue.pull("s")
-    assert queue.has_room(99.0)
-    assert queue_of("abcdefgh").has_room(0.0)
 
 
 def test_the_work_that_is_left_counts_weights_and_not_what_is_being_run() -> None:

@@ -1,0 +1,173 @@
+"""`livescale bench live`: a second instance while requests wait, live against stop-the-world, with real processes."""
+
+import random
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import uvloop
+
+from load.bench.engine_alone import engine_alone
+from load.bench.fleet import BenchFailed
+from load.bench.live_page import write_page
+from load.bench.live_rows import Measured, curve, rows
+from load.bench.live_runs import Run, StepLog
+from load.bench.live_stage import DTYPE, LiveStage, live_stage
+from load.bench.record import Printer
+from load.bench.system import logged
+from load.chaos.reference import undisturbed
+from load.kept import kept_model
+from load.records import Ask
+from load.report import check_report_path
+from load.sizes import Size
+from services.supervisor.processes import Echo
+from shared.block_layout import block_layouts
+from shared.messages.requests import Submit
+from shared.messages.transfers import LiveMode
+from shared.model_config import load_model_config
+
+BENCH = "live"
+SIZE: Size = "large"
+REQUESTS, PROMPT, STREAM_TOKENS = 12, 300, 32
+LONG_REQUESTS, LONG_PROMPT = 4, 511  # and the token that follows
+QUIET_REQUESTS, QUIET_LANES = 8, 4
+FACTOR = 6.0  # layers that are run while one is loaded
+FACTORS = (2.0, FACTOR, 12.0)
+MODES: tuple[LiveMode, ...] = ("off", "best-effort", "zigzag")
+ONCE: LiveMode = "zigzag-ilp"
+CALM: tuple[LiveMode, ...] = ("off", "zigzag")
+WARM_UPS, CALIBRATIONS = 1, 3
+NEVER = 4e9
+
+
+@click.command()
+@click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, help="Of each mode, in turn.")
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("livescale-live.html"),
+    show_default=True,
+    help="Where the HTML report is written.",
+)
+def live(repeats: int, report: Path) -> None:
+    """A second instance is asked for while 12 requests wait: it works while its parameters arrive, or it does not.
+
+    Real processes, a worker a core, a checkpoint of 500M parameters in bfloat16, links so slow that loading a layer
+    takes as long as running six. Every token is compared with that of an undisturbed engine.
+    """
+    check_report_path(report)
+    printer = Printer(BENCH)
+    checkpoint = kept_model(SIZE, printer.progress)
+    try:
+        with logged() as echo:
+            done = uvloop.run(measure(printer, checkpoint, repeats, echo))
+    except BenchFailed as error:
+        raise click.ClickException(str(error)) from None
+    kept = printer.finish()
+    write_page(report, done, printer.records, repeats)
+    printer.progress(f"Report: {report}")
+    sys.exit(0 if kept else 1)
+
+
+async def measure(printer: Printer, checkpoint: Path, repeats: int, echo: Echo) -> Measured:
+    """Raises BenchFailed."""
+    config = load_model_config(checkpoint)
+    blocks = [layout.size_bytes for layout in block_layouts(config, DTYPE)]
+    printer.progress("an undisturbed engine answers the same requests")
+    requests, long = asks(REQUESTS, PROMPT, STREAM_TOKENS), asks(LONG_REQUESTS, LONG_PROMPT, 1, first=REQUESTS)
+    expected = await undisturbed(checkpoint, DTYPE, [*requests, *long])
+    done = Measured(blocks, await calibrate(checkpoint) / config.num_hidden_layers)
+    steps = StepLog(echo, config.num_hidden_layers)
+    for factor in (FACTOR, *(factor for factor in FACTORS if factor != FACTOR)):
+        rate = blocks[1] / (factor * done.layer)
+        printer.progress(f"a system whose links carry {rate / 1e6:.0f} MB/s: a block takes {factor:g} layers")
+        async with live_stage(checkpoint, rate, steps, expected, printer.progress) as stage:
+            bench = Bench(printer, stage, done)
+            if factor == FACTOR:
+                done.rate = rate
+                await bench.everything(repeats, long)
+                done.curve[factor] = {mode: done.runs[mode] for mode in MODES}
+            else:
+                done.curve[factor] = {mode: [await bench.scale(mode, f"load {factor:g}")] for mode in MODES}
+        for record in (*(rows(done) if factor == FACTOR else ()), *curve(factor, done.curve[factor])):
+            printer.emit(record)
+    return done
+
+
+async def calibrate(checkpoint: Path) -> float:
+    """Seconds of one request in an engine of its own: what links have to be shaped to before there is a system."""
+    async with engine_alone(checkpoint, DTYPE) as engine:
+        seconds = []
+        for ask in asks(WARM_UPS + CALIBRATIONS, PROMPT, 1):
+            began = time.perf_counter()
+            await engine.ask(
+                Submit(
+                    request_id=str(ask.index),
+                    model="alone",
+                    gateway="none",
+                    prompt=ask.prompt,
+                    max_tokens=1,
+                    deadline=NEVER,
+                )
+            )
+            seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds[WARM_UPS:])
+
+
+def asks(count: int, prompt_tokens: int, max_tokens: int, first: int = 0) -> list[Ask]:
+    """Greedy, each with a prompt of its own."""
+    return [
+        Ask(number, 0.0, random.Random(number).choices(range(1_000), k=prompt_tokens), max_tokens)
+        for number in range(first, first + count)
+    ]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What is measured in one system; all of it goes to `done`."""
+
+    printer: Printer
+    stage: LiveStage
+    done: Measured
+
+    async def everything(self, repeats: int, long: Sequence[Ask]) -> None:
+        layers = self.done.model_layers
+        self.done.layer = await self.step_seconds(asks(WARM_UPS + CALIBRATIONS, PROMPT, 1)) / layers
+        self.done.long_layer = await self.step_seconds(long) / layers
+        for number in range(repeats):
+            for mode in (*MODES, *([ONCE] if number == 0 else [])):
+                await self.repeat(mode, f"{number + 1} of {repeats}")
+        for mode in MODES:
+            self.done.streams[mode] = [await self.scale(mode, f"{STREAM_TOKENS} tokens each", STREAM_TOKENS)]
+        self.printer.progress(f"zigzag, prompts of {LONG_PROMPT} tokens")
+        await self.stage.scale("zigzag", long)
+        self.done.hand_offs += self.stage.steps.hand_offs
+        await self.stage.shrink()
+
+    async def step_seconds(self, requests: Sequence[Ask]) -> float:
+        self.printer.progress(f"one instance, prompts of {len(requests[0].prompt)} tokens")
+        return statistics.median((await self.stage.alone(requests))[WARM_UPS:])
+
+    async def repeat(self, mode: LiveMode, which: str) -> None:
+        """A scale, and while both serve what they answer a second."""
+        self.done.runs.setdefault(mode, []).append(await self.grown(mode, which, 1))
+        if mode in CALM:
+            self.printer.progress(f"{mode}, {which}: both serve, nothing scales")
+            seconds = await self.stage.closed(asks(QUIET_REQUESTS, PROMPT, 1), QUIET_LANES)
+            self.done.quiet.setdefault(mode, []).append(QUIET_REQUESTS / seconds)
+        await self.stage.shrink()
+
+    async def scale(self, mode: LiveMode, which: str, tokens: int = 1) -> Run:
+        run = await self.grown(mode, which, tokens)
+        await self.stage.shrink()
+        return run
+
+    async def grown(self, mode: LiveMode, which: str, tokens: int) -> Run:
+        self.printer.progress(f"{mode}, {which}")
+        run = await self.stage.scale(mode, asks(REQUESTS, PROMPT, tokens))
+        self.printer.progress(f"  whole after {run.load_seconds:.2f} s, mean TTFT {run.mean_ttft:.2f} s")
+        return run

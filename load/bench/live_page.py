@@ -1,0 +1,120 @@
+"""The report of `livescale bench live`: one HTML file with what was measured, and pictures of it."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+
+from load.bench.live_rows import Measured, middle
+from load.bench.live_runs import Run
+from load.bench.record import Record
+from load.pictures import BLUE, GREEN, GREY, INK, ORANGE, VIOLET, Picture, draw, frame, place_legend
+from load.report import render_page, render_picture, render_table, save_page
+from shared.messages.transfers import LiveMode
+
+COLOURS: Mapping[LiveMode, str] = {"off": GREY, "best-effort": ORANGE, "zigzag": BLUE, "zigzag-ilp": VIOLET}
+BIN_SECONDS, WIDTH_SECONDS = 0.1, 1.0
+HEADINGS = ("", "measured", "", "against", "ratio", "bar", "kept")
+RATE = (
+    "Work while parameters arrive",
+    "Prompt tokens computed a second by both instances, over one second; dotted lines are when the new one is whole.",
+)
+FIRSTS = ("First tokens", "Requests that had their first token, from the decision on.")
+SHARED = (
+    "Who ran what",
+    "In zigzag: the instance that serves, and below it the layers that the new one ran; a line is a block that came.",
+)
+CURVE = ("Slower links", "Mean time to first token by how many layers are run while one is loaded.")
+
+
+def write_page(path: Path, done: Measured, records: Sequence[Record], repeats: int) -> None:
+    """Raises ClickException, which names the path."""
+    save_page(path, render_live(done, records, repeats))
+
+
+def render_live(done: Measured, records: Sequence[Record], repeats: int) -> str:
+    """The whole page."""
+    missed = [record.case for record in records if record.ok is False]
+    verdict = f"Missed: {', '.join(missed)}." if missed else "Every bar was kept."
+    body = f"""<p>A second instance was asked for while {len(done.runs["off"][0].records)} requests waited; loading a
+layer took as long as running six. Medians of {repeats}; every token was that of an undisturbed engine.</p>
+<div class="pictures">
+{"".join(render_picture(picture) for picture in draw_pictures(done))}</div>
+<h2>Measured</h2>
+{render_table(HEADINGS, [cells(record) for record in records])}"""
+    return render_page("livescale: live against stop-the-world", verdict, not missed, body)
+
+
+def cells(record: Record) -> list[str]:
+    figures = (record.value, record.unit, record.against, record.ratio, record.bar)
+    kept = {None: "", True: "yes", False: "no"}[record.ok]
+    return [
+        record.case,
+        *("" if each is None else each if isinstance(each, str) else f"{each:.4g}" for each in figures),
+        kept,
+    ]
+
+
+def draw_pictures(done: Measured) -> list[Picture]:
+    typical = {mode: typical_run(runs) for mode, runs in done.runs.items()}
+    return [
+        draw(*RATE, lambda axes: paint_rate(axes, typical, done.model_layers)),
+        draw(*FIRSTS, lambda axes: paint_firsts(axes, typical)),
+        draw(*SHARED, lambda axes: paint_shared(axes, typical["zigzag"])),
+        draw(*CURVE, lambda axes: paint_curve(axes, done.curve)),
+    ]
+
+
+def typical_run(runs: Sequence[Run]) -> Run:
+    """The one in the middle."""
+    return sorted(runs, key=lambda run: run.mean_ttft)[len(runs) // 2]
+
+
+def paint_rate(axes: Axes, runs: Mapping[LiveMode, Run], model_layers: int) -> None:
+    for mode in ("off", "zigzag"):
+        run = runs[mode]
+        times = [BIN_SECONDS * number for number in range(int((run.ended - run.decided) / BIN_SECONDS))]
+        rates = [tokens_in(run, at, model_layers) for at in times]
+        axes.plot(times, rates, color=COLOURS[mode], linewidth=1.6, label=mode)
+        axes.axvline(run.whole - run.decided, color=COLOURS[mode], linestyle=":", linewidth=1.4)
+    frame(axes, max(run.ended - run.decided for run in runs.values()), "tokens/s")
+    place_legend(axes)
+
+
+def tokens_in(run: Run, at: float, model_layers: int) -> float:
+    """In the second around this time."""
+    start = run.decided + at - WIDTH_SECONDS / 2
+    return run.layers_in(start, start + WIDTH_SECONDS) / model_layers / WIDTH_SECONDS
+
+
+def paint_firsts(axes: Axes, runs: Mapping[LiveMode, Run]) -> None:
+    for mode, run in runs.items():
+        times = sorted(at - run.decided for at in run.firsts)
+        axes.step([0.0, *times], range(len(times) + 1), where="post", color=COLOURS[mode], linewidth=1.6, label=mode)
+    frame(axes, max(run.ended - run.decided for run in runs.values()), "requests")
+    place_legend(axes)
+
+
+def paint_shared(axes: Axes, run: Run) -> None:
+    """Steps of the source above; below, layer by layer, those of the target."""
+    for one in run.executions:
+        bar = [(one.start - run.decided, one.end - one.start)]
+        if one.live:
+            axes.broken_barh(bar, (0.1, 0.8), color=BLUE, alpha=0.75, linewidth=0)
+        else:
+            height = 1.1 if one.worker == run.source else 0.1
+            axes.broken_barh(bar, (height, 0.8), color=GREEN, edgecolor=INK, linewidth=0.6)
+    for at in run.ready:
+        axes.plot([at - run.decided] * 2, [0.0, 0.08], color=INK, linewidth=0.8)
+    axes.set_yticks([0.5, 1.5], ["new", "serves"])
+    frame(axes, run.ended - run.decided, "")
+
+
+def paint_curve(axes: Axes, curve: Mapping[float, Mapping[LiveMode, Sequence[Run]]]) -> None:
+    factors = sorted(curve)
+    for mode in curve[factors[0]]:
+        means = [middle(curve[factor][mode], lambda run: run.mean_ttft) for factor in factors]
+        axes.plot(factors, means, color=COLOURS[mode], marker="o", linewidth=1.6, label=mode)
+    frame(axes, max(factors) + 1, "mean TTFT (s)")
+    axes.set_xlabel("layers run while one is loaded")
+    place_legend(axes)

@@ -1,0 +1,80 @@
+"""Both sides of live scaling under hostile messages: requests go on, and have their tokens."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from shared.bus.contract import Context, Endpoint, ServiceInfo
+from shared.messages.live import Help, Pull, Pulled, Took
+from shared.messages.message import Ack, Message
+from shared.messages.transfers import Node
+from shared.subjects import HELP, PULL, TOOK
+from tests.bus.test_wire import messages
+from tests.fuzz.effort import examples
+from tests.fuzz.hostile import Shot, shot, shots, volley
+from tests.fuzz.test_worker import TARGETS
+from tests.worker.live.pair import TARGET, Pair, pair
+from tests.worker.serving import random_prompt, submit
+
+LIAR = "liar"
+
+
+def aimed(order: Any, live: Pair, request_id: str) -> Shot:
+    """Version, blocks and request are right; who asks, from where, and under which ticket is anything."""
+    if isinstance(order, Pull):
+        return shot(PULL, replace(order, version=live.made.manifest.version, block_tokens=16), id=TARGET)
+    return shot(TOOK, replace(order, request_id=request_id), id=TARGET)
+
+
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")
+@examples(2)
+@given(
+    st.lists(shots(TARGETS, [TARGET]), min_size=10, max_size=20),
+    st.lists(messages(Pull) | messages(Took), min_size=2, max_size=6),
+)
+def test_whatever_is_said_to_it_a_live_target_gives_its_requests_to_who_takes_them(
+    fired: list[Shot], orders: list[Message]
+) -> None:
+    async def main() -> None:
+        async with pair() as live:
+            await live.give_layers(2)
+            request = submit("a", random_prompt(1, 150), max_tokens=8)
+            await live.made.admit(TARGET, request)
+            await live.ran(2)
+            await volley(live.made.broker, fired)
+            await volley(live.made.broker, [aimed(order, live, "a") for order in orders])
+            assert live.made.state(TARGET) == "live"
+            await live.help("s")
+            assert await live.made.finished("a") == live.undisturbed(request)["a"]
+
+    asyncio.run(main())
+
+
+@examples(3)
+@given(st.lists(messages(Pulled), min_size=1, max_size=5))
+def test_a_source_outlives_whatever_it_is_told_to_take(answers: list[Pulled]) -> None:
+    async def pull(command: Pull, context: Context) -> Pulled:
+        return answers.pop() if answers else Pulled(over=True)
+
+    async def took(command: Took, context: Context) -> Ack:
+        return Ack()
+
+    async def main() -> None:
+        async with pair() as live:
+            made = live.made
+            bus = made.broker.connect()
+            doors = [Endpoint(PULL, pull, {"id": LIAR}), Endpoint(TOOK, took, {"id": LIAR})]
+            await bus.serve(ServiceInfo("worker", LIAR, "says anything"), doors)
+            nobody = Node(id=LIAR, place="worker", address=b"nowhere")
+            help = Help(plan_id="live", model="m", version=made.manifest.version, targets=[nobody], epoch=1)
+            await made.bus.call(HELP, help, timeout=5, id="s")
+            await made.until(lambda: made.reports["s"].helping == [])
+            request = submit("a", random_prompt(1, 150), max_tokens=8)
+            await made.admit("s", request)
+            assert await made.finished("a") == live.undisturbed(request)["a"]
+
+    asyncio.run(main())
