@@ -87,6 +87,7 @@ class Leader:
         """
         try:
             while self._serving.scheduler is self._scheduler and not (self._ends and not self._steps):
+                self._serving.publish(self._scheduler.expire(self._clock.wall()))
                 self._begin()
                 if self._broken is not None:
                     raise PipelineBroken(self._broken)
@@ -117,11 +118,13 @@ class Leader:
             )
 
     async def _wait(self) -> None:
-        """For whatever changes; a step that takes too long breaks the pipeline."""
+        """For whatever changes, or the first deadline: of a request, or of a step, which breaks the pipeline."""
         oldest = min(self._steps.values(), key=lambda step: step.begun, default=None)
-        seconds = None if oldest is None else max(0.0, oldest.begun + STEP_SECONDS - self._clock.now())
+        seconds = [] if oldest is None else [oldest.begun + STEP_SECONDS - self._clock.now()]
+        if (deadline := self._scheduler.next_deadline()) is not None:
+            seconds.append(deadline - self._clock.wall())
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(max(0.0, min(seconds)) if seconds else None):
                 await self._serving.changes.wait()
         if oldest is not None and self._clock.now() >= oldest.begun + STEP_SECONDS and oldest in self._steps.values():
             self.give_up(f"step {oldest.batch.step} was not done within {STEP_SECONDS:g} s")

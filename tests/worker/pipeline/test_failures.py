@@ -6,9 +6,9 @@ import pytest
 
 from shared.messages.membership import Stale
 from shared.subjects import STALE
-from tests.worker.live.kinds import BLOCKS, MODELLED
+from tests.worker.live.kinds import BLOCKS, CLOCK, MODELLED
 from tests.worker.live.stage import Stage
-from tests.worker.pipeline.line import ask, form, play, whole
+from tests.worker.pipeline.line import ask, form, play, request, say_over, whole
 
 THREE = (("a", 2), ("b", 4), ("c", BLOCKS))
 Act = Callable[[Stage], Awaitable[None]]
@@ -78,6 +78,20 @@ def test_a_stage_that_hears_of_no_batch_is_given_up_after_a_while() -> None:
         await made.until(lambda: made.state("a") == "loading")
         made.members["b"].bus.forget()
         await made.kill("b")
+
+    running(act)
+
+
+def test_a_request_whose_deadline_comes_while_a_stage_is_silent_ends_then() -> None:
+    async def act(made: Stage) -> None:
+        made.members["b"].bus.hold()
+        begun = CLOCK.now()
+        await made.client.submit(request(99, deadline=CLOCK.wall() + 0.5), "a")
+        await made.until(lambda: made.client.wishes[-1].is_over)
+        assert CLOCK.now() - begun < 1.0
+        assert made.client.wishes.pop().ends == ["deadline"]
+        made.members["b"].bus.release()
+        say_over(made, THREE)
 
     running(act)
 
