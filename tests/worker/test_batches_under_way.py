@@ -130,7 +130,7 @@ EVENTS = st.lists(
 )
 
 
-@examples(30)
+@examples(20)
 @given(EVENTS, st.integers(1, 4), st.integers(2, 6))
 def test_whatever_comes_and_goes_every_request_ends_with_each_token_once(
     events: list[tuple[str, Any]], at_once: int, seqs: int

@@ -1,6 +1,8 @@
 """When a pipeline is over its requests go on at its workers, each with an even part of them."""
 
-from tests.worker.live.kinds import BFLOAT16, BLOCKS, MODELLED
+import pytest
+
+from tests.worker.live.kinds import BFLOAT16, BLOCKS, MODELLED, Kind
 from tests.worker.live.stage import Stage
 from tests.worker.pipeline.line import PAIR, ask, form, play, say_over, whole
 
@@ -11,21 +13,20 @@ async def has_tokens(made: Stage, count: int) -> None:
     await made.until(lambda: sum(len(wish.tokens) >= count for wish in made.client.wishes) >= 4)
 
 
-def test_unfinished_requests_are_spread_evenly_with_the_tokens_they_have() -> None:
-    for kind in (BFLOAT16, MODELLED):
+@pytest.mark.parametrize("kind", [MODELLED, pytest.param(BFLOAT16, marks=pytest.mark.slow)])
+def test_unfinished_requests_are_spread_evenly_with_the_tokens_they_have(kind: Kind) -> None:
+    async def act(made: Stage) -> None:
+        await ask(made, 6, tokens=60)
+        await whole(made, "a", "b", "c")
+        await has_tokens(made, 3)
+        await made.serve("a")
+        await made.serve("b")
+        await made.serve("c")
+        await made.until(lambda: made.count("b", "pulled_tasks") + made.count("c", "pulled_tasks") == 4)
+        assert min(made.count("b", "pulled_tasks"), made.count("c", "pulled_tasks")) >= 1
+        assert all(wish.submissions == 0 for wish in made.client.wishes)
 
-        async def act(made: Stage) -> None:
-            await ask(made, 6, tokens=60)
-            await whole(made, "a", "b", "c")
-            await has_tokens(made, 3)
-            await made.serve("a")
-            await made.serve("b")
-            await made.serve("c")
-            await made.until(lambda: made.count("b", "pulled_tasks") + made.count("c", "pulled_tasks") == 4)
-            assert min(made.count("b", "pulled_tasks"), made.count("c", "pulled_tasks")) >= 1
-            assert all(wish.submissions == 0 for wish in made.client.wishes)
-
-        play(act, THREE, kind=kind)
+    play(act, THREE, kind=kind)
 
 
 def test_what_nobody_fetches_the_leader_runs() -> None:
