@@ -29,6 +29,7 @@ class Shares:
         self._given = Given(parts, manifest, scheduler, self._run_here)
         unfinished = scheduler.preempt_all()
         own = unfinished[::workers]
+        self._most = -(-(len(unfinished) - len(own)) // (workers - 1))  # for one of the others
         self._kept = {one.request_id: Request(one) for one in unfinished if one not in own}
         for request in self._kept.values():
             request.sequence.held = True
@@ -52,16 +53,19 @@ class Shares:
         await self._given.stopped()
 
     def pull(self, command: Pull) -> Pulled:
-        """The earliest that is left. Raises Refusal 409 for another version."""
+        """The earliest that is left, and those after it that could run with it. Raises Refusal 409 for another
+        version."""
         if command.version != self._version:
             raise Refusal(409, f"version: {self._version} is served here, not {command.version}")
         for id in [id for id, one in self._kept.items() if self._scheduler.get(id) is not one.sequence]:
             del self._kept[id]  # it has ended
         if not self._kept:
             return Pulled(over=True)
-        request = self._kept.pop(next(iter(self._kept)))
+        leaving = self._earliest(min(command.requests, self._most), command.rows)
+        for request in leaving:
+            del self._kept[request.sequence.request_id]
         self._parts.serving.changes.tell()
-        return Pulled(tasks=self._given.give(command, [request]), more=bool(self._kept))
+        return Pulled(tasks=self._given.give(command, leaving), more=bool(self._kept))
 
     def took(self, command: Took) -> None:
         """Raises Refusal 409 where it is not to have the request."""
@@ -70,6 +74,16 @@ class Shares:
     def lost(self, worker: str) -> None:
         """It is dead."""
         self._given.lost(worker)
+
+    def _earliest(self, most: int, rows: int) -> list[Request]:
+        """At least one, and no more rows where it is several."""
+        earliest: list[Request] = []
+        for request in self._kept.values():
+            rows -= request.rows
+            if earliest and (rows < 0 or len(earliest) == most):
+                break
+            earliest.append(request)
+        return earliest
 
     def _run_here(self, request: Request) -> None:
         request.sequence.held = False
