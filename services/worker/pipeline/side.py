@@ -178,7 +178,7 @@ class Pipelines:
         reason = "its workers are whole"
         try:
             await together(stages.run(), self._run_steps(stages, loading))
-        except (StagesFailed, PipelineBroken) as error:
+        except (StagesFailed, PipelineBroken, Refusal) as error:  # Refusal: it was fenced before it went live
             reason = str(error)
             self._counts.broken.inc()
             log.warning("pipeline_broken", pipeline=stages.command.id, error=reason)

@@ -8,6 +8,7 @@ import structlog
 
 from services.worker.live.handoff import CONNECT_SECONDS
 from services.worker.pipeline.stage import Running, StageRun
+from shared.bus.contract import BusError
 from shared.links.contract import Link, LinkError, Peer
 from shared.messages.pipelines import Pipeline, StageBatch
 from shared.transfer.part import together
@@ -72,7 +73,7 @@ class Stages:
                 self.ready.set()
                 runs = (run.run(peers.get(index), peers.get(index + 1)) for index, run in self._runs.items())
                 await together(*runs, self._fail())
-        except (LinkError, ValueError, RuntimeError, MemoryError) as error:
+        except (LinkError, BusError, ValueError, RuntimeError, MemoryError) as error:
             raise StagesFailed(str(error) or type(error).__name__) from error
 
     async def _fail(self) -> None:

@@ -1,14 +1,18 @@
 """Whoever dies, leaves or gives up while a pipeline runs: every request goes on, and nothing of it is left."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import pytest
 
+from shared.bus.contract import BusError
 from shared.messages.membership import Stale
 from shared.subjects import STALE
+from shared.virtual_time import run
 from tests.worker.live.kinds import BLOCKS, CLOCK, MODELLED
-from tests.worker.live.stage import Stage
-from tests.worker.pipeline.line import ask, form, play, request, say_over, whole
+from tests.worker.live.stage import Stage, stage
+from tests.worker.pipeline.line import ask, form, loaded, nothing_left, play, request, say_over, whole
 
 THREE = (("a", 2), ("b", 4), ("c", BLOCKS))
 Act = Callable[[Stage], Awaitable[None]]
@@ -56,6 +60,24 @@ def test_a_worker_that_was_declared_dead_forgets_everything(who: str) -> None:
     running(act)
 
 
+def test_a_worker_that_was_declared_dead_while_its_pipeline_is_formed() -> None:
+    for turns in range(8):
+
+        async def main(turns: int = turns) -> None:
+            async with stage("a", "b", "c", kind=MODELLED) as made:
+                await loaded(made, THREE)
+                forming = asyncio.create_task(form(made, THREE))
+                await asyncio.sleep(0.0005 * turns)
+                made.bus.publish(STALE, Stale(id="a", epoch=1), id="a")
+                with suppress(BusError):
+                    await forming
+                await made.until(lambda: made.state("a") == "spare")
+                say_over(made, THREE)
+                await nothing_left(made)
+
+        run(main(), limit_seconds=600)
+
+
 def test_a_link_that_breaks_between_two_stages() -> None:
     async def act(made: Stage) -> None:
         made.faults.messages = 3
@@ -68,6 +90,14 @@ def test_a_link_that_breaks_between_two_stages() -> None:
         await whole(made, "a", "b", "c")
         for worker in "abc":
             await made.serve(worker)
+
+    running(act)
+
+
+def test_an_activation_that_is_damaged_on_its_way_is_computed_by_nobody() -> None:
+    async def act(made: Stage) -> None:
+        made.faults.damaged = 40
+        await made.until(lambda: made.count("a", "broken_pipelines") == 1)
 
     running(act)
 
