@@ -147,7 +147,7 @@ class Planner:
             commands = self._drafts.replan(scale, view, self._clock.wall())
         except (Refusal, CannotPlan) as error:
             log.warning("not_replanned", scale=scale.id, reason=str(error))
-            scale.not_planned(str(error), self._clock.wall())
+            scale.delivery.stranded.looked(self._clock.wall(), str(error))
         else:
             log.info("replanned", scale=scale.id, to=[command.node for command in commands])
         finally:

@@ -165,17 +165,18 @@ class Drafts:
 
     def replan(self, scale: ScaleOut, view: View, now: float) -> list[Command]:
         """Another way for those of its targets that are stranded: by chains, whatever the policy. Raises CannotPlan."""
-        if not scale.stranded:
+        delivery = scale.delivery
+        if not delivery.lacking:
             return []
-        view = view._replace(manifest=scale.manifest)  # another version may have taken the place of this one
+        view = view._replace(manifest=delivery.orders.manifest)  # another version may have taken the place of this one
         supply = self._supply(view)
-        multicast = supply.multicast(scale.stranded, scale.avoid | self._book.live())
+        multicast = supply.multicast(delivery.lacking, delivery.stranded.avoid | self._book.live())
         made = plan_chains(multicast)
         flows = ticketed(made, len(view.manifest.blocks), self._book.fresh_tickets(), multicast.disks)
         members = {member.id: member for member in view.snapshot.members}
         commands = scale.replan(flows, members, made.reasons, now)
-        missing = {flow.receiver: scale.missing(flow.receiver) for flow in scale.flows}
-        scale.expect(self._predict(*supply.rest(scale.flows, missing)), now)
+        missing = {flow.receiver: delivery.times.missing(flow.receiver) for flow in delivery.flows}
+        delivery.expect(self._predict(*supply.rest(delivery.flows, missing)), now)
         return commands
 
     def _supply(self, view: View) -> Supply:

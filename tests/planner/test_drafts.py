@@ -157,13 +157,13 @@ def test_whoever_is_stranded_the_rest_can_be_predicted(policy: PolicyName, lost:
         for index in data.draw(st.sets(st.integers(0, BLOCKS - 1))):
             scale.on_block(replace(block_ready(worker, index), plan_id=scale.id), 2.0)
     for worker in sorted(lost):
-        [flow, *_] = [flow for flow in scale.flows if flow.receiver == worker]
+        [flow, *_] = [flow for flow in scale.delivery.flows if flow.receiver == worker]
         scale.on_transfer(replace(broken(worker, flow.ticket), plan_id=scale.id), 2.0)
-    made_anew = bool(scale.stranded)
+    made_anew = bool(scale.delivery.lacking)
     drafts.replan(scale, View(picture, ENTRY, manifest(VERSION)), 3.0)
-    assert not scale.stranded
+    assert not scale.delivery.lacking
     for worker, times in scale.plan.predicted_blocks.items():
-        late = [times[index] or 0.0 for index in scale.missing(worker)]
+        late = [times[index] or 0.0 for index in scale.delivery.times.missing(worker)]
         assert all(seconds > 0 for seconds in late)
         assert not made_anew or min(late, default=2.0) >= 2.0, "not before the plan was made anew"
 

@@ -123,9 +123,9 @@ class Played:
         if not self.scale.wants_plan(self.now):
             return
         if not found:
-            self.scale.not_planned("nobody holds the model", self.now)
+            self.scale.delivery.stranded.looked(self.now, "nobody holds the model")
             return
-        path = ["t", *self.scale.stranded]
+        path = ["t", *self.scale.delivery.lacking]
         flows = chain(*path, ticket=self.ticket)
         self.ticket += len(flows)
         self.take(self.scale.replan(flows, {id: member(id, epoch=5) for id in path}, [], self.now))
