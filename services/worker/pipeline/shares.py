@@ -53,15 +53,15 @@ class Shares:
         await self._given.stopped()
 
     def pull(self, command: Pull) -> Pulled:
-        """The earliest that is left, and those after it that could run with it. Raises Refusal 409 for another
-        version."""
+        """The earliest that are left, a share of them at once: who pulls again may have new ones to prefill by then.
+        Raises Refusal 409 for another version."""
         if command.version != self._version:
             raise Refusal(409, f"version: {self._version} is served here, not {command.version}")
         for id in [id for id, one in self._kept.items() if self._scheduler.get(id) is not one.sequence]:
             del self._kept[id]  # it has ended
         if not self._kept:
             return Pulled(over=True)
-        leaving = self._earliest(min(command.requests, self._most), command.rows)
+        leaving = list(self._kept.values())[: min(command.requests, self._most)]
         for request in leaving:
             del self._kept[request.sequence.request_id]
         self._parts.serving.changes.tell()
@@ -74,16 +74,6 @@ class Shares:
     def lost(self, worker: str) -> None:
         """It is dead."""
         self._given.lost(worker)
-
-    def _earliest(self, most: int, rows: int) -> list[Request]:
-        """At least one, and no more rows where it is several."""
-        earliest: list[Request] = []
-        for request in self._kept.values():
-            rows -= request.rows
-            if earliest and (rows < 0 or len(earliest) == most):
-                break
-            earliest.append(request)
-        return earliest
 
     def _run_here(self, request: Request) -> None:
         request.sequence.held = False
