@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from load.bench.live_rows import Measured, middle
 from load.bench.live_runs import Run
@@ -22,7 +23,8 @@ RATE = (
 FIRSTS = ("First tokens", "Requests that had their first token, from the decision on.")
 SHARED = (
     "Who ran what",
-    "In zigzag: the instance that serves, and below it the layers that the new one ran; a line is a block that came.",
+    "In zigzag: layers that the new instance ran (blue; orange once it was whole), steps of the one that serves "
+    "(green). The line is how many layers had arrived.",
 )
 CURVE = ("Slower links", "Mean time to first token by how many layers are run while one is loaded.")
 
@@ -60,7 +62,7 @@ def draw_pictures(done: Measured) -> list[Picture]:
     return [
         draw(*RATE, lambda axes: paint_rate(axes, typical, done.model_layers)),
         draw(*FIRSTS, lambda axes: paint_firsts(axes, typical)),
-        draw(*SHARED, lambda axes: paint_shared(axes, typical["zigzag"])),
+        draw(*SHARED, lambda axes: paint_shared(axes, typical["zigzag"], done.model_layers)),
         draw(*CURVE, lambda axes: paint_curve(axes, done.curve)),
     ]
 
@@ -92,22 +94,23 @@ def paint_firsts(axes: Axes, runs: Mapping[LiveMode, Run]) -> None:
         times = sorted(at - run.decided for at in run.firsts)
         axes.step([0.0, *times], range(len(times) + 1), where="post", color=COLOURS[mode], linewidth=1.6, label=mode)
     frame(axes, max(run.ended - run.decided for run in runs.values()), "requests")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     place_legend(axes)
 
 
-def paint_shared(axes: Axes, run: Run) -> None:
-    """Steps of the source above; below, layer by layer, those of the target."""
+def paint_shared(axes: Axes, run: Run, model_layers: int) -> None:
+    """A box from the first to the last layer of each step; and when the block of each layer was there."""
     for one in run.executions:
+        bottom, height = one.before / one.rows, one.layers / one.rows
+        colour = BLUE if one.live else GREEN if one.worker == run.source else ORANGE
         bar = [(one.start - run.decided, one.end - one.start)]
-        if one.live:
-            axes.broken_barh(bar, (0.1, 0.8), color=BLUE, alpha=0.75, linewidth=0)
-        else:
-            height = 1.1 if one.worker == run.source else 0.1
-            axes.broken_barh(bar, (height, 0.8), color=GREEN, edgecolor=INK, linewidth=0.6)
-    for at in run.ready:
-        axes.plot([at - run.decided] * 2, [0.0, 0.08], color=INK, linewidth=0.8)
-    axes.set_yticks([0.5, 1.5], ["new", "serves"])
-    frame(axes, run.ended - run.decided, "")
+        axes.broken_barh(
+            bar, (bottom, height), color=colour, alpha=0.8, edgecolor=INK, linewidth=0 if one.live else 0.5
+        )
+    ready = [at - run.decided for at in run.ready[1:]]
+    axes.step(ready, range(1, len(ready) + 1), where="post", color=INK, linewidth=1.2)
+    frame(axes, run.ended - run.decided, "layers")
+    axes.set_ylim(0, model_layers)
 
 
 def paint_curve(axes: Axes, curve: Mapping[float, Mapping[LiveMode, Sequence[Run]]]) -> None:

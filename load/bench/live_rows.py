@@ -56,7 +56,7 @@ def rows(done: Measured) -> Iterator[Record]:
     yield measured(BENCH, "finished while it loads", finished, "requests", less, at_least=FINISHED)
     yield from ttfts(done.runs)
     layers, promised = middle(zigzag, executed), middle(zigzag, lambda run: predicted(done, run))
-    yield measured(BENCH, "layers while it loads, of those planned", layers, "layers", promised, at_least=AS_PREDICTED)
+    yield measured(BENCH, "layers/s while it loads, to plan", layers, "layers/s", promised, at_least=AS_PREDICTED)
     hand_off = median(done.hand_offs) * 1e3
     yield measured(BENCH, "hand-off, 512 tokens", hand_off, "ms", done.long_layer * 1e3, at_most=1.0)
     calm, still = median(done.quiet["zigzag"]), median(done.quiet["off"])
@@ -121,8 +121,9 @@ def in_requests(run: Run, layers: float) -> float:
 
 
 def window(run: Run) -> tuple[float, float]:
-    """The second half of the load, as long as there is anything to do."""
-    return run.decided + run.load_seconds / 2, min(run.whole, run.ended)
+    """The second half of the load, as long as there is something to do for both."""
+    last = max((one.end for one in run.executions if one.live), default=run.whole)
+    return run.decided + run.load_seconds / 2, min(run.whole, run.ended, last)
 
 
 def second_half(run: Run) -> float:
@@ -131,13 +132,16 @@ def second_half(run: Run) -> float:
 
 
 def executed(run: Run) -> float:
-    """While it loads."""
-    return in_requests(run, run.layers_in(run.decided, min(run.whole, run.ended)))
+    """Layers a second while it loads, as long as there is anything to do."""
+    end = min(run.whole, run.ended)
+    return in_requests(run, run.layers_in(run.decided, end)) / (end - run.decided)
 
 
 def predicted(done: Measured, run: Run) -> float:
     """The same as the policy has it, from how long an undisturbed layer takes and when the blocks were there."""
-    return layers_between(rehearsed(done, run), done.layer, 0.0, min(run.whole, run.ended) - run.decided)
+    rehearsal = rehearsed(done, run)
+    end = min(run.load_seconds, max(rehearsal.ends.values()))
+    return layers_between(rehearsal, done.layer, 0.0, end) / end
 
 
 def second_half_as_predicted(done: Measured, run: Run) -> float:

@@ -15,7 +15,7 @@ STEP, LAYER, TAKEN = " step_ran ", " layer_ran ", " request_taken "
 @dataclass(frozen=True)
 class Execution:
     """A step, or a layer at an instance that still loads. `layers`: layers of rows, added up; `before`: those of the
-    same rows that another instance had run. Seconds since the epoch."""
+    same rows that had been run before. Seconds since the epoch."""
 
     worker: str
     start: float
@@ -119,7 +119,8 @@ def read_execution(worker: str, line: str, model_layers: int) -> Execution:
     """From a line that a worker logged at the end of a step or a layer."""
     fields = read_fields(line)
     end, rows = datetime.fromisoformat(line.split(maxsplit=1)[0]).timestamp(), int(fields["rows"])
-    live, before = LAYER in line, int(fields.get("layers_before", 0))
+    live = LAYER in line
+    before = rows * int(fields["layer"]) if live else int(fields["layers_before"])
     layers = rows if live else rows * model_layers - before
     return Execution(worker, end - float(fields["seconds"]), end, rows, layers, before, live)
 

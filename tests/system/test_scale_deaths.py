@@ -121,7 +121,7 @@ async def test_a_worker_stopped_in_mid_transfer_is_replaced_and_wakes_as_a_spare
         finally:
             os.kill(pid, signal.SIGCONT)
         await watch.until(lambda: watch.state(victim) == "spare" and watch.reports[victim].epoch > epoch, "it is spare")
-        assert watch.reports[victim].flows_out == 0
+        await watch.until(lambda: watch.reports[victim].flows_out == 0, "it sends nothing any more")
         if whom == "source":
             assert watch.received_bytes(target) == site.model_bytes
         await site.have(4)

@@ -120,6 +120,6 @@ class Live:
 
     def lost(self, worker: str) -> None:
         """The registry has declared it dead."""
-        self.source.leave(worker)
+        self.source.lost(worker)
         if self.target is not None:
             self.target.lost(worker)

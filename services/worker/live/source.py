@@ -50,7 +50,7 @@ class LiveSource:
         self._helped: dict[str, Helped] = {}
         self._wanted: set[str] = set()  # targets that are asked, until one of them gives something
         self._asking: dict[str, asyncio.Task[None]] = {}
-        self._taking: set[asyncio.Task[None]] = set()
+        self._taking: dict[asyncio.Task[None], Taking] = {}
         self._coming = 0  # requests that are not here yet, and not the target's for long
         self._failed: Counter[str] = Counter()  # hand-offs in a row, by target
         self._ticket = 0
@@ -75,6 +75,13 @@ class LiveSource:
         """It needs no help any more, or is gone: others may."""
         self._leave(target)
         self._look()
+
+    def lost(self, target: str) -> None:
+        """It is dead: of what is on its way here nothing more comes."""
+        self.leave(target)
+        for taking in self._taking.values():
+            if taking.target == target:
+                taking.abandon()
 
     def _leave(self, target: str) -> None:
         if self._helped.pop(target, None) is not None:
@@ -201,8 +208,8 @@ class LiveSource:
             task = self._parts.start(self._take(target, taking, together), f"take {taking.request_id}")
             if task is not None:
                 self._coming += 1
-                self._taking.add(task)
-                task.add_done_callback(self._taking.discard)
+                self._taking[task] = taking
+                task.add_done_callback(self._taking.pop)
 
     def _channel(self, helped: Helped, pull: Pull, number: int) -> Channel:
         return Channel(self._parts.link, helped.node, pull.ticket + number, pull.secret)

@@ -39,10 +39,22 @@ class Taking:
         self._late: LateKv | None = None
         self._sequence: Sequence | None = None
         self._begun = False
+        self._is_abandoned = False
+        self._patience: asyncio.Timeout | None = None  # with what is being received
 
     @property
     def request_id(self) -> str:
         return self._request.request_id
+
+    @property
+    def target(self) -> str:
+        return self._channel.other.id
+
+    def abandon(self) -> None:
+        """The target is dead: nothing more comes. A link may not notice that for long."""
+        if not self._is_abandoned and self._patience is not None:
+            self._patience.reschedule(asyncio.get_running_loop().time())
+        self._is_abandoned = True
 
     async def own(self) -> bool:
         """Have the activation, and the target's word: then the request is this worker's. False where it was declined,
@@ -68,7 +80,7 @@ class Taking:
         log.info(
             "request_taken",
             request=self.request_id,
-            of=self._channel.other.id,
+            of=self.target,
             layers=self._task.layers,
             seconds=clock.now() - began,
         )
@@ -90,11 +102,11 @@ class Taking:
             return
         data = None
         try:
-            data = await receive(self._peer, KV, self._task.kv_bytes)
+            data = await self._receive(self._peer, KV, self._task.kv_bytes)
             self._parts.counts.received.inc(self._task.activation_bytes + self._task.kv_bytes)
         except LinkError as error:
             self._parts.counts.kv_lost.inc()
-            log.warning("kv_lost", request=self.request_id, of=self._channel.other.id, error=str(error))
+            log.warning("kv_lost", request=self.request_id, of=self.target, error=str(error))
         self._scheduler.kv_came(self.request_id, self._late, data)
         self._parts.serving.wake()
 
@@ -123,9 +135,19 @@ class Taking:
     async def _receive_activation(self) -> Entry:
         clock, began = self._parts.world.clock, self._parts.world.clock.now()
         self._peer = await self._channel.connect()
-        data = await receive(self._peer, ACTIVATION, self._task.activation_bytes)
+        data = await self._receive(self._peer, ACTIVATION, self._task.activation_bytes)
         self._parts.counts.seconds.observe(clock.now() - began)
         return Entry(self._task.layers, self._positions, data)
+
+    async def _receive(self, peer: Peer, part: int, size_bytes: int) -> memoryview:
+        """Raises LinkError, also once the target is known to be dead."""
+        try:
+            async with asyncio.timeout(0 if self._is_abandoned else None) as self._patience:
+                return await receive(peer, part, size_bytes)
+        except TimeoutError:
+            raise LinkError(f"{self.target} is dead") from None
+        finally:
+            self._patience = None
 
     async def _tell(self, declined: str | None) -> bool:
         """Whether the request is not the target's any more. One that says nothing may have heard, and then nobody else
@@ -137,9 +159,9 @@ class Taking:
             declined=declined,
         )
         try:
-            await self._parts.world.bus.call(TOOK, took, timeout=TOOK_SECONDS, id=self._channel.other.id)
+            await self._parts.world.bus.call(TOOK, took, timeout=TOOK_SECONDS, id=self.target)
         except BusError as error:
-            log.warning("hand_off_in_doubt", request=took.request_id, of=self._channel.other.id, error=str(error))
+            log.warning("hand_off_in_doubt", request=took.request_id, of=self.target, error=str(error))
             return not (isinstance(error, Refusal) and error.code == 409)
         return True
 

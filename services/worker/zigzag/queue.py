@@ -47,7 +47,7 @@ class LiveQueue:
     pull that finds nothing is told `Release`, and from then on the target is an instance like any other.
 
     Any number may come: the KV blocks that each has are bound enough. A bound as BlitzScale's, of 4 batches and one
-    less every 200 ms, makes mean latency up to 8 % longer, also where two targets share what waits outside: any source
+    less every 200 ms, makes mean latency up to 10 % longer, also where two targets share what waits outside: any source
     may pull what waits here, and nothing is run ahead of what waits outside.
     """
 

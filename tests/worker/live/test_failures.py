@@ -34,8 +34,11 @@ def test_a_target_that_dies_before_its_kv_has_gone_out_has_the_source_compute_it
         made.faults.message_seconds = 0.1
         await made.help("s", "t")
         await made.until(lambda: made.count("s", "pulled_tasks") == 1)
+        made.faults.message_seconds = 30.0
         await made.kill("t")
+        known = CLOCK.now()
         await made.until(lambda: made.count("s", "lost_kv") == 1)
+        assert CLOCK.now() - known < 1.0  # and not only when the link gives up
 
     play(act)
 

@@ -1,5 +1,10 @@
 """Who helps whom: several sources, several targets, plans one after the other, and the end of it."""
 
+import pytest
+
+from shared.bus.contract import Refusal
+from shared.messages.live import Pull, Took
+from shared.subjects import PULL, TOOK
 from tests.worker.live.scenes import parked, play
 from tests.worker.live.stage import Stage
 from tests.worker.serving import random_prompt, submit
@@ -56,5 +61,32 @@ def test_a_target_that_is_whole_empties_its_queue_with_its_source_and_then_both_
             await made.client.submit(submit(f"later{number}", random_prompt(number, 100), max_tokens=4), "t")
         await made.until(lambda: all(wish.is_over for wish in made.client.wishes))
         assert made.count("s", "pulled_tasks") == pulled
+
+    play(act)
+
+
+@pytest.mark.parametrize(("field", "value"), [("version", "another"), ("block_tokens", 32)])
+def test_who_has_other_parameters_or_other_blocks_of_kv_gets_nothing(field: str, value: str | int) -> None:
+    async def act(made: Stage) -> None:
+        await parked(made)
+        right = {"worker": "x", "address": b"x", "ticket": 1, "version": made.kind.manifest.version, "block_tokens": 16}
+        with pytest.raises(Refusal, match="KV here has blocks of 16 tokens"):
+            await made.bus.call(PULL, Pull(**{**right, field: value}), timeout=5, id="t")  # type: ignore[arg-type]
+        await made.finish_loading("t")
+
+    play(act)
+
+
+def test_nobody_else_can_say_that_a_source_took_a_request() -> None:
+    async def act(made: Stage) -> None:
+        await parked(made)
+        made.faults.message_seconds = 1.0
+        await made.help("s", "t")
+        await made.until(lambda: made.reports["s"].helping == ["t"])
+        for worker, ticket, request in (("x", 0, "r0"), ("s", 1 << 20, "r0"), ("s", 0, "another")):
+            took = Took(worker=worker, ticket=ticket, request_id=request)
+            with pytest.raises(Refusal, match="is not on its way to"):
+                await made.bus.call(TOOK, took, timeout=5, id="t")
+        await made.until(lambda: made.count("s", "pulled_tasks") == 1)
 
     play(act)
