@@ -1,5 +1,8 @@
 """Whom a worker serves with what it holds: alone, live while it loads, or with others in a pipeline."""
 
+import asyncio
+from contextlib import suppress
+
 from services.worker.instance import Instance
 from services.worker.lifecycle import State
 from services.worker.live.parts import Parts
@@ -11,6 +14,8 @@ from shared.messages.live import Help, Pull, Pulled, Took
 from shared.messages.message import Ack
 from shared.messages.pipelines import Pipeline
 from shared.messages.transfers import Serve
+
+FETCH_SECONDS = 0.5  # within which a pipeline's requests are fetched before there are others
 
 
 class Duties:
@@ -39,13 +44,14 @@ class Duties:
         instance, lifecycle = self._instance, self._instance.lifecycle
         if lifecycle.whole and lifecycle.state is State.LOADING:
             await self.pipelines.leave()
+            await self._fetch(command)
             lifecycle = instance.lifecycle  # it may have been fenced meanwhile
-        before = lifecycle.state
+        before, loading = lifecycle.state, instance.loading
         lifecycle.serve(command)
-        if before is State.LOADING and instance.loading is not None:
-            instance.open(instance.loading, whole=True)
+        if before is State.LOADING and loading is not None:
             self.live.missed()
-            self._fetch(command, instance.loading)
+            if self._parts.serving.scheduler is None:
+                instance.open(loading, whole=True)
         if before is State.LIVE:
             self.pipelines.switch()
         if before is not State.SERVING:
@@ -101,16 +107,25 @@ class Duties:
         await self.pipelines.end(reason)
         await self.live.end(reason)
 
-    def _fetch(self, command: Serve, loading: Loading) -> None:
-        """Who led the pipeline that this worker was part of has requests for it."""
+    async def _fetch(self, command: Serve) -> None:
+        """Who led the pipeline that this worker was part of has requests for it: these come before any that the router
+        has, as their clients wait already."""
+        instance, serving = self._instance, self._parts.serving
         leader, self.pipelines.led_by = self.pipelines.led_by, None
-        if leader is not None:
-            manifest, model = loading.manifest, loading.command.model
-            help = Help(
-                plan_id=command.plan_id,
-                model=model,
-                version=manifest.version,
-                targets=[leader],
-                epoch=command.epoch,
-            )
-            self.live.source.help(help, manifest)
+        loading, lifecycle = instance.loading, instance.lifecycle
+        if leader is None or loading is None or not lifecycle.may_serve(command):
+            return
+        scheduler = instance.open(loading, whole=True)
+        manifest = loading.manifest
+        help = Help(
+            plan_id=command.plan_id,
+            model=loading.command.model,
+            version=manifest.version,
+            targets=[leader],
+            epoch=command.epoch,
+        )
+        self.live.source.help(help, manifest)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FETCH_SECONDS):
+                while leader.id in self.live.source.helping and scheduler.is_empty:
+                    await serving.changes.wait()

@@ -100,6 +100,11 @@ class Lifecycle:
         """live -> loading."""
         self._advance(State.LOADING)
 
+    def may_serve(self, command: Serve) -> bool:
+        """Whether it loads this instance, and has all of it."""
+        held = self.assignment
+        return self.state is State.LOADING and self.whole and held is not None and held.instance == command.instance
+
     def serve(self, command: Serve) -> None:
         """loading or live -> serving, once whole. Told again, it stays."""
         self._expect(command.instance)

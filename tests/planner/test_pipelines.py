@@ -217,6 +217,17 @@ def test_whoever_is_lost_on_the_way_nobody_is_held_for_it(lost: str, steps: int)
     assert played.record.reason == f"lost {lost}"
 
 
+def test_a_pipeline_that_one_reports_to_have_left_is_over_for_all() -> None:
+    played = running()
+    here = replace(loading("a", 2), pipeline="scale-1-0")
+    played.take(played.scale.on_report(replace(here, pipeline=None), 13.5), 13.5)
+    assert played.said == [], "what it had said before it took its part says nothing"
+    played.take(played.scale.on_report(here, 13.6), 13.6)
+    played.take(played.scale.on_report(replace(here, pipeline=None), 13.7), 13.7)
+    assert played.said == [("PipelineOver", "b"), ("PipelineOver", "a")]
+    assert played.record.reason == "a left it"
+
+
 def test_a_leader_that_cannot_serve_holds_nobody() -> None:
     played = running()
     played.whole("a", 14.0)

@@ -75,6 +75,8 @@ class Pipelines:
             if self.pipeline == command.id:
                 return
             raise Refusal(409, f"stages of {self.pipeline or 'a pipeline'} are still run here")
+        if self._parts.serving.scheduler is not None:
+            raise Refusal(409, "this worker takes requests by itself")
         me, lifecycle = self._parts.me, self._instance.lifecycle
         check_pipeline(command, me, loading.manifest, lifecycle.ready, loading.kv_blocks)
         world = self._parts.world

@@ -123,3 +123,16 @@ def test_a_leader_that_is_told_again_to_serve_still_keeps_what_is_the_others() -
         await made.until(lambda: made.count("b", "pulled_tasks") >= 2)
 
     play(act, kind=MODELLED)
+
+
+def test_what_was_begun_is_fetched_before_the_router_hears_that_it_may_send_more() -> None:
+    async def act(made: Stage) -> None:
+        await ask(made, 6, tokens=60)
+        await whole(made, "a", "b")
+        await has_tokens(made, 2)
+        await made.serve("a")
+        await made.serve("b")
+        assert made.count("b", "pulled_tasks") == 3
+        await made.until(lambda: made.state("b") == "serving")
+
+    play(act, kind=MODELLED)
