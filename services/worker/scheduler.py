@@ -135,11 +135,6 @@ class Scheduler:
         imports = tuple(one for one in late if one is not None)
         return Batch(self._steps, tuple(piece for _, piece in chosen), preempted, imports)
 
-    @property
-    def under_way(self) -> int:
-        """Batches that were not completed."""
-        return len(self._under_way)
-
     def complete(self, batch: Batch, tokens: list[int], now: float) -> list[Output]:
         """Take the tokens chosen for `batch.draws`; `now` is in seconds since the epoch, as deadlines are.
 
