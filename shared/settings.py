@@ -12,10 +12,11 @@ from msgspec import Meta
 
 TopologyName = Annotated[str, Meta(description="The cluster: a topology file, or the name of one that is shipped")]
 PolicyName = Annotated[
-    Literal["chains", "binomial", "tree", "fanout", "local"],
+    Literal["auto", "chains", "binomial", "tree", "fanout", "local"],
     Meta(
         description="How parameters get to new instances: chains (BlitzScale), a binomial pipeline (LambdaScale), a "
-        "binary tree, everything from the sources themselves, or each host from its own copy"
+        "binary tree, everything from the sources themselves, or each host from its own copy; auto: chains, and a "
+        "binomial pipeline with --live pipeline"
     ),
 ]
 
@@ -35,13 +36,25 @@ EngineSpeed = Annotated[float, Meta(description="A modelled engine is so many ti
 
 
 LiveName = Annotated[
-    Literal["off", "best-effort", "zigzag", "zigzag-ilp"],
+    Literal["off", "best-effort", "zigzag", "zigzag-ilp", "pipeline"],
     Meta(
         description="Whether new instances take requests while their parameters still arrive (BlitzScale 5.2): not at "
-        "all, running what layers they have of each once, in zigzag with instances that serve, or in the order that an "
-        "integer program finds to be the best"
+        "all, running what layers they have of each once, in zigzag with instances that serve, in the order that an "
+        "integer program finds to be the best, or as pipelines of several that hold the model between them "
+        "(LambdaScale 4.3)"
     ),
 ]
+
+
+def check_plan_policy(policy: PolicyName, live: LiveName) -> None:
+    """Raises ValueError where nobody would ever be live."""
+    if live == "pipeline" and policy not in ("auto", "binomial"):
+        raise ValueError(
+            f"plan-policy {policy} brings all new instances the model in the same order, so none make a pipeline: "
+            "with --live pipeline leave --plan-policy out, or choose binomial"
+        )
+
+
 LiveEveryHop = Annotated[
     bool, Meta(description="With --live: also those that send parameters on, and not only the last of each chain")
 ]

@@ -22,6 +22,7 @@ from shared.messages.membership import (
 )
 from shared.messages.message import Ack
 from shared.messages.parameters import Manifest
+from shared.messages.pipelines import Pipeline, PipelineOver, StageBatch, StageDone
 from shared.messages.requests import (
     Admit,
     AskRunning,
@@ -93,6 +94,7 @@ PULL: Call[Pull, Pulled] = Call(
     "worker.{id}.pull", Pull, Pulled, doc="give the earliest request to who has nothing to do"
 )
 TOOK: Call[Took, Ack] = Call("worker.{id}.took", Took, Ack, doc="a request that was pulled has arrived")
+PIPELINE: Call[Pipeline, Ack] = Call("worker.{id}.pipeline", Pipeline, Ack, doc="run a stage of an execution pipeline")
 # Workers and hosts alike hold and send parameters.
 SEND: Call[Send, Ack] = Call("node.{id}.send", Send, Ack, doc="send parameters")
 ABORT: Call[Abort, Ack] = Call("node.{id}.abort", Abort, Ack, doc="end a plan")
@@ -109,6 +111,9 @@ READ_MODEL: Call[ReadModel, ModelChecked] = Call(
 CANCEL: Topic[Cancel] = Topic("svc.router.cancel", Cancel)
 CANCEL_WORK: Topic[Cancel] = Topic("worker.{id}.cancel", Cancel)
 WITHDRAW: Topic[Withdraw] = Topic("worker.{id}.withdraw", Withdraw)
+STAGE_BATCH: Topic[StageBatch] = Topic("worker.{id}.stage", StageBatch)
+STAGE_DONE: Topic[StageDone] = Topic("worker.{id}.staged", StageDone)
+PIPELINE_OVER: Topic[PipelineOver] = Topic("worker.{id}.over", PipelineOver)
 TOKENS: Topic[TokenFrame | RequestLost] = Topic("tok.{gateway}", TokenFrame | RequestLost)
 ENDED: Topic[RequestsEnded] = Topic("req.{worker}.ended", RequestsEnded)
 MOVED: Topic[RequestsMoved] = Topic("req.{previous}.moved", RequestsMoved)

@@ -35,6 +35,7 @@ POLICIES = (
         "services/planner/orders.py",
     ),
     *("services/planner/scales.py", "services/planner/scale_out.py", "services/planner/scale_in.py"),
+    *("services/planner/pipeline.py", "services/planner/pipelines.py", "services/planner/stages.py"),
     "services/planner/plans/*.py",
     *(
         "services/planner/book.py",
@@ -45,7 +46,8 @@ POLICIES = (
     *("services/monitor/journal.py", "services/supervisor/restarts.py", "services/supervisor/readiness.py"),
     *("services/worker/scheduler.py", "services/worker/lifecycle.py", "services/worker/engine/kv_blocks.py"),
     *("services/worker/batch.py", "services/worker/sequence.py", "services/worker/limits.py"),
-    *("services/worker/zigzag/*.py", "services/worker/outputs.py"),
+    *("services/worker/zigzag/*.py", "services/worker/outputs.py", "services/worker/admission.py"),
+    *("services/worker/pipeline/orders.py", "services/worker/pipeline/wire.py"),
     *("services/gateway/stops.py", "services/gateway/detokenize.py", "services/gateway/sequence.py"),
     *("services/gateway/rate_limits.py", "services/gateway/lifecycle.py", "services/planner/targets.py"),
     *("services/planner/under_way.py", "services/planner/delivery.py", "services/planner/stranded.py"),

@@ -16,13 +16,18 @@ LAYER_BYTES = 2 * (4 * HIDDEN * HIDDEN + 3 * HIDDEN * INTERMEDIATE)
 
 def make_disk_model(directory: Path, size_bytes: int) -> Path:
     """A Llama of bfloat16 with at least so many bytes in layers. Raises OSError."""
+    return write_llama(directory, VOCABULARY, HIDDEN, INTERMEDIATE, -(-size_bytes // LAYER_BYTES))
+
+
+def write_llama(directory: Path, vocabulary: int, hidden: int, intermediate: int, layers: int) -> Path:
+    """Of bfloat16, without a tokenizer. Raises OSError."""
     config = {
         "model_type": "llama",
         "architectures": ["LlamaForCausalLM"],
-        "vocab_size": VOCABULARY,
-        "hidden_size": HIDDEN,
-        "intermediate_size": INTERMEDIATE,
-        "num_hidden_layers": -(-size_bytes // LAYER_BYTES),
+        "vocab_size": vocabulary,
+        "hidden_size": hidden,
+        "intermediate_size": intermediate,
+        "num_hidden_layers": layers,
         "num_attention_heads": HEADS,
         "num_key_value_heads": HEADS,
         "max_position_embeddings": 4_096,

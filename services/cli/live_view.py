@@ -9,7 +9,8 @@ from shared.messages.membership import WorkerReport
 
 class LiveRow(msgspec.Struct, frozen=True, kw_only=True):
     """A worker that takes requests while it loads, or did. It `runs` the layers whose parameters are here, `ready` of
-    `layers`; of a request that a helper takes over it runs the rest. `handed_over`: how many requests, by helper."""
+    `layers`; of a request that a helper takes over it runs the rest. `handed_over`: how many requests, by helper. Where
+    it is part of an execution pipeline, `runs` says which blocks are its own there."""
 
     worker: str
     state: str
@@ -28,19 +29,20 @@ def live_rows(workers: Sequence[WorkerReport]) -> list[LiveRow]:
     return [
         live_row(report, sorted(helpers[report.id]))
         for report in sorted(workers, key=lambda report: report.id)
-        if report.state == "live" or report.handed_over or helpers[report.id]
+        if report.state == "live" or report.pipeline or report.handed_over or helpers[report.id]
     ]
 
 
 def live_row(report: WorkerReport, helpers: list[str]) -> LiveRow:
     layers = count_layers(report)
     ready = min(report.live_layers, layers) if report.state in ("loading", "live") else layers
+    alone = f"1-{ready}" if ready else "none yet"
     return LiveRow(
         worker=report.id,
         state=report.state,
         ready=ready,
         layers=layers,
-        runs=f"1-{ready}" if ready else "none yet",
+        runs=f"blocks {report.stage} of {report.pipeline}" if report.pipeline else alone,
         waiting=report.live_waiting,
         helped_by=helpers,
         helpers_run=f"the rest, to {layers}" if helpers else "",

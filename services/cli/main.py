@@ -31,6 +31,7 @@ BENCHES = {
     "transfer": LazyCommand("load.bench.transfer:transfer", "Parameters over one hop and along chains."),
     "scale": LazyCommand("load.bench.scale:scale", "Decision to parameters whole on new workers."),
     "live": LazyCommand("load.bench.live:live", "A second instance while requests wait: live, and stopping the world."),
+    "pipeline": LazyCommand("load.bench.pipeline:pipeline", "New instances serve together before any is whole."),
     "zigzag": LazyCommand("load.bench.zigzag:zigzag", "The schedule of a live scale against the optimum."),
 }
 

@@ -25,7 +25,7 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     """`ready` of `total` blocks of `model` are whole and verified. `paths`: which way parameters came, by sender.
 
     While it is live it can run requests through `live_layers`, and has `live_queue` of them; `helping`: from whom it
-    takes requests over.
+    takes requests over. `pipeline`, `stage`: the execution pipeline that it is part of, and the blocks it runs there.
     """
 
     id: str
@@ -43,6 +43,8 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     live_layers: int
     live_queue: int
     helping: list[str]
+    pipeline: str | None
+    stage: str
     paths: dict[str, str]
 
 
@@ -143,6 +145,8 @@ def worker_row(report: WorkerReport, member: Member | None) -> WorkerRow:
         live_layers=report.live_layers,
         live_queue=report.live_waiting,
         helping=report.helping,
+        pipeline=report.pipeline,
+        stage=report.stage,
         paths=report.paths,
     )
 

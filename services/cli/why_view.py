@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
+from services.cli.why_pipelines import tell_pipelines
 from services.cli.why_times import tell_times
 from shared.messages.scaling import Decision, Phase, ScaleRecord
 from shared.messages.transfers import Plan
@@ -63,6 +64,7 @@ def tell_scale(record: ScaleRecord) -> Iterator[str]:
         yield f"      {since(phase, record.decision.at)} {phase.name}{where}{why}"
     if record.plan is not None:
         yield from (f"      {line}" for line in tell_times(record, record.plan))
+        yield from (f"      {line}" for line in tell_pipelines(record, record.plan))
 
 
 def tell_plan(plan: Plan) -> Iterator[str]:

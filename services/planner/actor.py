@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Coroutine
-from typing import assert_never
 
 import structlog
 
@@ -15,35 +14,19 @@ from services.planner.saved import SavedRecords
 from services.planner.scale_out import ScaleOut
 from services.planner.scales import Command
 from services.planner.scales import Scale as RunningScale
+from services.planner.sending import send
 from services.planner.settings import PlannerSettings
 from shared.bus.contract import BusError, Context, Endpoint, Refusal, Subscription
 from shared.membership import Membership
-from shared.messages.live import Help
 from shared.messages.membership import LeaseChanged, Report, WorkerReport
 from shared.messages.scaling import AskScales, Scale, ScaleAccepted, ScaleRecord, ScaleRecords
-from shared.messages.transfers import Abort, BlockReady, Drain, InstanceServing, Load, Send, Serve, Transfer
+from shared.messages.transfers import Abort, BlockReady, InstanceServing, Transfer
 from shared.process import World
-from shared.subjects import (
-    ABORT,
-    BLOCK,
-    DRAIN,
-    HEARTBEAT,
-    HELP,
-    INSTANCE,
-    LEASE,
-    LOAD,
-    PLAN,
-    SCALE,
-    SCALES,
-    SEND,
-    SERVE,
-    TRANSFER,
-)
+from shared.subjects import BLOCK, HEARTBEAT, INSTANCE, LEASE, PLAN, SCALE, SCALES, TRANSFER
 from shared.topology import Topology
 
 TICK_SECONDS = 0.5
 TAKE_OVER_SECONDS = 1.0
-COMMAND_SECONDS = 5.0
 
 log = structlog.get_logger()
 
@@ -134,13 +117,13 @@ class Planner:
 
     def _after(self, scale: RunningScale, commands: list[Command]) -> None:
         """After every event: send what is commanded, tell what has changed."""
-        for command in [*commands, *scale.helps()]:
+        for command in [*commands, *scale.follow_up(self._clock.wall())]:
             self._start(self._command(scale, command), f"{scale.id} {command.node}")
         if scale.take_change():
             record = scale.record()
             self._bus.publish(PLAN, record, id=scale.id)
             self._saved.put(record)
-            if scale.ended:
+            if scale.take_end():
                 log.info("scale_ended", scale=scale.id, model=scale.model, state=scale.state, outcome=record.outcome)
                 self._metrics.ended(record)
                 self._drafts.learn(record)
@@ -164,7 +147,7 @@ class Planner:
             commands = self._drafts.replan(scale, view, self._clock.wall())
         except (Refusal, CannotPlan) as error:
             log.warning("not_replanned", scale=scale.id, reason=str(error))
-            scale.not_planned(str(error), self._clock.wall())
+            scale.delivery.stranded.looked(self._clock.wall(), str(error))
         else:
             log.info("replanned", scale=scale.id, to=[command.node for command in commands])
         finally:
@@ -173,31 +156,13 @@ class Planner:
 
     async def _command(self, scale: RunningScale, command: Command) -> None:
         try:
-            await self._send(command)
+            await send(self._bus, command)
         except BusError as error:
             reason = error.message if isinstance(error, Refusal) else str(error)
             log.warning("command_refused", scale=scale.id, node=command.node, error=reason)
             self._after(scale, scale.refused(command, reason, self._clock.wall()))
         else:
             self._after(scale, scale.acknowledged(command, self._clock.wall()))
-
-    async def _send(self, command: Command) -> None:
-        node, message = command.node, command.message
-        match message:
-            case Load():
-                await self._bus.call(LOAD, message, timeout=COMMAND_SECONDS, context=_fence(message.epoch), id=node)
-            case Send():
-                await self._bus.call(SEND, message, timeout=COMMAND_SECONDS, context=_fence(message.epoch), id=node)
-            case Serve():
-                await self._bus.call(SERVE, message, timeout=COMMAND_SECONDS, context=_fence(message.epoch), id=node)
-            case Drain():
-                await self._bus.call(DRAIN, message, timeout=COMMAND_SECONDS, context=_fence(message.epoch), id=node)
-            case Abort():
-                await self._bus.call(ABORT, message, timeout=COMMAND_SECONDS, id=node)
-            case Help():
-                await self._bus.call(HELP, message, timeout=COMMAND_SECONDS, context=_fence(message.epoch), id=node)
-            case _:
-                assert_never(message)
 
     async def _follow_transfers(self, transfers: Subscription[Transfer]) -> None:
         async for received in transfers:
@@ -209,7 +174,7 @@ class Planner:
         async for received in blocks:
             scale = self._book.get(received.message.plan_id)
             if scale is not None:
-                scale.on_block(received.message, self._clock.wall())
+                self._after(scale, scale.on_block(received.message, self._clock.wall()))
 
     async def _follow_instances(self, instances: Subscription[InstanceServing]) -> None:
         async for received in instances:
@@ -248,7 +213,7 @@ class Planner:
         log.warning("orphan_aborted", worker=worker, plan=plan_id)
         try:
             abort = Abort(plan_id=plan_id, reason="the plan does not run any more")
-            await self._bus.call(ABORT, abort, timeout=COMMAND_SECONDS, id=worker)
+            await send(self._bus, Command(worker, abort, abort.reason))
         except BusError as error:
             log.warning("abort_refused", worker=worker, plan=plan_id, error=str(error))
         finally:
@@ -259,7 +224,3 @@ class Planner:
             for scale in self._book.running():
                 self._after(scale, scale.tick(self._clock.wall()))
             await asyncio.sleep(TICK_SECONDS)
-
-
-def _fence(epoch: int) -> Context:
-    return Context(epoch=epoch)

@@ -66,7 +66,7 @@ class Book:
 
     def fresh_tickets(self) -> Iterator[int]:
         """24-bit numbers that no running plan has."""
-        taken = {flow.ticket for scale in self._outs() for flow in scale.flows}
+        taken = {flow.ticket for scale in self._outs() for flow in scale.delivery.flows}
         return (ticket for ticket in (number % TICKETS for number in self._tickets) if ticket not in taken)
 
     def _outs(self) -> list[ScaleOut]:
@@ -104,4 +104,4 @@ def _taken(scale: Scale) -> Iterator[str]:
     yield from (f"new {instance}" for instance in sorted(scale.coming))
     yield from (f"leaving {instance}" for instance in sorted(scale.leaving))
     if isinstance(scale, ScaleOut):
-        yield from (f"ticket {ticket}" for ticket in sorted(flow.ticket for flow in scale.flows))
+        yield from (f"ticket {ticket}" for ticket in sorted(flow.ticket for flow in scale.delivery.flows))

@@ -48,6 +48,11 @@ class Delivery:
         behind = self._flows.behind(list(self.stranded))
         return frozenset(self.targets.all_in(TargetState.ACCEPTED, TargetState.WHOLE)) - behind
 
+    @property
+    def lacking(self) -> dict[str, list[int]]:
+        """Blocks that each stranded target lacks."""
+        return {worker: missing for worker in self.stranded if (missing := self.times.missing(worker))}
+
     def loads(self, receivers: Iterable[str]) -> list[Command]:
         return [self.orders.load(worker, self._flows.into(worker)) for worker in receivers]
 

@@ -8,11 +8,12 @@ from services.planner.fleet import Fleet, Serving, choose_to_drain, count_fleet,
 from services.planner.live_help import choose_live
 from services.planner.live_need import is_needed
 from services.planner.orders import Orders, ticketed
+from services.planner.pipelines import foresee_pipelines
 from services.planner.places import find_places
 from services.planner.plans.chains import plan_chains
 from services.planner.plans.choose import make_plan
 from services.planner.plans.network import Multicast
-from services.planner.plans.plan import CannotPlan, TransferPlan
+from services.planner.plans.plan import CannotPlan, Policy, TransferPlan
 from services.planner.plans.predict import predict
 from services.planner.scale_in import ScaleIn
 from services.planner.scale_out import ScaleOut
@@ -27,6 +28,7 @@ from shared.bus.contract import Refusal
 from shared.messages.membership import Snapshot
 from shared.messages.scaling import Decision, Scale, ScaleRecord
 from shared.messages.transfers import LiveMode, Plan, PlannedInstance
+from shared.settings import check_plan_policy
 from shared.topology import Topology
 from shared.transfer.chunks import chunk_bytes_for
 from shared.world import Ids
@@ -107,12 +109,13 @@ class Drafts:
         """For as many new instances as there are spare workers, at least one. Raises CannotPlan."""
         workers, why = choose_spares(view.snapshot, view.entry, count, self._book.reserved())
         blocks, supply = range(len(view.manifest.blocks)), self._supply(view)
-        policy = self._settings.plan_policy
+        policy = self._choose_policy(live)
         multicast = supply.multicast(dict.fromkeys(workers, blocks), self._book.live(), disks=policy == "local")
         made = make_plan(policy, multicast, block_seconds=self._block_cost.seconds)
         ready = self._predict(multicast, made)
         predicted = {target: max(times.values()) for target, times in ready.items()}
         live_targets, why_live = self._choose_live(live, decision, made, predicted)
+        tied = view.manifest.config.tie_word_embeddings
         sources = dict.fromkeys(flow.sender for flow in made.flows if flow.sender not in workers)
         return Plan(
             id=self._ids.new("scale"),
@@ -127,7 +130,16 @@ class Drafts:
             block_seconds=self._block_cost.seconds,
             live=live,
             live_targets=live_targets,
+            pipelines=foresee_pipelines(made, ready, tied=tied) if live == "pipeline" and live_targets else [],
         )
+
+    def _choose_policy(self, live: LiveMode) -> Policy:
+        """Raises Refusal 400 for one that does not go with the mode that this scale was asked for in."""
+        try:
+            check_plan_policy(self._settings.plan_policy, live)
+        except ValueError as error:
+            raise Refusal(400, str(error)) from None
+        return self._settings.policy_for(live)
 
     def _choose_live(
         self, mode: LiveMode, decision: Decision, made: TransferPlan, predicted: Mapping[str, float]
@@ -153,17 +165,18 @@ class Drafts:
 
     def replan(self, scale: ScaleOut, view: View, now: float) -> list[Command]:
         """Another way for those of its targets that are stranded: by chains, whatever the policy. Raises CannotPlan."""
-        if not scale.stranded:
+        delivery = scale.delivery
+        if not delivery.lacking:
             return []
-        view = view._replace(manifest=scale.manifest)  # another version may have taken the place of this one
+        view = view._replace(manifest=delivery.orders.manifest)  # another version may have taken the place of this one
         supply = self._supply(view)
-        multicast = supply.multicast(scale.stranded, scale.avoid | self._book.live())
+        multicast = supply.multicast(delivery.lacking, delivery.stranded.avoid | self._book.live())
         made = plan_chains(multicast)
         flows = ticketed(made, len(view.manifest.blocks), self._book.fresh_tickets(), multicast.disks)
         members = {member.id: member for member in view.snapshot.members}
         commands = scale.replan(flows, members, made.reasons, now)
-        missing = {flow.receiver: scale.missing(flow.receiver) for flow in scale.flows}
-        scale.expect(self._predict(*supply.rest(scale.flows, missing)), now)
+        missing = {flow.receiver: delivery.times.missing(flow.receiver) for flow in delivery.flows}
+        delivery.expect(self._predict(*supply.rest(delivery.flows, missing)), now)
         return commands
 
     def _supply(self, view: View) -> Supply:

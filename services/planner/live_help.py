@@ -20,6 +20,7 @@ class LiveHelp:
     def __init__(self, plan: Plan, workers: Iterable[WorkerReport]) -> None:
         """`workers`: what they last reported."""
         self._plan = plan
+        self._targets = plan.live_targets if plan.live != "pipeline" else []  # which are nobody's but their members'
         self._serving: dict[str, WorkerReport] = {}
         self._loading: set[str] = set()  # targets that have begun
         self._told: dict[str, list[str]] = {}  # targets, by helper
@@ -56,7 +57,7 @@ class LiveHelp:
     def tell(self, orders: Orders, failed: AbstractSet[str]) -> Iterator[Command]:
         """What is left to be said so that the live targets are helped, but for those that have `failed`."""
         self.changed = False
-        targets = [one for one in self._plan.live_targets if one in self._loading and one not in failed]
+        targets = [one for one in self._targets if one in self._loading and one not in failed]
         chosen = self._choose(len(targets))
         for worker in [*self._told, *(worker for worker in chosen if worker not in self._told)]:
             wanted = [target for target in targets if target != worker] if worker in chosen else []
@@ -84,8 +85,21 @@ def choose_live(mode: LiveMode, plan: TransferPlan, *, every_hop: bool) -> tuple
     sent on would be in the way of what serving sends (BlitzScale 5.1)."""
     if mode == "off":
         return [], []
+    if mode == "pipeline":
+        return choose_members(plan)
     live = list(plan.targets if every_hop else plan.tails)
     if not live:
         return [], ["nobody takes requests before it is whole: every target sends parameters on"]
     why = "every target does" if every_hop else "they send nothing on"
     return live, [f"{', '.join(live)} take requests from their first layer on, in the mode {mode}: {why}"]
+
+
+def choose_members(plan: TransferPlan) -> tuple[list[str], list[str]]:
+    """Targets that take requests together, and why."""
+    pipelines = [nodes for nodes in plan.pipelines if len(nodes) > 1]
+    if not pipelines:
+        return [], ["nobody takes requests before it is whole: there is no other target to make a pipeline with"]
+    told = "; ".join(", ".join(nodes) for nodes in pipelines)
+    return [node for nodes in pipelines for node in nodes], [
+        f"these serve as soon as they have all between them: {told}"
+    ]

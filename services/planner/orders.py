@@ -8,9 +8,11 @@ from msgspec.structs import replace
 
 from services.planner.plans.plan import TransferPlan
 from services.planner.scales import Command
+from services.planner.stages import Span
 from shared.messages.live import Help
 from shared.messages.membership import LeaseChanged, Member, WorkerReport
 from shared.messages.parameters import Manifest, ModelSpec
+from shared.messages.pipelines import Pipeline, Stage
 from shared.messages.transfers import (
     Abort,
     Flow,
@@ -103,6 +105,20 @@ class Orders:
         )
         whom = ", ".join(node.id for node in nodes) or "nobody any more"
         return Command(helper.id, message, f"take requests over from {whom}")
+
+    def pipeline(self, id: str, stages: Sequence[Span], kv_blocks: int, worker: str) -> Command:
+        """Run your stages of these, which are the whole model."""
+        message = Pipeline(
+            id=id,
+            plan_id=self.plan.id,
+            model=self.plan.model,
+            version=self.plan.version,
+            stages=[Stage(node=self._node(span.worker), first=span.first, stop=span.stop) for span in stages],
+            kv_blocks=kv_blocks,
+            epoch=self.members[worker].epoch,
+            secret=self.secret,
+        )
+        return Command(worker, message, f"run {', '.join(map(str, stages))}")
 
     def _inflow(self, flow: Flow) -> Inflow:
         upstream = self._node(flow.sender)

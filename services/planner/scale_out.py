@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from itertools import chain
 
 from msgspec import structs
@@ -10,12 +9,13 @@ from msgspec import structs
 from services.planner.delivery import Delivery
 from services.planner.live_help import LiveHelp
 from services.planner.orders import Orders
+from services.planner.pipelines import ExecutionPipelines
 from services.planner.scales import Command, Scale
 from services.planner.targets import UNDER_WAY, TargetState
 from shared.invariants import check
 from shared.messages.live import Help
 from shared.messages.membership import LeaseChanged, Member, WorkerReport
-from shared.messages.parameters import Manifest
+from shared.messages.pipelines import Pipeline
 from shared.messages.scaling import Decision, ScaleRecord
 from shared.messages.transfers import BlockReady, Flow, InstanceServing, Load, Plan, Send, Serve, Transfer
 
@@ -23,31 +23,23 @@ FIRST_LAYER = (0, 1)  # with the embedding before it
 
 
 class ScaleOut(Scale):
-    """Carries out a plan, and what it has to become when nodes are lost."""
+    """Carries out a plan, and what it has to become when nodes are lost. `delivery`: how far it is."""
 
     def __init__(
         self, id: str, decision: Decision, orders: Orders, patience_seconds: float, workers: Iterable[WorkerReport] = ()
     ) -> None:
         super().__init__(id, decision, [instance.id for instance in orders.plan.instances])
         self._help = LiveHelp(orders.plan, workers)
-        self._delivery = Delivery(orders, decision.at)
-        self._targets = self._delivery.targets
+        self.delivery = Delivery(orders, decision.at)
+        self._targets = self.delivery.targets
+        self._pipelines = ExecutionPipelines(self.delivery)
         self._errors: list[str] = []
         self._patience_seconds = patience_seconds
         self._progress = decision.at
 
     @property
     def plan(self) -> Plan:
-        return self._delivery.orders.plan
-
-    @property
-    def manifest(self) -> Manifest:
-        return self._delivery.orders.manifest
-
-    @property
-    def flows(self) -> list[Flow]:
-        """Along which somebody still receives."""
-        return self._delivery.flows
+        return self.delivery.orders.plan
 
     @property
     def coming(self) -> frozenset[str]:
@@ -62,12 +54,12 @@ class ScaleOut(Scale):
     @property
     def sending(self) -> Counter[str]:
         """How many flows each node sends."""
-        return Counter() if self.ended else self._delivery.sending
+        return Counter() if self.ended else self.delivery.sending
 
     @property
     def receiving(self) -> frozenset[str]:
         """Targets that are going to have everything, whoever else is lost meanwhile."""
-        return frozenset() if self.ended else self._delivery.receiving
+        return frozenset() if self.ended else self.delivery.receiving
 
     @property
     def live(self) -> frozenset[str]:
@@ -75,89 +67,79 @@ class ScaleOut(Scale):
         under_way = self._targets.all_in(*UNDER_WAY)
         return frozenset() if self.ended else frozenset(under_way).intersection(self.plan.live_targets)
 
+    def follow_up(self, now: float) -> list[Command]:
+        before = self._pipelines.records
+        commands = self._pipelines.look(now)
+        self._changed = self._changed or self._pipelines.records != before
+        return [*commands, *self.helps()]
+
     def helps(self) -> list[Command]:
+        """Who is to take requests over from whom, where that has changed."""
         if not self._help.changed:
             return []
         failed = frozenset(self._targets.all_in(TargetState.FAILED))
-        return list(self._help.tell(self._delivery.orders, failed))
+        return list(self._help.tell(self.delivery.orders, failed))
 
     def start(self, now: float) -> list[Command]:
         self._move("loading")
         self._note("planned", now)
         self._progress = now
-        return self._delivery.load_all()
+        return self.delivery.load_all()
 
     def take_over(self, record: ScaleRecord, reports: Mapping[str, WorkerReport], now: float) -> list[Command]:
         """Go on with what an earlier planner began: who loads for it keeps what arrived."""
         self._continue(record)
-        self._delivery.times.continue_from(record)
+        self.delivery.times.continue_from(record)
+        self._pipelines.take_over(record.pipelines, now)
         self._progress = now
         planned = [(worker, one.id) for one in self.plan.instances for worker in one.ranks]
         here = [worker for worker, id in planned if worker in reports and reports[worker].instance == id]
-        self._delivery.strand(here, "the planner was restarted")
+        self.delivery.strand(here, "the planner was restarted")
         gone = [worker for worker, _ in planned if worker not in here]
         commands = self._fail(gone, f"{', '.join(gone)} left while there was no planner", now)
         return [*commands, *(command for worker in here for command in self.on_report(reports[worker], now))]
 
     def wants_plan(self, now: float) -> bool:
         """Whether somebody is stranded and it is time to look for another way."""
-        return self._delivery.stranded.is_due(now) and not self.ended
-
-    def missing(self, worker: str) -> list[int]:
-        """Blocks that a target lacks."""
-        return self._delivery.times.missing(worker)
-
-    @property
-    def stranded(self) -> dict[str, list[int]]:
-        """Blocks that each stranded target lacks."""
-        return {worker: missing for worker in self._delivery.stranded if (missing := self.missing(worker))}
-
-    @property
-    def avoid(self) -> AbstractSet[str]:
-        """Who was lost as a sender."""
-        return self._delivery.stranded.avoid
+        return self.delivery.stranded.is_due(now) and not self.ended
 
     def replan(
         self, flows: Sequence[Flow], members: Mapping[str, Member], reasons: Sequence[str], now: float
     ) -> list[Command]:
         """Send the stranded what they miss, along these flows."""
-        self._delivery.stranded.looked(now)
-        changes = self._delivery.replan(flows, members, reasons)
+        self.delivery.stranded.looked(now)
+        changes = self.delivery.replan(flows, members, reasons)
         for worker, detail in changes.items():
             self._note_again("replanned", now, worker, detail)
-        return self._delivery.loads(changes)
-
-    def expect(self, ready: Mapping[str, Mapping[int, float]], now: float) -> None:
-        """After a new plan: what is missing should be `ready` so many seconds from now, by target and block."""
-        self._delivery.expect(ready, now)
-
-    def not_planned(self, reason: str, now: float) -> None:
-        """No other way is known yet."""
-        self._delivery.stranded.looked(now, reason)
+        return self.delivery.loads(changes)
 
     def acknowledged(self, command: Command, now: float) -> list[Command]:
         match command.message:
-            case Load() as load if self._delivery.is_current(command.node, load):
-                self._delivery.accept(command.node)
+            case Load() as load if self.delivery.is_current(command.node, load):
+                self.delivery.accept(command.node)
                 self._help.loads(command.node)
                 return self._sends(now)
             case Serve():
                 return self._serving(command.node, now)
             case Help():
                 self._note_again("helps", now, command.node, command.reason)
+            case Pipeline() as pipeline:
+                self._pipelines.acknowledged(command.node, pipeline, now)
         return []
 
     def refused(self, command: Command, error: str, now: float) -> list[Command]:
         node = command.node
         match command.message:
-            case Load() as load if self._delivery.is_current(node, load):
+            case Load() as load if self.delivery.is_current(node, load):
                 return self._fail([node], f"{node} did not load: {error}", now)
             case Send() as send:
-                self._delivery.lose_flows((flow.ticket for flow in send.outflows), f"{node} did not send: {error}")
+                self.delivery.lose_flows((flow.ticket for flow in send.outflows), f"{node} did not send: {error}")
             case Serve():
                 return self._fail([node], f"{node} did not serve: {error}", now)
             case Help():
                 self._help.forget(node)
+            case Pipeline() as pipeline:
+                return self._pipelines.refused(node, pipeline, error, now)
         return []
 
     def on_transfer(self, event: Transfer, now: float) -> list[Command]:
@@ -167,8 +149,8 @@ class ScaleOut(Scale):
         if event.state == "failed":
             return self._fail([node], f"{node}: {event.error or 'transfer failed'}", now)
         if event.state == "broken":
-            if any(flow.ticket == event.ticket for flow in self.flows if flow.receiver == node):
-                self._delivery.lose_flows([event.ticket], event.error or "the transfer broke off")
+            if any(flow.ticket == event.ticket for flow in self.delivery.flows if flow.receiver == node):
+                self.delivery.lose_flows([event.ticket], event.error or "the transfer broke off")
             return self._sends(now)
         self._progress = now
         self._note("first_byte", event.first_byte_at or event.at, node)
@@ -176,33 +158,36 @@ class ScaleOut(Scale):
         self._explain("whole", node, event.how)
         return serves
 
-    def on_block(self, block: BlockReady, now: float) -> None:
+    def on_block(self, block: BlockReady, now: float) -> list[Command]:
         self._progress = now
         if block.worker in self._targets:
-            self._delivery.times.arrive(block)
+            self.delivery.times.arrive(block)
+        return []
 
     def on_report(self, report: WorkerReport, now: float) -> list[Command]:
         self._help.on_report(report)
         if self.ended or report.id not in self._targets or report.instance not in self.instances:
             return []
+        commands = self._pipelines.on_report(report, now)
         holding = report.holding
         if holding is not None:
-            self._delivery.times.see(report.id, holding.ready)
+            self.delivery.times.see(report.id, holding.ready)
         if report.state == "live":
-            self._note("live", self._delivery.times.ready_at(report.id, FIRST_LAYER) or now, report.id)
+            first_layer_at = self.delivery.times.ready_at(report.id, FIRST_LAYER)
+            self._note("live", now if report.pipeline else first_layer_at or now, report.id)
         if report.state == "serving":
             self._whole(report.id, now)
-            return self._serving(report.id, now)
+            return [*commands, *self._serving(report.id, now)]
         if holding is not None and holding.total > 0 and len(holding.ready) == holding.total:
-            return self._whole(report.id, now)
-        return []
+            commands += self._whole(report.id, now)
+        return commands
 
     def on_lease(self, change: LeaseChanged, now: float) -> list[Command]:
         self._help.on_lease(change)
-        if self.ended or not self._delivery.orders.is_gone(change):
+        if self.ended or not self.delivery.orders.is_gone(change):
             return []
         gone, error = change.id, f"{change.id} is gone: {change.reason}"
-        self._delivery.lose_sender(gone, error)
+        self.delivery.lose_sender(gone, error)
         return [*self._fail([gone], error, now), *self._sends(now)]
 
     def on_instance(self, event: InstanceServing, now: float) -> list[Command]:
@@ -210,6 +195,8 @@ class ScaleOut(Scale):
             return []
         if event.what in ("first_layer", "first_token"):
             self._note(event.what, event.at, event.worker)
+            if event.what == "first_token":
+                self._pipelines.first_token(event.worker, event.at)
         elif event.what == "serving":
             return self._serving(event.worker, event.at)
         return []
@@ -218,34 +205,35 @@ class ScaleOut(Scale):
         silent = now - self._progress
         if self.ended or silent < self._patience_seconds:
             return []
-        why = f"nothing arrived for {silent:.1f} s{self._delivery.stranded.problem}"
+        why = f"nothing arrived for {silent:.1f} s{self.delivery.stranded.problem}"
         return self._fail(self._targets.all_in(*UNDER_WAY), why, now)
 
     def record(self) -> ScaleRecord:
-        return structs.replace(super().record(), plan=self.plan, arrived=self._delivery.times.arrived)
+        arrived, pipelines = self.delivery.times.arrived, self._pipelines.records
+        return structs.replace(super().record(), plan=self.plan, arrived=arrived, pipelines=pipelines)
 
     def check_invariants(self) -> None:
         """Its flows fit its targets, and it has ended with the last of them. Raises InvariantBroken."""
         check(self._broken_invariants())
 
     def _broken_invariants(self) -> Iterator[str]:
-        broken = chain(self._delivery.broken_invariants(), self._help.broken())
+        broken = chain(self.delivery.broken_invariants(), self._help.broken(), self._pipelines.broken_invariants())
         yield from (f"{self.id}: {one}" for one in broken)
-        if self.ended != self._delivery.has_ended:
+        if self.ended != self.delivery.has_ended:
             yield f"{self.id}: {self.state} although {len(self._targets.all_in(*UNDER_WAY))} targets are under way"
 
     def _sends(self, now: float) -> list[Command]:
-        commands = self._delivery.sends()
+        commands = self.delivery.sends()
         if commands:
             self._note("commanded", now)
-            self._delivery.times.begin(now)
+            self.delivery.times.begin(now)
         return commands
 
     def _whole(self, worker: str, at: float) -> list[Command]:
-        if not self._delivery.whole(worker):
+        if not self.delivery.whole(worker):
             return []
         self._note("whole", at, worker)
-        return self._delivery.serves(worker)
+        return [] if self._pipelines.holds(worker) else self.delivery.serves(worker)
 
     def _serving(self, worker: str, at: float) -> list[Command]:
         if self.ended or not self._targets.is_in(worker, TargetState.WHOLE):
@@ -256,7 +244,7 @@ class ScaleOut(Scale):
         return []
 
     def _fail(self, workers: Iterable[str], error: str, now: float) -> list[Command]:
-        aborts = self._delivery.fail(workers, error)
+        aborts = self.delivery.fail(workers, error)
         if not aborts:
             return []
         self._errors.append(error)
@@ -265,6 +253,6 @@ class ScaleOut(Scale):
         return [*aborts, *self._sends(now)]
 
     def _finish(self, now: float) -> None:
-        if self._delivery.has_ended:
+        if self.delivery.has_ended:
             serving = len(self._targets.all_in(TargetState.SERVING))
             self._end(self._errors, now, f"{serving} new instances serve")

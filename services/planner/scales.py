@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from shared.messages.live import Help
 from shared.messages.membership import LeaseChanged, WorkerReport
+from shared.messages.pipelines import Pipeline, PipelineOver
 from shared.messages.scaling import Decision, Phase, ScaleRecord, ScaleState
 from shared.messages.transfers import Abort, BlockReady, Drain, InstanceServing, Load, Send, Serve, Transfer
 from shared.moves import Moves
@@ -31,7 +32,7 @@ class Command:
     """Tell this worker or host; its answer comes back by `acknowledged` or `refused`."""
 
     node: str
-    message: Load | Send | Serve | Drain | Abort | Help
+    message: Load | Send | Serve | Drain | Abort | Help | Pipeline | PipelineOver
     reason: str
 
 
@@ -47,6 +48,7 @@ class Scale:
         self._phases = [Phase(name="decided", at=decision.at)]
         self._outcome = ""
         self._changed = True
+        self._end_is_told = False
 
     @property
     def ended(self) -> bool:
@@ -95,15 +97,16 @@ class Scale:
         """How parameters get on."""
         return []
 
-    def on_block(self, block: BlockReady, now: float) -> None:
+    def on_block(self, block: BlockReady, now: float) -> list[Command]:
         """A block of this scale's is ready somewhere."""
+        return []
 
     def tick(self, now: float) -> list[Command]:
         """Time goes by."""
         return []
 
-    def helps(self) -> list[Command]:
-        """After every event: who is to take requests over from whom, where that has changed."""
+    def follow_up(self, now: float) -> list[Command]:
+        """After every event: what else is to be said now."""
         return []
 
     def record(self) -> ScaleRecord:
@@ -119,6 +122,11 @@ class Scale:
     def _continue(self, record: ScaleRecord) -> None:
         """Be where an earlier planner left this scale."""
         self.state, self._phases, self._outcome = record.state, list(record.phases), record.outcome
+
+    def take_end(self) -> bool:
+        """Whether it has ended since this was last asked."""
+        is_news, self._end_is_told = self.ended and not self._end_is_told, self.ended
+        return is_news
 
     def take_change(self) -> bool:
         """Whether the record has changed since this was last asked."""

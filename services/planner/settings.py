@@ -4,7 +4,17 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from shared.settings import LiveEveryHop, LiveName, LiveWhen, PolicyName, ProcessSettings, TopologyName, TtftSlo
+from services.planner.plans.plan import Policy
+from shared.settings import (
+    LiveEveryHop,
+    LiveName,
+    LiveWhen,
+    PolicyName,
+    ProcessSettings,
+    TopologyName,
+    TtftSlo,
+    check_plan_policy,
+)
 
 
 class PlannerSettings(ProcessSettings, frozen=True, kw_only=True):
@@ -18,7 +28,7 @@ class PlannerSettings(ProcessSettings, frozen=True, kw_only=True):
         ),
     ] = 0.0
     topology: TopologyName = ""
-    plan_policy: PolicyName = "chains"
+    plan_policy: PolicyName = "auto"
     live: LiveName = "zigzag"
     live_every_hop: LiveEveryHop = False
     live_when: LiveWhen = "always"
@@ -30,3 +40,12 @@ class PlannerSettings(ProcessSettings, frozen=True, kw_only=True):
         float,
         Meta(description="Give a scale in up after so long: a little more than requests may take at most", gt=0),
     ] = 3660.0
+
+    def __post_init__(self) -> None:
+        check_plan_policy(self.plan_policy, self.live)
+
+    def policy_for(self, live: LiveName) -> Policy:
+        """By which plans are made."""
+        if self.plan_policy == "auto":
+            return "binomial" if live == "pipeline" else "chains"
+        return self.plan_policy

@@ -1,9 +1,11 @@
 """When blocks should be whole at the targets of a scale, and when they were. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from msgspec.structs import replace
 
+from services.planner.plans.pipelines import pipeline_ready
 from shared.messages.scaling import ScaleRecord
 from shared.messages.transfers import BlockReady, Plan
 
@@ -51,13 +53,23 @@ class Times:
         """What a worker says that it has: events may be lost."""
         self._here.setdefault(worker, set()).update(ready)
 
+    def here(self, worker: str) -> AbstractSet[int]:
+        """Blocks that a worker has."""
+        return self._here.get(worker, frozenset())
+
+    def between_at(self, workers: Sequence[str], *, tied: bool) -> float | None:
+        """When these had every block between them, as an execution pipeline needs them; None where that is not told."""
+        arrived = {worker: self._arrived.get(worker, {}) for worker in workers}
+        known = frozenset[int]().union(*arrived.values())
+        return pipeline_ready(workers, arrived, tied=tied) if len(known) == self._blocks else None
+
     def ready_at(self, worker: str, blocks: Sequence[int]) -> float | None:
         """When the last of these was; None unless that is known of all."""
         arrived = self._arrived.get(worker, {})
         return max(arrived[block] for block in blocks) if arrived.keys() >= set(blocks) else None
 
     def missing(self, worker: str) -> list[int]:
-        here = self._here.get(worker, ())
+        here = self.here(worker)
         return [index for index in range(self._blocks) if index not in here]
 
     def renew(self, plan: Plan, ready: Mapping[str, Mapping[int, float]], now: float) -> Plan:

@@ -9,6 +9,7 @@ from services.supervisor.settings import ModelSettings, StackSettings
 from shared.devices import CPU, count_gpus
 from shared.latency_file import find_latency
 from shared.messages.parameters import DType, ModelSpec, ScalingBounds
+from shared.settings import check_plan_policy
 
 LAST_PORT = 65535
 
@@ -58,6 +59,14 @@ def check_latency(settings: StackSettings) -> None:
         raise BadSettings("engine: a modelled engine runs on no GPU; leave out --device, or --engine modelled")
     try:
         find_latency(settings.engine_profile)
+    except ValueError as error:
+        raise BadSettings(str(error)) from None
+
+
+def check_live(settings: StackSettings) -> None:
+    """Raises BadSettings where no plan would have anybody take requests early."""
+    try:
+        check_plan_policy(settings.plan_policy, settings.live)
     except ValueError as error:
         raise BadSettings(str(error)) from None
 

@@ -109,7 +109,7 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
     shaped: Annotated[bool, Meta(description="Shape links to the topology, to emulate its cluster on this machine")] = (
         False
     )
-    plan_policy: PolicyName = "chains"
+    plan_policy: PolicyName = "auto"
     live: LiveName = "zigzag"
     live_every_hop: LiveEveryHop = False
     live_when: LiveWhen = "always"

@@ -14,6 +14,7 @@ import msgspec
 from services.supervisor.bus_server import start_nats
 from services.supervisor.checks import (
     check_devices,
+    check_live,
     check_memory,
     check_models,
     choose_dtype,
@@ -66,6 +67,7 @@ class Stack:
 
     async def __aenter__(self) -> Self:
         check_devices(self._settings)
+        check_live(self._settings)
         self._placement = place_workers(self._settings)
         if self._placement is not None:
             self._settings = msgspec.structs.replace(self._settings, workers=len(self._placement.gpus))

@@ -6,9 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 from msgspec import structs
 
-from services.worker.deployment import AnyArena, Deployment, Resources
+from services.worker.deployment import Deployment
 from services.worker.engine.contract import Runner
 from services.worker.metrics import WorkerMetrics
+from services.worker.resources import AnyArena, Resources
 from services.worker.serving import Serving
 from services.worker.settings import WorkerSettings
 from shared.arena import Arena
@@ -30,15 +31,20 @@ from shared.subjects import (
     HELP,
     LEASE,
     LOAD,
+    PIPELINE,
+    PIPELINE_OVER,
     PULL,
     REPLAY,
     RUNNING,
     SEND,
     SERVE,
+    STAGE_BATCH,
+    STAGE_DONE,
     TOOK,
     WITHDRAW,
 )
 from shared.transfer.door import OpenDoor
+from shared.transfer.part import together
 
 LOAD_REPORT_SECONDS = 0.1  # how often a changed load is worth a heartbeat of its own
 
@@ -109,8 +115,9 @@ class Worker:
             tasks.create_task(self._membership.run(), name="membership")
             tasks.create_task(self._serving.run(), name="steps")
             tasks.create_task(self._obey_cancels(), name="cancels")
-            tasks.create_task(self._deployment.live.source.run(), name="pulls")
+            tasks.create_task(self._deployment.duties.live.source.run(), name="pulls")
             tasks.create_task(self._hear_withdrawals(), name="withdrawals")
+            tasks.create_task(self._hear_stages(), name="stages")
             tasks.create_task(self._follow_leases(), name="leases")
 
     async def _serve_endpoints(self) -> None:
@@ -125,8 +132,9 @@ class Worker:
             Endpoint(RUNNING, self._running, me),
             Endpoint(REPLAY, self._replay, me),
             Endpoint(HELP, deployment.help, me),
-            Endpoint(PULL, deployment.live.pull, me),
-            Endpoint(TOOK, deployment.live.took, me),
+            Endpoint(PIPELINE, deployment.pipeline, me),
+            Endpoint(PULL, deployment.duties.pull, me),
+            Endpoint(TOOK, deployment.duties.took, me),
         ]
         await self._world.bus.serve(self._world.info, endpoints)
 
@@ -154,13 +162,30 @@ class Worker:
 
     async def _hear_withdrawals(self) -> None:
         async for received in await self._world.bus.subscribe(WITHDRAW, id=self._id):
-            self._deployment.live.withdraw(received.message.worker)
+            self._deployment.duties.live.withdraw(received.message.worker)
+
+    async def _hear_stages(self) -> None:
+        pipelines, bus = self._deployment.duties.pipelines, self._world.bus
+
+        async def batches() -> None:
+            async for received in await bus.subscribe(STAGE_BATCH, id=self._id):
+                pipelines.batch(received.message)
+
+        async def done() -> None:
+            async for received in await bus.subscribe(STAGE_DONE, id=self._id):
+                pipelines.done(received.message)
+
+        async def over() -> None:
+            async for received in await bus.subscribe(PIPELINE_OVER, id=self._id):
+                pipelines.over(received.message)
+
+        await together(batches(), done(), over())
 
     async def _follow_leases(self) -> None:
         async for received in await self._world.bus.subscribe(LEASE):
             change = received.message
             if change.service == "worker" and change.state == "dead":
-                self._deployment.live.lost(change.id)
+                self._deployment.duties.lost(change.id)
 
     def _load_changed(self) -> None:
         now = self._world.clock.now()
@@ -174,7 +199,7 @@ class Worker:
 
     def _report(self, epoch: int) -> WorkerReport:
         deployment, lifecycle = self._deployment, self._deployment.lifecycle
-        assignment = lifecycle.assignment
+        assignment, duties = lifecycle.assignment, deployment.duties
         common = WorkerReport(
             id=self._id,
             epoch=epoch,
@@ -205,8 +230,11 @@ class Worker:
             rank=assignment.rank,
             holding=holding,
             load=self._serving.load(),
-            helping=deployment.live.source.helping,
-            live_layers=deployment.live.layers,
-            live_waiting=deployment.live.waiting,
-            handed_over=deployment.live.handed_over,
+            helping=duties.live.source.helping,
+            live_layers=duties.live_layers,
+            live_waiting=duties.live_waiting,
+            handed_over=duties.live.handed_over,
+            kv_blocks=deployment.kv_blocks,
+            pipeline=duties.pipelines.pipeline,
+            stage=duties.pipelines.span,
         )

@@ -4,60 +4,32 @@ Each command is answered at once; what takes time goes on as a task and is told 
 """
 
 import asyncio
-from collections.abc import Sequence
-from concurrent.futures import Executor
-from dataclasses import dataclass
-from typing import Literal, Protocol
 
 import structlog
 
-from services.worker.engine.contract import Runner
+from services.worker.duties import Duties
+from services.worker.instance import Instance
 from services.worker.lifecycle import Lifecycle, State
 from services.worker.live.counts import LiveCounts
 from services.worker.live.parts import Parts
-from services.worker.live.side import Live
-from services.worker.loading import LoadCounts, Loading, Memory, Transport
+from services.worker.loading import LoadCounts, Loading, Transport
 from services.worker.orders import check_load
-from services.worker.scheduler import Scheduler
+from services.worker.resources import Resources
 from services.worker.serving import Serving
 from services.worker.settings import WorkerSettings
 from shared.arena import ArenaFull
 from shared.bus.contract import Context, Refusal
-from shared.links.contract import Link
-from shared.links.meter import Meter, MeteredLink
+from shared.links.meter import MeteredLink
 from shared.membership import Membership
 from shared.messages.live import Help
 from shared.messages.message import Ack
-from shared.messages.transfers import Abort, Drain, InstanceServing, Load, Send, Serve
+from shared.messages.pipelines import Pipeline
+from shared.messages.transfers import Abort, Drain, Load, Send, Serve
 from shared.process import World
-from shared.subjects import INSTANCE
-from shared.transfer.door import Door
 from shared.transfer.outgoing import Outgoing
 from shared.transfer.paths import Paths
 
 log = structlog.get_logger()
-
-
-class AnyArena(Protocol):
-    """In the host's memory or in a GPU's."""
-
-    def place(self, sizes: Sequence[int]) -> Memory:
-        """A stretch per block. Raises ArenaFull and places nothing."""
-
-    def clear(self) -> None: ...
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What a worker owns for its whole life, made and touched at its start. The meter is for what serving moves over
-    the link."""
-
-    arena: AnyArena
-    link: Link
-    meter: Meter
-    runner: Runner
-    hashing: Executor
-    door: Door | None = None
 
 
 class Deployment:
@@ -72,11 +44,9 @@ class Deployment:
         tasks: asyncio.TaskGroup,
         membership: Membership,
     ) -> None:
-        self.lifecycle = Lifecycle()
         self._membership = membership
         self._world = world
         self._id = world.info.id
-        self._settings = settings
         self._arena = resources.arena
         self._transport = Transport(resources.link, resources.hashing, tasks, resources.door)
         self._runner = resources.runner
@@ -86,12 +56,22 @@ class Deployment:
         self._outgoing = Outgoing(self._id, resources.link, tasks, membership.changed, resources.door)
         self._counts = LoadCounts(world.telemetry)
         self.paths = Paths()
-        self._loading: Loading | None = None
+        self._instance = Instance(world, settings, serving, membership.changed)
         self._loading_task: asyncio.Task[None] | None = None
         self._draining: asyncio.Task[None] | None = None
         self._giving_up: asyncio.Task[None] | None = None
         link, counts = MeteredLink(resources.link, resources.meter), LiveCounts(world.telemetry)
-        self.live = Live(Parts(world, link, resources.runner, serving, tasks, counts))
+        parts = Parts(world, link, resources.runner, serving, tasks, counts)
+        self.duties = Duties(parts, self._instance)
+
+    @property
+    def lifecycle(self) -> Lifecycle:
+        return self._instance.lifecycle
+
+    @property
+    def kv_blocks(self) -> int:
+        """For the model that is here or on its way; none before the engine is ready for it."""
+        return 0 if self._instance.loading is None else self._instance.loading.kv_blocks
 
     @property
     def flows_out(self) -> int:
@@ -107,12 +87,12 @@ class Deployment:
             return self._go_on(command)
         self.lifecycle.load(command)
         try:
-            loading = self._loading = self._place(command)
+            loading = self._instance.loading = self._place(command)
         except Refusal:
             self.lifecycle.release()
             raise
         self._loading_task = self._tasks.create_task(self._load(loading), name=f"load {command.plan_id}")
-        self.live.expect(command)
+        self.duties.live.expect(command)
         self._on_change()
         return Ack()
 
@@ -131,7 +111,7 @@ class Deployment:
 
     def _go_on(self, command: Load) -> Ack:
         """The plan was made anew: receive what is still missing along other flows."""
-        loading = self._loading
+        loading = self._instance.loading
         if loading is None or command.chunk_bytes != loading.command.chunk_bytes:
             raise Refusal(409, f"cannot go on with {command.instance}: what arrived is gone, or in other chunks")
         try:
@@ -142,7 +122,7 @@ class Deployment:
 
     async def send(self, command: Send, context: Context) -> Ack:
         self._check_epoch(command.epoch)
-        loading = self._loading
+        loading = self._instance.loading
         if loading is None or loading.manifest.version != command.version:
             held = "nothing" if loading is None else loading.manifest.version
             raise Refusal(409, f"cannot send version {command.version}: this worker holds {held}")
@@ -151,32 +131,15 @@ class Deployment:
 
     async def serve(self, command: Serve, context: Context) -> Ack:
         self._check_epoch(command.epoch)
-        before = self.lifecycle.state
-        self.lifecycle.serve(command)
-        if before is State.LOADING and self._loading is not None:
-            self._open(self._loading, whole=True)
-            self.live.missed()
-        if before is not State.SERVING:
-            self._tell("serving")
-            self._on_change()
-        return Ack()
+        return await self.duties.serve(command, context)
 
     async def help(self, command: Help, context: Context) -> Ack:
         self._check_epoch(command.epoch)
-        loading, state = self._loading, self.lifecycle.state
-        if loading is None or state is not State.SERVING or loading.manifest.version != command.version:
-            raise Refusal(409, f"version: {command.version} is not served here, this worker is {state}")
-        self.live.source.help(command, loading.manifest)
-        self._on_change()
-        return Ack()
+        return await self.duties.help(command, context)
 
-    def _open(self, loading: Loading, *, whole: bool) -> Scheduler:
-        """Take requests from now on."""
-        loaded, config = loading.command, loading.manifest.config
-        limits = self._settings.limits(loaded.max_model_len, config.vocab_size, loading.kv_blocks)
-        scheduler = self._serving.open(loaded.model, loaded.manifest.version, limits, whole=whole)
-        self._serving.on_first_token = lambda: self._tell("first_token")
-        return scheduler
+    async def pipeline(self, command: Pipeline, context: Context) -> Ack:
+        self._check_epoch(command.epoch)
+        return await self.duties.pipeline(command, context)
 
     async def drain(self, command: Drain, context: Context) -> Ack:
         self._check_epoch(command.epoch)
@@ -199,13 +162,13 @@ class Deployment:
         """The registry had declared this worker dead: nothing it holds is its own any more. Spare at once; what is
         still running ends before anything is loaded again."""
         self._serving.close()
-        self.lifecycle = Lifecycle()
+        self._instance.lifecycle = Lifecycle()
         self._giving_up = self._tasks.create_task(self._end_everything(self._giving_up), name="fence")
 
     async def _end_everything(self, earlier: asyncio.Task[None] | None) -> None:
         if earlier is not None:
             await earlier
-        await self.live.source.give_up()
+        await self.duties.live.source.give_up()
         await _stop(self._draining)
         await _stop(self._loading_task)
         await self._clear()
@@ -215,19 +178,15 @@ class Deployment:
             await self._release_if_loading(loading.command.plan_id)
 
     def _block_ready(self, plan_id: str, index: int) -> None:
-        loading = self._loading
+        loading = self._instance.loading
         if loading is None or not self.lifecycle.block_ready(plan_id, index):
             return
-        if loading.command.live != "off" and self.lifecycle.may_go_live:
-            self.lifecycle.go_live()
-            self.live.begin(loading.command, self._open(loading, whole=False), self.lifecycle.ready)
-        else:
-            self.live.block_ready(index, self.lifecycle.ready)
+        self.duties.block_ready(index, loading)
         self._on_change()
 
     async def _drain(self) -> None:
         """Finish what runs and what is being sent on, then be spare."""
-        await self.live.source.stop()
+        await self.duties.live.source.stop()
         await self._serving.idle.wait()
         self._serving.close()
         if self._loading_task is not None:
@@ -245,14 +204,14 @@ class Deployment:
         assignment = self.lifecycle.assignment
         await self._clear()
         if self.lifecycle.assignment is assignment:  # else it was fenced meanwhile
-            self._tell("spare")
+            self._instance.tell("spare")
             self.lifecycle.release()
             self._on_change()
 
     async def _clear(self) -> None:
         """Forget the parameters. All let go of the arena before anything else may be placed in it."""
-        loading, self._loading = self._loading, None
-        await self.live.end(f"{self._id} gave its parameters back")
+        loading, self._instance.loading = self._instance.loading, None
+        await self.duties.end(f"{self._id} gave its parameters back")
         self._outgoing.abort_all()
         await self._outgoing.none.wait()
         await self._runner.unload()
@@ -264,20 +223,6 @@ class Deployment:
     def _check_epoch(self, epoch: int) -> None:
         if epoch != self._membership.epoch:
             raise Refusal(409, f"epoch {epoch} is stale, this worker is at {self._membership.epoch}")
-
-    def _tell(self, what: Literal["serving", "first_token", "spare"]) -> None:
-        assignment = self.lifecycle.assignment
-        if assignment is None:
-            return
-        event = InstanceServing(
-            instance=assignment.instance,
-            model=assignment.model,
-            worker=self._id,
-            plan_id=assignment.plan_id,
-            what=what,
-            at=self._world.clock.wall(),
-        )
-        self._world.bus.publish(INSTANCE, event, instance=assignment.instance)
 
 
 async def _stop(task: asyncio.Task[None] | None) -> None:

@@ -1,5 +1,6 @@
 """A worker's life as a state machine: spare -> loading -> (live ->) serving -> draining -> spare.
 
+Who leads a pipeline that breaks goes back from live to loading.
 Pure: it knows what it was told to be and refuses what does not fit; the actor performs.
 """
 
@@ -30,7 +31,7 @@ MOVES = Moves(
     {
         State.SPARE: frozenset({State.LOADING}),
         State.LOADING: frozenset({State.LIVE, State.SERVING, State.SPARE}),
-        State.LIVE: frozenset({State.SERVING, State.SPARE}),
+        State.LIVE: frozenset({State.LOADING, State.SERVING, State.SPARE}),
         State.SERVING: frozenset({State.DRAINING}),
         State.DRAINING: frozenset({State.SPARE}),
     },
@@ -95,6 +96,15 @@ class Lifecycle:
         """loading -> live."""
         self._advance(State.LIVE)
 
+    def go_back(self) -> None:
+        """live -> loading."""
+        self._advance(State.LOADING)
+
+    def may_serve(self, command: Serve) -> bool:
+        """Whether it loads this instance, and has all of it."""
+        held = self.assignment
+        return self.state is State.LOADING and self.whole and held is not None and held.instance == command.instance
+
     def serve(self, command: Serve) -> None:
         """loading or live -> serving, once whole. Told again, it stays."""
         self._expect(command.instance)
@@ -148,5 +158,5 @@ class Lifecycle:
             yield f"worker: blocks {sorted(self.ready - blocks)} are of nothing that it holds"
         if self.state in (State.SERVING, State.DRAINING) and not self.whole:
             yield f"worker: {self.state} with {len(self.ready)} blocks"
-        if self.state is State.LIVE and not {0, 1} <= self.ready:
+        if self.state is State.LIVE and 0 not in self.ready:
             yield f"worker: live with blocks {sorted(self.ready)}"

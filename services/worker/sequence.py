@@ -20,7 +20,8 @@ class Sequence:
     """A request's tokens, prompt and generated; the KV of the first `computed` of them is in the cache.
 
     `entry`: where rows come in whose first layers were run before. `late`: KV of such layers that is not in the cache;
-    nothing is decoded before it is. `held`: somebody else has to do with it, and no step is to run it.
+    nothing is decoded before it is. `held`: somebody else has to do with it, and no step is to run it. `in_flight`: a
+    step runs it now.
     """
 
     def __init__(self, request: Submit, arrival: int) -> None:
@@ -33,6 +34,7 @@ class Sequence:
         self.entry: Entry | None = None
         self.late: LateKv | None = None
         self.held = False
+        self.in_flight = False
 
     @property
     def request_id(self) -> str:

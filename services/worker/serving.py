@@ -113,9 +113,10 @@ class Serving:
         late = scheduler.adopt(request, entry)
         self._metrics.admitted(request, self._clock.now() - waited)
         self.idle.clear()
-        row = Tokens(request_id=request.request_id, index=len(request.generated), token_ids=[])
-        self._history.record(row)
-        self._send(request.gateway, [row])
+        # Whoever missed a token of the worker before may ask for it here.
+        self._history.record(Tokens(request_id=request.request_id, index=0, token_ids=request.generated))
+        mine = Tokens(request_id=request.request_id, index=len(request.generated), token_ids=[])
+        self._send(request.gateway, [mine])
         self.wake()
         self.on_step()
         return late
@@ -159,11 +160,7 @@ class Serving:
                     self.idle.set()
                 await self._wait_for_work(scheduler)
                 continue
-            outputs = await self._step(scheduler, batch)
-            if self.scheduler is scheduler:
-                self.publish(outputs)
-            self.on_step()
-            self.changes.tell()
+            await self._step(scheduler, batch)
 
     async def _wait_for_work(self, scheduler: Scheduler | None) -> None:
         """Or for the first deadline: whoever waits for KV from elsewhere waits no longer than that."""
@@ -176,7 +173,7 @@ class Serving:
             if scheduler is not None and scheduler is self.scheduler:
                 self.publish(scheduler.expire(self._clock.wall()))
 
-    async def _step(self, scheduler: Scheduler, batch: Batch) -> list[Output]:
+    async def _step(self, scheduler: Scheduler, batch: Batch) -> None:
         begun = self._clock.now()
         if batch.preempted:
             log.info("requests_preempted", step=batch.step, requests=batch.preempted)
@@ -184,12 +181,22 @@ class Serving:
             tokens = await self._runner.step(batch)
         except (RuntimeError, MemoryError) as error:  # torch's own, out of memory included
             log.error("step_failed", step=batch.step, rows=batch.prefill_rows + batch.decode_rows, error=str(error))
-            return scheduler.fail(f"the engine failed: {error}")
+            return self._stepped(scheduler, scheduler.fail(f"the engine failed: {error}"))
+        return self.stepped(scheduler, batch, tokens, begun)
+
+    def stepped(self, scheduler: Scheduler, batch: Batch, tokens: list[int], begun: float) -> None:
+        """A step that began then has chosen these tokens."""
         seconds, rows = self._clock.now() - begun, batch.prefill_rows + batch.decode_rows
         log.debug("step_ran", step=batch.step, rows=rows, layers_before=batch.layers_before, seconds=seconds)
         outputs = scheduler.complete(batch, tokens, self._clock.wall())
         self._metrics.stepped(batch, scheduler.load(), begun)
-        return outputs
+        self._stepped(scheduler, outputs)
+
+    def _stepped(self, scheduler: Scheduler, outputs: list[Output]) -> None:
+        if self.scheduler is scheduler:
+            self.publish(outputs)
+        self.on_step()
+        self.changes.tell()
 
     def publish(self, outputs: Iterable[Output]) -> None:
         rows: dict[str, list[Tokens]] = defaultdict(list)

@@ -65,9 +65,9 @@ ROWS: Mapping[str, Row] = {
         answers=(subjects.SCALE, subjects.SCALES),
         asks=(
             *(subjects.LOAD, subjects.SEND, subjects.SERVE, subjects.DRAIN, subjects.ABORT),
-            *(subjects.SNAPSHOT, subjects.MANIFEST, subjects.KEEP, subjects.HELP),
+            *(subjects.SNAPSHOT, subjects.MANIFEST, subjects.KEEP, subjects.HELP, subjects.PIPELINE),
         ),
-        tells=(subjects.PLAN,),
+        tells=(subjects.PLAN, subjects.PIPELINE_OVER),
         hears=(subjects.TRANSFER, subjects.BLOCK, subjects.INSTANCE, subjects.LEASE, subjects.HEARTBEAT),
         keeps=True,
     ),
@@ -88,13 +88,18 @@ ROWS: Mapping[str, Row] = {
         answers=(
             *(subjects.LOAD, subjects.SEND, subjects.SERVE, subjects.DRAIN, subjects.ABORT),
             *(subjects.ADMIT, subjects.REPLAY, subjects.RUNNING, subjects.HELP, subjects.PULL, subjects.TOOK),
+            subjects.PIPELINE,
         ),
         asks=(subjects.PULL, subjects.TOOK),
         tells=(
             *(subjects.TOKENS, subjects.ENDED, subjects.MOVED, subjects.WITHDRAW),
             *(subjects.TRANSFER, subjects.BLOCK, subjects.INSTANCE),
+            *(subjects.STAGE_BATCH, subjects.STAGE_DONE, subjects.PIPELINE_OVER),
         ),
-        hears=(subjects.CANCEL_WORK, subjects.WITHDRAW, subjects.LEASE),
+        hears=(
+            *(subjects.CANCEL_WORK, subjects.WITHDRAW, subjects.LEASE),
+            *(subjects.STAGE_BATCH, subjects.STAGE_DONE, subjects.PIPELINE_OVER),
+        ),
     ),
 }
 

@@ -86,8 +86,8 @@ class Took(Message, frozen=True, kw_only=True):
 class RequestsMoved(Message, frozen=True, kw_only=True):
     """Previous owner -> router, before it answers Took: these requests are at `worker` now, and not at `previous`.
 
-    Of each so many `layers` were run where it was. Whoever gives a request away says so: were it the new owner, one that
-    dies before it does would leave nobody who misses the request.
+    Of each so many `layers` were run where it was. Whoever gives a request away says so: were it the new owner, one
+    that dies before it does would leave nobody who misses the request.
     """
 
     worker: Name

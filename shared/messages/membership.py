@@ -98,9 +98,10 @@ class WorkerReport(Message, frozen=True, kw_only=True):
 
     `plan_id`: the plan that it loads or loaded for. `traffic`: with everybody that serving moves anything to or from;
     None where nobody measures: unknown, not zero. `device`: where its parameters lie. `paths`: which way they came
-    from each node lately. `engine`: what runs its model; that of a `modelled` one are no real tokens. Of live scaling:
-    from whom it takes requests over (`helping`), through how many layers it can run them while it loads, how many of
-    them wait, and how many it has `handed_over` to whom.
+    from each node lately. `engine`: what runs its model; that of a `modelled` one are no real tokens. `kv_blocks`: for
+    the model that it loads or holds. Of live scaling: from whom it takes requests over (`helping`), through how many
+    layers it can run them while it loads, how many of them wait, and how many it has `handed_over` to whom; `pipeline`,
+    `stage`: the execution pipeline that it is part of, and its blocks there.
     """
 
     service: ClassVar[ServiceName] = "worker"
@@ -123,6 +124,9 @@ class WorkerReport(Message, frozen=True, kw_only=True):
     helping: list[Name] = []
     live_layers: Count = 0
     live_waiting: Count = 0
+    kv_blocks: Count = 0
+    pipeline: Name | None = None
+    stage: str = ""
     handed_over: dict[Name, Count] = {}
     traffic: list[PeerTraffic] | None = None
 

@@ -56,11 +56,27 @@ class Phase(Message, frozen=True, kw_only=True):
     detail: str = ""
 
 
+class PipelineRecord(Message, frozen=True, kw_only=True):
+    """What became of an execution pipeline. Times are seconds since the epoch, None for what has not happened.
+
+    `stages`: who runs which blocks, in order. `ready_at`: when its members had every block between them;
+    `running_at`: when its leader took it up; `reason`: why it ended, or came to nothing.
+    """
+
+    id: Name
+    stages: list[str] = []
+    ready_at: Amount | None = None
+    running_at: Amount | None = None
+    first_token_at: Amount | None = None
+    ended_at: Amount | None = None
+    reason: str = ""
+
+
 class ScaleRecord(Message, frozen=True, kw_only=True):
     """Everything known of one scale, for `livescale why`.
 
     `arrived`: by target when each block was ready, in their order and in seconds since the epoch, None for those that
-    are not; empty for large plans.
+    are not; empty for large plans. `pipelines`: one for each of the plan's.
     """
 
     id: Name
@@ -71,6 +87,7 @@ class ScaleRecord(Message, frozen=True, kw_only=True):
     phases: list[Phase] = []
     outcome: str = ""
     arrived: dict[Name, list[Amount | None]] = {}
+    pipelines: list[PipelineRecord] = []
 
 
 class AskScales(Message, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from shared.messages.message import Amount, Count, Message, Name, Positive
 from shared.messages.parameters import Manifest, ModelSpec, Place
 
 TransferState = Literal["started", "broken", "whole", "failed"]
-LiveMode = Literal["off", "best-effort", "zigzag", "zigzag-ilp"]
+LiveMode = Literal["off", "best-effort", "zigzag", "zigzag-ilp", "pipeline"]
 ChunkBytes = Annotated[int, Meta(ge=1024, le=2**31 - 1)]  # smaller ones would be too many
 Ticket = Annotated[int, Meta(ge=0, le=2**24 - 1)]  # a part of 64-bit tags
 Indexes = Annotated[list[Count], Meta(max_length=2**16)]
@@ -50,6 +50,16 @@ class PlannedInstance(Message, frozen=True, kw_only=True):
     role: Role = "colocated"
 
 
+class PlannedPipeline(Message, frozen=True, kw_only=True):
+    """Targets that are to run the model between them before each of them has it (LambdaScale 4.3).
+
+    `predicted`: how many seconds after the first SEND they should have every block between them, where that is known.
+    """
+
+    members: list[Name]
+    predicted: Amount | None = None
+
+
 class Plan(Message, frozen=True, kw_only=True):
     """Who sends the parameters of `version` to whom. `reasons` says why these sources and targets.
 
@@ -57,7 +67,7 @@ class Plan(Message, frozen=True, kw_only=True):
     `predicted_blocks`: the same of each block in their order, None for those that a target has; empty for large plans,
     too. When a plan is made anew, both are, for what had not arrived. `block_seconds`: what they say that a block of a
     schedule costs besides its bytes. Workers in `live_targets` take requests from their first layer on, in the mode
-    `live`.
+    `live`; in the mode pipeline together, as `pipelines` says.
     Together a target's flows bring it every byte of every block once.
     """
 
@@ -73,6 +83,7 @@ class Plan(Message, frozen=True, kw_only=True):
     block_seconds: Amount = 0.0
     live: LiveMode = "off"
     live_targets: list[Name] = []
+    pipelines: list[PlannedPipeline] = []
 
     @property
     def paths(self) -> list[list[str]]:

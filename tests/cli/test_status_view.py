@@ -50,6 +50,14 @@ def test_live_workers_are_shown_with_their_layers_and_queue_and_who_helps_them()
     assert found == [(0, 0, ["worker-1"]), (2, 5, [])]
 
 
+def test_who_is_part_of_a_pipeline_is_shown_with_its_stage() -> None:
+    leader = replace(worker("worker-0", "live", "i-0"), pipeline="scale-1-0", stage="0-2", live_layers=2)
+    follower = replace(worker("worker-1", "loading", "i-1"), pipeline="scale-1-0", stage="3-5", live_layers=3)
+    status = make_status(Snapshot(workers=[leader, follower]), [])
+    assert [(row.pipeline, row.stage) for row in status.workers] == [("scale-1-0", "0-2"), ("scale-1-0", "3-5")]
+    assert [row.runs for row in status.live] == ["blocks 0-2 of scale-1-0", "blocks 3-5 of scale-1-0"]
+
+
 def test_a_worker_is_shown_with_its_device_and_the_paths_by_which_parameters_came() -> None:
     report = replace(worker("worker-0"), device="cuda:1", paths={"host-0": "cuda_copy, cma"})
     (row,) = make_status(Snapshot(workers=[report]), []).workers

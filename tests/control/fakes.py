@@ -41,6 +41,8 @@ from shared.subjects import (
     LOAD,
     MODEL_READ,
     MOVED,
+    PIPELINE,
+    PIPELINE_OVER,
     READ_MODEL,
     RELEASE_MODEL,
     REPLAY,
@@ -51,6 +53,7 @@ from shared.subjects import (
     TRANSFER,
 )
 from shared.world import LoopClock
+from tests.control.fake_stages import FakeStages
 
 CLOCK = LoopClock(epoch=1_000_000.0)
 BLOCKS, BLOCK_BYTES = 4, 1_000_000
@@ -315,6 +318,7 @@ class Faults:
     stall_after_blocks: int | None = None
     strand_after_blocks: int | None = None  # once
     block_seconds: float = BLOCK_BYTES / RATE
+    refuse_pipelines: bool = False
 
 
 class FakeWorker(Node):
@@ -337,6 +341,7 @@ class FakeWorker(Node):
         self.named: dict[str, set[str]] = {}  # whom to help, by plan
         self.helps = asyncio.Event()
         self.taken: list[str] = []  # requests that came from workers that loaded
+        self.stages = FakeStages(self)
         self.step = 0
         self.history = History()
         self.work = asyncio.Event()
@@ -357,16 +362,23 @@ class FakeWorker(Node):
             Endpoint(REPLAY, self.replay, holes),
             Endpoint(ABORT, self.abort, holes),
             Endpoint(HELP, self.help, holes),
+            Endpoint(PIPELINE, self.stages.form, holes),
         ]
         cancels = await self.bus.subscribe(CANCEL_WORK, id=self.id)
+        overs = await self.bus.subscribe(PIPELINE_OVER, id=self.id)
         await self.bus.serve(ServiceInfo("worker", self.id, "a fake worker"), endpoints)
 
         async def hear_cancels() -> None:
             async for received in cancels:
                 self.cancel(received.message)
 
+        async def hear_overs() -> None:
+            async for received in overs:
+                self.stages.over(received.message)
+
         async with self.tasks as group:
             group.create_task(self.membership.run())
+            group.create_task(hear_overs())
             group.create_task(self.compute())
             group.create_task(self.pull())
             group.create_task(hear_cancels())
@@ -396,6 +408,9 @@ class FakeWorker(Node):
             load=self.engine_load(),
             traffic=self.traffic,
             helping=sorted(self.helped),
+            kv_blocks=64,
+            pipeline=self.stages.id,
+            stage=self.stages.span,
         )
 
     def engine_load(self) -> EngineLoad:
@@ -418,12 +433,18 @@ class FakeWorker(Node):
 
     def release(self) -> None:
         self.lifecycle.release()
-        for one in self.running.values():  # of one that was live
-            lost = RequestLost(request_id=one.request.request_id, reason=f"{self.id} gave up loading")
+        self.give_back(f"{self.id} gave up loading")
+        self.forget()
+
+    def give_back(self, reason: str) -> None:
+        """Of one that was live: somebody else has to make these."""
+        for one in self.running.values():
+            lost = RequestLost(request_id=one.request.request_id, reason=reason)
             self.bus.publish(TOKENS, lost, gateway=one.request.gateway)
         if self.running:
             self.bus.publish(ENDED, RequestsEnded(worker=self.id, request_ids=list(self.running)), worker=self.id)
-        self.forget()
+        self.running.clear()
+        self.history.drop_running()
 
     async def help(self, help: Help, context: Context) -> Ack:
         self.check_epoch(help.epoch)
@@ -436,6 +457,10 @@ class FakeWorker(Node):
         self.membership.changed()
         return Ack()
 
+    def begin_to_help(self, target: str) -> None:
+        self.helped.add(target)
+        self.helps.set()
+
     async def pull(self) -> None:
         """While nothing here waits to be prefilled take what a live worker has not begun."""
         while True:
@@ -445,11 +470,15 @@ class FakeWorker(Node):
                 self.helps.clear()
             for id in sorted(self.helped):
                 target = self.fabric.get(id)
-                if not isinstance(target, FakeWorker) or target.state not in ("loading", "live"):
+                if not isinstance(target, FakeWorker) or not target.may_be_helped:
                     self.helped.discard(id)
                     self.membership.changed()
                 elif self.state == "serving" and not any(one.prefill_left > 0 for one in self.running.values()):
                     self.take(target)
+
+    @property
+    def may_be_helped(self) -> bool:
+        return self.state in ("loading", "live") or self.stages.shares
 
     def take(self, target: "FakeWorker") -> None:
         one = next(iter(target.running.values()), None)
@@ -473,6 +502,7 @@ class FakeWorker(Node):
         self.history.drop_running()
         self.first_token_told = False
         self.helped.clear()
+        self.stages.forget()
         self.named.clear()
         self.membership.changed()
 
@@ -551,7 +581,7 @@ class FakeWorker(Node):
             self.lifecycle.block_ready(load.plan_id, index)
             self.received.append(index)
             self.block_ready(load, index)
-            if load.live != "off" and self.lifecycle.may_go_live:
+            if load.live not in ("off", "pipeline") and self.lifecycle.may_go_live:
                 self.lifecycle.go_live()
                 self.membership.changed()
         return True
@@ -594,6 +624,7 @@ class FakeWorker(Node):
         self.lifecycle.serve(serve)
         if served:
             return Ack()
+        self.stages.serve()
         self.tell("serving")
         self.membership.changed()
         return Ack()
@@ -674,7 +705,9 @@ class FakeWorker(Node):
         while True:
             await self.work.wait()
             await asyncio.sleep(STEP_SECONDS)
-            if self.state != "live" or self.lifecycle.whole:
+            if self.stages.leads and not self.stages.is_whole():
+                self.stages.end("a stage is gone")
+            if self.state != "live" or self.lifecycle.whole or self.stages.leads:
                 self.one_step()
             if not self.running:
                 self.work.clear()

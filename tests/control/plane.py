@@ -131,7 +131,7 @@ class Plane:
         *,
         look_ahead: int = 0,
         patience: float = 5.0,
-        policy: PolicyName = "chains",
+        policy: PolicyName = "auto",
         rate: float = RATE,
         live: LiveName = "off",
         slo: float | None = None,
@@ -216,11 +216,11 @@ class Plane:
             while not await holds():  # noqa: ASYNC110 what is waited for is others' to know
                 await asyncio.sleep(0.05)
 
-    async def until_serving(self, count: int, model: str = "m") -> None:
+    async def until_serving(self, count: int, model: str = "m", seconds: float = 20.0) -> None:
         async def holds() -> bool:
             return len(await self.serving(model)) == count
 
-        await self.until(holds)
+        await self.until(holds, seconds)
 
 
 def spec(name: str = "m", **more: object) -> ModelSpec:

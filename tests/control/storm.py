@@ -27,7 +27,7 @@ from shared.subjects import SCALE
 from shared.telemetry import Telemetry
 from shared.world import CountedIds
 from tests.control.door import Ask, Door
-from tests.control.fakes import CLOCK, FakeHost, FakeWorker, Faults, Node
+from tests.control.fakes import CLOCK, RATE, FakeHost, FakeWorker, Faults, Node
 
 SERVICES: dict[str, Callable[[World], Actor]] = {
     "registry": lambda world: Registry(world, RegistrySettings()),
@@ -42,7 +42,8 @@ class Storm:
 
     def __init__(self, seed: int, live: LiveName = "off") -> None:
         self.chance = random.Random(seed)
-        self.planning = PlannerSettings(patience_seconds=5.0, live=live, live_every_hop=True)
+        rate = RATE if live == "pipeline" else 0.0  # with a rate every worker is by itself, without any a machine is
+        self.planning = PlannerSettings(patience_seconds=5.0, live=live, live_every_hop=True, link_rate=rate)
         self.broker = LocalBroker(CLOCK)
         self.ids = CountedIds()
         self.fabric: dict[str, Node] = {}

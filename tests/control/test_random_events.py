@@ -58,6 +58,7 @@ happenings = st.one_of(
     happening("hurt", workers, strand_after_blocks=st.integers(0, 3)),
     happening("hurt", workers, break_after_blocks=st.integers(0, 3)),
     happening("hurt", workers, stall_after_blocks=st.integers(0, 3)),
+    happening("hurt", workers, refuse_pipelines=st.booleans()),
     happening("hurt", workers, refuse_loads=st.booleans(), refuse_admissions=st.integers(0, 3)),
     happening("disturb", st.floats(0.0, 0.05), st.floats(0.0, 0.3), st.floats(0.0, 0.1)),
     happening("calm"),
@@ -86,6 +87,10 @@ async def weather(seed: int, sequence: Sequence, live: LiveName = "off") -> Stor
             made = spec(model, min_instances=instances, downscale_delay_s=0.5, downscale_to_zero_delay_s=1.0)
             await storm.operator.call(REGISTER, Register(spec=made), timeout=5.0)
         await asyncio.sleep(1.0)
+        if live == "pipeline":  # needs several targets at once, and blocks that take a while
+            for worker in WORKERS:
+                storm.hurt(worker, block_seconds=0.5)
+            storm.scale("m", 4)
         for seconds, (what, how, more) in sequence:
             await asyncio.sleep(seconds)
             getattr(storm, what)(*how, **more)
@@ -153,7 +158,7 @@ READ_WHILE_CUT_OFF: Sequence = [
 
 @examples(150, shrinks=True)
 @example(9311, READ_WHILE_CUT_OFF, "off")
-@given(st.integers(0, 2**32), sequences, st.sampled_from(["off", "zigzag"]))
+@given(st.integers(0, 2**32), sequences, st.sampled_from(["off", "zigzag", "pipeline"]))
 def test_after_any_sequence_of_events_every_stream_is_whole(
     errors: list[MutableMapping[str, Any]], seed: int, sequence: Sequence, live: LiveName
 ) -> None:

@@ -19,7 +19,15 @@ from shared.messages.membership import (
 )
 from shared.messages.parameters import ModelSpec
 from shared.messages.scaling import Action, Decision
-from shared.messages.transfers import BlockReady, Flow, InstanceServing, Plan, PlannedInstance, Transfer
+from shared.messages.transfers import (
+    BlockReady,
+    Flow,
+    InstanceServing,
+    Plan,
+    PlannedInstance,
+    PlannedPipeline,
+    Transfer,
+)
 from tests.control.fakes import BLOCKS, manifest, whole
 
 SIZE = 100
@@ -87,8 +95,9 @@ def scale_out(
     predicted: Mapping[str, Mapping[int, float]] | None = None,
     live: Sequence[str] = (),
     workers: Sequence[WorkerReport] = (),
+    pipelines: Sequence[Sequence[str]] = (),
 ) -> ScaleOut:
-    made = orders(targets, ranks, predicted, live)
+    made = orders(targets, ranks, predicted, live, pipelines)
     return ScaleOut("scale-1", decision(), made, patience_seconds=5.0, workers=workers)
 
 
@@ -97,9 +106,10 @@ def orders(
     ranks: int = 1,
     predicted: Mapping[str, Mapping[int, float]] | None = None,
     live: Sequence[str] = (),
+    pipelines: Sequence[Sequence[str]] = (),
 ) -> Orders:
     """From worker `s` along one chain, tickets from 77 on; `ranks` consecutive targets make an instance, and those in
-    `live` take requests while they load."""
+    `live`, or together those of `pipelines`, take requests while they load."""
     times = {target: dict(blocks) for target, blocks in (predicted or {}).items()}
     groups = [targets[index : index + ranks] for index in range(0, len(targets), ranks)]
     plan = Plan(
@@ -111,8 +121,9 @@ def orders(
         size_bytes=SIZE,
         predicted={target: max(blocks.values()) for target, blocks in times.items()},
         predicted_blocks=told(times, BLOCKS),
-        live="zigzag" if live else "off",
-        live_targets=list(live),
+        live="pipeline" if pipelines else "zigzag" if live else "off",
+        live_targets=[*live, *(member for members in pipelines for member in members)],
+        pipelines=[PlannedPipeline(members=list(members)) for members in pipelines],
     )
     return Orders(
         plan=plan,
@@ -159,8 +170,16 @@ def happened(what: str, worker: str, at: float = 13.0) -> InstanceServing:
     return InstanceServing(instance=f"i-{worker}", model="m", worker=worker, plan_id="scale-1", what=what, at=at)  # type: ignore[arg-type]
 
 
-def loading(worker: str, blocks: int = BLOCKS, state: WorkerState = "loading") -> WorkerReport:
-    holding = Holding(model="m", version=VERSION, ready=list(range(blocks)), total=BLOCKS)
+def loading(worker: str, blocks: int = BLOCKS, state: WorkerState = "loading", kv_blocks: int = 0) -> WorkerReport:
+    held = list(range(blocks))
     return WorkerReport(
-        id=worker, epoch=5, state=state, model="m", instance=f"i-{worker}", plan_id="scale-1", holding=holding
+        id=worker,
+        epoch=5,
+        state=state,
+        model="m",
+        version=VERSION,
+        instance=f"i-{worker}",
+        plan_id="scale-1",
+        holding=Holding(model="m", version=VERSION, ready=held, total=BLOCKS),
+        kv_blocks=kv_blocks,
     )

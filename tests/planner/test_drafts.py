@@ -1,5 +1,7 @@
 """Plans by the policy that is set. How they are carried out is tested with the control plane."""
 
+from contextlib import nullcontext
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +16,7 @@ from services.planner.view import View
 from shared.bus.contract import Refusal
 from shared.messages.membership import HostReport, LeaseChanged, PeerTraffic, Snapshot
 from shared.messages.scaling import Decision, Scale, ScaleRecord
-from shared.messages.transfers import Plan
+from shared.messages.transfers import Plan, PlannedPipeline
 from shared.settings import LiveWhen, PolicyName
 from shared.world import CountedIds
 from tests.control.fakes import BLOCKS, manifest
@@ -155,13 +157,13 @@ def test_whoever_is_stranded_the_rest_can_be_predicted(policy: PolicyName, lost:
         for index in data.draw(st.sets(st.integers(0, BLOCKS - 1))):
             scale.on_block(replace(block_ready(worker, index), plan_id=scale.id), 2.0)
     for worker in sorted(lost):
-        [flow, *_] = [flow for flow in scale.flows if flow.receiver == worker]
+        [flow, *_] = [flow for flow in scale.delivery.flows if flow.receiver == worker]
         scale.on_transfer(replace(broken(worker, flow.ticket), plan_id=scale.id), 2.0)
-    made_anew = bool(scale.stranded)
+    made_anew = bool(scale.delivery.lacking)
     drafts.replan(scale, View(picture, ENTRY, manifest(VERSION)), 3.0)
-    assert not scale.stranded
+    assert not scale.delivery.lacking
     for worker, times in scale.plan.predicted_blocks.items():
-        late = [times[index] or 0.0 for index in scale.missing(worker)]
+        late = [times[index] or 0.0 for index in scale.delivery.times.missing(worker)]
         assert all(seconds > 0 for seconds in late)
         assert not made_anew or min(late, default=2.0) >= 2.0, "not before the plan was made anew"
 
@@ -238,6 +240,51 @@ def test_by_need_targets_go_live_where_links_are_slow_or_not_known(link_rate: fl
     assert plan.live_targets == live_targets
     assert any("nobody is live" in reason for reason in plan.reasons) is not bool(live_targets)
     assert any("they are live" in reason for reason in plan.reasons) is bool(live_targets)
+
+
+def in_pipelines(link_rate: float = 1e6) -> Drafts:
+    return Drafts(CountedIds(), PlannerSettings(live="pipeline", link_rate=link_rate), Book(1), None)
+
+
+def test_in_the_mode_pipeline_targets_are_to_serve_as_soon_as_they_have_all_between_them() -> None:
+    from_one = drafted(in_pipelines(), snapshot(serving("s"), *map(spare, "abc")), 4, blocks=8).plan
+    assert [one.members for one in from_one.pipelines] == [["a", "b", "c"]]
+    assert (from_one.live, from_one.live_targets) == ("pipeline", ["a", "b", "c"])
+    from_two = drafted(in_pipelines(), snapshot(serving("s"), serving("t"), *map(spare, "abcd")), 6, blocks=8).plan
+    assert [one.members for one in from_two.pipelines] == [["a", "c"], ["b", "d"]]
+    assert all(one.predicted is not None for one in (*from_one.pipelines, *from_two.pipelines))
+    [first], second = from_one.pipelines, from_two.pipelines[0]
+    assert (first.predicted or 0) > (second.predicted or 0), "the more sources the sooner"
+    assert "these serve as soon as they have all between them: a, c; b, d" in from_two.reasons
+
+
+def test_without_rates_it_is_not_known_when_a_pipeline_is_ready_and_one_target_alone_makes_none() -> None:
+    apart = [member(id, f"box-{id}") for id in "sab"]
+    picture = snapshot(serving("s"), *map(spare, "ab"), members=apart)
+    assert drafted(in_pipelines(0.0), picture, 3).plan.pipelines == [PlannedPipeline(members=["a", "b"])]
+    alone = drafted(in_pipelines(), picture, 2).plan
+    assert (alone.pipelines, alone.live_targets) == ([], [])
+
+
+def test_a_policy_that_makes_no_pipelines_is_refused_with_the_mode_that_needs_them() -> None:
+    with pytest.raises(ValueError, match="leave --plan-policy out, or choose binomial"):
+        PlannerSettings(live="pipeline", plan_policy="chains")
+    assert PlannerSettings().policy_for("pipeline") == "binomial"
+    assert PlannerSettings().policy_for("zigzag") == "chains"
+    assert PlannerSettings(plan_policy="tree").policy_for("zigzag") == "tree"
+
+
+def test_a_scale_by_hand_may_be_in_the_mode_pipeline_where_plans_make_some() -> None:
+    picture = snapshot(serving("s"), *map(spare, "abc"))
+    asked = Scale(model="m", instances=4, live="pipeline")
+    for policy, refused in (("auto", False), ("chains", True)):
+        drafts, _ = drafting(policy, 1e6)  # type: ignore[arg-type]
+        view = View(picture, ENTRY, manifest(VERSION))
+        with pytest.raises(Refusal, match="choose binomial") if refused else nullcontext():
+            scale = drafts.scale(asked, view, drafts.count("m", view), at=1.0)
+            assert isinstance(scale, ScaleOut)
+            assert scale.plan.live == "pipeline"
+            assert scale.plan.pipelines
 
 
 def test_who_is_live_is_no_source_of_a_second_scale() -> None:

@@ -142,7 +142,7 @@ def sent(commands: list[Command]) -> list[tuple[str, str, int]]:
 def replanned(scale: ScaleOut, *path: str, ticket: int = 90, now: float = 12.0) -> list[Command]:
     """A new plan along this chain."""
     assert scale.wants_plan(now)
-    assert set(path[1:]) <= scale.stranded.keys()
+    assert set(path[1:]) <= scale.delivery.lacking.keys()
     members = {id: member(id, epoch=5) for id in path}
     return scale.replan(chain(*path, ticket=ticket), members, [f"now from {path[0]}"], now)
 
@@ -180,7 +180,7 @@ def test_a_sender_that_refuses_is_replaced_and_avoided() -> None:
     scale = scale_out(["a"])
     [send] = acknowledge(scale, scale.start(10.5))
     assert refuse(scale, send, "gone") == []
-    assert scale.avoid >= {"s"}
+    assert scale.delivery.stranded.avoid >= {"s"}
     assert hops(replanned(scale, "t", "a")) == [("a", "t", 90)]
 
 
@@ -207,7 +207,7 @@ def test_a_target_that_fails_leaves_who_received_from_it_to_another() -> None:
 def test_a_dead_source_is_replaced_for_who_received_from_it_and_the_others_go_on() -> None:
     scale = started(["a", "b", "c"])
     assert scale.on_lease(dead("s"), 12.0) == []
-    assert scale.stranded == {"a": [0, 1, 2, 3]}
+    assert scale.delivery.lacking == {"a": [0, 1, 2, 3]}
     # b and c are going to get nothing that a does not get.
     assert scale.receiving == frozenset()
     loads = replanned(scale, "t", "a")
@@ -229,7 +229,7 @@ def test_what_a_stranded_target_has_already_is_not_planned_again() -> None:
     scale = started(["a"])
     scale.on_report(loading("a", blocks=2), 12.0)
     scale.on_lease(dead("s"), 12.0)
-    assert scale.stranded == {"a": [2, 3]}
+    assert scale.delivery.lacking == {"a": [2, 3]}
 
 
 def test_a_hop_that_dies_is_noticed_by_who_received_from_it_before_its_lease_ends() -> None:
@@ -246,7 +246,7 @@ def test_a_hop_that_dies_is_noticed_by_who_received_from_it_before_its_lease_end
 def test_without_another_plan_the_stranded_wait_until_the_patience_ends() -> None:
     scale = started(["a"])
     scale.on_lease(dead("s"), 12.0)
-    scale.not_planned("no worker or host holds the whole model in memory", 12.0)
+    scale.delivery.stranded.looked(12.0, "no worker or host holds the whole model in memory")
     assert not scale.wants_plan(12.4)
     assert scale.reserved == {"a"}
     assert scale.wants_plan(12.5)

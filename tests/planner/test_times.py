@@ -25,7 +25,7 @@ def test_when_blocks_were_ready_is_in_the_record() -> None:
     scale.on_block(block_ready("a", 2, at=12.9), 13.0)  # told twice
     scale.on_block(block_ready("somebody", 2), 13.0)
     assert scale.record().arrived == {"a": [None, None, 12.5, None]}
-    assert scale.missing("a") == [0, 1, 3]
+    assert scale.delivery.times.missing("a") == [0, 1, 3]
 
 
 def test_a_record_is_not_changed_by_what_comes_later() -> None:
@@ -42,7 +42,7 @@ def test_a_new_plan_has_new_times_for_what_is_missing_and_keeps_those_of_what_ca
     scale.on_lease(GONE, 13.0)
     members = {id: member(id, epoch=5) for id in ("t", "a")}
     scale.replan(chain("t", "a", ticket=90), members, [], 13.0)
-    scale.expect({"a": {1: 1.0, 2: 2.0, 3: 3.0}, "b": {0: 0.5, 1: 1.5, 2: 2.5, 3: 3.5}}, 13.0)
+    scale.delivery.expect({"a": {1: 1.0, 2: 2.0, 3: 3.0}, "b": {0: 0.5, 1: 1.5, 2: 2.5, 3: 3.5}}, 13.0)
     assert scale.plan.predicted_blocks["a"] == [1.0, 3.0, 4.0, 5.0]
     assert scale.plan.predicted == {"a": 5.0, "b": 5.5}
     assert scale.record().plan == scale.plan
@@ -51,13 +51,13 @@ def test_a_new_plan_has_new_times_for_what_is_missing_and_keeps_those_of_what_ca
 def test_a_new_plan_before_anybody_sent_counts_from_the_first_send_too() -> None:
     scale = scale_out(["a", "b"], predicted=PREDICTED)
     scale.start(10.5)
-    scale.expect({"a": {0: 3.0}}, 12.0)
+    scale.delivery.expect({"a": {0: 3.0}}, 12.0)
     assert scale.plan.predicted["a"] == 3.0
 
 
 def test_without_a_prediction_the_old_times_stay() -> None:
     scale = begun()
-    scale.expect({}, 13.0)
+    scale.delivery.expect({}, 13.0)
     assert scale.plan.predicted_blocks == told(PREDICTED, BLOCKS)
 
 
@@ -67,7 +67,7 @@ def test_a_planner_that_takes_over_goes_on_with_what_the_last_one_knew() -> None
     report = loading("a", blocks=1)
     second.take_over(first.record(), {"a": report, "b": loading("b", blocks=0)}, 14.0)
     assert second.record().arrived == {"a": [12.0, None, None, None]}
-    second.expect({"a": {1: 1.0}}, 15.0)
+    second.delivery.expect({"a": {1: 1.0}}, 15.0)
     assert second.plan.predicted_blocks["a"][1] == 5.0
 
 

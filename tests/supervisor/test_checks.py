@@ -12,6 +12,7 @@ from services.supervisor import checks
 from services.supervisor.checks import (
     BadSettings,
     check_devices,
+    check_live,
     check_memory,
     check_models,
     choose_dtype,
@@ -111,6 +112,13 @@ def test_modelled_engines_need_no_gpu_a_latency_that_exists_and_no_memory_for_kv
 def test_parameters_on_gpus_take_no_memory_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "count_gpus", lambda: 2)
     check_memory(StackSettings(workers=2, arena_bytes=1 << 40), "MemAvailable: 8000000 kB\n")
+
+
+def test_pipelines_need_a_plan_that_makes_some() -> None:
+    check_live(StackSettings(live="pipeline"))
+    check_live(StackSettings(live="zigzag", plan_policy="tree"))
+    with pytest.raises(BadSettings, match=r"plan-policy tree .* leave --plan-policy out"):
+        check_live(StackSettings(live="pipeline", plan_policy="tree"))
 
 
 def test_models_that_exist_are_accepted(checkpoint: str) -> None:

@@ -8,9 +8,9 @@ from math import ceil, log2
 
 from services.planner.plans.block_groups import choose_count, group_blocks, transfer_order
 from services.planner.plans.draft import Draft, in_leaf_order
-from services.planner.plans.groups import Group, gather_all, one_a_nic
+from services.planner.plans.groups import Group, around, gather_all, one_a_nic
 from services.planner.plans.network import Multicast, Node, way
-from services.planner.plans.pipelines import plan_pipelines
+from services.planner.plans.pipelines import plan_replicas
 from services.planner.plans.plan import Flow, TransferPlan
 from services.planner.plans.schedule import schedule
 from services.planner.plans.source_order import rank
@@ -29,18 +29,18 @@ def plan_binomial(multicast: Multicast, sources: int = 0, blocks: int = 0, block
     draft = Draft(multicast)
     groups = choose_groups(draft, draft.feed_near())
     draft.flows, members = stagger(draft.groups, draft.flows)
-    pipelines = list(plan_pipelines(members))
+    pipelines = list(plan_replicas(members))
     roots = choose_roots(draft, groups)
     if groups:
         count = choose_sub_groups(len(groups), min(len(roots), sources or len(roots)))
-        pipelines += plan_pipelines(schedule_groups(draft, roots[:count], groups, blocks, block_seconds))
+        pipelines += plan_replicas(schedule_groups(draft, roots[:count], groups, blocks, block_seconds))
     return draft.result("binomial", pipelines)
 
 
 def schedule_groups(
     draft: Draft, roots: Sequence[Node], groups: Sequence[Group], blocks: int, block_seconds: float
-) -> list[list[str]]:
-    """A sub-group to each root; returns the nodes of each that take part."""
+) -> list[list[list[str]]]:
+    """A sub-group to each root; returns the nodes of each by domain: who takes part comes first, then who follows."""
     roots, sub_groups = deal(roots, groups)
     largest = 1 + max(map(len, sub_groups))
     rate = min(node.bandwidth for node in (*roots, *(group.nodes[0] for group in groups)))
@@ -57,7 +57,8 @@ def schedule_groups(
             received = flows[node.id]
             steps = {block: step for flow in received for block, step in zip(flow.blocks, flow.steps, strict=True)}
             draft.add(group, [*received, *gather_all(node, group, order=steps)])
-        members.append([node.id for node in nodes])
+        domains = zip(nodes, sub_group, strict=True)
+        members.append([[target.node.id for target in around(node, group)] for node, group in domains])
     return members
 
 

@@ -110,12 +110,17 @@ def gather_all(
     """
     if len(group.targets) == 1:
         return
-    members = group.targets
-    start = next(index for index, member in enumerate(members) if member.node.id == port.id)
-    ring = (*members[start:], *members[:start])
-    over = way(members[0].node, members[1].node)
+    ring = around(port, group)
+    over = way(ring[0].node, ring[1].node)
     for sender, receiver in pairwise(ring):
         blocks = receiver.missing
         if order is not None:
             blocks = tuple(sorted(blocks, key=lambda block: order.get(block, -1)))
         yield Flow(sender.node.id, receiver.node.id, blocks, lane, lanes, over)
+
+
+def around(port: Node, group: Group) -> tuple[Target, ...]:
+    """The members in the order in which they have what comes to the port."""
+    members = group.targets
+    start = next(index for index, member in enumerate(members) if member.node.id == port.id)
+    return *members[start:], *members[:start]

@@ -16,10 +16,23 @@ def plan_pipelines(groups: Iterable[Sequence[str]]) -> Iterator[tuple[str, ...]]
     yield from (tuple(group) for group in left)
 
 
-def pipeline_ready(pipeline: Iterable[str], ready: Mapping[str, Mapping[int, float]]) -> float:
-    """When the nodes have every block between them; `ready` by node and block."""
+def plan_replicas(groups: Sequence[Sequence[Sequence[str]]]) -> Iterator[tuple[str, ...]]:
+    """Nodes by sub-group and domain: those that take part in the schedule make pipelines with each other, and so do
+    those that get it next in each domain, as in Fig. 6(c)."""
+    for replica in range(max((len(domain) for group in groups for domain in group), default=0)):
+        yield from plan_pipelines([domain[replica] for domain in group if replica < len(domain)] for group in groups)
+
+
+def pipeline_ready(pipeline: Iterable[str], ready: Mapping[str, Mapping[int, float]], *, tied: bool = False) -> float:
+    """When the nodes have every block between them; `ready` by node and block.
+
+    `tied`: the head is of use to who has the embedding, too.
+    """
+    nodes = list(pipeline)
+    head = max((block for node in nodes for block in ready[node]), default=0)
     first: dict[int, float] = {}
-    for node in pipeline:
+    for node in nodes:
         for block, time in ready[node].items():
-            first[block] = min(time, first.get(block, time))
+            usable = max(time, ready[node].get(0, 0.0)) if tied and block == head else time
+            first[block] = min(usable, first.get(block, usable))
     return max(first.values(), default=0.0)

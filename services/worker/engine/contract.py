@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
-from services.worker.batch import Batch
-from services.worker.engine.partial import Partial
+from services.worker.batch import Batch, Piece
+from services.worker.engine.partial import Partial, Passed
 from services.worker.engine.rates import Rates
 from services.worker.send_pauses import SendPauses
 from shared.links.contract import View
@@ -43,6 +43,10 @@ class Runner(Protocol):
 
     async def step(self, batch: Batch) -> list[int]:
         """Run `batch` through the whole model: the token of each of its draws."""
+
+    async def run_blocks(self, blocks: range, pieces: Sequence[Piece], activation: memoryview) -> Passed:
+        """Run `pieces` through a part of the model. `activation`: what came out of the block before, where the first is
+        not the embedding. Raises BlockMissing."""
 
     async def run_layer(self, partials: Sequence[Partial]) -> None:
         """The next layer of these, which is the same: their rows run together. Raises BlockMissing before its block was

@@ -17,7 +17,7 @@ from services.worker.engine.contract import BlockMissing
 from services.worker.engine.kv_store import KvStore
 from services.worker.engine.layer import Layer
 from services.worker.engine.parameters import TORCH_DTYPES, Linear, Tensors, block_tensors, make_linear, padded
-from services.worker.engine.partial import Partial, slabs
+from services.worker.engine.partial import Partial, Passed, slabs
 from services.worker.engine.rope import RopeTable
 from services.worker.engine.rows import Geometry, Rows
 from services.worker.engine.sampling import choose_tokens
@@ -130,6 +130,20 @@ class Engine:
         """`[position, hidden]`, as a view of bytes."""
         dtype = TORCH_DTYPES[self._manifest.dtype]
         return torch.frombuffer(data, dtype=dtype).view(-1, self._config.hidden_size)
+
+    @torch.inference_mode()
+    def run_blocks(self, blocks: range, pieces: Sequence[Piece], activation: memoryview) -> Passed:
+        """A part of the model, from tokens or an activation to an activation or tokens."""
+        rows, head = self.rows(pieces), self._config.num_hidden_layers + 1
+        # As a copy: the bytes may lie at any address.
+        hidden = (
+            self._activation(activation).to(self.store.cache.device, copy=True) if blocks.start else self.embed(rows)
+        )
+        hidden = self.layers(max(blocks.start - 1, 0), min(blocks.stop, head) - 1, hidden, rows)
+        if blocks.stop <= head:
+            return Passed(memoryview(hidden.contiguous().view(torch.uint8).flatten().cpu().numpy().data), [])
+        draws = [piece.draw for piece in pieces if piece.draw is not None]
+        return Passed(memoryview(b""), choose_tokens(self.head(hidden[rows.drawn]), draws) if draws else [])
 
     def run_layer(self, partials: Sequence[Partial]) -> None:
         """The next layer of these, which is the same: their rows run together. The embedding goes with the first."""

@@ -6,16 +6,25 @@ model and are moved: all but the arithmetic is as with an engine that computes. 
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 import structlog
 
 from services.worker.batch import Batch, Piece
 from services.worker.engine.contract import GPU_ROWS, BlockMissing
-from services.worker.engine.partial import Partial, Slab, slabs
+from services.worker.engine.partial import Partial, Passed, Slab, slabs
 from services.worker.engine.rates import Rates
 from services.worker.engine.sizes import activation_bytes, kv_bytes
-from services.worker.engine.step_times import embedding_seconds, layer_seconds, step_seconds
-from services.worker.engine.token_states import StateCache, choose, first_state, follow, read_states, write_states
+from services.worker.engine.step_times import blocks_seconds, embedding_seconds, layer_seconds, step_seconds
+from services.worker.engine.token_states import (
+    StateCache,
+    agreed,
+    choose,
+    first_state,
+    follow,
+    read_states,
+    write_states,
+)
 from services.worker.send_pauses import SendPauses
 from shared.latency import Latency
 from shared.links.contract import View
@@ -68,6 +77,12 @@ class ModelledRunner:
         tokens = model.step(batch)
         self.rates.observe(batch, await self._take(step_seconds(self._latency, batch, model.layers)))
         return tokens
+
+    async def run_blocks(self, blocks: range, pieces: Sequence[Piece], activation: memoryview) -> Passed:
+        model = self._loaded()
+        passed = model.run_blocks(blocks, pieces, activation)
+        await self._take(blocks_seconds(self._latency, pieces, blocks, model.layers))
+        return passed
 
     async def run_layer(self, partials: Sequence[Partial]) -> None:
         model, layer = self._loaded(), partials[0].done
@@ -130,6 +145,21 @@ class Model:
         vocab_size = self._manifest.config.vocab_size
         ends = [(self._states(piece)[-1], piece.draw) for piece in batch.pieces]
         return [choose(state, draw, vocab_size) for state, draw in ends if draw is not None]
+
+    def run_blocks(self, blocks: range, pieces: Sequence[Piece], activation: memoryview) -> Passed:
+        """What the states before `pieces` are is also in the KV here: they go on as these only where both agree."""
+        self._need(blocks)
+        states = [state for piece in pieces for state in self._states(piece)]
+        if blocks.start:
+            states = list(map(agreed, states, read_states(activation, range(len(states)), len(states))))
+        if blocks.stop < len(self._manifest.blocks):
+            data = memoryview(bytearray(activation_bytes(self._manifest, len(states))))
+            write_states(data, states)
+            return Passed(data, [])
+        ends = zip(accumulate(len(piece.tokens) for piece in pieces), pieces, strict=True)
+        drawn = [(states[end - 1], piece.draw) for end, piece in ends]
+        vocab_size = self._manifest.config.vocab_size
+        return Passed(memoryview(b""), [choose(state, draw, vocab_size) for state, draw in drawn if draw is not None])
 
     def run_layer(self, partials: Sequence[Partial]) -> list[Slab]:
         """What runs together. The embedding goes with the first layer."""

@@ -1,9 +1,18 @@
-"""Requests part of the way through the layers: what a worker that still loads runs one layer at a time."""
+"""Rows part of the way through the layers: requests that are run one layer at a time, or a batch at some stage."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from services.worker.batch import MAX_BATCH_ROWS, Piece
+
+
+@dataclass(frozen=True, eq=False)
+class Passed:
+    """A batch after some of the model's blocks: its activation `[row, hidden]` as bytes, or after the last the tokens
+    of its draws."""
+
+    activation: memoryview
+    tokens: list[int]
 
 
 class Partial:

@@ -8,12 +8,12 @@ from typing import TypeVar
 
 import torch
 
-from services.worker.batch import Batch
+from services.worker.batch import Batch, Piece
 from services.worker.engine.attention import use_math_kernels
 from services.worker.engine.contract import CPU_ROWS, GPU_ROWS
 from services.worker.engine.engine import Engine
 from services.worker.engine.kv_store import allocate_kv_memory
-from services.worker.engine.partial import Partial
+from services.worker.engine.partial import Partial, Passed
 from services.worker.engine.rates import Rates
 from services.worker.send_pauses import SendPauses
 from shared.devices import CPU
@@ -79,6 +79,10 @@ class EngineRunner:
         finally:
             self.pauses.step_ends(lost)
         return tokens
+
+    async def run_blocks(self, blocks: range, pieces: Sequence[Piece], activation: memoryview) -> Passed:
+        """Run `pieces` through a part of the model. Raises BlockMissing."""
+        return await self.call(lambda: self._loaded().run_blocks(blocks, pieces, activation))
 
     async def run_layer(self, partials: Sequence[Partial]) -> None:
         """The next layer of these, which is the same. Raises BlockMissing before its block was added."""

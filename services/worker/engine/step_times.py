@@ -29,6 +29,16 @@ def layer_seconds(latency: Latency, pieces: Sequence[Piece], layers: int) -> flo
     return (1 - EMBEDDING_SHARE - HEAD_SHARE) / layers * latency.seconds(work_of(pieces))
 
 
+def blocks_seconds(latency: Latency, pieces: Sequence[Piece], blocks: range, layers: int) -> float:
+    """A part of the model, of which the first block is the embedding and the last the head."""
+    seconds = layer_seconds(latency, pieces, layers) * len(range(max(blocks.start, 1), min(blocks.stop, layers + 1)))
+    if blocks.start == 0:
+        seconds += embedding_seconds(latency, pieces)
+    if blocks.stop == layers + 2:
+        seconds += HEAD_SHARE * latency.seconds(work_of(pieces))
+    return seconds
+
+
 def step_seconds(latency: Latency, batch: Batch, layers: int) -> float:
     """All layers that are left of each piece, embedding and head: rows join at the layer at which they come in."""
     starts = sorted({piece.layer for piece in batch.pieces})

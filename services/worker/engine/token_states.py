@@ -30,6 +30,11 @@ def follow(state: int, tokens: Iterable[int]) -> Iterable[int]:
         yield state
 
 
+def agreed(state: int, other: int) -> int:
+    """Both where they are the same, else neither."""
+    return (2 * state - other) & MASK
+
+
 def choose(state: int, draw: Draw, vocab_size: int) -> int:
     """The token that comes next: evenly from the vocabulary, but never one that would end the request."""
     seed = 0 if draw.is_greedy else draw.sampling.seed + 1

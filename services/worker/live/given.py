@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import structlog
+from msgspec.structs import replace
 
 from services.worker.engine.sizes import activation_bytes, kv_bytes
 from services.worker.live.giving import Giving
@@ -106,9 +107,10 @@ class Given:
         self._parts.counts.returned.inc()
         self._returned(request)
 
-    def _told(self, request: Request) -> Task:
-        sequence, manifest = request.sequence, self._manifest
-        entry, submit = sequence.entry, leaving(sequence.request, self._parts.world.clock.wall())
+    def _told(self, given: Request) -> Task:
+        sequence, manifest = given.sequence, self._manifest
+        request = replace(sequence.request, generated=sequence.tokens[sequence.prompt_tokens :])
+        entry, submit = sequence.entry, leaving(request, self._parts.world.clock.wall())
         waited = self._parts.serving.waited(sequence.request_id)
         if entry is None:
             return Task(request=submit, layers=0, waited=waited)

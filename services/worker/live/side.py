@@ -12,12 +12,16 @@ from services.worker.live.target import POLL_SECONDS, LiveTarget
 from services.worker.scheduler import Scheduler
 from services.worker.zigzag.queue import LiveQueue
 from services.worker.zigzag.rules import BEST_EFFORT, ZIGZAG
-from shared.bus.contract import Context, Refusal
+from shared.bus.contract import Refusal
 from shared.messages.live import Pull, Pulled, Took
-from shared.messages.message import Ack
 from shared.messages.transfers import Load
 
 log = structlog.get_logger()
+
+
+def goes_live(command: Load) -> bool:
+    """By itself, with its first layer."""
+    return command.live not in ("off", "pipeline")
 
 
 class Live:
@@ -49,7 +53,7 @@ class Live:
 
     def expect(self, command: Load) -> None:
         """Whoever pulls before the first layer is here need not go away."""
-        self._is_coming = command.live != "off"
+        self._is_coming = goes_live(command)
         self._load_began = self._parts.world.clock.now()
 
     def missed(self) -> None:
@@ -93,7 +97,7 @@ class Live:
         await target.stop(reason)
         await asyncio.wait(running)
 
-    async def pull(self, command: Pull, context: Context) -> Pulled:
+    async def pull(self, command: Pull) -> Pulled:
         """A source has nothing to prefill."""
         if self.target is None and self._is_coming:
             with suppress(TimeoutError):
@@ -103,12 +107,11 @@ class Live:
             return Pulled(over=not self._is_coming)
         return await self.target.pull(command)
 
-    async def took(self, command: Took, context: Context) -> Ack:
+    def took(self, command: Took) -> None:
         """A source has what it was given, or does not want it."""
         if self.target is None:
             raise Refusal(409, f"request {command.request_id} is not on its way from here")
         self.target.given.took(command)
-        return Ack()
 
     def withdraw(self, source: str) -> None:
         """The source found something else to do."""

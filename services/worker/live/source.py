@@ -88,6 +88,7 @@ class LiveSource:
             del self._failed[target]
             self._policy.leave(target)
             self._stop_asking(target)
+            self._parts.serving.changes.tell()
 
     async def run(self) -> None:
         """Ask whenever there is nothing to prefill."""

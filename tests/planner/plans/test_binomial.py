@@ -138,6 +138,24 @@ def test_those_who_follow_in_the_domain_get_blocks_in_the_order_in_which_they_co
     assert orders == {"t/0": EVERY, "t/1": EVERY, "u/0": (2, 3, 0, 1), "u/1": (2, 3, 0, 1)}
 
 
+def test_those_who_follow_in_a_domain_make_pipelines_across_domains_of_their_own() -> None:
+    """LambdaScale 4.3, case 3, Fig. 6(c)."""
+    topology = cluster(*(machine(name) for name in "sr"), *(machine(name, 2) for name in "tu"))
+    targets = ["t/0", "t/1", "u/0", "u/1"]
+    both = plan_binomial(multicast_over(topology, BLOCKS, ["s/0", "r/0"], targets))
+    assert both.pipelines == (("t/0", "u/0"), ("t/1", "u/1"))
+    one = plan_binomial(multicast_over(topology, BLOCKS, ["s/0"], targets))
+    assert one.pipelines == (("t/0", "u/0"), ("t/1", "u/1"))
+
+
+def test_a_host_that_feeds_its_gpus_in_lanes_has_each_of_them_in_one_pipeline() -> None:
+    topology = cluster(machine("t", 2), machine("u", 2))
+    targets = ["t/0", "t/1", "u/0", "u/1"]
+    plan = plan_binomial(multicast_over(topology, BLOCKS, ["t", "u"], targets))
+    assert any(flow.lanes > 1 for flow in plan.flows)
+    assert plan.pipelines == (("t/0", "u/0"), ("t/1", "u/1"))
+
+
 def test_serving_is_avoided_where_it_can_be() -> None:
     multicast = over_singles(2, 2)
     serving = (ServingFlow("n1/0", "out", 0.5), ServingFlow("n3/0", "in", 0.5))
@@ -175,8 +193,8 @@ class TestWarmStart:
 
     def test_together_they_have_the_model_long_before_each_has(self) -> None:
         prediction = predict(self.multicast, self.plan, 10)
-        assert self.plan.pipelines == (("h0/0", "h1/0", "h2/0", "h3/0"),)
-        assert pipeline_ready(self.plan.pipelines[0], prediction.ready) < prediction.seconds / 3
+        assert self.plan.pipelines == tuple(tuple(f"h{host}/{gpu}" for host in range(4)) for gpu in (0, 1))
+        assert all(pipeline_ready(nodes, prediction.ready) < prediction.seconds / 3 for nodes in self.plan.pipelines)
 
 
 def _steps(flow: Flow) -> Iterator[tuple[int, int]]:

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.planner.plans.pipelines import pipeline_ready, plan_pipelines
+from services.planner.plans.pipelines import pipeline_ready, plan_pipelines, plan_replicas
 
 
 def test_one_node_of_each_sub_group() -> None:
@@ -33,3 +33,16 @@ def test_a_pipeline_is_ready_when_the_last_block_is_at_one_of_its_nodes() -> Non
     ready = {"a": {0: 1.0, 1: 4.0}, "b": {0: 3.0, 1: 2.0}}
     assert pipeline_ready(["a"], ready) == 4.0
     assert pipeline_ready(["a", "b"], ready) == 2.0
+
+
+def test_who_follows_in_a_domain_makes_pipelines_with_those_who_follow_in_others() -> None:
+    """Fig. 6(c): two sub-groups, of two domains and of one."""
+    groups = [[["a0", "a1"], ["b0", "b1", "b2"]], [["c0", "c1"]]]
+    assert list(plan_replicas(groups)) == [("a0", "c0"), ("b0",), ("a1", "c1"), ("b1",), ("b2",)]
+    assert list(plan_replicas([])) == []
+
+
+def test_a_head_that_shares_its_parameters_with_the_embedding_needs_it_at_the_same_node() -> None:
+    ready = {"a": {0: 1.0, 1: 2.0, 2: 9.0}, "b": {0: 5.0, 1: 6.0, 2: 3.0}}
+    assert pipeline_ready(["a", "b"], ready) == 3.0
+    assert pipeline_ready(["a", "b"], ready, tied=True) == 5.0

@@ -14,6 +14,7 @@ from shared.bus.local import LocalBroker, LocalBus
 from shared.messages.live import Help
 from shared.messages.membership import Join, Joined, LeaseChanged, WorkerReport
 from shared.messages.message import Ack
+from shared.messages.parameters import Manifest
 from shared.messages.transfers import Abort, Drain, Inflow, LiveMode, Load, Node, Serve
 from shared.process import World
 from shared.subjects import ABORT, DRAIN, ENDED, HEARTBEAT, HELP, JOIN, LEASE, LOAD, MOVED, SERVE, TOKENS
@@ -63,6 +64,10 @@ class Stage:
 
     def __post_init__(self) -> None:
         self.client = Client(self.bus, lambda: self.members, self.act)
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.kind.manifest
 
     def act(self, work: Coroutine[None, None, None]) -> None:
         """Do this meanwhile."""
@@ -116,7 +121,7 @@ class Stage:
             instance=f"m-{worker}",
             role="colocated",
             rank=0,
-            manifest=self.kind.manifest,
+            manifest=self.manifest,
             inflows=[inflow],
             chunk_bytes=CHUNK_BYTES,
             max_model_len=CONTEXT,
@@ -157,7 +162,7 @@ class Stage:
 
     async def help(self, source: str, *targets: str, plan: str = "plan") -> None:
         nodes = [self.node(target) for target in targets]
-        command = Help(plan_id=plan, model="m", version=self.kind.manifest.version, targets=nodes, epoch=1)
+        command = Help(plan_id=plan, model="m", version=self.manifest.version, targets=nodes, epoch=1)
         await self.told(source, self.bus.call(HELP, command, timeout=5, id=source))
 
     async def told(self, worker: str, call: Awaitable[Ack]) -> None:
@@ -225,8 +230,8 @@ class Stage:
             deployment.lifecycle.check_invariants()
             if scheduler is not None:
                 scheduler.check_invariants()
-            if deployment.live.target is not None:
-                deployment.live.target.queue.check_invariants()
+            if deployment.duties.live.target is not None:
+                deployment.duties.live.target.queue.check_invariants()
 
 
 @asynccontextmanager

@@ -1,0 +1,60 @@
+"""`livescale bench pipeline`: new instances serve between them before any is whole, against stopping the world."""
+
+import sys
+from pathlib import Path
+
+import click
+import uvloop
+
+from load.bench.fleet import BenchFailed
+from load.bench.pipeline_runs import BENCH, Run, rows
+from load.bench.pipeline_stage import PROMPT, ROOM, TOKENS, kept_even_model, pipeline_stage
+from load.bench.record import Printer
+from load.bench.system import logged
+from services.supervisor.processes import Echo
+from shared.latency_file import find_latency
+from shared.messages.transfers import LiveMode
+
+MODES: tuple[LiveMode, ...] = ("off", "pipeline")
+PROFILE, SPEED = "llama3-8b-a100", 0.4
+
+
+@click.command()
+@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Of each case, in turn.")
+@click.option("--rate", type=click.FloatRange(1), default=8.0, show_default=True, help="Of every link, in MB/s.")
+def pipeline(repeats: int, rate: float) -> None:
+    """One instance serves while requests wait, and four more are asked for; k nodes have the model.
+
+    k = 1: the instance that serves; its host's process is stopped. k = 2: its host's memory, too. Real processes, bus
+    and links; engines are modelled. The first token: seconds from the first SEND until a new instance made one, against
+    when the first pipeline should have every block by the plan, and the modelled prefill of one prompt. The pause:
+    against the modelled prefill of what a worker of a pipeline begins again.
+    """
+    printer = Printer(BENCH)
+    checkpoint = kept_even_model(printer.progress)
+    try:
+        with logged() as echo:
+            runs = uvloop.run(measure(printer, checkpoint, repeats, rate * 1e6, echo))
+        # What a worker of a pipeline of two begins again is half of what its leader has room for.
+        for record in rows(runs, find_latency(PROFILE), SPEED, PROMPT + TOKENS // 2, ROOM // 2):
+            printer.emit(record)
+    except BenchFailed as error:
+        raise click.ClickException(str(error)) from None
+    if not printer.finish():
+        sys.exit(1)
+
+
+async def measure(printer: Printer, checkpoint: Path, repeats: int, rate: float, echo: Echo) -> list[Run]:
+    """Raises BenchFailed."""
+    runs = []
+    async with pipeline_stage(checkpoint, rate, PROFILE, SPEED, printer.progress, echo) as stage:
+        for number in range(repeats):
+            for sources in (1, 2):
+                for mode in MODES:
+                    printer.progress(f"{mode}, k = {sources}, {number + 1} of {repeats}")
+                    run = await stage.run(mode, sources)
+                    runs.append(run)
+                    printer.progress(
+                        f"  whole after {run.load_seconds:.2f} s, {run.finished_loading} requests finished"
+                    )
+    return runs

@@ -1,0 +1,120 @@
+"""What a scale in the mode pipeline came to, beside what its plan promised. Pure."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+from load.bench.fleet import BenchFailed
+from load.bench.record import Record, measured
+from load.records import RequestRecord
+from services.planner.plans.pipelines import pipeline_ready
+from services.planner.times import known
+from shared.latency import Latency, Work
+from shared.messages.scaling import ScaleRecord
+from shared.messages.transfers import LiveMode, Plan
+
+BENCH = "pipeline"
+FIRST_TOKEN = 1.1  # times the prediction, at most
+SWITCH_SECONDS = 1.5  # within it everybody has begun again what a pipeline had
+
+
+@dataclass(frozen=True)
+class Run:
+    """A scale while requests waited, from `sources` that had the model."""
+
+    mode: LiveMode
+    sources: int
+    scale: ScaleRecord
+    records: Sequence[RequestRecord]
+
+    @property
+    def begun(self) -> float:
+        """When the first sender was told to send."""
+        return self._phases("commanded")[0]
+
+    @property
+    def load_seconds(self) -> float:
+        return max(self._phases("whole")) - self.begun
+
+    @property
+    def predicted(self) -> float:
+        """Seconds until the first pipeline of the schedule has every block between its members."""
+        times = [one.predicted for one in self._plan.pipelines if one.predicted is not None]
+        if not times:
+            raise BenchFailed("no pipeline was planned, or nothing predicted of it")
+        return min(times)
+
+    @property
+    def ready(self) -> float:
+        """Seconds until the first of them had. Where that made one of them whole, too, no pipeline was formed."""
+        arrived = {worker: known(times) for worker, times in self.scale.arrived.items()}
+        return min(pipeline_ready(one.members, arrived) for one in self._plan.pipelines) - self.begun
+
+    @property
+    def first_token(self) -> float:
+        """Seconds until a new instance had made one, as the leader of a pipeline or by itself."""
+        return min(self._phases("first_token")) - self.begun
+
+    @property
+    def formed(self) -> int:
+        """Pipelines that ran."""
+        return sum(one.running_at is not None for one in self.scale.pipelines)
+
+    @property
+    def finished_loading(self) -> int:
+        """Requests that ended before all new instances were whole."""
+        whole = max(self._phases("whole"))
+        return sum(record.token_at[-1] <= whole for record in self.records)
+
+    @property
+    def longest_pause(self) -> float:
+        """Between two tokens of a request that was running when a pipeline ended."""
+        ends = [one.ended_at for one in self.scale.pipelines if one.running_at is not None and one.ended_at is not None]
+        gaps = [(before, after) for record in self.records for before, after in pairwise(record.token_at)]
+        spanning = [
+            after - before for before, after in gaps for end in ends if before <= end + SWITCH_SECONDS and after >= end
+        ]
+        return max(spanning, default=0.0)
+
+    @property
+    def _plan(self) -> Plan:
+        """Raises BenchFailed."""
+        if self.scale.plan is None:
+            raise BenchFailed(f"{self.scale.id} has no plan")
+        return self.scale.plan
+
+    def _phases(self, name: str) -> list[float]:
+        return [phase.at for phase in self.scale.phases if phase.name == name]
+
+
+def prefill_seconds(latency: Latency, speed: float, prompts: int, tokens: int) -> float:
+    """Of a step with so many prompts."""
+    return latency.seconds(Work(prefill_tokens=prompts * tokens, prefill_squares=prompts * tokens**2)) / speed
+
+
+def rows(runs: Sequence[Run], latency: Latency, speed: float, prompt: int, share: int) -> Iterator[Record]:
+    """Medians. `prompt`: tokens of each; `share`: how many requests a worker of a pipeline begins again."""
+    prefill = prefill_seconds(latency, speed, 1, prompt)
+    firsts = {}
+    for sources in sorted({run.sources for run in runs}):
+        live, off = (
+            [run for run in runs if run.sources == sources and run.mode == mode] for mode in ("pipeline", "off")
+        )
+        case = f"k = {sources}"
+        predicted = median(run.predicted for run in live)
+        firsts[sources] = median(run.first_token for run in live)
+        yield measured(BENCH, f"{case}: load", median(run.load_seconds for run in live), "s")
+        yield measured(BENCH, f"{case}: first pipeline ready", median(run.ready for run in live), "s", predicted)
+        promised = predicted + prefill
+        yield measured(BENCH, f"{case}: pipelines formed", median(run.formed for run in live), "pipelines")
+        yield measured(BENCH, f"{case}: first token", firsts[sources], "s", promised, at_most=FIRST_TOKEN)
+        finished, less = (median(run.finished_loading for run in each) for each in (live, off))
+        yield measured(BENCH, f"{case}: finished while it loads", finished, "requests", less)
+        if pauses := [run.longest_pause for run in live if run.formed]:
+            again = prefill_seconds(latency, speed, share, prompt)
+            yield measured(BENCH, f"{case}: longest pause as pipelines end", median(pauses), "s", again)
+    few, *more = firsts
+    for sources in more:
+        case = f"k = {sources} before k = {few}"
+        yield measured(BENCH, case, firsts[sources], "s", firsts[few], at_most=1.0)

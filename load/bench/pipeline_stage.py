@@ -1,0 +1,161 @@
+"""The system of `livescale bench pipeline`: workers whose engines are modelled, with real bytes over real links."""
+
+import asyncio
+import os
+import random
+import shutil
+import signal
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from load.bench.disk_model import write_llama
+from load.bench.fleet import BenchFailed
+from load.bench.live_stage import Watch, follow, whole
+from load.bench.pipeline_runs import Run
+from load.client import Client, open_session
+from load.kept import KEPT, kept_model
+from load.records import Ask, find_fault
+from load.tally import Tally
+from services.cli.scale import ask_scale
+from services.supervisor.processes import Echo
+from services.supervisor.settings import ModelSettings, StackSettings
+from services.supervisor.stack import Stack
+from shared.messages.membership import AskSnapshot, Snapshot
+from shared.messages.transfers import LiveMode
+from shared.subjects import SNAPSHOT
+from shared.world import SystemClock
+
+MODEL, HOST = "bench", "host-0"
+NEW = 4  # instances: sub-groups are of equal size with one source and with two
+VOCABULARY, HIDDEN, INTERMEDIATE, LAYERS = 8_009, 512, 2_048, 4  # embedding, layers and head are alike
+PROMPT, TOKENS, REQUESTS = 256, 32, 150
+ROOM = 8  # requests that a worker has KV blocks for
+CONTEXT = 1_024
+MIB = 1024 * 1024
+KV_BYTES = ROOM * (PROMPT + TOKENS) * 2 * 2 * HIDDEN * LAYERS  # in bfloat16
+SCALE_SECONDS, PATIENCE_SECONDS = 300.0, 60.0
+
+
+def kept_even_model(tell: Callable[[str], None]) -> Path:
+    """A checkpoint whose blocks are all of a size, so that a schedule's steps are; made the first time."""
+    directory = KEPT / "models" / f"llama-even-{LAYERS}"
+    if not directory.exists():
+        tokenizer = kept_model("small", tell)
+        tell(f"Making a checkpoint of even blocks in {directory}, this once ...")
+        made = directory.with_suffix(".part")
+        shutil.rmtree(made, ignore_errors=True)
+        made.mkdir(parents=True)
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(tokenizer / name, made)
+        write_llama(made, VOCABULARY, HIDDEN, INTERMEDIATE, LAYERS)
+        made.rename(directory)
+    return directory
+
+
+def asks() -> list[Ask]:
+    """Greedy, each with a prompt of its own."""
+    return [
+        Ask(number, 0.0, random.Random(number).choices(range(1_000), k=PROMPT), TOKENS) for number in range(REQUESTS)
+    ]
+
+
+@dataclass
+class PipelineStage:
+    """One instance serves, and NEW workers are spare, between runs. `tokens`: of the first run, by request."""
+
+    stack: Stack
+    watch: Watch
+    client: Client
+    tokens: dict[int, list[int]]
+
+    async def run(self, mode: LiveMode, sources: int) -> Run:
+        """Have requests wait, scale out from one source (the instance that serves) or two (its host's memory, too), and
+        return once all are answered and one instance is left."""
+        async with self._without_host() if sources == 1 else _as_it_is():
+            sending = asyncio.gather(*(self.client.fetch(ask, self.client.now()) for ask in asks()))
+            await self.watch.until(lambda: self.watch.requests == REQUESTS, "all requests wait")
+            _, record = await ask_scale(self.stack.bus, MODEL, 1 + NEW, SCALE_SECONDS, mode)
+            done, records = whole(record), await sending
+        for each in records:
+            right = self.tokens.setdefault(each.index, each.token_ids)
+            if fault := find_fault(each) or ("other tokens than before" if each.token_ids != right else None):
+                raise BenchFailed(f"request {each.index}: {fault}")
+        await self.watch.until(lambda: not self.watch.busy() and not self.watch.requests, "all is quiet")
+        whole((await ask_scale(self.stack.bus, MODEL, 1, SCALE_SECONDS))[1])
+        await self.watch.until(lambda: len(self.watch.serving()) == 1, "one instance is left")
+        return Run(mode, sources, done, records)
+
+    @asynccontextmanager
+    async def _without_host(self) -> AsyncIterator[None]:
+        """Its process is stopped until nobody counts on it any more: so its copy is not there."""
+        pid = self.stack.supervisor.children[HOST].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            await self._until(lambda snapshot: HOST not in present(snapshot), "the host counts as dead")
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        await self._until(lambda snapshot: HOST in holders(snapshot), "the host has the model again")
+
+    async def _until(self, holds: Callable[[Snapshot], bool], what: str) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while not holds(await self.stack.bus.call(SNAPSHOT, AskSnapshot(), timeout=5.0)):  # noqa: ASYNC110
+                    await asyncio.sleep(0.2)
+        except TimeoutError:
+            raise BenchFailed(f"it did not happen within {PATIENCE_SECONDS:g} s that {what}") from None
+
+
+@asynccontextmanager
+async def _as_it_is() -> AsyncIterator[None]:
+    yield
+
+
+def present(snapshot: Snapshot) -> set[str]:
+    return {member.id for member in snapshot.members if member.lease == "alive"}
+
+
+def holders(snapshot: Snapshot) -> set[str]:
+    alive: Sequence[str] = sorted(present(snapshot))
+    return {host.id for host in snapshot.hosts if host.id in alive and any(one.total for one in host.holdings)}
+
+
+@asynccontextmanager
+async def pipeline_stage(
+    checkpoint: Path, rate: float, profile: str, speed: float, progress: Callable[[str], None], echo: Echo
+) -> AsyncIterator[PipelineStage]:
+    """`rate`: bytes a second of every link."""
+    watch = Watch()
+    async with Stack(stack_settings(checkpoint, rate, profile, speed), progress=progress, echo=echo) as stack:
+        following = asyncio.create_task(follow(stack.bus, watch))
+        try:
+            await watch.until(lambda: len(watch.workers) == 1 + NEW and len(watch.serving()) == 1, "one of all serves")
+            async with open_session(stack.url, "", SCALE_SECONDS) as session:
+                yield PipelineStage(stack, watch, Client(session, MODEL, SystemClock(), Tally()), {})
+        finally:
+            following.cancel()
+            await asyncio.wait([following])
+
+
+def stack_settings(checkpoint: Path, rate: float, profile: str, speed: float) -> StackSettings:
+    """The monitor leaves everything as it is, and without pipelines plans are the same."""
+    parameters = sum(file.stat().st_size for file in checkpoint.glob("*.safetensors"))
+    model = ModelSettings(name=MODEL, path=str(checkpoint), upscale_delay_s=1e6, downscale_delay_s=1e6)
+    return StackSettings(
+        models=(model,),
+        workers=1 + NEW,
+        port=0,
+        device="cpu",
+        dtype="bfloat16",
+        engine="modelled",
+        engine_profile=profile,
+        engine_speed=speed,
+        max_model_len=CONTEXT,
+        arena_bytes=parameters + 16 * MIB,
+        kv_bytes=KV_BYTES,
+        link_rate=rate,
+        plan_policy="binomial",
+    )

@@ -1,0 +1,65 @@
+"""What a worker takes requests for: what it holds, as far as it goes for requests, and what it tells of that."""
+
+from collections.abc import Callable
+from typing import Literal
+
+from services.worker.lifecycle import Lifecycle, State
+from services.worker.limits import Limits
+from services.worker.loading import Loading
+from services.worker.scheduler import Scheduler
+from services.worker.serving import Serving
+from services.worker.settings import WorkerSettings
+from shared.messages.transfers import InstanceServing
+from shared.process import World
+from shared.subjects import INSTANCE
+
+
+class Instance:
+    """`loading`: the parameters that are here or on their way. `changed` tells of another state."""
+
+    def __init__(self, world: World, settings: WorkerSettings, serving: Serving, changed: Callable[[], None]) -> None:
+        self.lifecycle = Lifecycle()
+        self.loading: Loading | None = None
+        self.changed = changed
+        self.serving = serving
+        self._world = world
+        self._settings = settings
+
+    def limits(self, loading: Loading, kv_blocks: int) -> Limits:
+        """Of its requests."""
+        vocab_size = loading.manifest.config.vocab_size
+        return self._settings.limits(loading.command.max_model_len, vocab_size, kv_blocks)
+
+    def open(self, loading: Loading, *, whole: bool, kv_blocks: int | None = None) -> Scheduler:
+        """Take requests from now on."""
+        limits = self.limits(loading, kv_blocks or loading.kv_blocks)
+        scheduler = self.serving.open(loading.command.model, loading.manifest.version, limits, whole=whole)
+        self.serving.on_first_token = lambda: self.tell("first_token")
+        return scheduler
+
+    def go_live(self, loading: Loading, kv_blocks: int | None = None) -> Scheduler:
+        """loading -> live. Raises Refusal."""
+        self.lifecycle.go_live()
+        return self.open(loading, whole=False, kv_blocks=kv_blocks)
+
+    def go_back(self, reason: str) -> None:
+        """live -> loading; gateways submit what is here again."""
+        self.serving.lose(reason)
+        self.serving.close()
+        if self.lifecycle.state is State.LIVE:
+            self.lifecycle.go_back()
+        self.changed()
+
+    def tell(self, what: Literal["serving", "first_token", "spare"]) -> None:
+        assignment = self.lifecycle.assignment
+        if assignment is None:
+            return
+        event = InstanceServing(
+            instance=assignment.instance,
+            model=assignment.model,
+            worker=self._world.info.id,
+            plan_id=assignment.plan_id,
+            what=what,
+            at=self._world.clock.wall(),
+        )
+        self._world.bus.publish(INSTANCE, event, instance=assignment.instance)

@@ -1,0 +1,23 @@
+"""What a worker counts of execution pipelines."""
+
+from shared.telemetry import Telemetry
+
+
+class PipelineCounts:
+    """As who leads: steps. As any stage: what came from the one before."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        counter = telemetry.counter
+        self.steps = counter("livescale_worker_pipeline_steps_total", "Steps of pipelines that this worker led")
+        self.broken = counter(
+            "livescale_worker_broken_pipelines_total", "Pipelines that this worker led and that ended before their time"
+        )
+        self.in_flight = telemetry.gauge(
+            "livescale_worker_pipeline_in_flight", "Steps under way in the pipeline that this worker leads"
+        )
+        self.received = counter(
+            "livescale_worker_pipeline_bytes_total", "Bytes of activations that came from the stage before"
+        )
+        self.hop_seconds = telemetry.histogram(
+            "livescale_worker_pipeline_hop_seconds", "From hearing of a batch to its activation being here"
+        )

@@ -1,0 +1,130 @@
+"""Who leads a pipeline: batches of its scheduler go through all stages, several at once (LambdaScale 4.3)."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+
+from services.worker.batch import Batch
+from services.worker.pipeline.counts import PipelineCounts
+from services.worker.pipeline.wire import stage_pieces
+from services.worker.scheduler import Scheduler
+from services.worker.serving import Serving
+from shared.messages.pipelines import Pipeline, StageBatch, StageDone
+from shared.world import Clock
+
+STEP_SECONDS = 20.0  # for all stages together; then the pipeline is given up
+
+log = structlog.get_logger()
+
+
+class PipelineBroken(Exception):
+    """No step can be run any more, and why."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A batch under way, begun at this moment of the clock."""
+
+    batch: Batch
+    begun: float
+
+
+class Leader:
+    """As many batches are under way as there are stages; `first` takes them at the first. What comes of them goes to
+    gateways as with any worker."""
+
+    def __init__(
+        self,
+        command: Pipeline,
+        scheduler: Scheduler,
+        serving: Serving,
+        clock: Clock,
+        counts: PipelineCounts,
+        first: Callable[[StageBatch], None],
+    ) -> None:
+        self._command = command
+        self._scheduler = scheduler
+        self._serving = serving
+        self._clock = clock
+        self._counts = counts
+        self._first = first
+        self._steps: dict[int, Step] = {}
+        self._broken: str | None = None
+        self._ends = False
+
+    def end(self) -> None:
+        """Begin no step any more; those under way end."""
+        self._ends = True
+        self._serving.wake()
+
+    def give_up(self, reason: str) -> None:
+        """A stage is lost."""
+        self._broken = self._broken or reason
+        self._serving.wake()
+
+    def done(self, done: StageDone) -> None:
+        """What came out of the last stage, or why nothing does."""
+        if done.error is not None:
+            return self.give_up(f"step {done.step}: {done.error}")
+        step = self._steps.get(done.step)
+        if step is None:
+            return None
+        draws = len(step.batch.draws)
+        if len(done.tokens) != draws or max(done.tokens, default=0) >= self._scheduler.limits.vocab_size:
+            return self.give_up(f"step {done.step}: {len(done.tokens)} tokens came, {draws} of the vocabulary are due")
+        del self._steps[done.step]
+        self._counts.steps.inc()
+        self._counts.in_flight.set(len(self._steps))
+        return self._serving.stepped(self._scheduler, step.batch, done.tokens, step.begun)
+
+    async def run(self) -> None:
+        """Until `end` was called and nothing is under way, or nothing is served here any more.
+
+        Raises PipelineBroken.
+        """
+        try:
+            while self._serving.scheduler is self._scheduler and not (self._ends and not self._steps):
+                self._serving.publish(self._scheduler.expire(self._clock.wall()))
+                self._begin()
+                if self._broken is not None:
+                    raise PipelineBroken(self._broken)
+                await self._wait()
+        finally:
+            self._counts.in_flight.set(0)
+
+    def _begin(self) -> None:
+        """As many as may be under way."""
+        at_once = len(self._command.stages)
+        while not self._ends and len(self._steps) < at_once:
+            batch = self._scheduler.next_batch(at_once)
+            if batch is None:
+                return
+            if batch.preempted:
+                log.info("requests_preempted", step=batch.step, requests=batch.preempted)
+            self._steps[batch.step] = Step(batch, self._clock.now())
+            self._counts.in_flight.set(len(self._steps))
+            self._first(
+                StageBatch(
+                    pipeline=self._command.id,
+                    stage=0,
+                    step=batch.step,
+                    block_tokens=self._scheduler.limits.kv_block_tokens,
+                    pieces=stage_pieces(batch.pieces),
+                    activation_bytes=0,
+                )
+            )
+
+    async def _wait(self) -> None:
+        """For whatever changes, or the first deadline: of a request, or of a step, which breaks the pipeline."""
+        oldest = min(self._steps.values(), key=lambda step: step.begun, default=None)
+        seconds = [] if oldest is None else [oldest.begun + STEP_SECONDS - self._clock.now()]
+        if (deadline := self._scheduler.next_deadline()) is not None:
+            seconds.append(deadline - self._clock.wall())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, min(seconds)) if seconds else None):
+                await self._serving.changes.wait()
+        if oldest is not None and self._clock.now() >= oldest.begun + STEP_SECONDS and oldest in self._steps.values():
+            self.give_up(f"step {oldest.batch.step} was not done within {STEP_SECONDS:g} s")

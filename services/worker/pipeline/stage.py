@@ -1,0 +1,93 @@
+"""One stage of a pipeline: batches come in order, are run through its blocks one after the other, and go on."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from services.worker.batch import Piece
+from services.worker.engine.contract import Runner
+from services.worker.engine.partial import Passed
+from services.worker.limits import Limits
+from services.worker.live.handoff import receive, send
+from services.worker.pipeline.counts import PipelineCounts
+from services.worker.pipeline.wire import batch_pieces
+from shared.bus.contract import Bus
+from shared.links.contract import Peer
+from shared.messages.parameters import Manifest
+from shared.messages.pipelines import Pipeline, StageBatch, StageDone
+from shared.subjects import STAGE_BATCH
+from shared.transfer.part import together
+from shared.world import Clock
+
+NOTHING = memoryview(b"")
+
+
+@dataclass(frozen=True)
+class Running:
+    """What all stages of a pipeline at one worker run with. `done` takes what comes out of the last one."""
+
+    bus: Bus
+    clock: Clock
+    runner: Runner
+    counts: PipelineCounts
+    manifest: Manifest
+    limits: Limits
+    done: Callable[[StageDone], None]
+
+
+class StageRun:
+    """Stage `index`. A batch is received while the one before is run, and sent while the one after is."""
+
+    def __init__(self, running: Running, command: Pipeline, index: int) -> None:
+        self._running = running
+        self._index = index
+        self._pipeline = command.id
+        stage = command.stages[index]
+        self._blocks = range(stage.first, stage.stop)
+        self._next = command.stages[index + 1].node.id if index + 1 < len(command.stages) else None
+        self._came = 0
+        self._coming = asyncio.Queue[tuple[StageBatch, float]]()
+        self._here = asyncio.Queue[tuple[StageBatch, tuple[Piece, ...], memoryview]]()
+        self._run = asyncio.Queue[tuple[StageBatch, Passed]]()
+
+    def take(self, batch: StageBatch) -> None:
+        """The next one. Raises ValueError where one before was lost; what is said twice is nothing new."""
+        if batch.step > self._came + 1:
+            raise ValueError(f"step: {batch.step} came after {self._came}")
+        if batch.step == self._came + 1:
+            self._came = batch.step
+            self._coming.put_nowait((batch, self._running.clock.now()))
+
+    async def run(self, before: Peer | None, after: Peer | None) -> None:
+        """Between these neighbours, until cancelled. Raises LinkError, ValueError for a batch that cannot be, and what
+        the engine raises."""
+        await together(self._receive(before), self._compute(), self._pass_on(after))
+
+    async def _receive(self, before: Peer | None) -> None:
+        running, counts = self._running, self._running.counts
+        while True:
+            batch, heard = await self._coming.get()
+            pieces, activation = batch_pieces(batch, running.manifest, running.limits), NOTHING
+            if before is not None:
+                activation = await receive(before, batch.step, batch.activation_bytes)
+                counts.received.inc(batch.activation_bytes)
+                counts.hop_seconds.observe(running.clock.now() - heard)
+            self._here.put_nowait((batch, pieces, activation))
+
+    async def _compute(self) -> None:
+        while True:
+            batch, pieces, activation = await self._here.get()
+            self._run.put_nowait((batch, await self._running.runner.run_blocks(self._blocks, pieces, activation)))
+
+    async def _pass_on(self, after: Peer | None) -> None:
+        while True:
+            batch, passed = await self._run.get()
+            if after is None or self._next is None:
+                self._running.done(StageDone(pipeline=self._pipeline, step=batch.step, tokens=passed.tokens))
+                continue
+            size_bytes = passed.activation.nbytes
+            following = replace(batch, stage=self._index + 1, activation_bytes=size_bytes)
+            self._running.bus.publish(STAGE_BATCH, following, id=self._next)
+            await send(after, batch.step, passed.activation)

@@ -1,0 +1,105 @@
+"""The stages of a pipeline that one worker runs, and its channels to their neighbours."""
+
+import asyncio
+from contextlib import AsyncExitStack, suppress
+from zlib import crc32
+
+import structlog
+
+from services.worker.live.handoff import CONNECT_SECONDS
+from services.worker.pipeline.stage import Running, StageRun
+from shared.bus.contract import BusError
+from shared.links.contract import Link, LinkError, Peer
+from shared.messages.pipelines import Pipeline, StageBatch
+from shared.transfer.part import together
+
+# Channels between stages are numbered above those of hand-offs.
+FIRST_CHANNEL = 1 << 25
+CHANNELS = 1 << 24
+
+log = structlog.get_logger()
+
+
+class StagesFailed(Exception):
+    """Why this worker's stages can run no more batches."""
+
+
+class Stages:
+    """Those of `worker`. `ready` is set once all neighbours were reached."""
+
+    def __init__(self, command: Pipeline, worker: str, running: Running, link: Link) -> None:
+        self.command = command
+        self.ready = asyncio.Event()
+        self._link = link
+        self._runs = {
+            index: StageRun(running, command, index)
+            for index, stage in enumerate(command.stages)
+            if stage.node.id == worker
+        }
+        self._failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    @property
+    def span(self) -> str:
+        """The blocks of all its stages, in words."""
+        stages = [self.command.stages[index] for index in self._runs]
+        return ", ".join(f"{stage.first}-{stage.stop - 1}" for stage in stages)
+
+    @property
+    def layers(self) -> int:
+        """That are run here: the blocks without embedding and head."""
+        last = self.command.stages[-1].stop - 1
+        return sum(0 < block < last for index in self._runs for block in self._blocks(index))
+
+    def take(self, batch: StageBatch) -> None:
+        """A batch for one of them. What cannot be run ends them all."""
+        run = self._runs.get(batch.stage)
+        try:
+            if run is None:
+                raise ValueError(f"stage: {batch.stage} is none of this worker's")
+            run.take(batch)
+        except ValueError as error:
+            self.fail(str(error))
+
+    def fail(self, reason: str) -> None:
+        """Have `run` raise this."""
+        if not self._failed.done():
+            self._failed.set_result(reason)
+
+    async def run(self) -> None:
+        """Until cancelled. Raises StagesFailed."""
+        try:
+            async with AsyncExitStack() as closing:
+                peers = await self._connect(closing)
+                self.ready.set()
+                runs = (run.run(peers.get(index), peers.get(index + 1)) for index, run in self._runs.items())
+                await together(*runs, self._fail())
+        except (LinkError, BusError, ValueError, RuntimeError, MemoryError) as error:
+            raise StagesFailed(str(error) or type(error).__name__) from error
+
+    async def _fail(self) -> None:
+        raise StagesFailed(await self._failed)
+
+    def _blocks(self, index: int) -> range:
+        stage = self.command.stages[index]
+        return range(stage.first, stage.stop)
+
+    async def _connect(self, closing: AsyncExitStack) -> dict[int, Peer]:
+        """To each neighbour, by the later of the two stages. In the order of stages, so that two workers open theirs in
+        the same one."""
+        peers = {}
+        stages = self.command.stages
+        for later in range(1, len(stages)):
+            for mine, other in ((later, later - 1), (later - 1, later)):
+                if mine in self._runs:
+                    peers[later] = await self._reach(stages[other].node.address, later)
+                    closing.push_async_callback(_close, peers[later])
+        return peers
+
+    async def _reach(self, address: bytes, later: int) -> Peer:
+        number = FIRST_CHANNEL + crc32(f"{self.command.id}/{later}".encode()) % CHANNELS
+        return await self._link.connect(address, timeout=CONNECT_SECONDS, channel=number, secret=self.command.secret)
+
+
+async def _close(peer: Peer) -> None:
+    with suppress(LinkError):
+        await peer.close()

@@ -1,0 +1,72 @@
+"""Batches between the stages of a pipeline: what a stage is told of the rows that it runs. Pure."""
+
+from collections.abc import Sequence
+
+from services.worker.batch import MAX_BATCH_ROWS, Draw, Piece
+from services.worker.engine.sizes import activation_bytes
+from services.worker.limits import Limits
+from shared.messages.parameters import Manifest
+from shared.messages.pipelines import StageBatch, StagePiece
+
+
+def stage_pieces(pieces: Sequence[Piece]) -> list[StagePiece]:
+    """As they are told to the stages."""
+    return [_told(piece) for piece in pieces]
+
+
+def batch_pieces(batch: StageBatch, manifest: Manifest, limits: Limits) -> tuple[Piece, ...]:
+    """What `batch` is to have run, of a model of this manifest. Raises ValueError, naming the field, for what could not
+    be run here."""
+    if batch.block_tokens != limits.kv_block_tokens:
+        raise ValueError(f"block_tokens: KV blocks have {limits.kv_block_tokens} tokens here, not {batch.block_tokens}")
+    rows = sum(len(piece.tokens) for piece in batch.pieces)
+    if not 1 <= rows <= MAX_BATCH_ROWS:
+        raise ValueError(f"pieces: they have {rows} rows, 1 to {MAX_BATCH_ROWS} can be run")
+    expected = activation_bytes(manifest, rows) if batch.stage else 0
+    if batch.activation_bytes != expected:
+        raise ValueError(f"activation_bytes: {batch.activation_bytes}, {rows} rows have {expected}")
+    return tuple(_piece(piece, limits) for piece in batch.pieces)
+
+
+def _told(piece: Piece) -> StagePiece:
+    told = StagePiece(
+        request_id=piece.request_id,
+        tokens=list(piece.tokens),
+        start=piece.start,
+        first_block=piece.blocks.start,
+        blocks=len(piece.blocks),
+        decode=piece.decode,
+    )
+    if piece.draw is None:
+        return told
+    draw = piece.draw
+    return StagePiece(
+        request_id=told.request_id,
+        tokens=told.tokens,
+        start=told.start,
+        first_block=told.first_block,
+        blocks=told.blocks,
+        decode=told.decode,
+        sampling=draw.sampling,
+        index=draw.index,
+        forbidden=list(draw.forbidden),
+        stops=list(draw.stops),
+    )
+
+
+def _piece(told: StagePiece, limits: Limits) -> Piece:
+    draw = None
+    if told.sampling is not None:
+        draw = Draw(told.sampling, told.index, tuple(told.forbidden), tuple(told.stops))
+    blocks = range(told.first_block, told.first_block + told.blocks)
+    piece = Piece(told.request_id, tuple(told.tokens), told.start, blocks, told.decode, draw)
+    room = min(told.blocks * limits.kv_block_tokens, limits.max_model_len)
+    if piece.stop > room or blocks.stop > limits.kv_blocks:
+        raise ValueError(
+            f"pieces: positions before {piece.stop} of {told.request_id} do not fit into blocks {blocks.start} .. "
+            f"{blocks.stop - 1} of {limits.kv_blocks}"
+        )
+    never = max((*told.tokens, *told.forbidden), default=0)
+    if never >= limits.vocab_size:
+        raise ValueError(f"pieces: token id {never} is not in the vocabulary of {limits.vocab_size}")
+    return piece

@@ -1,0 +1,88 @@
+"""Execution pipelines (LambdaScale 4.3): workers that hold a model between them serve before any of them is whole.
+
+The worker of the first stage leads: requests are its own, and so is the choice of what runs in each step. Every stage
+keeps the KV of its layers in the KV blocks that the leader names. Batches go from stage to stage, each over a channel
+of the link that only two neighbours know; what they are is said over the bus.
+"""
+
+from shared.messages.message import Count, Message, Name, Positive
+from shared.messages.requests import Sampling
+from shared.messages.transfers import Node, Secret
+
+
+class Stage(Message, frozen=True, kw_only=True):
+    """A worker runs the blocks `first` .. `stop` - 1, in the model's order.
+
+    Where the head is tied to the embedding, who runs the last block needs block 0 as well.
+    """
+
+    node: Node
+    first: Count
+    stop: Positive
+
+
+class Pipeline(Message, frozen=True, kw_only=True):
+    """Planner -> each worker of it, the leader last: run these stages, which together are the whole model.
+
+    `secret` proves neighbours to each other, which are never the same worker. `kv_blocks`: how many each of them has at
+    least. Who leads is told to serve first: its steps end, and whoever serves after it pulls its part of the requests
+    that are left from the leader, without being told.
+    """
+
+    id: Name
+    plan_id: Name
+    model: Name
+    version: Name
+    stages: list[Stage]
+    kv_blocks: Positive
+    epoch: Count
+    secret: Secret = b""
+
+
+class StagePiece(Message, frozen=True, kw_only=True):
+    """Positions of a request, as `services.worker.batch.Piece` has them. Of its draw only what the last stage needs."""
+
+    request_id: Name
+    tokens: list[Count]
+    start: Count
+    first_block: Count
+    blocks: Positive
+    decode: bool
+    sampling: Sampling | None = None
+    index: Count = 0
+    forbidden: list[Count] = []
+    stops: list[Count] = []
+
+
+class StageBatch(Message, frozen=True, kw_only=True):
+    """A stage -> the next: run these rows; their activation comes over the link. Steps count from 1, with no gap.
+
+    `stage`: the next one's place among the stages. A KV block has `block_tokens` tokens.
+    """
+
+    pipeline: Name
+    stage: Count
+    step: Positive
+    block_tokens: Positive
+    pieces: list[StagePiece]
+    activation_bytes: Count
+
+
+class StageDone(Message, frozen=True, kw_only=True):
+    """A stage -> the leader: the tokens of a step's draws, from the last; or why a step cannot be run (`error`)."""
+
+    pipeline: Name
+    step: Positive
+    tokens: list[Count] = []
+    error: str | None = None
+
+
+class PipelineOver(Message, frozen=True, kw_only=True):
+    """The leader -> every stage: no step will come any more. Idempotent.
+
+    Also planner -> every stage, the leader included, where not all of them took their part, or one is lost, or they
+    would wait for another too long: the leader gives its requests back, and each goes on loading.
+    """
+
+    pipeline: Name
+    reason: str

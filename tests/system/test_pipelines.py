@@ -1,0 +1,93 @@
+"""Execution pipelines with real processes, and links so slow that a model takes a while.
+
+All streams, wherever their layers were run, have the tokens of an undisturbed run.
+"""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from shared.messages.membership import WorkerReport
+from shared.messages.parameters import DType
+from tests.made import tiny
+from tests.system.conftest import start, stop
+from tests.system.scales import WORKERS, Site, watching
+from tests.system.stage import Stage, register
+from tests.system.test_live import count, is_busy
+from tests.system.test_scale_deaths import at_once
+
+pytestmark = [pytest.mark.system, pytest.mark.slow]
+
+MODELS: tuple[tuple[str, DType], ...] = (("m", "float32"), ("half", "bfloat16"))
+STREAMS, TOKENS_EACH = 9, 120
+RATE = {"m": 0.6e6, "half": 0.3e6}  # bytes a second: some seconds for a whole model
+STEPS = "livescale_worker_pipeline_steps_total"
+
+
+@pytest.fixture(scope="module", params=MODELS, ids=[model for model, _ in MODELS])
+def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """Four workers behind slow links."""
+    model, dtype = request.param
+    streams = at_once(model, dtype, STREAMS, TOKENS_EACH)
+    options = "--workers", str(WORKERS), "--link-rate", str(RATE[model]), "--live", "pipeline"
+    system = start(tmp_path_factory.mktemp("pipelines"), *options)
+    try:
+        if model != "m":
+            spec = {"name": model, "path": str(tiny("llama")), "dtype": dtype, "min_instances": 0}
+            asyncio.run(register(system.url, spec))
+        yield Stage(system, streams)
+    finally:
+        assert stop(system) == 0
+
+
+def leaders(site: Site) -> list[WorkerReport]:
+    """Workers that lead a pipeline, and take requests."""
+    reports = site.watch.reports.values()
+    return [report for report in reports if report.state == "live" and report.pipeline is not None]
+
+
+@asynccontextmanager
+async def running(stage: Stage) -> AsyncIterator[tuple[Site, str]]:
+    """One instance serves, and three more load; of these some have just become a pipeline, which this one leads."""
+    async with watching(stage) as site:
+        watch = site.watch
+        await site.rest(1)
+        await site.have(4)
+        await watch.until(lambda: bool(leaders(site)), "a pipeline serves")
+        yield site, leaders(site)[0].id
+        await watch.until(lambda: len(watch.serving(site.model)) == 4, "all serve")
+        await watch.until(lambda: not any(map(is_busy, watch.reports.values())), "nothing is left of any request")
+        assert not any(report.pipeline for report in watch.reports.values())
+
+
+async def test_a_pipeline_makes_the_tokens_of_an_undisturbed_run_and_then_each_of_its_workers_does(
+    stage: Stage,
+) -> None:
+    async with running(stage) as (site, leader):
+        before = await count(site, STEPS)
+        loading = site.load()
+        await site.watch.until(lambda: leader in site.watch.speakers, "it makes tokens")
+        shown = await asyncio.to_thread(stage.system.status)
+        assert all({"pipeline", "stage"} <= one.keys() for one in shown["workers"])
+        await site.watch.until(lambda: len(site.watch.serving(site.model)) == 4, "all serve")
+        await site.check("pipeline", loading)
+        assert await count(site, STEPS) > before
+        told = await asyncio.to_thread(stage.system.command, "why", site.model)
+        assert "pipeline" in told.stdout
+
+
+@pytest.mark.parametrize("whom", ["leader", "another"])
+async def test_whoever_is_killed_its_requests_go_on(stage: Stage, whom: str) -> None:
+    async with running(stage) as (site, leader):
+        loading = site.load()
+        await site.watch.until(lambda: leader in site.watch.speakers, "it makes tokens")
+        pipeline = site.watch.reports[leader].pipeline
+        others = [one.id for one in site.watch.reports.values() if one.pipeline == pipeline and one.id != leader]
+        victim = leader if whom == "leader" else others[0]
+        await site.signal(victim, signal.SIGKILL)
+        site.watch.lose(victim)
+        await site.watch.until(lambda: len(site.watch.serving(site.model)) == 4, "four serve")
+        await site.check(f"{whom} killed", loading)

@@ -1,0 +1,147 @@
+"""Whoever dies, leaves or gives up while a pipeline runs: every request goes on, and nothing of it is left."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import pytest
+
+from shared.bus.contract import BusError
+from shared.messages.membership import Stale
+from shared.subjects import STALE
+from shared.virtual_time import run
+from tests.worker.live.kinds import BLOCKS, CLOCK, MODELLED
+from tests.worker.live.stage import Stage, stage
+from tests.worker.pipeline.line import ask, form, loaded, nothing_left, play, request, say_over, whole
+
+THREE = (("a", 2), ("b", 4), ("c", BLOCKS))
+Act = Callable[[Stage], Awaitable[None]]
+
+
+def running(act: Act) -> None:
+    """While requests are run by three, and a fourth worker serves."""
+
+    async def whole_play(made: Stage) -> None:
+        await ask(made, 6, tokens=30)
+        await made.until(lambda: sum(len(wish.tokens) >= 2 for wish in made.client.wishes) >= 3)
+        await act(made)
+        await made.until(lambda: all(wish.is_over for wish in made.client.wishes))
+        await made.until(lambda: all(report.pipeline is None for report in made.reports.values()))
+
+    play(whole_play, THREE, "other", kind=MODELLED)
+
+
+@pytest.mark.parametrize("who", ["a", "b", "c"])
+def test_a_worker_that_dies(who: str) -> None:
+    async def act(made: Stage) -> None:
+        await made.kill(who)
+        await made.until(lambda: all(made.state(one) != "live" for one in made.members))
+
+    running(act)
+
+
+@pytest.mark.parametrize("who", ["a", "b", "c"])
+def test_a_worker_whose_load_is_aborted(who: str) -> None:
+    async def act(made: Stage) -> None:
+        await made.abort(who)
+        assert made.state(who) in ("spare", "loading", "live")
+        await made.until(lambda: made.state(who) == "spare")
+
+    running(act)
+
+
+@pytest.mark.parametrize("who", ["a", "b", "c"])
+def test_a_worker_that_was_declared_dead_forgets_everything(who: str) -> None:
+    async def act(made: Stage) -> None:
+        made.bus.publish(STALE, Stale(id=who, epoch=1), id=who)
+        await made.until(lambda: made.state(who) == "spare")
+        made.client.lost_at(who)
+
+    running(act)
+
+
+def test_a_worker_that_was_declared_dead_while_its_pipeline_is_formed() -> None:
+    for turns in range(8):
+
+        async def main(turns: int = turns) -> None:
+            async with stage("a", "b", "c", kind=MODELLED) as made:
+                await loaded(made, THREE)
+                forming = asyncio.create_task(form(made, THREE))
+                await asyncio.sleep(0.0005 * turns)
+                made.bus.publish(STALE, Stale(id="a", epoch=1), id="a")
+                with suppress(BusError):
+                    await forming
+                await made.until(lambda: made.state("a") == "spare")
+                say_over(made, THREE)
+                await nothing_left(made)
+
+        run(main(), limit_seconds=600)
+
+
+def test_a_link_that_breaks_between_two_stages() -> None:
+    async def act(made: Stage) -> None:
+        made.faults.messages = 3
+        await made.until(lambda: made.state("a") == "loading")
+        made.faults.messages = None
+        assert made.count("a", "broken_pipelines") == 1
+        await form(made, THREE, "p2")
+        await made.until(lambda: made.state("a") == "live")
+        await made.until(lambda: all(wish.is_over for wish in made.client.wishes))
+        await whole(made, "a", "b", "c")
+        for worker in "abc":
+            await made.serve(worker)
+
+    running(act)
+
+
+def test_an_activation_that_is_damaged_on_its_way_is_computed_by_nobody() -> None:
+    async def act(made: Stage) -> None:
+        made.faults.damaged = 40
+        await made.until(lambda: made.count("a", "broken_pipelines") == 1)
+
+    running(act)
+
+
+def test_a_stage_that_hears_of_no_batch_is_given_up_after_a_while() -> None:
+    async def act(made: Stage) -> None:
+        made.members["b"].bus.hold()  # nothing that is said reaches anybody
+        await made.until(lambda: made.state("a") == "loading")
+        made.members["b"].bus.forget()
+        await made.kill("b")
+
+    running(act)
+
+
+def test_a_request_whose_deadline_comes_while_a_stage_is_silent_ends_then() -> None:
+    async def act(made: Stage) -> None:
+        made.members["b"].bus.hold()
+        begun = CLOCK.now()
+        await made.client.submit(request(99, deadline=CLOCK.wall() + 0.5), "a")
+        await made.until(lambda: made.client.wishes[-1].is_over)
+        assert CLOCK.now() - begun < 1.0
+        assert made.client.wishes.pop().ends == ["deadline"]
+        made.members["b"].bus.release()
+        say_over(made, THREE)
+
+    running(act)
+
+
+def test_a_leader_that_is_whole_goes_on_by_itself_when_a_stage_is_lost() -> None:
+    async def act(made: Stage) -> None:
+        await whole(made, "a")
+        await made.serve("a")
+        await made.kill("b")
+        await made.until(lambda: made.state("a") == "serving")
+
+    running(act)
+
+
+def test_clients_that_leave() -> None:
+    async def act(made: Stage) -> None:
+        for wish in made.client.wishes[::2]:
+            made.client.cancel(wish)
+        await whole(made, "a", "b", "c")
+        for worker in "abc":
+            await made.serve(worker)
+
+    running(act)

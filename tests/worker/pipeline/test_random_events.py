@@ -1,0 +1,126 @@
+"""Whatever happens in whatever order: every request ends once, with its tokens, and nothing is left of any pipeline."""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.bus.contract import BusError
+from shared.virtual_time import run
+from tests.fuzz.effort import examples
+from tests.worker.live.kinds import BFLOAT16, BLOCKS, FLOAT32, MODELLED, Kind
+from tests.worker.live.stage import Stage, stage
+from tests.worker.pipeline.line import WORKERS, Cut, form, loaded, nothing_left, request, say_over
+
+
+@dataclass(frozen=True)
+class Event:
+    """`wait` seconds after the one before; `which` chooses among what there is."""
+
+    what: str
+    wait: float
+    which: int
+
+
+@st.composite
+def cuts(draw: st.DrawFn) -> Cut:
+    """Neighbours are of different workers, and the first of "a"."""
+    stops = sorted(draw(st.sets(st.integers(1, BLOCKS - 1), min_size=1, max_size=BLOCKS - 1)))
+    workers = ["a"]
+    for _ in stops:
+        workers.append(draw(st.sampled_from([one for one in WORKERS if one != workers[-1]])))
+    return tuple(zip(workers, [*stops, BLOCKS], strict=True))
+
+
+WAITS = st.sampled_from((0.0, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1))
+ORDINARY = ("ask a", "ask a", "ask a", "ask other", "cancel", "block", "form", "serve a", "serve b", "serve c")
+RARE = ("kill a", "kill b", "kill c", "abort a", "abort b", "over", "break", "drain a")
+EVENTS = st.lists(
+    st.builds(Event, st.sampled_from((*ORDINARY * 3, *RARE)), WAITS, st.integers(0, 1_000)), min_size=15, max_size=40
+)
+
+
+@examples(8)
+@given(events=EVENTS, cut=cuts())
+def test_every_request_ends_once_with_its_tokens(events: list[Event], cut: Cut) -> None:
+    run(play(events, cut, MODELLED), limit_seconds=600)
+
+
+@pytest.mark.slow
+@examples(20)
+@given(events=EVENTS, cut=cuts(), kind=st.sampled_from((FLOAT32, BFLOAT16)))
+def test_every_request_ends_once_with_the_tokens_of_an_undisturbed_engine(
+    events: list[Event], cut: Cut, kind: Kind
+) -> None:
+    run(play(events, cut, kind), limit_seconds=600)
+
+
+async def play(events: list[Event], cut: Cut, kind: Kind) -> None:
+    """A pipeline, and a worker that serves by itself: so there is always somebody."""
+    async with stage("other", *WORKERS, kind=kind) as made:
+        await made.loaded("other")
+        await loaded(made, cut)
+        await form(made, cut)
+        for number, event in enumerate(events):
+            await asyncio.sleep(event.wait)
+            happen(made, event, cut, number)
+            made.check_invariants()
+        made.faults.messages = None
+        for worker in sorted({worker for worker, _ in cut}):
+            await to_the_end(made, worker)
+        await made.done()
+        await nothing_left(made)
+
+
+def happen(made: Stage, event: Event, cut: Cut, number: int) -> None:
+    wishes, members = made.client.wishes, {worker for worker, _ in cut}
+    match event.what.split():
+        case ["ask", who]:
+            made.act(made.client.submit(request(len(wishes), 1 + event.which % 30), who))
+        case ["cancel"] if wishes:
+            made.client.cancel(wishes[event.which % len(wishes)])
+        case ["block"]:
+            made.act(next_block(made, sorted(members)[event.which % len(members)]))
+        case ["form"]:
+            made.act(formed(made, cut, f"p{number}"))
+        case ["over"]:
+            say_over(made, cut)
+        case ["break"]:
+            made.faults.messages = event.which % 20
+        case [command, who] if who in members & made.members.keys():
+            command_one(made, command, who)
+
+
+def command_one(made: Stage, command: str, worker: str) -> None:
+    match command:
+        case "serve":
+            made.act(made.serve(worker))
+        case "kill":
+            made.act(made.kill(worker))
+        case "abort":
+            made.act(made.abort(worker))
+        case "drain" if made.state(worker) == "serving":
+            made.act(made.drain(worker))
+
+
+async def formed(made: Stage, cut: Cut, id: str) -> None:
+    with suppress(BusError):  # it is refused by whoever runs one, serves or is gone
+        await form(made, cut, id)
+
+
+async def next_block(made: Stage, worker: str) -> None:
+    missing = [block for block in range(BLOCKS) if block not in made.given[worker]]
+    with suppress(BusError):  # it was killed, or told to stop
+        await made.load(worker, missing[:1], "pipeline")
+
+
+async def to_the_end(made: Stage, worker: str) -> None:
+    """All blocks arrive, and it serves."""
+    for _ in range(BLOCKS):
+        await next_block(made, worker)
+    await made.until(lambda: made.state(worker) in ("spare", "absent") or made.ready(worker) == BLOCKS)
+    if made.state(worker) in ("loading", "live"):
+        await made.serve(worker)

@@ -1,0 +1,138 @@
+"""When a pipeline is over its requests go on at its workers, each with an even part of them."""
+
+import pytest
+
+from tests.worker.live.kinds import BFLOAT16, BLOCKS, MODELLED, Kind
+from tests.worker.live.stage import Stage
+from tests.worker.pipeline.line import PAIR, ask, form, play, say_over, whole
+
+THREE = (("a", 2), ("b", 4), ("c", BLOCKS))
+
+
+async def has_tokens(made: Stage, count: int) -> None:
+    await made.until(lambda: sum(len(wish.tokens) >= count for wish in made.client.wishes) >= 4)
+
+
+@pytest.mark.parametrize("kind", [MODELLED, pytest.param(BFLOAT16, marks=pytest.mark.slow)])
+def test_unfinished_requests_are_spread_evenly_with_the_tokens_they_have(kind: Kind) -> None:
+    async def act(made: Stage) -> None:
+        await ask(made, 6, tokens=60)
+        await whole(made, "a", "b", "c")
+        await has_tokens(made, 3)
+        await made.serve("a")
+        await made.serve("b")
+        await made.serve("c")
+        await made.until(lambda: made.count("b", "pulled_tasks") + made.count("c", "pulled_tasks") == 4)
+        assert min(made.count("b", "pulled_tasks"), made.count("c", "pulled_tasks")) >= 1
+        assert all(wish.submissions == 0 for wish in made.client.wishes)
+
+    play(act, THREE, kind=kind)
+
+
+def test_what_nobody_fetches_the_leader_runs() -> None:
+    async def act(made: Stage) -> None:
+        await ask(made, 5, tokens=40)
+        await whole(made, "a")
+        await has_tokens(made, 2)
+        await made.serve("a")
+        await made.until(lambda: all(wish.is_over for wish in made.client.wishes))
+        assert made.state("b") == "loading"
+        assert all(wish.submissions == 0 for wish in made.client.wishes)
+
+    play(act, kind=MODELLED)
+
+
+def test_a_worker_that_is_whole_waits_for_the_leader_and_not_for_long() -> None:
+    async def act(made: Stage) -> None:
+        await ask(made, 3, tokens=400)
+        await whole(made, "b")
+        await made.serve("b")  # its leader hears nothing of the kind, and loses a stage
+        await made.until(lambda: made.state("b") == "serving")
+        await made.until(lambda: made.state("a") == "loading")
+        await made.until(lambda: any(place == "b" for place in made.client.places.values()))
+
+    play(act, kind=MODELLED)
+
+
+def test_a_request_that_leaves_or_is_late_while_it_is_kept_ends() -> None:
+    async def act(made: Stage) -> None:
+        await ask(made, 6, tokens=60)
+        await whole(made, "a", "b")
+        await has_tokens(made, 2)
+        await made.serve("a")
+        for wish in made.client.wishes:
+            made.client.cancel(wish)
+        await made.serve("b")
+
+    play(act, kind=MODELLED)
+
+
+def test_a_planner_may_end_it_before_anybody_is_whole_and_form_it_again() -> None:
+    async def act(made: Stage) -> None:
+        await ask(made, 4, tokens=20)
+        await has_tokens(made, 1)
+        say_over(made)
+        await made.until(lambda: {made.state("a"), made.state("b")} == {"loading"})
+        await made.until(lambda: made.reports["a"].pipeline is made.reports["b"].pipeline is None)
+        await form(made, PAIR, "p2")
+        await made.until(lambda: made.state("a") == "live")
+        assert made.reports["b"].pipeline == "p2"
+        await made.until(lambda: all(wish.is_over for wish in made.client.wishes))
+        await whole(made, "a", "b")
+        await made.serve("a")
+        await made.serve("b")
+
+    play(act, kind=MODELLED)
+
+
+def test_a_worker_that_was_served_to_before_all_were_there_serves_alone() -> None:
+    async def act(made: Stage) -> None:
+        await whole(made, "a", "b")
+        await made.serve("a")
+        await made.serve("b")
+        await ask(made, 2)
+        await ask(made, 2, "b")
+
+    play(act, kind=MODELLED)
+
+
+def test_a_leader_that_is_told_twice_to_serve_and_then_drains_finishes_what_it_has() -> None:
+    async def act(made: Stage) -> None:
+        await ask(made, 6, tokens=60)
+        await whole(made, "a", "b")
+        await has_tokens(made, 2)
+        for _ in range(3):
+            await made.serve("a")
+        await made.drain("a")
+        await made.until(lambda: made.state("a") == "spare")
+        assert all(wish.submissions == 0 for wish in made.client.wishes)
+        await made.serve("b")
+
+    play(act, kind=MODELLED)
+
+
+def test_a_leader_that_is_told_again_to_serve_still_keeps_what_is_the_others() -> None:
+    async def act(made: Stage) -> None:
+        await ask(made, 6, tokens=60)
+        await whole(made, "a", "b")
+        await has_tokens(made, 2)
+        await made.serve("a")
+        await made.until(lambda: made.reports["a"].pipeline is None)
+        await made.serve("a")
+        await made.serve("b")
+        await made.until(lambda: made.count("b", "pulled_tasks") >= 2)
+
+    play(act, kind=MODELLED)
+
+
+def test_what_was_begun_is_fetched_before_the_router_hears_that_it_may_send_more() -> None:
+    async def act(made: Stage) -> None:
+        await ask(made, 6, tokens=60)
+        await whole(made, "a", "b")
+        await has_tokens(made, 2)
+        await made.serve("a")
+        await made.serve("b")
+        assert made.count("b", "pulled_tasks") == 3
+        await made.until(lambda: made.state("b") == "serving")
+
+    play(act, kind=MODELLED)
