@@ -88,6 +88,8 @@ class LiveStage:
         await self.watch.until(
             lambda: self.watch.requests + sum(one.done() for one in sending) >= len(asks), "all requests wait"
         )
+        # Until it has said so, it is as good a source as the host's memory, and would be slower while it computes.
+        await self.watch.until(lambda: self.watch.busy() == [self.source], "the source has something to do")
         _, record = await ask_scale(self.bus, MODEL, 2, SCALE_SECONDS, mode)
         done, records = whole(record), self.checked(await asyncio.gather(*sending))
         await self.all_logged(asks)

@@ -68,8 +68,8 @@ async def test_a_hop_killed_in_the_middle_of_a_chain_is_bridged_and_nothing_is_s
         hop, last = chain_of(record)  # the third target is fed by the host
         loading = site.load()
         await site.signal(hop, signal.SIGKILL)
+        watch.lose(hop)  # before it has been started again
         await watch.until(lambda: watch.whole(last), "the one behind is whole")
-        watch.lose(hop)
         assert watch.replanned(record.id) == [last]
         assert watch.received_bytes(last) == site.model_bytes
         await watch.until(lambda: len(watch.serving()) == 4, "the killed one is replaced")
@@ -90,8 +90,8 @@ async def test_a_source_killed_in_mid_transfer_is_replaced_and_nothing_is_sent_t
         assert record.plan.paths[0][0] == source
         loading = site.load()
         await site.signal(source, signal.SIGKILL)
+        watch.lose(source)  # before it has been started again
         await watch.until(lambda: watch.whole(target), "the target is whole")
-        watch.lose(source)
         assert watch.replanned(record.id) == [target]
         assert watch.received_bytes(target) == site.model_bytes
         await watch.until(lambda: len(watch.serving()) == 2, "two serve")
