@@ -76,7 +76,7 @@ class Instance:
         self._own_blocks = 0
         self._other_requests = 0
         self._other_blocks = 0
-        self._new_tokens = 0  # to be prefilled, admitted since its last report
+        self._new_tokens = 0  # to be prefilled, admitted since a report that counts them
 
     def update(self, report: WorkerReport, now: float) -> None:
         """Take over what the worker reports."""
@@ -86,8 +86,9 @@ class Instance:
         self.was_live = self.was_live or report.state == "live"
         self._load = load = report.load
         self.refusing = False
-        self._new_tokens = 0
         requests = 0 if load is None else load.waiting_requests + load.running_requests
+        if requests >= len(self.admitted):  # else it was said before the last of them came
+            self._new_tokens = 0
         blocks = 0 if load is None else load.kv_blocks_used
         self._other_requests = max(0, requests - len(self.admitted))
         self._other_blocks = max(0, blocks - self._own_blocks)

@@ -172,9 +172,9 @@ def test_when_there_will_be_room_is_known_of_a_live_instance_as_of_one_that_load
     assert made.retry_after_ms("m", 100, 2.0) == 2000
 
 
-def prefilling(worker: str, tokens: int, rate: float | None, **more: object) -> WorkerReport:
+def prefilling(worker: str, tokens: int, rate: float | None, running: int = 0, **more: object) -> WorkerReport:
     """It has so many tokens to prefill, and prefills so many a second."""
-    engine = replace(load(slots=9, blocks=1000), waiting_tokens=tokens, prefill_tokens_per_second=rate)
+    engine = replace(load(running=running, slots=9, blocks=1000), waiting_tokens=tokens, prefill_tokens_per_second=rate)
     return report(worker, engine, **more)
 
 
@@ -182,7 +182,9 @@ def prefilling(worker: str, tokens: int, rate: float | None, **more: object) -> 
 def test_what_waits_for_long_waits_here_and_not_at_an_instance(rate: float | None, most: int) -> None:
     made = policy(prefilling("a", 0, rate))
     assert len(admit(made, *(request(f"r{number}", prompt=250) for number in range(4)))) == most
-    hear(made, prefilling("a", 0, rate))
+    hear(made, prefilling("a", 0, rate, running=most - 1))
+    assert admissions(made.dispatch(NOW)) == []  # the last one had not come when that was said
+    hear(made, prefilling("a", 0, rate, running=most))
     assert len(admissions(made.dispatch(NOW))) == min(most, 4 - most)
 
 
