@@ -34,6 +34,7 @@ class Live:
         self._is_coming = False  # it loads, and will go live
         self._load_began = 0.0
         self._began = asyncio.Event()
+        self._withdrawn: set[str] = set()  # whose pulls that wait for the first layer are void
         self._running: set[asyncio.Task[None]] = set()
 
     @property
@@ -54,6 +55,7 @@ class Live:
     def expect(self, command: Load) -> None:
         """Whoever pulls before the first layer is here need not go away."""
         self._is_coming = goes_live(command)
+        self._withdrawn.clear()
         self._load_began = self._parts.world.clock.now()
 
     def missed(self) -> None:
@@ -100,9 +102,12 @@ class Live:
     async def pull(self, command: Pull) -> Pulled:
         """A source has nothing to prefill."""
         if self.target is None and self._is_coming:
+            self._withdrawn.discard(command.worker)
             with suppress(TimeoutError):
                 async with asyncio.timeout(POLL_SECONDS):
                     await self._began.wait()
+            if command.worker in self._withdrawn:
+                return Pulled()
         if self.target is None:
             return Pulled(over=not self._is_coming)
         return await self.target.pull(command)
@@ -117,6 +122,8 @@ class Live:
         """The source found something else to do."""
         if self.target is not None:
             self.target.withdraw(source)
+        elif self._is_coming:
+            self._withdrawn.add(source)
 
     def lost(self, worker: str) -> None:
         """The registry has declared it dead."""
