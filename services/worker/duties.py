@@ -22,7 +22,7 @@ class Duties:
     """Commands of the planner for requests, and what other workers want of those that are here."""
 
     def __init__(self, parts: Parts, instance: Instance) -> None:
-        self.live = Live(parts)
+        self.live = Live(parts, lambda: instance.tell("first_layer"))
         self.pipelines = Pipelines(parts, instance)
         self._parts = parts
         self._instance = instance
@@ -37,7 +37,7 @@ class Duties:
         """Requests that wait here for layers, or for a place in a batch of the pipeline that this worker leads."""
         scheduler = self._parts.serving.scheduler
         if self.pipelines.leads and scheduler is not None:
-            return scheduler.load().waiting_requests
+            return scheduler.waiting
         return self.live.waiting
 
     async def serve(self, command: Serve, context: Context) -> Ack:

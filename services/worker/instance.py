@@ -50,7 +50,7 @@ class Instance:
             self.lifecycle.go_back()
         self.changed()
 
-    def tell(self, what: Literal["serving", "first_token", "spare"]) -> None:
+    def tell(self, what: Literal["serving", "first_layer", "first_token", "spare"]) -> None:
         assignment = self.lifecycle.assignment
         if assignment is None:
             return

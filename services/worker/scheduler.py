@@ -163,6 +163,11 @@ class Scheduler:
         return not self._admission.all()
 
     @property
+    def waiting(self) -> int:
+        """Requests without KV blocks."""
+        return len(self._admission.waiting)
+
+    @property
     def wants_more(self) -> bool:
         """Whether nothing here is left to be prefilled, and a prompt as long as a step would find room."""
         running, kv = self._admission.running.values(), self._admission.kv
@@ -175,7 +180,7 @@ class Scheduler:
         """What there is to do and room for; the rates, in tokens/s, are the runner's."""
         here = self._admission
         return EngineLoad(
-            waiting_requests=len(here.waiting),
+            waiting_requests=self.waiting,
             waiting_tokens=sum(sequence.waiting_tokens for sequence in here.all()),
             running_requests=len(here.running),
             max_requests=self.limits.max_num_seqs,

@@ -1,6 +1,7 @@
 """Live scaling in one worker: it may be the target of what it loads, and helps others once it serves."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 
 import structlog
@@ -27,10 +28,12 @@ def goes_live(command: Load) -> bool:
 class Live:
     """`target` is None unless this worker went live for what it holds."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, first_layer: Callable[[], None]) -> None:
+        """`first_layer` is called when the first layer of a load was run."""
         self.source = LiveSource(parts)
         self.target: LiveTarget | None = None
         self._parts = parts
+        self._first_layer = first_layer
         self._is_coming = False  # it loads, and will go live
         self._load_began = 0.0
         self._began = asyncio.Event()
@@ -71,7 +74,7 @@ class Live:
             room=room,
         )
         planner = Planner(forecast(command, self._load_began), room) if command.live == "zigzag-ilp" else None
-        target = self.target = LiveTarget(self._parts, command, scheduler, queue, planner)
+        target = self.target = LiveTarget(self._parts, command, scheduler, queue, self._first_layer, planner)
         for index in sorted(ready):
             self.block_ready(index, ready)
         tasks = self._parts.tasks

@@ -3,7 +3,7 @@ whoever helps pulls requests away with the layers done."""
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import assert_never
 
@@ -20,8 +20,7 @@ from services.worker.zigzag.tasks import Room
 from services.worker.zigzag.tasks import Task as Queued
 from shared.bus.contract import Refusal
 from shared.messages.live import Pull, Pulled
-from shared.messages.transfers import InstanceServing, Load
-from shared.subjects import INSTANCE
+from shared.messages.transfers import Load
 
 POLL_SECONDS = 0.5  # how long a pull is held while there is nothing to give
 
@@ -33,9 +32,15 @@ class LiveTarget:
     last block all are, from the layer at which they stand, and those that no step has begun may still be pulled."""
 
     def __init__(
-        self, parts: Parts, command: Load, scheduler: Scheduler, queue: LiveQueue, planner: Planner | None = None
+        self,
+        parts: Parts,
+        command: Load,
+        scheduler: Scheduler,
+        queue: LiveQueue,
+        first_layer: Callable[[], None],
+        planner: Planner | None = None,
     ) -> None:
-        """`planner`: in the mode zigzag-ilp."""
+        """`first_layer` is called once a layer was run; `planner`: in the mode zigzag-ilp."""
         self.command = command
         self.queue = queue
         self._planner = planner
@@ -43,7 +48,7 @@ class LiveTarget:
         self._serving, self._clock = parts.serving, parts.world.clock
         self._scheduler = scheduler
         self._requests: dict[str, Request] = {}
-        self._has_run = False
+        self._first_layer: Callable[[], None] | None = first_layer
         self._pulls: dict[str, tuple[Pull, asyncio.Future[Pulled]]] = {}
         self.given = Given(parts, command.manifest, scheduler, self._returned)
 
@@ -158,23 +163,12 @@ class LiveTarget:
         self._perform(self.queue.layer_done())
 
     def _ran(self, layer: int, rows: int, seconds: float) -> None:
-        if not self._has_run:
-            self._has_run = True
-            self._tell_first_layer()
+        if self._first_layer is not None:
+            self._first_layer()
+            self._first_layer = None
         if self._planner is not None:
             self._planner.seen.ran(rows, seconds)
         log.debug("layer_ran", layer=layer, rows=rows, seconds=seconds)
-
-    def _tell_first_layer(self) -> None:
-        event = InstanceServing(
-            instance=self.command.instance,
-            model=self.command.model,
-            worker=self._parts.me,
-            plan_id=self.command.plan_id,
-            what="first_layer",
-            at=self._parts.world.clock.wall(),
-        )
-        self._parts.world.bus.publish(INSTANCE, event, instance=event.instance)
 
     def _perform(self, effects: Iterable[QueueEffect]) -> Run | None:
         """Do what the queue wants done; what is to be run is left to the caller."""
@@ -193,7 +187,7 @@ class LiveTarget:
                     assert_never(other)
         for source, requests in leaving.items():
             pull, _ = self._pulls[source]
-            more = len(self.queue) > 0 or self._scheduler.load().waiting_requests > 0
+            more = len(self.queue) > 0 or self._scheduler.waiting > 0
             self._answer(source, Pulled(tasks=self.given.give(pull, requests), more=more))
         return run
 
