@@ -10,7 +10,7 @@ from itertools import accumulate
 
 import structlog
 
-from services.worker.batch import Batch, Piece
+from services.worker.batch import Batch, Draw, Piece
 from services.worker.engine.contract import GPU_ROWS, BlockMissing
 from services.worker.engine.partial import Partial, Passed, Slab, slabs
 from services.worker.engine.rates import Rates
@@ -142,9 +142,7 @@ class Model:
         self._need(range(len(self._manifest.blocks)))
         for kv in batch.imports:
             self._cache.take(kv.blocks, kv.data)
-        vocab_size = self._manifest.config.vocab_size
-        ends = [(self._states(piece)[-1], piece.draw) for piece in batch.pieces]
-        return [choose(state, draw, vocab_size) for state, draw in ends if draw is not None]
+        return self._choose((self._states(piece)[-1], piece.draw) for piece in batch.pieces)
 
     def run_blocks(self, blocks: range, pieces: Sequence[Piece], activation: memoryview) -> Passed:
         """What the states before `pieces` are is also in the KV here: they go on as these only where both agree."""
@@ -157,9 +155,7 @@ class Model:
             write_states(data, states)
             return Passed(data, [])
         ends = zip(accumulate(len(piece.tokens) for piece in pieces), pieces, strict=True)
-        drawn = [(states[end - 1], piece.draw) for end, piece in ends]
-        vocab_size = self._manifest.config.vocab_size
-        return Passed(memoryview(b""), [choose(state, draw, vocab_size) for state, draw in drawn if draw is not None])
+        return Passed(memoryview(b""), self._choose((states[end - 1], piece.draw) for end, piece in ends))
 
     def run_layer(self, partials: Sequence[Partial]) -> list[Slab]:
         """What runs together. The embedding goes with the first layer."""
@@ -186,6 +182,11 @@ class Model:
             states = list(follow(before, piece.tokens))
         self._cache.write(piece, states)
         return states
+
+    def _choose(self, ends: Iterable[tuple[int, Draw | None]]) -> list[int]:
+        """A token for each that draws one, by the state of its last."""
+        vocab_size = self._manifest.config.vocab_size
+        return [choose(state, draw, vocab_size) for state, draw in ends if draw is not None]
 
     def _need(self, blocks: Iterable[int]) -> None:
         missing = next((block for block in blocks if block in self._missing), None)
