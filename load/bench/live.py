@@ -1,6 +1,5 @@
 """`livescale bench live`: a second instance while requests wait, live against stop-the-world, with real processes."""
 
-import random
 import statistics
 import sys
 import time
@@ -17,7 +16,7 @@ from load.bench.fleet import BenchFailed
 from load.bench.live_page import write_page
 from load.bench.live_rows import Measured, curve, rows
 from load.bench.live_runs import Run, StepLog
-from load.bench.live_stage import DTYPE, LiveStage, live_stage
+from load.bench.live_stage import DTYPE, LiveStage, asks, live_stage
 from load.bench.record import Printer
 from load.bench.system import logged
 from load.chaos.reference import undisturbed
@@ -117,14 +116,6 @@ async def calibrate(checkpoint: Path) -> float:
             )
             seconds.append(time.perf_counter() - began)
     return statistics.median(seconds[WARM_UPS:])
-
-
-def asks(count: int, prompt_tokens: int, max_tokens: int, first: int = 0) -> list[Ask]:
-    """Greedy, each with a prompt of its own."""
-    return [
-        Ask(number, 0.0, random.Random(number).choices(range(1_000), k=prompt_tokens), max_tokens)
-        for number in range(first, first + count)
-    ]
 
 
 @dataclass(frozen=True)

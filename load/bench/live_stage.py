@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -33,6 +34,14 @@ LONG = 400  # tokens: whoever makes them has something to do while the other is 
 MIB = 1024 * 1024
 
 Expected = Mapping[int, Sequence[int]]  # tokens of an undisturbed engine, by the index of the request
+
+
+def asks(count: int, prompt_tokens: int, max_tokens: int, first: int = 0) -> list[Ask]:
+    """Greedy, each with a prompt of its own."""
+    return [
+        Ask(number, 0.0, random.Random(number).choices(range(1_000), k=prompt_tokens), max_tokens)
+        for number in range(first, first + count)
+    ]
 
 
 @dataclass

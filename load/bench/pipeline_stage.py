@@ -2,21 +2,20 @@
 
 import asyncio
 import os
-import random
 import shutil
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from load.bench.disk_model import write_llama
 from load.bench.fleet import BenchFailed
-from load.bench.live_stage import Watch, follow, whole
+from load.bench.live_stage import Watch, asks, follow, whole
 from load.bench.pipeline_runs import Run
 from load.client import Client, open_session
 from load.kept import KEPT, kept_model
-from load.records import Ask, find_fault
+from load.records import find_fault
 from load.tally import Tally
 from services.cli.scale import ask_scale
 from services.supervisor.processes import Echo
@@ -54,13 +53,6 @@ def kept_even_model(tell: Callable[[str], None]) -> Path:
     return directory
 
 
-def asks() -> list[Ask]:
-    """Greedy, each with a prompt of its own."""
-    return [
-        Ask(number, 0.0, random.Random(number).choices(range(1_000), k=PROMPT), TOKENS) for number in range(REQUESTS)
-    ]
-
-
 @dataclass
 class PipelineStage:
     """One instance serves, and NEW workers are spare, between runs. `tokens`: of the first run, by request."""
@@ -73,8 +65,9 @@ class PipelineStage:
     async def run(self, mode: LiveMode, sources: int) -> Run:
         """Have requests wait, scale out from one source (the instance that serves) or two (its host's memory, too), and
         return once all are answered and one instance is left."""
-        async with self._without_host() if sources == 1 else _as_it_is():
-            sending = asyncio.gather(*(self.client.fetch(ask, self.client.now()) for ask in asks()))
+        async with self._without_host() if sources == 1 else nullcontext():
+            requests = asks(REQUESTS, PROMPT, TOKENS)
+            sending = asyncio.gather(*(self.client.fetch(ask, self.client.now()) for ask in requests))
             await self.watch.until(lambda: self.watch.requests == REQUESTS, "all requests wait")
             _, record = await ask_scale(self.stack.bus, MODEL, 1 + NEW, SCALE_SECONDS, mode)
             done, records = whole(record), await sending
@@ -107,11 +100,6 @@ class PipelineStage:
                     await asyncio.sleep(0.2)
         except TimeoutError:
             raise BenchFailed(f"it did not happen within {PATIENCE_SECONDS:g} s that {what}") from None
-
-
-@asynccontextmanager
-async def _as_it_is() -> AsyncIterator[None]:
-    yield
 
 
 def present(snapshot: Snapshot) -> set[str]:
