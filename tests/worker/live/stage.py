@@ -142,6 +142,12 @@ class Stage:
         await self.until(lambda: self.ready(worker) == BLOCKS)
         await self.serve(worker)
 
+    async def beside(self, source: str, target: str, blocks: list[int]) -> None:
+        """The one serves, and the other is live with these blocks."""
+        await self.loaded(source)
+        await self.load(target, blocks, "zigzag")
+        await self.until(lambda: self.state(target) == "live")
+
     async def finish_loading(self, worker: str) -> None:
         """One that is live gets the rest, and serves."""
         await self.load(worker, list(range(BLOCKS)), "zigzag")

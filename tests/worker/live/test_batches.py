@@ -52,9 +52,7 @@ def test_short_prompts_run_together_on_the_target_and_then_at_the_source() -> No
 
     async def main() -> None:
         async with stage("s", "t", kind=noting(layers, steps)) as made:
-            await made.loaded("s")
-            await made.load("t", [0, 1], "zigzag")
-            await made.until(lambda: made.state("t") == "live")
+            await made.beside("s", "t", [0, 1])
             await ask(made, 4, rows=24)
             await made.until(lambda: made.count("t", "live_layers") == 4)
             await made.help("s", "t")
@@ -74,9 +72,7 @@ def test_prompts_that_fill_a_batch_run_one_by_one_and_are_pulled_one_by_one() ->
 
     async def main() -> None:
         async with stage("s", "t", kind=noting(layers, steps)) as made:
-            await made.loaded("s")
-            await made.load("t", [0, 1], "zigzag")
-            await made.until(lambda: made.state("t") == "live")
+            await made.beside("s", "t", [0, 1])
             await ask(made, 3, rows=400)
             await made.until(lambda: made.count("t", "live_layers") == 3)
             await made.help("s", "t")
@@ -146,9 +142,7 @@ def test_one_whose_hand_off_fails_does_not_keep_those_that_came_with_it() -> Non
 
     async def main() -> None:
         async with stage("s", "t", kind=noting(layers, steps)) as made:
-            await made.loaded("s")
-            await made.load("t", [0, 1], "zigzag")
-            await made.until(lambda: made.state("t") == "live")
+            await made.beside("s", "t", [0, 1])
             await ask(made, 3, rows=24)
             await made.until(lambda: made.count("t", "live_layers") == 3)
             made.faults.messages = 2

@@ -14,9 +14,7 @@ async def ask(made: Stage, count: int) -> None:
 def test_requests_that_change_hands_in_the_middle_of_a_load_end_with_their_tokens() -> None:
     async def main() -> None:
         async with stage("s", "t", kind=MODELLED) as made:
-            await made.loaded("s")
-            await made.load("t", [0, 1, 2], "zigzag")
-            await made.until(lambda: made.state("t") == "live")
+            await made.beside("s", "t", [0, 1, 2])
             await ask(made, 4)
             await made.until(lambda: made.count("t", "live_layers") >= 4)
             await made.help("s", "t")
@@ -33,9 +31,7 @@ def test_requests_that_change_hands_in_the_middle_of_a_load_end_with_their_token
 def test_a_request_whose_kv_is_lost_on_the_way_is_made_again() -> None:
     async def main() -> None:
         async with stage("s", "t", kind=MODELLED) as made:
-            await made.loaded("s")
-            await made.load("t", [0, 1, 2], "zigzag")
-            await made.until(lambda: made.state("t") == "live")
+            await made.beside("s", "t", [0, 1, 2])
             await ask(made, 1)
             await made.until(lambda: made.count("t", "live_layers") == 2)
             made.faults.message_seconds = 0.1
