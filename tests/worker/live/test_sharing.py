@@ -1,12 +1,15 @@
 """Who helps whom: several sources, several targets, plans one after the other, and the end of it."""
 
+import asyncio
+
 import pytest
 
 from shared.bus.contract import Refusal
 from shared.messages.live import Pull, Took
 from shared.subjects import PULL, TOOK
+from shared.virtual_time import run
 from tests.worker.live.scenes import parked, play
-from tests.worker.live.stage import Stage
+from tests.worker.live.stage import Stage, stage
 from tests.worker.serving import random_prompt, submit
 
 
@@ -90,3 +93,24 @@ def test_nobody_else_can_say_that_a_source_took_a_request() -> None:
         await made.until(lambda: made.count("s", "pulled_tasks") == 1)
 
     play(act)
+
+
+def test_a_pull_that_waits_for_the_first_layer_is_void_once_the_source_has_requests_of_its_own() -> None:
+    async def main() -> None:
+        async with stage("s", "t") as made:
+            await made.loaded("s")
+            await made.load("t", [0], "zigzag")
+            await made.help("s", "t")
+            await asyncio.sleep(0.1)
+            for number in range(4):
+                await made.client.submit(submit(f"own{number}", random_prompt(number, 50), max_tokens=60), "s")
+            await asyncio.sleep(0.1)
+            await made.load("t", [1], "zigzag")
+            await made.until(lambda: made.state("t") == "live")
+            made.act(made.client.submit(submit("other", random_prompt(9, 300), max_tokens=1), "t"))
+            await made.until(lambda: made.count("s", "pulled_tasks") == 1)
+            assert made.count("s", "pulled_layers") == 1
+            await made.finish_loading("t")
+            await made.done()
+
+    run(main(), limit_seconds=600)
