@@ -95,7 +95,9 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
     engine: EngineName = "torch"
     engine_profile: EngineProfile = "llama3-8b-a100"
     engine_speed: EngineSpeed = 1.0
-    arena_bytes: Annotated[int, Meta(description="Memory of each worker for parameters", ge=MIB)] = 1024 * MIB
+    arena_bytes: Annotated[
+        int, Meta(description="Memory of each worker for parameters; on a CPU twice, see `run worker`", ge=MIB)
+    ] = 1024 * MIB
     kv_bytes: Annotated[int, Meta(description="Memory of each worker for its KV cache", ge=MIB)] = 512 * MIB
     transport: Annotated[Literal["ucx", "socket"], Meta(description="How parameters travel between processes")] = "ucx"
     link_rate: Annotated[

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from services.worker.actor import Worker
 from services.worker.engine.contract import Runner
+from services.worker.engine.heap import keep_freed_memory
 from services.worker.engine.modelled import ModelledRunner
 from services.worker.settings import WorkerSettings
 from shared.devices import CPU, NoDevice, choose_device, count_gpus
@@ -22,6 +23,8 @@ def main(settings: WorkerSettings) -> None:
     except (NoDevice, ValueError) as error:
         sys.exit(f"Error: {error}")
     on_gpu = device != CPU
+    if not on_gpu and settings.engine == "torch":
+        keep_freed_memory()
     memory = device if on_gpu else "host"
 
     def build(world: World) -> Worker:
@@ -45,9 +48,7 @@ def runner_maker(settings: WorkerSettings, device: str) -> Callable[[Clock], Run
         memory = settings.kv_bytes, settings.block_size
         return lambda clock: ModelledRunner(*memory, latency, settings.engine_speed, clock)
 
-    def with_torch(clock: Clock) -> Runner:
-        from services.worker.engine.runner import EngineRunner  # takes seconds and much memory to import
+    from services.worker.engine.runner import EngineRunner  # of torch, which takes seconds and much memory to import
 
-        return EngineRunner(settings.kv_bytes, settings.block_size, settings.threads, device)
-
-    return with_torch
+    sizes = settings.kv_bytes, settings.block_size
+    return lambda clock: EngineRunner(*sizes, settings.threads, device, settings.arena_bytes)

@@ -26,7 +26,12 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
     engine_profile: EngineProfile = "llama3-8b-a100"
     engine_speed: EngineSpeed = 1.0
     arena_bytes: Annotated[
-        int, Meta(description="Memory for parameters, touched at start; the largest model that fits", ge=MIB)
+        int,
+        Meta(
+            description="Memory for parameters, touched at start; the largest model that fits. On a CPU twice: kernels "
+            "have them laid out once more",
+            ge=MIB,
+        ),
     ] = 1024 * MIB
     kv_bytes: Annotated[
         int, Meta(description="Memory for the KV cache, touched at start (a modelled engine only counts it)", ge=MIB)

@@ -12,6 +12,7 @@ from services.worker.batch import Batch, Piece
 from services.worker.engine.attention import use_math_kernels
 from services.worker.engine.contract import CPU_ROWS, GPU_ROWS
 from services.worker.engine.engine import Engine
+from services.worker.engine.heap import touch_heap
 from services.worker.engine.kv_store import allocate_kv_memory
 from services.worker.engine.partial import Partial, Passed
 from services.worker.engine.rates import Rates
@@ -30,7 +31,10 @@ class EngineRunner:
     call waits for it.
     """
 
-    def __init__(self, kv_bytes: int, block_tokens: int, threads: int = 1, device: str = CPU) -> None:
+    def __init__(
+        self, kv_bytes: int, block_tokens: int, threads: int = 1, device: str = CPU, packed_bytes: int = 0
+    ) -> None:
+        """`packed_bytes`: on a CPU, so much is at hand to lay parameters out in."""
         self.rates = Rates()
         self.pauses = SendPauses()
         self.joined_rows = CPU_ROWS if device == CPU else GPU_ROWS
@@ -41,10 +45,12 @@ class EngineRunner:
         if device != CPU:
             use_math_kernels()
         self._memory = self._thread.submit(allocate_kv_memory, kv_bytes, device)
+        self._heap = self._thread.submit(touch_heap, packed_bytes if device == CPU else 0)
 
     async def ready(self) -> None:
-        """Return once the KV memory is touched. Raises MemoryError."""
+        """Return once its memory is touched. Raises MemoryError."""
         await self.call(self._memory.result)
+        await self.call(self._heap.result)
 
     async def load(self, manifest: Manifest, max_model_len: int) -> int:
         """Make ready for the blocks of a model; the number of KV blocks it has. Raises ValueError where none fits."""

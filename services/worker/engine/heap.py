@@ -1,0 +1,38 @@
+"""Memory that is freed stays this process's own, and touched.
+
+A page that the kernel gives anew costs 5 to 14 us where machines are virtual: to lay parameters out in such pages takes
+eight times as long, and each step's activations would pay as well. All of it is glibc's; elsewhere it is left out.
+"""
+
+import ctypes
+import mmap
+
+# Of malloc.h. One arena: what one thread freed another gets.
+TRIM_THRESHOLD, MMAP_MAX, ARENA_MAX = -1, -4, -8
+NEVER = -1
+HUGE_PAGE = 2 * 1024 * 1024
+
+
+def keep_freed_memory() -> None:
+    """From now on nothing goes back to the kernel. To be called before there are threads."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        for option, value in ((TRIM_THRESHOLD, NEVER), (MMAP_MAX, 0), (ARENA_MAX, 1)):
+            libc.mallopt(option, value)
+
+
+def touch_heap(size_bytes: int) -> None:
+    """Have so much at hand, in huge pages where there are any. Raises MemoryError where there is less."""
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "mallopt"):
+        return
+    libc.malloc.restype = ctypes.c_void_p
+    memory = libc.malloc(ctypes.c_size_t(size_bytes))
+    if memory is None:
+        raise MemoryError(f"arena_bytes: no {size_bytes} bytes are left to lay parameters out in; lower it")
+    start = -(-memory // HUGE_PAGE) * HUGE_PAGE
+    inside = memory + size_bytes - start
+    if inside > 0:
+        libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(inside), mmap.MADV_HUGEPAGE)
+    ctypes.memset(memory, 0, size_bytes)
+    libc.free(ctypes.c_void_p(memory))
