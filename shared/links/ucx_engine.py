@@ -24,6 +24,9 @@ from ucxx.exceptions import UCXError
 from shared.links.contract import LinkError
 from shared.links.link_path import memory_kind
 
+# While a peer connects UCX's descriptor is ready all the time, and nothing is. After so many looks for nothing each is
+# followed by a rest: the peer may have to share a core with us.
+LOOKS, REST_SECONDS = 8, 0.001  # uvloop counts in milliseconds
 SLICE_SECONDS = 0.0005  # the longest the loop is held; a 16 MiB copy is spread over several slices
 TICK_SECONDS = 0.2  # an event lost by epoll costs no more than this
 SIOCGIFADDR = 0x8915
@@ -51,7 +54,9 @@ class UcxEngine:
         # A request writes into its buffer until it is completed, whoever still waits for it: both stay here.
         self._pending: dict[UCXRequest, tuple[asyncio.Future[str | None], Array]] = {}
         self._soon: asyncio.Handle | None = None
-        self._loop.add_reader(self.worker.epoll_file_descriptor, self._drive)
+        self._resting: asyncio.TimerHandle | None = None
+        self._looks = 0
+        self._listen()
         self._tick = self._loop.call_later(TICK_SECONDS, self._on_tick)
 
     def endpoint(self, address: bytes) -> UCXEndpoint:
@@ -91,7 +96,7 @@ class UcxEngine:
     def close(self) -> None:
         """Free the worker and its descriptors; every endpoint was closed before."""
         self._tick.cancel()
-        self._loop.remove_reader(self.worker.epoll_file_descriptor)
+        self._stop_listening()
         self.reap()
         if self._soon is not None:
             self._soon.cancel()
@@ -108,10 +113,29 @@ class UcxEngine:
         busy = True
         while busy and time.perf_counter() < until:
             busy = self.worker.progress_once()
+            if busy:
+                self._looks = 0
         self._complete()
         # Arming fails when events have come meanwhile; epoll would not report those.
         if busy or not self.worker.arm():
             self.wake()
+
+    def _hear(self) -> None:
+        self._looks += 1
+        self._drive()
+        if self._looks >= LOOKS:
+            self._stop_listening()
+            self._resting = self._loop.call_later(REST_SECONDS, self._listen)
+
+    def _listen(self) -> None:
+        self._resting = None
+        self._loop.add_reader(self.worker.epoll_file_descriptor, self._hear)
+
+    def _stop_listening(self) -> None:
+        self._loop.remove_reader(self.worker.epoll_file_descriptor)
+        if self._resting is not None:
+            self._resting.cancel()
+            self._resting = None
 
     def _complete(self) -> None:
         for request in [request for request in self._pending if request.completed]:

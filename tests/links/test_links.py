@@ -234,6 +234,21 @@ async def test_a_process_that_dies_or_freezes_in_mid_transfer_fails_what_is_unde
     await link.close()
 
 
+async def test_who_waits_for_a_slow_process_leaves_it_the_core(
+    settings: LinkSettings, process: "subprocess.Popen[str]"
+) -> None:
+    assert process.stdout is not None
+    link = await open_link(settings)
+    address = bytes.fromhex(await asyncio.to_thread(process.stdout.readline))
+    process.send_signal(signal.SIGSTOP)
+    used = time.process_time()
+    with suppress(LinkError):  # a socket connects even so
+        peer = await link.connect(address, timeout=0.5)
+        await peer.receive(1, buffer(bytearray(1)), timeout=0.5)
+    assert time.process_time() - used < 0.2
+    await link.close()
+
+
 async def test_what_ends_one_channel_leaves_the_others_between_the_same_two_alone(pair: Pair) -> None:
     to_b, to_a = [
         await near.connect(far.address, timeout=5, channel=9) for near, far in ((pair.a, pair.b), (pair.b, pair.a))
