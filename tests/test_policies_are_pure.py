@@ -47,7 +47,7 @@ POLICIES = (
     *("services/worker/scheduler.py", "services/worker/lifecycle.py", "services/worker/engine/kv_blocks.py"),
     *("services/worker/batch.py", "services/worker/sequence.py", "services/worker/limits.py"),
     *("services/worker/zigzag/*.py", "services/worker/outputs.py", "services/worker/admission.py"),
-    *("services/worker/pipeline/orders.py", "services/worker/pipeline/wire.py"),
+    *("services/worker/pipeline/orders.py", "services/worker/pipeline/wire.py", "services/worker/pipeline/filling.py"),
     *("services/gateway/stops.py", "services/gateway/detokenize.py", "services/gateway/sequence.py"),
     *("services/gateway/rate_limits.py", "services/gateway/lifecycle.py", "services/planner/targets.py"),
     *("services/planner/under_way.py", "services/planner/delivery.py", "services/planner/stranded.py"),

@@ -7,10 +7,12 @@ import click
 import uvloop
 
 from load.bench.fleet import BenchFailed
+from load.bench.pipeline_page import write_page
 from load.bench.pipeline_runs import BENCH, Run, rows
 from load.bench.pipeline_stage import PROMPT, ROOM, TOKENS, kept_even_model, pipeline_stage
 from load.bench.record import Printer
 from load.bench.system import logged
+from load.report import check_report_path
 from services.supervisor.processes import Echo
 from shared.latency_file import find_latency
 from shared.messages.transfers import LiveMode
@@ -22,26 +24,36 @@ PROFILE, SPEED = "llama3-8b-a100", 0.4
 @click.command()
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Of each case, in turn.")
 @click.option("--rate", type=click.FloatRange(1), default=8.0, show_default=True, help="Of every link, in MB/s.")
-def pipeline(repeats: int, rate: float) -> None:
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("livescale-pipeline.html"),
+    show_default=True,
+    help="Where the HTML report is written.",
+)
+def pipeline(repeats: int, rate: float, report: Path) -> None:
     """One instance serves while requests wait, and four more are asked for; k nodes have the model.
 
     k = 1: the instance that serves; its host's process is stopped. k = 2: its host's memory, too. Real processes, bus
     and links; engines are modelled. The first token: seconds from the first SEND until a new instance made one, against
     when the first pipeline should have every block by the plan, and the modelled prefill of one prompt. The pause:
-    against the modelled prefill of what a worker of a pipeline begins again.
+    of any request while pipelines end, against the modelled prefill of the share of one of their workers.
     """
+    check_report_path(report)
     printer = Printer(BENCH)
     checkpoint = kept_even_model(printer.progress)
     try:
         with logged() as echo:
             runs = uvloop.run(measure(printer, checkpoint, repeats, rate * 1e6, echo))
-        # What a worker of a pipeline of two begins again is half of what its leader has room for.
+        # The share of a worker of a pipeline of two is half of what its leader has room for.
         for record in rows(runs, find_latency(PROFILE), SPEED, PROMPT + TOKENS // 2, ROOM // 2):
             printer.emit(record)
     except BenchFailed as error:
         raise click.ClickException(str(error)) from None
-    if not printer.finish():
-        sys.exit(1)
+    kept = printer.finish()
+    write_page(report, runs, printer.records, repeats)
+    printer.progress(f"Report: {report}")
+    sys.exit(0 if kept else 1)
 
 
 async def measure(printer: Printer, checkpoint: Path, repeats: int, rate: float, echo: Echo) -> list[Run]:

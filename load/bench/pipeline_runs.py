@@ -15,8 +15,9 @@ from shared.messages.scaling import ScaleRecord
 from shared.messages.transfers import LiveMode, Plan
 
 BENCH = "pipeline"
+PAUSE = 1.0  # of the prefill of a share, at most
 FIRST_TOKEN = 1.1  # times the prediction, at most
-SWITCH_SECONDS = 1.5  # within it everybody has begun again what a pipeline had
+SWITCH_SECONDS = 1.5  # within it everybody goes on with what a pipeline had
 
 
 @dataclass(frozen=True)
@@ -69,12 +70,14 @@ class Run:
 
     @property
     def longest_pause(self) -> float:
-        """Between two tokens of a request that was running when a pipeline ended."""
-        ends = [one.ended_at for one in self.scale.pipelines if one.running_at is not None and one.ended_at is not None]
+        """Between two tokens of a request that was running when the workers of a pipeline took up their shares."""
         gaps = [(before, after) for record in self.records for before, after in pairwise(record.token_at)]
-        spanning = [
-            after - before for before, after in gaps for end in ends if before <= end + SWITCH_SECONDS and after >= end
+        ends = [
+            (one.switching_at or one.ended_at, one.ended_at + SWITCH_SECONDS)
+            for one in self.scale.pipelines
+            if one.running_at is not None and one.ended_at is not None
         ]
+        spanning = (after - before for before, after in gaps for begin, end in ends if before <= end and after >= begin)
         return max(spanning, default=0.0)
 
     @property
@@ -94,7 +97,7 @@ def prefill_seconds(latency: Latency, speed: float, prompts: int, tokens: int) -
 
 
 def rows(runs: Sequence[Run], latency: Latency, speed: float, prompt: int, share: int) -> Iterator[Record]:
-    """Medians. `prompt`: tokens of each; `share`: how many requests a worker of a pipeline begins again."""
+    """Medians. `prompt`: tokens of each; `share`: how many requests each worker of a pipeline takes up."""
     prefill = prefill_seconds(latency, speed, 1, prompt)
     firsts = {}
     for sources in sorted({run.sources for run in runs}):
@@ -113,7 +116,7 @@ def rows(runs: Sequence[Run], latency: Latency, speed: float, prompt: int, share
         yield measured(BENCH, f"{case}: finished while it loads", finished, "requests", less)
         if pauses := [run.longest_pause for run in live if run.formed]:
             again = prefill_seconds(latency, speed, share, prompt)
-            yield measured(BENCH, f"{case}: longest pause as pipelines end", median(pauses), "s", again)
+            yield measured(BENCH, f"{case}: longest pause as pipelines end", median(pauses), "s", again, at_most=PAUSE)
     few, *more = firsts
     for sources in more:
         case = f"k = {sources} before k = {few}"

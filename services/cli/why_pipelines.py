@@ -30,6 +30,7 @@ def tell_moments(pipeline: PipelineRecord, begun: float | None) -> str:
     moments = (
         ("it ran from", pipeline.running_at, ""),
         ("first token at", pipeline.first_token_at, ""),
+        ("each took up its part from", pipeline.switching_at, ""),
         ("over at" if pipeline.running_at else "given up at", pipeline.ended_at, f": {pipeline.reason}"),
     )
     return "; ".join(f"{what} {at - (begun or at):.3f} s{why}" for what, at, why in moments if at is not None)

@@ -159,7 +159,7 @@ class ExecutionPipeline:
             return self.end(f"lost {', '.join(lost)}", now)
         if reason := self._why_end(now):
             return (
-                self._switch(reason)
+                self._switch(reason, now)
                 if self.state is State.RUNNING and self._is_whole(leader)
                 else self.end(reason, now)
             )
@@ -180,9 +180,9 @@ class ExecutionPipeline:
         waited = now - self._whole_since
         return f"{', '.join(late)} kept others waiting" if waited >= max(PATIENCE_SECONDS, PATIENCE_SHARE * ran) else ""
 
-    def _switch(self, reason: str) -> list[Command]:
+    def _switch(self, reason: str, now: float) -> list[Command]:
         self._move(State.SWITCHING)
-        self.record = replace(self.record, reason=reason)
+        self.record = replace(self.record, reason=reason, switching_at=now)
         return self._serve(self.workers[:1])
 
     def _over(self, reason: str, now: float) -> None:

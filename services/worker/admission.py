@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from services.worker.engine.kv_blocks import KvBlocks
 from services.worker.limits import Limits
-from services.worker.sequence import Sequence
+from services.worker.sequence import Filled, Sequence
 
 
 class Admission:
@@ -71,6 +71,17 @@ class Admission:
                 self.kv_full = True
                 return
             sequence.blocks = blocks
+            self.running[sequence.request_id] = self.waiting.pop(sequence.request_id)
+
+    def start_in(self, sequence: Sequence, filled: Filled) -> None:
+        """Start one that waits where KV of it is already; where somebody has the place it waits like any."""
+        count, most = self.limits.blocks(len(sequence.tokens)), self.limits.most_blocks(sequence.request)
+        if len(self.running) >= self.limits.max_num_seqs:
+            return
+        blocks = self.kv.claim(sequence.request_id, range(filled.first_block, filled.first_block + count), most)
+        if blocks is not None:
+            sequence.blocks = blocks
+            sequence.go_on_from(filled)
             self.running[sequence.request_id] = self.waiting.pop(sequence.request_id)
 
     def preempt(self, sequence: Sequence) -> None:

@@ -45,7 +45,9 @@ class Duties:
         if lifecycle.whole and lifecycle.state is State.LOADING:
             await self.pipelines.leave()
             await self._fetch(command)
-            lifecycle = instance.lifecycle  # it may have been fenced meanwhile
+        elif lifecycle.whole and lifecycle.state is State.LIVE:
+            await self.pipelines.fill()
+        lifecycle = instance.lifecycle  # it may have been fenced meanwhile
         before, loading = lifecycle.state, instance.loading
         lifecycle.serve(command)
         if before is State.LOADING and loading is not None:

@@ -1,13 +1,13 @@
 """Continuous batching: which rows run in the next step. Decodes first, then prompts, first come first served."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from itertools import combinations
 
 from services.worker.admission import Admission, order
 from services.worker.batch import Batch, Entry, Piece
 from services.worker.limits import Limits
 from services.worker.outputs import Output, gained
-from services.worker.sequence import LateKv, Sequence
+from services.worker.sequence import Filled, LateKv, Sequence
 from shared.bus.contract import Refusal
 from shared.invariants import check
 from shared.messages.membership import EngineLoad
@@ -47,13 +47,15 @@ class Scheduler:
         if len(self._admission.all()) >= self.limits.max_num_seqs + self.limits.max_num_waiting:
             raise Refusal(429, f"{self.limits.max_num_waiting} requests are waiting here already", RETRY_AFTER_MS)
 
-    def adopt(self, request: Submit, entry: Entry | None = None) -> LateKv | None:
+    def adopt(self, request: Submit, entry: Entry | None = None, filled: Filled | None = None) -> LateKv | None:
         """Take a request that `check` passed. Where another worker ran layers of it, what is returned names their KV,
-        which comes with `kv_came`."""
+        which comes with `kv_came`. What is `filled` is in the cache."""
         self._arrivals += 1
         sequence = self._admission.waiting[request.request_id] = Sequence(request, self._arrivals)
         if entry is not None:
             sequence.entry, sequence.late = entry, LateKv(entry.layer, entry.stop)
+        if filled is not None:
+            self._admission.start_in(sequence, filled)
         return sequence.late
 
     def kv_came(self, request_id: str, late: LateKv, data: memoryview | None) -> None:
@@ -67,20 +69,33 @@ class Scheduler:
         elif data is None:
             sequence.preempt()
 
-    def preempt_all(self) -> list[Sequence]:
-        """Nothing that was computed is of use any more, batches under way included. All that is here, in order."""
+    def start_over(self, kept: Container[str] = ()) -> None:
+        """Nothing that was computed is of use any more, batches under way included; but of the requests `kept` what is
+        filled."""
         for chosen in self._under_way.values():
             _land(chosen)
         self._under_way.clear()
-        for sequence in list(self._admission.running.values()):
-            self._admission.preempt(sequence)
-        return sorted(self._admission.waiting.values(), key=order)
+        for sequence in self.cached:
+            if sequence.request_id in kept and sequence.filled is not None and sequence.filled.stop:
+                sequence.go_on_from(sequence.filled)
+            else:
+                self._admission.preempt(sequence)
 
     def start(self) -> list[Sequence]:
         """Give KV blocks to those that wait, without a step: whoever they are given to runs their layers elsewhere."""
         before = set(self._admission.running)
         self._admission.start()
         return [sequence for id, sequence in self._admission.running.items() if id not in before]
+
+    @property
+    def cached(self) -> list[Sequence]:
+        """Those that have KV blocks."""
+        return list(self._admission.running.values())
+
+    @property
+    def in_order(self) -> list[Sequence]:
+        """All that is here, the earliest first."""
+        return sorted(self._admission.all(), key=order)
 
     def get(self, request_id: str) -> Sequence | None:
         return self._admission.get(request_id)

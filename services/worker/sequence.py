@@ -16,12 +16,22 @@ class LateKv:
     data: memoryview | None = None
 
 
+@dataclass(eq=False)
+class Filled:
+    """KV of all layers, computed for whoever is to have the request while a pipeline still runs it, in the blocks from
+    `first_block` on: of the positions before `stop`, and of those before `begun` at the end of steps under way."""
+
+    first_block: int
+    stop: int = 0
+    begun: int = 0
+
+
 class Sequence:
     """A request's tokens, prompt and generated; the KV of the first `computed` of them is in the cache.
 
     `entry`: where rows come in whose first layers were run before. `late`: KV of such layers that is not in the cache;
     nothing is decoded before it is. `held`: somebody else has to do with it, and no step is to run it. `in_flight`: a
-    step runs it now.
+    step runs it now. `filled`: where its KV is, too.
     """
 
     def __init__(self, request: Submit, arrival: int) -> None:
@@ -33,6 +43,7 @@ class Sequence:
         self.preempted = False  # ever
         self.entry: Entry | None = None
         self.late: LateKv | None = None
+        self.filled: Filled | None = None
         self.held = False
         self.in_flight = False
 
@@ -81,6 +92,14 @@ class Sequence:
                 yield piece
                 start = piece.stop
 
+    def computed_from(self, start: int) -> Iterator[Piece]:
+        """What was computed from this position on, to be computed elsewhere: nothing is drawn."""
+        while start < self.computed:
+            decode = start >= self.prompt_tokens
+            stop = min(start + PREFILL_CHUNK, self.computed if decode else self.prompt_tokens)
+            yield Piece(self.request_id, tuple(self.tokens[start:stop]), start, self.blocks, decode)
+            start = stop
+
     def reach(self, position: int) -> None:
         """All before `position` is computed."""
         self.computed = position
@@ -111,7 +130,11 @@ class Sequence:
     def preempt(self) -> None:
         """The KV is gone; the tokens stay."""
         self.blocks, self.computed, self.preempted = range(0), 0, True
-        self.entry = self.late = None
+        self.entry = self.late = self.filled = None
+
+    def go_on_from(self, filled: Filled) -> None:
+        """What is computed is what is filled."""
+        self.computed, self.filled = filled.stop, None
 
     def append(self, token: int) -> FinishReason | None:
         """Take a chosen token; why the request ends with it, or None."""

@@ -13,7 +13,7 @@ from services.worker.limits import Limits
 from services.worker.metrics import WorkerMetrics
 from services.worker.outputs import Output
 from services.worker.scheduler import Scheduler
-from services.worker.sequence import LateKv
+from services.worker.sequence import Filled, LateKv
 from shared.bus.contract import Bus, Refusal
 from shared.messages.membership import EngineLoad
 from shared.messages.requests import Replay, RequestLost, RequestsEnded, Running, Submit, TokenFrame, Tokens
@@ -107,10 +107,12 @@ class Serving:
         self.idle.clear()
         self.wake()
 
-    def adopt(self, scheduler: Scheduler, request: Submit, entry: Entry | None, waited: float) -> LateKv | None:
+    def adopt(
+        self, scheduler: Scheduler, request: Submit, entry: Entry | None, filled: Filled | None, waited: float
+    ) -> LateKv | None:
         """Take over a request that waited so many seconds at another worker, as `Scheduler.adopt`. Its gateway learns
         whose it is now."""
-        late = scheduler.adopt(request, entry)
+        late = scheduler.adopt(request, entry, filled)
         self._metrics.admitted(request, self._clock.now() - waited)
         self.idle.clear()
         # Whoever missed a token of the worker before may ask for it here.

@@ -53,6 +53,7 @@ class Task(Message, frozen=True, kw_only=True):
     """A request on its way to a source. `layers` of its layers are done, for all tokens it has.
 
     With any, their activation and KV follow over the link; so many bytes each. `waited`: seconds since it was admitted.
+    `filled`: positions of which the source has all KV, from block `first_block` on.
     """
 
     request: Submit
@@ -60,6 +61,8 @@ class Task(Message, frozen=True, kw_only=True):
     activation_bytes: Count = 0
     kv_bytes: Count = 0
     waited: Amount = 0.0
+    filled: Count = 0
+    first_block: Count = 0
 
 
 class Pulled(Message, frozen=True, kw_only=True):

@@ -54,10 +54,19 @@ class StagePiece(Message, frozen=True, kw_only=True):
     stops: list[Count] = []
 
 
+class StageFill(Message, frozen=True, kw_only=True):
+    """For `worker`, whose requests these are to be once the pipeline is over: compute the KV of these positions in all
+    layers, in the blocks where its stages have theirs. A pipeline that runs on has computed them before."""
+
+    worker: Name
+    pieces: list[StagePiece]
+
+
 class StageBatch(Message, frozen=True, kw_only=True):
     """A stage -> the next: run these rows; their activation comes over the link. Steps count from 1, with no gap.
 
-    `stage`: the next one's place among the stages. A KV block has `block_tokens` tokens.
+    `stage`: the next one's place among the stages. A KV block has `block_tokens` tokens. `fills` are done by the first
+    stage of each worker that they are for, if it is whole, before its rows; the others go on.
     """
 
     pipeline: Name
@@ -66,14 +75,19 @@ class StageBatch(Message, frozen=True, kw_only=True):
     block_tokens: Positive
     pieces: list[StagePiece]
     activation_bytes: Count
+    fills: list[StageFill] = []
 
 
 class StageDone(Message, frozen=True, kw_only=True):
-    """A stage -> the leader: the tokens of a step's draws, from the last; or why a step cannot be run (`error`)."""
+    """A stage -> the leader: the tokens of a step's draws, from the last; or why a step cannot be run (`error`).
+
+    `unfilled`: the workers that did not do their fills.
+    """
 
     pipeline: Name
     step: Positive
     tokens: list[Count] = []
+    unfilled: list[Name] = []
     error: str | None = None
 
 

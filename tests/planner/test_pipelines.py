@@ -153,6 +153,7 @@ def test_when_all_are_whole_the_leader_serves_then_the_others() -> None:
     assert played.answer(14.4) == [("Serve", "b")]
     assert played.answer(14.5) == [("Serve", "a")]
     assert (played.scale.state, played.record.reason, played.record.ended_at) == ("done", "each of them is whole", 14.4)
+    assert played.record.switching_at == 14.3
     assert played.said == []
     assert played.scale.take_end()
     assert not played.scale.take_end()

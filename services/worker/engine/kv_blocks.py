@@ -75,10 +75,13 @@ class KvBlocks:
         best = max(places, key=lambda place: place.room, default=None)
         if best is None or best.room * GROWTH < count:
             return None
-        stretch = Stretch(owner, range(best.start, best.start + count), best.start + most)
-        self._stretches.insert(self._index_after(best.start), stretch)
-        self._of[owner] = stretch
-        return stretch.blocks
+        return self._own(owner, range(best.start, best.start + count), most)
+
+    def claim(self, owner: str, blocks: range, most: int) -> range | None:
+        """Just these for `owner`; None where they are not all free."""
+        if not any(gap.start <= blocks.start and blocks.stop <= gap.stop for gap, _ in self._gaps()):
+            return None
+        return self._own(owner, blocks, most)
 
     def grow(self, owner: str) -> str | None:
         """One block more for `owner`; or, with nothing changed, who is in its way: itself where the cache ends."""
@@ -96,6 +99,11 @@ class KvBlocks:
         """Take back all blocks of `owner`. Raises KeyError where it has none."""
         stretch = self._of.pop(owner)
         del self._stretches[self._index_after(stretch.blocks.start) - 1]
+
+    def _own(self, owner: str, blocks: range, most: int) -> range:
+        stretch = self._of[owner] = Stretch(owner, blocks, blocks.start + most)
+        self._stretches.insert(self._index_after(blocks.start), stretch)
+        return blocks
 
     def _index_after(self, start: int) -> int:
         return bisect_right(self._stretches, start, key=lambda stretch: stretch.blocks.start)

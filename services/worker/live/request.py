@@ -4,15 +4,16 @@ from dataclasses import dataclass
 
 from services.worker.batch import MAX_BATCH_ROWS, Entry
 from services.worker.engine.partial import Partial
-from services.worker.sequence import Sequence
+from services.worker.sequence import Filled, Sequence
 
 
 @dataclass(eq=False)
 class Request:
-    """`partial`: its rows, once a layer was run of them or is."""
+    """`partial`: its rows, once a layer was run of them or is. `filled`: where whoever is to have it has KV of it."""
 
     sequence: Sequence
     partial: Partial | None = None
+    filled: Filled | None = None
 
     @property
     def rows(self) -> int:

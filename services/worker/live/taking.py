@@ -5,12 +5,12 @@ from collections.abc import Collection
 
 import structlog
 
-from services.worker.batch import Entry
+from services.worker.batch import PREFILL_CHUNK, Entry
 from services.worker.engine.sizes import activation_bytes, kv_bytes
 from services.worker.live.handoff import ACTIVATION, KV, Channel, receive
 from services.worker.live.parts import Parts
 from services.worker.scheduler import Scheduler
-from services.worker.sequence import LateKv, Sequence
+from services.worker.sequence import Filled, LateKv, Sequence
 from shared.bus.contract import BusError, Refusal
 from shared.deadlines import arrived
 from shared.links.contract import LinkError, Peer
@@ -72,7 +72,9 @@ class Taking:
             self._parts.serving.disown([self._request], "its new worker stopped serving")
             return True
         if self.request_id not in self._scheduler:  # else it came back to who had it already
-            self._late = self._parts.serving.adopt(self._scheduler, self._request, entry, self._task.waited)
+            task = self._task
+            filled = Filled(task.first_block, task.filled) if task.filled else None
+            self._late = self._parts.serving.adopt(self._scheduler, self._request, entry, filled, task.waited)
             self._sequence = self._scheduler.get(self.request_id)
             self._hold()
         self._parts.counts.pulled.inc()
@@ -119,6 +121,9 @@ class Taking:
         """Raises Refusal for what cannot go on here."""
         self._scheduler.check(self._request)
         task, positions = self._task, self._positions
+        is_chunk = task.filled % PREFILL_CHUNK == 0 or task.filled >= len(task.request.prompt)
+        if not (is_chunk and task.filled < positions):
+            raise Refusal(400, f"filled: {task.filled} of {positions} positions")
         if task.layers > self._manifest.config.num_hidden_layers:
             raise Refusal(400, f"layers: {task.layers} are done of {self._manifest.config.num_hidden_layers}")
         if task.layers:

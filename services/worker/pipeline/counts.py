@@ -4,7 +4,7 @@ from shared.telemetry import Telemetry
 
 
 class PipelineCounts:
-    """As who leads: steps. As any stage: what came from the one before."""
+    """As who leads: steps. As any stage: what came from the one before, and what was filled."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         counter = telemetry.counter
@@ -17,6 +17,10 @@ class PipelineCounts:
         )
         self.received = counter(
             "livescale_worker_pipeline_bytes_total", "Bytes of activations that came from the stage before"
+        )
+        self.filled = counter(
+            "livescale_worker_pipeline_filled_tokens_total",
+            "Tokens whose KV this worker computed in all layers while the pipeline still ran",
         )
         self.hop_seconds = telemetry.histogram(
             "livescale_worker_pipeline_hop_seconds", "From hearing of a batch to its activation being here"

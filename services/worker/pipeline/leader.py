@@ -9,10 +9,11 @@ import structlog
 
 from services.worker.batch import Batch
 from services.worker.pipeline.counts import PipelineCounts
+from services.worker.pipeline.filling import Filling
 from services.worker.pipeline.wire import stage_pieces
 from services.worker.scheduler import Scheduler
 from services.worker.serving import Serving
-from shared.messages.pipelines import Pipeline, StageBatch, StageDone
+from shared.messages.pipelines import Pipeline, StageBatch, StageDone, StageFill
 from shared.world import Clock
 
 STEP_SECONDS = 20.0  # for all stages together; then the pipeline is given up
@@ -54,6 +55,19 @@ class Leader:
         self._steps: dict[int, Step] = {}
         self._broken: str | None = None
         self._ends = False
+        self._fills = False
+        self._filling = Filling(list(dict.fromkeys(stage.node.id for stage in command.stages)))
+
+    @property
+    def shares(self) -> dict[str, str]:
+        """Whose each request is to be, as far as that is known."""
+        return self._filling.shares
+
+    async def filled(self) -> None:
+        """Return once workers have KV of what is to be theirs, all but a little, or nothing is served here any more."""
+        self._fills = True
+        while self._serving.scheduler is self._scheduler and not self._filling.is_done(self._scheduler.cached):
+            await self._serving.changes.wait()
 
     def end(self) -> None:
         """Begin no step any more; those under way end."""
@@ -76,6 +90,7 @@ class Leader:
         if len(done.tokens) != draws or max(done.tokens, default=0) >= self._scheduler.limits.vocab_size:
             return self.give_up(f"step {done.step}: {len(done.tokens)} tokens came, {draws} of the vocabulary are due")
         del self._steps[done.step]
+        self._filling.ended(done.step, done.unfilled)
         self._counts.steps.inc()
         self._counts.in_flight.set(len(self._steps))
         return self._serving.stepped(self._scheduler, step.batch, done.tokens, step.begun)
@@ -114,8 +129,16 @@ class Leader:
                     block_tokens=self._scheduler.limits.kv_block_tokens,
                     pieces=stage_pieces(batch.pieces),
                     activation_bytes=0,
+                    fills=self._fill(batch.step),
                 )
             )
+
+    def _fill(self, step: int) -> list[StageFill]:
+        """What one of the workers is to compute along with it."""
+        if not self._fills or self._ends:
+            return []
+        worker, pieces = self._filling.begin(step, self._scheduler.cached)
+        return [StageFill(worker=worker, pieces=stage_pieces(pieces))] if pieces else []
 
     async def _wait(self) -> None:
         """For whatever changes, or the first deadline: of a request, or of a step, which breaks the pipeline."""

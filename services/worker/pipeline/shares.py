@@ -1,7 +1,8 @@
-"""When a pipeline is over: its requests are spread evenly over who ran it, and computed again there from prompt and
-tokens (LambdaScale 4.4)."""
+"""When a pipeline is over: its requests are spread evenly over who ran it, and go on there. What is not filled of them
+is computed again from prompt and tokens (LambdaScale 4.4)."""
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import structlog
@@ -9,6 +10,7 @@ import structlog
 from services.worker.live.given import Given
 from services.worker.live.parts import Parts
 from services.worker.live.request import Request
+from services.worker.pipeline.filling import share_out
 from services.worker.scheduler import Scheduler
 from shared.bus.contract import Refusal
 from shared.messages.live import Pull, Pulled, Took
@@ -20,20 +22,26 @@ log = structlog.get_logger()
 
 
 class Shares:
-    """At who led: its own share runs, and the others wait for whoever fetches them. Every `workers`-th is its own."""
+    """At who led, the first of `workers`: its own share runs, and the others wait for those whose they are.
 
-    def __init__(self, parts: Parts, manifest: Manifest, scheduler: Scheduler, workers: int) -> None:
+    `before`: whose requests are to be, where that was said. Whoever has KV of what it gets goes on from that.
+    """
+
+    def __init__(
+        self, parts: Parts, manifest: Manifest, scheduler: Scheduler, workers: Sequence[str], before: Mapping[str, str]
+    ) -> None:
         self._parts = parts
         self._version = manifest.version
         self._scheduler = scheduler
         self._given = Given(parts, manifest, scheduler, self._run_here)
-        unfinished = scheduler.preempt_all()
-        own = unfinished[::workers]
-        self._most = -(-(len(unfinished) - len(own)) // (workers - 1))  # for one of the others
-        self._kept = {one.request_id: Request(one) for one in unfinished if one not in own}
+        unfinished = scheduler.in_order
+        shares = self._shares = share_out([one.request_id for one in unfinished], workers, before)
+        others = [one for one in unfinished if shares[one.request_id] != parts.me]
+        self._kept = {one.request_id: Request(one, filled=one.filled) for one in others}
+        scheduler.start_over(kept=shares.keys() - self._kept.keys())
         for request in self._kept.values():
             request.sequence.held = True
-        log.info("pipeline_shared", own=len(own), kept=len(self._kept))
+        log.info("pipeline_shared", own=len(unfinished) - len(others), kept=len(others))
 
     async def run(self) -> None:
         """Until each is somebody's."""
@@ -53,19 +61,22 @@ class Shares:
         await self._given.stopped()
 
     def pull(self, command: Pull) -> Pulled:
-        """The earliest that are left, a share of them at once: who pulls again may have new ones to prefill by then.
-        Raises Refusal 409 for another version."""
+        """Its share, at once: who pulls again may have new ones to prefill by then.
+
+        Raises Refusal 409 for another version.
+        """
         if command.version != self._version:
             raise Refusal(409, f"version: {self._version} is served here, not {command.version}")
         for id in [id for id, one in self._kept.items() if self._scheduler.get(id) is not one.sequence]:
             del self._kept[id]  # it has ended
-        if not self._kept:
+        theirs = [one for id, one in self._kept.items() if self._shares[id] == command.worker]
+        if not theirs:
             return Pulled(over=True)
-        leaving = list(self._kept.values())[: min(command.requests, self._most)]
+        leaving = theirs[: command.requests]
         for request in leaving:
             del self._kept[request.sequence.request_id]
         self._parts.serving.changes.tell()
-        return Pulled(tasks=self._given.give(command, leaving), more=bool(self._kept))
+        return Pulled(tasks=self._given.give(command, leaving), more=len(leaving) < len(theirs))
 
     def took(self, command: Took) -> None:
         """Raises Refusal 409 where it is not to have the request."""

@@ -1,6 +1,7 @@
 """Execution pipelines in one worker: it runs stages while it loads, and may lead."""
 
 import asyncio
+from contextlib import suppress
 
 import structlog
 
@@ -23,6 +24,7 @@ from shared.transfer.part import together
 
 # How long whoever is whole waits for the end of its pipeline before it serves by itself.
 LEAVE_SECONDS = 2.0
+FILL_SECONDS = 4.0  # of the 5 for which a planner waits; what is not filled then is computed when the pipeline is over
 
 log = structlog.get_logger()
 
@@ -82,7 +84,15 @@ class Pipelines:
         world = self._parts.world
         limits = self._instance.limits(loading, command.kv_blocks)
         running = Running(
-            world.bus, world.clock, self._parts.runner, self._counts, loading.manifest, limits, self._came_out
+            me,
+            world.bus,
+            world.clock,
+            self._parts.runner,
+            self._counts,
+            loading.manifest,
+            limits,
+            self._came_out,
+            lambda: lifecycle.whole,
         )
         self._stages = stages = Stages(command, me, running, self._parts.link)
         leader = command.stages[0].node
@@ -123,6 +133,13 @@ class Pipelines:
             self.led_by = None
         if self._stages is not None and worker in self._others(self._stages):
             self._break(f"{worker} is dead")
+
+    async def fill(self) -> None:
+        """This worker leads and is whole: return once everybody has KV of what is to be its own, or after a while."""
+        if self._leader is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FILL_SECONDS):
+                    await self._leader.filled()
 
     def switch(self) -> None:
         """This worker leads and is whole: serve by itself as soon as the steps under way have ended."""
@@ -216,7 +233,9 @@ class Pipelines:
             await shares.stop()
 
     def _new_shares(self, stages: Stages, loading: Loading, scheduler: Scheduler) -> Shares:
-        return Shares(self._parts, loading.manifest, scheduler, 1 + len(self._others(stages)))
+        workers = [self._parts.me, *self._others(stages)]
+        before = {} if self._leader is None else self._leader.shares
+        return Shares(self._parts, loading.manifest, scheduler, workers, before)
 
     def _gone(self) -> None:
         self._stages = self._leader = self._shares = self._running = None

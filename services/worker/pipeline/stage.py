@@ -12,7 +12,7 @@ from services.worker.engine.partial import Passed
 from services.worker.limits import Limits
 from services.worker.live.handoff import receive, send
 from services.worker.pipeline.counts import PipelineCounts
-from services.worker.pipeline.wire import batch_pieces
+from services.worker.pipeline.wire import batch_pieces, fill_pieces
 from shared.bus.contract import Bus
 from shared.links.contract import Peer
 from shared.messages.parameters import Manifest
@@ -26,8 +26,10 @@ NOTHING = memoryview(b"")
 
 @dataclass(frozen=True)
 class Running:
-    """What all stages of a pipeline at one worker run with. `done` takes what comes out of the last one."""
+    """What all stages of a pipeline at one worker run with. `done` takes what comes out of the last one; `is_whole`
+    says whether the worker has the whole model by now."""
 
+    me: str
     bus: Bus
     clock: Clock
     runner: Runner
@@ -35,6 +37,7 @@ class Running:
     manifest: Manifest
     limits: Limits
     done: Callable[[StageDone], None]
+    is_whole: Callable[[], bool]
 
 
 class StageRun:
@@ -46,6 +49,7 @@ class StageRun:
         self._pipeline = command.id
         stage = command.stages[index]
         self._blocks = range(stage.first, stage.stop)
+        self._is_first = all(stage.node.id != running.me for stage in command.stages[:index])
         self._next = command.stages[index + 1].node.id if index + 1 < len(command.stages) else None
         self._came = 0
         self._coming = asyncio.Queue[tuple[StageBatch, float]]()
@@ -79,13 +83,28 @@ class StageRun:
     async def _compute(self) -> None:
         while True:
             batch, pieces, activation = await self._here.get()
+            batch = await self._fill(batch)
             self._run.put_nowait((batch, await self._running.runner.run_blocks(self._blocks, pieces, activation)))
+
+    async def _fill(self, batch: StageBatch) -> StageBatch:
+        """Without what was this worker's of its fills. Only before any of its stages has run the batch: later ones may
+        have other requests in the same blocks."""
+        running = self._running
+        mine = [fill for fill in batch.fills if fill.worker == running.me]
+        if not mine or not self._is_first or not running.is_whole():
+            return batch
+        pieces = [piece for fill in mine for piece in fill_pieces(fill, running.limits)]
+        await running.runner.run_blocks(range(len(running.manifest.blocks)), pieces, NOTHING)
+        running.counts.filled.inc(sum(len(piece.tokens) for piece in pieces))
+        return replace(batch, fills=[fill for fill in batch.fills if fill not in mine])
 
     async def _pass_on(self, after: Peer | None) -> None:
         while True:
             batch, passed = await self._run.get()
             if after is None or self._next is None:
-                self._running.done(StageDone(pipeline=self._pipeline, step=batch.step, tokens=passed.tokens))
+                unfilled = [fill.worker for fill in batch.fills]
+                done = StageDone(pipeline=self._pipeline, step=batch.step, tokens=passed.tokens, unfilled=unfilled)
+                self._running.done(done)
                 continue
             size_bytes = passed.activation.nbytes
             following = replace(batch, stage=self._index + 1, activation_bytes=size_bytes)

@@ -6,7 +6,7 @@ from services.worker.batch import MAX_BATCH_ROWS, Draw, Piece
 from services.worker.engine.sizes import activation_bytes
 from services.worker.limits import Limits
 from shared.messages.parameters import Manifest
-from shared.messages.pipelines import StageBatch, StagePiece
+from shared.messages.pipelines import StageBatch, StageFill, StagePiece
 
 
 def stage_pieces(pieces: Sequence[Piece]) -> list[StagePiece]:
@@ -26,6 +26,14 @@ def batch_pieces(batch: StageBatch, manifest: Manifest, limits: Limits) -> tuple
     if batch.activation_bytes != expected:
         raise ValueError(f"activation_bytes: {batch.activation_bytes}, {rows} rows have {expected}")
     return tuple(_piece(piece, limits) for piece in batch.pieces)
+
+
+def fill_pieces(fill: StageFill, limits: Limits) -> list[Piece]:
+    """What `fill` is to have run. Raises ValueError, naming the field, for what could not be run here."""
+    rows = sum(len(piece.tokens) for piece in fill.pieces)
+    if rows > MAX_BATCH_ROWS:
+        raise ValueError(f"fills: they have {rows} rows, at most {MAX_BATCH_ROWS} can be run")
+    return [_piece(piece, limits) for piece in fill.pieces]
 
 
 def _told(piece: Piece) -> StagePiece:

@@ -136,6 +136,20 @@ def test_a_leader_that_is_whole_goes_on_by_itself_when_a_stage_is_lost() -> None
     running(act)
 
 
+@pytest.mark.parametrize("who", ["a", "b", "c"])
+def test_a_worker_that_dies_while_each_computes_what_is_to_be_its_own(who: str) -> None:
+    async def act(made: Stage) -> None:
+        await whole(made, "a", "b", "c")
+        made.act(made.serve("a"))
+        await made.until(lambda: made.count("c", "pipeline_filled_tokens") > 0)
+        assert made.state("a") == "live"
+        await made.kill(who)
+        for worker in sorted({"a", "b", "c"} - {who}):
+            await made.serve(worker)
+
+    running(act)
+
+
 def test_clients_that_leave() -> None:
     async def act(made: Stage) -> None:
         for wish in made.client.wishes[::2]:

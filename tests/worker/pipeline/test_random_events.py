@@ -36,7 +36,7 @@ def cuts(draw: st.DrawFn) -> Cut:
 
 
 WAITS = st.sampled_from((0.0, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1))
-ORDINARY = ("ask a", "ask a", "ask a", "ask other", "cancel", "block", "form", "serve a", "serve b", "serve c")
+ORDINARY = ("ask a", "ask a", "ask a", "ask other", "cancel", "block", "whole", "form", "serve a", "serve b", "serve c")
 RARE = ("kill a", "kill b", "kill c", "abort a", "abort b", "over", "break", "drain a")
 EVENTS = st.lists(
     st.builds(Event, st.sampled_from((*ORDINARY * 3, *RARE)), WAITS, st.integers(0, 1_000)), min_size=15, max_size=40
@@ -84,6 +84,9 @@ def happen(made: Stage, event: Event, cut: Cut, number: int) -> None:
             made.client.cancel(wishes[event.which % len(wishes)])
         case ["block"]:
             made.act(next_block(made, sorted(members)[event.which % len(members)]))
+        case ["whole"]:
+            for worker in sorted(members & made.members.keys()):
+                made.act(all_blocks(made, worker))
         case ["form"]:
             made.act(formed(made, cut, f"p{number}"))
         case ["over"]:
@@ -115,6 +118,11 @@ async def next_block(made: Stage, worker: str) -> None:
     missing = [block for block in range(BLOCKS) if block not in made.given[worker]]
     with suppress(BusError):  # it was killed, or told to stop
         await made.load(worker, missing[:1], "pipeline")
+
+
+async def all_blocks(made: Stage, worker: str) -> None:
+    with suppress(BusError):
+        await made.load(worker, list(range(BLOCKS)), "pipeline")
 
 
 async def to_the_end(made: Stage, worker: str) -> None:

@@ -1,8 +1,18 @@
 """When a pipeline is over its requests go on at its workers, each with an even part of them."""
 
+import asyncio
+from collections import defaultdict
+from itertools import pairwise
+
 import pytest
 
-from tests.worker.live.kinds import BFLOAT16, BLOCKS, MODELLED, Kind
+from services.worker.engine.modelled import ModelledRunner
+from services.worker.pipeline.filling import FILL_ROWS
+from services.worker.settings import MIB
+from shared.latency import Latency, Work
+from shared.messages.requests import TokenFrame
+from shared.subjects import TOKENS
+from tests.worker.live.kinds import BFLOAT16, BLOCKS, CLOCK, FLOAT32, MODELLED, Kind, Modelled
 from tests.worker.live.stage import Stage
 from tests.worker.pipeline.line import PAIR, ask, form, play, say_over, whole
 
@@ -27,6 +37,54 @@ def test_unfinished_requests_are_spread_evenly_with_the_tokens_they_have(kind: K
         assert all(wish.submissions == 0 for wish in made.client.wishes)
 
     play(act, THREE, kind=kind)
+
+
+@pytest.mark.parametrize("kind", [FLOAT32, pytest.param(BFLOAT16, marks=pytest.mark.slow)])
+def test_requests_go_on_from_what_was_computed_while_the_pipeline_still_ran(kind: Kind) -> None:
+    async def act(made: Stage) -> None:
+        await ask(made, 4, tokens=40)
+        await whole(made, "a", "b")
+        await has_tokens(made, 3)
+        await made.serve("a")
+        await made.serve("b")
+        for worker, others in (("a", "b"), ("b", "a")):
+            theirs = [
+                wish.request for wish in made.client.wishes if made.client.places.get(wish.request.request_id) != others
+            ]
+            assert made.count(worker, "pipeline_filled_tokens") > sum(len(one.prompt) for one in theirs)
+            scheduler = made.members[worker].worker._serving.scheduler
+            assert scheduler is not None
+            assert [one for one in scheduler.in_order if one.computed < len(one.request.prompt)] == []
+
+    play(act, kind=kind)
+
+
+SLOW = Latency(source="made up", prefill=(10.0, 2.0, 0.0), decode=(10.0, 1.0, 0.0))
+LONG = 100
+
+
+def test_no_request_pauses_for_longer_than_the_rows_take_that_go_with_a_step() -> None:
+    came: dict[str, list[float]] = defaultdict(list)
+
+    async def act(made: Stage) -> None:
+        async def follow() -> None:
+            async for received in await made.bus.subscribe(TOKENS):
+                for row in received.message.rows if isinstance(received.message, TokenFrame) else ():
+                    came[row.request_id] += [CLOCK.now()] * bool(row.token_ids)
+
+        following = asyncio.create_task(follow())
+        await ask(made, 4, tokens=20, prompt=LONG)
+        await whole(made, "a", "b")
+        await has_tokens(made, 3)
+        begun = CLOCK.now()
+        await made.serve("a")
+        await made.serve("b")
+        await made.until(lambda: all(wish.is_over for wish in made.client.wishes))
+        pauses = [after - before for times in came.values() for before, after in pairwise(times) if after > begun]
+        assert SLOW.seconds(Work(prefill_tokens=LONG)) < max(pauses) < SLOW.seconds(Work(prefill_tokens=FILL_ROWS))
+        following.cancel()
+
+    play(act, kind=Modelled(make_runner=lambda told: ModelledRunner(4 * MIB, told.block_size, SLOW, 1.0, CLOCK)))
 
 
 def test_what_nobody_fetches_the_leader_runs() -> None:

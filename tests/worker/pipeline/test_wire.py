@@ -8,8 +8,8 @@ import pytest
 from services.worker.batch import Draw, Piece
 from services.worker.engine.sizes import activation_bytes
 from services.worker.limits import Limits
-from services.worker.pipeline.wire import batch_pieces, stage_pieces
-from shared.messages.pipelines import StageBatch
+from services.worker.pipeline.wire import batch_pieces, fill_pieces, stage_pieces
+from shared.messages.pipelines import StageBatch, StageFill
 from shared.messages.requests import Sampling
 from tests.worker.engine.made_up import BLOCK_TOKENS, VOCABULARY, manifest
 
@@ -55,6 +55,15 @@ def test_the_first_stage_gets_no_activation() -> None:
 def test_what_could_not_be_run_is_refused(wrong: StageBatch, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         batch_pieces(wrong, MANIFEST, LIMITS)
+
+
+def test_what_could_not_be_filled_is_refused() -> None:
+    pieces = stage_pieces(PIECES)
+    assert fill_pieces(StageFill(worker="w", pieces=pieces[:1]), LIMITS) == [PIECES[0]]
+    with pytest.raises(ValueError, match="fills: they have 2100 rows, at most 2048"):
+        fill_pieces(StageFill(worker="w", pieces=pieces[:1] * 700), LIMITS)
+    with pytest.raises(ValueError, match=r"blocks 19 \.\. 20 of 20"):
+        fill_pieces(StageFill(worker="w", pieces=stage_pieces([Piece("a", (5,), 0, range(19, 21), False)])), LIMITS)
 
 
 def test_a_chunk_that_is_none_is_refused() -> None:

@@ -1,0 +1,87 @@
+"""What the workers of a pipeline compute again while it still runs, so that it can end with no pause (LambdaScale 4.4).
+
+Each request is to be one worker's. All of its blocks are in the KV cache there, with the layers that are run there: the
+other layers' part of them is free, and so it takes no more room. Pure.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Sequence as List
+from itertools import cycle
+
+from services.worker.batch import PREFILL_CHUNK, Piece
+from services.worker.sequence import Filled, Sequence
+
+# So many rows go with a step, and workers take turns, who runs later stages before who runs earlier ones: so steps that
+# follow each other do theirs at the same time, and a request is passed by no more than these from token to token.
+FILL_ROWS = PREFILL_CHUNK
+
+
+def share_out(requests: Iterable[str], workers: List[str], before: Mapping[str, str]) -> dict[str, str]:
+    """Who gets which of these: as `before`, and each of the others whoever has the fewest, the earlier of two."""
+    shares = {id: before[id] for id in requests if id in before}
+    counts = {worker: list(shares.values()).count(worker) for worker in workers}
+    for id in requests:
+        if id not in shares:
+            shares[id] = min(workers, key=lambda worker: (counts[worker], workers.index(worker)))
+            counts[shares[id]] += 1
+    return shares
+
+
+class Filling:
+    """By these workers, in the order of their stages. `shares`: whose each request is to be, by its id.
+
+    Rows go with steps, in order, and are there when these end.
+    """
+
+    def __init__(self, workers: List[str]) -> None:
+        self.shares: dict[str, str] = {}
+        self._workers = workers
+        self._turns = cycle(reversed(workers))
+        self._willing = set(workers)
+        self._under_way: dict[int, list[tuple[str, Filled, int]]] = {}
+
+    def begin(self, step: int, cached: List[Sequence]) -> tuple[str, list[Piece]]:
+        """The rows that go with this step, and whose turn it is."""
+        self.shares = share_out([one.request_id for one in cached], self._workers, self.shares)
+        worker = next(self._turns)
+        return worker, list(self._rows(step, worker, self._of(worker, cached)))
+
+    def ended(self, step: int, unfilled: Iterable[str]) -> None:
+        """All is filled that went with it, but for these workers, which are not asked again."""
+        self._willing.difference_update(unfilled)
+        for worker, filled, stop in self._under_way.pop(step, ()):
+            if worker in self._willing:
+                filled.stop = stop
+
+    def is_done(self, cached: List[Sequence]) -> bool:
+        """Whether of each worker's share no more is left than goes with one step."""
+        if any(one.request_id not in self.shares for one in cached if one.computed or one.in_flight):
+            return False
+        return all(sum(map(_left, self._of(worker, cached))) <= FILL_ROWS for worker in self._willing)
+
+    def _of(self, worker: str, cached: List[Sequence]) -> list[Sequence]:
+        return [one for one in cached if self.shares.get(one.request_id) == worker and worker in self._willing]
+
+    def _rows(self, step: int, worker: str, share: List[Sequence]) -> Iterator[Piece]:
+        """Of whom most is left first: what is left of a prompt comes in whole chunks, and would never find room beside
+        the tokens that all others gain."""
+        room = FILL_ROWS
+        for sequence in sorted(share, key=_rest, reverse=True):
+            filled = sequence.filled = sequence.filled or Filled(sequence.blocks.start)
+            for piece in sequence.computed_from(filled.begun):
+                if len(piece.tokens) > room:
+                    break
+                room -= len(piece.tokens)
+                filled.begun = piece.stop
+                self._under_way.setdefault(step, []).append((worker, filled, piece.stop))
+                yield piece
+
+
+def _rest(sequence: Sequence) -> int:
+    """Rows that are not filled, nor on their way."""
+    return sequence.computed - (0 if sequence.filled is None else sequence.filled.begun)
+
+
+def _left(sequence: Sequence) -> int:
+    """Rows that are not filled."""
+    return sequence.computed - (0 if sequence.filled is None else sequence.filled.stop)

@@ -1,0 +1,92 @@
+"""What goes with which step, until workers have KV of what is to be theirs."""
+
+from services.worker.batch import PREFILL_CHUNK, Piece
+from services.worker.pipeline.filling import FILL_ROWS, Filling, share_out
+from services.worker.sequence import Sequence
+from tests.worker.serving import submit
+
+WORKERS = ("a", "b")
+
+
+def cached(id: str, prompt: int, generated: int = 0, start: int = 0) -> Sequence:
+    """All but its last token is computed."""
+    sequence = Sequence(submit(id, [7] * prompt, max_tokens=99, generated=[8] * generated), 1)
+    sequence.blocks, sequence.computed = range(start, start + 20), prompt + max(generated - 1, 0)
+    return sequence
+
+
+def told(fill: tuple[str, list[Piece]]) -> tuple[str, list[tuple[str, int, int]]]:
+    worker, pieces = fill
+    return worker, [(one.request_id, one.start, one.stop) for one in pieces]
+
+
+def test_shares_are_even_and_who_has_one_keeps_it() -> None:
+    assert share_out("vwxyz", WORKERS, {}) == {"v": "a", "w": "b", "x": "a", "y": "b", "z": "a"}
+    assert share_out("xyz", WORKERS, {"x": "b", "y": "b", "gone": "a"}) == {"x": "b", "y": "b", "z": "a"}
+
+
+def test_workers_take_turns_and_get_so_many_rows_of_their_shares_in_order() -> None:
+    here = [cached("r", 200, 5), cached("s", 40, 3, start=20)]
+    filling = Filling(WORKERS)
+    assert told(filling.begin(5, here)) == ("b", [("s", 0, 40), ("s", 40, 42)])
+    assert told(filling.begin(6, here)) == ("a", [("r", 0, 128)])
+    assert told(filling.begin(7, here)) == ("b", [])
+    assert told(filling.begin(8, here)) == ("a", [("r", 128, 200), ("r", 200, 204)])
+    filling.ended(5, [])
+    filling.ended(6, [])
+    assert [one.filled.stop for one in here if one.filled] == [128, 42]
+    assert not filling.is_done([cached("t", FILL_ROWS + 1), *here])
+    filling.ended(8, [])
+    assert [one.filled.stop for one in here if one.filled] == [204, 42]
+    assert filling.is_done(here)
+
+
+def test_nothing_is_drawn_and_chunks_are_those_of_the_prompt() -> None:
+    _, [piece] = Filling(("a",)).begin(1, [cached("r", 300)])
+    assert (piece.draw, piece.decode, len(piece.tokens)) == (None, False, PREFILL_CHUNK)
+
+
+def test_a_prompt_is_filled_although_all_others_gain_tokens() -> None:
+    decoding, prompt = cached("r", 10, 20), cached("s", PREFILL_CHUNK)
+    filling = Filling(("a",))
+    for step in range(1, 4):
+        filling.begin(step, [decoding, prompt])
+        filling.ended(step, [])
+        decoding.tokens.append(9)
+        decoding.computed += 1
+    assert prompt.filled is not None
+    assert prompt.filled.stop == PREFILL_CHUNK
+
+
+def test_whoever_did_not_fill_is_not_asked_again_and_nobody_waits_for_it() -> None:
+    here = [cached("r", FILL_ROWS + 1), cached("s", FILL_ROWS + 1)]
+    filling = Filling(WORKERS)
+    assert len(told(filling.begin(1, here))[1]) == 1
+    filling.begin(2, here)
+    assert not filling.is_done(here)
+    filling.ended(1, ["b"])
+    filling.ended(2, [])
+    assert told(filling.begin(3, here)) == ("b", [])
+    assert filling.is_done(here)
+    assert here[1].filled is not None
+    assert here[1].filled.stop == 0
+
+
+def test_a_request_that_loses_its_blocks_is_filled_anew_in_those_it_gets() -> None:
+    sequence = cached("r", 100)
+    filling = Filling(("a",))
+    filling.begin(1, [sequence])
+    sequence.preempt()
+    sequence.blocks, sequence.computed = range(30, 40), 100
+    filling.ended(1, [])
+    assert sequence.filled is None
+    _, [piece] = filling.begin(2, [sequence])
+    assert (piece.start, piece.blocks.start) == (0, 30)
+    filling.ended(2, [])
+    assert sequence.filled is not None
+    assert (sequence.filled.first_block, sequence.filled.stop) == (30, 100)
+
+
+def test_it_is_not_done_before_it_is_known_whose_everything_is() -> None:
+    assert not Filling(WORKERS).is_done([cached("r", 3)])
+    assert Filling(WORKERS).is_done([])
