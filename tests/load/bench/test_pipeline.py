@@ -1,9 +1,12 @@
 """`livescale bench pipeline`: what it says of runs. All of it is run by hand."""
 
+import re
+
 import pytest
 from msgspec.structs import replace
 
 from load.bench.fleet import BenchFailed
+from load.bench.pipeline_page import rate_at, render_pipeline
 from load.bench.pipeline_runs import Run, prefill_seconds, rows
 from load.bench.record import Record
 from load.records import RequestRecord
@@ -71,6 +74,23 @@ def test_what_ended_before_all_were_whole_is_counted_and_pauses_only_where_a_pip
     pause = found["k = 2: longest pause as pipelines end"]
     assert (pause.value, pause.against) == (pytest.approx(8.0), pytest.approx(0.2))
     assert "k = 1: longest pause as pipelines end" not in found
+
+
+def test_a_pause_counts_from_when_workers_take_up_their_shares() -> None:
+    scale = replace(RUNS[3].scale, pipelines=[replace(FORMED, switching_at=101.5, ended_at=101.6)])
+    records = [stream(0, 100.0, 101.4), stream(1, 100.5, 101.5, 101.9), stream(2, 103.2, 105.0)]
+    assert Run("pipeline", 2, scale, records).longest_pause == pytest.approx(1.0)
+
+
+def test_the_page_says_what_was_missed_and_draws_each_number_of_sources() -> None:
+    page = render_pipeline(RUNS, list(said(RUNS).values()), 1)
+    assert "Missed: k = 1: first token" in page
+    assert page.count("<svg") == 3
+    assert {"off, k = 1", "pipeline, k = 2"} <= set(re.findall(r">([^<]*)<", page))
+
+
+def test_a_rate_is_of_the_second_around_a_moment() -> None:
+    assert [rate_at([0.4, 1.0, 1.5, 1.6], at) for at in (0.0, 1.0, 1.2, 9.0)] == [1.0, 1.0, 3.0, 0.0]
 
 
 def test_a_scale_of_which_nothing_was_predicted_measures_nothing() -> None:

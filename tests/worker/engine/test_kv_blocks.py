@@ -139,6 +139,18 @@ def test_where_two_meet_or_the_cache_ends_nothing_changes() -> None:
     assert kv.grow("a") is None
 
 
+def test_just_these_blocks_are_given_where_all_of_them_are_free() -> None:
+    kv = KvBlocks(20)
+    assert kv.claim("b", range(8, 12), 6) == range(8, 12)
+    assert [kv.claim("c", blocks, 8) for blocks in (range(11, 13), range(4, 9), range(17, 21), range(7, 13))] == [
+        None
+    ] * 4
+    assert kv.claim("c", range(12, 14), 2) == range(12, 14)
+    assert kv.claim("a", range(4, 8), 8) == range(4, 8)
+    kv.check_invariants()
+    assert (kv.grow("a"), kv.grow("b"), kv.grow("c")) == ("b", "c", None)
+
+
 def test_an_owner_is_placed_once() -> None:
     with pytest.raises(ValueError, match="a already owns"):
         placed(("a", 1, 1)).place("a", 1, 1)

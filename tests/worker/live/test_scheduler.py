@@ -2,6 +2,7 @@
 
 from services.worker.batch import Batch, Entry
 from services.worker.scheduler import Scheduler
+from services.worker.sequence import Filled
 from shared.messages.requests import Submit
 from tests.worker.serving import limits, submit
 
@@ -110,3 +111,33 @@ def test_who_is_past_its_deadline_ends_without_a_step() -> None:
     assert scheduler.expire(9.9) == []
     assert [output.row.finish_reason for output in scheduler.expire(10.0)] == ["deadline"]
     assert scheduler.next_deadline() is None
+
+
+def test_an_adopted_request_goes_on_from_what_is_filled_in_the_blocks_where_it_is() -> None:
+    scheduler = Scheduler(limits())
+    scheduler.adopt(submit("a", range(40), max_tokens=9, generated=[7] * 5), filled=Filled(3, 42))
+    scheduler.check_invariants()
+    ((piece,),) = (step(scheduler).pieces,)
+    assert (piece.start, piece.stop, piece.blocks, piece.decode) == (42, 45, range(3, 6), True)
+
+
+def test_where_somebody_has_the_blocks_it_is_computed_again() -> None:
+    scheduler = Scheduler(limits())
+    scheduler.add(submit("own", range(40)))
+    step(scheduler)
+    scheduler.adopt(submit("a", range(40), max_tokens=9, generated=[7] * 5), filled=Filled(2, 42))
+    pieces = [piece for piece in step(scheduler).pieces if piece.request_id == "a"]
+    assert [(piece.start, piece.stop) for piece in pieces] == [(0, 40), (40, 45)]
+
+
+def test_what_is_filled_is_kept_of_those_that_stay() -> None:
+    scheduler = Scheduler(limits())
+    for id in ("stays", "leaves", "bare"):
+        scheduler.add(submit(id, range(20), max_tokens=9))
+    step(scheduler)
+    for sequence in scheduler.cached[:2]:
+        sequence.filled = Filled(sequence.blocks.start, 20)
+    scheduler.start_over(kept=("stays", "bare"))
+    scheduler.check_invariants()
+    assert {one.request_id: one.computed for one in scheduler.in_order} == {"stays": 20, "leaves": 0, "bare": 0}
+    assert [one.request_id for one in scheduler.cached] == ["stays"]
