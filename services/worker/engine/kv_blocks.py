@@ -44,6 +44,7 @@ class KvBlocks:
         self.total = total
         self._stretches: list[Stretch] = []  # ascending
         self._of: dict[str, Stretch] = {}
+        self._had = bytearray(total)  # by block, whether it ever had an owner
 
     @property
     def used(self) -> int:
@@ -78,8 +79,8 @@ class KvBlocks:
         return self._own(owner, range(best.start, best.start + count), most)
 
     def claim(self, owner: str, blocks: range, most: int) -> range | None:
-        """Just these for `owner`; None where they are not all free."""
-        if not any(gap.start <= blocks.start and blocks.stop <= gap.stop for gap, _ in self._gaps()):
+        """Just these for `owner`, with what lies in them; None where somebody has any of them, or had."""
+        if blocks.stop > self.total or any(self._had[blocks.start : blocks.stop]):
             return None
         return self._own(owner, blocks, most)
 
@@ -93,6 +94,7 @@ class KvBlocks:
         if stop == self.total:
             return owner
         stretch.blocks = range(stretch.blocks.start, stop + 1)
+        self._had[stop] = True
         return None
 
     def free(self, owner: str) -> None:
@@ -102,6 +104,7 @@ class KvBlocks:
 
     def _own(self, owner: str, blocks: range, most: int) -> range:
         stretch = self._of[owner] = Stretch(owner, blocks, blocks.start + most)
+        self._had[blocks.start : blocks.stop] = bytes((True,)) * len(blocks)
         self._stretches.insert(self._index_after(blocks.start), stretch)
         return blocks
 

@@ -66,8 +66,11 @@ class Leader:
     async def filled(self) -> None:
         """Return once workers have KV of what is to be theirs, all but a little, or nothing is served here any more."""
         self._fills = True
-        while self._serving.scheduler is self._scheduler and not self._filling.is_done(self._scheduler.cached):
-            await self._serving.changes.wait()
+        try:
+            while self._serving.scheduler is self._scheduler and not self._filling.is_done(self._scheduler.cached):
+                await self._serving.changes.wait()
+        finally:
+            self._fills = False
 
     def end(self) -> None:
         """Begin no step any more; those under way end."""
@@ -129,12 +132,12 @@ class Leader:
                     block_tokens=self._scheduler.limits.kv_block_tokens,
                     pieces=stage_pieces(batch.pieces),
                     activation_bytes=0,
-                    fills=self._fill(batch.step),
+                    fills=[] if batch.prefill_rows else self._fill(batch.step),
                 )
             )
 
     def _fill(self, step: int) -> list[StageFill]:
-        """What one of the workers is to compute along with it."""
+        """What one of the workers is to compute along with this step, which is none of prompts: that is long enough."""
         if not self._fills or self._ends:
             return []
         worker, pieces = self._filling.begin(step, self._scheduler.cached)

@@ -139,7 +139,7 @@ def test_where_two_meet_or_the_cache_ends_nothing_changes() -> None:
     assert kv.grow("a") is None
 
 
-def test_just_these_blocks_are_given_where_all_of_them_are_free() -> None:
+def test_just_these_blocks_are_given_where_nobody_has_or_had_any_of_them() -> None:
     kv = KvBlocks(20)
     assert kv.claim("b", range(8, 12), 6) == range(8, 12)
     assert [kv.claim("c", blocks, 8) for blocks in (range(11, 13), range(4, 9), range(17, 21), range(7, 13))] == [
@@ -149,6 +149,10 @@ def test_just_these_blocks_are_given_where_all_of_them_are_free() -> None:
     assert kv.claim("a", range(4, 8), 8) == range(4, 8)
     kv.check_invariants()
     assert (kv.grow("a"), kv.grow("b"), kv.grow("c")) == ("b", "c", None)
+    for owner in "abc":
+        kv.free(owner)
+    assert kv.claim("a", range(14, 16), 2) is None, "somebody grew into it"
+    assert kv.claim("a", range(15, 16), 2) == range(15, 16)
 
 
 def test_an_owner_is_placed_once() -> None:

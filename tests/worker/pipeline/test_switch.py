@@ -9,12 +9,16 @@ import pytest
 from services.worker.engine.modelled import ModelledRunner
 from services.worker.pipeline.filling import FILL_ROWS
 from services.worker.settings import MIB
+from shared.bus.contract import Context, Endpoint, ServiceInfo
 from shared.latency import Latency, Work
+from shared.messages.live import Pull, Pulled, Task, Took
+from shared.messages.message import Ack
 from shared.messages.requests import TokenFrame
-from shared.subjects import TOKENS
+from shared.subjects import PULL, TOKENS, TOOK
+from shared.virtual_time import run
 from tests.worker.live.kinds import BFLOAT16, BLOCKS, CLOCK, FLOAT32, MODELLED, Kind, Modelled
-from tests.worker.live.stage import Stage
-from tests.worker.pipeline.line import PAIR, ask, form, play, say_over, whole
+from tests.worker.live.stage import Stage, stage
+from tests.worker.pipeline.line import PAIR, ask, form, play, request, say_over, whole
 
 THREE = (("a", 2), ("b", 4), ("c", BLOCKS))
 
@@ -194,3 +198,28 @@ def test_what_was_begun_is_fetched_before_the_router_hears_that_it_may_send_more
         await made.until(lambda: made.state("b") == "serving")
 
     play(act, kind=MODELLED)
+
+
+@pytest.mark.parametrize("filled", [5, 100])
+def test_what_cannot_be_filled_is_declined(filled: int) -> None:
+    heard: list[str | None] = []
+
+    async def main() -> None:
+        async with stage("s", kind=MODELLED) as made:
+            await made.loaded("s")
+
+            async def pull(command: Pull, context: Context) -> Pulled:
+                task = Task(request=request(1, prompt=100), layers=0, filled=filled)
+                return Pulled(over=True) if heard else Pulled(tasks=[task])
+
+            async def took(command: Took, context: Context) -> Ack:
+                heard.append(command.declined)
+                return Ack()
+
+            endpoints = [Endpoint(PULL, pull, {"id": "leader"}), Endpoint(TOOK, took, {"id": "leader"})]
+            await made.bus.serve(ServiceInfo("worker", "leader", "says what is not so"), endpoints)
+            await made.help("s", "leader")
+            await made.until(lambda: made.reports["s"].helping == [] and bool(heard))
+            assert heard == [f"400: filled: {filled} of 100 positions"]
+
+    run(main(), limit_seconds=60)
