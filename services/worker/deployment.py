@@ -104,7 +104,7 @@ class Deployment:
             raise Refusal(409, f"arena_bytes: {error}") from error
         parts = self._world, self._runner, self._transport, self._counts, self.paths
         try:
-            return Loading(self._id, command, memory, *parts, self._block_here, self._block_ready)
+            return Loading(self._id, command, memory, *parts, self._block_ready)
         except ValueError as error:
             self._arena.clear()
             raise Refusal(400, f"inflows: {error}") from error
@@ -176,10 +176,6 @@ class Deployment:
     async def _load(self, loading: Loading) -> None:
         if not await loading.run():
             await self._release_if_loading(loading.command.plan_id)
-
-    def _block_here(self, plan_id: str, index: int) -> None:
-        if self._instance.loading is not None and self.lifecycle.block_here(plan_id, index):
-            self.duties.block_here(self._instance.loading)
 
     def _block_ready(self, plan_id: str, index: int) -> None:
         loading = self._instance.loading

@@ -96,16 +96,13 @@ class Duties:
         self.live.lost(worker)
         self.pipelines.lost(worker)
 
-    def block_here(self, loading: Loading) -> None:
-        """One more of what is loaded is whole: from the first layer on there are requests, if they are to come."""
-        if goes_live(loading.command) and self._instance.lifecycle.may_go_live:
-            self.live.begin(loading.command, self._instance.go_live(loading))
-            self._instance.changed()
-
     def block_ready(self, index: int, loading: Loading) -> None:
-        """One more of what is loaded may be run."""
-        self.block_here(loading)
-        self.live.block_ready(index, self._instance.lifecycle.ready)
+        """One more of what is loaded."""
+        lifecycle = self._instance.lifecycle
+        if goes_live(loading.command) and lifecycle.may_go_live:
+            self.live.begin(loading.command, self._instance.go_live(loading), lifecycle.ready)
+        else:
+            self.live.block_ready(index, lifecycle.ready)
 
     async def end(self, reason: str) -> None:
         """Nothing that is here is this worker's own any more, or there is nothing."""

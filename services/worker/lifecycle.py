@@ -59,8 +59,7 @@ class Lifecycle:
     def __init__(self) -> None:
         self.state = State.SPARE
         self.assignment: Assignment | None = None
-        self.here: set[int] = set()  # blocks that are whole and right
-        self.ready: set[int] = set()  # and laid out for the kernels
+        self.ready: set[int] = set()
 
     def goes_on(self, command: Load) -> bool:
         """Whether this is another LOAD of the plan that is being loaded for: what arrived stays."""
@@ -77,16 +76,9 @@ class Lifecycle:
         )
         return self.assignment
 
-    def block_here(self, plan_id: str, index: int) -> bool:
-        """Whether block `index` still belongs to what is being loaded; if so it counts as here."""
-        if self.assignment is None or self.assignment.plan_id != plan_id:
-            return False
-        self.here.add(index)
-        return True
-
     def block_ready(self, plan_id: str, index: int) -> bool:
         """Whether block `index` still belongs to what is being loaded; if so it counts as ready."""
-        if not self.block_here(plan_id, index):
+        if self.assignment is None or self.assignment.plan_id != plan_id:
             return False
         self.ready.add(index)
         return True
@@ -97,9 +89,8 @@ class Lifecycle:
 
     @property
     def may_go_live(self) -> bool:
-        """Whether the embedding is ready and the first layer here, and something is missing. Until requests come, the
-        layer is laid out."""
-        return self.state is State.LOADING and 0 in self.ready and 1 in self.here and not self.whole
+        """Whether the embedding and the first layer are here, and something is missing."""
+        return self.state is State.LOADING and {0, 1} <= self.ready and not self.whole
 
     def go_live(self) -> None:
         """loading -> live."""
@@ -142,7 +133,7 @@ class Lifecycle:
         """loading, live or draining -> spare; forgets the parameters."""
         self._advance(State.SPARE)
         self.assignment = None
-        self.here, self.ready = set(), set()
+        self.ready = set()
 
     def _expect(self, instance: str) -> None:
         held = None if self.assignment is None else self.assignment.instance
@@ -163,8 +154,8 @@ class Lifecycle:
         if (self.state is State.SPARE) != (self.assignment is None):
             yield f"worker: {self.state} with {self.assignment and self.assignment.instance}"
         blocks = set() if self.assignment is None else {block.index for block in self.assignment.manifest.blocks}
-        if not self.ready <= self.here <= blocks:
-            yield f"worker: of blocks {sorted(blocks)} {sorted(self.here)} are here and {sorted(self.ready)} ready"
+        if not self.ready <= blocks:
+            yield f"worker: blocks {sorted(self.ready - blocks)} are of nothing that it holds"
         if self.state in (State.SERVING, State.DRAINING) and not self.whole:
             yield f"worker: {self.state} with {len(self.ready)} blocks"
         if self.state is State.LIVE and 0 not in self.ready:

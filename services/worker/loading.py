@@ -60,8 +60,7 @@ class LoadCounts:
 
 
 class Loading:
-    """The parameters of one plan, however many LOADs it takes. `on_here` tells that a block is whole, `on_ready` that
-    it may be run.
+    """The parameters of one plan, however many LOADs it takes. `on_block` tells that a layer may run.
 
     Raises ValueError where the command's flows and blocks do not fit each other.
     """
@@ -76,8 +75,7 @@ class Loading:
         transport: Transport,
         counts: LoadCounts,
         paths: Paths,
-        on_here: Callable[[str, int], None],
-        on_ready: Callable[[str, int], None],
+        on_block: Callable[[str, int], None],
     ) -> None:
         self.command = command
         self.memory = memory
@@ -87,8 +85,7 @@ class Loading:
         self._clock = world.clock
         self._runner = runner
         self._counts = counts
-        self._on_here = on_here
-        self._on_ready = on_ready
+        self._on_block = on_block
         self._ready = ReadyBlocks()
         self._verified = asyncio.PriorityQueue[int]()  # and not laid out: those first that run first
         self._first_byte_at: float | None = None
@@ -164,14 +161,13 @@ class Loading:
             index = await self._verified.get()
             await self._runner.add_block(index, self.memory[index])
             self._laid_out += 1
-            self._on_ready(self.command.plan_id, index)
+            self._on_block(self.command.plan_id, index)
             self._tell_block(index)
         self._tell("whole")
 
     def _block_verified(self, index: int) -> None:
         self._ready.add(index)
         self._verified.put_nowait(index)
-        self._on_here(self.command.plan_id, index)
 
     def _first_byte(self) -> None:
         self._first_byte_at = self._clock.wall()

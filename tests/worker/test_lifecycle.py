@@ -131,16 +131,5 @@ def test_a_worker_may_go_live_with_its_first_layer_and_is_spare_or_serves_from_t
             assert lifecycle.state is State.SPARE
 
 
-def test_a_worker_takes_requests_while_its_first_layer_is_laid_out() -> None:
-    lifecycle = Lifecycle()
-    lifecycle.load(LOAD)
-    lifecycle.block_here("plan-1", 1)
-    assert not lifecycle.may_go_live
-    lifecycle.block_ready("plan-1", 0)
-    assert lifecycle.may_go_live
-    assert lifecycle.ready == {0}
-    lifecycle.check_invariants()
-
-
 def test_a_worker_that_is_whole_need_not_go_live() -> None:
     assert not loaded().may_go_live

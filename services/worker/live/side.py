@@ -65,8 +65,8 @@ class Live:
         """All of it came at once: it is whole, and was never live."""
         self._is_coming = False
 
-    def begin(self, command: Load, scheduler: Scheduler) -> None:
-        """The first layer is here: take requests."""
+    def begin(self, command: Load, scheduler: Scheduler, ready: set[int]) -> None:
+        """These blocks are ready, the first layer's among them: take requests."""
         room = self._parts.room(scheduler.limits)
         queue = LiveQueue(
             command.manifest.config.num_hidden_layers + 1,
@@ -75,6 +75,8 @@ class Live:
         )
         planner = Planner(forecast(command, self._load_began), room) if command.live == "zigzag-ilp" else None
         target = self.target = LiveTarget(self._parts, command, scheduler, queue, self._first_layer, planner)
+        for index in sorted(ready):
+            self.block_ready(index, ready)
         tasks = self._parts.tasks
         self._running.add(tasks.create_task(target.run(), name=f"live {command.instance}"))
         if planner is not None:
@@ -83,10 +85,9 @@ class Live:
         log.info("went_live", instance=command.instance, mode=command.live)
 
     def block_ready(self, index: int, ready: set[int]) -> None:
-        """One more, of all that are ready. The embedding goes with the first layer; later ones may have been before."""
+        """One more, of all that are ready. The embedding goes with the first layer."""
         if self.target is not None and {0, 1} <= ready:
-            for one in sorted(ready) if index <= 1 else [index]:
-                self.target.layer_ready(max(one - 1, 0))
+            self.target.layer_ready(max(index - 1, 0))
 
     async def end(self, reason: str) -> None:
         """Nothing that is here is this worker's own any more, or there is nothing."""
