@@ -114,3 +114,19 @@ def test_a_pull_that_waits_for_the_first_layer_is_void_once_the_source_has_reque
             await made.done()
 
     run(main(), limit_seconds=600)
+
+
+def test_layers_that_came_before_the_first_are_run_after_it() -> None:
+    async def main() -> None:
+        async with stage("t") as made:
+            await made.load("t", [0, 2], "zigzag")
+            await made.until(lambda: made.ready("t") == 2)
+            assert made.state("t") == "loading"
+            await made.load("t", [1], "zigzag")
+            await made.until(lambda: made.state("t") == "live")
+            await made.client.submit(submit("r", random_prompt(0, 90), max_tokens=1), "t")
+            await made.until(lambda: made.count("t", "live_layers") == 2)
+            await made.finish_loading("t")
+            await made.done()
+
+    run(main(), limit_seconds=600)
