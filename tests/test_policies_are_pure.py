@@ -23,6 +23,7 @@ POLICIES = (
         "shared/deadlines.py",
         "shared/invariants.py",
         "shared/moves.py",
+        "shared/sharding.py",
     ),
     *("services/registry/leases.py", "services/registry/places.py", "services/registry/pool.py"),
     *("services/registry/placement.py", "services/registry/demands.py", "services/registry/holdings.py"),
