@@ -6,12 +6,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, PreTrainedModel, Qwen2Config
 from transformers.utils.logging import disable_progress_bar
 
 from services.host.checkpoint import open_checkpoint
 from services.worker.engine.engine import Engine
+from services.worker.engine.kernels.contract import Kernels, find_kernels
 from services.worker.engine.kv_store import allocate_kv_memory
 from shared.messages.parameters import DType, Manifest
 
@@ -78,6 +80,9 @@ CONFIGS: dict[str, PreTrainedConfig] = {
     ),
 }
 
+KERNELS = find_kernels()
+needs_kernels = pytest.mark.skipif(KERNELS is None, reason="kernels were not compiled, or this CPU has no AVX512-BF16")
+
 
 @dataclass(frozen=True)
 class Checkpointed:
@@ -86,17 +91,35 @@ class Checkpointed:
     manifest: Manifest
     blocks: tuple[bytearray, ...]
 
-    def engine(self, kv_tokens: int = 8_192) -> Engine:
+    def engine(self, kv_tokens: int = 8_192, kernels: Kernels | None = None) -> Engine:
         """An engine with every block added."""
-        engine = self.empty_engine(kv_tokens)
+        engine = self.empty_engine(kv_tokens, kernels)
         for index, block in enumerate(self.blocks):
             engine.add_block(index, memoryview(block))
         return engine
 
-    def empty_engine(self, kv_tokens: int = 8_192) -> Engine:
+    def empty_engine(self, kv_tokens: int = 8_192, kernels: Kernels | None = None) -> Engine:
         config = self.manifest.config
         per_token = config.num_hidden_layers * 2 * config.num_key_value_heads * config.head_dim * 4
-        return Engine(self.manifest, allocate_kv_memory(kv_tokens * per_token), BLOCK_TOKENS, CONTEXT)
+        return Engine(self.manifest, allocate_kv_memory(kv_tokens * per_token), BLOCK_TOKENS, CONTEXT, kernels)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A way to compute whose rows must have the same bits everywhere."""
+
+    dtype: DType
+    kernels: Kernels | None = None
+
+    def engine(self, name: str, kv_tokens: int = 8_192) -> Engine:
+        return checkpointed(name, self.dtype).engine(kv_tokens, self.kernels)
+
+
+KINDS = [
+    pytest.param(Kind("float32"), id="float32"),
+    pytest.param(Kind("bfloat16"), id="bfloat16"),
+    pytest.param(Kind("bfloat16", KERNELS), id="compiled", marks=needs_kernels),
+]
 
 
 @cache
