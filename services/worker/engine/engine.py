@@ -24,8 +24,10 @@ from services.worker.engine.partial import Partial, Passed, slabs
 from services.worker.engine.rope import RopeTable
 from services.worker.engine.rows import Rows
 from services.worker.engine.sampling import choose_tokens
+from services.worker.engine.tensor_parallel import Ranks, embed_part, side_by_side
 from shared.links.contract import View
 from shared.messages.parameters import Manifest
+from shared.sharding import shard_config, vocabulary
 
 EMBEDDING = "model.embed_tokens"
 
@@ -33,7 +35,8 @@ EMBEDDING = "model.embed_tokens"
 class Engine:
     """One model, its KV cache in `memory`, for requests of `max_model_len` tokens. To be called on the torch thread.
 
-    `kernels` are used for bfloat16; whoever exchanges activations or KV must have them too, or must not.
+    `kernels` are used for bfloat16; whoever exchanges activations or KV must have them too, or must not. Of a model
+    that is cut for several `ranks` it has one shard, and all of them take the same steps.
     """
 
     def __init__(
@@ -43,11 +46,15 @@ class Engine:
         block_tokens: int,
         max_model_len: int,
         kernels: Kernels | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
-        config, dtype = manifest.config, TORCH_DTYPES[manifest.dtype]
+        config = shard_config(manifest.config, manifest.shard, manifest.shards)
+        dtype = TORCH_DTYPES[manifest.dtype]
         self.store = KvStore(memory, config, manifest.dtype, block_tokens)
         self._manifest = manifest
         self._config = config
+        self._ranks = ranks
+        self._own_tokens = vocabulary(manifest.config, manifest.shard, manifest.shards)
         self._row_bytes = config.hidden_size * dtype.itemsize
         group = config.num_attention_heads // config.num_key_value_heads
         rope = RopeTable(config, max_model_len, dtype, memory.device)
@@ -71,7 +78,7 @@ class Engine:
         if index == 0:
             self._add_embedding(tensors)
         elif index <= self._config.num_hidden_layers:
-            self._layers[index - 1] = Layer(self._config, index - 1, tensors, self._kernels)
+            self._layers[index - 1] = Layer(self._config, index - 1, tensors, self._kernels, self._ranks)
         else:
             self._add_head(tensors)
 
@@ -94,7 +101,9 @@ class Engine:
         """-> activations `[row, hidden]`."""
         if self._embedding is None:
             raise BlockMissing("cannot embed: block 0 was not added")
-        return embedding(rows.token_ids, self._embedding)
+        if self._ranks is None:
+            return embedding(rows.token_ids, self._embedding)
+        return embed_part(rows.token_ids, self._embedding, self._own_tokens, self._ranks)
 
     @torch.inference_mode()
     def layers(self, start: int, end: int, hidden: torch.Tensor, rows: Rows) -> torch.Tensor:
@@ -113,7 +122,8 @@ class Engine:
         if self._norm is None or self._head is None:
             needed = len(self._manifest.blocks) - 1 if self._norm is None else 0
             raise BlockMissing(f"cannot make logits: block {needed} was not added")
-        return self._head(self._norm(padded(hidden)))[: len(hidden)]
+        logits = self._head(self._norm(padded(hidden)))[: len(hidden)]
+        return logits if self._ranks is None else side_by_side(logits, self._manifest.config.vocab_size, self._ranks)
 
     @torch.inference_mode()
     def step(self, batch: Batch) -> list[int]:

@@ -6,6 +6,7 @@ from services.worker.engine.kernels.contract import Kernels
 from services.worker.engine.norm import make_norm
 from services.worker.engine.parameters import Tensors, make_linear
 from services.worker.engine.rows import Rows
+from services.worker.engine.tensor_parallel import Ranks, row_parallel
 from shared.messages.parameters import ModelConfig
 
 # The attention kernel's bits depend on where its queries begin, modulo 16 bytes: each row begins at a multiple of 64.
@@ -15,18 +16,20 @@ ROW_STEP = 32
 class Layer:
     """Layer `index`, made of the tensors of its block."""
 
-    def __init__(self, config: ModelConfig, index: int, tensors: Tensors, kernels: Kernels | None) -> None:
+    def __init__(
+        self, config: ModelConfig, index: int, tensors: Tensors, kernels: Kernels | None, ranks: Ranks | None
+    ) -> None:
         prefix = f"model.layers.{index}"
         attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
         self._index = index
         self._input_norm = make_norm(tensors[f"{prefix}.input_layernorm.weight"], config.rms_norm_eps, kernels)
         projections = (f"{attention}.{name}_proj" for name in "qkv")
         self._qkv = make_linear(tensors, *projections, out_step=ROW_STEP)
-        self._output = make_linear(tensors, f"{attention}.o_proj")
+        self._output = row_parallel(make_linear(tensors, f"{attention}.o_proj"), ranks)
         self._mlp_norm = make_norm(tensors[f"{prefix}.post_attention_layernorm.weight"], config.rms_norm_eps, kernels)
         self._gate = make_linear(tensors, f"{mlp}.gate_proj")
         self._up = make_linear(tensors, f"{mlp}.up_proj")
-        self._down = make_linear(tensors, f"{mlp}.down_proj")
+        self._down = row_parallel(make_linear(tensors, f"{mlp}.down_proj"), ranks)
 
     def __call__(self, hidden: torch.Tensor, rows: Rows) -> torch.Tensor:
         """`[row, hidden]` -> `[row, hidden]`, padding included; writes keys and values into the KV cache."""
