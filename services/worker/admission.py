@@ -4,7 +4,9 @@ from collections.abc import Iterator
 
 from services.worker.engine.kv_blocks import KvBlocks
 from services.worker.limits import Limits
+from services.worker.prefix.cache import PrefixCache
 from services.worker.sequence import Sequence
+from shared.invariants import check
 
 
 class Admission:
@@ -20,6 +22,7 @@ class Admission:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.kv = KvBlocks(limits.kv_blocks)
+        self.prefixes: PrefixCache | None = None
         self.waiting: dict[str, Sequence] = {}
         self.running: dict[str, Sequence] = {}  # in the order they started
         self.kv_full = False
@@ -53,7 +56,7 @@ class Admission:
             while sequence.request_id in self.running:
                 met = self.kv.grow(sequence.request_id)
                 if met is None:
-                    sequence.blocks = self.kv.owned(sequence.request_id)
+                    self._grown(sequence)
                     break
                 if not self._make_way(max(sequence, self.running[met], key=order)):
                     break
@@ -72,12 +75,26 @@ class Admission:
                 return
             sequence.blocks = blocks
             self.running[sequence.request_id] = self.waiting.pop(sequence.request_id)
+            if self.prefixes is not None:
+                self._begin(sequence, self.prefixes)
 
     def preempt(self, sequence: Sequence) -> None:
         self.kv.free(sequence.request_id)
         self.waiting[sequence.request_id] = self.running.pop(sequence.request_id)
         sequence.preempt()
         self._preempted.append(sequence.request_id)
+
+    def _begin(self, sequence: Sequence, prefixes: PrefixCache) -> None:
+        """What others have run of it, or will bring, is not to be mixed with what is kept here."""
+        if sequence.entry is None and sequence.late is None:
+            prefixes.start(sequence)
+        else:
+            prefixes.give_way(sequence.blocks)
+
+    def _grown(self, sequence: Sequence) -> None:
+        sequence.blocks = self.kv.owned(sequence.request_id)
+        if self.prefixes is not None:
+            self.prefixes.give_way(sequence.blocks[-1:])
 
     def _place(self, sequence: Sequence) -> range | None:
         """KV blocks to start with. Nobody is preempted for one that never ran; but the first of all, once it has,
@@ -97,8 +114,14 @@ class Admission:
         self.preempt(sequence)
         return True
 
-    def broken(self) -> Iterator[str]:
-        """What does not hold: who runs owns its blocks and nobody else does."""
+    def check_invariants(self) -> None:
+        """Who runs owns its blocks and nobody else does; what is kept is in none of them. Raises InvariantBroken."""
+        self.kv.check_invariants()
+        if self.prefixes is not None:
+            self.prefixes.check_invariants()
+        check(self._broken())
+
+    def _broken(self) -> Iterator[str]:
         yield from (f"scheduler: {id} waits and runs" for id in self.waiting.keys() & self.running.keys())
         for id in self.kv.owners ^ self.running.keys():
             yield f"scheduler: {id} {'runs without' if id in self.running else 'does not run and has'} KV blocks"

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from services.worker.batch import PREFILL_CHUNK, Draw, Entry, KvImport, Piece
+from services.worker.prefix.tree import Node
 from shared.messages.requests import FinishReason, Submit
 
 
@@ -21,7 +22,8 @@ class Sequence:
 
     `entry`: where rows come in whose first layers were run before. `late`: KV of such layers that is not in the cache;
     nothing is decoded before it is. `held`: somebody else has to do with it, and no step is to run it. `in_flight`: a
-    step runs it now.
+    step runs it now. `prefix`: up to where the prefix cache has its prompt; None where it is to have no more of it.
+    `cached`: how many tokens of its prompt were there when it began.
     """
 
     def __init__(self, request: Submit, arrival: int) -> None:
@@ -33,6 +35,8 @@ class Sequence:
         self.preempted = False  # ever
         self.entry: Entry | None = None
         self.late: LateKv | None = None
+        self.prefix: Node | None = None
+        self.cached = 0
         self.held = False
         self.in_flight = False
 
@@ -111,7 +115,7 @@ class Sequence:
     def preempt(self) -> None:
         """The KV is gone; the tokens stay."""
         self.blocks, self.computed, self.preempted = range(0), 0, True
-        self.entry = self.late = None
+        self.entry = self.late = self.prefix = None
 
     def append(self, token: int) -> FinishReason | None:
         """Take a chosen token; why the request ends with it, or None."""

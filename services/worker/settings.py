@@ -41,6 +41,10 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
     block_size: Annotated[
         int, Meta(description="Tokens in a block of the KV cache, a multiple of 16", ge=16, le=1024, multiple_of=16)
     ] = 16
+    enable_prefix_caching: Annotated[
+        bool,
+        Meta(description="Keep the KV of prompts in blocks that nobody needs, for prompts that begin the same"),
+    ] = True
     threads: Annotated[
         int, Meta(description="Threads torch computes with; equal on all workers of a model", ge=1, le=256)
     ] = 1
@@ -55,6 +59,7 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
             kv_blocks=kv_blocks,
             kv_block_tokens=self.block_size,
             max_num_waiting=self.max_num_waiting,
+            enable_prefix_caching=self.enable_prefix_caching,
         )
 
     def __post_init__(self) -> None:

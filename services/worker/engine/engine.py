@@ -128,12 +128,18 @@ class Engine:
     @torch.inference_mode()
     def step(self, batch: Batch) -> list[int]:
         """All layers that are left of each piece of `batch`; the token chosen for each of its draws."""
-        for kv in batch.imports:
-            self.store.import_kv(kv.blocks, range(kv.layers), kv.data)
+        self.lay_down(batch)
         hidden, rows = self._through(batch.pieces)
         if not batch.draws:
             return []
         return choose_tokens(self.head(hidden[rows.drawn]), batch.draws)
+
+    def lay_down(self, batch: Batch) -> None:
+        """KV that others computed, or that was computed before, to where `batch` reads it."""
+        for copy in batch.prefixes.copies:
+            self.store.copy_kv(copy.source, copy.target)
+        for kv in batch.imports:
+            self.store.import_kv(kv.blocks, range(kv.layers), kv.data)
 
     def _through(self, pieces: Sequence[Piece]) -> tuple[torch.Tensor, Rows]:
         """Rows join the others at the layer at which they come in: `[row, hidden]` before the head."""

@@ -58,6 +58,10 @@ class KvBlocks:
         """The most blocks that somebody could start with now."""
         return max(len(gap) for gap, _ in self._gaps())
 
+    def unowned(self) -> Iterator[range]:
+        """Blocks that nobody owns, ascending."""
+        return (gap for gap, _ in self._gaps())
+
     def owned(self, owner: str) -> range:
         """The blocks of `owner`. Raises KeyError where it has none."""
         return self._of[owner].blocks
