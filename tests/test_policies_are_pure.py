@@ -25,7 +25,12 @@ POLICIES = (
         "shared/moves.py",
         "shared/sharding.py",
     ),
-    *("services/registry/leases.py", "services/registry/places.py", "services/registry/pool.py"),
+    *(
+        "services/registry/kernels.py",
+        "services/registry/leases.py",
+        "services/registry/places.py",
+        "services/registry/pool.py",
+    ),
     *("services/registry/placement.py", "services/registry/demands.py", "services/registry/holdings.py"),
     *("services/registry/model.py", "services/registry/specs.py", "services/host/cache.py"),
     *("services/registry/fetches.py", "services/worker/send_share.py"),

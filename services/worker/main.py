@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from services.worker.actor import Worker
 from services.worker.engine.contract import Runner
+from services.worker.engine.kernels.contract import COMPILED, TORCH, choose_kernels
 from services.worker.engine.modelled import ModelledRunner
 from services.worker.settings import WorkerSettings
 from shared.devices import CPU, NoDevice, choose_device, count_gpus
@@ -18,7 +19,7 @@ from shared.world import Clock
 def main(settings: WorkerSettings) -> None:
     try:
         device = CPU if settings.engine == "modelled" else choose_device(settings.device, count_gpus())
-        make_runner = runner_maker(settings, device)
+        make_runner, kernels = runner_maker(settings, device), kernels_name(settings, device)
     except (NoDevice, ValueError) as error:
         sys.exit(f"Error: {error}")
     on_gpu = device != CPU
@@ -33,6 +34,7 @@ def main(settings: WorkerSettings) -> None:
             # What others have in the host's memory is of no use on a GPU before it is copied there.
             lambda address: None if on_gpu else open_door(settings, address),
             device,
+            kernels,
         )
 
     run_process(settings, "worker", build)
@@ -48,6 +50,14 @@ def runner_maker(settings: WorkerSettings, device: str) -> Callable[[Clock], Run
     def with_torch(clock: Clock) -> Runner:
         from services.worker.engine.runner import EngineRunner  # takes seconds and much memory to import
 
-        return EngineRunner(settings.kv_bytes, settings.block_size, settings.threads, device)
+        return EngineRunner(settings.kv_bytes, settings.block_size, settings.threads, device, settings.kernels)
 
     return with_torch
+
+
+def kernels_name(settings: WorkerSettings, device: str) -> str | None:
+    """Of those that it computes with on a CPU: workers whose names differ have different bits. Raises ValueError for
+    kernels that are not there."""
+    if settings.engine == "modelled" or device != CPU:
+        return None
+    return TORCH if choose_kernels(settings.kernels) is None else COMPILED

@@ -1,9 +1,11 @@
 """The kernels in C beside this file as Python sees them. Tensors are given by their addresses; all are bfloat16."""
 
 from importlib import import_module
-from typing import Protocol, cast
+from typing import Literal, Protocol, cast
 
 Address = int
+KernelsName = Literal["auto", "compiled", "torch"]
+COMPILED, TORCH = "avx512_bf16", "torch"
 
 
 class Kernels(Protocol):
@@ -47,3 +49,14 @@ def find_kernels() -> Kernels | None:
     except ImportError:
         return None
     return kernels if kernels.supported() else None
+
+
+def choose_kernels(asked: KernelsName) -> Kernels | None:
+    """None: torch's own. Raises ValueError where `compiled` was asked for and cannot be had."""
+    kernels = None if asked == "torch" else find_kernels()
+    if asked == "compiled" and kernels is None:
+        raise ValueError(
+            "kernels: compiled was asked for, and they were not compiled when this was installed, for want of a C "
+            "compiler, or this CPU has no AVX512-BF16; choose --kernels auto or torch"
+        )
+    return kernels
