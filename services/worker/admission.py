@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from services.worker.engine.kv_blocks import KvBlocks
+from services.worker.fairness import order
 from services.worker.limits import Limits
 from services.worker.prefix.cache import PrefixCache
 from services.worker.sequence import Sequence
@@ -10,11 +11,11 @@ from shared.invariants import check
 
 
 class Admission:
-    """The order is that of priority (lower first), then of arrival. Waiting requests start in order, once there are KV
-    blocks for what they have and some more; they grow as tokens come. Where two meet in a full cache, the later of the
-    two is preempted: it loses its blocks, waits again, ahead of all that are later, and is computed again from its
-    prompt and tokens, with the same bits. So the first in order only ever loses its place at the end of the cache, and
-    then others make room for it at once: once started, it gains in every step, and so everybody ends.
+    """Waiting requests start in order, once there are KV blocks for what they have and some more; they grow as tokens
+    come. Where two meet in a full cache, the later of the two is preempted: it loses its blocks, waits again, ahead of
+    all that are later, and is computed again from its prompt and tokens, with the same bits. So the first in order only
+    ever loses its place at the end of the cache, and then others make room for it at once: once started, it gains in
+    every step, and so everybody ends.
 
     Whoever is in a batch under way keeps its blocks: for those it is waited for, and they are run in a later batch.
     """
@@ -134,7 +135,3 @@ class Admission:
         for id, sequence in self.waiting.items():
             if sequence.computed or sequence.blocks:
                 yield f"scheduler: {id} waits and has computed {sequence.computed} tokens in {sequence.blocks}"
-
-
-def order(sequence: Sequence) -> tuple[int, int]:
-    return sequence.request.priority, sequence.arrival

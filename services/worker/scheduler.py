@@ -1,10 +1,11 @@
-"""Continuous batching: which rows run in the next step. Decodes first, then prompts, first come first served."""
+"""Continuous batching: which rows run in the next step. Decodes first, then prompts, which share what is left."""
 
 from collections.abc import Iterator
 from itertools import combinations
 
-from services.worker.admission import Admission, order
+from services.worker.admission import Admission
 from services.worker.batch import Batch, Entry, Piece, PrefixUse
+from services.worker.fairness import order, share_rows
 from services.worker.limits import Limits
 from services.worker.outputs import Output, gained
 from services.worker.prefix.cache import PrefixCache
@@ -230,12 +231,12 @@ class Scheduler:
         to_run = [one for one in self._admission.running.values() if not one.held and not one.lacks_kv]
         ready = [one for one in to_run if not one.in_flight and self._admission.has_room(one)]
         decoding = [sequence for sequence in ready if sequence.decodes]
-        prefilling = [sequence for sequence in ready if not sequence.decodes]
+        prefilling = sorted((sequence for sequence in ready if not sequence.decodes), key=order)
         part = -(-len(to_run) // at_once)
-        for sequence in (decoding + sorted(prefilling, key=order))[:part]:
-            for piece in sequence.pieces(budget):
-                budget -= len(piece.tokens)
-                yield sequence, piece
+        decoding = decoding[:part]
+        for sequence in decoding:
+            yield sequence, next(sequence.pieces(budget))
+        yield from share_rows(prefilling[: part - len(decoding)], budget - len(decoding))
 
     def _advance(self, sequence: Sequence, token: int, now: float) -> Output:
         finish_reason = sequence.append(token)

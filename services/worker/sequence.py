@@ -59,6 +59,11 @@ class Sequence:
         return max(self.prompt_tokens - self.computed, 0)
 
     @property
+    def left(self) -> int:
+        """Tokens that are not computed."""
+        return len(self.tokens) - self.computed
+
+    @property
     def layers_done(self) -> int:
         """Of all that is not computed."""
         return 0 if self.entry is None else self.entry.layer
