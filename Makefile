@@ -9,7 +9,7 @@ EXTRAS ?= embedded,ucx,load,dev
 
 .PHONY: install demo test test-slow fuzz check up audit clean
 
-$(STAMP): pyproject.toml $(CONSTRAINTS)
+$(STAMP): pyproject.toml $(CONSTRAINTS) $(wildcard services/worker/engine/kernels/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --disable-pip-version-check -q -c $(CONSTRAINTS) setuptools
 	$(BIN)/pip install --disable-pip-version-check --no-build-isolation -c $(CONSTRAINTS) -e ".[$(EXTRAS)]"

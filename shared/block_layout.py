@@ -2,13 +2,15 @@
 
 Tensors of a block lie one after the other at multiples of 64 bytes (a cache line, an AVX-512 register), gaps are
 zero. What is multiplied with the same input is adjacent (q, k, v; gate, up), so that it can be one matrix.
+A model that is cut for several ranks is the blocks of the first rank, then those of the second, and so on.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from shared.messages.parameters import Block, DType, ModelConfig, Tensor
+from shared.sharding import shard_config
 
 ALIGNMENT = 64
 ITEM_BYTES: dict[DType, int] = {"float32": 4, "bfloat16": 2}
@@ -35,10 +37,17 @@ class BlockLayout:
         )
 
 
-def block_layouts(config: ModelConfig, dtype: DType) -> tuple[BlockLayout, ...]:
-    """All blocks in order: embedding, layer 0..L-1, final norm + head."""
-    shapes = block_shapes(config)
-    return tuple(_pack(index, name, shapes[name], dtype) for index, name in enumerate(shapes))
+def block_layouts(config: ModelConfig, dtype: DType, shards: int = 1) -> tuple[BlockLayout, ...]:
+    """All blocks in order: embedding, layer 0..L-1, final norm + head; of one rank after the other."""
+    blocks = (block for shard in range(shards) for block in shard_layouts(config, dtype, shard, shards))
+    return tuple(replace(block, index=index) for index, block in enumerate(blocks))
+
+
+def shard_layouts(config: ModelConfig, dtype: DType, shard: int, shards: int) -> tuple[BlockLayout, ...]:
+    """The blocks of one rank."""
+    shapes = block_shapes(shard_config(config, shard, shards))
+    rank = f" of rank {shard}" if shards > 1 else ""
+    return tuple(_pack(index, name + rank, shapes[name], dtype) for index, name in enumerate(shapes))
 
 
 def block_shapes(config: ModelConfig) -> dict[str, Shapes]:

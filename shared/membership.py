@@ -24,7 +24,7 @@ class Membership:
 
     `report` makes the heartbeat, given the epoch; without one it is a `Beat`. `on_stale` is called when the registry
     had declared this process dead: whatever it was entrusted with is no longer its own. `place` is a GPU or host of the
-    topology, empty where nobody said.
+    topology, empty where nobody said; `kernels` are those that a worker computes with.
     """
 
     def __init__(
@@ -38,9 +38,18 @@ class Membership:
         report: Callable[[int], Report] | None = None,
         on_stale: Callable[[], None] = lambda: None,
         place: str = "",
+        kernels: str | None = None,
     ) -> None:
         self._bus = bus
-        self._join = Join(service=service, id=id, pid=os.getpid(), host=host, address=address, place=place or None)
+        self._join = Join(
+            service=service,
+            id=id,
+            pid=os.getpid(),
+            host=host,
+            address=address,
+            place=place or None,
+            kernels=kernels,
+        )
         self._report = report or (lambda epoch: Beat(service=service, id=id, epoch=epoch))
         self._on_stale = on_stale
         self._epoch = 0

@@ -1,14 +1,14 @@
 """The worker's engine in this process, without gateway, router and bus: what the control plane is measured against."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from time import time
 
 from services.host.checkpoint import open_checkpoint
+from services.worker.batch import Batch
 from services.worker.engine.runner import EngineRunner
-from services.worker.limits import Limits
 from services.worker.scheduler import Scheduler
 from services.worker.settings import MIB, WorkerSettings
 from shared.messages.parameters import DType, Manifest
@@ -18,12 +18,15 @@ CONTEXT = 512
 
 
 class EngineAlone:
-    """The scheduler and the engine of a worker, called directly."""
+    """The scheduler and the engine of a worker, called directly. `on_step` hears of each step that was done."""
 
-    def __init__(self, runner: EngineRunner, scheduler: Scheduler) -> None:
+    def __init__(
+        self, runner: EngineRunner, scheduler: Scheduler, on_step: Callable[[Batch], None] = lambda _: None
+    ) -> None:
         self._runner = runner
         self.pauses = runner.pauses
         self._scheduler = scheduler
+        self._on_step = on_step
         self._waiting: dict[str, asyncio.Future[None]] = {}
         self._tokens: dict[str, list[int]] = {}
         self._work = asyncio.Event()
@@ -39,6 +42,11 @@ class EngineAlone:
         del self._tokens[request.request_id]
         return tokens
 
+    def cancel(self, request_id: str) -> None:
+        """End a request; whoever asked gets the tokens it has."""
+        if self._scheduler.cancel(request_id) is not None:
+            self._waiting.pop(request_id).set_result(None)
+
     async def run(self) -> None:
         while True:
             batch = self._scheduler.next_batch()
@@ -46,7 +54,9 @@ class EngineAlone:
                 self._work.clear()
                 await self._work.wait()
                 continue
-            for output in self._scheduler.complete(batch, await self._runner.step(batch), time()):
+            outputs = self._scheduler.complete(batch, await self._runner.step(batch), time())
+            self._on_step(batch)
+            for output in outputs:
                 self._tokens[output.row.request_id] += output.row.token_ids
                 self.tokens += len(output.row.token_ids)
                 if output.row.finish_reason is not None:
@@ -66,24 +76,25 @@ async def engine_alone(checkpoint: Path, dtype: DType) -> AsyncIterator[EngineAl
 @asynccontextmanager
 async def engine_over(manifest: Manifest, memory: Sequence[memoryview]) -> AsyncIterator[EngineAlone]:
     """The model whose blocks are in `memory`."""
-    defaults = WorkerSettings()
-    runner = EngineRunner(64 * MIB, defaults.block_size, defaults.threads)
-    kv_blocks = await runner.load(manifest, CONTEXT)
-    for index, view in enumerate(memory):
-        await runner.add_block(index, view)
-    limits = Limits(
-        defaults.max_num_seqs,
-        defaults.max_num_batched_tokens,
-        CONTEXT,
-        manifest.config.vocab_size,
-        kv_blocks,
-        defaults.block_size,
-    )
-    engine = EngineAlone(runner, Scheduler(limits))
-    running = asyncio.create_task(engine.run())
+    settings = WorkerSettings(kv_bytes=64 * MIB)
+    runner = EngineRunner(settings.kv_bytes, settings.block_size, settings.threads)
+    try:
+        kv_blocks = await runner.load(manifest, CONTEXT)
+        for index, view in enumerate(memory):
+            await runner.add_block(index, view)
+        limits = settings.limits(CONTEXT, manifest.config.vocab_size, kv_blocks)
+        async with running(EngineAlone(runner, Scheduler(limits))) as engine:
+            yield engine
+    finally:
+        await runner.close()
+
+
+@asynccontextmanager
+async def running(engine: EngineAlone) -> AsyncIterator[EngineAlone]:
+    """The engine's loop runs as long as the block of code."""
+    task = asyncio.create_task(engine.run())
     try:
         yield engine
     finally:
-        running.cancel()
-        await asyncio.wait([running])
-        await runner.close()
+        task.cancel()
+        await asyncio.wait([task])

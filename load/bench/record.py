@@ -57,8 +57,9 @@ class Printer:
     def progress(self, text: str) -> None:
         self._console.print(text, style="dim", highlight=False)
 
-    def emit(self, record: Record) -> None:
-        self.records.append(record)
+    def emit(self, record: Record, *, in_table: bool = True) -> None:
+        if in_table:
+            self.records.append(record)
         click.echo(msgspec.json.encode(_rounded(record)))
 
     def finish(self) -> bool:

@@ -24,9 +24,10 @@ COMMANDS = {
     "topology": LazyCommand("services.cli.topology:topology", "Show and draw a cluster: a file, or this machine."),
     "plan": LazyCommand("load.plan.command:plan", "Who would send parameters to whom, on any cluster."),
     "tap": LazyCommand("services.cli.tap:tap", "Print the bus traffic, decoded."),
-    "bench": LazyCommand("services.cli.main:bench", "Measure the control plane, transfers and scaling."),
+    "bench": LazyCommand("services.cli.main:bench", "Measure the engine, the control plane, transfers and scaling."),
 }
 BENCHES = {
+    "engine": LazyCommand("load.bench.engine:engine", "The engine on one core, beside transformers, vLLM, llama.cpp."),
     "control": LazyCommand("load.bench.control:control", "Latency that gateway, router and bus add to the engine."),
     "transfer": LazyCommand("load.bench.transfer:transfer", "Parameters over one hop and along chains."),
     "scale": LazyCommand("load.bench.scale:scale", "Decision to parameters whole on new workers."),

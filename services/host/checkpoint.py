@@ -17,6 +17,7 @@ from services.host.safetensors_file import AGAIN, StoredDType, StoredTensor
 from shared.block_layout import ITEM_BYTES, BlockLayout, block_layouts, block_shapes
 from shared.messages.parameters import Block, DType, Manifest, ModelConfig
 from shared.model_config import CheckpointError, load_model_config, open_regular
+from shared.sharding import Cut, check_shards, find_cut
 
 EMBEDDING = "model.embed_tokens.weight"
 SCRATCH_BYTES = 8 << 20  # converting in pieces keeps them in the processor's cache
@@ -26,13 +27,14 @@ SERVED_TORCH: dict[DType, torch.dtype] = {"float32": torch.float32, "bfloat16": 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A well-formed checkpoint, none of whose parameters has been read yet."""
+    """A well-formed checkpoint, none of whose parameters has been read yet. It is cut for `shards` ranks."""
 
     directory: Path
     config: ModelConfig
     dtype: DType
     layouts: tuple[BlockLayout, ...]
     stored: dict[str, StoredTensor]
+    shards: int = 1
 
     @property
     def size_bytes(self) -> int:
@@ -43,16 +45,16 @@ class Checkpoint:
 
         Raises CheckpointError when a file has changed, cannot be read, or holds values that are not finite.
         """
-        layout = self.layouts[index]
+        layout, shard = self.layouts[index], index * self.shards // len(self.layouts)
         if into.nbytes != layout.size_bytes:
             raise ValueError(f"block {index} has {layout.size_bytes} bytes, not {into.nbytes}")
         end = 0
         for tensor in layout.tensors:
-            stored = self.stored[tensor.name]
+            stored, cut = self.stored[tensor.name], find_cut(tensor.name, self.config, shard, self.shards)
             into[end : tensor.offset] = bytes(tensor.offset - end)
             end = tensor.offset + prod(tensor.shape) * ITEM_BYTES[self.dtype]
             with _open(stored.file) as stream:
-                _read_tensor(stored, stream, into[tensor.offset : end], self.dtype)
+                _read_tensor(stored, cut, stream, into[tensor.offset : end], self.dtype)
         into[end:] = bytes(layout.size_bytes - end)
         if index == len(self.layouts) - 1:
             self._check_tied_head()
@@ -62,7 +64,7 @@ class Checkpoint:
         """The manifest of the whole model; `checksums` one a block, in order."""
         blocks = [layout.block(checksum) for layout, checksum in zip(self.layouts, checksums, strict=True)]
         version = content_version(self.config, self.dtype, blocks)
-        return Manifest(version=version, config=self.config, dtype=self.dtype, blocks=blocks)
+        return Manifest(version=version, config=self.config, dtype=self.dtype, shards=self.shards, blocks=blocks)
 
     def _check_tied_head(self) -> None:
         """Some checkpoints repeat a tied head; one that differs from the embedding belongs to another config.json."""
@@ -80,11 +82,15 @@ class Checkpoint:
             )
 
 
-def open_checkpoint(path: Path, dtype: DType) -> Checkpoint:
+def open_checkpoint(path: Path, dtype: DType, shards: int = 1) -> Checkpoint:
     """Check configuration and headers of the Hugging Face directory `path`. Raises CheckpointError."""
     config = load_model_config(path)
+    try:
+        check_shards(config, shards)
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}") from None
     shapes = {name: shape for block in block_shapes(config).values() for name, shape in block.items()}
-    return Checkpoint(path, config, dtype, block_layouts(config, dtype), find_tensors(path, shapes))
+    return Checkpoint(path, config, dtype, block_layouts(config, dtype, shards), find_tensors(path, shapes), shards)
 
 
 def content_version(config: ModelConfig, dtype: DType, blocks: list[Block], layout: str = "plain") -> str:
@@ -99,15 +105,19 @@ def _open(file: Path) -> BinaryIO:
         raise CheckpointError(f"{file}: cannot be read ({error.strerror}); {AGAIN}") from None
 
 
-def _read_tensor(stored: StoredTensor, stream: BinaryIO, into: memoryview, dtype: DType) -> None:
+def _read_tensor(stored: StoredTensor, cut: Cut | None, stream: BinaryIO, into: memoryview, dtype: DType) -> None:
     served = SERVED_TORCH[dtype]
     target = torch.frombuffer(into, dtype=served)
-    if STORED_TORCH[stored.dtype] == served:
+    if cut is not None and cut.dimension == 0:
+        stored, cut = stored.rows(cut.start, cut.stop), None
+    if cut is None and STORED_TORCH[stored.dtype] == served:
         _fill(stored, stream, 0, into)
     else:
         start = 0
         for piece in _pieces(stored, stream):
             values = torch.frombuffer(piece, dtype=STORED_TORCH[stored.dtype])
+            if cut is not None:
+                values = values.view(-1, *stored.shape[1:])[:, cut.start : cut.stop].flatten()
             target[start : start + values.numel()].copy_(values)
             start += values.numel()
     # One pass at memory speed; the extremes of a tensor are NaN if any value is.
@@ -117,9 +127,11 @@ def _read_tensor(stored: StoredTensor, stream: BinaryIO, into: memoryview, dtype
 
 
 def _pieces(stored: StoredTensor, stream: BinaryIO) -> Iterator[memoryview]:
-    """The tensor's bytes, a piece at a time; a piece is valid until the next."""
-    scratch = memoryview(bytearray(min(SCRATCH_BYTES, stored.size_bytes)))
-    for offset in range(0, stored.size_bytes, SCRATCH_BYTES):
+    """The tensor's bytes, some whole rows at a time; a piece is valid until the next."""
+    row_bytes = stored.size_bytes // stored.shape[0]
+    step = max(SCRATCH_BYTES // row_bytes, 1) * row_bytes
+    scratch = memoryview(bytearray(min(step, stored.size_bytes)))
+    for offset in range(0, stored.size_bytes, step):
         piece = scratch[: stored.size_bytes - offset]
         _fill(stored, stream, offset, piece)
         yield piece

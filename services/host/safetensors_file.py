@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Annotated, Literal
@@ -35,6 +35,12 @@ class StoredTensor:
     shape: tuple[int, ...]
     start: int
     size_bytes: int
+
+    def rows(self, start: int, stop: int) -> "StoredTensor":
+        """Some of its rows."""
+        row_bytes = self.size_bytes // self.shape[0]
+        begin, size_bytes = self.start + start * row_bytes, (stop - start) * row_bytes
+        return replace(self, shape=(stop - start, *self.shape[1:]), start=begin, size_bytes=size_bytes)
 
 
 def read_header(file: Path) -> dict[str, StoredTensor]:

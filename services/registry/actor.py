@@ -5,6 +5,7 @@ import asyncio
 import structlog
 
 from services.registry.copies import READ_TIMEOUT_SECONDS, Copies
+from services.registry.kernels import check_kernels
 from services.registry.leases import LeaseMoved, Leases, LeaseTimes, SpokeFalse, SpokeStale
 from services.registry.places import check_place
 from services.registry.pool import Pool
@@ -144,6 +145,7 @@ class Registry:
 
     async def _join(self, join: Join, context: Context) -> Joined:
         check_place(join, self._leases.members(), self._topology)
+        check_kernels(join, self._leases.members())
         member, moves = self._leases.join(join, self._clock.now())
         self._pool.gone(join.id)
         for move in moves:

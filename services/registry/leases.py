@@ -135,6 +135,7 @@ class Leases:
             lease="alive",
             address=join.address,
             place=join.place,
+            kernels=join.kernels,
         )
         self._leases[join.id] = _Lease(member, now, sure=True)
         return member, [*effects, LeaseMoved(join.service, join.id, member.epoch, "alive", "joined")]

@@ -60,9 +60,11 @@ class Worker:
         open_link: Callable[[], Awaitable[Link]],
         open_door: OpenDoor = lambda address: None,
         device: str = CPU,
+        kernels: str | None = None,
     ) -> None:
         self._world = world
         self._device = device
+        self._kernels = kernels
         self._id = world.info.id
         self._settings = settings
         self._make_runner = make_runner
@@ -109,6 +111,7 @@ class Worker:
                 report=self._report,
                 on_stale=self._fence,
                 place=self._settings.place,
+                kernels=self._kernels,
             )
             self._deployment = Deployment(world, self._settings, resources, self._serving, tasks, self._membership)
             await self._serve_endpoints()

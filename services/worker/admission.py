@@ -3,16 +3,19 @@
 from collections.abc import Iterator
 
 from services.worker.engine.kv_blocks import KvBlocks
+from services.worker.fairness import order
 from services.worker.limits import Limits
+from services.worker.prefix.cache import PrefixCache
 from services.worker.sequence import Filled, Sequence
+from shared.invariants import check
 
 
 class Admission:
-    """The order is that of priority (lower first), then of arrival. Waiting requests start in order, once there are KV
-    blocks for what they have and some more; they grow as tokens come. Where two meet in a full cache, the later of the
-    two is preempted: it loses its blocks, waits again, ahead of all that are later, and is computed again from its
-    prompt and tokens, with the same bits. So the first in order only ever loses its place at the end of the cache, and
-    then others make room for it at once: once started, it gains in every step, and so everybody ends.
+    """Waiting requests start in order, once there are KV blocks for what they have and some more; they grow as tokens
+    come. Where two meet in a full cache, the later of the two is preempted: it loses its blocks, waits again, ahead of
+    all that are later, and is computed again from its prompt and tokens, with the same bits. So the first in order only
+    ever loses its place at the end of the cache, and then others make room for it at once: once started, it gains in
+    every step, and so everybody ends.
 
     Whoever is in a batch under way keeps its blocks: for those it is waited for, and they are run in a later batch.
     """
@@ -20,6 +23,7 @@ class Admission:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.kv = KvBlocks(limits.kv_blocks)
+        self.prefixes: PrefixCache | None = None
         self.waiting: dict[str, Sequence] = {}
         self.running: dict[str, Sequence] = {}  # in the order they started
         self.kv_full = False
@@ -53,7 +57,7 @@ class Admission:
             while sequence.request_id in self.running:
                 met = self.kv.grow(sequence.request_id)
                 if met is None:
-                    sequence.blocks = self.kv.owned(sequence.request_id)
+                    self._grown(sequence)
                     break
                 if not self._make_way(max(sequence, self.running[met], key=order)):
                     break
@@ -72,6 +76,8 @@ class Admission:
                 return
             sequence.blocks = blocks
             self.running[sequence.request_id] = self.waiting.pop(sequence.request_id)
+            if self.prefixes is not None:
+                self._begin(sequence, self.prefixes)
 
     def start_in(self, sequence: Sequence, filled: Filled) -> None:
         """Start one that waits where KV of it is already; where somebody has the place it waits like any."""
@@ -89,6 +95,18 @@ class Admission:
         self.waiting[sequence.request_id] = self.running.pop(sequence.request_id)
         sequence.preempt()
         self._preempted.append(sequence.request_id)
+
+    def _begin(self, sequence: Sequence, prefixes: PrefixCache) -> None:
+        """What others have run of it, or will bring, is not to be mixed with what is kept here."""
+        if sequence.entry is None and sequence.late is None:
+            prefixes.start(sequence)
+        else:
+            prefixes.give_way(sequence.blocks)
+
+    def _grown(self, sequence: Sequence) -> None:
+        sequence.blocks = self.kv.owned(sequence.request_id)
+        if self.prefixes is not None:
+            self.prefixes.give_way(sequence.blocks[-1:])
 
     def _place(self, sequence: Sequence) -> range | None:
         """KV blocks to start with. Nobody is preempted for one that never ran; but the first of all, once it has,
@@ -108,8 +126,14 @@ class Admission:
         self.preempt(sequence)
         return True
 
-    def broken(self) -> Iterator[str]:
-        """What does not hold: who runs owns its blocks and nobody else does."""
+    def check_invariants(self) -> None:
+        """Who runs owns its blocks and nobody else does; what is kept is in none of them. Raises InvariantBroken."""
+        self.kv.check_invariants()
+        if self.prefixes is not None:
+            self.prefixes.check_invariants()
+        check(self._broken())
+
+    def _broken(self) -> Iterator[str]:
         yield from (f"scheduler: {id} waits and runs" for id in self.waiting.keys() & self.running.keys())
         for id in self.kv.owners ^ self.running.keys():
             yield f"scheduler: {id} {'runs without' if id in self.running else 'does not run and has'} KV blocks"
@@ -122,7 +146,3 @@ class Admission:
         for id, sequence in self.waiting.items():
             if sequence.computed or sequence.blocks:
                 yield f"scheduler: {id} waits and has computed {sequence.computed} tokens in {sequence.blocks}"
-
-
-def order(sequence: Sequence) -> tuple[int, int]:
-    return sequence.request.priority, sequence.arrival

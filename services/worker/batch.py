@@ -49,6 +49,24 @@ class KvImport:
 
 
 @dataclass(frozen=True)
+class KvCopy:
+    """KV of all layers in `source`, to be put into `target`, as many blocks that are others, before anything is run."""
+
+    source: range
+    target: range
+
+
+@dataclass(frozen=True)
+class PrefixUse:
+    """What comes of the prefix cache with a step: copies in this order. Of those that began, `queries` tokens were
+    looked for, and `hits` of them were there."""
+
+    copies: tuple[KvCopy, ...] = ()
+    queries: int = 0
+    hits: int = 0
+
+
+@dataclass(frozen=True)
 class Piece:
     """Positions `start` .. `stop` of one request; its KV lies in `blocks`, one contiguous stretch.
 
@@ -83,13 +101,14 @@ class Piece:
 class Batch:
     """The pieces of one step, in order of the layer at which they come in; those of one request in order of position.
 
-    `preempted`: the requests that lost their KV blocks when the step was made.
+    `preempted`: the requests that lost their KV blocks when the step was made. Copies come before imports.
     """
 
     step: int
     pieces: tuple[Piece, ...]
     preempted: tuple[str, ...] = ()
     imports: tuple[KvImport, ...] = ()
+    prefixes: PrefixUse = PrefixUse()
 
     @property
     def prefill_rows(self) -> int:

@@ -17,6 +17,7 @@ class Limits:
     kv_blocks: int
     kv_block_tokens: int
     max_num_waiting: int = 1024
+    enable_prefix_caching: bool = True
 
     def __post_init__(self) -> None:
         least = self.max_num_seqs + PREFILL_CHUNK

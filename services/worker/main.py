@@ -6,6 +6,7 @@ from collections.abc import Callable
 from services.worker.actor import Worker
 from services.worker.engine.contract import Runner
 from services.worker.engine.heap import keep_freed_memory
+from services.worker.engine.kernels.contract import COMPILED, TORCH, choose_kernels
 from services.worker.engine.modelled import ModelledRunner
 from services.worker.settings import WorkerSettings
 from shared.devices import CPU, NoDevice, choose_device, count_gpus
@@ -19,12 +20,12 @@ from shared.world import Clock
 def main(settings: WorkerSettings) -> None:
     try:
         device = CPU if settings.engine == "modelled" else choose_device(settings.device, count_gpus())
-        make_runner = runner_maker(settings, device)
+        if device == CPU and settings.engine == "torch":
+            keep_freed_memory()
+        make_runner, kernels = runner_maker(settings, device), kernels_name(settings, device)
     except (NoDevice, ValueError) as error:
         sys.exit(f"Error: {error}")
     on_gpu = device != CPU
-    if not on_gpu and settings.engine == "torch":
-        keep_freed_memory()
     memory = device if on_gpu else "host"
 
     def build(world: World) -> Worker:
@@ -36,6 +37,7 @@ def main(settings: WorkerSettings) -> None:
             # What others have in the host's memory is of no use on a GPU before it is copied there.
             lambda address: None if on_gpu else open_door(settings, address),
             device,
+            kernels,
         )
 
     run_process(settings, "worker", build)
@@ -51,4 +53,12 @@ def runner_maker(settings: WorkerSettings, device: str) -> Callable[[Clock], Run
     from services.worker.engine.runner import EngineRunner  # of torch, which takes seconds and much memory to import
 
     sizes = settings.kv_bytes, settings.block_size
-    return lambda clock: EngineRunner(*sizes, settings.threads, device, settings.arena_bytes)
+    return lambda clock: EngineRunner(*sizes, settings.threads, device, settings.kernels, settings.arena_bytes)
+
+
+def kernels_name(settings: WorkerSettings, device: str) -> str | None:
+    """Of those that it computes with on a CPU: workers whose names differ have different bits. Raises ValueError for
+    kernels that are not there."""
+    if settings.engine == "modelled" or device != CPU:
+        return None
+    return TORCH if choose_kernels(settings.kernels) is None else COMPILED

@@ -101,6 +101,8 @@ class WorkerMetrics:
                 self._observe(self._queue, begun - times.admitted)
         self._add(self._prompt, batch.prefill_rows)
         self._add(self._preempted, len(batch.preempted))
+        self._add(self._queries, batch.prefixes.queries)
+        self._add(self._hits, batch.prefixes.hits)
         self._set(self._waiting, load.waiting_requests)
         self._set(self._running, load.running_requests)
         self._set(self._kv, load.kv_blocks_used / load.kv_blocks_total)

@@ -24,5 +24,6 @@ def gained(
         token_ids=tokens,
         finish_reason=finish_reason,
         error=error,
+        cached_tokens=sequence.cached,
     )
     return Output(sequence.request.gateway, row)

@@ -1,12 +1,14 @@
-"""Continuous batching: which rows run in the next step. Decodes first, then prompts, first come first served."""
+"""Continuous batching: which rows run in the next step. Decodes first, then prompts, which share what is left."""
 
 from collections.abc import Container, Iterator
 from itertools import combinations
 
-from services.worker.admission import Admission, order
-from services.worker.batch import Batch, Entry, Piece
+from services.worker.admission import Admission
+from services.worker.batch import Batch, Entry, Piece, PrefixUse
+from services.worker.fairness import order, share_rows
 from services.worker.limits import Limits
 from services.worker.outputs import Output, gained
+from services.worker.prefix.cache import PrefixCache
 from services.worker.sequence import Filled, LateKv, Sequence
 from shared.bus.contract import Refusal
 from shared.invariants import check
@@ -30,6 +32,12 @@ class Scheduler:
         self._under_way: dict[int, list[Chosen]] = {}  # by step
         self._arrivals = 0
         self._steps = 0
+
+    def keep_prefixes(self) -> None:
+        """From now on the KV of all layers is here: what is computed of prompts is kept for those that begin alike."""
+        here = self._admission
+        if here.prefixes is None and self.limits.enable_prefix_caching:
+            here.prefixes = PrefixCache(here.kv, self.limits.kv_block_tokens)
 
     def add(self, request: Submit) -> None:
         """Take a request. Raises Refusal as `check`."""
@@ -72,6 +80,7 @@ class Scheduler:
     def start_over(self, kept: Container[str] = ()) -> None:
         """Nothing that was computed is of use any more, batches under way included; but of the requests `kept` what is
         filled."""
+        self._forget_prefixes()
         for chosen in self._under_way.values():
             _land(chosen)
         self._under_way.clear()
@@ -129,6 +138,7 @@ class Scheduler:
     def fail(self, error: str) -> list[Output]:
         """End all requests with `error`, those under way included: the engine's state is not to be trusted."""
         self._under_way.clear()
+        self._forget_prefixes()
         return [self._end(sequence, "error", error=error) for sequence in self._admission.all()]
 
     def next_batch(self, at_once: int = 1) -> Batch | None:
@@ -148,7 +158,8 @@ class Scheduler:
             sequence.in_flight = True
         late = [sequence.lay_down(self.limits.kv_block_tokens) for sequence, _ in chosen]
         imports = tuple(one for one in late if one is not None)
-        return Batch(self._steps, tuple(piece for _, piece in chosen), preempted, imports)
+        prefixes = PrefixUse() if self._admission.prefixes is None else self._admission.prefixes.use()
+        return Batch(self._steps, tuple(piece for _, piece in chosen), preempted, imports, prefixes)
 
     def complete(self, batch: Batch, tokens: list[int], now: float) -> list[Output]:
         """Take the tokens chosen for `batch.draws`; `now` is in seconds since the epoch, as deadlines are.
@@ -164,6 +175,8 @@ class Scheduler:
             if self._admission.running.get(piece.request_id) is not sequence:
                 continue  # cancelled meanwhile
             sequence.reach(piece.stop)
+            if self._admission.prefixes is not None:
+                self._admission.prefixes.keep(sequence)
             if token is not None:
                 outputs.append(self._advance(sequence, token, now))
         return outputs + self.expire(now)
@@ -209,8 +222,8 @@ class Scheduler:
 
     def check_invariants(self) -> None:
         """Who runs owns its blocks and nobody else does. Raises InvariantBroken."""
-        self._admission.kv.check_invariants()
-        check((*self._admission.broken(), *self._broken()))
+        self._admission.check_invariants()
+        check(self._broken())
 
     def _broken(self) -> Iterator[str]:
         flights = [(step, one) for step, chosen in self._under_way.items() for one in dict(chosen)]
@@ -224,17 +237,21 @@ class Scheduler:
             if set(one.blocks) & set(other.blocks) and not (was_ended and step < later):
                 yield f"scheduler: {one.request_id} and {other.request_id} write the same blocks"
 
+    def _forget_prefixes(self) -> None:
+        if self._admission.prefixes is not None:
+            self._admission.prefixes.clear()
+
     def _choose(self, at_once: int) -> Iterator[Chosen]:
         budget = self.limits.max_num_batched_tokens
         to_run = [one for one in self._admission.running.values() if not one.held and not one.lacks_kv]
         ready = [one for one in to_run if not one.in_flight and self._admission.has_room(one)]
         decoding = [sequence for sequence in ready if sequence.decodes]
-        prefilling = [sequence for sequence in ready if not sequence.decodes]
+        prefilling = sorted((sequence for sequence in ready if not sequence.decodes), key=order)
         part = -(-len(to_run) // at_once)
-        for sequence in (decoding + sorted(prefilling, key=order))[:part]:
-            for piece in sequence.pieces(budget):
-                budget -= len(piece.tokens)
-                yield sequence, piece
+        decoding = decoding[:part]
+        for sequence in decoding:
+            yield sequence, next(sequence.pieces(budget))
+        yield from share_rows(prefilling[: part - len(decoding)], budget - len(decoding))
 
     def _advance(self, sequence: Sequence, token: int, now: float) -> Output:
         finish_reason = sequence.append(token)

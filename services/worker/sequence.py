@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from services.worker.batch import PREFILL_CHUNK, Draw, Entry, KvImport, Piece
+from services.worker.prefix.tree import Node
 from shared.messages.requests import FinishReason, Submit
 
 
@@ -31,7 +32,8 @@ class Sequence:
 
     `entry`: where rows come in whose first layers were run before. `late`: KV of such layers that is not in the cache;
     nothing is decoded before it is. `held`: somebody else has to do with it, and no step is to run it. `in_flight`: a
-    step runs it now. `filled`: where its KV is, too.
+    step runs it now. `filled`: where its KV is, too. `prefix`: up to where the prefix cache has its prompt; None where it
+    is to have no more of it. `cached`: how many tokens of its prompt were there when it began.
     """
 
     def __init__(self, request: Submit, arrival: int) -> None:
@@ -44,6 +46,8 @@ class Sequence:
         self.entry: Entry | None = None
         self.late: LateKv | None = None
         self.filled: Filled | None = None
+        self.prefix: Node | None = None
+        self.cached = 0
         self.held = False
         self.in_flight = False
 
@@ -64,6 +68,11 @@ class Sequence:
     def waiting_tokens(self) -> int:
         """Prompt tokens that are not yet prefilled."""
         return max(self.prompt_tokens - self.computed, 0)
+
+    @property
+    def left(self) -> int:
+        """Tokens that are not computed."""
+        return len(self.tokens) - self.computed
 
     @property
     def layers_done(self) -> int:
@@ -130,7 +139,7 @@ class Sequence:
     def preempt(self) -> None:
         """The KV is gone; the tokens stay."""
         self.blocks, self.computed, self.preempted = range(0), 0, True
-        self.entry = self.late = self.filled = None
+        self.entry = self.late = self.filled = self.prefix = None
 
     def go_on_from(self, filled: Filled) -> None:
         """What is computed is what is filled."""

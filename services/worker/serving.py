@@ -51,12 +51,16 @@ class Serving:
         scheduler = self.scheduler = Scheduler(limits)
         self._version = version
         self._steps_run = whole
+        if whole:
+            scheduler.keep_prefixes()
         self._metrics.serve(model)
         return scheduler
 
     def begin_steps(self) -> None:
         """The model is whole."""
         self._steps_run = True
+        if self.scheduler is not None:
+            self.scheduler.keep_prefixes()
         self.wake()
 
     def close(self) -> None:

@@ -5,6 +5,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from services.worker.batch import PREFILL_CHUNK
+from services.worker.engine.kernels.contract import KernelsName
 from services.worker.limits import Limits
 from shared.settings import EngineName, EngineProfile, EngineSpeed, LinkSettings
 
@@ -46,6 +47,17 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
     block_size: Annotated[
         int, Meta(description="Tokens in a block of the KV cache, a multiple of 16", ge=16, le=1024, multiple_of=16)
     ] = 16
+    enable_prefix_caching: Annotated[
+        bool,
+        Meta(description="Keep the KV of prompts in blocks that nobody needs, for prompts that begin the same"),
+    ] = True
+    kernels: Annotated[
+        KernelsName,
+        Meta(
+            description="What computes attention in bfloat16 on a CPU: the compiled kernels, torch's, or auto, the "
+            "compiled where they were installed and the CPU has AVX512-BF16; the same on all workers"
+        ),
+    ] = "auto"
     threads: Annotated[
         int, Meta(description="Threads torch computes with; equal on all workers of a model", ge=1, le=256)
     ] = 1
@@ -60,6 +72,7 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
             kv_blocks=kv_blocks,
             kv_block_tokens=self.block_size,
             max_num_waiting=self.max_num_waiting,
+            enable_prefix_caching=self.enable_prefix_caching,
         )
 
     def __post_init__(self) -> None:

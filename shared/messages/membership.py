@@ -18,7 +18,7 @@ class Join(Message, frozen=True, kw_only=True):
     """A process -> registry, at its start and whenever its epoch was refused.
 
     `host` is the machine's name; `address` its link address and `place` the GPU or host of the topology that it is
-    (workers and hosts only).
+    (workers and hosts only). `kernels`: with whose a worker computes; None where it computes nothing, or on a GPU.
     """
 
     service: ServiceName
@@ -27,6 +27,7 @@ class Join(Message, frozen=True, kw_only=True):
     host: Name
     address: Address | None = None
     place: Name | None = None
+    kernels: Name | None = None
 
 
 class Joined(Message, frozen=True, kw_only=True):
@@ -201,6 +202,7 @@ class Member(Message, frozen=True, kw_only=True):
     lease: LeaseState
     address: Address | None = None
     place: Name | None = None
+    kernels: Name | None = None
 
 
 class ModelEntry(Message, frozen=True, kw_only=True):

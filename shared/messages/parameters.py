@@ -6,7 +6,7 @@ has no tensor of its own: it uses the embedding's.
 
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from shared.messages.message import Amount, Count, Message, Name, Positive, TokenId
 
@@ -85,7 +85,11 @@ class BlockKey(Message, frozen=True, kw_only=True):
 
 
 class Manifest(Message, frozen=True, kw_only=True):
-    """A model version: everything but the bytes. `version` is the content hash of config and blocks (hex)."""
+    """A model version: everything but the bytes. `version` is the content hash of config and blocks (hex).
+
+    A model that is cut for several ranks is the blocks of all `shards`, one shard after the other; what one rank has of
+    it, and a manifest `of_shard` is about, are those of `shard`.
+    """
 
     version: Name
     config: ModelConfig
@@ -98,6 +102,23 @@ class Manifest(Message, frozen=True, kw_only=True):
     @property
     def size_bytes(self) -> int:
         return sum(block.size_bytes for block in self.blocks)
+
+    @property
+    def shard_blocks(self) -> int:
+        """How many a rank has."""
+        return self.config.num_hidden_layers + 2
+
+    @property
+    def held_as(self) -> str:
+        """What a worker that has it says it holds: a part is no copy of the version."""
+        return self.version if self.shards == 1 else f"{self.version}.{self.shard}of{self.shards}"
+
+    def of_shard(self, shard: int) -> "Manifest":
+        """What this rank has of it."""
+        first = shard * self.shard_blocks
+        blocks = self.blocks[first : first + self.shard_blocks]
+        own = [structs.replace(block, index=index) for index, block in enumerate(blocks)]
+        return structs.replace(self, shard=shard, blocks=own)
 
     def key(self, index: int) -> BlockKey:
         return BlockKey(

@@ -50,6 +50,7 @@ class Served:
     logits: dict[str, list[torch.Tensor]] = field(default_factory=lambda: defaultdict(list))
     steps: int = 0
     preempted: int = 0
+    cached: dict[str, int] = field(default_factory=dict)
 
     def take(self, batch: Batch, logits: torch.Tensor | None, outputs: list[Output]) -> None:
         self.steps += 1
@@ -59,6 +60,7 @@ class Served:
             self.logits[request_id].append(row)
         for output in outputs:
             self.tokens[output.row.request_id] += output.row.token_ids
+            self.cached[output.row.request_id] = output.row.cached_tokens
 
     def rows(self, request_id: str) -> torch.Tensor:
         """The logits of a request, `[generated token, vocab]`."""
@@ -68,6 +70,7 @@ class Served:
 def serve(engine: Engine, arrivals: Iterable[tuple[int, Submit]], spans: int = 1, **fields: Any) -> Served:
     """Serve requests that arrive before the given steps, the layers in `spans` parts."""
     scheduler = Scheduler(limits(kv_blocks=engine.store.blocks, **fields))
+    scheduler.keep_prefixes()
     pending = sorted(arrivals, key=lambda arrival: arrival[0])
     served = Served()
     while True:
@@ -86,6 +89,7 @@ def serve(engine: Engine, arrivals: Iterable[tuple[int, Submit]], spans: int = 1
 
 def batch_logits(engine: Engine, batch: Batch, spans: int) -> torch.Tensor | None:
     """The logits of the batch's draws, `[draw, vocab]`."""
+    engine.lay_down(batch)
     rows = engine.rows(batch.pieces)
     hidden = engine.embed(rows)
     count = len(engine.store.cache)

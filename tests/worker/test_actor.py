@@ -197,6 +197,20 @@ async def test_a_cancelled_request_ends_at_once_and_a_lost_frame_can_be_asked_fo
             await made.bus.call(REPLAY, Replay(request_id="zz", index=0, gateway="g"), timeout=5, id="w-1")
 
 
+async def test_a_prompt_that_begins_as_one_before_it_is_not_computed_again_and_its_tokens_are_the_same() -> None:
+    async with fleet("w-1") as made:
+        await made.load("w-1", made.me)
+        made.feed("w-1")
+        await made.whole("w-1")
+        await made.serve("w-1")
+        tokens = []
+        for name in "ab":
+            await made.admit("w-1", submit(name, random_prompt(1, 200), max_tokens=9))
+            tokens.append(await made.finished(name))
+        assert tokens[0] == tokens[1]
+        assert [made.rows[name][-1].cached_tokens for name in "ab"] == [0, 128]
+
+
 async def test_a_request_that_can_never_fit_is_refused_with_the_limit() -> None:
     async with fleet("w-1") as made:
         await made.load("w-1", made.me)

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from services.worker import main as worker_main
+from services.worker.engine.kernels import contract
 from services.worker.settings import WorkerSettings
 
 
@@ -18,6 +19,20 @@ def test_a_device_that_is_not_there_ends_it_with_a_sentence(monkeypatch: pytest.
 def test_a_latency_that_is_not_there_ends_it_with_a_sentence() -> None:
     with pytest.raises(SystemExit, match=r"^Error: engine-profile: there is no 'llama9'; give a file"):
         worker_main.main(WorkerSettings(engine="modelled", engine_profile="llama9"))
+
+
+def test_kernels_that_are_not_there_end_it_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contract, "find_kernels", lambda: None)
+    with pytest.raises(SystemExit, match=r"^Error: kernels: compiled was asked for, and .*; choose --kernels auto or"):
+        worker_main.main(WorkerSettings(device="cpu", kernels="compiled"))
+
+
+def test_workers_say_what_they_compute_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert worker_main.kernels_name(WorkerSettings(kernels="torch"), "cpu") == "torch"
+    assert worker_main.kernels_name(WorkerSettings(engine="modelled"), "cpu") is None
+    assert worker_main.kernels_name(WorkerSettings(), "cuda:0") is None
+    monkeypatch.setattr(contract, "find_kernels", lambda: None)
+    assert worker_main.kernels_name(WorkerSettings(), "cpu") == "torch"
 
 
 def test_a_worker_with_a_modelled_engine_has_no_torch() -> None:

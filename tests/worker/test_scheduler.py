@@ -57,7 +57,7 @@ def test_decodes_go_first_and_prefill_takes_what_is_left() -> None:
     scheduler.add(submit("b", range(200)))
     scheduler.add(submit("c", range(10)))
     batch, _ = _step(scheduler)
-    assert _shape(batch) == [("a", 1, 2), ("b", 0, 128), ("c", 0, 10)]
+    assert _shape(batch) == [("a", 1, 2), ("c", 0, 10), ("b", 0, 128)]
     assert (batch.decode_rows, batch.prefill_rows) == (1, 138)
 
 

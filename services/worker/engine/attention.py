@@ -1,11 +1,18 @@
-"""Attention, one call a sequence: so that nothing of a row's result depends on what else is in the batch."""
+"""Attention as the layers see it: from what is projected of all rows to what each has gathered, the KV cache between.
 
+One call a sequence: so that nothing of a row's result depends on what else is in the batch.
+"""
+
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from services.worker.batch import PREFILL_CHUNK
+from services.worker.batch import PREFILL_CHUNK, Piece
+from services.worker.engine.kv_store import KvStore
+from services.worker.engine.parameters import MIN_ROWS, padded
+from services.worker.engine.rope import RopeTable, turn
 
 
 def use_math_kernels() -> None:
@@ -15,13 +22,77 @@ def use_math_kernels() -> None:
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 
+class StepAttention(Protocol):
+    """Of the rows of one step; made once, used for all layers."""
+
+    def __call__(self, layer: int, projected: torch.Tensor) -> torch.Tensor:
+        """Queries, keys and values `[row, feature]`, not turned yet -> `[row, query_head * head_dim]`, padding
+        included. Keys and values go into the cache; `projected` is overwritten."""
+
+
 class Attention(Protocol):
-    """Neighbouring rows of one request that attend in one call."""
+    """Of one model."""
 
-    rows: int
+    def over(self, pieces: Sequence[Piece]) -> StepAttention: ...
 
-    def attend(self, layer: int, queries: torch.Tensor) -> torch.Tensor:
-        """`[row, kv_head, group, head_dim]` -> `[row, kv_head * group * head_dim]`."""
+
+class TorchAttention:
+    """By torch's kernels, on any device; `group`: query heads to a KV head."""
+
+    def __init__(self, store: KvStore, rope: RopeTable, group: int, positions: int) -> None:
+        self._store = store
+        self._rope = rope
+        self._group = group
+        self._mask = CausalMask(positions, store.cache.dtype, store.cache.device)
+
+    def over(self, pieces: Sequence[Piece]) -> StepAttention:
+        store = self._store
+        positions = [position for piece in pieces for position in range(piece.start, piece.stop)]
+        offsets = [piece.blocks.start * store.block_tokens for piece in pieces for _ in piece.tokens]
+        device = store.cache.device
+        slots = torch.tensor(positions, device=device) + torch.tensor(offsets, device=device)
+        turns = self._rope.at(torch.tensor(positions + [0] * (MIN_ROWS - len(positions)), device=device))
+        parts = [part for piece in pieces for part in self._parts(piece)]
+        return TorchStep(store, self._group, slots, turns, parts)
+
+    def _parts(self, piece: Piece) -> Iterator["RowAttention | ChunkAttention"]:
+        if piece.decode:
+            for position in range(piece.start, piece.stop):
+                yield RowAttention(self._store.stretch(piece.blocks, position + 1))
+        else:
+            stretch = self._store.stretch(piece.blocks, piece.stop)
+            mask = self._mask.part(piece.start, piece.stop)
+            yield ChunkAttention(stretch, len(piece.tokens), self._group, mask)
+
+
+class TorchStep:
+    """`slots` `[row]`: places in the KV cache; `turns`: cosines and sines of the rows, padding included."""
+
+    def __init__(
+        self,
+        store: KvStore,
+        group: int,
+        slots: torch.Tensor,
+        turns: tuple[torch.Tensor, torch.Tensor],
+        parts: "Sequence[RowAttention | ChunkAttention]",
+    ) -> None:
+        self._store = store
+        self._slots = slots
+        self._turns = turns
+        self._parts = parts
+        self._lengths = [part.rows for part in parts]
+        self._group, self._kv_heads, self._head_dim = group, store.cache.shape[2], store.cache.shape[4]
+
+    def __call__(self, layer: int, projected: torch.Tensor) -> torch.Tensor:
+        rows, group, kv_heads, head_dim = len(self._slots), self._group, self._kv_heads, self._head_dim
+        features = (group + 2) * kv_heads * head_dim
+        heads = projected[:, :features].view(len(projected), -1, head_dim)
+        turn(heads[:, : (group + 1) * kv_heads], *self._turns)
+        queries, keys_values = torch.split_with_sizes(heads[:rows], (group * kv_heads, 2 * kv_heads), dim=1)
+        self._store.write(layer, self._slots, keys_values.view(rows, 2, kv_heads, -1))
+        grouped = torch.split_with_sizes(queries.view(rows, kv_heads, -1, head_dim), self._lengths)
+        results = [part.attend(layer, theirs) for part, theirs in zip(self._parts, grouped, strict=True)]
+        return padded(torch.cat(results))
 
 
 class ChunkAttention:
@@ -38,6 +109,7 @@ class ChunkAttention:
         self._keys_values = repeated.flatten(0, 1).unbind(0)
 
     def attend(self, layer: int, queries: torch.Tensor) -> torch.Tensor:
+        """`[row, kv_head, group, head_dim]` -> `[row, kv_head * group * head_dim]`."""
         keys, values = self._keys_values[2 * layer], self._keys_values[2 * layer + 1]
         heads_first = queries.permute(1, 2, 0, 3)
         result = scaled_dot_product_attention(heads_first, keys, values, self._mask, is_causal=self._mask is None)
@@ -53,6 +125,7 @@ class RowAttention:
         self._keys_values = stretch.unsqueeze(3).flatten(0, 1).unbind(0)
 
     def attend(self, layer: int, queries: torch.Tensor) -> torch.Tensor:
+        """`[1, kv_head, group, head_dim]` -> `[1, kv_head * group * head_dim]`."""
         keys, values = self._keys_values[2 * layer], self._keys_values[2 * layer + 1]
         # [kv_head, 1, group, head_dim]: the group is folded into the query axis, keys are read once for all of it.
         folded = queries.permute(1, 0, 2, 3)

@@ -9,40 +9,64 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
-from torch.nn.functional import embedding, rms_norm
+from torch.nn.functional import embedding
 
 from services.worker.batch import Batch, Piece
-from services.worker.engine.attention import CausalMask
+from services.worker.engine.attention import Attention, TorchAttention
+from services.worker.engine.compiled_attention import CompiledAttention
 from services.worker.engine.contract import BlockMissing
+from services.worker.engine.kernels.contract import Kernels
 from services.worker.engine.kv_store import KvStore
 from services.worker.engine.layer import Layer
+from services.worker.engine.norm import Norm, make_norm
 from services.worker.engine.parameters import TORCH_DTYPES, Linear, Tensors, block_tensors, make_linear, padded
 from services.worker.engine.partial import Partial, Passed, slabs
 from services.worker.engine.rope import RopeTable
-from services.worker.engine.rows import Geometry, Rows
+from services.worker.engine.rows import Rows
 from services.worker.engine.sampling import choose_tokens
+from services.worker.engine.tensor_parallel import Ranks, embed_part, side_by_side
 from shared.links.contract import View
 from shared.messages.parameters import Manifest
+from shared.sharding import shard_config, vocabulary
 
 EMBEDDING = "model.embed_tokens"
 
 
 class Engine:
-    """One model, its KV cache in `memory`, for requests of `max_model_len` tokens. To be called on the torch thread."""
+    """One model, its KV cache in `memory`, for requests of `max_model_len` tokens. To be called on the torch thread.
 
-    def __init__(self, manifest: Manifest, memory: torch.Tensor, block_tokens: int, max_model_len: int) -> None:
-        config, dtype = manifest.config, TORCH_DTYPES[manifest.dtype]
+    `kernels` are used for bfloat16; whoever exchanges activations or KV must have them too, or must not. Of a model
+    that is cut for several `ranks` it has one shard, and all of them take the same steps.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        memory: torch.Tensor,
+        block_tokens: int,
+        max_model_len: int,
+        kernels: Kernels | None = None,
+        ranks: Ranks | None = None,
+    ) -> None:
+        config = shard_config(manifest.config, manifest.shard, manifest.shards)
+        dtype = TORCH_DTYPES[manifest.dtype]
         self.store = KvStore(memory, config, manifest.dtype, block_tokens)
         self._manifest = manifest
         self._config = config
+        self._ranks = ranks
+        self._own_tokens = vocabulary(manifest.config, manifest.shard, manifest.shards)
         self._row_bytes = config.hidden_size * dtype.itemsize
         group = config.num_attention_heads // config.num_key_value_heads
-        device = memory.device
-        rope, mask = RopeTable(config, max_model_len, dtype, device), CausalMask(max_model_len, dtype, device)
-        self._geometry = Geometry(self.store, rope, mask, group)
+        rope = RopeTable(config, max_model_len, dtype, memory.device)
+        self._kernels = kernels if manifest.dtype == "bfloat16" else None
+        self._attention: Attention
+        if self._kernels is None:
+            self._attention = TorchAttention(self.store, rope, group, max_model_len)
+        else:
+            self._attention = CompiledAttention(self._kernels, self.store, rope, group, max_model_len)
         self._embedding: torch.Tensor | None = None
         self._layers: dict[int, Layer] = {}
-        self._norm: torch.Tensor | None = None
+        self._norm: Norm | None = None
         self._head: Linear | None = None
 
     @torch.inference_mode()
@@ -54,7 +78,7 @@ class Engine:
         if index == 0:
             self._add_embedding(tensors)
         elif index <= self._config.num_hidden_layers:
-            self._layers[index - 1] = Layer(self._config, index - 1, tensors)
+            self._layers[index - 1] = Layer(self._config, index - 1, tensors, self._kernels, self._ranks)
         else:
             self._add_head(tensors)
 
@@ -64,20 +88,22 @@ class Engine:
             self._head = make_linear(tensors, EMBEDDING)
 
     def _add_head(self, tensors: Tensors) -> None:
-        self._norm = tensors["model.norm.weight"]
+        self._norm = make_norm(tensors["model.norm.weight"], self._config.rms_norm_eps, self._kernels)
         if not self._config.tie_word_embeddings:
             self._head = make_linear(tensors, "lm_head")
 
     def rows(self, pieces: Sequence[Piece]) -> Rows:
         """What the other steps need to know of `pieces`; made once, used for all layers."""
-        return Rows(pieces, self._geometry)
+        return Rows(pieces, self._attention, self.store.cache.device)
 
     @torch.inference_mode()
     def embed(self, rows: Rows) -> torch.Tensor:
         """-> activations `[row, hidden]`."""
         if self._embedding is None:
             raise BlockMissing("cannot embed: block 0 was not added")
-        return embedding(rows.token_ids, self._embedding)
+        if self._ranks is None:
+            return embedding(rows.token_ids, self._embedding)
+        return embed_part(rows.token_ids, self._embedding, self._own_tokens, self._ranks)
 
     @torch.inference_mode()
     def layers(self, start: int, end: int, hidden: torch.Tensor, rows: Rows) -> torch.Tensor:
@@ -87,7 +113,7 @@ class Engine:
             raise BlockMissing(f"cannot run layer {missing[0]}: block {missing[0] + 1} was not added")
         hidden = padded(hidden)
         for layer in range(start, end):
-            hidden = self._layers[layer](hidden, rows, self.store)
+            hidden = self._layers[layer](hidden, rows)
         return hidden[: rows.count]
 
     @torch.inference_mode()
@@ -96,18 +122,24 @@ class Engine:
         if self._norm is None or self._head is None:
             needed = len(self._manifest.blocks) - 1 if self._norm is None else 0
             raise BlockMissing(f"cannot make logits: block {needed} was not added")
-        normed = rms_norm(padded(hidden), self._norm.shape, self._norm, self._config.rms_norm_eps)
-        return self._head(normed)[: len(hidden)]
+        logits = self._head(self._norm(padded(hidden)))[: len(hidden)]
+        return logits if self._ranks is None else side_by_side(logits, self._manifest.config.vocab_size, self._ranks)
 
     @torch.inference_mode()
     def step(self, batch: Batch) -> list[int]:
         """All layers that are left of each piece of `batch`; the token chosen for each of its draws."""
-        for kv in batch.imports:
-            self.store.import_kv(kv.blocks, range(kv.layers), kv.data)
+        self.lay_down(batch)
         hidden, rows = self._through(batch.pieces)
         if not batch.draws:
             return []
         return choose_tokens(self.head(hidden[rows.drawn]), batch.draws)
+
+    def lay_down(self, batch: Batch) -> None:
+        """KV that others computed, or that was computed before, to where `batch` reads it."""
+        for copy in batch.prefixes.copies:
+            self.store.copy_kv(copy.source, copy.target)
+        for kv in batch.imports:
+            self.store.import_kv(kv.blocks, range(kv.layers), kv.data)
 
     def _through(self, pieces: Sequence[Piece]) -> tuple[torch.Tensor, Rows]:
         """Rows join the others at the layer at which they come in: `[row, hidden]` before the head."""

@@ -44,7 +44,7 @@ class KvBlocks:
         self.total = total
         self._stretches: list[Stretch] = []  # ascending
         self._of: dict[str, Stretch] = {}
-        self._had = bytearray(total)  # by block, whether it ever had an owner
+        self._had = bytearray(total)  # by block, whether it ever had an owner, or something was put there
 
     @property
     def used(self) -> int:
@@ -58,6 +58,10 @@ class KvBlocks:
     def largest_gap(self) -> int:
         """The most blocks that somebody could start with now."""
         return max(len(gap) for gap, _ in self._gaps())
+
+    def unowned(self) -> Iterator[range]:
+        """Blocks that nobody owns, ascending."""
+        return (gap for gap, _ in self._gaps())
 
     def owned(self, owner: str) -> range:
         """The blocks of `owner`. Raises KeyError where it has none."""
@@ -79,10 +83,15 @@ class KvBlocks:
         return self._own(owner, range(best.start, best.start + count), most)
 
     def claim(self, owner: str, blocks: range, most: int) -> range | None:
-        """Just these for `owner`, with what lies in them; None where somebody has any of them, or had."""
+        """Just these for `owner`, with what lies in them; None where somebody has any of them, or had, or something was put
+        there."""
         if blocks.stop > self.total or any(self._had[blocks.start : blocks.stop]):
             return None
         return self._own(owner, blocks, most)
+
+    def put(self, blocks: range) -> None:
+        """Something that is nobody's lies in these now: they are not to be claimed for what lay there before."""
+        self._had[blocks.start : blocks.stop] = bytes((True,)) * len(blocks)
 
     def grow(self, owner: str) -> str | None:
         """One block more for `owner`; or, with nothing changed, who is in its way: itself where the cache ends."""
@@ -104,7 +113,7 @@ class KvBlocks:
 
     def _own(self, owner: str, blocks: range, most: int) -> range:
         stretch = self._of[owner] = Stretch(owner, blocks, blocks.start + most)
-        self._had[blocks.start : blocks.stop] = bytes((True,)) * len(blocks)
+        self.put(blocks)
         self._stretches.insert(self._index_after(blocks.start), stretch)
         return blocks
 

@@ -71,6 +71,11 @@ class KvStore:
             )
         part.copy_(torch.frombuffer(data, dtype=self.cache.dtype).view(part.shape))
 
+    def copy_kv(self, source: range, target: range) -> None:
+        """Put what is in `source`, of all layers, into as many other blocks."""
+        layers = range(len(self.cache))
+        self._part(target, layers).copy_(self._part(source, layers))
+
     def _part(self, blocks: range, layers: range) -> torch.Tensor:
         if not (0 <= blocks.start < blocks.stop <= self.blocks and 0 <= layers.start < layers.stop <= len(self.cache)):
             raise ValueError(f"the cache has no blocks {blocks} of layers {layers}")

@@ -140,6 +140,8 @@ class Model:
     def step(self, batch: Batch) -> list[int]:
         """The token of each draw."""
         self._need(range(len(self._manifest.blocks)))
+        for copy in batch.prefixes.copies:
+            self._cache.copy(copy.source, copy.target)
         for kv in batch.imports:
             self._cache.take(kv.blocks, kv.data)
         return self._choose((self._states(piece)[-1], piece.draw) for piece in batch.pieces)

@@ -18,12 +18,12 @@ class RopeTable:
         steps = torch.arange(-(-positions // TABLE_STEP) * TABLE_STEP).float()
         angles = torch.outer(steps, inverse_frequencies(config))
         cosines, sines = angles.cos(), angles.sin()
-        self._cosines = torch.cat((cosines, cosines), dim=1).to(device, dtype).unsqueeze(1)
-        self._sines = torch.cat((-sines, sines), dim=1).to(device, dtype).unsqueeze(1)
+        self.cosines = torch.cat((cosines, cosines), dim=1).to(device, dtype).unsqueeze(1)
+        self.sines = torch.cat((-sines, sines), dim=1).to(device, dtype).unsqueeze(1)
 
     def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and signed sines `[row, 1, head_dim]` of `positions` `[row]`."""
-        return self._cosines[positions], self._sines[positions]
+        return self.cosines[positions], self.sines[positions]
 
 
 def turn(heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> None:

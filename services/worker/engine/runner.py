@@ -13,6 +13,7 @@ from services.worker.engine.attention import use_math_kernels
 from services.worker.engine.contract import CPU_ROWS, GPU_ROWS
 from services.worker.engine.engine import Engine
 from services.worker.engine.heap import touch_heap
+from services.worker.engine.kernels.contract import KernelsName, choose_kernels
 from services.worker.engine.kv_store import allocate_kv_memory
 from services.worker.engine.partial import Partial, Passed
 from services.worker.engine.rates import Rates
@@ -32,13 +33,20 @@ class EngineRunner:
     """
 
     def __init__(
-        self, kv_bytes: int, block_tokens: int, threads: int = 1, device: str = CPU, packed_bytes: int = 0
+        self,
+        kv_bytes: int,
+        block_tokens: int,
+        threads: int = 1,
+        device: str = CPU,
+        kernels: KernelsName = "auto",
+        packed_bytes: int = 0,
     ) -> None:
         """`packed_bytes`: on a CPU, so much is at hand to lay parameters out in."""
         self.rates = Rates()
         self.pauses = SendPauses()
         self.joined_rows = CPU_ROWS if device == CPU else GPU_ROWS
         self._device = device
+        self._kernels = choose_kernels(kernels) if device == CPU else None
         self._block_tokens = block_tokens
         self._engine: Engine | None = None
         self._thread = ThreadPoolExecutor(1, "engine", torch.set_num_threads, (threads,))
@@ -56,7 +64,7 @@ class EngineRunner:
         """Make ready for the blocks of a model; the number of KV blocks it has. Raises ValueError where none fits."""
 
         def make() -> int:
-            self._engine = Engine(manifest, self._memory.result(), self._block_tokens, max_model_len)
+            self._engine = Engine(manifest, self._memory.result(), self._block_tokens, max_model_len, self._kernels)
             return self._engine.store.blocks
 
         self.rates = Rates()

@@ -67,15 +67,22 @@ class StateCache:
 
     def export(self, blocks: range, size_bytes: int) -> memoryview:
         """A copy of `blocks`, filled up to the size that their keys and values would have."""
-        states = self._states[blocks.start * self._block_tokens : blocks.stop * self._block_tokens].tobytes()
+        states = self._states[self._tokens(blocks)].tobytes()
         data = bytearray(size_bytes)
         data[: len(states)] = states
         return memoryview(data)
 
     def take(self, blocks: range, data: memoryview) -> None:
         """What `export` gave for as many blocks."""
-        start, stop = blocks.start * self._block_tokens, blocks.stop * self._block_tokens
-        self._states[start:stop] = array("Q", data[: STATE.size * (stop - start)].tobytes())
+        tokens = len(blocks) * self._block_tokens
+        self._states[self._tokens(blocks)] = array("Q", data[: STATE.size * tokens].tobytes())
+
+    def copy(self, source: range, target: range) -> None:
+        """What is in `source` into as many other blocks."""
+        self._states[self._tokens(target)] = self._states[self._tokens(source)]
+
+    def _tokens(self, blocks: range) -> slice:
+        return slice(blocks.start * self._block_tokens, blocks.stop * self._block_tokens)
 
     def _slot(self, piece: Piece) -> int:
         return piece.blocks.start * self._block_tokens + piece.start

@@ -6,13 +6,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, PreTrainedModel, Qwen2Config
 from transformers.utils.logging import disable_progress_bar
 
 from services.host.checkpoint import open_checkpoint
 from services.worker.engine.engine import Engine
+from services.worker.engine.kernels.contract import Kernels, find_kernels
 from services.worker.engine.kv_store import allocate_kv_memory
+from services.worker.engine.tensor_parallel import Ranks
 from shared.messages.parameters import DType, Manifest
 
 BLOCK_TOKENS = 16
@@ -78,6 +81,33 @@ CONFIGS: dict[str, PreTrainedConfig] = {
     ),
 }
 
+# These can be cut for two ranks and for four: each with keys of its own, or sharing them.
+CUT_CONFIGS: dict[str, PreTrainedConfig] = {
+    "llama-cut-untied": _config(
+        LlamaConfig,
+        vocab_size=1_003,
+        hidden_size=64,
+        intermediate_size=176,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        head_dim=16,
+        tie_word_embeddings=False,
+    ),
+    "qwen2-cut-tied": _config(
+        Qwen2Config,
+        vocab_size=517,
+        hidden_size=72,
+        intermediate_size=100,
+        num_attention_heads=12,
+        num_key_value_heads=2,
+        head_dim=6,
+        tie_word_embeddings=True,
+    ),
+}
+
+KERNELS = find_kernels()
+needs_kernels = pytest.mark.skipif(KERNELS is None, reason="kernels were not compiled, or this CPU has no AVX512-BF16")
+
 
 @dataclass(frozen=True)
 class Checkpointed:
@@ -86,24 +116,50 @@ class Checkpointed:
     manifest: Manifest
     blocks: tuple[bytearray, ...]
 
-    def engine(self, kv_tokens: int = 8_192) -> Engine:
+    def engine(self, kv_tokens: int = 8_192, kernels: Kernels | None = None) -> Engine:
         """An engine with every block added."""
-        engine = self.empty_engine(kv_tokens)
+        engine = self.empty_engine(kv_tokens, kernels)
         for index, block in enumerate(self.blocks):
             engine.add_block(index, memoryview(block))
         return engine
 
-    def empty_engine(self, kv_tokens: int = 8_192) -> Engine:
+    def rank(self, shard: int, ranks: Ranks) -> Engine:
+        """The engine of one of several ranks."""
+        manifest = self.manifest.of_shard(shard)
+        engine = Engine(manifest, allocate_kv_memory(1 << 22), BLOCK_TOKENS, CONTEXT, ranks=ranks)
+        for index in range(manifest.shard_blocks):
+            engine.add_block(index, memoryview(self.blocks[shard * manifest.shard_blocks + index]))
+        return engine
+
+    def empty_engine(self, kv_tokens: int = 8_192, kernels: Kernels | None = None) -> Engine:
         config = self.manifest.config
         per_token = config.num_hidden_layers * 2 * config.num_key_value_heads * config.head_dim * 4
-        return Engine(self.manifest, allocate_kv_memory(kv_tokens * per_token), BLOCK_TOKENS, CONTEXT)
+        return Engine(self.manifest, allocate_kv_memory(kv_tokens * per_token), BLOCK_TOKENS, CONTEXT, kernels)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A way to compute whose rows must have the same bits everywhere."""
+
+    dtype: DType
+    kernels: Kernels | None = None
+
+    def engine(self, name: str, kv_tokens: int = 8_192) -> Engine:
+        return checkpointed(name, self.dtype).engine(kv_tokens, self.kernels)
+
+
+KINDS = [
+    pytest.param(Kind("float32"), id="float32"),
+    pytest.param(Kind("bfloat16"), id="bfloat16"),
+    pytest.param(Kind("bfloat16", KERNELS), id="compiled", marks=needs_kernels),
+]
 
 
 @cache
 def reference(name: str, dtype: DType = "float32") -> PreTrainedModel:
     """The model `name` in transformers. Scaled so that its output varies and depends on every token before it."""
     torch.manual_seed(11)
-    model = AutoModelForCausalLM.from_config(CONFIGS[name], dtype=torch.float32)
+    model = AutoModelForCausalLM.from_config((CONFIGS | CUT_CONFIGS)[name], dtype=torch.float32)
     for parameter_name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape)
         if "norm" in parameter_name:
@@ -120,12 +176,12 @@ def reference(name: str, dtype: DType = "float32") -> PreTrainedModel:
 
 
 @cache
-def checkpointed(name: str, dtype: DType = "float32") -> Checkpointed:
-    """The same model as a host reads it from a Hugging Face directory."""
+def checkpointed(name: str, dtype: DType = "float32", shards: int = 1) -> Checkpointed:
+    """The same model as a host reads it from a Hugging Face directory, for so many ranks."""
     with TemporaryDirectory() as directory:
         disable_progress_bar()
         reference(name).save_pretrained(directory)
-        checkpoint = open_checkpoint(Path(directory), dtype)
+        checkpoint = open_checkpoint(Path(directory), dtype, shards)
         blocks = tuple(bytearray(layout.size_bytes) for layout in checkpoint.layouts)
         checksums = [checkpoint.read_block(index, memoryview(block)) for index, block in enumerate(blocks)]
         return Checkpointed(checkpoint.manifest(checksums), blocks)

@@ -192,3 +192,10 @@ def test_whatever_is_broken_is_found(change: dict[str, Any], message: str) -> No
         setattr(b, name, value)
     with pytest.raises(InvariantBroken, match=message):
         kv.check_invariants()
+
+
+def test_blocks_in_which_something_was_put_are_not_claimed() -> None:
+    kv = KvBlocks(8)
+    kv.put(range(4, 6))
+    assert kv.claim("a", range(3, 5), 2) is None
+    assert kv.claim("a", range(2, 4), 2) == range(2, 4)

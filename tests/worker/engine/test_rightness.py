@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.worker.engine.models import CONFIGS, checkpointed, reference_logits
+from tests.worker.engine.models import CONFIGS, KINDS, Kind, checkpointed, reference_logits
 from tests.worker.serving import random_prompt, serve, submit
 
 # Chunks begin at 0, 128, 256, ...: around their edges, and past the RoPE scaling's original context.
@@ -37,10 +37,11 @@ def test_a_prompt_of_2000_tokens_is_right() -> None:
     assert logits.argmax(dim=1).tolist() == tokens
 
 
+@pytest.mark.parametrize("kind", KINDS[1:])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_bfloat16_strays_from_float32_no_further_than_transformers_own(name: str) -> None:
+def test_bfloat16_strays_from_float32_no_further_than_transformers_own(name: str, kind: Kind) -> None:
     prompts = _prompts((40, 129, 300))
-    engine = checkpointed(name, "bfloat16").engine()
+    engine = kind.engine(name)
     served = serve(engine, ((0, submit(key, prompt, max_tokens=24)) for key, prompt in prompts.items()))
     ours, theirs = [], []
     for key, prompt in prompts.items():

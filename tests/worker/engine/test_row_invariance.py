@@ -7,12 +7,10 @@ import pytest
 import torch
 
 from services.worker.engine.engine import Engine
-from shared.messages.parameters import DType
 from shared.messages.requests import Sampling, Submit
-from tests.worker.engine.models import CONFIGS, checkpointed
+from tests.worker.engine.models import CONFIGS, KINDS, Kind
 from tests.worker.serving import Served, random_prompt, serve, submit
 
-DTYPES: tuple[DType, ...] = ("float32", "bfloat16")
 LENGTHS = (1, 2, 3, 4, 17, 64, 127, 128, 129, 200, 255, 257, 400, 900)
 
 
@@ -33,10 +31,10 @@ def _alone(engine: Engine, requests: list[Submit]) -> dict[str, Served]:
     return {request.request_id: serve(engine, [(0, request)]) for request in requests}
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", CONFIGS)
-def test_batch_composition_changes_no_bit(name: str, dtype: DType) -> None:
-    engine = checkpointed(name, dtype).engine()
+def test_batch_composition_changes_no_bit(name: str, kind: Kind) -> None:
+    engine = kind.engine(name)
     requests = _requests(seed=5)
     alone = _alone(engine, requests)
     for seed in range(4):
@@ -55,11 +53,11 @@ def test_batch_composition_changes_no_bit(name: str, dtype: DType) -> None:
             assert torch.equal(together.rows(key), served.rows(key)), (key, seed)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", CONFIGS)
-def test_a_resumed_request_continues_with_the_same_bits(name: str, dtype: DType) -> None:
+def test_a_resumed_request_continues_with_the_same_bits(name: str, kind: Kind) -> None:
     whole = submit("whole", random_prompt(9, 150), max_tokens=60, sampling=Sampling(temperature=0.8, seed=4))
-    engine = checkpointed(name, dtype).engine()
+    engine = kind.engine(name)
     uninterrupted = serve(engine, [(0, whole)])
     tokens = uninterrupted.tokens["whole"]
     resumed = [
@@ -76,10 +74,10 @@ def test_a_resumed_request_continues_with_the_same_bits(name: str, dtype: DType)
         assert torch.equal(again.rows(request.request_id), uninterrupted.rows("whole")[known:])
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["llama3-scaled-tied", "qwen2-untied"])
-def test_whoever_is_preempted_and_computed_again_continues_with_the_same_bits(name: str, dtype: DType) -> None:
-    engine = checkpointed(name, dtype).engine(kv_tokens=224 if dtype == "float32" else 112)
+def test_whoever_is_preempted_and_computed_again_continues_with_the_same_bits(name: str, kind: Kind) -> None:
+    engine = kind.engine(name, kv_tokens=224 if kind.dtype == "float32" else 112)
     requests = [
         submit(
             f"r{length}",
@@ -98,9 +96,9 @@ def test_whoever_is_preempted_and_computed_again_continues_with_the_same_bits(na
         assert torch.equal(together.rows(key), served.rows(key)), key
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_prompt_of_2000_tokens_has_the_same_bits_in_a_crowd(dtype: DType) -> None:
-    engine = checkpointed("qwen2-tied", dtype).engine()
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_prompt_of_2000_tokens_has_the_same_bits_in_a_crowd(kind: Kind) -> None:
+    engine = kind.engine("qwen2-tied")
     long = submit("long", random_prompt(2, 2_000), max_tokens=6)
     alone = serve(engine, [(0, long)], max_num_batched_tokens=2_048)
     crowd = [(step, submit(f"c{step}", random_prompt(step, 30 * step + 1), max_tokens=20)) for step in range(9)]
@@ -108,10 +106,10 @@ def test_a_prompt_of_2000_tokens_has_the_same_bits_in_a_crowd(dtype: DType) -> N
     assert torch.equal(together.rows("long"), alone.rows("long"))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_two_workers_compute_the_same_bits(dtype: DType) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_workers_compute_the_same_bits(kind: Kind) -> None:
     request = submit("a", random_prompt(8, 140), max_tokens=12)
-    one, other = (serve(checkpointed("qwen2-untied", dtype).engine(), [(0, request)]) for _ in range(2))
+    one, other = (serve(kind.engine("qwen2-untied"), [(0, request)]) for _ in range(2))
     assert torch.equal(one.rows("a"), other.rows("a"))
 
 
@@ -123,9 +121,9 @@ def _two_threads() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_two_threads")
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_batch_composition_changes_no_bit_on_two_threads(dtype: DType) -> None:
-    engine = checkpointed("llama2-untied", dtype).engine()
+@pytest.mark.parametrize("kind", KINDS)
+def test_batch_composition_changes_no_bit_on_two_threads(kind: Kind) -> None:
+    engine = kind.engine("llama2-untied")
     requests = _requests(seed=5)
     alone = _alone(engine, requests)
     together = serve(engine, [(0, request) for request in requests])

@@ -1,0 +1,75 @@
+"""`livescale bench engine`: one worker's engine on one core, side by side with others in one run."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from load.bench.engine_members import MemberFailed
+from load.bench.engine_page import write_page
+from load.bench.engine_rows import BENCH, SizeRun, python_rows, rows, values
+from load.bench.engine_run import measure_python, measure_size
+from load.bench.engine_table import rate_table
+from load.bench.record import Printer
+from load.kept import KEPT, kept_model
+from load.report import check_report_path
+from load.sizes import Size
+
+SIZES: Mapping[str, Size] = {"30m": "small", "120m": "medium", "500m": "large"}
+LOG = KEPT / "bench-engine.log"
+
+option = partial(click.option, show_default=True, show_envvar=True)
+
+
+@click.command()
+@option("--sizes", type=click.Choice(list(SIZES)), multiple=True, default=tuple(SIZES), envvar="LIVESCALE_SIZES")
+@option("--rounds", type=click.IntRange(1), default=3, envvar="LIVESCALE_ROUNDS", help="Medians of them count.")
+@option(
+    "--peers/--no-peers",
+    default=True,
+    envvar="LIVESCALE_PEERS",
+    help="vLLM and llama.cpp too, where `make bench-peers` installed them.",
+)
+@option(
+    "--report",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("livescale-engine.html"),
+    envvar="LIVESCALE_REPORT",
+    help="Where the HTML report is written.",
+)
+def engine(sizes: Sequence[str], rounds: int, peers: bool, report: Path) -> None:
+    """A worker's scheduler and engine, Hugging Face transformers, vLLM and llama.cpp: bfloat16, a thread each, all on
+    one core and asked in turn, case by case.
+
+    Every engine's logits are compared with those of transformers in float32 first. Rates are tokens a second of CPU
+    time, so that what others take of the core does not count; starts are by the clock. About 10 minutes without vLLM
+    and llama.cpp.
+    """
+    check_report_path(report)
+    printer = Printer(BENCH)
+    checkpoints = {size: kept_model(SIZES[size], printer.progress) for size in SIZES if size in sizes}
+    runs: list[SizeRun] = []
+    LOG.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with LOG.open("w", encoding="utf-8") as log:
+            for size, checkpoint in checkpoints.items():
+                run = measure_size(size, checkpoint, rounds, peers, log, printer.progress)
+                runs.append(run)
+                for record in values(run):
+                    printer.emit(record, in_table=False)
+                for record in rows(run):
+                    printer.emit(record)
+            printer.progress("what a layer costs besides its kernels")
+            for record in python_rows(measure_python(next(iter(checkpoints.values())), log)):
+                printer.emit(record)
+    except MemberFailed as error:
+        raise click.ClickException(f"{error}\nIts log is {LOG}") from None
+    for run in runs:
+        Console(stderr=True).print(rate_table(run))
+    kept = printer.finish()
+    write_page(report, runs, printer.records, rounds)
+    printer.progress(f"Report: {report}")
+    sys.exit(0 if kept else 1)

@@ -1,0 +1,67 @@
+"""What engines are asked in `livescale bench engine`: made up from a seed, so that all are asked the same. Pure."""
+
+import random
+from dataclasses import dataclass
+
+from load.peers.questions import Decode, Mix, Prefill, Prompts
+
+CONTEXT = 64  # tokens of a prompt before a decode
+STEPS = 16
+FIRST_TOKENS = 64  # of the prompts of first requests, one of them after the other
+FIRST_LATER = 5
+CHECKED = (5, 60, 200)  # prompts whose logits are compared; the last is prefilled in two chunks
+CHECKED_TOKENS = 3
+MIXED_ROWS = 16
+MIXED_PROMPTS = (512, 512)
+
+
+@dataclass(frozen=True)
+class PrefillCase:
+    """Prompts that come at the same time."""
+
+    name: str
+    lengths: tuple[int, ...]
+
+    @property
+    def tokens(self) -> int:
+        return sum(self.lengths)
+
+    def question(self, seed: int, vocab_size: int) -> Prefill:
+        return Prefill(prompts(seed, vocab_size, self.lengths))
+
+
+@dataclass(frozen=True)
+class DecodeCase:
+    """So many rows, for some steps."""
+
+    name: str
+    rows: int
+
+    @property
+    def tokens(self) -> int:
+        return self.rows * STEPS
+
+    def question(self, seed: int, vocab_size: int) -> Decode:
+        return Decode(prompts(seed, vocab_size, (CONTEXT,) * self.rows), STEPS)
+
+
+Case = PrefillCase | DecodeCase
+PREFILLS = (
+    PrefillCase("prefill 128", (128,)),
+    PrefillCase("prefill 512", (512,)),
+    PrefillCase("prefill 2048", (2048,)),
+    PrefillCase("prefill 4 x 512", (512,) * 4),
+)
+DECODES = (DecodeCase("decode b1", 1), DecodeCase("decode b8", 8), DecodeCase("decode b32", 32))
+CASES: tuple[Case, ...] = (*PREFILLS, *DECODES)
+WARM_UPS: tuple[Case, ...] = (PREFILLS[0], DECODES[0], DECODES[1])
+
+
+def mixed_question(seed: int, vocab_size: int) -> Mix:
+    decoding = prompts(seed, vocab_size, (CONTEXT,) * MIXED_ROWS)
+    return Mix(decoding, prompts(seed + 1, vocab_size, MIXED_PROMPTS), STEPS)
+
+
+def prompts(seed: int, vocab_size: int, lengths: tuple[int, ...]) -> Prompts:
+    chance = random.Random(seed)
+    return [chance.choices(range(vocab_size), k=length) for length in lengths]

@@ -1,0 +1,133 @@
+"""The processes of `livescale bench engine`, one an engine, all on one core and asked one at a time."""
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing import Pipe
+from pathlib import Path
+from subprocess import DEVNULL, STDOUT, Popen
+from typing import IO, Literal, TypeVar
+
+import msgspec
+
+from load.peers.questions import Answer, Failed, Question, Ready, Start
+
+T = TypeVar("T")
+
+ROOT = Path(__file__).parents[2]
+PEERS = Path(".peers")  # the environment that `make bench-peers` makes
+ANSWER_SECONDS = 300.0
+
+
+class MemberFailed(Exception):
+    """A process ended, or did not answer, or says that it cannot."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """How an engine is started. `package`: of the peers' environment, where it is no part of this one; `env`: besides
+    this process's."""
+
+    name: str
+    module: str
+    package: str | None = None
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_installed(self) -> bool:
+        return self.package is None or any(PEERS.glob(f"lib/python*/site-packages/{self.package}"))
+
+    @property
+    def python(self) -> str:
+        return sys.executable if self.package is None else str((PEERS / "bin" / "python").absolute())
+
+
+class Member:
+    """One of the processes, ready to be asked."""
+
+    def __init__(self, program: Program, checkpoint: Path, core: int, log: IO[str]) -> None:
+        self.name = program.name
+        ours, theirs = Pipe()
+        began = time.monotonic()
+        self._process = Popen(
+            [program.python, "-c", f"from {program.module} import main; main({theirs.fileno()})"],
+            pass_fds=[theirs.fileno()],
+            stdin=DEVNULL,
+            stdout=log,
+            stderr=STDOUT,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **program.env},
+        )
+        theirs.close()
+        self._pipe = ours
+        ours.send_bytes(msgspec.msgpack.encode(Start(str(checkpoint.absolute()), core, began, program.dtype)))
+
+    def ask(self, question: Question, kind: type[T]) -> T:
+        """Raises MemberFailed."""
+        try:
+            self._pipe.send_bytes(msgspec.msgpack.encode(question))
+        except OSError:
+            raise MemberFailed(f"{self.name} ended") from None
+        return self.answer(kind)
+
+    def answer(self, kind: type[T]) -> T:
+        """Raises MemberFailed."""
+        if not self._pipe.poll(ANSWER_SECONDS):
+            raise MemberFailed(f"{self.name} did not answer within {ANSWER_SECONDS:g} s")
+        try:
+            answer = msgspec.msgpack.decode(self._pipe.recv_bytes(), type=Answer)
+        except (EOFError, OSError):
+            raise MemberFailed(f"{self.name} ended") from None
+        if isinstance(answer, Failed):
+            raise MemberFailed(f"{self.name}: {answer.reason}")
+        assert isinstance(answer, kind)
+        return answer
+
+    def end(self) -> None:
+        """At once: it keeps nothing."""
+        self._process.kill()
+        self._process.wait()
+        self._pipe.close()
+
+
+class Members:
+    """Those of one checkpoint. The core is the last that this process may use."""
+
+    def __init__(self, checkpoint: Path, log: IO[str]) -> None:
+        self._checkpoint = checkpoint
+        self._log = log
+        self._core = max(os.sched_getaffinity(0))
+        self._members: list[Member] = []
+
+    def start(self, program: Program) -> tuple[Member, Ready]:
+        """Return when it can be asked. Raises MemberFailed."""
+        member = Member(program, self._checkpoint, self._core, self._log)
+        self._members.append(member)
+        return member, member.answer(Ready)
+
+    @contextmanager
+    def started(self, program: Program) -> Iterator[Member]:
+        """For as long as the block of code. Raises MemberFailed."""
+        member, _ = self.start(program)
+        try:
+            yield member
+        finally:
+            member.end()
+            self._members.remove(member)
+
+    def end(self) -> None:
+        for member in self._members:
+            member.end()
+        self._members.clear()
+
+
+@contextmanager
+def members_of(checkpoint: Path, log: IO[str]) -> Iterator[Members]:
+    members = Members(checkpoint, log)
+    try:
+        yield members
+    finally:
+        members.end()

@@ -1,0 +1,141 @@
+"""A worker's scheduler and engine as one process of `livescale bench engine`: asked as its peers are."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import TypeVar
+from unittest.mock import patch
+
+import torch
+import uvloop
+
+from load.bench.engine_alone import EngineAlone
+from load.bench.engine_steps import Steps
+from load.peers.member import ask_engine, serve
+from load.peers.questions import Answer, Chosen, Mix, Mixed, Prompts, Question, Ready, Start, Took
+from load.peers.stopwatch import Stopwatch
+from services.host.checkpoint import open_checkpoint
+from services.worker.batch import PREFILL_CHUNK, Draw
+from services.worker.engine.runner import EngineRunner
+from services.worker.engine.sampling import choose_tokens
+from services.worker.scheduler import Scheduler
+from services.worker.settings import WorkerSettings
+from shared.arena import Arena, placed_bytes
+from shared.messages.requests import Submit
+
+T = TypeVar("T")
+
+CONTEXT = 2_304  # of the longest prompt, and some tokens
+SETTINGS = WorkerSettings(max_num_seqs=32, kv_bytes=768 << 20)  # the rest is what a worker has by default
+NEVER = 4e9
+MOST_TOKENS = 256  # of a request that decodes while prompts are prefilled: it is cancelled at the end
+
+
+class Own:
+    """The model is loaded as a worker does it: memory first, then block after block as it would arrive."""
+
+    def __init__(self, start: Start) -> None:
+        self._loop = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+        self._names = itertools.count()
+        self._steps = Steps(0)
+        self.ready = self._loop.run(self._load(start))
+
+    async def _load(self, start: Start) -> Ready:
+        checkpoint = open_checkpoint(Path(start.checkpoint), "bfloat16")
+        sizes = [layout.size_bytes for layout in checkpoint.layouts]
+        memory = Arena(placed_bytes(sizes)).place(sizes)
+        runner = EngineRunner(SETTINGS.kv_bytes, SETTINGS.block_size, SETTINGS.threads)
+        await runner.ready()
+        receiving = time.monotonic() - start.began
+        manifest = checkpoint.manifest([checkpoint.read_block(index, view) for index, view in enumerate(memory)])
+        kv_blocks = await runner.load(manifest, CONTEXT)
+        for index, view in enumerate(memory):
+            began = time.monotonic()
+            await runner.add_block(index, view)
+        last_block = time.monotonic() - began
+        limits = SETTINGS.limits(CONTEXT, manifest.config.vocab_size, kv_blocks)
+        self._engine = EngineAlone(runner, Scheduler(limits), lambda batch: self._steps.add(batch))
+        self._running = asyncio.create_task(self._engine.run())  # whenever the loop runs
+        return Ready(time.monotonic() - start.began, receiving, last_block)
+
+    def answer(self, question: Question) -> Answer:
+        if isinstance(question, Mix):
+            return self._run(self._mix(question))
+        return ask_engine(self, question)
+
+    def greedy(self, prompt: list[int], tokens: int) -> Chosen:
+        """Logits are seen where the engine chooses from them."""
+        seen: list[bytes] = []
+
+        def see(logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
+            seen.append(logits[0].float().numpy().tobytes())
+            return choose_tokens(logits, draws)
+
+        with patch("services.worker.engine.engine.choose_tokens", see):
+            chosen = self._run(self._ask([prompt], tokens))
+        return Chosen(chosen[0], seen)
+
+    def prefill(self, prompts: Prompts) -> Took:
+        watch = Stopwatch()
+        self._run(self._ask(prompts, 1))
+        watch.mark()
+        return watch.took()
+
+    def decode(self, prompts: Prompts, steps: int) -> Took:
+        """Of steps in which all decode and nothing else runs."""
+        prefill_steps = -(-len(prompts) * len(prompts[0]) // PREFILL_CHUNK)
+        self._run(self._ask(prompts, 1 + steps + prefill_steps))
+        return self._steps.alone(steps)
+
+    def _run(self, work: Coroutine[None, None, T]) -> T:
+        return self._loop.run(self._unless_steps_fail(work))
+
+    async def _unless_steps_fail(self, work: Coroutine[None, None, T]) -> T:
+        task = asyncio.ensure_future(work)
+        await asyncio.wait([task, self._running], return_when=asyncio.FIRST_COMPLETED)
+        if self._running.done():
+            task.cancel()
+            self._running.result()
+        return task.result()
+
+    async def _mix(self, question: Mix) -> Mixed:
+        prompts = Stopwatch()
+        await self._ask_in_turn(question.prompts)
+        prompts.mark()
+        apart = prompts.took()
+        rows = len(question.decoding)
+        requests = [self._request(prompt, MOST_TOKENS) for prompt in question.decoding]
+        async with asyncio.TaskGroup() as tasks:
+            self._steps = Steps(rows)
+            for request in requests:
+                tasks.create_task(self._engine.ask(request))
+            while len(self._steps.alone(question.steps).steps) < question.steps:
+                await self._steps.more()
+            alone = self._steps.alone(question.steps)
+            self._steps = Steps(rows)
+            # Others than before: what is cached of those is of no use.
+            await self._ask_in_turn([prompt[::-1] for prompt in question.prompts])
+            both, decoded = self._steps.between_tokens(), self._steps.decoded
+            for request in requests:
+                self._engine.cancel(request.request_id)
+        await self._steps.more()  # the one that was under way
+        return Mixed(alone, apart, both, decoded)
+
+    async def _ask(self, prompts: Prompts, tokens: int) -> list[list[int]]:
+        """All at the same time."""
+        self._steps = Steps(len(prompts))
+        return await asyncio.gather(*(self._engine.ask(self._request(prompt, tokens)) for prompt in prompts))
+
+    async def _ask_in_turn(self, prompts: Prompts) -> None:
+        for prompt in prompts:
+            await self._engine.ask(self._request(prompt, 1))
+
+    def _request(self, prompt: list[int], tokens: int) -> Submit:
+        name = f"r{next(self._names)}"
+        return Submit(request_id=name, model="bench", gateway="none", prompt=prompt, max_tokens=tokens, deadline=NEVER)
+
+
+def main(descriptor: int) -> None:
+    serve(descriptor, Own)

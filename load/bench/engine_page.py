@@ -1,0 +1,60 @@
+"""The report of `livescale bench engine`: one HTML file with what was measured, and a picture of each size."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+
+from matplotlib.axes import Axes
+
+from load.bench.engine_cases import CASES
+from load.bench.engine_rows import ENGINES, LLAMA, OWN, TRANSFORMERS, VLLM, SizeRun
+from load.bench.engine_table import rate_cells
+from load.bench.live_page import HEADINGS, cells
+from load.bench.record import Record
+from load.pictures import BLUE, GREEN, GREY, INK, ORANGE, Picture, draw, place_legend
+from load.report import render_page, render_picture, render_table, save_page
+
+COLOURS: Mapping[str, str] = {OWN: BLUE, TRANSFORMERS: GREY, VLLM: GREEN, LLAMA: ORANGE}
+BAR_WIDTH = 0.2
+
+
+def write_page(path: Path, runs: Sequence[SizeRun], records: Sequence[Record], rounds: int) -> None:
+    """Raises ClickException, which names the path."""
+    save_page(path, render_engine(runs, records, rounds))
+
+
+def render_engine(runs: Sequence[SizeRun], records: Sequence[Record], rounds: int) -> str:
+    """The whole page."""
+    missed = [record.case for record in records if record.ok is False]
+    verdict = f"Missed: {', '.join(missed)}." if missed else "Every bar was kept."
+    tables = "".join(
+        f"<h2>{escape(run.size)}, tokens/s</h2>\n{render_table(('', *ENGINES), rate_cells(run))}" for run in runs
+    )
+    body = f"""<p>One thread, one core, bfloat16. Medians of {rounds} rounds in which engines took turns; tokens a
+second of CPU time. Logits are compared with transformers in float32.</p>
+<div class="pictures">
+{"".join(render_picture(draw_size(run)) for run in runs)}</div>
+{tables}<h2>Measured</h2>
+{render_table(HEADINGS, [cells(record) for record in records])}"""
+    return render_page("livescale: the engine beside others", verdict, not missed, body)
+
+
+def draw_size(run: SizeRun) -> Picture:
+    return draw(
+        f"{run.size} parameters",
+        f"Tokens/s as a multiple of those of {OWN}, by case: above the line is faster.",
+        lambda axes: paint_rates(axes, run),
+    )
+
+
+def paint_rates(axes: Axes, run: SizeRun) -> None:
+    shown = [name for name in ENGINES if name not in run.absent]
+    for number, name in enumerate(shown):
+        offsets = [place + (number - (len(shown) - 1) / 2) * BAR_WIDTH for place in range(len(CASES))]
+        ratios = [(run.rate(case, name) or 0.0) / (run.rate(case, OWN) or 1.0) for case in CASES]
+        axes.bar(offsets, ratios, BAR_WIDTH, color=COLOURS[name], label=name)
+    axes.axhline(1.0, color=INK, linewidth=0.8)
+    axes.set_xticks(range(len(CASES)), [case.name.replace(" ", "\n", 1) for case in CASES], size=7)
+    axes.set_ylabel(f"tokens/s / {OWN}")
+    axes.grid(visible=False, axis="x")
+    place_legend(axes)

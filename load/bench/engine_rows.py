@@ -1,0 +1,147 @@
+"""What `livescale bench engine` says of what it measured, line by line (pure)."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+
+from load.bench.engine_cases import CASES, DECODES, MIXED_PROMPTS, MIXED_ROWS, PREFILLS, Case
+from load.bench.record import Record, measured
+from load.peers.questions import LayerCost, Mixed, Ready
+
+BENCH = "engine"
+OWN, TRANSFORMERS, VLLM, LLAMA = "livescale", "transformers", "vLLM", "llama.cpp"
+ENGINES = (OWN, TRANSFORMERS, VLLM, LLAMA)
+WRONG = 3.0  # so many times the error of transformers in bfloat16
+FASTEST: Mapping[str, float] = {"500m": 1.0, "120m": 0.95}  # of the fastest peer, at least
+ALONE: Mapping[str, Mapping[str, float]] = {"500m": {VLLM: 1.2, LLAMA: 0.9}}  # decoding one row, of these
+TWICE = 1.6  # decoding many, of transformers
+GEMM, LONG_GEMM = 0.9, 0.75
+BANDWIDTH = 0.7
+TBT, TOGETHER = 2.0, 0.9
+FIRST = 1.1
+PYTHON_MICROSECONDS = 100.0
+
+Rounds = dict[str, list[float]]  # by engine
+
+
+@dataclass
+class SizeRun:
+    """What came of one size. `absent`: engines that are not there, and why. `roofs`: by case, what the core's rate of
+    multiplying (prompts) or reading (one row) would allow, in tokens/s. `errors`: of logits, by engine."""
+
+    size: str
+    absent: dict[str, str] = field(default_factory=dict)
+    ready: dict[str, Ready] = field(default_factory=dict)
+    firsts: Rounds = field(default_factory=dict)  # seconds of one prompt after the other, the first before all else
+    errors: dict[str, float] = field(default_factory=dict)
+    rates: dict[str, Rounds] = field(default_factory=dict)  # tokens/s, by case
+    roofs: dict[str, list[float]] = field(default_factory=dict)
+    mixed: list[Mixed] = field(default_factory=list)
+
+    @property
+    def wrong(self) -> list[str]:
+        """Engines whose logits are not those of the model: they are not ranked."""
+        return [name for name, error in self.errors.items() if error > WRONG * self.errors[TRANSFORMERS]]
+
+    def rate(self, case: Case, engine: str) -> float | None:
+        rounds = self.rates.get(case.name, {}).get(engine)
+        return median(rounds) if rounds else None
+
+    def ranked(self, case: Case) -> dict[str, float]:
+        """Peers that are right, and their rates."""
+        rates = {name: self.rate(case, name) for name in ENGINES if name != OWN and name not in self.wrong}
+        return {name: rate for name, rate in rates.items() if rate is not None}
+
+
+def values(run: SizeRun) -> Iterator[Record]:
+    """Every engine by itself."""
+    for case in CASES:
+        for name in ENGINES:
+            if (rate := run.rate(case, name)) is not None:
+                yield measured(BENCH, f"{run.size} {case.name}, {name}", rate, "tokens/s")
+    for name, ready in run.ready.items():
+        yield measured(BENCH, f"{run.size} process start to its first answer, {name}", ready.answering, "s")
+
+
+def rows(run: SizeRun) -> Iterator[Record]:
+    """This engine against others and against what the core can do."""
+    reference = run.errors[TRANSFORMERS]
+    for name, error in run.errors.items():
+        most = WRONG if name == OWN else None
+        yield measured(BENCH, f"{run.size} error of logits, {name}", error, "relative", reference, at_most=most)
+    for case in PREFILLS:
+        yield from against_fastest(run, case, FASTEST.get(run.size))
+        bar = LONG_GEMM if case.name == "prefill 2048" else GEMM
+        yield against(run, case, "GEMM", median(run.roofs[case.name]), bar)
+    yield from one_row(run, DECODES[0])
+    for many in DECODES[1:]:
+        yield from against_fastest(run, many, FASTEST.get(run.size))
+        yield against(run, many, TRANSFORMERS, run.ranked(many)[TRANSFORMERS], TWICE)
+    yield from mixed_rows(run)
+    yield from start_rows(run)
+
+
+def against(run: SizeRun, case: Case, name: str, other: float, bar: float | None) -> Record:
+    own = run.rate(case, OWN)
+    assert own is not None
+    return measured(BENCH, f"{run.size} {case.name} / {name}", own, "tokens/s", other, at_least=bar)
+
+
+def against_fastest(run: SizeRun, case: Case, bar: float | None) -> Iterator[Record]:
+    rates = run.ranked(case)
+    fastest = max(sorted(rates), key=lambda name: rates[name])
+    yield against(run, case, f"fastest peer ({fastest})", rates[fastest], bar)
+
+
+def one_row(run: SizeRun, case: Case) -> Iterator[Record]:
+    bars = ALONE.get(run.size, {})
+    for name, rate in run.ranked(case).items():
+        yield against(run, case, name, rate, bars.get(name))
+    yield against(run, case, "memory", median(run.roofs[case.name]), BANDWIDTH)
+
+
+def mixed_rows(run: SizeRun) -> Iterator[Record]:
+    beside = median(p99(one.both.steps) for one in run.mixed) * 1e3
+    alone = median(p99(one.alone.steps) for one in run.mixed) * 1e3
+    yield measured(BENCH, f"{run.size} mixed: TBT p99 / decode alone", beside, "ms", alone, at_most=TBT)
+    together = median(tokens_per_second(one) for one in run.mixed)
+    apart = median(tokens_per_second_apart(one) for one in run.mixed)
+    case = f"{run.size} mixed: together / apart"
+    yield measured(BENCH, case, together, "tokens/s", apart, at_least=TOGETHER)
+
+
+def tokens_per_second(mixed: Mixed) -> float:
+    return (mixed.decoded + sum(MIXED_PROMPTS)) / mixed.both.cpu
+
+
+def tokens_per_second_apart(mixed: Mixed) -> float:
+    """As many tokens of both kinds, one kind after the other."""
+    decoding = mixed.decoded / MIXED_ROWS * mixed.alone.cpu / len(mixed.alone.steps)
+    return (mixed.decoded + sum(MIXED_PROMPTS)) / (decoding + mixed.prompts.cpu)
+
+
+def p99(steps: list[float]) -> float:
+    """The nearest rank: of fewer than a hundred, the longest."""
+    return sorted(steps)[-(len(steps) // 100) - 1]
+
+
+def start_rows(run: SizeRun) -> Iterator[Record]:
+    own = run.ready[OWN]
+    assert own.receiving is not None
+    assert own.last_block is not None
+    yield measured(BENCH, f"{run.size} process start to ready for parameters", own.receiving, "s")
+    first = own.last_block + run.firsts[OWN][0]
+    yield measured(BENCH, f"{run.size} parameters ready to first token", first * 1e3, "ms")
+    for name, (first, *later) in run.firsts.items():
+        most = FIRST if name == OWN else None
+        yield measured(
+            BENCH, f"{run.size} first request / later, {name}", first * 1e3, "ms", median(later) * 1e3, at_most=most
+        )
+
+
+def python_rows(cost: LayerCost) -> Iterator[Record]:
+    """The bar is the limit itself."""
+    case = "python of a layer, batch 8"
+    yield measured(BENCH, case, cost.outside * 1e6, "us", PYTHON_MICROSECONDS, at_most=1.0)
+    yield measured(BENCH, "a layer without size, batch 8", cost.layer * 1e6, "us")
+    yield measured(BENCH, "a step besides its layers, batch 8", cost.step * 1e6, "us")

@@ -1,0 +1,169 @@
+"""One size of `livescale bench engine`: engines started, checked, and asked case by case in turn."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from load.bench.engine_cases import (
+    CASES,
+    CHECKED,
+    CHECKED_TOKENS,
+    DECODES,
+    FIRST_LATER,
+    FIRST_TOKENS,
+    PREFILLS,
+    WARM_UPS,
+    Case,
+    mixed_question,
+    prompts,
+)
+from load.bench.engine_members import Member, MemberFailed, Members, Program, members_of
+from load.bench.engine_rows import LLAMA, OWN, TRANSFORMERS, VLLM, SizeRun
+from load.peers.questions import (
+    Chosen,
+    CountPython,
+    Force,
+    Greedy,
+    LayerCost,
+    Mixed,
+    Multiply,
+    Prefill,
+    Rate,
+    Read,
+    Took,
+)
+from services.host.checkpoint import open_checkpoint
+from services.supervisor.commands import WORKER_ENV
+
+PROGRAMS = (
+    Program(OWN, "load.bench.engine_own", env=WORKER_ENV),
+    Program(TRANSFORMERS, "load.peers.transformers_peer"),
+    Program(VLLM, "load.peers.vllm_peer", "vllm"),
+    Program(LLAMA, "load.peers.llama_peer", "llama_cpp"),
+)
+REFERENCE = Program("reference", "load.peers.transformers_peer", dtype="float32")
+ROOF = Program("roof", "load.bench.engine_roof")
+PYTHON = Program("python", "load.bench.engine_python")
+GEMM_ROWS = 512
+PYTHON_ROWS, PYTHON_STEPS = 8, 100
+
+Tell = Callable[[str], None]
+
+
+class SizeBench:
+    """The engines of one checkpoint. A peer that fails is left out from then on, this engine may not fail."""
+
+    def __init__(self, run: SizeRun, checkpoint: Path, members: Members, tell: Tell) -> None:
+        opened = open_checkpoint(checkpoint, "bfloat16")
+        self.run = run
+        self._vocab_size = opened.config.vocab_size
+        # All that is read for a row: of the embedding it is next to nothing, unless it is the head too.
+        embedding = 0 if opened.config.tie_word_embeddings else opened.layouts[0].size_bytes
+        self._read_bytes = opened.size_bytes - embedding
+        self._members = members
+        self._tell = tell
+        self._engines: list[Member] = []
+        self._seeds = iter(range(1, 1_000_000, 100))
+
+    def measure(self, rounds: int, *, with_peers: bool) -> None:
+        """Raises MemberFailed."""
+        self._start(with_peers=with_peers)
+        self._check()
+        for case in WARM_UPS:
+            self._ask_all(case)
+        with self._members.started(ROOF) as roof:
+            for number in range(rounds):
+                for case in CASES:
+                    self._tell(f"{self.run.size}, round {number + 1} of {rounds}: {case.name}")
+                    for name, rate in self._ask_all(case):
+                        self.run.rates.setdefault(case.name, {}).setdefault(name, []).append(rate)
+                self._measure_roofs(roof)
+                self._tell(f"{self.run.size}, round {number + 1} of {rounds}: mixed")
+                mixed = self._engines[0].ask(mixed_question(next(self._seeds), self._vocab_size), Mixed)
+                self.run.mixed.append(mixed)
+
+    def _start(self, *, with_peers: bool) -> None:
+        for program in PROGRAMS:
+            if program.package is not None and not (with_peers and program.is_installed):
+                self.run.absent[program.name] = "not installed" if with_peers else "not asked for"
+                continue
+            self._tell(f"{self.run.size}: starting {program.name}")
+            try:
+                member, self.run.ready[program.name] = self._members.start(program)
+                self._engines.append(member)
+                self.run.firsts[program.name] = [self._first(member) for _ in range(1 + FIRST_LATER)]
+            except MemberFailed as error:
+                self._leave_out(program.name, error)
+
+    def _first(self, member: Member) -> float:
+        question = Prefill(prompts(next(self._seeds), self._vocab_size, (FIRST_TOKENS,)))
+        return member.ask(question, Took).cpu
+
+    def _check(self) -> None:
+        self._tell(f"{self.run.size}: comparing logits with transformers in float32")
+        asked = prompts(0, self._vocab_size, CHECKED)
+        with self._members.started(REFERENCE) as reference:
+            for member in list(self._engines):
+                try:
+                    chosen = [member.ask(Greedy(prompt, CHECKED_TOKENS), Chosen) for prompt in asked]
+                except MemberFailed as error:
+                    self._leave_out(member.name, error)
+                    continue
+                exact = [
+                    reference.ask(Force(prompt, one.tokens), Chosen) for prompt, one in zip(asked, chosen, strict=True)
+                ]
+                pairs = zip(chosen, exact, strict=True)
+                self.run.errors[member.name] = max(relative_error(one.logits, other.logits) for one, other in pairs)
+
+    def _ask_all(self, case: Case) -> Iterator[tuple[str, float]]:
+        """Tokens/s of every engine, the same prompts for all."""
+        question = case.question(next(self._seeds), self._vocab_size)
+        rates = []
+        for member in list(self._engines):
+            try:
+                rates.append((member.name, case.tokens / member.ask(question, Took).cpu))
+            except MemberFailed as error:
+                self._leave_out(member.name, error)
+        return iter(rates)
+
+    def _measure_roofs(self, roof: Member) -> None:
+        for case in PREFILLS:
+            rows = min(GEMM_ROWS, case.tokens)
+            self.run.roofs.setdefault(case.name, []).append(rows / roof.ask(Multiply(rows), Took).cpu)
+        rate = roof.ask(Read(), Rate).bytes_per_second / self._read_bytes
+        self.run.roofs.setdefault(DECODES[0].name, []).append(rate)
+
+    def _leave_out(self, name: str, error: MemberFailed) -> None:
+        if name in (OWN, TRANSFORMERS):
+            raise error
+        self._tell(f"{self.run.size}: without {name} from here on: {error}")
+        self.run.absent[name] = "failed"
+        self._engines = [member for member in self._engines if member.name != name]
+
+
+def relative_error(rows: list[bytes], exact: list[bytes]) -> float:
+    """Of logits, float32 `[vocab]` each: the largest root mean square of a row, in its standard deviations."""
+
+    def error(row: bytes, other: bytes) -> float:
+        mine, right = np.frombuffer(row, np.float32), np.frombuffer(other, np.float32)
+        if mine.shape != right.shape or not np.isfinite(mine).all():
+            return float("inf")
+        return float(np.sqrt(np.mean((mine - right) ** 2)) / right.std())
+
+    return max(error(row, other) for row, other in zip(rows, exact, strict=True))
+
+
+def measure_size(size: str, checkpoint: Path, rounds: int, with_peers: bool, log: IO[str], tell: Tell) -> SizeRun:
+    """Raises MemberFailed."""
+    run = SizeRun(size)
+    with members_of(checkpoint, log) as members:
+        SizeBench(run, checkpoint, members, tell).measure(rounds, with_peers=with_peers)
+    return run
+
+
+def measure_python(checkpoint: Path, log: IO[str]) -> LayerCost:
+    """Raises MemberFailed."""
+    with members_of(checkpoint, log) as members, members.started(PYTHON) as member:
+        return member.ask(CountPython(PYTHON_ROWS, PYTHON_STEPS), LayerCost)

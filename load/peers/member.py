@@ -1,0 +1,60 @@
+"""A process with one engine, on one core: it answers one question after the other until the pipe ends."""
+
+import ctypes
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Protocol
+
+import msgspec
+
+from load.peers.questions import Answer, Chosen, Decode, Failed, Greedy, Prefill, Prompts, Question, Ready, Start, Took
+
+PR_SET_PDEATHSIG = 1
+
+
+class Member(Protocol):
+    """What a process is asked."""
+
+    ready: Ready
+
+    def answer(self, question: Question) -> Answer:
+        """Of a question that it does not understand: Failed."""
+
+
+class Engine(Protocol):
+    """What every engine can do."""
+
+    def greedy(self, prompt: list[int], tokens: int) -> Chosen: ...
+
+    def prefill(self, prompts: Prompts) -> Took: ...
+
+    def decode(self, prompts: Prompts, steps: int) -> Took: ...
+
+
+def serve(descriptor: int, make: Callable[[Start], Member]) -> None:
+    """Make the engine once the pipe says of what, and answer."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    with Connection(descriptor) as pipe, suppress(EOFError, KeyboardInterrupt):
+        start = msgspec.msgpack.decode(pipe.recv_bytes(), type=Start)
+        # Before threads are started: they inherit it.
+        os.sched_setaffinity(0, [start.core])
+        member = make(start)
+        pipe.send_bytes(msgspec.msgpack.encode(member.ready))
+        while data := pipe.recv_bytes():
+            answer = member.answer(msgspec.msgpack.decode(data, type=Question))
+            pipe.send_bytes(msgspec.msgpack.encode(answer))
+
+
+def ask_engine(engine: Engine, question: Question) -> Answer:
+    match question:
+        case Greedy(prompt, tokens):
+            return engine.greedy(prompt, tokens)
+        case Prefill(prompts):
+            return engine.prefill(prompts)
+        case Decode(prompts, steps):
+            return engine.decode(prompts, steps)
+        case _:
+            return Failed(f"{type(engine).__name__} does not answer {type(question).__name__}")

@@ -1,0 +1,137 @@
+"""What a bench asks of an engine in a process of its own, and what that answers, over a pipe.
+
+The engine may live in an environment that has nothing of this project's: only msgspec is needed here.
+"""
+
+from typing import Literal
+
+import msgspec
+
+Prompts = list[list[int]]
+
+
+class Start(msgspec.Struct, frozen=True):
+    """The first message: all processes of a bench get the same core, and are asked one at a time.
+
+    `began`: when the process was started, on the machine's monotonic clock.
+    """
+
+    checkpoint: str
+    core: int
+    began: float
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+
+
+class Greedy(msgspec.Struct, frozen=True, tag=True):
+    """Continue the prompt by so many tokens; show the logits that each was chosen from."""
+
+    prompt: list[int]
+    tokens: int
+
+
+class Force(msgspec.Struct, frozen=True, tag=True):
+    """The logits from which these tokens would have been chosen after the prompt. Of transformers alone."""
+
+    prompt: list[int]
+    tokens: list[int]
+
+
+class Prefill(msgspec.Struct, frozen=True, tag=True):
+    """From prompts that come at the same time to the first token of each."""
+
+    prompts: Prompts
+
+
+class Decode(msgspec.Struct, frozen=True, tag=True):
+    """So many steps in which every prompt, of one length, gains a token."""
+
+    prompts: Prompts
+    steps: int
+
+
+class Mix(msgspec.Struct, frozen=True, tag=True):
+    """Prefill `prompts` one after the other, while all of `decoding` decode; these alone for `steps` before."""
+
+    decoding: Prompts
+    prompts: Prompts
+    steps: int
+
+
+class Multiply(msgspec.Struct, frozen=True, tag=True):
+    """One pass of so many rows through the matrices of all layers."""
+
+    rows: int
+
+
+class Read(msgspec.Struct, frozen=True, tag=True):
+    """Read much memory once."""
+
+
+class CountPython(msgspec.Struct, frozen=True, tag=True):
+    """What a layer costs besides its kernels, in steps of so many rows."""
+
+    rows: int
+    steps: int
+
+
+Question = Greedy | Force | Prefill | Decode | Mix | Multiply | Read | CountPython
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """It can answer. Seconds since the process was started until it could receive parameters (where it receives any)
+    and until it had them, and how long it needed for the last block of them."""
+
+    answering: float
+    receiving: float | None = None
+    last_block: float | None = None
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """It cannot go on."""
+
+    reason: str
+
+
+class Chosen(msgspec.Struct, frozen=True, tag=True):
+    """Tokens, and for each the logits it was chosen from: float32 `[vocab]`, as bytes."""
+
+    tokens: list[int]
+    logits: list[bytes]
+
+
+class Took(msgspec.Struct, frozen=True, tag=True):
+    """The CPU seconds of each step, and the seconds that went by for all of them."""
+
+    steps: list[float]
+    wall: float
+
+    @property
+    def cpu(self) -> float:
+        return sum(self.steps)
+
+
+class Mixed(msgspec.Struct, frozen=True, tag=True):
+    """Steps of decoding alone, prompts alone, and both together, in which `decoded` tokens came."""
+
+    alone: Took
+    prompts: Took
+    both: Took
+    decoded: int
+
+
+class Rate(msgspec.Struct, frozen=True, tag=True):
+    """Bytes a second."""
+
+    bytes_per_second: float
+
+
+class LayerCost(msgspec.Struct, frozen=True, tag=True):
+    """Seconds of a layer in a model so small that its kernels cost next to nothing: whole, and what of it a profile
+    finds outside of kernels; and of a step besides its layers."""
+
+    layer: float
+    outside: float
+    step: float
+
+
+Answer = Ready | Failed | Chosen | Took | Mixed | Rate | LayerCost

@@ -1,0 +1,37 @@
+/* Kernels in bfloat16 for one thread of a CPU with AVX512-BF16. A row's result depends on that row's own numbers alone:
+   sums are taken in an order that no other row, and no address, has a part in. */
+#pragma once
+
+#include <stdint.h>
+
+typedef uint16_t bf16;
+
+/* Keys and values of one layer: `[kv_head, slot, head_dim]` each. Query heads `group * i` .. share KV head i. */
+typedef struct {
+    bf16 *keys, *values;
+    int64_t slots, kv_heads, group, head_dim;
+} Cache;
+
+/* Rows of one request: `rows` of them from row `first`, at position `begin` and those after it. The request's position
+   0 lies in `slot`. Rows of a prompt's chunk are computed together, others (`decode`) one by one. */
+typedef struct {
+    int64_t first, rows, slot, begin, decode;
+} Run;
+
+/* `[row, size]` -> `out`: divided by the root of the mean square (plus epsilon), times `weight`. */
+void rms_norm(const bf16 *in, const bf16 *weight, bf16 *out, int64_t rows, int64_t size, float epsilon);
+
+/* Of each row of `run`: turn query and key heads by its position, and put keys and values into the cache.
+   `row` points at the first row's heads, queries, keys, values; cosines and sines are `[position, head_dim]`, the
+   sines' first half negated. */
+void turn_and_store(bf16 *row, int64_t stride, const Run *run, const Cache *cache, const bf16 *cosines,
+                    const bf16 *sines);
+
+/* Floats that `attend_row` and `attend_chunk` need to work in, for that many positions. */
+int64_t scratch_floats(int64_t positions, int64_t head_dim);
+
+/* All query heads of one row over `length` positions -> `out`, which is as long. */
+void attend_row(const bf16 *queries, bf16 *out, int64_t slot, int64_t length, const Cache *cache, float *scratch);
+
+/* The same of every row of a chunk, each over the positions up to its own. */
+void attend_chunk(const bf16 *queries, int64_t stride, bf16 *out, const Run *run, const Cache *cache, float *scratch);

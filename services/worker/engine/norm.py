@@ -1,0 +1,44 @@
+"""RMSNorm."""
+
+from typing import Protocol
+
+import torch
+from torch.nn.functional import rms_norm
+
+from services.worker.engine.kernels.contract import Kernels
+
+
+class Norm(Protocol):
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+        """`[row, hidden]` -> as much."""
+
+
+class TorchNorm:
+    """By torch's kernels, on any device."""
+
+    def __init__(self, weight: torch.Tensor, epsilon: float) -> None:
+        self._weight = weight
+        self._epsilon = epsilon
+
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+        return rms_norm(hidden, self._weight.shape, self._weight, self._epsilon)
+
+
+class CompiledNorm:
+    """In one pass over each row."""
+
+    def __init__(self, kernels: Kernels, weight: torch.Tensor, epsilon: float) -> None:
+        self._rms_norm = kernels.rms_norm
+        self._weight = weight
+        self._address, self._size = weight.data_ptr(), len(weight)
+        self._epsilon = epsilon
+
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+        hidden = hidden.contiguous()
+        normed = torch.empty_like(hidden)
+        self._rms_norm(hidden.data_ptr(), self._address, normed.data_ptr(), len(hidden), self._size, self._epsilon)
+        return normed
+
+
+def make_norm(weight: torch.Tensor, epsilon: float, kernels: Kernels | None) -> Norm:
+    return TorchNorm(weight, epsilon) if kernels is None else CompiledNorm(kernels, weight, epsilon)

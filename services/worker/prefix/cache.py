@@ -1,0 +1,160 @@
+"""The prefix cache: KV of prompts that were computed, for prompts that begin the same. Pure.
+
+It lies in KV blocks that nobody owns, and gives way whenever somebody is to own them: no request waits, or is
+preempted, for what is only kept. Owners are placed from the beginning of the KV cache on, so slots are taken from its
+end. A request computes in one stretch of blocks, so a hit is a copy: what is kept is only read, and what is owned is
+only its owner's to write.
+
+A segment is whole chunks of a prompt, and whole blocks. Rows attend together with the others of their chunk, and their
+bits depend on how many these are; so of a prompt's last chunk, where it is shorter, nothing is kept, nor of tokens that
+were generated: those attended one by one, and as a part of the next prompt they would not.
+"""
+
+from collections.abc import Iterator
+from math import lcm
+
+from services.worker.batch import PREFILL_CHUNK, KvCopy, PrefixUse
+from services.worker.engine.kv_blocks import KvBlocks
+from services.worker.prefix.tree import Node, PrefixTree, Segment
+from services.worker.sequence import Sequence
+from shared.invariants import check
+
+
+class PrefixCache:
+    """Segments in slots of `kv`: slot `s` is the blocks `s * blocks .. (s + 1) * blocks - 1`.
+
+    Copies are due in the order in which they were asked for, before anything that is decided later is computed.
+    """
+
+    def __init__(self, kv: KvBlocks, block_tokens: int) -> None:
+        self.segment_tokens = lcm(PREFILL_CHUNK, block_tokens)
+        self._blocks = self.segment_tokens // block_tokens
+        self._kv = kv
+        self._tree = PrefixTree()
+        self._in_slot: dict[int, Node] = {}
+        self._copies: list[KvCopy] = []
+        self._queries = self._hits = 0
+
+    def __len__(self) -> int:
+        return len(self._tree)
+
+    def start(self, sequence: Sequence) -> None:
+        """It has just been given blocks, and nothing of it is computed: what is known of its prompt is copied there.
+        Its last token is computed all the same: after it, one is to be chosen."""
+        sequence.prefix = self._tree.root
+        found = self._tree.match(self._segments(sequence, len(sequence.tokens) - 1))
+        self.give_way(sequence.blocks)
+        for node in found:
+            if node not in self._tree:
+                break
+            self._copy(self._slot(node.slot), self._part(sequence, node.depth - 1))
+            sequence.prefix = node
+        sequence.reach(sequence.prefix.depth * self.segment_tokens)
+        if not sequence.preempted:  # else it is known what it would have found
+            sequence.cached = sequence.computed
+            self._queries += sequence.prompt_tokens
+            self._hits += sequence.cached
+
+    def keep(self, sequence: Sequence) -> None:
+        """What is computed of its prompt, as far as there is room."""
+        node = sequence.prefix
+        if node is None:
+            return
+        for segment in self._segments(sequence, sequence.computed, node):
+            node = sequence.prefix = self._kept(sequence, node, segment)
+            if node is None:
+                return
+
+    def give_way(self, blocks: range) -> None:
+        """Somebody owns these from now on. What is in them is moved to where nobody owns anything, in place of what was
+        not used for longer."""
+        slots = range(blocks.start // self._blocks, -(-blocks.stop // self._blocks))
+        for node in [self._in_slot.pop(slot) for slot in slots if slot in self._in_slot]:
+            while node in self._tree:
+                slot = self._free_slot()
+                if slot is not None:
+                    self._copy_to(slot, self._slot(node.slot))
+                    node.slot, self._in_slot[slot] = slot, node
+                    break
+                self._drop_oldest()
+
+    def use(self) -> PrefixUse:
+        """What came of it since this was asked before."""
+        use = PrefixUse(tuple(self._copies), self._queries, self._hits)
+        self._copies, self._queries, self._hits = [], 0, 0
+        return use
+
+    def clear(self) -> None:
+        """Nothing that was computed is of use any more."""
+        self._tree, self._copies = PrefixTree(), []
+        self._in_slot.clear()
+
+    def _kept(self, sequence: Sequence, parent: Node, segment: Segment) -> Node | None:
+        """What follows `parent`; None where there is no room for it, or that was dropped."""
+        if parent not in self._tree:
+            return None
+        self._tree.use(parent)
+        child = parent.children.get(segment)
+        if child is not None:
+            return child
+        slot = self._free_slot()
+        if slot is None:
+            if self._tree.oldest() in (None, parent):
+                return None
+            slot = self._drop_oldest()
+        self._copy_to(slot, self._part(sequence, parent.depth))
+        node = self._in_slot[slot] = self._tree.add(parent, segment, slot)
+        return node
+
+    def _drop_oldest(self) -> int:
+        """The slot where it was."""
+        node = self._tree.oldest()
+        assert node is not None
+        self._tree.drop(node)
+        if self._in_slot.get(node.slot) is node:
+            del self._in_slot[node.slot]
+        return node.slot
+
+    def _free_slot(self) -> int | None:
+        """The last one of blocks that nobody owns and nothing is kept in."""
+        for gap in reversed(list(self._kv.unowned())):
+            slots = range(-(-gap.start // self._blocks), gap.stop // self._blocks)
+            slot = next((slot for slot in reversed(slots) if slot not in self._in_slot), None)
+            if slot is not None:
+                return slot
+        return None
+
+    def _segments(self, sequence: Sequence, stop: int, after: Node | None = None) -> Iterator[Segment]:
+        """Whole segments of the prompt before position `stop`."""
+        size = self.segment_tokens
+        first = 0 if after is None else after.depth * size
+        for start in range(first, min(stop, sequence.prompt_tokens) - size + 1, size):
+            yield tuple(sequence.tokens[start : start + size])
+
+    def _slot(self, slot: int) -> range:
+        return range(slot * self._blocks, (slot + 1) * self._blocks)
+
+    def _part(self, sequence: Sequence, segment: int) -> range:
+        """The blocks of its own for a segment."""
+        start = sequence.blocks.start + segment * self._blocks
+        return range(start, start + self._blocks)
+
+    def _copy_to(self, slot: int, source: range) -> None:
+        self._kv.put(self._slot(slot))
+        self._copy(source, self._slot(slot))
+
+    def _copy(self, source: range, target: range) -> None:
+        self._copies.append(KvCopy(source, target))
+
+    def check_invariants(self) -> None:
+        """Each segment is in a slot of its own, of blocks that nobody owns. Raises InvariantBroken."""
+        self._tree.check_invariants()
+        check(self._broken())
+
+    def _broken(self) -> Iterator[str]:
+        if {node.slot: node for node in self._tree.nodes()} != self._in_slot or len(self._in_slot) != len(self._tree):
+            yield "prefix cache: the slots in use are not those of the segments"
+        owned = {block for owner in self._kv.owners for block in self._kv.owned(owner)}
+        for slot in self._in_slot:
+            if not owned.isdisjoint(self._slot(slot)) or self._slot(slot).stop > self._kv.total:
+                yield f"prefix cache: slot {slot} has blocks {self._slot(slot)}, which are owned or not there"

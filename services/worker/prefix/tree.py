@@ -1,0 +1,92 @@
+"""A radix tree of prompts in segments of equal length, each in a slot, by how recently it was used. Pure.
+
+Whoever comes after a segment was only ever used together with it. So the least recently used of all has nothing after
+it, and what is left after it is dropped are whole beginnings of prompts.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from shared.invariants import check
+
+Segment = tuple[int, ...]  # token ids
+
+
+class Node:
+    """A prompt's beginning, up to the end of one segment. `slot`: where the KV of that segment lies."""
+
+    def __init__(self, parent: "Node | None", segment: Segment, slot: int) -> None:
+        self.parent = parent
+        self.segment = segment
+        self.slot = slot
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        self.children: dict[Segment, Node] = {}
+
+
+class PrefixTree:
+    """`root`: the beginning of all prompts, of no tokens; it is in no slot."""
+
+    def __init__(self) -> None:
+        self.root = Node(None, (), -1)
+        self._recent: OrderedDict[Node, None] = OrderedDict()  # the least recently used first
+
+    def __len__(self) -> int:
+        return len(self._recent)
+
+    def __contains__(self, node: Node) -> bool:
+        return node is self.root or node in self._recent
+
+    def match(self, segments: Iterator[Segment]) -> list[Node]:
+        """The longest beginning that is here, segment by segment; it is used."""
+        node, found = self.root, list[Node]()
+        for segment in segments:
+            child = node.children.get(segment)
+            if child is None:
+                break
+            node = child
+            found.append(node)
+        self.use(node)
+        return found
+
+    def use(self, node: Node | None) -> None:
+        """It and all before it, these last: so they stay longer than it."""
+        while node is not None and node is not self.root:
+            self._recent.move_to_end(node)
+            node = node.parent
+
+    def add(self, parent: Node, segment: Segment, slot: int) -> Node:
+        """What follows `parent`, used now."""
+        node = parent.children[segment] = Node(parent, segment, slot)
+        self._recent[node] = None
+        self.use(node)
+        return node
+
+    def oldest(self) -> Node | None:
+        """The least recently used; nothing comes after it."""
+        return next(iter(self._recent), None)
+
+    def drop(self, node: Node) -> None:
+        """Raises ValueError for what others come after."""
+        if node.children or node.parent is None:
+            raise ValueError(f"{len(node.children)} segments come after the one in slot {node.slot}: drop these first")
+        del node.parent.children[node.segment]
+        del self._recent[node]
+
+    def nodes(self) -> Iterator[Node]:
+        """All but the root, the least recently used first."""
+        return iter(self._recent)
+
+    def check_invariants(self) -> None:
+        """Raises InvariantBroken."""
+        check(self._broken())
+
+    def _broken(self) -> Iterator[str]:
+        seen = set[Node]()
+        for node in self._recent:
+            seen.add(node)
+            if node.parent is None or node.parent.children.get(node.segment) is not node:
+                yield f"prefix tree: the segment in slot {node.slot} does not follow the one before it"
+            elif node.parent in seen:
+                yield f"prefix tree: slot {node.slot} was used after what comes before it, in slot {node.parent.slot}"
+        if any(child not in seen for node in (self.root, *seen) for child in node.children.values()):
+            yield "prefix tree: a segment is in no order of use"

@@ -1,0 +1,57 @@
+"""A checkpoint that is read for several ranks."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from services.host.checkpoint import open_checkpoint
+from services.worker.engine.parameters import block_tensors
+from shared.messages.parameters import DType
+from shared.model_config import CheckpointError
+from shared.sharding import find_cut
+from tests.made import tiny
+
+Tensors = dict[str, torch.Tensor]
+
+
+def _read(directory: Path, dtype: DType, shards: int) -> list[Tensors]:
+    """The tensors of each rank."""
+    checkpoint = open_checkpoint(directory, dtype, shards)
+    blocks = [memoryview(bytearray(layout.size_bytes)) for layout in checkpoint.layouts]
+    manifest = checkpoint.manifest([checkpoint.read_block(index, block) for index, block in enumerate(blocks)])
+    ranks: list[Tensors] = [{} for _ in range(shards)]
+    for index, (block, buffer) in enumerate(zip(manifest.blocks, blocks, strict=True)):
+        ranks[index // manifest.shard_blocks] |= block_tensors(block, buffer, dtype)
+    return ranks
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_ranks_parts_put_together_are_the_model(dtype: DType) -> None:
+    (whole,), parts = _read(tiny("qwen2"), dtype, 1), _read(tiny("qwen2"), dtype, 2)
+    config = open_checkpoint(tiny("qwen2"), dtype).config
+    for name, tensor in whole.items():
+        for shard, part in enumerate(parts):
+            cut = find_cut(name, config, shard, 2)
+            expected = tensor if cut is None else tensor.narrow(cut.dimension, cut.start, cut.stop - cut.start)
+            assert torch.equal(part[name], expected), (name, shard)
+
+
+def test_columns_are_the_same_however_many_rows_are_read_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once = _read(tiny("qwen2"), "bfloat16", 2)
+    monkeypatch.setattr("services.host.checkpoint.SCRATCH_BYTES", 1_000)
+    for ours, theirs in zip(at_once, _read(tiny("qwen2"), "bfloat16", 2), strict=True):
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_a_model_has_another_version_for_another_number_of_ranks() -> None:
+    versions = set()
+    for shards in (1, 2):
+        checkpoint = open_checkpoint(tiny("qwen2"), "float32", shards)
+        versions.add(checkpoint.manifest([0] * len(checkpoint.layouts)).version)
+    assert len(versions) == 2
+
+
+def test_a_number_of_ranks_that_does_not_divide_is_refused_with_the_directory() -> None:
+    with pytest.raises(CheckpointError, match=r"qwen2: tensor_parallel_size is 3 and .* this model can have 1, 2"):
+        open_checkpoint(tiny("qwen2"), "float32", 3)

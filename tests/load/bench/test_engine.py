@@ -1,0 +1,167 @@
+"""`livescale bench engine`: what it says of what was measured, and engines in processes of their own."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from load.bench import engine as bench
+from load.bench.engine_cases import CASES, PREFILLS, mixed_question, prompts
+from load.bench.engine_members import MemberFailed, Program, members_of
+from load.bench.engine_page import render_engine
+from load.bench.engine_python import FEW, MANY, StepCost, layer_cost
+from load.bench.engine_rows import LLAMA, OWN, TRANSFORMERS, VLLM, SizeRun, mixed_rows, p99, rows, values
+from load.bench.engine_run import PROGRAMS, relative_error
+from load.bench.engine_table import rate_cells
+from load.bench.record import Record
+from load.peers.questions import Chosen, CountPython, Decode, Greedy, Mixed, Prefill, Ready, Took
+from tests.made import tiny
+
+OWN_PROGRAM = PROGRAMS[0]
+
+
+def measured_run(rates: dict[str, float], size: str = "500m") -> SizeRun:
+    """Every case has these rates, and the core's are 100."""
+    run = SizeRun(size)
+    run.errors = dict.fromkeys(rates, 0.01)
+    run.rates = {case.name: {name: [rate] for name, rate in rates.items()} for case in CASES}
+    run.roofs = {case.name: [100.0] for case in CASES}
+    run.ready = {name: Ready(4.0) for name in rates} | {OWN: Ready(3.0, 2.0, 0.01)}
+    run.firsts = {name: [0.1] * 6 for name in rates}
+    run.mixed = [Mixed(Took([0.1] * 10, 1.0), Took([1.0], 1.0), Took([0.1] * 9 + [0.3], 1.2), 160)]
+    return run
+
+
+def verdicts(records: Sequence[Record]) -> dict[str, bool | None]:
+    return {record.case: record.ok for record in records}
+
+
+def test_the_fastest_peer_counts_and_the_bar_is_that_of_the_size() -> None:
+    slower = {OWN: 97.0, TRANSFORMERS: 50.0, VLLM: 100.0, LLAMA: 80.0}
+    assert verdicts([*rows(measured_run(slower))])["500m prefill 512 / fastest peer (vLLM)"] is False
+    assert verdicts([*rows(measured_run(slower, "120m"))])["120m prefill 512 / fastest peer (vLLM)"] is True
+    assert verdicts([*rows(measured_run(slower, "30m"))])["30m prefill 512 / fastest peer (vLLM)"] is None
+
+
+def test_an_engine_whose_logits_are_wrong_is_not_ranked() -> None:
+    run = measured_run({OWN: 97.0, TRANSFORMERS: 50.0, VLLM: 100.0})
+    run.errors[VLLM] = 0.5
+    found = verdicts([*rows(run)])
+    assert found["500m prefill 512 / fastest peer (transformers)"] is True
+    assert not any("vLLM" in case and "prefill" in case for case in found)
+    assert rate_cells(run)[0][3] == "100 (wrong)"
+
+
+def test_this_engine_has_to_be_right_too() -> None:
+    run = measured_run({OWN: 97.0, TRANSFORMERS: 50.0})
+    run.errors[OWN] = 0.04
+    assert verdicts([*rows(run)])["500m error of logits, livescale"] is False
+
+
+def test_one_row_is_compared_with_each_peer_and_with_memory() -> None:
+    found = verdicts([*rows(measured_run({OWN: 97.0, TRANSFORMERS: 50.0, VLLM: 90.0, LLAMA: 100.0}))])
+    assert found["500m decode b1 / vLLM"] is False
+    assert found["500m decode b1 / llama.cpp"] is True
+    assert found["500m decode b1 / transformers"] is None
+    assert found["500m decode b1 / memory"] is True
+
+
+def test_mixed_work_is_compared_with_the_same_tokens_apart() -> None:
+    tbt, together = mixed_rows(measured_run({OWN: 1.0, TRANSFORMERS: 1.0}))
+    assert tbt.ratio == pytest.approx(3.0)
+    assert tbt.ok is False
+    # 160 tokens of 16 rows take ten steps of 0.1 s, the prompts one second; together it was 1.2 s.
+    assert together.ratio == pytest.approx(2.0 / 1.2)
+
+
+def test_a_tail_is_the_nearest_rank() -> None:
+    assert p99([1.0, 3.0, 2.0]) == 3.0
+    assert p99([float(number) for number in range(200)]) == 197.0
+
+
+def test_what_is_not_installed_is_said_in_its_column() -> None:
+    run = measured_run({OWN: 97.0, TRANSFORMERS: 50.0})
+    run.absent = {VLLM: "not installed", LLAMA: "failed"}
+    assert rate_cells(run)[0] == ["prefill 128", "97", "50", "not installed", "failed"]
+    assert not any(VLLM in record.case for record in values(run))
+
+
+def test_the_report_names_the_bars_that_were_missed() -> None:
+    run = measured_run({OWN: 85.0, TRANSFORMERS: 50.0})
+    page = render_engine([run], [*rows(run)], 3)
+    assert "Missed: " in page
+    assert "500m prefill 512 / GEMM" in page
+    assert page.count("<svg") == 1
+
+
+def test_an_error_of_logits_is_relative_to_their_spread_and_the_worst_row_counts() -> None:
+    exact = np.array([0.0, 2.0] * 50, np.float32)
+    off = exact + np.float32(0.5)
+    assert relative_error([exact.tobytes(), off.tobytes()], [exact.tobytes()] * 2) == pytest.approx(0.5)
+    assert relative_error([off[:-1].tobytes()], [exact.tobytes()]) == float("inf")
+    assert relative_error([(off * np.nan).tobytes()], [exact.tobytes()]) == float("inf")
+
+
+def test_a_layer_costs_what_more_layers_cost() -> None:
+    cost = layer_cost(StepCost(1e-3, 0.4e-3), StepCost(1e-3 + (MANY - FEW) * 3e-4, 0.4e-3 + (MANY - FEW) * 1e-4))
+    assert cost.layer == pytest.approx(3e-4)
+    assert cost.outside == pytest.approx(2e-4)
+    assert cost.step == pytest.approx(1e-3 - FEW * 3e-4)
+
+
+def test_all_engines_are_asked_the_same_and_no_two_questions_alike() -> None:
+    assert PREFILLS[3].question(1, 100) == PREFILLS[3].question(1, 100) != PREFILLS[3].question(2, 100)
+    assert [len(prompt) for prompt in PREFILLS[3].question(1, 100).prompts] == [512] * 4
+
+
+@pytest.mark.system
+def test_this_engine_answers_everything_it_is_asked(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as log, members_of(tiny("llama"), log) as members:
+        member, ready = members.start(OWN_PROGRAM)
+        assert ready.receiving is not None
+        assert ready.receiving < ready.answering
+        asked = prompts(1, 1_000, (200, 60))
+        assert member.ask(Prefill(asked), Took).cpu > 0
+        assert len(member.ask(Decode(asked[1:] * 3, 5), Took).steps) == 5
+        mixed = member.ask(mixed_question(1, 1_000), Mixed)
+        assert mixed.decoded >= 16
+        assert mixed.both.cpu > 0
+        chosen = member.ask(Greedy(asked[0], 3), Chosen)
+        assert [int(np.frombuffer(row, np.float32).argmax()) for row in chosen.logits] == chosen.tokens
+        with pytest.raises(MemberFailed, match="does not answer CountPython"):
+            member.ask(CountPython(8, 1), Took)
+
+
+@pytest.mark.system
+def test_a_process_that_ends_is_said_to_have_ended(tmp_path: Path) -> None:
+    with (
+        (tmp_path / "log").open("w") as log,
+        members_of(tmp_path, log) as members,
+        pytest.raises(MemberFailed, match="livescale ended"),
+    ):
+        members.start(OWN_PROGRAM)
+    assert "config.json" in (tmp_path / "log").read_text()
+
+
+def test_a_peer_is_installed_where_its_environment_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    peer = Program("peer", "load.peers.none", "peer_package")
+    assert not peer.is_installed
+    (tmp_path / ".peers/lib/python3.11/site-packages/peer_package").mkdir(parents=True)
+    assert peer.is_installed
+    assert peer.python == str(tmp_path / ".peers/bin/python")
+
+
+@pytest.mark.slow
+def test_it_prints_every_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bench, "SIZES", {"30m": "tiny"})
+    result = CliRunner().invoke(bench.engine, ["--sizes", "30m", "--rounds", "1", "--no-peers"])
+    cases = [json.loads(line)["case"] for line in result.stdout.splitlines() if line.startswith("{")]
+    expected = [*rows(measured_run({OWN: 1.0, TRANSFORMERS: 1.0}, "30m"))]
+    assert {record.case for record in expected} <= set(cases), result.output
+    assert "python of a layer, batch 8" in cases
+    assert (tmp_path / "livescale-engine.html").exists()

@@ -1,0 +1,166 @@
+"""What is kept of prompts, what is found again, and who gives way."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.worker.batch import PREFILL_CHUNK, KvCopy
+from services.worker.engine.kv_blocks import KvBlocks
+from services.worker.prefix.cache import PrefixCache
+from tests.fuzz.effort import examples
+from tests.worker.prefix.memory import Served
+from tests.worker.serving import random_prompt, submit
+
+BASE = random_prompt(1, 1_000)
+
+
+def cached_after(first: list[int], then: list[int], **fields: Any) -> int:
+    """How many tokens of a prompt are found after another."""
+    run = Served(submit("first", first, max_tokens=1))
+    run.to_the_end()
+    run.add(submit("then", then, max_tokens=2, **fields))
+    run.to_the_end()
+    return run.cached["then"]
+
+
+@pytest.mark.parametrize(
+    ("shared", "found"), [(0, 0), (1, 0), (127, 0), (128, 128), (255, 128), (256, 256), (300, 256), (384, 384)]
+)
+def test_as_many_whole_chunks_as_two_prompts_begin_with_alike_are_found(shared: int, found: int) -> None:
+    other = random_prompt(2, 500)
+    assert cached_after(BASE[:400], [*BASE[:shared], *other[shared:]]) == found
+
+
+@pytest.mark.parametrize(("length", "found"), [(1, 0), (128, 0), (129, 128), (256, 128), (257, 256)])
+def test_of_the_same_prompt_the_last_token_is_computed_again(length: int, found: int) -> None:
+    assert cached_after(BASE[:length], BASE[:length]) == found
+
+
+def test_where_tokens_follow_a_prompt_all_of_it_may_be_found() -> None:
+    assert cached_after(BASE[:256], BASE[:256], generated=[5]) == 256
+
+
+def test_what_was_generated_is_no_part_of_what_is_found() -> None:
+    run = Served(submit("a", BASE[:250], max_tokens=20))
+    run.to_the_end()
+    run.add(submit("b", run.tokens["a"], max_tokens=2))
+    run.to_the_end()
+    run.add(submit("c", run.tokens["b"], max_tokens=2))
+    run.to_the_end()
+    assert run.cached == {"a": 0, "b": 128, "c": 256}
+
+
+def test_requests_that_run_find_what_others_that_run_have_computed() -> None:
+    run = Served(submit("a", BASE[:300], max_tokens=50))
+    run.step()
+    run.add(submit("b", BASE[:280], max_tokens=9))
+    batch = run.step()
+    assert [(piece.request_id, piece.start, piece.stop) for piece in batch.pieces] == [("a", 300, 301), ("b", 256, 280)]
+    assert (batch.prefixes.queries, batch.prefixes.hits) == (280, 256)
+    assert run.step().prefixes.queries == 0
+
+
+def test_blocks_of_what_is_kept_count_as_free() -> None:
+    run = Served(submit("a", BASE[:500], max_tokens=1))
+    run.to_the_end()
+    assert run.scheduler.load().kv_blocks_used == 0
+
+
+def test_a_prompt_as_long_as_the_whole_cache_runs_and_leaves_nothing() -> None:
+    run = Served(submit("a", BASE[:256], max_tokens=1), kv_blocks=32)
+    run.to_the_end()
+    run.add(submit("whole", [9] * 511, max_tokens=1))
+    run.to_the_end()
+    run.add(submit("b", BASE[:256], max_tokens=1))
+    run.to_the_end()
+    assert run.ended == dict.fromkeys(("a", "whole", "b"), "length")
+    assert run.cached["b"] == 0
+
+
+def test_the_least_recently_used_goes_first_and_the_end_of_a_prompt_before_its_beginning() -> None:
+    """Room for six segments beside a request of three."""
+    run = Served(kv_blocks=9 * 8)
+    for name, prompt in (("a", BASE[:256]), ("b", BASE[300:556]), ("a again", BASE[:257]), ("c", BASE[600:856])):
+        run.add(submit(name, prompt, max_tokens=1))
+        run.to_the_end()
+    run.add(submit("d", [7] * 250, max_tokens=1))
+    run.to_the_end()
+    for name, prompt in (("a last", BASE[:257]), ("b last", BASE[300:557])):
+        run.add(submit(name, prompt, max_tokens=1))
+        run.to_the_end()
+    assert run.cached["a again"] == 256
+    assert (run.cached["a last"], run.cached["b last"]) == (256, 128)
+
+
+def test_who_grows_into_what_is_kept_has_it_moved() -> None:
+    run = Served(submit("kept", BASE[:130], max_tokens=1), kv_blocks=32)
+    run.to_the_end()
+    for name in ("before", "grows"):
+        run.add(submit(name, random_prompt(3, 10), max_tokens=246))
+    run.step()
+    run.cancel("before")
+    run.to_the_end()
+    copies = [copy for batch in run.batches for copy in batch.prefixes.copies]
+    assert copies == [KvCopy(range(8), range(24, 32)), KvCopy(range(24, 32), range(8, 16))]
+    run.add(submit("again", BASE[:130], max_tokens=1))
+    run.to_the_end()
+    assert run.cached["again"] == PREFILL_CHUNK
+
+
+@pytest.mark.parametrize(("block_tokens", "segment_tokens"), [(16, 128), (48, 384), (512, 512)])
+def test_a_segment_is_whole_chunks_and_whole_blocks(block_tokens: int, segment_tokens: int) -> None:
+    assert PrefixCache(KvBlocks(64), block_tokens).segment_tokens == segment_tokens
+
+
+def test_nothing_is_kept_where_that_is_switched_off() -> None:
+    run = Served(submit("a", BASE[:300], max_tokens=1), enable_prefix_caching=False)
+    run.to_the_end()
+    run.add(submit("b", BASE[:300], max_tokens=1))
+    run.to_the_end()
+    assert run.cached["b"] == 0
+    assert all(not batch.prefixes.copies for batch in run.batches)
+
+
+def test_after_a_failure_of_the_engine_nothing_is_known() -> None:
+    run = Served(submit("a", BASE[:300], max_tokens=9))
+    run.step()
+    run.scheduler.fail("out of memory")
+    run.add(submit("b", BASE[:300], max_tokens=1))
+    run.to_the_end()
+    assert run.cached["b"] == 0
+
+
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.tuples(st.integers(0, 4), st.integers(1, 500), st.integers(1, 60))),
+        st.tuples(st.just("cancel"), st.integers(0, 20)),
+        st.tuples(st.just("steps"), st.integers(1, 8)),
+    ),
+    min_size=20,
+    max_size=60,
+)
+
+
+@examples(25)
+@given(EVENTS, st.integers(32, 80), st.integers(1, 5), st.integers(1, 3))
+def test_whatever_comes_and_goes_every_row_finds_the_kv_that_it_would_have_computed(
+    events: list[tuple[str, Any]], blocks: int, seqs: int, at_once: int
+) -> None:
+    run = Served(kv_blocks=blocks, max_num_seqs=seqs)
+    for what, value in events:
+        match what:
+            case "add":
+                shared, length, more = value
+                prompt = [*BASE[: shared * 100], *random_prompt(length, length)][:450]
+                run.add(submit(str(len(run.requests)), prompt, max_tokens=min(more, 512 - len(prompt))))
+            case "cancel":
+                run.cancel(str(value))
+            case _:
+                for _ in range(value):
+                    if (run.under_way == at_once or not run.begin(at_once)) and run.under_way:
+                        run.end()
+    run.to_the_end()
+    assert run.ended.keys() == run.requests.keys()
+    assert run.scheduler.load().kv_blocks_used == 0
