@@ -6,19 +6,23 @@ from functools import partial
 from pathlib import Path
 
 import click
+import uvloop
 from rich.console import Console
 
 from load.bench.engine_members import MemberFailed
 from load.bench.engine_page import write_page
-from load.bench.engine_rows import BENCH, SizeRun, python_rows, rows, values
+from load.bench.engine_rows import BENCH, SizeRun, rows, values, worker_rows
 from load.bench.engine_run import measure_python, measure_size
+from load.bench.engine_spare import spare_seconds
 from load.bench.engine_table import rate_table
 from load.bench.record import Printer
+from load.bench.system import logged
 from load.kept import KEPT, kept_model
 from load.report import check_report_path
 from load.sizes import Size
 
 SIZES: Mapping[str, Size] = {"30m": "small", "120m": "medium", "500m": "large"}
+MOST_LOST = 0.1
 LOG = KEPT / "bench-engine.log"
 
 option = partial(click.option, show_default=True, show_envvar=True)
@@ -58,13 +62,19 @@ def engine(sizes: Sequence[str], rounds: int, peers: bool, report: Path) -> None
             for size, checkpoint in checkpoints.items():
                 run = measure_size(size, checkpoint, rounds, peers, log, printer.progress)
                 runs.append(run)
+                if run.lost > MOST_LOST:
+                    printer.progress(f"{size}: somebody else had the core for {run.lost:.0%} of the time")
                 for record in values(run):
                     printer.emit(record, in_table=False)
                 for record in rows(run):
                     printer.emit(record)
             printer.progress("what a layer costs besides its kernels")
-            for record in python_rows(measure_python(next(iter(checkpoints.values())), log)):
-                printer.emit(record)
+            cost = measure_python(next(iter(checkpoints.values())), log)
+        printer.progress("a worker's start, in a whole system")
+        with logged() as echo:
+            spare = uvloop.run(spare_seconds(rounds, printer.progress, echo))
+        for record in worker_rows(cost, spare):
+            printer.emit(record)
     except MemberFailed as error:
         raise click.ClickException(f"{error}\nIts log is {LOG}") from None
     for run in runs:

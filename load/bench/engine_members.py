@@ -19,6 +19,7 @@ T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]
 PEERS = Path(".peers")  # the environment that `make bench-peers` makes
+START_SECONDS = 600.0  # vLLM compiles the first time
 ANSWER_SECONDS = 300.0
 
 
@@ -47,7 +48,7 @@ class Program:
 
 
 class Member:
-    """One of the processes, ready to be asked."""
+    """One of the processes."""
 
     def __init__(self, program: Program, checkpoint: Path, core: int, log: IO[str]) -> None:
         self.name = program.name
@@ -71,12 +72,15 @@ class Member:
             self._pipe.send_bytes(msgspec.msgpack.encode(question))
         except OSError:
             raise MemberFailed(f"{self.name} ended") from None
-        return self.answer(kind)
+        return self._answer(kind, ANSWER_SECONDS)
 
-    def answer(self, kind: type[T]) -> T:
-        """Raises MemberFailed."""
-        if not self._pipe.poll(ANSWER_SECONDS):
-            raise MemberFailed(f"{self.name} did not answer within {ANSWER_SECONDS:g} s")
+    def ready(self) -> Ready:
+        """Return once it can be asked. Raises MemberFailed."""
+        return self._answer(Ready, START_SECONDS)
+
+    def _answer(self, kind: type[T], seconds: float) -> T:
+        if not self._pipe.poll(seconds):
+            raise MemberFailed(f"{self.name} did not answer within {seconds:g} s")
         try:
             answer = msgspec.msgpack.decode(self._pipe.recv_bytes(), type=Answer)
         except (EOFError, OSError):
@@ -106,7 +110,7 @@ class Members:
         """Return when it can be asked. Raises MemberFailed."""
         member = Member(program, self._checkpoint, self._core, self._log)
         self._members.append(member)
-        return member, member.answer(Ready)
+        return member, member.ready()
 
     @contextmanager
     def started(self, program: Program) -> Iterator[Member]:

@@ -48,7 +48,6 @@ class Own:
         memory = Arena(placed_bytes(sizes)).place(sizes)
         runner = EngineRunner(SETTINGS.kv_bytes, SETTINGS.block_size, SETTINGS.threads)
         await runner.ready()
-        receiving = time.monotonic() - start.began
         manifest = checkpoint.manifest([checkpoint.read_block(index, view) for index, view in enumerate(memory)])
         kv_blocks = await runner.load(manifest, CONTEXT)
         for index, view in enumerate(memory):
@@ -58,7 +57,7 @@ class Own:
         limits = SETTINGS.limits(CONTEXT, manifest.config.vocab_size, kv_blocks)
         self._engine = EngineAlone(runner, Scheduler(limits), lambda batch: self._steps.add(batch))
         self._running = asyncio.create_task(self._engine.run())  # whenever the loop runs
-        return Ready(time.monotonic() - start.began, receiving, last_block)
+        return Ready(time.monotonic() - start.began, last_block)
 
     def answer(self, question: Question) -> Answer:
         if isinstance(question, Mix):

@@ -6,7 +6,7 @@ from statistics import median
 
 from load.bench.engine_cases import CASES, DECODES, MIXED_PROMPTS, MIXED_ROWS, PREFILLS, Case
 from load.bench.record import Record, measured
-from load.peers.questions import LayerCost, Mixed, Ready
+from load.peers.questions import LayerCost, Mixed, Ready, Took
 
 BENCH = "engine"
 OWN, TRANSFORMERS, VLLM, LLAMA = "livescale", "transformers", "vLLM", "llama.cpp"
@@ -27,7 +27,8 @@ Rounds = dict[str, list[float]]  # by engine
 @dataclass
 class SizeRun:
     """What came of one size. `absent`: engines that are not there, and why. `roofs`: by case, what the core's rate of
-    multiplying (prompts) or reading (one row) would allow, in tokens/s. `errors`: of logits, by engine."""
+    multiplying (prompts) or reading (one row) would allow, in tokens/s. `errors`: of logits, by engine. Seconds are
+    those of all that was measured for rates."""
 
     size: str
     absent: dict[str, str] = field(default_factory=dict)
@@ -37,6 +38,17 @@ class SizeRun:
     rates: dict[str, Rounds] = field(default_factory=dict)  # tokens/s, by case
     roofs: dict[str, list[float]] = field(default_factory=dict)
     mixed: list[Mixed] = field(default_factory=list)
+    cpu_seconds: float = 0.0
+    wall_seconds: float = 0.0
+
+    def count(self, took: Took) -> None:
+        self.cpu_seconds += took.cpu
+        self.wall_seconds += took.wall
+
+    @property
+    def lost(self) -> float:
+        """The share of the time that somebody else had the core."""
+        return 1 - self.cpu_seconds / self.wall_seconds
 
     @property
     def wrong(self) -> list[str]:
@@ -126,11 +138,9 @@ def p99(steps: list[float]) -> float:
 
 
 def start_rows(run: SizeRun) -> Iterator[Record]:
-    own = run.ready[OWN]
-    assert own.receiving is not None
-    assert own.last_block is not None
-    yield measured(BENCH, f"{run.size} process start to ready for parameters", own.receiving, "s")
-    first = own.last_block + run.firsts[OWN][0]
+    last_block = run.ready[OWN].last_block
+    assert last_block is not None
+    first = last_block + run.firsts[OWN][0]
     yield measured(BENCH, f"{run.size} parameters ready to first token", first * 1e3, "ms")
     for name, (first, *later) in run.firsts.items():
         most = FIRST if name == OWN else None
@@ -139,8 +149,9 @@ def start_rows(run: SizeRun) -> Iterator[Record]:
         )
 
 
-def python_rows(cost: LayerCost) -> Iterator[Record]:
-    """The bar is the limit itself."""
+def worker_rows(cost: LayerCost, spare_seconds: float) -> Iterator[Record]:
+    """Whatever the size. The bar is the limit itself."""
+    yield measured(BENCH, "worker: process start to ready for parameters", spare_seconds, "s")
     case = "python of a layer, batch 8"
     yield measured(BENCH, case, cost.outside * 1e6, "us", PYTHON_MICROSECONDS, at_most=1.0)
     yield measured(BENCH, "a layer without size, batch 8", cost.layer * 1e6, "us")

@@ -1,6 +1,6 @@
 """One size of `livescale bench engine`: engines started, checked, and asked case by case in turn."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -72,13 +72,15 @@ class SizeBench:
         self._start(with_peers=with_peers)
         self._check()
         for case in WARM_UPS:
-            self._ask_all(case)
+            self._ask_all(case, self._engines)
         with self._members.started(ROOF) as roof:
             for number in range(rounds):
                 for case in CASES:
                     self._tell(f"{self.run.size}, round {number + 1} of {rounds}: {case.name}")
-                    for name, rate in self._ask_all(case):
-                        self.run.rates.setdefault(case.name, {}).setdefault(name, []).append(rate)
+                    # Everybody is the first as often as the last.
+                    for name, took in self._ask_all(case, self._engines[:: 1 if number % 2 else -1]):
+                        self.run.rates.setdefault(case.name, {}).setdefault(name, []).append(case.tokens / took.cpu)
+                        self.run.count(took)
                 self._measure_roofs(roof)
                 self._tell(f"{self.run.size}, round {number + 1} of {rounds}: mixed")
                 mixed = self._engines[0].ask(mixed_question(next(self._seeds), self._vocab_size), Mixed)
@@ -117,16 +119,16 @@ class SizeBench:
                 pairs = zip(chosen, exact, strict=True)
                 self.run.errors[member.name] = max(relative_error(one.logits, other.logits) for one, other in pairs)
 
-    def _ask_all(self, case: Case) -> Iterator[tuple[str, float]]:
-        """Tokens/s of every engine, the same prompts for all."""
+    def _ask_all(self, case: Case, engines: Sequence[Member]) -> list[tuple[str, Took]]:
+        """One after the other, the same prompts for all."""
         question = case.question(next(self._seeds), self._vocab_size)
-        rates = []
-        for member in list(self._engines):
+        answers = []
+        for member in list(engines):
             try:
-                rates.append((member.name, case.tokens / member.ask(question, Took).cpu))
+                answers.append((member.name, member.ask(question, Took)))
             except MemberFailed as error:
                 self._leave_out(member.name, error)
-        return iter(rates)
+        return answers
 
     def _measure_roofs(self, roof: Member) -> None:
         for case in PREFILLS:

@@ -78,11 +78,10 @@ Question = Greedy | Force | Prefill | Decode | Mix | Multiply | Read | CountPyth
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """It can answer. Seconds since the process was started until it could receive parameters (where it receives any)
-    and until it had them, and how long it needed for the last block of them."""
+    """It can answer, so many seconds after the process was started; where parameters come in blocks, it had the last
+    one ready in `last_block`."""
 
     answering: float
-    receiving: float | None = None
     last_block: float | None = None
 
 

@@ -18,8 +18,9 @@ from services.worker.engine.contract import BlockMissing
 from services.worker.engine.kernels.contract import Kernels
 from services.worker.engine.kv_store import KvStore
 from services.worker.engine.layer import Layer
+from services.worker.engine.matrices import make_linear
 from services.worker.engine.norm import Norm, make_norm
-from services.worker.engine.parameters import TORCH_DTYPES, Linear, Tensors, block_tensors, make_linear, padded
+from services.worker.engine.parameters import TORCH_DTYPES, Linear, Tensors, block_tensors, padded
 from services.worker.engine.partial import Partial, Passed, slabs
 from services.worker.engine.rope import RopeTable
 from services.worker.engine.rows import Rows
@@ -85,12 +86,12 @@ class Engine:
     def _add_embedding(self, tensors: Tensors) -> None:
         self._embedding = tensors[f"{EMBEDDING}.weight"]
         if self._config.tie_word_embeddings:
-            self._head = make_linear(tensors, EMBEDDING)
+            self._head = make_linear(tensors, EMBEDDING, kernels=self._kernels)
 
     def _add_head(self, tensors: Tensors) -> None:
         self._norm = make_norm(tensors["model.norm.weight"], self._config.rms_norm_eps, self._kernels)
         if not self._config.tie_word_embeddings:
-            self._head = make_linear(tensors, "lm_head")
+            self._head = make_linear(tensors, "lm_head", kernels=self._kernels)
 
     def rows(self, pieces: Sequence[Piece]) -> Rows:
         """What the other steps need to know of `pieces`; made once, used for all layers."""

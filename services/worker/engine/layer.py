@@ -3,8 +3,9 @@
 import torch
 
 from services.worker.engine.kernels.contract import Kernels
+from services.worker.engine.matrices import make_gated, make_linear
 from services.worker.engine.norm import make_norm
-from services.worker.engine.parameters import Tensors, make_linear
+from services.worker.engine.parameters import Tensors
 from services.worker.engine.rows import Rows
 from services.worker.engine.tensor_parallel import Ranks, row_parallel
 from shared.messages.parameters import ModelConfig
@@ -24,16 +25,14 @@ class Layer:
         self._index = index
         self._input_norm = make_norm(tensors[f"{prefix}.input_layernorm.weight"], config.rms_norm_eps, kernels)
         projections = (f"{attention}.{name}_proj" for name in "qkv")
-        self._qkv = make_linear(tensors, *projections, out_step=ROW_STEP)
-        self._output = row_parallel(make_linear(tensors, f"{attention}.o_proj"), ranks)
+        self._qkv = make_linear(tensors, *projections, out_step=ROW_STEP, kernels=kernels)
+        self._output = row_parallel(make_linear(tensors, f"{attention}.o_proj", kernels=kernels), ranks)
         self._mlp_norm = make_norm(tensors[f"{prefix}.post_attention_layernorm.weight"], config.rms_norm_eps, kernels)
-        self._gate = make_linear(tensors, f"{mlp}.gate_proj")
-        self._up = make_linear(tensors, f"{mlp}.up_proj")
-        self._down = row_parallel(make_linear(tensors, f"{mlp}.down_proj"), ranks)
+        self._gated = make_gated(tensors, f"{mlp}.gate_proj", f"{mlp}.up_proj", kernels)
+        self._down = row_parallel(make_linear(tensors, f"{mlp}.down_proj", kernels=kernels), ranks)
 
     def __call__(self, hidden: torch.Tensor, rows: Rows) -> torch.Tensor:
         """`[row, hidden]` -> `[row, hidden]`, padding included; writes keys and values into the KV cache."""
         attended = rows.attend(self._index, self._qkv(self._input_norm(hidden)))
         hidden = self._output.plus(attended, hidden)
-        normed = self._mlp_norm(hidden)
-        return self._down.plus(self._up.times(normed, self._gate.swish(normed)), hidden)
+        return self._down.plus(self._gated(self._mlp_norm(hidden)), hidden)

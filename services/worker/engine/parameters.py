@@ -45,13 +45,6 @@ class Linear(Protocol):
         """`factor` `[row, out]` times what this makes of `rows`."""
 
 
-def make_linear(tensors: Tensors, *names: str, out_step: int = 1) -> Linear:
-    """For the device that the tensors are on."""
-    if tensors[f"{names[0]}.weight"].is_cuda:
-        return PlainLinear(tensors, *names)
-    return OneDnnLinear(tensors, *names, out_step=out_step)
-
-
 class PlainLinear:
     """The matrices where they are, by torch's own kernels: nothing of a GPU's memory is taken twice."""
 
@@ -83,7 +76,7 @@ class OneDnnLinear:
         weights = [tensors[f"{name}.weight"] for name in names]
         biases = [tensors[f"{name}.bias"] for name in names if f"{name}.bias" in tensors]
         missing = -sum(len(weight) for weight in weights) % out_step
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(_joined(weights, missing), None)
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(_joined(weights, missing), None)
         self._bias = _joined(biases, missing) if biases else None
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
@@ -102,13 +95,13 @@ class OneDnnLinear:
         return self._binary(rows, factor, "mul")
 
     def _unary(self, rows: torch.Tensor, operation: str) -> torch.Tensor:
-        unary = torch.ops.mkldnn._linear_pointwise
-        result: torch.Tensor = unary(rows, self._weight, self._bias, operation, [], "")
+        unary = torch.ops.mkldnn._linear_pointwise.default
+        result: torch.Tensor = unary(rows, self.packed, self._bias, operation, [], "")
         return result
 
     def _binary(self, rows: torch.Tensor, other: torch.Tensor, operation: str) -> torch.Tensor:
         binary = torch.ops.mkldnn._linear_pointwise.binary
-        result: torch.Tensor = binary(rows, other, self._weight, self._bias, operation)
+        result: torch.Tensor = binary(rows, other, self.packed, self._bias, operation)
         return result
 
 

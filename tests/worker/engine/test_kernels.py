@@ -1,14 +1,19 @@
 """The compiled kernels against the same in float64; and of each row the same bits in any company."""
 
 import math
+from typing import cast
 
 import pytest
 import torch
+from torch.nn.functional import silu
 
 from services.worker.batch import Piece
 from services.worker.engine.compiled_attention import CompiledAttention
+from services.worker.engine.compiled_linear import FEW_ROWS, CompiledLinear, matching_span
+from services.worker.engine.kernels.contract import Kernels
 from services.worker.engine.kv_store import KvStore, allocate_kv_memory
 from services.worker.engine.norm import CompiledNorm, TorchNorm
+from services.worker.engine.parameters import OneDnnLinear
 from services.worker.engine.rope import RopeTable
 from shared.messages.parameters import ModelConfig
 from tests.worker.engine.models import BLOCK_TOKENS, KERNELS, needs_kernels
@@ -133,3 +138,40 @@ def test_numbers_that_are_missing_are_refused() -> None:
         KERNELS.attend(1)  # type: ignore[call-arg]
     with pytest.raises(TypeError):
         KERNELS.scratch_floats("a", 1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), [(64, 64), (70, 131), (172, 512), (96, 640), (200, 1_024), (80, 2_336)])
+@pytest.mark.parametrize("bias", [False, True])
+def test_few_rows_times_a_matrix_have_onednns_bits(outputs: int, inputs: int, bias: bool) -> None:
+    """Less what they are rounded to, so that even the last bit of the sums shows."""
+    assert KERNELS is not None
+    generator = torch.Generator().manual_seed(inputs)
+    tensors = {"m.weight": torch.randn(outputs, inputs, generator=generator).bfloat16()}
+    if bias:
+        tensors["m.bias"] = torch.randn(outputs, generator=generator).bfloat16()
+    ours, theirs = CompiledLinear(KERNELS, tensors, "m"), OneDnnLinear(tensors, "m")
+    assert matching_span(KERNELS, outputs, inputs) is not None
+    for count in (4, 5, 13, FEW_ROWS, FEW_ROWS + 1):
+        rows = torch.randn(count, inputs, generator=generator).bfloat16()
+        assert torch.equal(ours(rows), theirs(rows))
+        rest = -theirs(rows)
+        assert torch.equal(ours.plus(rows, rest), theirs.plus(rows, rest))
+
+
+def test_a_kernel_that_sums_in_another_order_than_onednn_is_not_used() -> None:
+    class Wrong:
+        def multiply(self, *numbers: int) -> None:
+            assert KERNELS is not None
+            KERNELS.multiply(*numbers[:4], 32, *numbers[5:])  # type: ignore[call-arg]
+
+    assert matching_span(cast(Kernels, Wrong()), 128, 1_024) is None
+
+
+@pytest.mark.parametrize("size", [16, 43, 172])
+def test_the_gate_is_that_of_float64(size: int) -> None:
+    assert KERNELS is not None
+    gate_up = (8 * torch.randn(5, 2 * size, generator=torch.Generator().manual_seed(size))).bfloat16()
+    out = torch.empty(5, size, dtype=torch.bfloat16)
+    KERNELS.silu_times(gate_up.data_ptr(), out.data_ptr(), 5, size)
+    gate, up = gate_up.double().chunk(2, dim=1)
+    torch.testing.assert_close(out.double(), silu(gate) * up, atol=1e-20, rtol=2**-8)

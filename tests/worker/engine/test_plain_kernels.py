@@ -5,8 +5,11 @@ import torch
 
 from services.worker.engine import engine as engine_module
 from services.worker.engine import layer as layer_module
+from services.worker.engine import matrices as matrices_module
 from services.worker.engine.engine import Engine
-from services.worker.engine.parameters import OneDnnLinear, PlainLinear, Tensors, make_linear
+from services.worker.engine.kernels.contract import Kernels
+from services.worker.engine.matrices import make_linear
+from services.worker.engine.parameters import OneDnnLinear, PlainLinear, Tensors
 from shared.arena import placed_bytes
 from shared.device_arena import DeviceArena
 from tests.worker.engine.models import CONFIGS, checkpointed, reference_logits
@@ -15,7 +18,7 @@ from tests.worker.serving import random_prompt, serve, submit
 TIE = 1e-3
 
 
-def plain(tensors: Tensors, *names: str, out_step: int = 1) -> PlainLinear:
+def plain(tensors: Tensors, *names: str, out_step: int = 1, kernels: Kernels | None = None) -> PlainLinear:
     return PlainLinear(tensors, *names)
 
 
@@ -32,7 +35,7 @@ def on_device(name: str) -> Engine:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_tokens_are_right(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (layer_module, engine_module):
+    for module in (layer_module, matrices_module, engine_module):
         monkeypatch.setattr(module, "make_linear", plain)
     prompts = {str(length): random_prompt(length, length) for length in (1, 40, 129, 300)}
     served = serve(on_device(name), ((0, submit(key, prompt, max_tokens=16)) for key, prompt in prompts.items()))

@@ -11,12 +11,32 @@ COMPILED, TORCH = "avx512_bf16", "torch"
 class Kernels(Protocol):
     """They are compiled at installation where there is a compiler."""
 
+    def __hash__(self) -> int: ...
+
     def supported(self) -> bool:
         """Whether this CPU has what they need, AVX512-BF16."""
 
     def rms_norm(
         self, hidden: Address, weight: Address, out: Address, rows: int, size: int, epsilon: float, /
     ) -> None: ...
+
+    def silu_times(self, gate_up: Address, out: Address, rows: int, size: int, /) -> None: ...
+
+    def multiply(
+        self,
+        matrix: Address,
+        bias: Address,
+        inputs: int,
+        outputs: int,
+        span: int,
+        rows: Address,
+        residual: Address,
+        out: Address,
+        row_count: int,
+        /,
+    ) -> None:
+        """A matrix as oneDNN lays it out times some rows, of which there should be few; sums of `span` inputs each are
+        added. `bias`, `residual`: 0 where there is none."""
 
     def scratch_floats(self, positions: int, head_dim: int, /) -> int:
         """How many float32 `attend` needs to work in."""

@@ -18,8 +18,20 @@ typedef struct {
     int64_t first, rows, slot, begin, decode;
 } Run;
 
+/* A matrix as oneDNN lays it out, and a bias or none. Sums are taken of `span` inputs each, and then added. */
+typedef struct {
+    const bf16 *matrix, *bias;
+    int64_t in, out, span;
+} Linear;
+
+/* `[row, in]` -> `out` `[row, out]`: the product, plus the residual `[row, out]` where there is one. */
+void multiply_rows(const Linear *linear, const bf16 *rows, const bf16 *residual, bf16 *out, int64_t count);
+
 /* `[row, size]` -> `out`: divided by the root of the mean square (plus epsilon), times `weight`. */
 void rms_norm(const bf16 *in, const bf16 *weight, bf16 *out, int64_t rows, int64_t size, float epsilon);
+
+/* `[row, 2, size]` -> `out` `[row, size]`: SiLU of the first half, times the second. */
+void silu_times(const bf16 *in, bf16 *out, int64_t rows, int64_t size);
 
 /* Of each row of `run`: turn query and key heads by its position, and put keys and values into the cache.
    `row` points at the first row's heads, queries, keys, values; cosines and sines are `[position, head_dim]`, the

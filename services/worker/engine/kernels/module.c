@@ -1,5 +1,4 @@
-/* The kernels for Python, by addresses of tensors: `rms_norm`, `attend`, `scratch_floats`, and whether this CPU has what
-   they need. The lock of the interpreter is not held while they compute. */
+/* The kernels for Python, by addresses of tensors, and whether this CPU has what they need. The lock of the interpreter is not held while they compute. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -41,6 +40,27 @@ static PyObject *py_rms_norm(PyObject *module, PyObject *const *given, Py_ssize_
     Py_RETURN_NONE;
 }
 
+static PyObject *py_silu_times(PyObject *module, PyObject *const *given, Py_ssize_t count) {
+    int64_t n[4];
+    if (!take("silu_times", given, count, n, 4))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    silu_times((const bf16 *)n[0], (bf16 *)n[1], n[2], n[3]);
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_multiply(PyObject *module, PyObject *const *given, Py_ssize_t count) {
+    int64_t n[9];
+    if (!take("multiply", given, count, n, 9))
+        return NULL;
+    Linear linear = {(const bf16 *)n[0], (const bf16 *)n[1], n[2], n[3], n[4]};
+    Py_BEGIN_ALLOW_THREADS;
+    multiply_rows(&linear, (const bf16 *)n[5], (const bf16 *)n[6], (bf16 *)n[7], n[8]);
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
+}
+
 static void attend_run(bf16 *rows, int64_t stride, bf16 *out, const Run *run, const Cache *cache, const bf16 *cosines,
                        const bf16 *sines, float *scratch) {
     int64_t width = cache->kv_heads * cache->group * cache->head_dim;
@@ -71,6 +91,9 @@ static PyMethodDef methods[] = {
     {"scratch_floats", (PyCFunction)(void (*)(void))py_scratch_floats, METH_FASTCALL,
      "(positions, head_dim): floats that attend works in."},
     {"rms_norm", (PyCFunction)(void (*)(void))py_rms_norm, METH_FASTCALL, "(in, weight, out, rows, size, epsilon)"},
+    {"silu_times", (PyCFunction)(void (*)(void))py_silu_times, METH_FASTCALL, "(in, out, rows, size)"},
+    {"multiply", (PyCFunction)(void (*)(void))py_multiply, METH_FASTCALL,
+     "(matrix, bias, inputs, outputs, span, rows, residual, out, row count)"},
     {"attend", (PyCFunction)(void (*)(void))py_attend, METH_FASTCALL,
      "(rows, stride, out, runs, run count, keys, values, slots, kv heads, group, head_dim, cosines, sines, scratch)"},
     {NULL, NULL, 0, NULL},

@@ -1,4 +1,5 @@
-/* What is done with each row by itself: normalisation (RMSNorm), and rotary position embedding (RoFormer). */
+/* What is done with each row by itself: normalisation (RMSNorm), a gate (SwiGLU), rotary position embedding
+   (RoFormer). */
 #include "avx512.h"
 
 void rms_norm(const bf16 *in, const bf16 *weight, bf16 *out, int64_t rows, int64_t size, float epsilon) {
@@ -15,6 +16,19 @@ void rms_norm(const bf16 *in, const bf16 *weight, bf16 *out, int64_t rows, int64
             store_floats(out + i, mask, _mm512_mul_ps(normed, load_floats(mask, weight + i)));
         }
     }
+}
+
+void silu_times(const bf16 *in, bf16 *out, int64_t rows, int64_t size) {
+    const __m512 one = _mm512_set1_ps(1.0f);
+    for (int64_t row = 0; row < rows; row++, in += 2 * size, out += size)
+        for (int64_t i = 0; i < size; i += FLOATS) {
+            __mmask16 mask = first_floats(size - i);
+            __m512 gate = load_floats(mask, in + i), up = load_floats(mask, in + size + i);
+            __m512 small = exponential(_mm512_sub_ps(_mm512_setzero_ps(), _mm512_abs_ps(gate)));
+            __mmask16 negative = _mm512_cmp_ps_mask(gate, _mm512_setzero_ps(), _CMP_LT_OQ);
+            __m512 sigmoid = _mm512_div_ps(_mm512_mask_mov_ps(one, negative, small), _mm512_add_ps(one, small));
+            store_floats(out + i, mask, _mm512_mul_ps(_mm512_mul_ps(gate, sigmoid), up));
+        }
 }
 
 static inline void turn(const bf16 *in, bf16 *out, const bf16 *cosines, const bf16 *sines, int64_t head_dim) {

@@ -1,0 +1,52 @@
+"""How long a worker takes from its process's start until it can receive parameters, in a whole system."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from statistics import median
+
+from load.bench.engine_members import MemberFailed
+from services.supervisor.processes import Echo
+from services.supervisor.settings import StackSettings
+from services.supervisor.stack import Stack
+from shared.messages.membership import AskSnapshot
+from shared.subjects import SNAPSHOT
+from shared.world import Clock, SystemClock
+
+WORKER = "worker-0"
+POLL_SECONDS = 0.01
+START_SECONDS = 60.0
+
+
+async def spare_seconds(repeats: int, tell: Callable[[str], None], echo: Echo) -> float:
+    """The median of a worker that is started again and again. Raises MemberFailed, and as Stack does."""
+    async with Stack(StackSettings(workers=1, port=0, device="cpu"), progress=tell, echo=echo) as stack:
+        return median([await restarted(stack) for _ in range(repeats)])
+
+
+async def restarted(stack: Stack) -> float:
+    """It joins once its memory is there and others can reach it."""
+    worker, clock = stack.supervisor.children[WORKER], SystemClock()
+    pid = worker.pid
+
+    async def is_started() -> bool:
+        return worker.pid != pid
+
+    async def has_joined() -> bool:
+        snapshot = await stack.bus.call(SNAPSHOT, AskSnapshot(), timeout=START_SECONDS)
+        return any(member.pid == worker.pid and member.lease == "alive" for member in snapshot.members)
+
+    stack.supervisor.restart(WORKER)
+    await until(is_started, clock)
+    began = clock.now()
+    await until(has_joined, clock)
+    return clock.now() - began
+
+
+async def until(happened: Callable[[], Awaitable[bool]], clock: Clock) -> None:
+    """Raises MemberFailed where it takes too long."""
+    deadline = clock.now() + START_SECONDS
+    while clock.now() < deadline:
+        if await happened():
+            return
+        await asyncio.sleep(POLL_SECONDS)
+    raise MemberFailed(f"{WORKER} did not join within {START_SECONDS:g} s")
