@@ -25,7 +25,8 @@ def told(record: ScaleRecord, planned: list[PlannedPipeline], *pipelines: Pipeli
 def test_a_pipeline_is_told_with_its_stages_beside_when_it_should_have_been_ready() -> None:
     assert told(RECORD, PLANNED[:1], RUN) == [
         "pipeline of w-1 0-1, w-2 2-3: ready after 0.600 s, 0.500 s predicted: 1.20x",
-        "  it ran from 0.650 s; first token at 0.900 s; each took up its part from 1.500 s; over at 2.000 s: each of them is whole",
+        "  it ran from 0.650 s; first token at 0.900 s; each took up its part from 1.500 s; "
+        "over at 2.000 s: each of them is whole",
     ]
 
 

@@ -140,7 +140,7 @@ async def test_a_planner_killed_in_mid_scale_goes_on_with_it_when_it_is_back(slo
         loading = site.load()
         await site.signal("planner-0", signal.SIGKILL)
         await watch.until(lambda: watch.records[scale].state == "done", "the scale is done")
-        assert len(watch.serving()) == 3
+        await watch.until(lambda: len(watch.serving()) == 3, "every worker has said that it serves")
         assert [watch.received_bytes(target) for target in targets] == [site.model_bytes, site.model_bytes]
         await site.check("planner killed", loading)
         told = await asyncio.to_thread(slow.system.command, "why", "m")
