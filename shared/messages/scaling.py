@@ -60,8 +60,8 @@ class PipelineRecord(Message, frozen=True, kw_only=True):
     """What became of an execution pipeline. Times are seconds since the epoch, None for what has not happened.
 
     `stages`: who runs which blocks, in order. `ready_at`: when its members had every block between them;
-    `running_at`: when its leader took it up; `switching_at`: when that one was told to serve by itself, for which all get
-    ready first; `reason`: why it ended, or came to nothing.
+    `running_at`: when its leader took it up; `switching_at`: when that one was told to serve by itself, for which all
+    get ready first; `reason`: why it ended, or came to nothing.
     """
 
     id: Name

@@ -138,7 +138,8 @@ async def test_a_process_can_be_stopped_while_it_waits_for_the_server(unused_tcp
 
 async def test_a_process_whose_bus_closes_for_good_exits_non_zero(tmp_path: Path) -> None:
     everything = "import gc, nats.aio.client as c; gc.unfreeze(); all = gc.get_objects()"
-    body = f"{everything}; client = next(one for one in all if isinstance(one, c.Client)); await client.close(); await asyncio.sleep(30)"
+    client = "next(one for one in all if isinstance(one, c.Client))"
+    body = f"{everything}; await {client}.close(); await asyncio.sleep(30)"
     async with NatsServer.start(tmp_path) as server, process(server.url, body) as child:
         code, _, events = await end(child)
         assert code == 1
