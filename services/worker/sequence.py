@@ -32,8 +32,8 @@ class Sequence:
 
     `entry`: where rows come in whose first layers were run before. `late`: KV of such layers that is not in the cache;
     nothing is decoded before it is. `held`: somebody else has to do with it, and no step is to run it. `in_flight`: a
-    step runs it now. `filled`: where its KV is, too. `prefix`: up to where the prefix cache has its prompt; None where it
-    is to have no more of it. `cached`: how many tokens of its prompt were there when it began.
+    step runs it now. `filled`: where its KV is, too. `prefix`: up to where the prefix cache has its prompt; None where
+    it is to have no more of it. `cached`: how many tokens of its prompt were there when it began.
     """
 
     def __init__(self, request: Submit, arrival: int) -> None:

@@ -83,8 +83,8 @@ class KvBlocks:
         return self._own(owner, range(best.start, best.start + count), most)
 
     def claim(self, owner: str, blocks: range, most: int) -> range | None:
-        """Just these for `owner`, with what lies in them; None where somebody has any of them, or had, or something was put
-        there."""
+        """Just these for `owner`, with what lies in them; None where somebody has any of them, or had, or something was
+        put there."""
         if blocks.stop > self.total or any(self._had[blocks.start : blocks.stop]):
             return None
         return self._own(owner, blocks, most)
