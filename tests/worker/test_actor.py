@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from services.worker.engine.engine import Engine
+from services.worker.engine.kernels.contract import choose_kernels
 from services.worker.engine.kv_store import allocate_kv_memory
 from services.worker.settings import MIB
 from shared.block_layout import block_layouts
@@ -17,7 +18,7 @@ from tests.worker.serving import random_prompt, serve, submit
 
 def undisturbed(made: Fleet, **requests: int) -> dict[str, list[int]]:
     """What an engine alone makes of prompts of these seeds."""
-    engine = Engine(made.manifest, allocate_kv_memory(16 * MIB), 16, CONTEXT)
+    engine = Engine(made.manifest, allocate_kv_memory(16 * MIB), 16, CONTEXT, choose_kernels("auto"))
     for index, view in enumerate(made.memory):
         engine.add_block(index, view)
 

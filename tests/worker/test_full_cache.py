@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from services.worker.engine.engine import Engine
+from services.worker.engine.kernels.contract import choose_kernels
 from services.worker.engine.kv_store import allocate_kv_memory
 from services.worker.settings import MIB
 from shared.messages.requests import Cancel, Sampling, Submit
@@ -30,7 +31,7 @@ def requests(count: int = COUNT) -> list[Submit]:
 
 
 def undisturbed(made: Fleet, asked: list[Submit]) -> dict[str, list[int]]:
-    engine = Engine(made.manifest, allocate_kv_memory(16 * MIB), 16, CONTEXT)
+    engine = Engine(made.manifest, allocate_kv_memory(16 * MIB), 16, CONTEXT, choose_kernels("auto"))
     for index, view in enumerate(made.memory):
         engine.add_block(index, view)
     served = serve(engine, [(0, request) for request in asked])

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from services.host.checkpoint import open_checkpoint
 from services.worker.engine.contract import Runner
 from services.worker.engine.engine import Engine
+from services.worker.engine.kernels.contract import choose_kernels
 from services.worker.engine.kv_store import allocate_kv_memory
 from services.worker.engine.modelled import ModelledRunner
 from services.worker.settings import MIB, WorkerSettings
@@ -37,7 +38,7 @@ BLOCKS = len(parameters("float32")[1])
 @cache
 def _engine(dtype: DType) -> Engine:
     manifest, memory = parameters(dtype)
-    engine = Engine(manifest, allocate_kv_memory(4 * MIB), 16, CONTEXT)
+    engine = Engine(manifest, allocate_kv_memory(4 * MIB), 16, CONTEXT, choose_kernels("auto"))
     for index, view in enumerate(memory):
         engine.add_block(index, view)
     return engine

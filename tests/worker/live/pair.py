@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from services.worker.engine.engine import Engine
+from services.worker.engine.kernels.contract import choose_kernels
 from services.worker.engine.kv_store import allocate_kv_memory
 from services.worker.settings import MIB
 from shared.messages.live import Help
@@ -86,7 +87,7 @@ class Pair:
 
     def undisturbed(self, *requests: Submit) -> dict[str, list[int]]:
         """What an engine alone makes of them."""
-        engine = Engine(self.made.manifest, allocate_kv_memory(16 * MIB), 16, CONTEXT)
+        engine = Engine(self.made.manifest, allocate_kv_memory(16 * MIB), 16, CONTEXT, choose_kernels("auto"))
         for index, view in enumerate(self.made.memory):
             engine.add_block(index, view)
         return {one.request_id: serve(engine, [(0, one)]).tokens[one.request_id] for one in requests}
