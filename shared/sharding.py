@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from shared.messages.parameters import ModelConfig
 
+MOST_SHARDS = 64
 QUERIES = ("self_attn.q_proj.weight", "self_attn.q_proj.bias")
 KEYS_VALUES = tuple(f"self_attn.{name}_proj.{kind}" for name in "kv" for kind in ("weight", "bias"))
 FEATURES = ("mlp.gate_proj.weight", "mlp.up_proj.weight")
@@ -29,7 +30,8 @@ def check_shards(config: ModelConfig, shards: int) -> None:
     """Raises ValueError, saying what would be right, for a number of ranks that the model cannot be cut for."""
     problem = _problem(config, shards)
     if problem is not None:
-        fitting = [count for count in range(1, config.num_attention_heads + 1) if _problem(config, count) is None]
+        counts = range(1, min(config.num_attention_heads, MOST_SHARDS) + 1)
+        fitting = [count for count in counts if _problem(config, count) is None]
         raise ValueError(
             f"tensor_parallel_size is {shards} and {problem}; this model can have {', '.join(map(str, fitting))}"
         )

@@ -23,6 +23,7 @@ from shared.messages.membership import (
 from shared.messages.message import Ack
 from shared.messages.parameters import Manifest
 from shared.messages.pipelines import Pipeline, PipelineOver, StageBatch, StageDone
+from shared.messages.ranks import AskMeeting, Meeting, RankStep
 from shared.messages.requests import (
     Admit,
     AskRunning,
@@ -94,6 +95,9 @@ PULL: Call[Pull, Pulled] = Call(
     "worker.{id}.pull", Pull, Pulled, doc="give the earliest request to who has nothing to do"
 )
 TOOK: Call[Took, Ack] = Call("worker.{id}.took", Took, Ack, doc="a request that was pulled has arrived")
+MEETING: Call[AskMeeting, Meeting] = Call(
+    "worker.{id}.meeting", AskMeeting, Meeting, doc="where the ranks of an instance meet"
+)
 PIPELINE: Call[Pipeline, Ack] = Call("worker.{id}.pipeline", Pipeline, Ack, doc="run a stage of an execution pipeline")
 # Workers and hosts alike hold and send parameters.
 SEND: Call[Send, Ack] = Call("node.{id}.send", Send, Ack, doc="send parameters")
@@ -114,6 +118,7 @@ WITHDRAW: Topic[Withdraw] = Topic("worker.{id}.withdraw", Withdraw)
 STAGE_BATCH: Topic[StageBatch] = Topic("worker.{id}.stage", StageBatch)
 STAGE_DONE: Topic[StageDone] = Topic("worker.{id}.staged", StageDone)
 PIPELINE_OVER: Topic[PipelineOver] = Topic("worker.{id}.over", PipelineOver)
+RANK_STEP: Topic[RankStep] = Topic("worker.{id}.step", RankStep)
 TOKENS: Topic[TokenFrame | RequestLost] = Topic("tok.{gateway}", TokenFrame | RequestLost)
 ENDED: Topic[RequestsEnded] = Topic("req.{worker}.ended", RequestsEnded)
 MOVED: Topic[RequestsMoved] = Topic("req.{previous}.moved", RequestsMoved)

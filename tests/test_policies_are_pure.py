@@ -56,6 +56,7 @@ POLICIES = (
     *("services/worker/pipeline/orders.py", "services/worker/pipeline/wire.py", "services/worker/pipeline/filling.py"),
     "services/worker/prefix/*.py",
     "services/worker/fairness.py",
+    "services/worker/ranks/wire.py",
     *("services/gateway/stops.py", "services/gateway/detokenize.py", "services/gateway/sequence.py"),
     *("services/gateway/rate_limits.py", "services/gateway/lifecycle.py", "services/planner/targets.py"),
     *("services/planner/under_way.py", "services/planner/delivery.py", "services/planner/stranded.py"),

@@ -30,6 +30,7 @@ class EngineAlone:
         self._waiting: dict[str, asyncio.Future[None]] = {}
         self._tokens: dict[str, list[int]] = {}
         self._work = asyncio.Event()
+        self.idle = asyncio.Event()  # no step is under way, or about to be
         self.tokens = 0  # made so far
 
     async def ask(self, request: Submit) -> list[int]:
@@ -52,7 +53,9 @@ class EngineAlone:
             batch = self._scheduler.next_batch()
             if batch is None:
                 self._work.clear()
+                self.idle.set()
                 await self._work.wait()
+                self.idle.clear()
                 continue
             outputs = self._scheduler.complete(batch, await self._runner.step(batch), time())
             self._on_step(batch)

@@ -30,7 +30,7 @@ T = TypeVar("T")
 CONTEXT = 2_304  # of the longest prompt, and some tokens
 SETTINGS = WorkerSettings(max_num_seqs=32, kv_bytes=768 << 20)  # the rest is what a worker has by default
 NEVER = 4e9
-MOST_TOKENS = 256  # of a request that decodes while prompts are prefilled: it is cancelled at the end
+MOST_TOKENS = 2_000  # of a request that decodes while prompts are prefilled: it is cancelled at the end
 
 
 class Own:
@@ -119,7 +119,7 @@ class Own:
             both, decoded = self._steps.between_tokens(), self._steps.decoded
             for request in requests:
                 self._engine.cancel(request.request_id)
-        await self._steps.more()  # the one that was under way
+        await self._engine.idle.wait()
         return Mixed(alone, apart, both, decoded)
 
     async def _ask(self, prompts: Prompts, tokens: int) -> list[list[int]]:

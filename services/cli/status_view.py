@@ -36,6 +36,7 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     engine: str
     model: str | None
     instance: str | None
+    rank: int
     role: str | None
     state: str
     ready: int
@@ -67,6 +68,7 @@ class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
     replaced_by: str | None
     dtype: str
     size_bytes: int
+    tensor_parallel_size: int
     min_instances: int
     max_instances: int
     error: str | None
@@ -118,6 +120,7 @@ def make_status(snapshot: Snapshot, queues: Sequence[QueueLoad] | None, decision
                 replaced_by=each.next.path if each.next is not None else None,
                 dtype=each.spec.dtype,
                 size_bytes=each.size_bytes,
+                tensor_parallel_size=each.spec.tensor_parallel_size,
                 min_instances=each.spec.min_instances,
                 max_instances=each.spec.max_instances,
                 error=each.error,
@@ -138,6 +141,7 @@ def worker_row(report: WorkerReport, member: Member | None) -> WorkerRow:
         engine=report.engine,
         model=report.model,
         instance=report.instance,
+        rank=report.rank,
         role=report.role,
         state=report.state,
         ready=len(report.holding.ready) if report.holding else 0,

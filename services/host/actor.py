@@ -142,12 +142,18 @@ class Host:
         self._check_epoch(command.epoch)
         if command.from_disk is not None:
             await self._checkpoints.bring(command.from_disk)
-        copy = self._memory.find(command.version)
-        if copy is None:
+        copy, number = self._memory.find(command.version), self._cache.find(command.version)
+        held = None if number is None else self._cache.get(number)
+        if copy is None or held is None:
             raise Refusal(409, f"cannot send version {command.version}: this host neither holds nor reads it")
-        ready, offer = copy.ready, offer_of(copy.blocks)
+        ready, own = copy.ready, held.blocks_of(command.shard)
+        if not own:
+            raise Refusal(400, f"shard: version {command.version} has {held.shards}, there is no {command.shard}")
+        # The blocks of a shard have other numbers in the memory of all, which receivers would map.
+        offer = offer_of(copy.blocks) if len(own) == len(copy.blocks) else None
         self._sending[command.plan_id] = command.version
-        self._outgoing.start(command, copy.blocks, lambda chunk: ready.wait_ready(chunk.block), offer)
+        blocks = [copy.blocks[block] for block in own]
+        self._outgoing.start(command, blocks, lambda chunk: ready.wait_ready(own[chunk.block]), offer)
         return Ack()
 
     def _check_epoch(self, epoch: int) -> None:

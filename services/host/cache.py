@@ -17,13 +17,14 @@ class CacheFull(Exception):
 
 class Held(Struct, frozen=True, kw_only=True):
     """A model in the cache. Its version is its content, so it is known once every block has been read, by this or
-    another host."""
+    another host. `shards`: the ranks that it is cut for."""
 
     model: str
     path: str
     dtype: DType
     size_bytes: int
     total: int
+    shards: int = 1
     ready: frozenset[int] = frozenset()
     manifest: Manifest | None = None
 
@@ -35,6 +36,11 @@ class Held(Struct, frozen=True, kw_only=True):
     def version(self) -> str:
         """Empty while it is not known."""
         return "" if self.manifest is None else self.manifest.version
+
+    def blocks_of(self, shard: int) -> range:
+        """The blocks of one rank; none where there are fewer."""
+        each = self.total // self.shards
+        return range(shard * each, min((shard + 1) * each, self.total))
 
     def holding(self, *, sending: bool) -> Holding:
         return Holding(

@@ -29,8 +29,8 @@ class Disk(Protocol):
     def free_bytes(self) -> int:
         """Memory that could be allocated."""
 
-    async def open(self, path: str, dtype: DType) -> Stored:
-        """Find and check a checkpoint. Raises CheckpointError."""
+    async def open(self, path: str, dtype: DType, shards: int = 1) -> Stored:
+        """Find and check a checkpoint, for so many ranks. Raises CheckpointError."""
 
     async def allocate(self, sizes: Sequence[int]) -> list[memoryview]:
         """Touched memory for so many blocks, free again when the last view is gone. Raises OSError."""
@@ -60,9 +60,10 @@ class ThreadDisk:
         self._closing = threading.Event()
         self.free_bytes = available_bytes
 
-    async def open(self, path: str, dtype: DType) -> Stored:
+    async def open(self, path: str, dtype: DType, shards: int = 1) -> Stored:
         def work() -> Stored:
-            return open_stored(resolve_model_path(path), dtype, keep=self._keep, packed_dir=self._packed_dir)
+            directory = resolve_model_path(path)
+            return open_stored(directory, dtype, shards, keep=self._keep, packed_dir=self._packed_dir)
 
         return await asyncio.get_running_loop().run_in_executor(self._opener, work)
 

@@ -92,7 +92,7 @@ class Memory:
         """What was, or is being, read from these very files."""
         for number, held in self.cache.items():
             read_from = self._copies[number].stored
-            if (held.model, held.path, held.dtype) == (spec.name, spec.path, spec.dtype) and (
+            if _is_of(held, spec) and (
                 stored.files == read_from.files
                 if read_from is not None
                 else stored.manifest is not None and stored.manifest.version == held.version
@@ -102,9 +102,7 @@ class Memory:
 
     def find_whole(self, spec: ModelSpec) -> Held | None:
         """What was read from this directory, as its files were then."""
-        source = spec.name, spec.path, spec.dtype
-        found = (held for _, held in self.cache.items() if (held.model, held.path, held.dtype) == source)
-        return next((held for held in found if held.is_whole), None)
+        return next((held for _, held in self.cache.items() if _is_of(held, spec) and held.is_whole), None)
 
     def is_reading(self, model: str) -> bool:
         """From disk."""
@@ -119,6 +117,7 @@ class Memory:
             model=spec.name,
             path=spec.path,
             dtype=spec.dtype,
+            shards=spec.tensor_parallel_size,
             size_bytes=stored.checkpoint.size_bytes,
             total=len(stored.checkpoint.layouts),
             manifest=stored.manifest,
@@ -133,6 +132,7 @@ class Memory:
             model=spec.name,
             path=spec.path,
             dtype=spec.dtype,
+            shards=spec.tensor_parallel_size,
             size_bytes=manifest.size_bytes,
             total=len(manifest.blocks),
             manifest=manifest,
@@ -183,7 +183,7 @@ class Memory:
 
     async def read_rest(self, command: FetchModel, blocks: Mapping[int, memoryview], on_block: OnBlock) -> None:
         """When its turn comes: of a version that is being fetched these blocks. Raises CheckpointError, OSError."""
-        stored = await self._disk.open(command.spec.path, command.spec.dtype)
+        stored = await self._disk.open(command.spec.path, command.spec.dtype, command.spec.tensor_parallel_size)
         try:
             stored.expect(command.manifest)
             async with self._reading:
@@ -250,3 +250,9 @@ class Memory:
             held, copy = self.cache.get(number), self._copies.get(number)
             if held is not None and held.manifest is not None and copy is not None and copy.stored is not None:
                 await self._disk.keep(copy.stored, held.manifest, copy.blocks)
+
+
+def _is_of(held: Held, spec: ModelSpec) -> bool:
+    """Whether it was read for this name, and in this way."""
+    wanted = spec.name, spec.path, spec.dtype, spec.tensor_parallel_size
+    return (held.model, held.path, held.dtype, held.shards) == wanted

@@ -92,10 +92,11 @@ def find_places(checkpoint: Checkpoint, directory: str) -> list[Path]:
     In `directory` where there is one; else beside the checkpoint, or in the user's cache where nobody may write there.
     Whoever may write to these may have other parameters served.
     """
-    own = f"{checkpoint.directory.name}-{sha256(bytes(checkpoint.directory)).hexdigest()[:16]}-{checkpoint.dtype}"
+    form = checkpoint.dtype + (f"-{checkpoint.shards}-ranks" if checkpoint.shards > 1 else "")
+    own = f"{checkpoint.directory.name}-{sha256(bytes(checkpoint.directory)).hexdigest()[:16]}-{form}"
     if directory:
         return [Path(directory) / own]
-    beside = checkpoint.directory / f"livescale-{checkpoint.dtype}"
+    beside = checkpoint.directory / f"livescale-{form}"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     # A user whom the system does not know has no home.
     return [beside, cache / "livescale" / "packed" / own] if cache.is_absolute() else [beside]

@@ -170,12 +170,13 @@ class Stored:
         raise PermissionError(errno.EACCES, "no directory to write to; name one with --packed-dir")
 
 
-def open_stored(path: Path, dtype: DType, *, keep: bool, packed_dir: str = "") -> Stored:
-    """Check the checkpoint in `path`. With `keep` it uses what earlier reads left, and leaves something.
+def open_stored(path: Path, dtype: DType, shards: int = 1, *, keep: bool, packed_dir: str = "") -> Stored:
+    """Check the checkpoint in `path`, for so many ranks. With `keep` it uses what earlier reads left, and leaves
+    something.
 
     Raises CheckpointError, OSError.
     """
-    checkpoint = open_checkpoint(path, dtype)
+    checkpoint = open_checkpoint(path, dtype, shards)
     return Stored(checkpoint, find_places(checkpoint, packed_dir) if keep else ())
 
 

@@ -122,7 +122,7 @@ class Signals:
             coming=len(self._planned(name) - seen),
             leaving=len(self._drained(name) & seen),
             outdated=sum(_is_outdated(r, entry) and r.instance not in self._drained(name) for r, _ in loaded),
-            spare=self._spare(entry.size_bytes, now),
+            spare=self._spare(entry, now),
             waiting_tokens=queue.waiting_tokens + sum(load.waiting_tokens for load in loads),
             waiting_requests=queue.waiting_requests + sum(load.waiting_requests for load in loads),
             running_requests=sum(load.running_requests for load in loads),
@@ -164,12 +164,13 @@ class Signals:
         records = (record for record in self._scales.values() if record.state == "draining")
         return {id for record in records if record.decision.model == model for id in record.instances}
 
-    def _spare(self, size_bytes: int, now: float) -> int:
-        """Workers heard lately that fit and that no running plan has taken."""
+    def _spare(self, entry: ModelEntry, now: float) -> int:
+        """Instances that can be made of workers heard lately that fit and that no running plan has taken."""
         plans = [record.plan for record in self._scales.values() if record.plan is not None]
         taken = {worker for plan in plans for instance in plan.instances for worker in instance.ranks}
         reports = (report for report, at in self._workers.values() if now - at <= self._stale_seconds)
-        return sum(r.state == "spare" and r.arena_bytes >= size_bytes and r.id not in taken for r in reports)
+        fitting = (r for r in reports if r.state == "spare" and r.arena_bytes >= entry.rank_bytes)
+        return sum(report.id not in taken for report in fitting) // entry.spec.tensor_parallel_size
 
 
 def _is_outdated(report: WorkerReport, entry: ModelEntry) -> bool:

@@ -56,9 +56,10 @@ class Book:
         """How many flows each node sends."""
         return sum((scale.sending for scale in self._outs()), Counter())
 
-    def receiving(self, version: str) -> frozenset[str]:
-        """Workers that are going to have all of this version."""
-        return frozenset(id for scale in self._outs() if scale.plan.version == version for id in scale.receiving)
+    def receiving(self, version: str, shard: int) -> frozenset[str]:
+        """Workers that are going to have all of this shard of this version."""
+        outs = [scale for scale in self._outs() if scale.plan.version == version]
+        return frozenset(id for scale in outs for id in scale.receiving if scale.delivery.orders.rank_of(id) == shard)
 
     def live(self) -> frozenset[str]:
         """Workers that take requests while they load: better not sources of others too."""

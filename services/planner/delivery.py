@@ -24,7 +24,7 @@ class Delivery:
     def __init__(self, orders: Orders, now: float) -> None:
         self.orders = orders
         self.targets = Targets([worker for instance in orders.plan.instances for worker in instance.ranks])
-        self.times = Times(len(self.targets), len(orders.manifest.blocks))
+        self.times = Times(len(self.targets), len(orders.manifest.of_shard(0).blocks))
         self.stranded = Stranded(now)
         self._flows = FlowsUnderWay(orders.plan.flows)
 
@@ -62,7 +62,8 @@ class Delivery:
     def sends(self) -> list[Command]:
         """A node sends once all who receive from it are ready."""
         ready, awaited = (self.targets.all_in(state) for state in (TargetState.ACCEPTED, TargetState.COMMANDED))
-        return [self.orders.send(sender, flows) for sender, flows in self._flows.take_unsent(ready, awaited)]
+        unsent = self._flows.take_unsent(ready, awaited)
+        return [command for sender, flows in unsent for command in self.orders.sends(sender, flows)]
 
     def is_current(self, worker: str, load: Load) -> bool:
         """Whether nothing else was commanded since."""

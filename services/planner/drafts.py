@@ -1,6 +1,7 @@
 """From what was asked for, and the picture of the pool, to a scale that can be carried out. Pure but for fresh ids."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from services.planner.block_cost import BlockCost
 from services.planner.book import Book
@@ -27,11 +28,24 @@ from services.planner.view import View
 from shared.bus.contract import Refusal
 from shared.messages.membership import Snapshot
 from shared.messages.scaling import Decision, Scale, ScaleRecord
-from shared.messages.transfers import LiveMode, Plan, PlannedInstance
+from shared.messages.transfers import Flow, LiveMode, Plan, PlannedInstance
 from shared.settings import check_plan_policy
 from shared.topology import Topology
 from shared.transfer.chunks import chunk_bytes_for
 from shared.world import Ids
+
+WHOLE = "an instance of several workers takes requests once each of them is whole"
+
+
+class ShardPlan(NamedTuple):
+    """How a shard gets to those who need it, be it the whole model."""
+
+    supply: Supply
+    multicast: Multicast
+    made: TransferPlan
+
+    def flows(self, tickets: Iterator[int]) -> list[Flow]:
+        return ticketed(self.made, len(self.multicast.block_bytes), tickets, self.multicast.disks)
 
 
 class Drafts:
@@ -107,31 +121,41 @@ class Drafts:
 
     def _plan(self, decision: Decision, view: View, count: int, live: LiveMode) -> Plan:
         """For as many new instances as there are spare workers, at least one. Raises CannotPlan."""
-        workers, why = choose_spares(view.snapshot, view.entry, count, self._book.reserved())
-        blocks, supply = range(len(view.manifest.blocks)), self._supply(view)
-        policy = self._choose_policy(live)
-        multicast = supply.multicast(dict.fromkeys(workers, blocks), self._book.live(), disks=policy == "local")
-        made = make_plan(policy, multicast, block_seconds=self._block_cost.seconds)
-        ready = self._predict(multicast, made)
+        groups, why = choose_spares(view.snapshot, view.entry, count, self._book.reserved())
+        policy, blocks = self._choose_policy(live), range(len(view.manifest.of_shard(0).blocks))
+        shards = [
+            self._plan_shard(view, policy, shard, dict.fromkeys(ranks, blocks))
+            for shard, ranks in enumerate(zip(*groups, strict=True))
+        ]
+        first, alone = shards[0], len(shards) == 1
+        # Shards share links, which no prediction of one of them knows.
+        ready = self._predict(first.multicast, first.made) if alone else {}
         predicted = {target: max(times.values()) for target, times in ready.items()}
-        live_targets, why_live = self._choose_live(live, decision, made, predicted)
+        live_targets, why_live = self._choose_live(live, decision, first.made, predicted) if alone else ([], [WHOLE])
         tied = view.manifest.config.tie_word_embeddings
-        sources = dict.fromkeys(flow.sender for flow in made.flows if flow.sender not in workers)
+        reasons = [why, *(reason for shard in shards for reason in self._explain(view, shard)), *why_live]
+        tickets = self._book.fresh_tickets()
         return Plan(
             id=self._ids.new("scale"),
             model=view.entry.spec.name,
             version=view.manifest.version,
-            instances=[PlannedInstance(id=self._ids.new("instance"), ranks=[worker]) for worker in made.targets],
-            flows=ticketed(made, len(blocks), self._book.fresh_tickets(), multicast.disks),
+            instances=[PlannedInstance(id=self._ids.new("instance"), ranks=ranks) for ranks in _teams(groups, shards)],
+            flows=[flow for shard in shards for flow in shard.flows(tickets)],
             size_bytes=view.entry.size_bytes,
-            reasons=[*map(supply.describe, sources), why, *made.reasons, *why_live, *self._explain(view, made)],
+            reasons=list(dict.fromkeys(reasons)),
             predicted=predicted,
             predicted_blocks=told(ready, len(blocks)) if are_told(len(ready), len(blocks)) else {},
             block_seconds=self._block_cost.seconds,
             live=live,
             live_targets=live_targets,
-            pipelines=foresee_pipelines(made, ready, tied=tied) if live == "pipeline" and live_targets else [],
+            pipelines=foresee_pipelines(first.made, ready, tied=tied) if live == "pipeline" and live_targets else [],
         )
+
+    def _plan_shard(self, view: View, policy: Policy, shard: int, missing: Mapping[str, Iterable[int]]) -> ShardPlan:
+        """What each of these workers misses of this shard. Raises CannotPlan."""
+        supply = self._supply(view, shard)
+        multicast = supply.multicast(missing, self._book.live(), disks=policy == "local")
+        return ShardPlan(supply, multicast, make_plan(policy, multicast, block_seconds=self._block_cost.seconds))
 
     def _choose_policy(self, live: LiveMode) -> Policy:
         """Raises Refusal 400 for one that does not go with the mode that this scale was asked for in."""
@@ -151,9 +175,11 @@ class Drafts:
         needed, reason = is_needed(decision, predicted.values(), self._settings.ttft_slo)
         return (live, [*why, reason]) if needed else ([], [reason])
 
-    def _explain(self, view: View, made: TransferPlan) -> list[str]:
-        unknown = explain_unknown(view.snapshot, view.silent)
-        return [*unknown, self._block_cost.reason] if any(flow.steps for flow in made.flows) else unknown
+    def _explain(self, view: View, shard: ShardPlan) -> list[str]:
+        made, unknown = shard.made, explain_unknown(view.snapshot, view.silent)
+        sources = dict.fromkeys(flow.sender for flow in made.flows if flow.sender not in made.targets)
+        costs = [self._block_cost.reason] if any(flow.steps for flow in made.flows) else []
+        return [*map(shard.supply.describe, sources), *made.reasons, *unknown, *costs]
 
     def _predict(self, multicast: Multicast, made: TransferPlan) -> BlockTimes:
         """Seconds by target and block, where it is known what links carry."""
@@ -169,20 +195,31 @@ class Drafts:
         if not delivery.lacking:
             return []
         view = view._replace(manifest=delivery.orders.manifest)  # another version may have taken the place of this one
-        supply = self._supply(view)
-        multicast = supply.multicast(delivery.lacking, delivery.stranded.avoid | self._book.live())
-        made = plan_chains(multicast)
-        flows = ticketed(made, len(view.manifest.blocks), self._book.fresh_tickets(), multicast.disks)
+        shards = [self._replan_shard(view, scale, shard) for shard in range(view.manifest.shards)]
+        tickets = self._book.fresh_tickets()
+        flows = [flow for shard in shards if shard is not None for flow in shard.flows(tickets)]
+        reasons = [reason for shard in shards if shard is not None for reason in shard.made.reasons]
         members = {member.id: member for member in view.snapshot.members}
-        commands = scale.replan(flows, members, made.reasons, now)
-        missing = {flow.receiver: delivery.times.missing(flow.receiver) for flow in delivery.flows}
-        delivery.expect(self._predict(*supply.rest(delivery.flows, missing)), now)
+        commands = scale.replan(flows, members, reasons, now)
+        if view.manifest.shards == 1:
+            missing = {flow.receiver: delivery.times.missing(flow.receiver) for flow in delivery.flows}
+            delivery.expect(self._predict(*self._supply(view, 0).rest(delivery.flows, missing)), now)
         return commands
 
-    def _supply(self, view: View) -> Supply:
-        receiving = self._book.receiving(view.manifest.version)
+    def _replan_shard(self, view: View, scale: ScaleOut, shard: int) -> ShardPlan | None:
+        """None where nobody lacks anything of it. Raises CannotPlan."""
+        delivery, supply = scale.delivery, self._supply(view, shard)
+        lacking = {id: blocks for id, blocks in delivery.lacking.items() if delivery.orders.rank_of(id) == shard}
+        if not lacking:
+            return None
+        multicast = supply.multicast(lacking, delivery.stranded.avoid | self._book.live())
+        return ShardPlan(supply, multicast, plan_chains(multicast))
+
+    def _supply(self, view: View, shard: int) -> Supply:
+        receiving = self._book.receiving(view.manifest.version, shard)
         places = find_places(view.snapshot.members, self._topology, self._settings.link_rate)
-        return Supply(view.snapshot, view.manifest, places, self._book.sending(), receiving, view.silent)
+        manifest = view.manifest.of_shard(shard)
+        return Supply(view.snapshot, manifest, places, self._book.sending(), receiving, view.silent)
 
     def _orders(self, plan: Plan, view: View) -> Orders:
         return Orders(
@@ -194,6 +231,17 @@ class Drafts:
             max_model_len=view.entry.max_model_len,
             secret=self._ids.secret(),
         )
+
+
+def _teams(groups: Sequence[Sequence[str]], shards: Sequence[ShardPlan]) -> list[list[str]]:
+    """The instances, by when the first rank of each gets its shard. Raises CannotPlan where another gets none."""
+    ranks = {group[0]: list(group) for group in groups}
+    teams = [ranks[leader] for leader in shards[0].made.targets]
+    for team in teams:
+        for worker, shard in zip(team, shards, strict=True):
+            if worker not in shard.made.targets:
+                raise CannotPlan(f"{worker} cannot be reached")
+    return teams
 
 
 def check_target(asked: Scale, view: View) -> None:

@@ -53,6 +53,9 @@ class Orders:
     def instance_of(self, worker: str) -> PlannedInstance:
         return next(one for one in self.plan.instances if worker in one.ranks)
 
+    def rank_of(self, worker: str) -> int:
+        return self.instance_of(worker).ranks.index(worker)
+
     def is_gone(self, change: LeaseChanged) -> bool:
         """Whether this says that a member is dead, or has joined anew, since the plan was made."""
         planned = self.members.get(change.id)
@@ -68,19 +71,24 @@ class Orders:
             model=self.plan.model,
             instance=instance.id,
             role=instance.role,
-            rank=instance.ranks.index(worker),
-            manifest=self.manifest,
+            rank=self.rank_of(worker),
+            manifest=self.manifest.of_shard(self.rank_of(worker)),
             inflows=[self._inflow(flow) for flow in flows],
             chunk_bytes=self.chunk_bytes,
             max_model_len=self.max_model_len,
             epoch=self.members[worker].epoch,
             secret=self.secret,
             live=self.plan.live if worker in self.plan.live_targets else "off",
+            ranks=instance.ranks if len(instance.ranks) > 1 else [],
         )
         return Command(worker, message, f"receive from {', '.join(sorted({flow.sender for flow in flows}))}")
 
-    def send(self, sender: str, flows: Sequence[Flow]) -> Command:
-        """Send along these."""
+    def sends(self, sender: str, flows: Sequence[Flow]) -> Iterator[Command]:
+        """Send along these, each rank its shard."""
+        for shard in sorted({self.rank_of(flow.receiver) for flow in flows}):
+            yield self._send(sender, [flow for flow in flows if self.rank_of(flow.receiver) == shard], shard)
+
+    def _send(self, sender: str, flows: Sequence[Flow], shard: int) -> Command:
         reads = any(flow.from_disk for flow in flows)
         message = Send(
             plan_id=self.plan.id,
@@ -90,6 +98,7 @@ class Orders:
             epoch=self.members[sender].epoch,
             secret=self.secret,
             from_disk=FromDisk(spec=self.spec, manifest=self.manifest) if reads else None,
+            shard=shard,
         )
         return Command(sender, message, "every target is ready to receive")
 

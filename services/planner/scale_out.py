@@ -254,5 +254,5 @@ class ScaleOut(Scale):
 
     def _finish(self, now: float) -> None:
         if self.delivery.has_ended:
-            serving = len(self._targets.all_in(TargetState.SERVING))
+            serving = sum(self._targets.lowest(one) is TargetState.SERVING for one in self.plan.instances)
             self._end(self._errors, now, f"{serving} new instances serve")

@@ -1,6 +1,7 @@
 """Which workers a new instance gets. Pure."""
 
 from collections import Counter
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 
 from services.planner.plans.plan import CannotPlan
@@ -14,22 +15,35 @@ def find_alive(snapshot: Snapshot) -> dict[str, Member]:
 
 def choose_spares(
     snapshot: Snapshot, model: ModelEntry, count: int, reserved: AbstractSet[str]
-) -> tuple[list[str], str]:
-    """Up to `count` spare workers that fit, spread over machines: the one with the fewest instances of the model comes
-    next. Those that are `reserved` belong to running plans. Returns why, too. Raises CannotPlan where there is none."""
-    alive = find_alive(snapshot)
+) -> tuple[list[list[str]], str]:
+    """The ranks of up to `count` instances: spare workers that fit, spread over machines: the one with the fewest
+    workers of the model comes next. Those that are `reserved` belong to running plans. Returns why, too. Raises
+    CannotPlan where there are too few for one."""
+    alive, ranks = find_alive(snapshot), model.spec.tensor_parallel_size
     spare = [r for r in snapshot.workers if r.state == "spare" and r.id in alive and r.id not in reserved]
-    left = {r.id: alive[r.id].host for r in spare if r.arena_bytes >= model.size_bytes}
-    if not left:
+    left = {r.id: alive[r.id].host for r in spare if r.arena_bytes >= model.rank_bytes}
+    if len(left) < ranks:
+        fit = "no spare worker fits" if ranks == 1 else f"an instance needs {ranks} spare workers, {len(left)} fit"
         raise CannotPlan(
-            f"no spare worker fits: {len(spare)} spare, {len(reserved)} in running plans, "
-            f"{model.size_bytes} bytes of parameters"
+            f"{fit}: {len(spare)} spare, {len(reserved)} in running plans, {model.rank_bytes} bytes of parameters"
         )
     crowd = Counter(alive[r.id].host for r in snapshot.workers if r.id in alive and r.model == model.spec.name)
-    chosen: list[str] = []
-    while left and len(chosen) < count:
-        best = min(left, key=lambda id: (crowd[left[id]], id))
-        crowd[left.pop(best)] += 1
-        chosen.append(best)
+    chosen: list[list[str]] = []
+    while len(left) >= ranks and len(chosen) < count:
+        chosen.append(_choose_ranks(left, ranks, crowd))
+        crowd.update(left.pop(id) for id in chosen[-1])
     short = f"; {count - len(chosen)} more were wanted" if len(chosen) < count else ""
-    return chosen, f"targets {', '.join(chosen)}: spare, spread over machines{short}"
+    return chosen, f"targets {', '.join(' + '.join(one) for one in chosen)}: spare, spread over machines{short}"
+
+
+def _choose_ranks(left: Mapping[str, str], ranks: int, crowd: Mapping[str, int]) -> list[str]:
+    """Workers of one machine where any has enough, as they exchange something in every layer; else of as few as can be:
+    those that have most come first. `left`: the machine of each."""
+    there = Counter(left.values())
+
+    def order(id: str) -> tuple[bool, int, int, str, str]:
+        machine = left[id]
+        enough = there[machine] >= ranks
+        return not enough, crowd[machine] if enough else 0, 0 if enough else -there[machine], machine, id
+
+    return sorted(left, key=order)[:ranks] if ranks > 1 else [min(left, key=lambda id: (crowd[left[id]], id))]

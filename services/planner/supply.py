@@ -135,8 +135,9 @@ class Supply:
         return Node(id, "disk" if on_disk else "host" if place.domain is None else "worker", place, requests)
 
     def _is_whole(self, holding: Holding | None) -> bool:
-        version = self.manifest.version
-        return holding is not None and holding.version == version and len(holding.ready) == holding.total
+        """A host holds all shards, a worker its own."""
+        held = self.manifest.version, self.manifest.held_as
+        return holding is not None and holding.version in held and len(holding.ready) == holding.total
 
     def _is_reading(self, holding: Holding) -> bool:
         """It has begun, and is not waiting for its turn: the rest is coming."""

@@ -59,16 +59,20 @@ class Capacity:
 
     def why_impossible(self, entry: ModelEntry, now: float) -> str | None:
         """Why no worker will ever load this model; None where one could, or may yet appear."""
-        if any(report.arena_bytes >= entry.size_bytes for report in self._reports.values()):
+        needed, ranks = entry.rank_bytes, entry.spec.tensor_parallel_size
+        fitting = sum(report.arena_bytes >= needed for report in self._reports.values())
+        if fitting >= ranks:
             return None
         self._lost = {id: (arena, at) for id, (arena, at) in self._lost.items() if now - at < REPLACEMENT_SECONDS}
         settled = self._started is not None and now - self._started >= SETTLE_SECONDS
-        if not settled or any(arena >= entry.size_bytes for arena, _ in self._lost.values()):
+        if not settled or fitting + sum(arena >= needed for arena, _ in self._lost.values()) >= ranks:
             return None
         if not self._reports:
             return "there is no worker"
         largest = max(report.arena_bytes for report in self._reports.values())
-        return f"it needs {entry.size_bytes} bytes, and the largest worker has {largest}"
+        if largest < needed:
+            return f"it needs {needed} bytes, and the largest worker has {largest}"
+        return f"an instance is {ranks} workers (tensor_parallel_size), and {fitting} can have one"
 
     def retry_after_ms(self, model: str, waiting_tokens: int, now: float) -> int:
         """When there will be room: once what waits is prefilled, or once an instance is loaded."""

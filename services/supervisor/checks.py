@@ -93,10 +93,10 @@ def check_models(settings: StackSettings) -> None:
             raise BadSettings(f"model {model.name!r}: min-instances {lowest} is above max-instances {highest}")
         if model.bounds.prefill_lo > model.bounds.prefill_hi or model.bounds.decode_lo > model.bounds.decode_hi:
             raise BadSettings(f"model {model.name!r}: a lower scaling bound is above the upper one")
-    needed = sum(spec_bounds(model, settings)[0] for model in settings.models)
+    needed = sum(spec_bounds(model, settings)[0] * ranks_of(model, settings) for model in settings.models)
     if needed > count_workers(settings):
         raise BadSettings(
-            f"the models keep {needed} instances and there are {count_workers(settings)} workers; "
+            f"the models keep instances of {needed} workers and there are {count_workers(settings)} workers; "
             "raise --workers or lower min-instances"
         )
 
@@ -165,7 +165,12 @@ def spec_bounds(model: ModelSettings, settings: StackSettings) -> tuple[int, int
     """The least and the most instances of a model."""
     lowest = settings.min_instances if model.min_instances is None else model.min_instances
     highest = settings.max_instances if model.max_instances is None else model.max_instances
-    return lowest, count_workers(settings) if highest is None else highest
+    return lowest, max(1, count_workers(settings) // ranks_of(model, settings)) if highest is None else highest
+
+
+def ranks_of(model: ModelSettings, settings: StackSettings) -> int:
+    """Workers of an instance."""
+    return model.tensor_parallel_size or settings.tensor_parallel_size
 
 
 def make_spec(model: ModelSettings, settings: StackSettings, auto_dtype: DType) -> ModelSpec:
@@ -189,4 +194,5 @@ def make_spec(model: ModelSettings, settings: StackSettings, auto_dtype: DType) 
         downscale_delay_s=model.downscale_delay_s,
         downscale_to_zero_delay_s=model.downscale_to_zero_delay_s,
         max_model_len=model.max_model_len or settings.max_model_len,
+        tensor_parallel_size=ranks_of(model, settings),
     )

@@ -39,6 +39,7 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
     min_instances: Annotated[int, Meta(ge=0)] | None = None
     max_instances: Annotated[int, Meta(ge=1)] | None = None
     max_model_len: Annotated[int, Meta(ge=1)] | None = None
+    tensor_parallel_size: Annotated[int, Meta(ge=1, le=64)] | None = None
     bounds: Bounds = Bounds()
     upscale_delay_s: Annotated[float, Meta(ge=0)] = 0.0
     downscale_delay_s: Annotated[float, Meta(ge=0)] = 5.0
@@ -88,6 +89,10 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=1)] | None,
         Meta(description="Tokens of a request, prompt and output; the checkpoint's limit when left out"),
     ] = None
+    tensor_parallel_size: Annotated[
+        int,
+        Meta(description="Workers of an instance, each with its part of every layer, for large models", ge=1, le=64),
+    ] = 1
     device: Annotated[
         Literal["auto", "cpu", "cuda"],
         Meta(description="What workers compute on; auto: a GPU each where CUDA shows enough, else a CPU core"),

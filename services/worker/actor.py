@@ -31,9 +31,11 @@ from shared.subjects import (
     HELP,
     LEASE,
     LOAD,
+    MEETING,
     PIPELINE,
     PIPELINE_OVER,
     PULL,
+    RANK_STEP,
     REPLAY,
     RUNNING,
     SEND,
@@ -121,6 +123,7 @@ class Worker:
             tasks.create_task(self._deployment.duties.live.source.run(), name="pulls")
             tasks.create_task(self._hear_withdrawals(), name="withdrawals")
             tasks.create_task(self._hear_stages(), name="stages")
+            tasks.create_task(self._hear_steps(), name="rank steps")
             tasks.create_task(self._follow_leases(), name="leases")
 
     async def _serve_endpoints(self) -> None:
@@ -136,6 +139,7 @@ class Worker:
             Endpoint(REPLAY, self._replay, me),
             Endpoint(HELP, deployment.help, me),
             Endpoint(PIPELINE, deployment.pipeline, me),
+            Endpoint(MEETING, deployment.ranks.where, me),
             Endpoint(PULL, deployment.duties.pull, me),
             Endpoint(TOOK, deployment.duties.took, me),
         ]
@@ -167,6 +171,10 @@ class Worker:
         async for received in await self._world.bus.subscribe(WITHDRAW, id=self._id):
             self._deployment.duties.live.withdraw(received.message.worker)
 
+    async def _hear_steps(self) -> None:
+        async for received in await self._world.bus.subscribe(RANK_STEP, id=self._id):
+            self._deployment.ranks.hear(received.message)
+
     async def _hear_stages(self) -> None:
         pipelines, bus = self._deployment.duties.pipelines, self._world.bus
 
@@ -189,6 +197,7 @@ class Worker:
             change = received.message
             if change.service == "worker" and change.state == "dead":
                 self._deployment.duties.lost(change.id)
+                self._deployment.ranks.lost(change.id)
 
     def _load_changed(self) -> None:
         now = self._world.clock.now()
@@ -219,7 +228,7 @@ class Worker:
         manifest = assignment.manifest
         holding = Holding(
             model=assignment.model,
-            version=manifest.version,
+            version=manifest.held_as,
             ready=sorted(lifecycle.ready),
             total=len(manifest.blocks),
         )

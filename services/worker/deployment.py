@@ -14,6 +14,7 @@ from services.worker.live.counts import LiveCounts
 from services.worker.live.parts import Parts
 from services.worker.loading import LoadCounts, Loading, Transport
 from services.worker.orders import check_load
+from services.worker.ranks.side import TensorParallel
 from services.worker.resources import Resources
 from services.worker.serving import Serving
 from services.worker.settings import WorkerSettings
@@ -63,6 +64,8 @@ class Deployment:
         link, counts = MeteredLink(resources.link, resources.meter), LiveCounts(world.telemetry)
         parts = Parts(world, link, resources.runner, serving, tasks, counts)
         self.duties = Duties(parts, self._instance)
+        self.ranks = TensorParallel(world, resources.runner, settings.bind, tasks, self._rank_lost)
+        serving.on_batch, serving.on_rank_lost = self.ranks.tell, self._rank_lost
 
     @property
     def lifecycle(self) -> Lifecycle:
@@ -82,7 +85,7 @@ class Deployment:
         self._check_epoch(command.epoch)
         check_load(command)
         if self._giving_up is not None:
-            await self._giving_up
+            await asyncio.wait([self._giving_up])  # whoever asked may not have the patience
         if self.lifecycle.goes_on(command):
             return self._go_on(command)
         self.lifecycle.load(command)
@@ -123,9 +126,11 @@ class Deployment:
     async def send(self, command: Send, context: Context) -> Ack:
         self._check_epoch(command.epoch)
         loading = self._instance.loading
-        if loading is None or loading.manifest.version != command.version:
-            held = "nothing" if loading is None else loading.manifest.version
-            raise Refusal(409, f"cannot send version {command.version}: this worker holds {held}")
+        wanted = command.version, command.shard
+        if loading is None or (loading.manifest.version, loading.manifest.shard) != wanted:
+            held = "nothing" if loading is None else loading.manifest.held_as
+            what = f"version {command.version}" + (f", shard {command.shard}" if command.shard else "")
+            raise Refusal(409, f"cannot send {what}: this worker holds {held}")
         self._outgoing.start(command, loading.memory, loading.may_send(command.chunk_bytes), loading.offer)
         return Ack()
 
@@ -165,16 +170,28 @@ class Deployment:
         self._instance.lifecycle = Lifecycle()
         self._giving_up = self._tasks.create_task(self._end_everything(self._giving_up), name="fence")
 
+    def _rank_lost(self, reason: str) -> None:
+        """An instance of several ranks ends with the first of them; its requests go on elsewhere."""
+        log.warning("rank_lost", worker=self._id, reason=reason)
+        self._serving.lose(reason)
+        self._serving.close()
+        if self.lifecycle.state is State.SERVING:
+            self.lifecycle.leave()
+            self._draining = self._tasks.create_task(self._drain(), name="drain for want of a rank")
+        elif self.lifecycle.state is State.LOADING:
+            self.give_up()
+        self._on_change()
+
     async def _end_everything(self, earlier: asyncio.Task[None] | None) -> None:
         if earlier is not None:
-            await earlier
+            await asyncio.wait([earlier])
         await self.duties.live.source.give_up()
         await _stop(self._draining)
         await _stop(self._loading_task)
         await self._clear()
 
     async def _load(self, loading: Loading) -> None:
-        if not await loading.run():
+        if not await loading.run(self.ranks.meet):
             await self._release_if_loading(loading.command.plan_id)
 
     def _block_ready(self, plan_id: str, index: int) -> None:
@@ -187,6 +204,7 @@ class Deployment:
     async def _drain(self) -> None:
         """Finish what runs and what is being sent on, then be spare."""
         await self.duties.live.source.stop()
+        await self.ranks.led()
         await self._serving.idle.wait()
         self._serving.close()
         if self._loading_task is not None:
@@ -212,6 +230,7 @@ class Deployment:
         """Forget the parameters. All let go of the arena before anything else may be placed in it."""
         loading, self._instance.loading = self._instance.loading, None
         await self.duties.end(f"{self._id} gave its parameters back")
+        await self.ranks.end()
         self._outgoing.abort_all()
         await self._outgoing.none.wait()
         await self._runner.unload()

@@ -52,7 +52,7 @@ class Duties:
         lifecycle.serve(command)
         if before is State.LOADING and loading is not None:
             self.live.missed()
-            if self._parts.serving.scheduler is None:
+            if self._parts.serving.scheduler is None and loading.command.rank == 0:
                 instance.open(loading, whole=True)
         if before is State.LIVE:
             self.pipelines.switch()

@@ -118,7 +118,11 @@ class Lifecycle:
         """serving -> draining. Told again, it stays."""
         self._expect(command.instance)
         if self.state is not State.DRAINING:
-            self._advance(State.DRAINING)
+            self.leave()
+
+    def leave(self) -> None:
+        """serving -> draining."""
+        self._advance(State.DRAINING)
 
     def accepts_requests(self, model: str) -> bool:
         takes = self.state in (State.LIVE, State.SERVING)

@@ -127,10 +127,11 @@ class Loading:
 
         return may_send
 
-    async def run(self) -> bool:
-        """Until every block is laid out; whether it came to that. A failure is told to the planner, not raised."""
+    async def run(self, meet: Callable[[Load], Awaitable[None]]) -> bool:
+        """Until every block is laid out, by an engine that has met the other ranks; whether it came to that. A failure
+        is told to the planner, not raised."""
         try:
-            await together(self._receive(), self._lay_out())
+            await together(self._receive(), self._lay_out(meet))
         except (TransferFailed, ValueError, RuntimeError, MemoryError) as error:
             reason = str(error) or type(error).__name__
             log.warning("load_failed", plan=self.command.plan_id, error=reason)
@@ -154,7 +155,8 @@ class Loading:
         self._counts.broken.inc()
         self._tell("broken", ticket=ticket, error=str(failure))
 
-    async def _lay_out(self) -> None:
+    async def _lay_out(self, meet: Callable[[Load], Awaitable[None]]) -> None:
+        await meet(self.command)
         # The engine makes itself ready while the first bytes are on their way.
         self.kv_blocks = self.kv_blocks or await self._runner.load(self.manifest, self.command.max_model_len)
         while self._laid_out < len(self.manifest.blocks):

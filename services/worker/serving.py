@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import structlog
 
 from services.worker.batch import Batch, Entry
-from services.worker.engine.contract import Runner
+from services.worker.engine.contract import RankLost, Runner
 from services.worker.history import History
 from services.worker.limits import Limits
 from services.worker.metrics import WorkerMetrics
@@ -41,6 +41,8 @@ class Serving:
         self.idle.set()
         self.on_step: Callable[[], None] = lambda: None
         self.on_first_token: Callable[[], None] | None = None
+        self.on_batch: Callable[[Batch], None] = lambda batch: None  # it is going to be run
+        self.on_rank_lost: Callable[[str], None] = lambda reason: None
         self._version: str | None = None
         self._steps_run = True  # else the layers of what is here are run one by one, by somebody else
         self.changes = Changes()
@@ -183,8 +185,11 @@ class Serving:
         begun = self._clock.now()
         if batch.preempted:
             log.info("requests_preempted", step=batch.step, requests=batch.preempted)
+        self.on_batch(batch)
         try:
             tokens = await self._runner.step(batch)
+        except RankLost as error:
+            return self.on_rank_lost(str(error)) if self.scheduler is scheduler else None
         except (RuntimeError, MemoryError) as error:  # torch's own, out of memory included
             log.error("step_failed", step=batch.step, rows=batch.prefill_rows + batch.decode_rows, error=str(error))
             return self._stepped(scheduler, scheduler.fail(f"the engine failed: {error}"))

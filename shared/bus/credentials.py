@@ -88,17 +88,18 @@ ROWS: Mapping[str, Row] = {
         answers=(
             *(subjects.LOAD, subjects.SEND, subjects.SERVE, subjects.DRAIN, subjects.ABORT),
             *(subjects.ADMIT, subjects.REPLAY, subjects.RUNNING, subjects.HELP, subjects.PULL, subjects.TOOK),
+            subjects.MEETING,
             subjects.PIPELINE,
         ),
-        asks=(subjects.PULL, subjects.TOOK),
+        asks=(subjects.PULL, subjects.TOOK, subjects.MEETING),
         tells=(
             *(subjects.TOKENS, subjects.ENDED, subjects.MOVED, subjects.WITHDRAW),
             *(subjects.TRANSFER, subjects.BLOCK, subjects.INSTANCE),
-            *(subjects.STAGE_BATCH, subjects.STAGE_DONE, subjects.PIPELINE_OVER),
+            *(subjects.STAGE_BATCH, subjects.STAGE_DONE, subjects.PIPELINE_OVER, subjects.RANK_STEP),
         ),
         hears=(
             *(subjects.CANCEL_WORK, subjects.WITHDRAW, subjects.LEASE),
-            *(subjects.STAGE_BATCH, subjects.STAGE_DONE, subjects.PIPELINE_OVER),
+            *(subjects.STAGE_BATCH, subjects.STAGE_DONE, subjects.PIPELINE_OVER, subjects.RANK_STEP),
         ),
     ),
 }

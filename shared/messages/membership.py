@@ -224,6 +224,11 @@ class ModelEntry(Message, frozen=True, kw_only=True):
     copies: list[Name] = []
     next: ModelSpec | None = None
 
+    @property
+    def rank_bytes(self) -> int:
+        """Parameters of each worker of an instance."""
+        return -(-self.size_bytes // self.spec.tensor_parallel_size)
+
 
 class AskSnapshot(Message, frozen=True):
     """Ask the registry for its whole picture."""

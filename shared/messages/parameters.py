@@ -18,6 +18,7 @@ Layers = Annotated[int, Meta(ge=1, le=10_000)]
 Shape = Annotated[list[Size], Meta(max_length=4)]
 Scaling = Annotated[float, Meta(gt=0, le=1e15)]
 Share = Annotated[float, Meta(ge=0, le=1e3)]
+TensorParallelSize = Annotated[int, Meta(ge=1, le=64)]
 Path = Annotated[str, Meta(max_length=4096, pattern=r"^[^\x00]*$")]
 
 
@@ -104,19 +105,14 @@ class Manifest(Message, frozen=True, kw_only=True):
         return sum(block.size_bytes for block in self.blocks)
 
     @property
-    def shard_blocks(self) -> int:
-        """How many a rank has."""
-        return self.config.num_hidden_layers + 2
-
-    @property
     def held_as(self) -> str:
         """What a worker that has it says it holds: a part is no copy of the version."""
         return self.version if self.shards == 1 else f"{self.version}.{self.shard}of{self.shards}"
 
     def of_shard(self, shard: int) -> "Manifest":
         """What this rank has of it."""
-        first = shard * self.shard_blocks
-        blocks = self.blocks[first : first + self.shard_blocks]
+        each = len(self.blocks) // self.shards
+        blocks = self.blocks[shard * each : (shard + 1) * each]
         own = [structs.replace(block, index=index) for index, block in enumerate(blocks)]
         return structs.replace(self, shard=shard, blocks=own)
 
@@ -147,6 +143,7 @@ class ModelSpec(Message, frozen=True, kw_only=True):
     `downscale_delay_s`: how long fewer instances must have been enough before one is given back,
     `downscale_to_zero_delay_s` before the last one is.
     `max_model_len`: tokens a request may have, prompt and output together; None takes the checkpoint's own limit.
+    `tensor_parallel_size`: how many workers make an instance, each with its shard of every layer.
     """
 
     name: Name
@@ -159,3 +156,4 @@ class ModelSpec(Message, frozen=True, kw_only=True):
     downscale_delay_s: Amount = 5.0
     downscale_to_zero_delay_s: Amount = 60.0
     max_model_len: Positive | None = None
+    tensor_parallel_size: TensorParallelSize = 1

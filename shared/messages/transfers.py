@@ -132,7 +132,8 @@ class Load(Message, frozen=True, kw_only=True):
 
     `max_model_len` sizes the KV cache. Told again for the same plan, a worker that still loads keeps what arrived and
     the flows that are named again; its others end, new ones begin. With `live` it takes requests from its first layer
-    on, and the mode says what it computes of them before it is whole.
+    on, and the mode says what it computes of them before it is whole. `ranks`: the workers of an instance of several,
+    the one that leads first; `manifest` is what this one has of the model.
     """
 
     plan_id: Name
@@ -147,13 +148,14 @@ class Load(Message, frozen=True, kw_only=True):
     epoch: Count
     secret: Secret = b""  # proves each end of a flow to the other
     live: LiveMode = "off"
+    ranks: list[Name] = []
 
 
 class Send(Message, frozen=True, kw_only=True):
     """Planner -> worker or host: send of a version what you hold or are receiving, beside what you send already.
 
     Each chunk goes out as soon as it is here. A flow that is named again goes on as it does. A host that does not hold
-    the version reads it `from_disk`, where that is said.
+    the version reads it `from_disk`, where that is said. Blocks are those of `shard`.
     """
 
     plan_id: Name
@@ -163,6 +165,7 @@ class Send(Message, frozen=True, kw_only=True):
     epoch: Count
     secret: Secret = b""
     from_disk: FromDisk | None = None
+    shard: Count = 0
 
 
 class Serve(Message, frozen=True, kw_only=True):

@@ -16,7 +16,9 @@ from shared.subjects import (
     DRAIN,
     HELP,
     LOAD,
+    MEETING,
     PULL,
+    RANK_STEP,
     REPLAY,
     RUNNING,
     SEND,
@@ -32,7 +34,7 @@ from tests.worker.test_actor import undisturbed
 
 TARGETS: list[Topic[Any] | Call[Any, Any]] = [
     *(ABORT, ADMIT, CANCEL_WORK, DRAIN, LOAD, REPLAY, RUNNING, SEND, SERVE),
-    *(HELP, PULL, TOOK, WITHDRAW),
+    *(HELP, PULL, TOOK, WITHDRAW, MEETING, RANK_STEP),
 ]
 VOLLEYS = st.lists(st.lists(shots(TARGETS, ["w-1"]), min_size=10, max_size=20), min_size=4, max_size=4)
 

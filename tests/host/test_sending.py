@@ -5,14 +5,17 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from msgspec.structs import replace
 
 from services.host.checkpoint import open_checkpoint
+from shared.bus.contract import Refusal
 from shared.links.contract import Link
 from shared.links.open import open_link
 from shared.messages.parameters import Manifest
 from shared.messages.transfers import Abort, Inflow, Node, Outflow, Send
 from shared.settings import LinkSettings
 from shared.subjects import ABORT, SEND
+from shared.transfer.checksum import checksum
 from shared.transfer.incoming import Events, Incoming
 from shared.transfer.part import Part
 from tests.host.site import HOST, Site, site
@@ -37,7 +40,14 @@ async def held(here: Site) -> Manifest:
 
 async def send(here: Site, manifest: Manifest, target: Link) -> None:
     child = Outflow(ticket=7, downstream=Node(id="worker-0", place="worker", address=target.address))
-    command = Send(plan_id="plan-1", version=manifest.version, outflows=[child], chunk_bytes=CHUNK_BYTES, epoch=1)
+    command = Send(
+        plan_id=f"plan-{manifest.shard}",
+        version=manifest.version,
+        outflows=[child],
+        chunk_bytes=CHUNK_BYTES,
+        epoch=1,
+        shard=manifest.shard,
+    )
     await here.bus.call(SEND, command, timeout=5, id=HOST)
 
 
@@ -45,8 +55,8 @@ def socket_link(rate: float = 0.0) -> LinkSettings:
     return LinkSettings(transport="socket", link_rate=rate)
 
 
-async def receive(here: Site, manifest: Manifest, target: Link) -> None:
-    """All of it, checked against the checkpoint."""
+async def receive_shard(here: Site, manifest: Manifest, target: Link) -> list[memoryview]:
+    """The blocks of this manifest, verified."""
     memory = [memoryview(bytearray(block.size_bytes)) for block in manifest.blocks]
     upstream = Node(id=HOST, place="host", address=here.joins[0].address or b"")
     part = Part("worker-0", CHUNK_BYTES, memory)
@@ -58,6 +68,12 @@ async def receive(here: Site, manifest: Manifest, target: Link) -> None:
             incoming.follow([Inflow(ticket=7, upstream=upstream)], b"")
             _, _ = await asyncio.gather(incoming.run(), send(here, manifest, target))
     assert verified == [0, 1, 2, 3, 4]
+    return memory
+
+
+async def receive(here: Site, manifest: Manifest, target: Link) -> None:
+    """All of it, checked against the checkpoint."""
+    memory = await receive_shard(here, manifest, target)
     checkpoint = open_checkpoint(tiny("llama"), "bfloat16")
     for index, block in enumerate(memory):
         expected = bytearray(block.nbytes)
@@ -75,5 +91,18 @@ async def test_a_send_is_counted_until_its_plan_is_aborted(target: Link) -> None
         manifest = await held(here)
         await send(here, manifest, target)
         await here.until(lambda: here.reports[-1].flows_out == 1)
-        await here.bus.call(ABORT, Abort(plan_id="plan-1", reason="test"), timeout=5, id=HOST)
+        await here.bus.call(ABORT, Abort(plan_id="plan-0", reason="test"), timeout=5, id=HOST)
         await here.until(lambda: here.reports[-1].flows_out == 0)
+
+
+async def test_of_a_model_that_is_cut_for_ranks_each_is_sent_its_shard(target: Link) -> None:
+    async with site(open_link=lambda: open_link(socket_link())) as here:
+        await here.read(tiny("qwen2"), tensor_parallel_size=2)
+        whole = (await here.whole()).manifest
+        assert whole is not None
+        assert here.reports[-1].holdings[0].total == len(whole.blocks) == 10
+        for shard in (1, 0):
+            memory = await receive_shard(here, whole.of_shard(shard), target)
+            assert [checksum(block) for block in memory] == [block.checksum for block in whole.blocks[5 * shard :][:5]]
+        with pytest.raises(Refusal, match=r"400: shard: version .* has 2, there is no 2"):
+            await send(here, replace(whole, shard=2), target)

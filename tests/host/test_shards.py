@@ -22,7 +22,7 @@ def _read(directory: Path, dtype: DType, shards: int) -> list[Tensors]:
     manifest = checkpoint.manifest([checkpoint.read_block(index, block) for index, block in enumerate(blocks)])
     ranks: list[Tensors] = [{} for _ in range(shards)]
     for index, (block, buffer) in enumerate(zip(manifest.blocks, blocks, strict=True)):
-        ranks[index // manifest.shard_blocks] |= block_tensors(block, buffer, dtype)
+        ranks[index * shards // len(blocks)] |= block_tensors(block, buffer, dtype)
     return ranks
 
 

@@ -2,7 +2,7 @@
 
 from services.monitor.signals import Signals
 from shared.messages.membership import ModelEntry
-from tests.monitor.made import SIZE, load, queues, record, serving, spec
+from tests.monitor.made import SIZE, load, queues, record, serving, spare, spec
 
 
 def test_an_instance_where_a_request_waits_for_kv_blocks_has_none_left() -> None:
@@ -24,3 +24,12 @@ def test_an_instance_that_is_live_loads_and_is_there_already_with_all_its_load()
     assert (found.instances, found.loading, found.coming, found.current) == (2, 1, 0, 2)
     assert (found.waiting_tokens, found.waiting_requests, found.running_requests) == (300, 3, 2)
     assert found.kv_blocks_used == 20 + 5
+
+
+def test_spares_are_counted_in_instances_that_can_be_made_of_them() -> None:
+    signals = Signals(stale_seconds=2.0)
+    signals.on_router(queues(), 0.0)
+    for worker in "abcde":
+        signals.on_worker(spare(worker, arena_bytes=SIZE // 2), 0.0)
+    entry = ModelEntry(spec=spec(tensor_parallel_size=2), state="ready", size_bytes=SIZE)
+    assert signals.observe(entry, 0.0).spare == 2

@@ -26,8 +26,8 @@ def test_running_scales_tell_what_they_add_reserve_and_send() -> None:
     assert book.leaving() == {"i-c"}
     assert book.reserved() == {"a", "b"}
     assert book.sending() == {"s": 2}
-    assert book.receiving("v") == {"a", "b"}
-    assert book.receiving("another") == frozenset()
+    assert book.receiving("v", 0) == {"a", "b"}
+    assert book.receiving("another", 0) == frozenset()
     drain.on_report(spare("c"), 12.0)
     assert book.leaving() == frozenset()
 

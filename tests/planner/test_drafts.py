@@ -14,14 +14,16 @@ from services.planner.settings import PlannerSettings
 from services.planner.times import told
 from services.planner.view import View
 from shared.bus.contract import Refusal
-from shared.messages.membership import HostReport, LeaseChanged, PeerTraffic, Snapshot
+from shared.messages.membership import Holding, HostReport, LeaseChanged, PeerTraffic, Snapshot, WorkerReport
+from shared.messages.parameters import Manifest
 from shared.messages.scaling import Decision, Scale, ScaleRecord
-from shared.messages.transfers import Plan, PlannedPipeline
+from shared.messages.transfers import LiveMode, Load, Plan, PlannedPipeline, Send, Transfer
 from shared.settings import LiveWhen, PolicyName
 from shared.world import CountedIds
 from tests.control.fakes import BLOCKS, manifest
 from tests.planner.made import (
     ENTRY,
+    SIZE,
     VERSION,
     acknowledge,
     block_ready,
@@ -299,3 +301,86 @@ def test_who_is_live_is_no_source_of_a_second_scale() -> None:
     assert hops(second.plan) == [("s", "b")]
     first.on_lease(LeaseChanged(service="worker", id="a", epoch=1, state="dead", reason="silent", at=2.0), 2.0)
     assert book.live() == frozenset()
+
+
+CUT = replace(ENTRY, spec=replace(ENTRY.spec, tensor_parallel_size=2))
+
+
+def cut_manifest() -> Manifest:
+    one = manifest(VERSION)
+    config = replace(one.config, num_attention_heads=2, num_key_value_heads=2)
+    return replace(one, config=config, shards=2, blocks=[replace(one.blocks[0], index=i) for i in range(2 * BLOCKS)])
+
+
+def drafted_for_ranks(picture: Snapshot, instances: int, mode: LiveMode = "off") -> ScaleOut:
+    book = Book(1)
+    drafts = Drafts(CountedIds(), PlannerSettings(link_rate=1e6, live=mode), book, None)
+    view = View(picture, CUT, cut_manifest())
+    scale = drafts.scale(Scale(model="m", instances=instances), view, drafts.count("m", view), at=1.0)
+    assert isinstance(scale, ScaleOut)
+    return scale
+
+
+def whole_host(id: str) -> HostReport:
+    ready = list(range(2 * BLOCKS))
+    return HostReport(
+        id=id, epoch=1, holdings=[Holding(model="m", version=VERSION, ready=ready, total=len(ready), size_bytes=SIZE)]
+    )
+
+
+def rank_of_one(id: str, rank: int) -> WorkerReport:
+    held = Holding(model="m", version=cut_manifest().of_shard(rank).held_as, ready=list(range(BLOCKS)), total=BLOCKS)
+    return serving(id, instance="i-1", rank=rank, holding=held)
+
+
+def test_each_rank_of_an_instance_gets_its_shard_from_who_has_that() -> None:
+    scale = drafted_for_ranks(snapshot(whole_host("host-0"), *map(spare, "abcd")), 2)
+    assert [instance.ranks for instance in scale.plan.instances] == [["a", "b"], ["c", "d"]]
+    assert set(hops(scale.plan)) == {("host-0", "a"), ("a", "c"), ("host-0", "b"), ("b", "d")}
+    loads = {command.node: command.message for command in scale.start(1.0)}
+    for rank, worker in enumerate("abcd"):
+        load = loads[worker]
+        assert isinstance(load, Load)
+        assert (load.rank, load.manifest) == (rank % 2, cut_manifest().of_shard(rank % 2))
+        assert load.ranks == (["a", "b"] if worker in "ab" else ["c", "d"])
+
+
+def test_a_host_is_told_of_each_shard_that_it_sends() -> None:
+    scale = drafted_for_ranks(snapshot(whole_host("host-0"), *map(spare, "ab")), 1)
+    loads = scale.start(1.0)
+    sends = [command for load in loads for command in scale.acknowledged(load, 1.0)]
+    shards = {one.message.shard: one.message for one in sends if isinstance(one.message, Send)}
+    assert [one.node for one in sends] == ["host-0", "host-0"]
+    assert [shards[rank].outflows[0].downstream.id for rank in (0, 1)] == ["a", "b"]
+
+
+def test_workers_that_serve_give_the_shards_that_they_have() -> None:
+    picture = snapshot(rank_of_one("x", 0), rank_of_one("y", 1), *map(spare, "ab"))
+    assert set(hops(drafted_for_ranks(picture, 2).plan)) == {("x", "a"), ("y", "b")}
+    alone = snapshot(rank_of_one("x", 0), *map(spare, "ab"))
+    with pytest.raises(Refusal, match="no worker or host holds the whole model in memory"):
+        drafted_for_ranks(alone, 2)
+
+
+def test_instances_of_several_workers_are_not_live_and_serve_once_every_rank_is_whole() -> None:
+    scale = drafted_for_ranks(snapshot(whole_host("host-0"), *map(spare, "ab")), 1, mode="zigzag")
+    assert scale.plan.live_targets == []
+    assert "an instance of several workers takes requests once each of them is whole" in scale.plan.reasons
+    for command in scale.start(1.0):
+        scale.acknowledged(command, 1.0)
+    assert scale.on_transfer(Transfer(plan_id=scale.id, node="b", state="whole", at=2.0), 2.0) == []
+    serves = scale.on_transfer(Transfer(plan_id=scale.id, node="a", state="whole", at=2.0), 2.0)
+    assert [(one.node, type(one.message).__name__) for one in serves] == [("a", "Serve"), ("b", "Serve")]
+
+
+def test_a_rank_that_lost_its_source_gets_the_rest_of_its_own_shard() -> None:
+    picture = snapshot(rank_of_one("x", 0), rank_of_one("y", 1), whole_host("host-0"), *map(spare, "ab"))
+    drafts, _ = drafting("chains")
+    scale = drafted_for_ranks(picture, 2)
+    for command in scale.start(1.0):
+        scale.acknowledged(command, 1.0)
+    dead = LeaseChanged(service="worker", id="y", epoch=1, state="dead", reason="silent", at=2.0)
+    scale.on_lease(dead, 2.0)
+    left = snapshot(rank_of_one("x", 0), whole_host("host-0"), *map(spare, "ab"))
+    again = [command.message for command in drafts.replan(scale, View(left, CUT, cut_manifest()), 3.0)]
+    assert [(load.rank, load.inflows[0].upstream.id) for load in again if isinstance(load, Load)] == [(1, "host-0")]

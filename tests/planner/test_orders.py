@@ -14,7 +14,7 @@ from tests.planner.made import ENTRY, VERSION, orders
 def test_who_has_it_on_disk_only_is_told_what_to_read() -> None:
     made = orders(["a"])
     [flow] = made.plan.flows
-    told = [made.send("s", [replace(flow, from_disk=on_disk)]).message for on_disk in (True, False)]
+    told = [next(made.sends("s", [replace(flow, from_disk=on_disk)])).message for on_disk in (True, False)]
     assert all(isinstance(message, Send) for message in told)
     assert [message.from_disk for message in told if isinstance(message, Send)] == [
         FromDisk(spec=ENTRY.spec, manifest=manifest(VERSION)),

@@ -1,10 +1,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from services.planner.plans.plan import CannotPlan
 from services.planner.spares import choose_spares
-from shared.messages.membership import HostReport, WorkerReport
+from shared.messages.membership import HostReport, ModelEntry, WorkerReport
 from tests.planner.made import ENTRY, SIZE, host, member, serving, snapshot, spare
 
 
@@ -14,13 +15,13 @@ def test_new_instances_are_spread_over_machines() -> None:
     members = [member(id, machine) for id, machine in machines.items()]
     chosen, why = choose_spares(snapshot(*reports, members=members), ENTRY, 4, frozenset())
     # a has one already; b and c come first, then each has one.
-    assert chosen == ["w-3", "w-5", "w-1", "w-4"]
+    assert chosen == [["w-3"], ["w-5"], ["w-1"], ["w-4"]]
     assert why == "targets w-3, w-5, w-1, w-4: spare, spread over machines"
 
 
 def test_as_many_as_there_are_and_the_reason_says_how_many_are_missing() -> None:
     chosen, why = choose_spares(snapshot(serving("w-1"), spare("w-2")), ENTRY, 3, frozenset())
-    assert chosen == ["w-2"]
+    assert chosen == [["w-2"]]
     assert why.endswith("2 more were wanted")
 
 
@@ -59,7 +60,31 @@ def test_each_is_chosen_once_and_fits_whatever_the_order(
         with pytest.raises(CannotPlan):
             choose_spares(snapshot(*reports, members=members), ENTRY, count, reserved)
         return
-    chosen, _ = choose_spares(snapshot(*reports, members=members), ENTRY, count, reserved)
+    instances, _ = choose_spares(snapshot(*reports, members=members), ENTRY, count, reserved)
+    chosen = [worker for (worker,) in instances]
     assert len(chosen) == len(set(chosen)) == min(count, len(fits))
     assert set(chosen) <= fits
-    assert choose_spares(snapshot(*reversed(reports), members=members[::-1]), ENTRY, count, reserved)[0] == chosen
+    assert choose_spares(snapshot(*reversed(reports), members=members[::-1]), ENTRY, count, reserved)[0] == instances
+
+
+def of_ranks(count: int) -> ModelEntry:
+    return replace(ENTRY, spec=replace(ENTRY.spec, tensor_parallel_size=count))
+
+
+def test_the_ranks_of_an_instance_are_on_one_machine_where_one_has_enough() -> None:
+    machines = {"w-0": "a", "w-1": "a", "w-2": "b", "w-3": "b", "w-4": "c"}
+    members = [member(id, machine) for id, machine in machines.items()]
+    reports = [serving("w-0"), *(spare(f"w-{index}") for index in range(1, 5))]
+    chosen, why = choose_spares(snapshot(*reports, members=members), of_ranks(2), 2, frozenset())
+    assert chosen == [["w-2", "w-3"], ["w-1", "w-4"]]
+    assert why == "targets w-2 + w-3, w-1 + w-4: spare, spread over machines"
+
+
+def test_a_rank_needs_room_for_its_shard_only() -> None:
+    reports = [spare(f"w-{index}", arena_bytes=SIZE // 2) for index in range(3)]
+    assert choose_spares(snapshot(*reports), of_ranks(2), 1, frozenset())[0] == [["w-0", "w-1"]]
+
+
+def test_too_few_spares_for_an_instance_are_none() -> None:
+    with pytest.raises(CannotPlan, match="an instance needs 4 spare workers, 3 fit"):
+        choose_spares(snapshot(*(spare(f"w-{index}") for index in range(3))), of_ranks(4), 1, frozenset())

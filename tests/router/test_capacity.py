@@ -3,7 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.router.capacity import LONGEST_RETRY_MS, REPLACEMENT_SECONDS, SHORTEST_RETRY_MS, Capacity
-from shared.messages.membership import Holding, WorkerReport
+from shared.messages.membership import Holding, ModelEntry, WorkerReport
+from shared.messages.parameters import ModelSpec
 from tests.router.made import NOW, entry, load, rated, report
 
 LATER = NOW + 5  # long enough to have heard everyone
@@ -110,3 +111,18 @@ def test_a_dead_loader_decides_nothing() -> None:
 def test_there_is_always_an_answer_within_bounds(rates: list[float | None], tokens: int) -> None:
     made = capacity(*(report(f"w-{index}", rated(rate)) for index, rate in enumerate(rates)))
     assert SHORTEST_RETRY_MS <= made.retry_after_ms("m", tokens, NOW) <= LONGEST_RETRY_MS
+
+
+def cut_for(ranks: int) -> ModelEntry:
+    spec = ModelSpec(name="m", path="/m", tensor_parallel_size=ranks)
+    return ModelEntry(spec=spec, state="ready", size_bytes=100)
+
+
+def test_a_model_of_several_ranks_needs_as_many_workers_with_room_for_a_shard() -> None:
+    made = capacity(report("a", arena_bytes=50), report("b", arena_bytes=50), report("c", arena_bytes=24))
+    assert made.why_impossible(cut_for(2), LATER) is None
+    few = "an instance is 3 workers (tensor_parallel_size), and 2 can have one"
+    assert made.why_impossible(cut_for(3), LATER) == few
+    assert made.why_impossible(cut_for(1), LATER) == "it needs 100 bytes, and the largest worker has 50"
+    made.lost("b", 1, LATER)
+    assert made.why_impossible(cut_for(2), LATER) is None

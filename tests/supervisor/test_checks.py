@@ -159,7 +159,7 @@ def test_a_name_given_twice_is_refused(checkpoint: str) -> None:
 
 def test_more_instances_than_workers_are_refused(checkpoint: str) -> None:
     models = tuple(ModelSettings(name=name, path=checkpoint) for name in "abc")
-    with pytest.raises(BadSettings, match="keep 3 instances and there are 2 workers"):
+    with pytest.raises(BadSettings, match="keep instances of 3 workers and there are 2 workers"):
         check_models(StackSettings(models=models, workers=2))
     check_models(StackSettings(models=models, workers=2, min_instances=0))
 

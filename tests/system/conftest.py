@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from shared.messages.parameters import Family
 from tests.made import tiny
 
 LIVESCALE = Path(sys.executable).with_name("livescale")
@@ -43,10 +44,10 @@ class System:
         return [int(process["pid"]) for process in self.status()["processes"]]
 
 
-def start(directory: Path, *options: str) -> System:
+def start(directory: Path, *options: str, family: Family = "llama") -> System:
     """Up with one tiny model called `m`, two workers, float32, free ports."""
     words: Sequence[str | Path] = (
-        *(LIVESCALE, "up", "--model", f"m={tiny('llama')}", "--workers", "2", "--port", "0", "--dtype", "float32"),
+        *(LIVESCALE, "up", "--model", f"m={tiny(family)}", "--workers", "2", "--port", "0", "--dtype", "float32"),
         *("--arena-bytes", str(64 * MIB), "--kv-bytes", str(64 * MIB)),
         *options,
     )

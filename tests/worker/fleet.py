@@ -167,9 +167,10 @@ class Fleet:
 
 
 @asynccontextmanager
-async def fleet(*workers: str, dtype: DType = "float32", **settings: int) -> AsyncIterator[Fleet]:
-    """Spare workers that have joined, and the parameters of a tiny model to give them."""
-    checkpoint = open_checkpoint(tiny("llama"), dtype)
+async def fleet(*workers: str, dtype: DType = "float32", shards: int = 1, **settings: int) -> AsyncIterator[Fleet]:
+    """Spare workers that have joined, and the parameters of a tiny model to give them; of one that can be cut, where
+    there are to be several shards."""
+    checkpoint = open_checkpoint(tiny("llama" if shards == 1 else "qwen2"), dtype, shards)
     memory = [memoryview(bytearray(block.size_bytes)) for block in checkpoint.layouts]
     manifest = checkpoint.manifest([checkpoint.read_block(index, view) for index, view in enumerate(memory)])
     broker = LocalBroker()

@@ -10,6 +10,7 @@ from services.worker.engine.rates import Rates
 from services.worker.send_pauses import SendPauses
 from shared.links.contract import View
 from shared.messages.parameters import Manifest
+from shared.messages.ranks import Meeting
 
 # A layer of fewer rows than this takes nearly as long. On a core what every layer takes as such is that of 10 to 20
 # rows, on a GPU, which reads all of its parameters meanwhile, that of 100 to 300.
@@ -18,6 +19,10 @@ CPU_ROWS, GPU_ROWS = 128, 512
 
 class BlockMissing(RuntimeError):
     """A step was asked for before the block it needs was added."""
+
+
+class RankLost(RuntimeError):
+    """Another rank of this instance is gone or too late, and this one cannot go on without it."""
 
 
 class Runner(Protocol):
@@ -34,6 +39,13 @@ class Runner(Protocol):
 
     async def ready(self) -> None:
         """Return once the KV memory is there. Raises MemoryError."""
+
+    async def open_meeting(self, address: str) -> int:
+        """A place at `address` where the ranks of an instance find each other, until `unload`; its port. Raises
+        RankLost."""
+
+    async def meet(self, rank: int, size: int, address: str, at: Meeting) -> None:
+        """Be one of so many ranks, reached by the others at `address`, in all steps until `unload`. Raises RankLost."""
 
     async def load(self, manifest: Manifest, max_model_len: int) -> int:
         """Make ready for the blocks of a model; the number of KV blocks it has. Raises ValueError where none fits."""

@@ -128,12 +128,13 @@ class Engine:
 
     @torch.inference_mode()
     def step(self, batch: Batch) -> list[int]:
-        """All layers that are left of each piece of `batch`; the token chosen for each of its draws."""
+        """All layers that are left of each piece of `batch`; the token chosen for each of its draws, by rank 0."""
         self.lay_down(batch)
         hidden, rows = self._through(batch.pieces)
         if not batch.draws:
             return []
-        return choose_tokens(self.head(hidden[rows.drawn]), batch.draws)
+        logits = self.head(hidden[rows.drawn])
+        return choose_tokens(logits, batch.draws) if self._manifest.shard == 0 else []
 
     def lay_down(self, batch: Batch) -> None:
         """KV that others computed, or that was computed before, to where `batch` reads it."""

@@ -45,8 +45,9 @@ class CompiledGated:
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         made = self._both(rows)
-        result = made.new_empty(len(made), made.shape[1] // 2)
-        self._silu_times(made.data_ptr(), result.data_ptr(), *result.shape)
+        count, width = made.shape[0], made.shape[1] // 2
+        result = made.new_empty(count, width)
+        self._silu_times(made.data_ptr(), result.data_ptr(), count, width)
         return result
 
 

@@ -29,6 +29,7 @@ from services.worker.send_pauses import SendPauses
 from shared.latency import Latency
 from shared.links.contract import View
 from shared.messages.parameters import Manifest
+from shared.messages.ranks import Meeting
 from shared.world import Clock
 
 # Timers are late by about a millisecond. So much of it is taken off what comes next; more was no timer's fault.
@@ -56,6 +57,12 @@ class ModelledRunner:
 
     async def ready(self) -> None:
         log.warning("tokens_are_made_up", engine="modelled", latency=self._latency.source, speed=self._speed)
+
+    async def open_meeting(self, address: str) -> int:
+        return 0
+
+    async def meet(self, rank: int, size: int, address: str, at: Meeting) -> None:
+        """Nothing is exchanged: each rank takes the time that the instance takes."""
 
     async def load(self, manifest: Manifest, max_model_len: int) -> int:
         block_bytes = kv_bytes(manifest, self._block_tokens, manifest.config.num_hidden_layers, self._block_tokens)

@@ -36,7 +36,7 @@ class CompiledNorm:
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         hidden = hidden.contiguous()
         normed = torch.empty_like(hidden)
-        self._rms_norm(hidden.data_ptr(), self._address, normed.data_ptr(), len(hidden), self._size, self._epsilon)
+        self._rms_norm(hidden.data_ptr(), self._address, normed.data_ptr(), hidden.shape[0], self._size, self._epsilon)
         return normed
 
 

@@ -3,6 +3,7 @@
 They find each other through a store at the one that leads. Nobody waits for ever: who is late is lost.
 """
 
+import re
 import socket
 from datetime import timedelta
 from typing import Any, Protocol
@@ -10,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch._C._distributed_c10d import AllgatherOptions, ProcessGroupGloo, Store, TCPStore, Work
 
-from services.worker.engine.tensor_parallel import RankLost
+from services.worker.engine.contract import RankLost
 from shared.devices import CPU
 
 MEETING = timedelta(seconds=15)
@@ -87,4 +88,5 @@ def _nccl(store: Store, rank: int, size: int) -> _Backend:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
+    """Without the place in gloo's source."""
+    return re.sub(r"^\[[^]]*\.cc:\d+\] ", "", str(error).partition("\n")[0])

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import torch
+from torch._C._distributed_c10d import Store
 
 from services.worker.batch import Batch, Piece
 from services.worker.engine.attention import use_math_kernels
@@ -16,11 +17,14 @@ from services.worker.engine.heap import touch_heap
 from services.worker.engine.kernels.contract import KernelsName, choose_kernels
 from services.worker.engine.kv_store import allocate_kv_memory
 from services.worker.engine.partial import Partial, Passed
+from services.worker.engine.process_group import ProcessGroup, open_store, reach_store
 from services.worker.engine.rates import Rates
+from services.worker.engine.tensor_parallel import least
 from services.worker.send_pauses import SendPauses
 from shared.devices import CPU
 from shared.links.contract import View
 from shared.messages.parameters import Manifest
+from shared.messages.ranks import Meeting
 
 T = TypeVar("T")
 
@@ -49,6 +53,8 @@ class EngineRunner:
         self._kernels = choose_kernels(kernels) if device == CPU else None
         self._block_tokens = block_tokens
         self._engine: Engine | None = None
+        self._store: Store | None = None
+        self._ranks: ProcessGroup | None = None
         self._thread = ThreadPoolExecutor(1, "engine", torch.set_num_threads, (threads,))
         if device != CPU:
             use_math_kernels()
@@ -60,12 +66,30 @@ class EngineRunner:
         await self.call(self._memory.result)
         await self.call(self._heap.result)
 
+    async def open_meeting(self, address: str) -> int:
+        """A place at `address` where the ranks of an instance find each other, until `unload`; its port. Raises
+        RankLost."""
+        self._store, port = await asyncio.to_thread(open_store, address)
+        return port
+
+    async def meet(self, rank: int, size: int, address: str, at: Meeting) -> None:
+        """Be one of so many ranks, reached by the others at `address`, in all steps until `unload`. Raises RankLost."""
+
+        def join() -> ProcessGroup:
+            store = self._store or reach_store(at.address, at.port)
+            return ProcessGroup(store, rank, size, address, self._device)
+
+        self._ranks = await asyncio.to_thread(join)
+
     async def load(self, manifest: Manifest, max_model_len: int) -> int:
         """Make ready for the blocks of a model; the number of KV blocks it has. Raises ValueError where none fits."""
 
         def make() -> int:
-            self._engine = Engine(manifest, self._memory.result(), self._block_tokens, max_model_len, self._kernels)
-            return self._engine.store.blocks
+            memory, ranks = self._memory.result(), self._ranks
+            self._engine = Engine(manifest, memory, self._block_tokens, max_model_len, self._kernels, ranks)
+            blocks = self._engine.store.blocks
+            # Blocks are named by the rank that leads: each rank has them.
+            return blocks if ranks is None else least(blocks, ranks)
 
         self.rates = Rates()
         return await self.call(make)
@@ -113,14 +137,14 @@ class EngineRunner:
         """Forget the model and let go of its buffers."""
 
         def forget() -> None:
-            self._engine = None
+            self._engine = self._ranks = self._store = None
 
         await self.call(forget)
 
     async def close(self) -> None:
         """Wait for what is under way and end the thread. Idempotent."""
         await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
-        self._engine = None
+        self._engine = self._ranks = self._store = None
 
     async def call(self, job: Callable[[], T]) -> T:
         """Run `job` on the torch thread, after all that was asked before."""

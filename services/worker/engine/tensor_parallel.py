@@ -11,10 +11,6 @@ from torch.nn.functional import embedding, pad
 from services.worker.engine.parameters import Linear
 
 
-class RankLost(RuntimeError):
-    """Another rank is gone or too late, and this one cannot go on without it."""
-
-
 class Ranks(Protocol):
     """The `size` ranks of an instance, as one of them sees them. All make the same calls, with tensors of one shape."""
 
@@ -58,6 +54,11 @@ def side_by_side(logits: torch.Tensor, vocab_size: int, ranks: Ranks) -> torch.T
     """`[row, vocab]` from each rank's `[row, token]`: the last may have fewer tokens than the others."""
     most = -(-vocab_size // ranks.size)
     return torch.cat(ranks.gather(pad(logits, (0, most - logits.shape[1]))), dim=1)[:, :vocab_size]
+
+
+def least(count: int, ranks: Ranks) -> int:
+    """The least of what the ranks have."""
+    return min(int(one) for one in ranks.gather(torch.tensor(count)))
 
 
 def added(parts: list[torch.Tensor]) -> torch.Tensor:

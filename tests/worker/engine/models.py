@@ -127,8 +127,8 @@ class Checkpointed:
         """The engine of one of several ranks."""
         manifest = self.manifest.of_shard(shard)
         engine = Engine(manifest, allocate_kv_memory(1 << 22), BLOCK_TOKENS, CONTEXT, ranks=ranks)
-        for index in range(manifest.shard_blocks):
-            engine.add_block(index, memoryview(self.blocks[shard * manifest.shard_blocks + index]))
+        for index in range(len(manifest.blocks)):
+            engine.add_block(index, memoryview(self.blocks[shard * len(manifest.blocks) + index]))
         return engine
 
     def empty_engine(self, kv_tokens: int = 8_192, kernels: Kernels | None = None) -> Engine:

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from services.worker.engine import process_group
+from services.worker.engine.contract import RankLost
 from services.worker.engine.process_group import ProcessGroup, open_store, reach_store
-from services.worker.engine.tensor_parallel import RankLost, added
+from services.worker.engine.tensor_parallel import added
 
 HERE = "127.0.0.1"
 

@@ -4,23 +4,39 @@
 /* Rows, and vectors of each, of which sums are kept in registers. */
 #define ROWS 8
 #define VECTORS 2
+#define SPAN 512 /* positions whose scores are in the cache at a time; cut at multiples of it, whoever asks */
+
+/* Rows that are computed together: where each has its queries, where its result goes, how many positions it sees. */
+typedef struct {
+    const bf16 *queries[ROWS];
+    bf16 *out[ROWS];
+    int64_t lengths[ROWS], head_dim;
+} Tile;
+
+/* Of each row: the largest score until now, the weights of a span relative to it, the sum of all; and by how much what
+   was gathered before has to fade (online softmax, Milakov and Gimelshein). */
+typedef struct {
+    float scores[ROWS][SPAN], most[ROWS], sum[ROWS], faded[ROWS];
+    bf16 weights[ROWS][SPAN];
+} Softmax;
 
 int64_t scratch_floats(int64_t positions, int64_t head_dim) {
     int64_t padded = (positions + HALVES - 1) / HALVES * HALVES, dims = (head_dim + HALVES - 1) / HALVES * HALVES;
-    return padded * (ROWS + ROWS / 2 + dims);
+    return padded * (dims + 2) + ROWS * dims;
 }
 
 /* [position, dimension] -> [32 positions, pair of dimensions, position, of the pair]: zeros where there is none. */
 static void pack_keys(const bf16 *keys, int32_t *packed, int64_t length, int64_t head_dim) {
     int64_t pairs = head_dim / 2;
     for (int64_t tile = 0; tile < length; tile += HALVES, packed += pairs * HALVES)
-        for (int64_t i = 0; i < HALVES; i++)
-            for (int64_t pair = 0; pair < pairs; pair++) {
-                int32_t both = 0;
-                if (tile + i < length)
-                    memcpy(&both, keys + (tile + i) * head_dim + 2 * pair, sizeof both);
-                packed[pair * HALVES + i] = both;
-            }
+        for (int64_t i = 0; i < HALVES; i++) {
+            const bf16 *key = tile + i < length ? keys + (tile + i) * head_dim : NULL;
+            for (int64_t pair = 0; pair < pairs; pair++)
+                if (key)
+                    memcpy(packed + pair * HALVES + i, key + 2 * pair, sizeof *packed);
+                else
+                    packed[pair * HALVES + i] = 0;
+        }
 }
 
 /* [position, dimension] -> [32 dimensions, pair of positions, dimension, of the pair], in the order in which
@@ -38,14 +54,9 @@ static void pack_values(const bf16 *values, int32_t *packed, int64_t padded, int
         }
 }
 
-/* `sums[row]` = sum of `pairs` products of two: of each row's pairs, broadcast, and vectors of pairs. */
+/* Adds `pairs` products of two: of each row's pairs, broadcast, and vectors of pairs. */
 static inline __attribute__((always_inline)) void multiply(const bf16 *const rows[ROWS], const int32_t *vectors,
                                                            int64_t pairs, __m512 sums[ROWS][VECTORS]) {
-#pragma GCC unroll 8
-    for (int row = 0; row < ROWS; row++)
-#pragma GCC unroll 2
-        for (int v = 0; v < VECTORS; v++)
-            sums[row][v] = _mm512_setzero_ps();
     for (int64_t pair = 0; pair < pairs; pair++, vectors += HALVES) {
         __m512bh left = (__m512bh)_mm512_loadu_si512(vectors), right = (__m512bh)_mm512_loadu_si512(vectors + FLOATS);
 #pragma GCC unroll 8
@@ -57,44 +68,69 @@ static inline __attribute__((always_inline)) void multiply(const bf16 *const row
     }
 }
 
-/* Eight rows of one head, the last at position `length - 1`. Of `count` rows the results are kept. */
-static void attend_rows(const bf16 *const queries[ROWS], bf16 *const out[ROWS], const int64_t lengths[ROWS],
-                        int64_t count, const int32_t *keys, const int32_t *values, int64_t padded_values,
-                        int64_t head_dim, float *scratch) {
-    int64_t padded = (lengths[ROWS - 1] + HALVES - 1) / HALVES * HALVES;
-    bf16 *weights = (bf16 *)(scratch + ROWS * padded);
-    const bf16 *weight_rows[ROWS];
-    __m512 sums[ROWS][VECTORS], scales[ROWS];
-    for (int64_t tile = 0; tile < padded; tile += HALVES) {
-        multiply(queries, keys + tile * (head_dim / 2), head_dim / 2, sums);
-        for (int row = 0; row < ROWS; row++) {
-            _mm512_storeu_ps(scratch + row * padded + tile, sums[row][0]);
-            _mm512_storeu_ps(scratch + row * padded + tile + FLOATS, sums[row][1]);
-        }
+/* Positions `begin` .. `stop` as weights, and what was gathered before them in terms of the same largest score. */
+static void weigh(const Tile *tile, Softmax *softmax, const int32_t *keys, int64_t begin, int64_t stop) {
+    __m512 sums[ROWS][VECTORS];
+    float scale = 1.0f / __builtin_sqrtf((float)tile->head_dim);
+    for (int64_t at = begin; at < stop; at += HALVES) {
+        memset(sums, 0, sizeof sums);
+        multiply(tile->queries, keys + at * (tile->head_dim / 2), tile->head_dim / 2, sums);
+        for (int row = 0; row < ROWS; row++)
+            for (int v = 0; v < VECTORS; v++)
+                _mm512_storeu_ps(softmax->scores[row] + at - begin + v * FLOATS, sums[row][v]);
     }
     for (int row = 0; row < ROWS; row++) {
-        bf16 *mine = weights + row * padded;
-        float sum = soften(scratch + row * padded, mine, lengths[row], 1.0f / __builtin_sqrtf((float)head_dim));
-        int64_t known = (lengths[row] + HALVES - 1) / HALVES * HALVES;
-        memset(mine + known, 0, (padded - known) * sizeof(bf16));
-        scales[row] = _mm512_set1_ps(1.0f / sum);
-        weight_rows[row] = mine;
+        int64_t count = tile->lengths[row] < stop ? tile->lengths[row] - begin : stop - begin;
+        float before = softmax->most[row], most = largest(softmax->scores[row], count);
+        softmax->most[row] = most = most > before ? most : before;
+        softmax->faded[row] = _mm512_cvtss_f32(exponential(_mm512_set1_ps((before - most) * scale)));
+        float sum = soften(softmax->scores[row], softmax->weights[row], count, stop - begin, most, scale);
+        softmax->sum[row] = softmax->sum[row] * softmax->faded[row] + sum;
     }
-    for (int64_t d = 0; d < head_dim; d += HALVES) {
-        multiply(weight_rows, values + d * (padded_values / 2), padded / 2, sums);
-        for (int row = 0; row < count; row++) {
-            store_floats(out[row] + d, first_floats(head_dim - d), _mm512_mul_ps(sums[row][0], scales[row]));
-            if (head_dim - d > FLOATS)
-                store_floats(out[row] + d + FLOATS, first_floats(head_dim - d - FLOATS),
-                             _mm512_mul_ps(sums[row][1], scales[row]));
+}
+
+/* 32 dimensions of what is gathered; its scale is that of the largest score until the last span. */
+static void gather(const Softmax *softmax, const int32_t *values, int64_t pairs, float *gathered) {
+    const bf16 *weights[ROWS];
+    __m512 sums[ROWS][VECTORS];
+    for (int row = 0; row < ROWS; row++) {
+        weights[row] = softmax->weights[row];
+        for (int v = 0; v < VECTORS; v++)
+            sums[row][v] = _mm512_mul_ps(_mm512_loadu_ps(gathered + (VECTORS * row + v) * FLOATS),
+                                         _mm512_set1_ps(softmax->faded[row]));
+    }
+    multiply(weights, values, pairs, sums);
+    for (int row = 0; row < ROWS; row++)
+        for (int v = 0; v < VECTORS; v++)
+            _mm512_storeu_ps(gathered + (VECTORS * row + v) * FLOATS, sums[row][v]);
+}
+
+/* Eight rows of one head; of `count` of them the results are kept. */
+static void attend_tile(const Tile *tile, int64_t count, const int32_t *keys, const int32_t *values, int64_t padded,
+                        float *gathered) {
+    Softmax softmax;
+    int64_t size = tile->head_dim, end = (tile->lengths[ROWS - 1] + HALVES - 1) / HALVES * HALVES;
+    memset(gathered, 0, (size + HALVES - 1) / HALVES * HALVES * ROWS * sizeof(float));
+    for (int row = 0; row < ROWS; row++)
+        softmax.most[row] = -__builtin_inff(), softmax.sum[row] = 0.0f;
+    for (int64_t begin = 0; begin < end; begin += SPAN) {
+        int64_t stop = begin + SPAN < end ? begin + SPAN : end;
+        weigh(tile, &softmax, keys, begin, stop);
+        for (int64_t d = 0; d < size; d += HALVES)
+            gather(&softmax, values + (d * padded + begin * HALVES) / 2, (stop - begin) / 2, gathered + d * ROWS);
+    }
+    for (int row = 0; row < count; row++)
+        for (int64_t d = 0; d < size; d += FLOATS) {
+            __m512 sum = _mm512_loadu_ps(gathered + d / HALVES * HALVES * ROWS + (VECTORS * row + d / FLOATS % 2) * FLOATS);
+            store_floats(tile->out[row] + d, first_floats(size - d),
+                         _mm512_mul_ps(sum, _mm512_set1_ps(1.0f / softmax.sum[row])));
         }
-    }
 }
 
 void attend_chunk(const bf16 *queries, int64_t stride, bf16 *out, const Run *run, const Cache *cache, float *scratch) {
     int64_t size = cache->head_dim, length = run->begin + run->rows, heads = cache->kv_heads * cache->group;
     int64_t padded = (length + HALVES - 1) / HALVES * HALVES, dims = (size + HALVES - 1) / HALVES * HALVES;
-    int32_t *keys = (int32_t *)(scratch + padded * (ROWS + ROWS / 2)), *values = keys + padded * (dims / 2);
+    int32_t *keys = (int32_t *)(scratch + ROWS * dims), *values = keys + padded * (dims / 2);
     for (int64_t head = 0; head < heads; head++) {
         int64_t place = (head / cache->group * cache->slots + run->slot) * size;
         if (head % cache->group == 0) {
@@ -102,17 +138,15 @@ void attend_chunk(const bf16 *queries, int64_t stride, bf16 *out, const Run *run
             pack_values(cache->values + place, values, padded, length, size);
         }
         for (int64_t first = 0; first < run->rows; first += ROWS) {
-            const bf16 *from[ROWS];
-            bf16 *to[ROWS];
-            int64_t lengths[ROWS];
+            Tile tile = {.head_dim = size};
             for (int i = 0; i < ROWS; i++) {
                 int64_t row = first + i < run->rows ? first + i : run->rows - 1;
-                from[i] = queries + row * stride + head * size;
-                to[i] = out + (row * heads + head) * size;
-                lengths[i] = run->begin + row + 1;
+                tile.queries[i] = queries + row * stride + head * size;
+                tile.out[i] = out + (row * heads + head) * size;
+                tile.lengths[i] = run->begin + row + 1;
             }
             int64_t count = run->rows - first < ROWS ? run->rows - first : ROWS;
-            attend_rows(from, to, lengths, count, keys, values, padded, size, scratch);
+            attend_tile(&tile, count, keys, values, padded, scratch);
         }
     }
 }

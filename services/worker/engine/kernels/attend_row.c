@@ -60,7 +60,8 @@ static inline __attribute__((always_inline)) void attend_head(const bf16 *querie
     for (int64_t head = 0; head < cache->group; head++) {
         for (int64_t i = 0; i < length; i += FLOATS)
             _mm512_storeu_ps(scratch + i, score(queries + head * size, keys + i * size, length - i, size));
-        __m512 scale = _mm512_set1_ps(1.0f / soften(scratch, weights, length, 1.0f / __builtin_sqrtf((float)size)));
+        float root = __builtin_sqrtf((float)size), most = largest(scratch, length);
+        __m512 scale = _mm512_set1_ps(1.0f / soften(scratch, weights, length, padded, most, 1.0f / root));
         for (int64_t d = 0; d < size; d += HALVES)
             mix(weights, values + d, out + head * size + d, length, size, first_halves(size - d), scale);
     }

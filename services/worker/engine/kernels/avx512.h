@@ -3,6 +3,7 @@
 
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")
 #include <immintrin.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "kernels.h"
@@ -49,17 +50,22 @@ static inline __m512 exponential(__m512 x) {
     return _mm512_scalef_ps(sum, whole);
 }
 
-/* Scores -> weights that are not divided by their sum yet, as bfloat16, zeros from `count` up to a multiple of 32.
-   Returns their sum as they were rounded. */
-static inline float soften(const float *scores, bf16 *weights, int64_t count, float scale) {
-    __m512 most = _mm512_set1_ps(-__builtin_inff()), sum = _mm512_setzero_ps();
+static inline float largest(const float *scores, int64_t count) {
+    __m512 most = _mm512_set1_ps(-__builtin_inff());
     for (int64_t i = 0; i < count; i += FLOATS)
         most = _mm512_mask_max_ps(most, first_floats(count - i), most, _mm512_loadu_ps(scores + i));
-    most = _mm512_set1_ps(_mm512_reduce_max_ps(most));
-    for (int64_t i = 0; i < (count + HALVES - 1) / HALVES * HALVES; i += FLOATS) {
+    return _mm512_reduce_max_ps(most);
+}
+
+/* Scores -> weights that are not divided by their sum yet, as bfloat16; zeros from `count` to `padded`, a multiple of
+   32. Returns their sum as they were rounded. */
+static inline float soften(const float *scores, bf16 *weights, int64_t count, int64_t padded, float most, float scale) {
+    __m512 sum = _mm512_setzero_ps();
+    for (int64_t i = 0; i < padded; i += FLOATS) {
         __mmask16 mask = i < count ? first_floats(count - i) : 0;
-        __m512 below = _mm512_mul_ps(_mm512_sub_ps(_mm512_maskz_loadu_ps(mask, scores + i), most), _mm512_set1_ps(scale));
-        __m256i rounded = (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_mov_ps(mask, exponential(below)));
+        __m512 below = _mm512_sub_ps(_mm512_maskz_loadu_ps(mask, scores + i), _mm512_set1_ps(most));
+        __m512 weight = _mm512_maskz_mov_ps(mask, exponential(_mm512_mul_ps(below, _mm512_set1_ps(scale))));
+        __m256i rounded = (__m256i)_mm512_cvtneps_pbh(weight);
         _mm256_storeu_si256((__m256i *)(weights + i), rounded);
         sum = _mm512_add_ps(sum, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(rounded), 16)));
     }

@@ -18,7 +18,8 @@ typedef struct {
     int64_t first, rows, slot, begin, decode;
 } Run;
 
-/* A matrix as oneDNN lays it out, and a bias or none. Sums are taken of `span` inputs each, and then added. */
+/* A matrix as oneDNN lays it out, and a bias or none. Sums are taken of `span` inputs each, and then added; a
+   span is all inputs, or a multiple of 128. */
 typedef struct {
     const bf16 *matrix, *bias;
     int64_t in, out, span;

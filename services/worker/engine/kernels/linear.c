@@ -4,49 +4,64 @@
 
 #define COLUMNS 64 /* that lie together: [64 columns, pair of inputs, column, of the pair] */
 #define VECTORS 4
-#define MOST_ROWS 6 /* whose sums for 64 columns are kept in registers */
-#define AHEAD 2048  /* bytes that are asked for before they are needed */
+#define GROUP 6    /* rows whose sums for 64 columns are kept in registers */
+#define TILE 128   /* inputs, of 64 columns 16 KiB: every group of rows finds them in the cache but the first */
+#define MOST 64    /* rows at a time */
 
-/* `sums` of inputs `first` .. `stop`, one pair after the other. */
-static inline __attribute__((always_inline)) void multiply(const bf16 *rows, const bf16 *matrix, int64_t in,
-                                                           int64_t first, int64_t stop, int count,
-                                                           __m512 sums[MOST_ROWS][VECTORS]) {
+/* What the rows share: a part of the matrix, and what is to come from memory meanwhile. */
+typedef struct {
+    const bf16 *matrix;
+    int64_t in, first, stop, lines;
+} Part;
+
+/* Adds to `sums` of `count` rows, one pair of inputs after the other. */
+static inline __attribute__((always_inline)) void multiply(const Part *part, const bf16 *rows, const char *ahead,
+                                                           float *sums, int count) {
+    __m512 kept[GROUP][VECTORS];
     for (int row = 0; row < count; row++)
         for (int v = 0; v < VECTORS; v++)
-            sums[row][v] = _mm512_setzero_ps();
-    for (int64_t i = first; i < stop; i += 2) {
+            kept[row][v] = _mm512_loadu_ps(sums + row * COLUMNS + v * FLOATS);
+    for (int64_t i = part->first; i < part->stop; i += 2) {
         __m512bh column[VECTORS];
-        for (int v = 0; v < VECTORS; v++) {
-            column[v] = (__m512bh)_mm512_loadu_si512(matrix + i * COLUMNS + v * HALVES);
-            _mm_prefetch((const char *)(matrix + i * COLUMNS + v * HALVES) + AHEAD, _MM_HINT_T0);
-        }
+        for (int v = 0; v < VECTORS; v++)
+            column[v] = (__m512bh)_mm512_loadu_si512(part->matrix + i * COLUMNS + v * HALVES);
+        for (int64_t line = 0; line < part->lines; line++, ahead += 64)
+            _mm_prefetch(ahead, _MM_HINT_T1);
         for (int row = 0; row < count; row++) {
+            const bf16 *at = rows + row * part->in + i;
             /* Of an odd number of inputs the last has no neighbour. */
-            __m512bh both = i + 1 < in ? pair_everywhere(rows + row * in + i)
-                                       : (__m512bh)_mm512_set1_epi32(rows[row * in + i]);
+            __m512bh both = i + 1 < part->in ? pair_everywhere(at) : (__m512bh)_mm512_set1_epi32(*at);
             for (int v = 0; v < VECTORS; v++)
-                sums[row][v] = _mm512_dpbf16_ps(sums[row][v], column[v], both);
+                kept[row][v] = _mm512_dpbf16_ps(kept[row][v], column[v], both);
+        }
+    }
+    for (int row = 0; row < count; row++)
+        for (int v = 0; v < VECTORS; v++)
+            _mm512_storeu_ps(sums + row * COLUMNS + v * FLOATS, kept[row][v]);
+}
+
+/* In even groups. The next tile is asked for while this one is used, each group asks for its share. */
+static void multiply_tile(const Part *part, const bf16 *rows, float *sums, int64_t count) {
+    int64_t groups = (count + GROUP - 1) / GROUP, size = (count + groups - 1) / groups;
+    const char *ahead = (const char *)(part->matrix + (part->first + TILE) * COLUMNS);
+    for (int64_t row = 0; row < count; row += size, ahead += part->lines * 64 * (TILE / 2)) {
+        const bf16 *theirs = rows + row * part->in;
+        switch (size < count - row ? size : count - row) {
+        case 1: multiply(part, theirs, ahead, sums + row * COLUMNS, 1); break;
+        case 2: multiply(part, theirs, ahead, sums + row * COLUMNS, 2); break;
+        case 3: multiply(part, theirs, ahead, sums + row * COLUMNS, 3); break;
+        case 4: multiply(part, theirs, ahead, sums + row * COLUMNS, 4); break;
+        case 5: multiply(part, theirs, ahead, sums + row * COLUMNS, 5); break;
+        default: multiply(part, theirs, ahead, sums + row * COLUMNS, 6); break;
         }
     }
 }
 
-static inline __attribute__((always_inline)) void block(const Linear *linear, const bf16 *rows, const bf16 *residual,
-                                                        bf16 *out, int64_t first, int count) {
-    __m512 sums[MOST_ROWS][VECTORS], more[MOST_ROWS][VECTORS];
-    int64_t in = linear->in, span = linear->span, padded = (in + HALVES - 1) / HALVES * HALVES;
-    const bf16 *matrix = linear->matrix + first * padded;
-    multiply(rows, matrix, in, 0, span < in ? span : in, count, sums);
-    for (int64_t begin = span; begin < in; begin += span) {
-        multiply(rows, matrix, in, begin, begin + span < in ? begin + span : in, count, more);
-        for (int row = 0; row < count; row++)
-            for (int v = 0; v < VECTORS; v++)
-                sums[row][v] = _mm512_add_ps(sums[row][v], more[row][v]);
-    }
-    for (int row = 0; row < count; row++)
-        for (int v = 0; v < VECTORS && first + v * FLOATS < linear->out; v++) {
-            int64_t column = first + v * FLOATS;
+static void store(const Linear *linear, const float *sums, const bf16 *residual, bf16 *out, int64_t first, int64_t count) {
+    for (int64_t row = 0; row < count; row++)
+        for (int64_t column = first; column < linear->out && column < first + COLUMNS; column += FLOATS) {
             __mmask16 mask = first_floats(linear->out - column);
-            __m512 sum = sums[row][v];
+            __m512 sum = _mm512_loadu_ps(sums + row * COLUMNS + column - first);
             if (linear->bias)
                 sum = _mm512_add_ps(sum, load_floats(mask, linear->bias + column));
             if (residual)
@@ -55,19 +70,33 @@ static inline __attribute__((always_inline)) void block(const Linear *linear, co
         }
 }
 
-void multiply_rows(const Linear *linear, const bf16 *rows, const bf16 *residual, bf16 *out, int64_t count) {
-    int64_t groups = (count + MOST_ROWS - 1) / MOST_ROWS, size = (count + groups - 1) / groups;
-    for (int64_t first = 0; first < linear->out; first += COLUMNS)
-        for (int64_t row = 0; row < count; row += size) {
-            const bf16 *theirs = rows + row * linear->in, *plus = residual ? residual + row * linear->out : residual;
-            bf16 *to = out + row * linear->out;
-            switch (size < count - row ? size : count - row) {
-            case 1: block(linear, theirs, plus, to, first, 1); break;
-            case 2: block(linear, theirs, plus, to, first, 2); break;
-            case 3: block(linear, theirs, plus, to, first, 3); break;
-            case 4: block(linear, theirs, plus, to, first, 4); break;
-            case 5: block(linear, theirs, plus, to, first, 5); break;
-            default: block(linear, theirs, plus, to, first, 6); break;
-            }
+/* 64 columns, from `first`, of up to 64 rows. */
+static void multiply_columns(const Linear *linear, const bf16 *rows, float *sums, int64_t first, int64_t count) {
+    int64_t in = linear->in, groups = (count + GROUP - 1) / GROUP;
+    Part part = {.in = in, .lines = groups < VECTORS ? VECTORS / groups : 1};
+    float before[MOST * COLUMNS];
+    part.matrix = linear->matrix + first * ((in + HALVES - 1) / HALVES * HALVES);
+    memset(sums, 0, count * COLUMNS * sizeof *sums);
+    for (part.first = 0; part.first < in; part.first += TILE) {
+        if (part.first > 0 && part.first % linear->span == 0) {
+            for (int64_t i = 0; i < count * COLUMNS; i++)
+                before[i] = part.first == linear->span ? sums[i] : before[i] + sums[i];
+            memset(sums, 0, count * COLUMNS * sizeof *sums);
         }
+        part.stop = part.first + TILE < in ? part.first + TILE : in;
+        multiply_tile(&part, rows, sums, count);
+    }
+    for (int64_t i = 0; in > linear->span && i < count * COLUMNS; i++)
+        sums[i] += before[i];
+}
+
+void multiply_rows(const Linear *linear, const bf16 *rows, const bf16 *residual, bf16 *out, int64_t count) {
+    float sums[MOST * COLUMNS];
+    for (int64_t row = 0; row < count; row += MOST, rows += MOST * linear->in, out += MOST * linear->out) {
+        int64_t some = count - row < MOST ? count - row : MOST;
+        for (int64_t first = 0; first < linear->out; first += COLUMNS) {
+            multiply_columns(linear, rows, sums, first, some);
+            store(linear, sums, residual ? residual + row * linear->out : residual, out, first, some);
+        }
+    }
 }

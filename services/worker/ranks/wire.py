@@ -1,0 +1,29 @@
+"""Batches as the rank that leads tells them to the others. Pure."""
+
+from typing import Any
+
+import msgspec
+
+from services.worker.batch import Batch
+
+
+def encode_batch(batch: Batch) -> bytes:
+    return msgspec.msgpack.encode(batch, enc_hook=_encode_range)
+
+
+def decode_batch(data: bytes) -> Batch:
+    """Raises ValueError for what is no batch."""
+    return msgspec.msgpack.decode(data, type=Batch, dec_hook=_decode_range)
+
+
+def _encode_range(value: Any) -> list[int]:  # noqa: ANN401  # msgspec's hooks take anything
+    if not isinstance(value, range):
+        raise NotImplementedError(f"a batch has no {type(value).__name__}")
+    return [value.start, value.stop]
+
+
+def _decode_range(kind: type[Any], value: Any) -> range:  # noqa: ANN401
+    if kind is not range:
+        raise NotImplementedError(f"a batch has no {kind.__name__}")
+    start, stop = msgspec.convert(value, tuple[int, int])
+    return range(start, stop)
