@@ -45,12 +45,13 @@ def runner_maker(settings: WorkerSettings, device: str) -> Callable[[Clock], Run
     if settings.engine == "modelled":
         latency = find_latency(settings.engine_profile)
         memory = settings.kv_bytes, settings.block_size
-        return lambda clock: ModelledRunner(*memory, latency, settings.engine_speed, clock)
+        return lambda clock: ModelledRunner(*memory, latency, settings.engine_speed, clock, settings.host_kv_bytes)
 
     def with_torch(clock: Clock) -> Runner:
         from services.worker.engine.runner import EngineRunner  # takes seconds and much memory to import
 
-        return EngineRunner(settings.kv_bytes, settings.block_size, settings.threads, device, settings.kernels)
+        memory = settings.kv_bytes, settings.block_size
+        return EngineRunner(*memory, settings.threads, device, settings.kernels, settings.host_kv_bytes)
 
     return with_torch
 
