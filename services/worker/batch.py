@@ -50,7 +50,10 @@ class KvImport:
 
 @dataclass(frozen=True)
 class KvCopy:
-    """KV of all layers in `source`, to be put into `target`, as many blocks that are others, before anything is run."""
+    """KV of all layers in `source`, to be put into `target`, as many blocks that are others, before anything is run.
+
+    Negative numbers are blocks in host memory: nothing is computed in these.
+    """
 
     source: range
     target: range
@@ -59,11 +62,12 @@ class KvCopy:
 @dataclass(frozen=True)
 class PrefixUse:
     """What comes of the prefix cache with a step: copies in this order. Of those that began, `queries` tokens were
-    looked for, and `hits` of them were there."""
+    looked for, and `hits` of them were there, `fetched` of these in host memory."""
 
     copies: tuple[KvCopy, ...] = ()
     queries: int = 0
     hits: int = 0
+    fetched: int = 0
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,10 @@ from shared.messages.requests import Submit
 
 @dataclass(frozen=True)
 class Limits:
-    """`kv_blocks` of `kv_block_tokens` tokens; a request has at most `max_model_len`, prompt and output together."""
+    """`kv_blocks` of `kv_block_tokens` tokens; a request has at most `max_model_len`, prompt and output together.
+
+    Of prompts, `host_kv_blocks` more are kept in host memory.
+    """
 
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -18,6 +21,7 @@ class Limits:
     kv_block_tokens: int
     max_num_waiting: int = 1024
     enable_prefix_caching: bool = True
+    host_kv_blocks: int = 0
 
     def __post_init__(self) -> None:
         least = self.max_num_seqs + PREFILL_CHUNK

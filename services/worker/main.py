@@ -48,12 +48,12 @@ def runner_maker(settings: WorkerSettings, device: str) -> Callable[[Clock], Run
     if settings.engine == "modelled":
         latency = find_latency(settings.engine_profile)
         memory = settings.kv_bytes, settings.block_size
-        return lambda clock: ModelledRunner(*memory, latency, settings.engine_speed, clock)
+        return lambda clock: ModelledRunner(*memory, latency, settings.engine_speed, clock, settings.host_kv_bytes)
 
     from services.worker.engine.runner import EngineRunner  # of torch, which takes seconds and much memory to import
 
-    sizes = settings.kv_bytes, settings.block_size
-    return lambda clock: EngineRunner(*sizes, settings.threads, device, settings.kernels, settings.arena_bytes)
+    sizes, more = (settings.kv_bytes, settings.block_size), (settings.host_kv_bytes, settings.arena_bytes)
+    return lambda clock: EngineRunner(*sizes, settings.threads, device, settings.kernels, *more)
 
 
 def kernels_name(settings: WorkerSettings, device: str) -> str | None:

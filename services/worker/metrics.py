@@ -50,6 +50,9 @@ class WorkerMetrics:
         )
         self._queries = counter("vllm:prefix_cache_queries", "Tokens looked up in the prefix cache", LABELS)
         self._hits = counter("vllm:prefix_cache_hits", "Tokens found in the prefix cache", LABELS)
+        self._fetched = counter(
+            "livescale_worker_prefix_fetched_tokens", "Of these, tokens whose KV came from host memory", LABELS
+        )
         self._success = counter("vllm:request_success", "Requests that ended", (*LABELS, "finished_reason"))
         self._ttft = self._seconds("time_to_first_token", "From admission to the first token")
         self._gap = self.telemetry.histogram(
@@ -71,7 +74,7 @@ class WorkerMetrics:
         self._times.clear()
         # Looked up by their labels once, and not for every token.
         gauges = (self._waiting, self._running, self._kv)
-        counters = (self._prompt, self._generated, self._preempted, self._queries, self._hits)
+        counters = (self._prompt, self._generated, self._preempted, self._queries, self._hits, self._fetched)
         self._gauge_of = {family: family.labels(model, self.worker) for family in gauges}
         self._counter_of = {family: family.labels(model, self.worker) for family in counters}
         self._histogram_of = {family: family.labels(model, self.worker) for family in self._histograms}
@@ -103,6 +106,7 @@ class WorkerMetrics:
         self._add(self._preempted, len(batch.preempted))
         self._add(self._queries, batch.prefixes.queries)
         self._add(self._hits, batch.prefixes.hits)
+        self._add(self._fetched, batch.prefixes.fetched)
         self._set(self._waiting, load.waiting_requests)
         self._set(self._running, load.running_requests)
         self._set(self._kv, load.kv_blocks_used / load.kv_blocks_total)

@@ -9,6 +9,7 @@ from services.worker.fairness import order, share_rows
 from services.worker.limits import Limits
 from services.worker.outputs import Output, gained
 from services.worker.prefix.cache import PrefixCache
+from services.worker.prefix.cost import fetch_pays
 from services.worker.sequence import Filled, LateKv, Sequence
 from shared.bus.contract import Refusal
 from shared.invariants import check
@@ -37,7 +38,12 @@ class Scheduler:
         """From now on the KV of all layers is here: what is computed of prompts is kept for those that begin alike."""
         here = self._admission
         if here.prefixes is None and self.limits.enable_prefix_caching:
-            here.prefixes = PrefixCache(here.kv, self.limits.kv_block_tokens)
+            here.prefixes = PrefixCache(here.kv, self.limits.kv_block_tokens, self.limits.host_kv_blocks)
+
+    def weigh_fetches(self, fetch_rate: float | None, prefill_rate: float | None) -> None:
+        """How fast KV comes from host memory, and how fast it is computed, in tokens/s: the faster way is taken."""
+        if self._admission.prefixes is not None:
+            self._admission.prefixes.fetches = fetch_pays(fetch_rate, prefill_rate)
 
     def add(self, request: Submit) -> None:
         """Take a request. Raises Refusal as `check`."""

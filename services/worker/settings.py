@@ -47,6 +47,14 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
     block_size: Annotated[
         int, Meta(description="Tokens in a block of the KV cache, a multiple of 16", ge=16, le=1024, multiple_of=16)
     ] = 16
+    host_kv_bytes: Annotated[
+        int,
+        Meta(
+            description="Memory of the host, touched at start, for KV of prompts that is in no block of the KV cache "
+            "any more, to be fetched where that is faster than to compute it again; 0: none",
+            ge=0,
+        ),
+    ] = 0
     enable_prefix_caching: Annotated[
         bool,
         Meta(description="Keep the KV of prompts in blocks that nobody needs, for prompts that begin the same"),
@@ -62,7 +70,7 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
         int, Meta(description="Threads torch computes with; equal on all workers of a model", ge=1, le=256)
     ] = 1
 
-    def limits(self, max_model_len: int, vocab_size: int, kv_blocks: int) -> Limits:
+    def limits(self, max_model_len: int, vocab_size: int, kv_blocks: int, host_kv_blocks: int = 0) -> Limits:
         """Of a model on this worker."""
         return Limits(
             max_num_seqs=self.max_num_seqs,
@@ -73,6 +81,7 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
             kv_block_tokens=self.block_size,
             max_num_waiting=self.max_num_waiting,
             enable_prefix_caching=self.enable_prefix_caching,
+            host_kv_blocks=host_kv_blocks,
         )
 
     def __post_init__(self) -> None:

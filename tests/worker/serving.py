@@ -51,10 +51,12 @@ class Served:
     steps: int = 0
     preempted: int = 0
     cached: dict[str, int] = field(default_factory=dict)
+    fetched: int = 0
 
     def take(self, batch: Batch, logits: torch.Tensor | None, outputs: list[Output]) -> None:
         self.steps += 1
         self.preempted += len(batch.preempted)
+        self.fetched += batch.prefixes.fetched
         drawing = [piece.request_id for piece in batch.pieces if piece.draw is not None]
         for request_id, row in zip(drawing, () if logits is None else logits.unbind(0), strict=True):
             self.logits[request_id].append(row)

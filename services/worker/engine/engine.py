@@ -48,10 +48,11 @@ class Engine:
         max_model_len: int,
         kernels: Kernels | None = None,
         ranks: Ranks | None = None,
+        host_memory: torch.Tensor | None = None,
     ) -> None:
         config = shard_config(manifest.config, manifest.shard, manifest.shards)
         dtype = TORCH_DTYPES[manifest.dtype]
-        self.store = KvStore(memory, config, manifest.dtype, block_tokens)
+        self.store = KvStore(memory, config, manifest.dtype, block_tokens, host_memory)
         self._manifest = manifest
         self._config = config
         self._ranks = ranks

@@ -1,5 +1,7 @@
 """The KV cache's bytes: one buffer for the life of the worker, shaped to whatever model is loaded."""
 
+import time
+
 import torch
 
 from services.worker.engine.parameters import TORCH_DTYPES
@@ -8,6 +10,7 @@ from shared.messages.parameters import DType, ModelConfig
 
 # The attention kernel's bits depend on where keys begin, modulo 16 bytes: every block begins at a multiple of 64.
 TOKEN_STEP = 16
+FETCHED_BLOCKS = 8  # in a measured copy
 
 
 def allocate_kv_memory(size_bytes: int, device: str = CPU) -> torch.Tensor:
@@ -21,18 +24,33 @@ def allocate_kv_memory(size_bytes: int, device: str = CPU) -> torch.Tensor:
         raise MemoryError(f"kv_bytes: {device} has no {size_bytes} bytes to give: {error}") from error
 
 
+def allocate_host_kv_memory(size_bytes: int, device: str = CPU) -> torch.Tensor:
+    """Memory of the host for KV that is in no block of the cache on `device`, touched now. Raises MemoryError."""
+    try:
+        return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=device != CPU).zero_()
+    except RuntimeError as error:
+        raise MemoryError(f"host_kv_bytes: the host has no {size_bytes} bytes to give: {error}") from error
+
+
 class KvStore:
     """Keys and values `[layer, 2, kv_head, token, head_dim]`; block `b` is `block_tokens` tokens of every layer.
 
-    A request's blocks are one contiguous stretch, so its keys are a plain view of the cache.
+    A request's blocks are one contiguous stretch, so its keys are a plain view of the cache. Negative blocks are those
+    of `host_memory`, each contiguous by itself.
     """
 
-    def __init__(self, memory: torch.Tensor, config: ModelConfig, dtype: DType, block_tokens: int) -> None:
+    def __init__(
+        self,
+        memory: torch.Tensor,
+        config: ModelConfig,
+        dtype: DType,
+        block_tokens: int,
+        host_memory: torch.Tensor | None = None,
+    ) -> None:
         if block_tokens % TOKEN_STEP:
             raise ValueError(f"block_size is {block_tokens}, must be a multiple of {TOKEN_STEP}")
         layers, heads, head_dim = config.num_hidden_layers, config.num_key_value_heads, config.head_dim
-        whole_items = memory.numel() // 4 * 4
-        items = memory[:whole_items].view(TORCH_DTYPES[dtype])
+        items = _items(memory, dtype)
         block_items = layers * 2 * heads * block_tokens * head_dim
         self.block_tokens = block_tokens
         self.blocks = items.numel() // block_items
@@ -43,6 +61,10 @@ class KvStore:
             )
         tokens = self.blocks * block_tokens
         self.cache = items[: self.blocks * block_items].view(layers, 2, heads, tokens, head_dim)
+        host_items = items[:0] if host_memory is None else _items(host_memory, dtype)
+        self.host_blocks = host_items.numel() // block_items
+        in_host = host_items[: self.host_blocks * block_items]
+        self._host = in_host.view(self.host_blocks, layers, 2, heads, block_tokens, head_dim)
 
     @property
     def tokens(self) -> int:
@@ -73,11 +95,34 @@ class KvStore:
 
     def copy_kv(self, source: range, target: range) -> None:
         """Put what is in `source`, of all layers, into as many other blocks."""
-        layers = range(len(self.cache))
-        self._part(target, layers).copy_(self._part(source, layers))
+        self._block_by_block(target).copy_(self._block_by_block(source))
+
+    def fetch_rate(self) -> float | None:
+        """Tokens a second that come from host memory, by a copy before anything is in the cache."""
+        count = min(self.blocks, self.host_blocks, FETCHED_BLOCKS)
+        if not count:
+            return None
+        self.copy_kv(range(-count, 0), range(count))  # the first one finds nothing prepared
+        begun = time.perf_counter()
+        self.copy_kv(range(-count, 0), range(count))
+        self._part(range(1), range(1)).sum().item()  # a GPU is done only now
+        return count * self.block_tokens / (time.perf_counter() - begun)
+
+    def _block_by_block(self, blocks: range) -> torch.Tensor:
+        """`[block, layer, 2, kv_head, token, head_dim]`, wherever they lie."""
+        if blocks.start >= 0:
+            part = self._part(blocks, range(len(self.cache)))
+            return part.view(*part.shape[:3], len(blocks), self.block_tokens, -1).movedim(3, 0)
+        if not -self.host_blocks <= blocks.start < blocks.stop <= 0:
+            raise ValueError(f"host memory has no blocks {blocks}")
+        return self._host[blocks.start + self.host_blocks : blocks.stop + self.host_blocks]
 
     def _part(self, blocks: range, layers: range) -> torch.Tensor:
         if not (0 <= blocks.start < blocks.stop <= self.blocks and 0 <= layers.start < layers.stop <= len(self.cache)):
             raise ValueError(f"the cache has no blocks {blocks} of layers {layers}")
         begin, end = blocks.start * self.block_tokens, blocks.stop * self.block_tokens
         return self.cache[layers.start : layers.stop, :, :, begin:end]
+
+
+def _items(memory: torch.Tensor, dtype: DType) -> torch.Tensor:
+    return memory[: memory.numel() // 4 * 4].view(TORCH_DTYPES[dtype])

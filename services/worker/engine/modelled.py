@@ -41,12 +41,21 @@ log = structlog.get_logger()
 class ModelledRunner:
     """As `Runner`, with `latency` in place of a GPU, or of one that is `speed` times as fast."""
 
-    def __init__(self, memory_bytes: int, block_tokens: int, latency: Latency, speed: float, clock: Clock) -> None:
-        """`memory_bytes`: of the KV cache, counted and not taken."""
+    def __init__(
+        self,
+        memory_bytes: int,
+        block_tokens: int,
+        latency: Latency,
+        speed: float,
+        clock: Clock,
+        host_bytes: int = 0,
+    ) -> None:
+        """`memory_bytes`, `host_bytes`: of the KV cache, and for KV in host memory; counted and not taken."""
         self.rates = Rates()
         self.joined_rows = GPU_ROWS
         self.pauses = SendPauses()  # no step takes the processor, so nothing has to wait for one
         self._memory_bytes = memory_bytes
+        self._host_bytes = host_bytes
         self._block_tokens = block_tokens
         self._latency = latency
         self._speed = speed
@@ -72,7 +81,7 @@ class ModelledRunner:
                 f"kv_bytes is {self._memory_bytes}; one block of this model's KV cache takes {block_bytes}, raise it"
             )
         self.rates = Rates()
-        self._model = Model(manifest, blocks, self._block_tokens)
+        self._model = Model(manifest, blocks, self._block_tokens, self._host_bytes // block_bytes)
         return blocks
 
     async def add_block(self, index: int, buffer: View) -> None:
@@ -131,13 +140,13 @@ class ModelledRunner:
 class Model:
     """The blocks that came, and the states of all tokens in the KV cache."""
 
-    def __init__(self, manifest: Manifest, kv_blocks: int, block_tokens: int) -> None:
+    def __init__(self, manifest: Manifest, kv_blocks: int, block_tokens: int, host_blocks: int = 0) -> None:
         self.layers = manifest.config.num_hidden_layers
         self._manifest = manifest
         self._block_tokens = block_tokens
         self._missing = set(range(len(manifest.blocks)))
         self._origin = first_state(manifest.version)
-        self._cache = StateCache(kv_blocks, block_tokens)
+        self._cache = StateCache(kv_blocks, block_tokens, host_blocks)
 
     def add_block(self, index: int) -> None:
         if not 0 <= index < len(self._manifest.blocks):

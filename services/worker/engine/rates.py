@@ -30,6 +30,7 @@ class Rates:
     def __init__(self) -> None:
         self._prefill = Rate()
         self._decode = Rate()
+        self.fetch_tokens_per_second: float | None = None  # KV from host memory
 
     @property
     def prefill_tokens_per_second(self) -> float | None:

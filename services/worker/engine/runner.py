@@ -15,7 +15,7 @@ from services.worker.engine.contract import CPU_ROWS, GPU_ROWS
 from services.worker.engine.engine import Engine
 from services.worker.engine.heap import touch_heap
 from services.worker.engine.kernels.contract import KernelsName, choose_kernels
-from services.worker.engine.kv_store import allocate_kv_memory
+from services.worker.engine.kv_store import allocate_host_kv_memory, allocate_kv_memory
 from services.worker.engine.partial import Partial, Passed
 from services.worker.engine.process_group import ProcessGroup, open_store, reach_store
 from services.worker.engine.rates import Rates
@@ -43,6 +43,7 @@ class EngineRunner:
         threads: int = 1,
         device: str = CPU,
         kernels: KernelsName = "auto",
+        host_kv_bytes: int = 0,
         packed_bytes: int = 0,
     ) -> None:
         """`packed_bytes`: on a CPU, so much is at hand to lay parameters out in."""
@@ -59,11 +60,13 @@ class EngineRunner:
         if device != CPU:
             use_math_kernels()
         self._memory = self._thread.submit(allocate_kv_memory, kv_bytes, device)
+        self._host_memory = self._thread.submit(allocate_host_kv_memory, host_kv_bytes, device)
         self._heap = self._thread.submit(touch_heap, packed_bytes if device == CPU else 0)
 
     async def ready(self) -> None:
         """Return once its memory is touched. Raises MemoryError."""
         await self.call(self._memory.result)
+        await self.call(self._host_memory.result)
         await self.call(self._heap.result)
 
     async def open_meeting(self, address: str) -> int:
@@ -85,8 +88,11 @@ class EngineRunner:
         """Make ready for the blocks of a model; the number of KV blocks it has. Raises ValueError where none fits."""
 
         def make() -> int:
-            memory, ranks = self._memory.result(), self._ranks
-            self._engine = Engine(manifest, memory, self._block_tokens, max_model_len, self._kernels, ranks)
+            memory, host_memory, ranks = self._memory.result(), self._host_memory.result(), self._ranks
+            self._engine = Engine(
+                manifest, memory, self._block_tokens, max_model_len, self._kernels, ranks, host_memory
+            )
+            self.rates.fetch_tokens_per_second = self._engine.store.fetch_rate()
             blocks = self._engine.store.blocks
             # Blocks are named by the rank that leads: each rank has them.
             return blocks if ranks is None else least(blocks, ranks)

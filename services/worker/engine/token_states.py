@@ -51,11 +51,13 @@ def _mixed(number: int) -> int:
 
 
 class StateCache:
-    """States of all tokens in the KV cache, which has so many `blocks`."""
+    """States of all tokens in the KV cache, which has so many `blocks`, and of those in `host_blocks`, which have
+    negative numbers."""
 
-    def __init__(self, blocks: int, block_tokens: int) -> None:
+    def __init__(self, blocks: int, block_tokens: int, host_blocks: int = 0) -> None:
         self._block_tokens = block_tokens
-        self._states = array("Q", (0,)) * (blocks * block_tokens)
+        self._blocks = blocks + host_blocks
+        self._states = array("Q", (0,)) * (self._blocks * block_tokens)
 
     def before(self, piece: Piece) -> int:
         """The state that `piece`, not the first of its request, goes on from."""
@@ -82,7 +84,8 @@ class StateCache:
         self._states[self._tokens(target)] = self._states[self._tokens(source)]
 
     def _tokens(self, blocks: range) -> slice:
-        return slice(blocks.start * self._block_tokens, blocks.stop * self._block_tokens)
+        start = blocks.start % self._blocks * self._block_tokens
+        return slice(start, start + len(blocks) * self._block_tokens)
 
     def _slot(self, piece: Piece) -> int:
         return piece.blocks.start * self._block_tokens + piece.start

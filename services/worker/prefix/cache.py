@@ -21,19 +21,24 @@ from shared.invariants import check
 
 
 class PrefixCache:
-    """Segments in slots of `kv`: slot `s` is the blocks `s * blocks .. (s + 1) * blocks - 1`.
+    """Segments in slots of `kv`: slot `s` is the blocks `s * blocks .. (s + 1) * blocks - 1`. Negative slots are
+    `host_blocks` in host memory, for what finds no place in `kv`.
 
     Copies are due in the order in which they were asked for, before anything that is decided later is computed.
+    `fetches`: whether what is in host memory is used, and not computed again.
     """
 
-    def __init__(self, kv: KvBlocks, block_tokens: int) -> None:
+    def __init__(self, kv: KvBlocks, block_tokens: int, host_blocks: int = 0) -> None:
         self.segment_tokens = lcm(PREFILL_CHUNK, block_tokens)
         self._blocks = self.segment_tokens // block_tokens
         self._kv = kv
+        self.fetches = True
+        self._host_slots = -(host_blocks // self._blocks)
+        self._free_host_slots = list(range(self._host_slots, 0))
         self._tree = PrefixTree()
         self._in_slot: dict[int, Node] = {}
         self._copies: list[KvCopy] = []
-        self._queries = self._hits = 0
+        self._queries = self._hits = self._fetched = 0
 
     def __len__(self) -> int:
         return len(self._tree)
@@ -45,10 +50,12 @@ class PrefixCache:
         found = self._tree.match(self._segments(sequence, len(sequence.tokens) - 1))
         self.give_way(sequence.blocks)
         for node in found:
-            if node not in self._tree:
+            if node not in self._tree or (node.slot < 0 and not self.fetches):
                 break
             self._copy(self._slot(node.slot), self._part(sequence, node.depth - 1))
             sequence.prefix = node
+            if node.slot < 0:
+                self._fetched += self.segment_tokens
         sequence.reach(sequence.prefix.depth * self.segment_tokens)
         if not sequence.preempted:  # else it is known what it would have found
             sequence.cached = sequence.computed
@@ -66,8 +73,8 @@ class PrefixCache:
                 return
 
     def give_way(self, blocks: range) -> None:
-        """Somebody owns these from now on. What is in them is moved to where nobody owns anything, in place of what was
-        not used for longer."""
+        """Somebody owns these from now on. What is in them is moved to where nobody owns anything, or to host memory,
+        in place of what was not used for longer."""
         slots = range(blocks.start // self._blocks, -(-blocks.stop // self._blocks))
         for node in [self._in_slot.pop(slot) for slot in slots if slot in self._in_slot]:
             while node in self._tree:
@@ -80,14 +87,15 @@ class PrefixCache:
 
     def use(self) -> PrefixUse:
         """What came of it since this was asked before."""
-        use = PrefixUse(tuple(self._copies), self._queries, self._hits)
-        self._copies, self._queries, self._hits = [], 0, 0
+        use = PrefixUse(tuple(self._copies), self._queries, self._hits, self._fetched)
+        self._copies, self._queries, self._hits, self._fetched = [], 0, 0, 0
         return use
 
     def clear(self) -> None:
         """Nothing that was computed is of use any more."""
         self._tree, self._copies = PrefixTree(), []
         self._in_slot.clear()
+        self._free_host_slots = list(range(self._host_slots, 0))
 
     def _kept(self, sequence: Sequence, parent: Node, segment: Segment) -> Node | None:
         """What follows `parent`; None where there is no room for it, or that was dropped."""
@@ -101,28 +109,31 @@ class PrefixCache:
         if slot is None:
             if self._tree.oldest() in (None, parent):
                 return None
-            slot = self._drop_oldest()
+            self._drop_oldest()
+            slot = self._free_slot()
+        if slot is None:
+            return None
         self._copy_to(slot, self._part(sequence, parent.depth))
         node = self._in_slot[slot] = self._tree.add(parent, segment, slot)
         return node
 
-    def _drop_oldest(self) -> int:
-        """The slot where it was."""
+    def _drop_oldest(self) -> None:
         node = self._tree.oldest()
         assert node is not None
         self._tree.drop(node)
         if self._in_slot.get(node.slot) is node:
             del self._in_slot[node.slot]
-        return node.slot
+            if node.slot < 0:
+                self._free_host_slots.append(node.slot)
 
     def _free_slot(self) -> int | None:
-        """The last one of blocks that nobody owns and nothing is kept in."""
+        """The last one of blocks that nobody owns and nothing is kept in, or one in host memory; it is taken."""
         for gap in reversed(list(self._kv.unowned())):
             slots = range(-(-gap.start // self._blocks), gap.stop // self._blocks)
             slot = next((slot for slot in reversed(slots) if slot not in self._in_slot), None)
             if slot is not None:
                 return slot
-        return None
+        return self._free_host_slots.pop() if self._free_host_slots and self.fetches else None
 
     def _segments(self, sequence: Sequence, stop: int, after: Node | None = None) -> Iterator[Segment]:
         """Whole segments of the prompt before position `stop`."""
@@ -140,7 +151,8 @@ class PrefixCache:
         return range(start, start + self._blocks)
 
     def _copy_to(self, slot: int, source: range) -> None:
-        self._kv.put(self._slot(slot))
+        if slot >= 0:  # else in host memory
+            self._kv.put(self._slot(slot))
         self._copy(source, self._slot(slot))
 
     def _copy(self, source: range, target: range) -> None:
@@ -155,6 +167,9 @@ class PrefixCache:
         if {node.slot: node for node in self._tree.nodes()} != self._in_slot or len(self._in_slot) != len(self._tree):
             yield "prefix cache: the slots in use are not those of the segments"
         owned = {block for owner in self._kv.owners for block in self._kv.owned(owner)}
+        host_slots = sorted([*self._free_host_slots, *(slot for slot in self._in_slot if slot < 0)])
+        if host_slots != list(range(self._host_slots, 0)):
+            yield "prefix cache: a slot in host memory is neither free nor in use, or both"
         for slot in self._in_slot:
             if not owned.isdisjoint(self._slot(slot)) or self._slot(slot).stop > self._kv.total:
                 yield f"prefix cache: slot {slot} has blocks {self._slot(slot)}, which are owned or not there"

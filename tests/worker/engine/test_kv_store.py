@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from services.worker.engine.kv_store import KvStore, allocate_kv_memory
+from services.worker.engine.kv_store import KvStore, allocate_host_kv_memory, allocate_kv_memory
 from shared.messages.parameters import DType
 from tests.worker.engine.models import checkpointed
 
@@ -78,3 +78,29 @@ def test_blocks_that_are_not_aligned_are_refused() -> None:
 def test_memory_is_used_as_far_as_whole_blocks_go() -> None:
     assert _store(blocks=6).blocks == 6
     assert _store(blocks=6, dtype="bfloat16").tokens == 96
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_blocks_are_copied_within_the_cache_to_host_memory_and_back(dtype: DType) -> None:
+    size = 4 if dtype == "float32" else 2
+    memory, host = (
+        allocate(blocks * BLOCK_ITEMS * size)
+        for allocate, blocks in ((allocate_kv_memory, 8), (allocate_host_kv_memory, 4))
+    )
+    store = KvStore(memory, CONFIG, dtype, 16, host)
+    assert (store.blocks, store.host_blocks) == (8, 4)
+    assert store.fetch_rate() is not None
+    store.cache.copy_(torch.randn(store.cache.shape))
+    before = [bytes(store.export_kv(range(block, block + 1), range(len(store.cache)))) for block in range(8)]
+    store.copy_kv(range(1, 4), range(-4, -1))
+    store.copy_kv(range(5, 6), range(1, 2))
+    store.copy_kv(range(-3, -1), range(6, 8))
+    after = [bytes(store.export_kv(range(block, block + 1), range(len(store.cache)))) for block in range(8)]
+    assert after == [before[block] for block in (0, 5, 2, 3, 4, 5, 2, 3)]
+    for blocks in (range(-5, -4), range(-1, 1), range(8, 9)):
+        with pytest.raises(ValueError, match="has no blocks"):
+            store.copy_kv(range(1), blocks)
+
+
+def test_without_host_memory_nothing_is_fetched() -> None:
+    assert KvStore(allocate_kv_memory(1 << 20), CONFIG, "float32", 16).fetch_rate() is None

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from services.worker.batch import Batch, Draw, Entry, KvImport, Piece
+from services.worker.batch import Batch, Draw, Entry, KvCopy, KvImport, Piece, PrefixUse
 from services.worker.engine.contract import BlockMissing, Runner
 from services.worker.engine.modelled import ModelledRunner
 from services.worker.engine.partial import Partial
@@ -260,5 +260,21 @@ def test_a_caller_that_is_cancelled_leaves_its_step_running() -> None:
         assert clock.now() - begun == pytest.approx(0.040)
         await runner.unload()
         await runner.close()
+
+    run(main())
+
+
+def test_kv_that_was_copied_to_host_memory_and_back_is_gone_on_from() -> None:
+    async def main() -> None:
+        prompt = random_prompt(3, 140, VOCABULARY)
+        [expected] = await alone(submit("a", prompt, max_tokens=1))
+        runner = ModelledRunner(64 * BLOCK_BYTES, BLOCK_TOKENS, LATENCY, 1.0, LoopClock(0.0), 8 * BLOCK_BYTES)
+        await runner.load(manifest(), 4_096)
+        for block in manifest().blocks:
+            await runner.add_block(block.index, memoryview(b""))
+        await runner.step(Batch(1, (piece(prompt[:128]),)))
+        copies = KvCopy(range(2, 10), range(-8, 0)), KvCopy(range(-8, 0), range(40, 48))
+        rest = Piece("a", tuple(prompt[128:]), 128, range(40, 60), False, Draw(Sampling(), 0))
+        assert await runner.step(Batch(2, (rest,), prefixes=PrefixUse(copies))) == [expected]
 
     run(main())

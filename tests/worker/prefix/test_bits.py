@@ -3,9 +3,12 @@
 import pytest
 import torch
 
+from services.worker.engine.engine import Engine
+from services.worker.engine.kernels.contract import Kernels
+from services.worker.engine.kv_store import allocate_host_kv_memory, allocate_kv_memory
 from shared.messages.parameters import DType
 from shared.messages.requests import Sampling, Submit
-from tests.worker.engine.models import checkpointed
+from tests.worker.engine.models import BLOCK_TOKENS, CONTEXT, KERNELS, checkpointed, needs_kernels
 from tests.worker.serving import random_prompt, serve, submit
 
 BASE = random_prompt(1, 400)
@@ -23,10 +26,15 @@ def _asked() -> list[tuple[Submit, int]]:
     return [*shared, (same, 384), (submit("begins", BASE[:257], max_tokens=6), 256)]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("dtype", "kernels"),
+    [("float32", None), ("bfloat16", None), pytest.param("bfloat16", KERNELS, marks=needs_kernels)],
+)
 @pytest.mark.parametrize("name", ["llama3-scaled-tied", "qwen2-untied"])
-def test_a_request_that_finds_its_beginning_has_the_same_bits_as_one_that_does_not(name: str, dtype: DType) -> None:
-    engine = checkpointed(name, dtype).engine()
+def test_a_request_that_finds_its_beginning_has_the_same_bits_as_one_that_does_not(
+    name: str, dtype: DType, kernels: Kernels | None
+) -> None:
+    engine = checkpointed(name, dtype).engine(kernels=kernels)
     asked = _asked()
     cold = {
         one.request_id: serve(engine, [(0, one)], enable_prefix_caching=False).rows(one.request_id) for one, _ in asked
@@ -53,6 +61,21 @@ def test_a_conversation_has_the_same_bits_in_every_turn(dtype: DType) -> None:
     for one in turns:
         cold = serve(engine, [(0, one)], enable_prefix_caching=False)
         assert torch.equal(warm.rows(one.request_id), cold.rows(one.request_id)), one.request_id
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_is_fetched_from_host_memory_has_the_same_bits(dtype: DType) -> None:
+    made = checkpointed("qwen2-untied", dtype)
+    token_bytes = 384 * (4 if dtype == "float32" else 2)
+    memory, host_memory = allocate_kv_memory(544 * token_bytes), allocate_host_kv_memory(800 * token_bytes)
+    engine = Engine(made.manifest, memory, BLOCK_TOKENS, CONTEXT, host_memory=host_memory)
+    for index, block in enumerate(made.blocks):
+        engine.add_block(index, memoryview(block))
+    first, again = (submit(name, BASE[:300], max_tokens=9) for name in ("first", "again"))
+    fills = submit("fills", random_prompt(3, 500), max_tokens=9)
+    warm = serve(engine, [(0, first), (20, fills), (50, again)], host_kv_blocks=engine.store.host_blocks)
+    assert (warm.cached["again"], warm.fetched) == (256, 256)
+    assert torch.equal(warm.rows("again"), warm.rows("first"))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

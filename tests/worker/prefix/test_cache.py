@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from services.worker.batch import PREFILL_CHUNK, KvCopy
 from services.worker.engine.kv_blocks import KvBlocks
 from services.worker.prefix.cache import PrefixCache
+from services.worker.prefix.cost import fetch_pays
 from tests.fuzz.effort import examples
 from tests.worker.prefix.memory import Served
 from tests.worker.serving import random_prompt, submit
@@ -114,6 +115,37 @@ def test_a_segment_is_whole_chunks_and_whole_blocks(block_tokens: int, segment_t
     assert PrefixCache(KvBlocks(64), block_tokens).segment_tokens == segment_tokens
 
 
+def test_what_finds_no_place_in_the_kv_cache_goes_to_host_memory_and_is_fetched() -> None:
+    run = Served(submit("a", BASE[:300], max_tokens=1), kv_blocks=32, host_kv_blocks=48)
+    run.to_the_end()
+    run.add(submit("all", [9] * 500, max_tokens=1))
+    run.to_the_end()
+    assert any(copy.target.start < 0 for batch in run.batches for copy in batch.prefixes.copies)
+    run.add(submit("b", BASE[:300], max_tokens=1))
+    batch = run.step()
+    assert (batch.prefixes.hits, batch.prefixes.fetched) == (256, 256)
+
+
+def test_what_is_computed_sooner_is_not_fetched() -> None:
+    run = Served(submit("a", BASE[:300], max_tokens=1), kv_blocks=32, host_kv_blocks=48)
+    run.to_the_end()
+    run.add(submit("all", [9] * 500, max_tokens=1))
+    run.to_the_end()
+    run.scheduler.weigh_fetches(fetch_rate=900.0, prefill_rate=1_000.0)
+    run.add(submit("b", BASE[:300], max_tokens=1))
+    assert run.step().prefixes.hits == 0
+
+
+@pytest.mark.parametrize(
+    ("fetch_rate", "prefill_rate", "pays"),
+    [(None, None, True), (None, 1.0, True), (1.0, None, True), (2.0, 1.0, True), (1.0, 1.0, False), (1.0, 2.0, False)],
+)
+def test_a_fetch_pays_where_it_is_faster_or_nothing_is_known(
+    fetch_rate: float | None, prefill_rate: float | None, *, pays: bool
+) -> None:
+    assert fetch_pays(fetch_rate, prefill_rate) is pays
+
+
 def test_nothing_is_kept_where_that_is_switched_off() -> None:
     run = Served(submit("a", BASE[:300], max_tokens=1), enable_prefix_caching=False)
     run.to_the_end()
@@ -144,11 +176,11 @@ EVENTS = st.lists(
 
 
 @examples(25)
-@given(EVENTS, st.integers(32, 80), st.integers(1, 5), st.integers(1, 3))
+@given(EVENTS, st.integers(32, 80), st.sampled_from((0, 30)), st.integers(1, 5), st.integers(1, 3))
 def test_whatever_comes_and_goes_every_row_finds_the_kv_that_it_would_have_computed(
-    events: list[tuple[str, Any]], blocks: int, seqs: int, at_once: int
+    events: list[tuple[str, Any]], blocks: int, host_blocks: int, seqs: int, at_once: int
 ) -> None:
-    run = Served(kv_blocks=blocks, max_num_seqs=seqs)
+    run = Served(kv_blocks=blocks, host_kv_blocks=host_blocks, max_num_seqs=seqs)
     for what, value in events:
         match what:
             case "add":

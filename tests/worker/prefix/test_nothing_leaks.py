@@ -2,6 +2,8 @@
 
 import random
 
+import pytest
+
 from services.worker.engine.kv_blocks import KvBlocks
 from services.worker.prefix.cache import PrefixCache
 from services.worker.sequence import Sequence
@@ -12,15 +14,16 @@ BLOCKS = 41
 
 
 class Owners:
-    """Requests that come, compute, grow and go. `memory`: by which tokens the KV in each block was made."""
+    """Requests that come, compute, grow and go. `memory`: by which tokens the KV in each block was made; those in host
+    memory are the last."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, host_blocks: int) -> None:
         self.chance = random.Random(seed)
         self.kv = KvBlocks(BLOCKS)
-        self.cache = PrefixCache(self.kv, BLOCK_TOKENS)
-        self.memory = [0] * BLOCKS
+        self.cache = PrefixCache(self.kv, BLOCK_TOKENS, host_blocks)
+        self.memory = [0] * (BLOCKS + host_blocks)
         self.running: dict[str, Sequence] = {}
-        self.begun = self.found = 0
+        self.begun = self.found = self.fetched = 0
 
     def operate(self) -> None:
         operation = self.chance.choice((self.begin, self.compute, self.compute, self.grow, self.end))
@@ -76,19 +79,25 @@ class Owners:
         return self.chance.choice(list(self.running.values())) if self.running else None
 
     def _copy(self) -> None:
-        for copy in self.cache.use().copies:
+        use = self.cache.use()
+        self.fetched += use.fetched
+        for copy in use.copies:
             for source, target in zip(copy.source, copy.target, strict=True):
                 self.memory[target] = self.memory[source]
 
 
-def test_a_block_has_one_owner_or_is_kept_and_only_read() -> None:
-    owners = Owners(seed=1)
+@pytest.mark.parametrize("host_blocks", [0, 13])
+def test_a_block_has_one_owner_or_is_kept_and_only_read(host_blocks: int) -> None:
+    owners = Owners(seed=1, host_blocks=host_blocks)
     for operation in range(100_000):
         owners.operate()
+        if operation % 1_000 == 0:
+            owners.cache.fetches = owners.chance.random() < 0.8
         if operation % 50 == 0:
             owners.check()
     owners.check()
     assert owners.begun > 10_000
+    assert (owners.fetched > 0) is (host_blocks > 0)
     assert owners.found > owners.begun * 40, "a good part of what begins is found"
     for request_id in list(owners.running):
         owners.kv.free(request_id)
