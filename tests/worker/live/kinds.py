@@ -17,6 +17,7 @@ from shared.messages.requests import Submit
 from shared.world import LoopClock
 from tests.made import tiny
 from tests.worker.engine.made_up import LATENCY, made_up_tokens
+from tests.worker.engine.models import KERNELS
 from tests.worker.live.timed import TimedRunner
 from tests.worker.serving import serve
 
@@ -37,7 +38,7 @@ BLOCKS = len(parameters("float32")[1])
 @cache
 def _engine(dtype: DType) -> Engine:
     manifest, memory = parameters(dtype)
-    engine = Engine(manifest, allocate_kv_memory(4 * MIB), 16, CONTEXT)
+    engine = Engine(manifest, allocate_kv_memory(4 * MIB), 16, CONTEXT, KERNELS)
     for index, view in enumerate(memory):
         engine.add_block(index, view)
     return engine

@@ -15,6 +15,7 @@ from shared.messages.parameters import DType
 from shared.messages.requests import Submit
 from shared.messages.transfers import Inflow, LiveMode, Serve
 from shared.subjects import HELP, LOAD, SERVE
+from tests.worker.engine.models import KERNELS
 from tests.worker.fleet import CONTEXT, Fleet, fleet
 from tests.worker.serving import serve
 
@@ -86,7 +87,7 @@ class Pair:
 
     def undisturbed(self, *requests: Submit) -> dict[str, list[int]]:
         """What an engine alone makes of them."""
-        engine = Engine(self.made.manifest, allocate_kv_memory(16 * MIB), 16, CONTEXT)
+        engine = Engine(self.made.manifest, allocate_kv_memory(16 * MIB), 16, CONTEXT, KERNELS)
         for index, view in enumerate(self.made.memory):
             engine.add_block(index, view)
         return {one.request_id: serve(engine, [(0, one)]).tokens[one.request_id] for one in requests}
