@@ -16,8 +16,11 @@ COPY pyproject.toml constraints.txt constraints-cuda.txt README.md LICENSE ./
 COPY shared shared
 COPY services services
 COPY load load
-RUN pip install --no-cache-dir -c ${CONSTRAINTS} setuptools \
+# The compiler is for the kernels of CPUs; it does not stay.
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev \
+ && pip install --no-cache-dir -c ${CONSTRAINTS} setuptools \
  && pip install --no-cache-dir --no-build-isolation -c ${CONSTRAINTS} ".[${EXTRAS}]" \
+ && apt-get purge -y --auto-remove gcc libc6-dev && rm -rf /var/lib/apt/lists/* \
  && useradd --create-home livescale
 
 USER livescale
