@@ -4,11 +4,11 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from pathlib import Path
-from subprocess import DEVNULL, STDOUT, Popen
+from subprocess import DEVNULL, STDOUT, Popen, TimeoutExpired
 from typing import IO, Literal, TypeVar
 
 import msgspec
@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 PEERS = Path(".peers")  # the environment that `make bench-peers` makes
 START_SECONDS = 600.0  # vLLM compiles the first time
 ANSWER_SECONDS = 300.0
+LAST_WORDS_SECONDS = 10.0
 
 
 class MemberFailed(Exception):
@@ -71,7 +72,7 @@ class Member:
         try:
             self._pipe.send_bytes(msgspec.msgpack.encode(question))
         except OSError:
-            raise MemberFailed(f"{self.name} ended") from None
+            raise self._ended() from None
         return self._answer(kind, ANSWER_SECONDS)
 
     def ready(self) -> Ready:
@@ -84,11 +85,17 @@ class Member:
         try:
             answer = msgspec.msgpack.decode(self._pipe.recv_bytes(), type=Answer)
         except (EOFError, OSError):
-            raise MemberFailed(f"{self.name} ended") from None
+            raise self._ended() from None
         if isinstance(answer, Failed):
             raise MemberFailed(f"{self.name}: {answer.reason}")
         assert isinstance(answer, kind)
         return answer
+
+    def _ended(self) -> MemberFailed:
+        """It has closed its pipe, and says why in the log."""
+        with suppress(TimeoutExpired):
+            self._process.wait(LAST_WORDS_SECONDS)
+        return MemberFailed(f"{self.name} ended")
 
     def end(self) -> None:
         """At once: it keeps nothing."""
