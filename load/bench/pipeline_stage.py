@@ -144,6 +144,7 @@ def stack_settings(checkpoint: Path, rate: float, profile: str, speed: float) ->
         max_model_len=CONTEXT,
         arena_bytes=parameters + 16 * MIB,
         kv_bytes=KV_BYTES,
+        enable_prefix_caching=False,  # the same prompts are asked in every run
         link_rate=rate,
         plan_policy="binomial",
     )

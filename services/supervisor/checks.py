@@ -119,7 +119,8 @@ def check_path(model: ModelSettings) -> None:
 def check_memory(settings: StackSettings, meminfo: str) -> None:
     """Raises BadSettings if workers on CPUs would touch more memory than this /proc/meminfo has to give."""
     # Parameters as they came, and as the kernels want them.
-    computing = 0 if settings.engine == "modelled" else settings.arena_bytes + settings.kv_bytes
+    kv_bytes = settings.kv_bytes + settings.host_kv_bytes
+    computing = 0 if settings.engine == "modelled" else settings.arena_bytes + kv_bytes
     needed = 0 if on_gpus(settings) else count_workers(settings) * (settings.arena_bytes + computing)
     for line in meminfo.splitlines():
         name, _, value = line.partition(":")

@@ -67,7 +67,12 @@ def service_commands(
         "share_memory": settings.share_memory,
         "link_rate": settings.link_rate,
     }
-    memory: Flags = {"arena_bytes": settings.arena_bytes, "kv_bytes": settings.kv_bytes}
+    memory: Flags = {
+        "arena_bytes": settings.arena_bytes,
+        "kv_bytes": settings.kv_bytes,
+        "host_kv_bytes": settings.host_kv_bytes,
+        "enable_prefix_caching": settings.enable_prefix_caching,
+    }
 
     def command(service: ServiceName, flags: Flags = MappingProxyType({}), index: int = 0) -> Command:
         name = f"{service}-{index}"

@@ -104,6 +104,12 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
         int, Meta(description="Memory of each worker for parameters; on a CPU twice, see `run worker`", ge=MIB)
     ] = 1024 * MIB
     kv_bytes: Annotated[int, Meta(description="Memory of each worker for its KV cache", ge=MIB)] = 512 * MIB
+    host_kv_bytes: Annotated[
+        int, Meta(description="Memory of each worker for KV of prompts that its KV cache has no room for", ge=0)
+    ] = 0
+    enable_prefix_caching: Annotated[
+        bool, Meta(description="Workers keep the KV of prompts for prompts that begin the same")
+    ] = True
     transport: Annotated[Literal["ucx", "socket"], Meta(description="How parameters travel between processes")] = "ucx"
     link_rate: Annotated[
         float, Meta(description="Shape what leaves each process to so many bytes a second; 0 is unshaped", ge=0)
