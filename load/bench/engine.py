@@ -15,6 +15,7 @@ from load.bench.engine_rows import BENCH, SizeRun, rows, values, worker_rows
 from load.bench.engine_run import measure_python, measure_size
 from load.bench.engine_spare import spare_seconds
 from load.bench.engine_table import rate_table
+from load.bench.page import report_option
 from load.bench.record import Printer
 from load.bench.system import logged
 from load.kept import KEPT, kept_model
@@ -37,13 +38,7 @@ option = partial(click.option, show_default=True, show_envvar=True)
     envvar="LIVESCALE_PEERS",
     help="vLLM and llama.cpp too, where `make bench-peers` installed them.",
 )
-@option(
-    "--report",
-    type=click.Path(path_type=Path, dir_okay=False),
-    default=Path("livescale-engine.html"),
-    envvar="LIVESCALE_REPORT",
-    help="Where the HTML report is written.",
-)
+@report_option("livescale-engine.html")
 def engine(sizes: Sequence[str], rounds: int, peers: bool, report: Path) -> None:
     """A worker's scheduler and engine, Hugging Face transformers, vLLM and llama.cpp: bfloat16, a thread each, all on
     one core and asked in turn, case by case.

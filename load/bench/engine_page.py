@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 from load.bench.engine_cases import CASES
 from load.bench.engine_rows import ENGINES, LLAMA, OWN, TRANSFORMERS, VLLM, SizeRun
 from load.bench.engine_table import rate_cells
-from load.bench.live_page import HEADINGS, cells
+from load.bench.page import render_bench
 from load.bench.record import Record
 from load.pictures import BLUE, GREEN, GREY, INK, ORANGE, Picture, draw, place_legend
-from load.report import render_page, render_picture, render_table, save_page
+from load.report import render_table, save_page
 
 COLOURS: Mapping[str, str] = {OWN: BLUE, TRANSFORMERS: GREY, VLLM: GREEN, LLAMA: ORANGE}
 BAR_WIDTH = 0.2
@@ -25,18 +25,12 @@ def write_page(path: Path, runs: Sequence[SizeRun], records: Sequence[Record], r
 
 def render_engine(runs: Sequence[SizeRun], records: Sequence[Record], rounds: int) -> str:
     """The whole page."""
-    missed = [record.case for record in records if record.ok is False]
-    verdict = f"Missed: {', '.join(missed)}." if missed else "Every bar was kept."
     tables = "".join(
         f"<h2>{escape(run.size)}, tokens/s</h2>\n{render_table(('', *ENGINES), rate_cells(run))}" for run in runs
     )
-    body = f"""<p>One thread, one core, bfloat16. Medians of {rounds} rounds in which engines took turns; tokens a
-second of CPU time. Logits are compared with transformers in float32.</p>
-<div class="pictures">
-{"".join(render_picture(draw_size(run)) for run in runs)}</div>
-{tables}<h2>Measured</h2>
-{render_table(HEADINGS, [cells(record) for record in records])}"""
-    return render_page("livescale: the engine beside others", verdict, not missed, body)
+    intro = f"""One thread, one core, bfloat16. Medians of {rounds} rounds in which engines took turns; tokens a
+second of CPU time. Logits are compared with transformers in float32."""
+    return render_bench("livescale: the engine beside others", intro, list(map(draw_size, runs)), records, tables)
 
 
 def draw_size(run: SizeRun) -> Picture:

@@ -17,6 +17,7 @@ from load.bench.live_page import write_page
 from load.bench.live_rows import Measured, curve, rows
 from load.bench.live_runs import Run, StepLog
 from load.bench.live_stage import DTYPE, LiveStage, asks, live_stage
+from load.bench.page import report_option
 from load.bench.record import Printer
 from load.bench.system import logged
 from load.chaos.reference import undisturbed
@@ -46,13 +47,7 @@ NEVER = 4e9
 
 @click.command()
 @click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, help="Of each mode, in turn.")
-@click.option(
-    "--report",
-    type=click.Path(path_type=Path, dir_okay=False),
-    default=Path("livescale-live.html"),
-    show_default=True,
-    help="Where the HTML report is written.",
-)
+@report_option("livescale-live.html")
 def live(repeats: int, report: Path) -> None:
     """A second instance is asked for while 12 requests wait: it works while its parameters arrive, or it does not.
 

@@ -8,14 +8,14 @@ from matplotlib.ticker import MaxNLocator
 
 from load.bench.live_rows import Measured, middle
 from load.bench.live_runs import Run
+from load.bench.page import render_bench
 from load.bench.record import Record
 from load.pictures import BLUE, GREEN, GREY, INK, ORANGE, VIOLET, Picture, draw, frame, place_legend
-from load.report import render_page, render_picture, render_table, save_page
+from load.report import save_page
 from shared.messages.transfers import LiveMode
 
 COLOURS: Mapping[LiveMode, str] = {"off": GREY, "best-effort": ORANGE, "zigzag": BLUE, "zigzag-ilp": VIOLET}
 BIN_SECONDS, WIDTH_SECONDS = 0.1, 1.0
-HEADINGS = ("", "measured", "", "against", "ratio", "bar", "kept")
 RATE = (
     "Work while parameters arrive",
     "Prompt tokens computed a second by both instances, over one second; dotted lines are when the new one is whole.",
@@ -36,25 +36,9 @@ def write_page(path: Path, done: Measured, records: Sequence[Record], repeats: i
 
 def render_live(done: Measured, records: Sequence[Record], repeats: int) -> str:
     """The whole page."""
-    missed = [record.case for record in records if record.ok is False]
-    verdict = f"Missed: {', '.join(missed)}." if missed else "Every bar was kept."
-    body = f"""<p>A second instance was asked for while {len(done.runs["off"][0].records)} requests waited; loading a
-layer took as long as running six. Medians of {repeats}; every token was that of an undisturbed engine.</p>
-<div class="pictures">
-{"".join(render_picture(picture) for picture in draw_pictures(done))}</div>
-<h2>Measured</h2>
-{render_table(HEADINGS, [cells(record) for record in records])}"""
-    return render_page("livescale: live against stop-the-world", verdict, not missed, body)
-
-
-def cells(record: Record) -> list[str]:
-    figures = (record.value, record.unit, record.against, record.ratio, record.bar)
-    kept = {None: "", True: "yes", False: "no"}[record.ok]
-    return [
-        record.case,
-        *("" if each is None else each if isinstance(each, str) else f"{each:.4g}" for each in figures),
-        kept,
-    ]
+    intro = f"""A second instance was asked for while {len(done.runs["off"][0].records)} requests waited; loading a
+layer took as long as running six. Medians of {repeats}; every token was that of an undisturbed engine."""
+    return render_bench("livescale: live against stop-the-world", intro, draw_pictures(done), records)
 
 
 def draw_pictures(done: Measured) -> list[Picture]:

@@ -7,6 +7,7 @@ import click
 import uvloop
 
 from load.bench.fleet import BenchFailed
+from load.bench.page import report_option
 from load.bench.pipeline_page import write_page
 from load.bench.pipeline_runs import BENCH, Run, rows
 from load.bench.pipeline_stage import PROMPT, ROOM, TOKENS, kept_even_model, pipeline_stage
@@ -24,13 +25,7 @@ PROFILE, SPEED = "llama3-8b-a100", 0.4
 @click.command()
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Of each case, in turn.")
 @click.option("--rate", type=click.FloatRange(1), default=8.0, show_default=True, help="Of every link, in MB/s.")
-@click.option(
-    "--report",
-    type=click.Path(path_type=Path, dir_okay=False),
-    default=Path("livescale-pipeline.html"),
-    show_default=True,
-    help="Where the HTML report is written.",
-)
+@report_option("livescale-pipeline.html")
 def pipeline(repeats: int, rate: float, report: Path) -> None:
     """One instance serves while requests wait, and four more are asked for; k nodes have the model.
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from load.bench.live_page import HEADINGS, cells
+from load.bench.page import render_bench
 from load.bench.pipeline_runs import Run
 from load.bench.record import Record
 from load.pictures import BLUE, GREEN, GREY, ORANGE, Picture, draw, frame, place_legend
-from load.report import render_page, render_picture, render_table, save_page
+from load.report import save_page
 
 BIN_SECONDS, WIDTH_SECONDS = 0.1, 1.0
 OFF, PIPELINE = {1: GREY, 2: ORANGE}, {1: BLUE, 2: GREEN}  # by how many nodes have the model
@@ -32,15 +32,9 @@ def write_page(path: Path, runs: Sequence[Run], records: Sequence[Record], repea
 
 def render_pipeline(runs: Sequence[Run], records: Sequence[Record], repeats: int) -> str:
     """The whole page."""
-    missed = [record.case for record in records if record.ok is False]
-    verdict = f"Missed: {', '.join(missed)}." if missed else "Every bar was kept."
-    body = f"""<p>Four instances more were asked for while {len(runs[0].records)} requests waited. Processes, bus and
-links are real, engines are modelled. Medians of {repeats}.</p>
-<div class="pictures">
-{"".join(render_picture(picture) for picture in draw_pictures(runs))}</div>
-<h2>Measured</h2>
-{render_table(HEADINGS, [cells(record) for record in records])}"""
-    return render_page("livescale: execution pipelines against stop-the-world", verdict, not missed, body)
+    intro = f"""Four instances more were asked for while {len(runs[0].records)} requests waited. Processes, bus and
+links are real, engines are modelled. Medians of {repeats}."""
+    return render_bench("livescale: execution pipelines against stop-the-world", intro, draw_pictures(runs), records)
 
 
 def draw_pictures(runs: Sequence[Run]) -> list[Picture]:

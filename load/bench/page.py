@@ -1,0 +1,50 @@
+"""The report of a bench: one HTML file with what was measured, and pictures of it."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from load.bench.record import Record
+from load.pictures import Picture
+from load.report import render_page, render_picture, render_table
+
+HEADINGS = ("", "measured", "", "against", "ratio", "bar", "kept")
+
+
+def report_option(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`--report`, by default a file that is called so."""
+    return click.option(
+        "--report",
+        type=click.Path(path_type=Path, dir_okay=False),
+        default=Path(name),
+        show_default=True,
+        envvar="LIVESCALE_REPORT",
+        show_envvar=True,
+        help="Where the HTML report is written.",
+    )
+
+
+def render_bench(
+    title: str, intro: str, pictures: Sequence[Picture], records: Sequence[Record], tables: str = ""
+) -> str:
+    """The whole page; `tables` come before that of all records."""
+    missed = [record.case for record in records if record.ok is False]
+    verdict = f"Missed: {', '.join(missed)}." if missed else "Every bar was kept."
+    body = f"""<p>{intro}</p>
+<div class="pictures">
+{"".join(map(render_picture, pictures))}</div>
+{tables}<h2>Measured</h2>
+{render_table(HEADINGS, [cells(record) for record in records])}"""
+    return render_page(title, verdict, not missed, body)
+
+
+def cells(record: Record) -> list[str]:
+    figures = (record.value, record.unit, record.against, record.ratio, record.bar)
+    kept = {None: "", True: "yes", False: "no"}[record.ok]
+    return [
+        record.case,
+        *("" if each is None else each if isinstance(each, str) else f"{each:.4g}" for each in figures),
+        kept,
+    ]
