@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Literal
 
-from services.worker.engine.sizes import kv_bytes
+from services.worker.engine.sizes import block_bytes
 from services.worker.lifecycle import Lifecycle, State
 from services.worker.limits import Limits
 from services.worker.loading import Loading
@@ -28,10 +28,9 @@ class Instance:
 
     def limits(self, loading: Loading, kv_blocks: int) -> Limits:
         """Of its requests."""
-        config, block_tokens = loading.manifest.config, self._settings.block_size
-        block_bytes = kv_bytes(loading.manifest, block_tokens, config.num_hidden_layers, block_tokens)
-        host_kv_blocks = self._settings.host_kv_bytes // block_bytes
-        return self._settings.limits(loading.command.max_model_len, config.vocab_size, kv_blocks, host_kv_blocks)
+        settings, manifest = self._settings, loading.manifest
+        host_kv_blocks = settings.host_kv_bytes // block_bytes(manifest, settings.block_size)
+        return settings.limits(loading.command.max_model_len, manifest.config.vocab_size, kv_blocks, host_kv_blocks)
 
     def open(self, loading: Loading, *, whole: bool, kv_blocks: int | None = None) -> Scheduler:
         """Take requests from now on."""

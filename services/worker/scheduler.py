@@ -90,7 +90,7 @@ class Scheduler:
         for chosen in self._under_way.values():
             _land(chosen)
         self._under_way.clear()
-        for sequence in self.cached:
+        for sequence in self.placed:
             if sequence.request_id in kept and sequence.filled is not None and sequence.filled.stop:
                 sequence.go_on_from(sequence.filled)
             else:
@@ -103,7 +103,7 @@ class Scheduler:
         return [sequence for id, sequence in self._admission.running.items() if id not in before]
 
     @property
-    def cached(self) -> list[Sequence]:
+    def placed(self) -> list[Sequence]:
         """Those that have KV blocks."""
         return list(self._admission.running.values())
 

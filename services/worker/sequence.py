@@ -27,6 +27,9 @@ class Filled:
     begun: int = 0
 
 
+NOTHING = Filled(0)  # never written to
+
+
 class Sequence:
     """A request's tokens, prompt and generated; the KV of the first `computed` of them is in the cache.
 

@@ -14,7 +14,7 @@ from services.worker.batch import Batch, Draw, Piece
 from services.worker.engine.contract import GPU_ROWS, BlockMissing
 from services.worker.engine.partial import Partial, Passed, Slab, slabs
 from services.worker.engine.rates import Rates
-from services.worker.engine.sizes import activation_bytes, kv_bytes
+from services.worker.engine.sizes import activation_bytes, block_bytes, kv_bytes
 from services.worker.engine.step_times import blocks_seconds, embedding_seconds, layer_seconds, step_seconds
 from services.worker.engine.token_states import (
     StateCache,
@@ -74,14 +74,14 @@ class ModelledRunner:
         """Nothing is exchanged: each rank takes the time that the instance takes."""
 
     async def load(self, manifest: Manifest, max_model_len: int) -> int:
-        block_bytes = kv_bytes(manifest, self._block_tokens, manifest.config.num_hidden_layers, self._block_tokens)
-        blocks = self._memory_bytes // block_bytes
+        each = block_bytes(manifest, self._block_tokens)
+        blocks = self._memory_bytes // each
         if blocks == 0:
             raise ValueError(
-                f"kv_bytes is {self._memory_bytes}; one block of this model's KV cache takes {block_bytes}, raise it"
+                f"kv_bytes is {self._memory_bytes}; one block of this model's KV cache takes {each}, raise it"
             )
         self.rates = Rates()
-        self._model = Model(manifest, blocks, self._block_tokens, self._host_bytes // block_bytes)
+        self._model = Model(manifest, blocks, self._block_tokens, self._host_bytes // each)
         return blocks
 
     async def add_block(self, index: int, buffer: View) -> None:

@@ -9,6 +9,11 @@ def activation_bytes(manifest: Manifest, positions: int) -> int:
     return positions * manifest.config.hidden_size * ITEM_BYTES[manifest.dtype]
 
 
+def block_bytes(manifest: Manifest, block_tokens: int) -> int:
+    """A block of the KV cache, of all layers."""
+    return kv_bytes(manifest, block_tokens, manifest.config.num_hidden_layers, block_tokens)
+
+
 def kv_bytes(manifest: Manifest, positions: int, layers: int, block_tokens: int) -> int:
     """`[layer, 2, kv_head, token, head_dim]`, whole blocks."""
     config = manifest.config

@@ -14,7 +14,7 @@ from services.worker.live.handoff import Channel
 from services.worker.live.parts import Parts
 from services.worker.live.request import Request
 from services.worker.scheduler import Scheduler
-from services.worker.sequence import Filled
+from services.worker.sequence import NOTHING
 from shared.bus.contract import Refusal
 from shared.deadlines import leaving
 from shared.messages.live import Pull, RequestsMoved, Task, Took
@@ -114,7 +114,7 @@ class Given:
         entry, submit = sequence.entry, leaving(request, self._parts.world.clock.wall())
         waited = self._parts.serving.waited(sequence.request_id)
         if entry is None:
-            filled = given.filled or Filled(0)
+            filled = given.filled or NOTHING
             return Task(request=submit, layers=0, waited=waited, filled=filled.stop, first_block=filled.first_block)
         return Task(
             request=submit,

@@ -9,7 +9,7 @@ from collections.abc import Sequence as List
 from itertools import cycle
 
 from services.worker.batch import PREFILL_CHUNK, Piece
-from services.worker.sequence import Filled, Sequence
+from services.worker.sequence import NOTHING, Filled, Sequence
 
 # So many rows go with a step, and workers take turns, who runs later stages before who runs earlier ones: so steps that
 # follow each other do theirs at the same time, and a request is passed by no more than these from token to token.
@@ -40,11 +40,11 @@ class Filling:
         self._willing = set(workers)
         self._under_way: dict[int, list[tuple[str, Filled, int]]] = {}
 
-    def begin(self, step: int, cached: List[Sequence]) -> tuple[str, list[Piece]]:
+    def begin(self, step: int, placed: List[Sequence]) -> tuple[str, list[Piece]]:
         """The rows that go with this step, and whose turn it is."""
-        self.shares = share_out([one.request_id for one in cached], self._workers, self.shares)
+        self.shares = share_out([one.request_id for one in placed], self._workers, self.shares)
         worker = next(self._turns)
-        return worker, list(self._rows(step, worker, self._of(worker, cached)))
+        return worker, list(self._rows(step, worker, self._of(worker, placed)))
 
     def ended(self, step: int, unfilled: Iterable[str]) -> None:
         """All is filled that went with it, but for these workers, which are not asked again."""
@@ -53,14 +53,14 @@ class Filling:
             if worker in self._willing:
                 filled.stop = stop
 
-    def is_done(self, cached: List[Sequence]) -> bool:
+    def is_done(self, placed: List[Sequence]) -> bool:
         """Whether of each worker's share no more is left than goes with one step."""
-        if any(one.request_id not in self.shares for one in cached if one.computed or one.in_flight):
+        if any(one.request_id not in self.shares for one in placed if one.computed or one.in_flight):
             return False
-        return all(sum(map(_left, self._of(worker, cached))) <= FILL_ROWS for worker in self._willing)
+        return all(sum(map(_left, self._of(worker, placed))) <= FILL_ROWS for worker in self._willing)
 
-    def _of(self, worker: str, cached: List[Sequence]) -> list[Sequence]:
-        return [one for one in cached if self.shares.get(one.request_id) == worker and worker in self._willing]
+    def _of(self, worker: str, placed: List[Sequence]) -> list[Sequence]:
+        return [one for one in placed if self.shares.get(one.request_id) == worker and worker in self._willing]
 
     def _rows(self, step: int, worker: str, share: List[Sequence]) -> Iterator[Piece]:
         """Of whom most is left first: what is left of a prompt comes in whole chunks, and would never find room beside
@@ -79,9 +79,9 @@ class Filling:
 
 def _rest(sequence: Sequence) -> int:
     """Rows that are not filled, nor on their way."""
-    return sequence.computed - (0 if sequence.filled is None else sequence.filled.begun)
+    return sequence.computed - (sequence.filled or NOTHING).begun
 
 
 def _left(sequence: Sequence) -> int:
     """Rows that are not filled."""
-    return sequence.computed - (0 if sequence.filled is None else sequence.filled.stop)
+    return sequence.computed - (sequence.filled or NOTHING).stop

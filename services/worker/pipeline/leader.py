@@ -67,7 +67,7 @@ class Leader:
         """Return once workers have KV of what is to be theirs, all but a little, or nothing is served here any more."""
         self._fills = True
         try:
-            while self._serving.scheduler is self._scheduler and not self._filling.is_done(self._scheduler.cached):
+            while self._serving.scheduler is self._scheduler and not self._filling.is_done(self._scheduler.placed):
                 await self._serving.changes.wait()
         finally:
             self._fills = False
@@ -140,7 +140,7 @@ class Leader:
         """What one of the workers is to compute along with this step, which is none of prompts: that is long enough."""
         if not self._fills or self._ends:
             return []
-        worker, pieces = self._filling.begin(step, self._scheduler.cached)
+        worker, pieces = self._filling.begin(step, self._scheduler.placed)
         return [StageFill(worker=worker, pieces=stage_pieces(pieces))] if pieces else []
 
     async def _wait(self) -> None:
