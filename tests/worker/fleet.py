@@ -153,6 +153,13 @@ class Fleet:
     async def serve(self, worker: str) -> None:
         await self.bus.call(SERVE, Serve(plan_id="plan-1", instance=f"m-{worker}", epoch=1), timeout=5, id=worker)
 
+    async def serving(self, worker: str) -> None:
+        """It is sent the parameters, and serves."""
+        await self.load(worker, self.me)
+        self.feed(worker)
+        await self.whole(worker)
+        await self.serve(worker)
+
     async def admit(self, worker: str, request: Submit) -> None:
         await self.bus.call(ADMIT, Admit(request=request), timeout=5, id=worker)
 

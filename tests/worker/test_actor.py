@@ -74,10 +74,7 @@ async def test_blocks_are_laid_out_in_whatever_order_they_come() -> None:
 
 async def test_a_serving_worker_feeds_a_new_one_while_it_serves() -> None:
     async with fleet("w-1", "w-2") as made:
-        await made.load("w-1", made.me)
-        made.feed("w-1")
-        await made.whole("w-1")
-        await made.serve("w-1")
+        await made.serving("w-1")
         await made.admit("w-1", submit("a", random_prompt(1, 40), max_tokens=24))
         await made.load("w-2", made.node("w-1"), plan="plan-2")
         await made.send("w-1", "w-2", plan="plan-2")
@@ -94,10 +91,7 @@ async def test_a_serving_worker_feeds_a_new_one_while_it_serves() -> None:
 
 async def test_draining_finishes_what_runs_refuses_what_is_new_and_ends_spare() -> None:
     async with fleet("w-1") as made:
-        await made.load("w-1", made.me)
-        made.feed("w-1")
-        await made.whole("w-1")
-        await made.serve("w-1")
+        await made.serving("w-1")
         await made.admit("w-1", submit("a", random_prompt(1, 40), max_tokens=24))
         await made.bus.call(DRAIN, Drain(instance="m-w-1", epoch=1), timeout=5, id="w-1")
         with pytest.raises(Refusal, match="takes no requests"):
@@ -179,10 +173,7 @@ async def test_a_stale_epoch_is_refused() -> None:
 
 async def test_a_cancelled_request_ends_at_once_and_a_lost_frame_can_be_asked_for_again() -> None:
     async with fleet("w-1") as made:
-        await made.load("w-1", made.me)
-        made.feed("w-1")
-        await made.whole("w-1")
-        await made.serve("w-1")
+        await made.serving("w-1")
         await made.admit("w-1", submit("a", random_prompt(1, 40), max_tokens=200))
         await made.until(lambda: len(made.rows.get("a", [])) > 5)
         made.bus.publish(CANCEL_WORK, Cancel(request_id="a"), id="w-1")
@@ -200,10 +191,7 @@ async def test_a_cancelled_request_ends_at_once_and_a_lost_frame_can_be_asked_fo
 
 async def test_a_prompt_that_begins_as_one_before_it_is_not_computed_again_and_its_tokens_are_the_same() -> None:
     async with fleet("w-1") as made:
-        await made.load("w-1", made.me)
-        made.feed("w-1")
-        await made.whole("w-1")
-        await made.serve("w-1")
+        await made.serving("w-1")
         tokens = []
         for name in "ab":
             await made.admit("w-1", submit(name, random_prompt(1, 200), max_tokens=9))
@@ -214,10 +202,7 @@ async def test_a_prompt_that_begins_as_one_before_it_is_not_computed_again_and_i
 
 async def test_a_request_that_can_never_fit_is_refused_with_the_limit() -> None:
     async with fleet("w-1") as made:
-        await made.load("w-1", made.me)
-        made.feed("w-1")
-        await made.whole("w-1")
-        await made.serve("w-1")
+        await made.serving("w-1")
         with pytest.raises(Refusal, match=f"max_model_len is {CONTEXT}"):
             await made.admit("w-1", submit("a", random_prompt(1, 40), max_tokens=CONTEXT))
         assert ADMIT.pattern == "worker.{id}.admit"
@@ -225,10 +210,7 @@ async def test_a_request_that_can_never_fit_is_refused_with_the_limit() -> None:
 
 async def test_a_request_ends_by_the_time_it_had_left_whatever_the_senders_clock_said() -> None:
     async with fleet("w-1") as made:
-        await made.load("w-1", made.me)
-        made.feed("w-1")
-        await made.whole("w-1")
-        await made.serve("w-1")
+        await made.serving("w-1")
         await made.admit("w-1", submit("a", random_prompt(1, 40), max_tokens=200, timeout_s=0.05))
         assert len(await made.finished("a")) < 200
         assert made.rows["a"][-1].finish_reason == "deadline"
@@ -236,10 +218,7 @@ async def test_a_request_ends_by_the_time_it_had_left_whatever_the_senders_clock
 
 async def test_a_router_can_ask_what_runs_and_admit_it_once_more() -> None:
     async with fleet("w-1", max_num_seqs=1) as made:
-        await made.load("w-1", made.me)
-        made.feed("w-1")
-        await made.whole("w-1")
-        await made.serve("w-1")
+        await made.serving("w-1")
         for name in ("a", "waits"):
             await made.admit("w-1", submit(name, random_prompt(1, 40), max_tokens=100))
         await made.admit("w-1", submit("a", random_prompt(1, 40), max_tokens=100))
@@ -256,10 +235,7 @@ async def test_a_router_can_ask_what_runs_and_admit_it_once_more() -> None:
 
 async def test_what_ended_while_the_bus_was_away_is_told_when_it_is_back() -> None:
     async with fleet("w-1") as made:
-        await made.load("w-1", made.me)
-        made.feed("w-1")
-        await made.whole("w-1")
-        await made.serve("w-1")
+        await made.serving("w-1")
         await made.admit("w-1", submit("a", random_prompt(1, 40), max_tokens=24))
         await made.until(lambda: "a" in made.rows)
         made.broker.down()

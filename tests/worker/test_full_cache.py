@@ -46,10 +46,7 @@ def preemptions(made: Fleet, worker: str = "w-1") -> float:
 
 async def fill(made: Fleet, asked: list[Submit]) -> None:
     """One worker serves, has all these requests, and has preempted some."""
-    await made.load("w-1", made.me)
-    made.feed("w-1")
-    await made.whole("w-1")
-    await made.serve("w-1")
+    await made.serving("w-1")
     for request in asked:
         await made.admit("w-1", request)
     await made.until(lambda: preemptions(made) >= 2)

@@ -135,9 +135,9 @@ def test_what_is_filled_is_kept_of_those_that_stay() -> None:
     for id in ("stays", "leaves", "bare"):
         scheduler.add(submit(id, range(20), max_tokens=9))
     step(scheduler)
-    for sequence in scheduler.cached[:2]:
+    for sequence in scheduler.placed[:2]:
         sequence.filled = Filled(sequence.blocks.start, 20)
     scheduler.start_over(kept=("stays", "bare"))
     scheduler.check_invariants()
     assert {one.request_id: one.computed for one in scheduler.in_order} == {"stays": 20, "leaves": 0, "bare": 0}
-    assert [one.request_id for one in scheduler.cached] == ["stays"]
+    assert [one.request_id for one in scheduler.placed] == ["stays"]
