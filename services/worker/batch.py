@@ -49,6 +49,16 @@ class KvImport:
 
 
 @dataclass(frozen=True)
+class KvSlice:
+    """KV of one request, which lies in `blocks`: of its positions `start` .. `stop` - 1 in `layers`."""
+
+    blocks: range
+    start: int
+    stop: int
+    layers: range
+
+
+@dataclass(frozen=True)
 class KvCopy:
     """KV of all layers in `source`, to be put into `target`, as many blocks that are others, before anything is run.
 

@@ -1,6 +1,8 @@
 """How fast the engine is: moving averages of tokens per second, None until measured."""
 
-from services.worker.batch import Batch
+from collections.abc import Sequence
+
+from services.worker.batch import Batch, Piece
 
 # What a step counts for after the next one; about the last ten steps matter.
 KEPT = 0.9
@@ -15,7 +17,7 @@ class Rate:
         self._tokens = 0.0
         self._seconds = 0.0
 
-    def observe(self, tokens: int, seconds: float) -> None:
+    def observe(self, tokens: float, seconds: float) -> None:
         self._tokens = KEPT * self._tokens + tokens
         self._seconds = KEPT * self._seconds + seconds
 
@@ -30,7 +32,13 @@ class Rates:
     def __init__(self) -> None:
         self._prefill = Rate()
         self._decode = Rate()
+        self._part = Rate()
         self.fetch_tokens_per_second: float | None = None  # KV from host memory
+
+    @property
+    def part_tokens_per_second(self) -> float | None:
+        """Prefill through the whole model, by what parts of it took."""
+        return self._part.per_second
 
     @property
     def prefill_tokens_per_second(self) -> float | None:
@@ -49,3 +57,14 @@ class Rates:
             self._decode.observe(rows, seconds)
         elif batch.prefill_rows >= PREFILL_SHARE * rows:
             self._prefill.observe(rows, seconds)
+
+    def observe_part(self, pieces: Sequence[Piece], share: float, seconds: float) -> None:
+        """Learn from `pieces`, run through such a share of the model's layers."""
+        rows = sum(len(piece.tokens) for piece in pieces)
+        if share and sum(len(piece.tokens) for piece in pieces if not piece.decode) >= PREFILL_SHARE * rows:
+            self._part.observe(rows * share, seconds)
+
+
+def layers_share(blocks: range, layers: int) -> float:
+    """Of a model's layers, those that are among its `blocks`: the first is the embedding, the last the head."""
+    return len(range(max(blocks.start, 1), min(blocks.stop, layers + 1))) / layers

@@ -1,7 +1,7 @@
 """Measured rates: unknown until measured, prefill and decode apart."""
 
 from services.worker.batch import Batch, Piece
-from services.worker.engine.rates import Rates
+from services.worker.engine.rates import Rates, layers_share
 
 
 def _batch(prefill: int, decode: int) -> Batch:
@@ -36,3 +36,17 @@ def test_the_average_follows_what_changes() -> None:
         rates.observe(_batch(0, 10), seconds)
     assert rates.decode_tokens_per_second is not None
     assert abs(rates.decode_tokens_per_second - 50) < 1
+
+
+def test_what_parts_of_a_model_took_tells_of_the_whole() -> None:
+    rates = Rates()
+    rates.observe_part(_batch(100, 0).pieces, layers_share(range(0, 3), 8), 0.5)
+    assert rates.part_tokens_per_second == 100 * 2 / 8 / 0.5
+    assert rates.prefill_tokens_per_second is None
+
+
+def test_parts_without_layers_and_steps_without_prompts_say_nothing_of_prefill() -> None:
+    rates = Rates()
+    rates.observe_part(_batch(100, 0).pieces, layers_share(range(9, 10), 8), 0.5)
+    rates.observe_part(_batch(0, 8).pieces, 0.5, 0.1)
+    assert rates.part_tokens_per_second is None
