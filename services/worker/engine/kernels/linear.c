@@ -8,15 +8,16 @@
 #define TILE 128   /* inputs, of 64 columns 16 KiB: every group of rows finds them in the cache but the first */
 #define MOST 64    /* rows at a time */
 
-/* What the rows share: a part of the matrix, and what is to come from memory meanwhile. */
+/* What the rows share: a part of the matrix. */
 typedef struct {
     const bf16 *matrix;
-    int64_t in, first, stop, lines;
+    int64_t in, first, stop;
 } Part;
 
-/* Adds to `sums` of `count` rows, one pair of inputs after the other. */
+/* Adds to `sums` of `count` rows, one pair of inputs after the other; with each, `lines` of what is `ahead` are asked
+   for. */
 static inline __attribute__((always_inline)) void multiply(const Part *part, const bf16 *rows, const char *ahead,
-                                                           float *sums, int count) {
+                                                           int64_t lines, float *sums, int count) {
     __m512 kept[GROUP][VECTORS];
     for (int row = 0; row < count; row++)
         for (int v = 0; v < VECTORS; v++)
@@ -25,7 +26,7 @@ static inline __attribute__((always_inline)) void multiply(const Part *part, con
         __m512bh column[VECTORS];
         for (int v = 0; v < VECTORS; v++)
             column[v] = (__m512bh)_mm512_loadu_si512(part->matrix + i * COLUMNS + v * HALVES);
-        for (int64_t line = 0; line < part->lines; line++, ahead += 64)
+        for (int64_t line = 0; line < lines; line++, ahead += 64)
             _mm_prefetch(ahead, _MM_HINT_T1);
         for (int row = 0; row < count; row++) {
             const bf16 *at = rows + row * part->in + i;
@@ -40,20 +41,25 @@ static inline __attribute__((always_inline)) void multiply(const Part *part, con
             _mm512_storeu_ps(sums + row * COLUMNS + v * FLOATS, kept[row][v]);
 }
 
-/* In even groups. The next tile is asked for while this one is used, each group asks for its share. */
+/* In even groups. For few rows the CPU itself reads ahead, and best where it is left alone. With more, memory pauses
+   while they compute: so they ask for the next tile meanwhile, each group for its share. */
 static void multiply_tile(const Part *part, const bf16 *rows, float *sums, int64_t count) {
     int64_t groups = (count + GROUP - 1) / GROUP, size = (count + groups - 1) / groups;
+    int64_t left = count < GROUP ? 0 : VECTORS, share = (VECTORS + groups - 1) / groups;
     const char *ahead = (const char *)(part->matrix + (part->first + TILE) * COLUMNS);
-    for (int64_t row = 0; row < count; row += size, ahead += part->lines * 64 * (TILE / 2)) {
+    for (int64_t row = 0; row < count; row += size) {
         const bf16 *theirs = rows + row * part->in;
+        int64_t lines = share < left ? share : left;
         switch (size < count - row ? size : count - row) {
-        case 1: multiply(part, theirs, ahead, sums + row * COLUMNS, 1); break;
-        case 2: multiply(part, theirs, ahead, sums + row * COLUMNS, 2); break;
-        case 3: multiply(part, theirs, ahead, sums + row * COLUMNS, 3); break;
-        case 4: multiply(part, theirs, ahead, sums + row * COLUMNS, 4); break;
-        case 5: multiply(part, theirs, ahead, sums + row * COLUMNS, 5); break;
-        default: multiply(part, theirs, ahead, sums + row * COLUMNS, 6); break;
+        case 1: multiply(part, theirs, ahead, lines, sums + row * COLUMNS, 1); break;
+        case 2: multiply(part, theirs, ahead, lines, sums + row * COLUMNS, 2); break;
+        case 3: multiply(part, theirs, ahead, lines, sums + row * COLUMNS, 3); break;
+        case 4: multiply(part, theirs, ahead, lines, sums + row * COLUMNS, 4); break;
+        case 5: multiply(part, theirs, ahead, lines, sums + row * COLUMNS, 5); break;
+        default: multiply(part, theirs, ahead, lines, sums + row * COLUMNS, 6); break;
         }
+        ahead += lines * 64 * ((part->stop - part->first) / 2);
+        left -= lines;
     }
 }
 
@@ -72,8 +78,8 @@ static void store(const Linear *linear, const float *sums, const bf16 *residual,
 
 /* 64 columns, from `first`, of up to 64 rows. */
 static void multiply_columns(const Linear *linear, const bf16 *rows, float *sums, int64_t first, int64_t count) {
-    int64_t in = linear->in, groups = (count + GROUP - 1) / GROUP;
-    Part part = {.in = in, .lines = groups < VECTORS ? VECTORS / groups : 1};
+    int64_t in = linear->in;
+    Part part = {.in = in};
     float before[MOST * COLUMNS];
     part.matrix = linear->matrix + first * ((in + HALVES - 1) / HALVES * HALVES);
     memset(sums, 0, count * COLUMNS * sizeof *sums);
