@@ -102,7 +102,7 @@ class Duties:
         if goes_live(loading.command) and lifecycle.may_go_live:
             self.live.begin(loading.command, self._instance.go_live(loading), lifecycle.ready)
         else:
-            self.live.block_ready(index, lifecycle.ready)
+            self.live.block_ready(index)
 
     async def end(self, reason: str) -> None:
         """Nothing that is here is this worker's own any more, or there is nothing."""

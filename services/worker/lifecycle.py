@@ -89,8 +89,8 @@ class Lifecycle:
 
     @property
     def may_go_live(self) -> bool:
-        """Whether the embedding and the first layer are here, and something is missing."""
-        return self.state is State.LOADING and {0, 1} <= self.ready and not self.whole
+        """Whether the embedding is here, and something is missing: requests are to be here before the first layer."""
+        return self.state is State.LOADING and 0 in self.ready and not self.whole
 
     def go_live(self) -> None:
         """loading -> live."""

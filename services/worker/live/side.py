@@ -21,7 +21,7 @@ log = structlog.get_logger()
 
 
 def goes_live(command: Load) -> bool:
-    """By itself, with its first layer."""
+    """By itself, with its embedding: it takes requests, and runs them from its first layer on."""
     return command.live not in ("off", "pipeline")
 
 
@@ -37,7 +37,7 @@ class Live:
         self._is_coming = False  # it loads, and will go live
         self._load_began = 0.0
         self._began = asyncio.Event()
-        self._withdrawn: set[str] = set()  # whose pulls that wait for the first layer are void
+        self._withdrawn: set[str] = set()  # whose pulls that wait for it to go live are void
         self._running: set[asyncio.Task[None]] = set()
 
     @property
@@ -56,7 +56,7 @@ class Live:
         return {} if self.target is None else dict(self.target.given.taken)
 
     def expect(self, command: Load) -> None:
-        """Whoever pulls before the first layer is here need not go away."""
+        """Whoever pulls before it is live need not go away."""
         self._is_coming = goes_live(command)
         self._withdrawn.clear()
         self._load_began = self._parts.world.clock.now()
@@ -66,7 +66,7 @@ class Live:
         self._is_coming = False
 
     def begin(self, command: Load, scheduler: Scheduler, ready: set[int]) -> None:
-        """These blocks are ready, the first layer's among them: take requests."""
+        """These blocks are ready, the embedding among them: take requests."""
         room = self._parts.room(scheduler.limits)
         queue = LiveQueue(
             command.manifest.config.num_hidden_layers + 1,
@@ -76,7 +76,7 @@ class Live:
         planner = Planner(forecast(command, self._load_began), room) if command.live == "zigzag-ilp" else None
         target = self.target = LiveTarget(self._parts, command, scheduler, queue, self._first_layer, planner)
         for index in sorted(ready):
-            self.block_ready(index, ready)
+            self.block_ready(index)
         tasks = self._parts.tasks
         self._running.add(tasks.create_task(target.run(), name=f"live {command.instance}"))
         if planner is not None:
@@ -84,10 +84,10 @@ class Live:
         self._began.set()
         log.info("went_live", instance=command.instance, mode=command.live)
 
-    def block_ready(self, index: int, ready: set[int]) -> None:
-        """One more, of all that are ready. The embedding goes with the first layer."""
-        if self.target is not None and {0, 1} <= ready:
-            self.target.layer_ready(max(index - 1, 0))
+    def block_ready(self, index: int) -> None:
+        """One more. Whoever is live has the embedding, which goes with the first layer."""
+        if self.target is not None and index:
+            self.target.layer_ready(index - 1)
 
     async def end(self, reason: str) -> None:
         """Nothing that is here is this worker's own any more, or there is nothing."""
