@@ -54,6 +54,7 @@ POLICIES = (
     *("services/worker/batch.py", "services/worker/sequence.py", "services/worker/limits.py"),
     *("services/worker/zigzag/*.py", "services/worker/outputs.py", "services/worker/admission.py"),
     *("services/worker/pipeline/orders.py", "services/worker/pipeline/wire.py", "services/worker/pipeline/filling.py"),
+    "services/worker/pipeline/costs.py",
     "services/worker/prefix/*.py",
     "services/worker/fairness.py",
     "services/worker/ranks/wire.py",

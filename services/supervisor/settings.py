@@ -14,6 +14,7 @@ from shared.settings import (
     LiveWhen,
     PolicyName,
     Settings,
+    SwitchKv,
     TopologyName,
     TtftSlo,
 )
@@ -133,6 +134,7 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
     live: LiveName = "zigzag"
     live_every_hop: LiveEveryHop = False
     live_when: LiveWhen = "always"
+    switch_kv: SwitchKv = "auto"
     ttft_slo: TtftSlo = 1.0
     nats_url: Annotated[str, Meta(description="A NATS server to use; by default one of its own is started")] = ""
     start_timeout_s: Annotated[

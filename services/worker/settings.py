@@ -7,7 +7,7 @@ from msgspec import Meta
 from services.worker.batch import PREFILL_CHUNK
 from services.worker.engine.kernels.contract import KernelsName
 from services.worker.limits import Limits
-from shared.settings import EngineName, EngineProfile, EngineSpeed, LinkSettings
+from shared.settings import EngineName, EngineProfile, EngineSpeed, LinkSettings, SwitchKv
 
 MIB = 1024 * 1024
 
@@ -59,6 +59,7 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
         bool,
         Meta(description="Keep the KV of prompts in blocks that nobody needs, for prompts that begin the same"),
     ] = True
+    switch_kv: SwitchKv = "auto"
     kernels: Annotated[
         KernelsName,
         Meta(

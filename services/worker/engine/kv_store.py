@@ -112,7 +112,7 @@ class KvStore:
         if data.nbytes != expected:
             raise ValueError(f"{len(slices)} slices are {expected} bytes of KV, not {data.nbytes}")
         items = torch.frombuffer(data, dtype=self.cache.dtype)
-        for part, came in zip(parts, items.split([part.numel() for part in parts]), strict=True):
+        for part, came in zip(parts, torch.split_with_sizes(items, [one.numel() for one in parts]), strict=True):
             part.copy_(came.view(part.shape))
 
     def copy_kv(self, source: range, target: range) -> None:
