@@ -60,6 +60,18 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
         Meta(description="Keep the KV of prompts in blocks that nobody needs, for prompts that begin the same"),
     ] = True
     switch_kv: SwitchKv = "auto"
+    context_share: Annotated[
+        float,
+        Meta(
+            description="Of the KV cache and that in host memory, the share for contexts: prompts and answers of "
+            "requests with a prompt_cache_key stay in it ahead of others; 0: none do",
+            ge=0,
+            le=1,
+        ),
+    ] = 0.5
+    context_seconds: Annotated[
+        float, Meta(description="How long a context stays after its last answer, while there is room", ge=0, le=86_400)
+    ] = 1800.0
     kernels: Annotated[
         KernelsName,
         Meta(
@@ -83,6 +95,8 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
             max_num_waiting=self.max_num_waiting,
             enable_prefix_caching=self.enable_prefix_caching,
             host_kv_blocks=host_kv_blocks,
+            context_blocks=int(self.context_share * (kv_blocks + host_kv_blocks)),
+            context_seconds=self.context_seconds,
         )
 
     def __post_init__(self) -> None:

@@ -94,7 +94,7 @@ class Served:
                 self._cache[target + place] = self._cache[source + place]
         drawn = []
         for piece in batch.pieces:
-            prompt_tokens = len(self.requests[piece.request_id].prompt)
+            prompt_tokens = len(self.requests[piece.request_id].prompt) if piece.decode else piece.stop
             right = made(self.tokens[piece.request_id][: piece.stop], prompt_tokens)
             first = piece.blocks.start * BLOCK_TOKENS
             found = [self._cache[first + position] for position in range(piece.start)]
