@@ -50,7 +50,7 @@ class EngineAlone:
 
     async def run(self) -> None:
         while True:
-            batch = self._scheduler.next_batch()
+            batch = self._scheduler.next_batch(pace=self._runner.rates.pace)
             if batch is None:
                 self._work.clear()
                 self.idle.set()

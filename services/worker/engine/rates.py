@@ -1,6 +1,7 @@
-"""How fast the engine is: moving averages of tokens per second, None until measured."""
+"""How fast the engine is: moving averages of tokens per second, None until measured. Pure."""
 
 from collections.abc import Sequence
+from math import inf
 
 from services.worker.batch import Batch, Piece
 
@@ -8,6 +9,9 @@ from services.worker.batch import Batch, Piece
 KEPT = 0.9
 # A step counts as prefill when so much of it is: decodes that ride along hardly change its time.
 PREFILL_SHARE = 0.75
+# Where there are prompts beside decodes all the time, they wait for a step after so many: what decodes take is seen
+# only when they run alone.
+STEPS_BESIDE = 16
 
 
 class Rate:
@@ -26,10 +30,49 @@ class Rate:
         return self._tokens / self._seconds if self._seconds > 0 else None
 
 
+class Pace:
+    """What the decodes of a step take alone, and what rows of prompts add to it."""
+
+    def __init__(self) -> None:
+        self._prompts = Rate()
+        self._decodes = 0  # rows, when they were last seen alone
+        self._seconds = 0.0
+        self._beside = 0  # steps since then
+
+    def observe(self, prompt_rows: int, decode_rows: int, seconds: float) -> None:
+        """Learn from a step of so many rows."""
+        alone = self._alone(decode_rows)
+        if prompt_rows == 0:
+            self._seconds = (alone + seconds) / 2 if self._decodes else seconds
+            self._decodes, self._beside = decode_rows, 0
+        else:
+            self._beside += decode_rows > 0
+            if self._decodes or not decode_rows:
+                self._prompts.observe(prompt_rows, max(seconds - alone, 0.0))
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether it is time to see decodes alone."""
+        return self._beside >= (STEPS_BESIDE if self._decodes else 1)
+
+    def prompt_rows(self, decode_rows: int, tbt_ratio: float) -> float:
+        """With so many rows of prompts beside them decodes take `tbt_ratio` times as long as alone; inf while that is
+        not known."""
+        rate = self._prompts.per_second
+        if rate is None or not self._decodes:
+            return inf
+        return (tbt_ratio - 1) * self._alone(decode_rows) * rate
+
+    def _alone(self, decode_rows: int) -> float:
+        """Seconds of so many. More would take longer than they did; fewer perhaps nearly as long, but nobody knows."""
+        return self._seconds * min(1.0, decode_rows / self._decodes) if self._decodes else 0.0
+
+
 class Rates:
     """Prefill and decode apart. Steps that are neither mostly the one nor wholly the other say nothing of either."""
 
     def __init__(self) -> None:
+        self.pace = Pace()
         self._prefill = Rate()
         self._decode = Rate()
         self._part = Rate()
@@ -52,6 +95,7 @@ class Rates:
         """Learn from a step that took `seconds`. One whose rows came in at later layers says nothing."""
         if any(piece.layer for piece in batch.pieces):
             return
+        self.pace.observe(batch.prefill_rows, batch.decode_rows, seconds)
         rows = batch.prefill_rows + batch.decode_rows
         if batch.prefill_rows == 0:
             self._decode.observe(rows, seconds)
