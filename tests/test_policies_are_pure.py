@@ -15,7 +15,7 @@ FORBIDDEN = {
 POLICIES = (
     *("services/*/policy.py", "services/*/effects.py", "services/router/queue.py", "services/router/instances.py"),
     *("services/router/admission.py", "services/router/capacity.py", "services/router/lifecycle.py"),
-    *("services/router/fleet.py", "services/router/arrivals.py"),
+    *("services/router/fleet.py", "services/router/arrivals.py", "services/router/contexts.py"),
     *("services/planner/live_help.py", "services/planner/live_need.py"),
     *(
         "services/router/sizes.py",
@@ -56,7 +56,7 @@ POLICIES = (
     *("services/worker/pipeline/orders.py", "services/worker/pipeline/wire.py", "services/worker/pipeline/filling.py"),
     "services/worker/pipeline/costs.py",
     "services/worker/prefix/*.py",
-    "services/worker/fairness.py",
+    *("services/worker/fairness.py", "services/worker/choosing.py", "services/worker/engine/rates.py"),
     "services/worker/ranks/wire.py",
     *("services/gateway/stops.py", "services/gateway/detokenize.py", "services/gateway/sequence.py"),
     *("services/gateway/rate_limits.py", "services/gateway/lifecycle.py", "services/planner/targets.py"),

@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import torch
 import uvloop
+from msgspec.structs import replace
 
 from load.bench.engine_alone import EngineAlone
 from load.bench.engine_steps import Steps
@@ -17,13 +18,19 @@ from load.peers.member import ask_engine, serve
 from load.peers.questions import Answer, Chosen, Mix, Mixed, Prompts, Question, Ready, Start, Took
 from load.peers.stopwatch import Stopwatch
 from services.host.checkpoint import open_checkpoint
+from services.supervisor.checks import choose_form
+from services.supervisor.settings import StackSettings
 from services.worker.batch import PREFILL_CHUNK, Draw
-from services.worker.engine.runner import EngineRunner
+from services.worker.engine.heap import keep_freed_memory
 from services.worker.engine.sampling import choose_tokens
+from services.worker.main import runner_maker
 from services.worker.scheduler import Scheduler
 from services.worker.settings import WorkerSettings
 from shared.arena import Arena, placed_bytes
+from shared.devices import CPU
+from shared.messages.parameters import Layout
 from shared.messages.requests import Submit
+from shared.world import SystemClock
 
 T = TypeVar("T")
 
@@ -43,10 +50,11 @@ class Own:
         self.ready = self._loop.run(self._load(start))
 
     async def _load(self, start: Start) -> Ready:
-        checkpoint = open_checkpoint(Path(start.checkpoint), "bfloat16")
-        sizes = [layout.size_bytes for layout in checkpoint.layouts]
+        checkpoint = open_checkpoint(Path(start.checkpoint), "bfloat16", layout=layout_here())
+        sizes = [block.size_bytes for block in checkpoint.layouts]
         memory = Arena(placed_bytes(sizes)).place(sizes)
-        runner = EngineRunner(SETTINGS.kv_bytes, SETTINGS.block_size, SETTINGS.threads)
+        settings = replace(SETTINGS, arena_bytes=placed_bytes(sizes))
+        runner = runner_maker(settings, CPU)(SystemClock())
         await runner.ready()
         manifest = checkpoint.manifest([checkpoint.read_block(index, view) for index, view in enumerate(memory)])
         kv_blocks = await runner.load(manifest, CONTEXT)
@@ -136,5 +144,11 @@ class Own:
         return Submit(request_id=name, model="bench", gateway="none", prompt=prompt, max_tokens=tokens, deadline=NEVER)
 
 
+def layout_here() -> Layout:
+    """How parameters lie in a system on this machine."""
+    return choose_form(StackSettings(device="cpu"), Path("/proc/cpuinfo").read_text())[1]
+
+
 def main(descriptor: int) -> None:
+    keep_freed_memory()
     serve(descriptor, Own)
