@@ -14,7 +14,7 @@ from shared.bus.contract import Bus, BusError, Refusal
 from shared.messages.pipelines import MoveKv
 from shared.subjects import MOVE_KV
 
-MOVE_SECONDS = 4.0  # longer than a worker tries
+MOVE_SECONDS = 2.5  # longer than a worker tries
 REST_SECONDS = 0.25
 
 log = structlog.get_logger()
