@@ -60,9 +60,9 @@ def test_without_decodes_nothing_is_limited() -> None:
     assert prompt_room(0, 1, limits(), known()) == Room(512)
 
 
-@pytest.mark.parametrize(("ratio", "rows"), [(2.0, 26), (3.0, 53), (1.0, 16), (1.1, 16)])
+@pytest.mark.parametrize(("ratio", "rows"), [(2.0, 26), (3.0, 53), (1.0, 8), (1.1, 8)])
 def test_beside_decodes_there_are_as_many_rows_as_double_their_time_and_never_none(ratio: float, rows: int) -> None:
-    assert prompt_room(4, 1, limits(tbt_ratio=ratio), known()) == Room(rows, cut=16)
+    assert prompt_room(4, 1, limits(tbt_ratio=ratio), known()) == Room(rows, cut=8)
 
 
 def test_of_two_prompts_both_gain() -> None:
@@ -71,7 +71,7 @@ def test_of_two_prompts_both_gain() -> None:
     run.add("long", 1_000, 1)
     run.add("short", 100, 1)
     rows = Counter({piece.request_id: len(piece.tokens) for piece in run.step().pieces if not piece.decode})
-    assert rows == {"long": 16, "short": 16}
+    assert rows == {"long": 16, "short": 8}
 
 
 def test_where_decodes_take_long_whole_chunks_go_with_them() -> None:

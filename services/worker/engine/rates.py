@@ -35,6 +35,7 @@ class Pace:
 
     def __init__(self) -> None:
         self._prompts = Rate()
+        self._beside_decodes = Rate()
         self._decodes = 0  # rows, when they were last seen alone
         self._seconds = 0.0
         self._beside = 0  # steps since then
@@ -45,10 +46,12 @@ class Pace:
         if prompt_rows == 0:
             self._seconds = (alone + seconds) / 2 if self._decodes else seconds
             self._decodes, self._beside = decode_rows, 0
+        elif decode_rows == 0:
+            self._prompts.observe(prompt_rows, seconds)
         else:
-            self._beside += decode_rows > 0
-            if self._decodes or not decode_rows:
-                self._prompts.observe(prompt_rows, max(seconds - alone, 0.0))
+            self._beside += 1
+            if self._decodes:
+                self._beside_decodes.observe(prompt_rows, max(seconds - alone, 0.0))
 
     @property
     def is_stale(self) -> bool:
@@ -58,10 +61,11 @@ class Pace:
     def prompt_rows(self, decode_rows: int, tbt_ratio: float) -> float:
         """With so many rows of prompts beside them decodes take `tbt_ratio` times as long as alone; inf while that is
         not known."""
-        rate = self._prompts.per_second
-        if rate is None or not self._decodes:
+        # A few rows may add next to nothing: that does not say what more of them would.
+        rates = [rate for one in (self._prompts, self._beside_decodes) if (rate := one.per_second) is not None]
+        if not rates or not self._decodes:
             return inf
-        return (tbt_ratio - 1) * self._alone(decode_rows) * rate
+        return (tbt_ratio - 1) * self._alone(decode_rows) * min(rates)
 
     def _alone(self, decode_rows: int) -> float:
         """Seconds of so many. More would take longer than they did; fewer perhaps nearly as long, but nobody knows."""

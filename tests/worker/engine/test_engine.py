@@ -81,7 +81,7 @@ def test_a_batch_has_rows_and_not_too_many() -> None:
 
 @pytest.mark.parametrize(("start", "count"), [(0, PREFILL_CHUNK + 1), (1, 2), (PROMPT_CUT - 1, 1), (0, 0)])
 def test_a_prompt_is_cut_at_fixed_positions_only(start: int, count: int) -> None:
-    with pytest.raises(ValueError, match="no chunk of a prompt: it begins at a multiple of 16"):
+    with pytest.raises(ValueError, match="no chunk of a prompt: it begins at a multiple of 8"):
         _piece(tuple(range(count)), start)
 
 

@@ -110,5 +110,5 @@ def test_embedding_and_head_are_no_layers() -> None:
 def test_a_chunk_that_is_none_is_refused() -> None:
     [told] = batch(PIECES[0]).pieces
     wrong = msgspec.structs.replace(batch(PIECES[0]), pieces=[msgspec.structs.replace(told, start=5)])
-    with pytest.raises(ValueError, match=r"positions 5 \.\. 8 are not one chunk"):
+    with pytest.raises(ValueError, match=r"positions 5 \.\. 8 are no chunk"):
         batch_pieces(wrong, MANIFEST, LIMITS)
