@@ -1,6 +1,7 @@
 """A worker's scheduler and engine as one process of `livescale bench engine`: asked as its peers are."""
 
 import asyncio
+import gc
 import itertools
 import time
 from collections.abc import Coroutine, Sequence
@@ -47,6 +48,7 @@ class Own:
         self._loop = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         self._names = itertools.count()
         self._steps = Steps(0)
+        gc.freeze()  # as shared/process.py does: else a collection now and then doubles what a short prompt takes
         self.ready = self._loop.run(self._load(start))
 
     async def _load(self, start: Start) -> Ready:

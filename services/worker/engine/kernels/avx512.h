@@ -60,7 +60,8 @@ static inline float largest(const float *scores, int64_t count) {
 /* Scores -> weights that are not divided by their sum yet, as bfloat16; zeros from `count` to `padded`, a multiple of
    32. Returns their sum as they were rounded. */
 static inline float soften(const float *scores, bf16 *weights, int64_t count, int64_t padded, float most, float scale) {
-    __m512 sum = _mm512_setzero_ps(), unit = _mm512_set1_ps(scale * LOG2_E), top = _mm512_mul_ps(_mm512_set1_ps(most), unit);
+    __m512 unit = _mm512_set1_ps(scale * LOG2_E), top = _mm512_mul_ps(_mm512_set1_ps(most), unit);
+    __m512 sum = _mm512_setzero_ps();
     const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);
     for (int64_t i = 0; i < padded; i += HALVES) {
         __m512 weight[2];
