@@ -22,6 +22,7 @@ POLICIES = (
         "shared/backoff.py",
         "shared/deadlines.py",
         "shared/invariants.py",
+        "shared/line.py",
         "shared/moves.py",
         "shared/sharding.py",
     ),

@@ -1,11 +1,12 @@
 """Which instance serves which request. Pure: time is an argument (seconds since the epoch), effects come back.
 
-A queue per model, first come first served within a priority (lower first, as in vLLM); the head is admitted to the
-least loaded instance that has room for it, or where its conversation's last request went, if a slot is free there; one
-that goes live comes before those that help it. What has not been admitted stays here, so that instances that appear
-later relieve those that are full.
+A queue per model, in order of arrival, a lower priority as if it had come earlier (lower first, as in vLLM); the head
+is admitted to the least loaded instance that has room for it, or where its conversation's last request went, if a slot
+is free there; one that goes live comes before those that help it. What has not been admitted stays here, so that
+instances that appear later relieve those that are full.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
@@ -36,7 +37,7 @@ class RouterPolicy:
         self._models: dict[str, ModelEntry] = {}
         self._queues: dict[str, Queue] = {}
         self._fleet = Fleet(limits.silent_seconds)
-        self._arrivals = 0
+        self._arrivals = Counter[str]()
         self._rates: dict[str, Arrivals] = {}
         self._contexts = Contexts()
 
@@ -63,8 +64,8 @@ class RouterPolicy:
             raise Refusal(409, f"request {request.request_id} is already here")
         check(request, self._models.get(request.model), queue, self._capacity, self._limits, now)
         self._queues[request.model] = queue
-        self._arrivals += 1
-        waiting = Waiting(request, self._arrivals, now)
+        self._arrivals[request.model] += 1
+        waiting = Waiting(request, self._arrivals[request.model], now)
         self._rates.setdefault(request.model, Arrivals()).add(waiting.tokens, now)
         return queue.add(waiting)
 

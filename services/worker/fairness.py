@@ -5,15 +5,12 @@ from collections.abc import Iterable, Iterator
 
 from services.worker.batch import PREFILL_CHUNK, Piece
 from services.worker.sequence import Sequence
-
-# What a priority of one less is worth: more than are here at once by default, and of these the lower always goes first.
-PRIORITY_ARRIVALS = 256
+from shared.line import place
 
 
 def order(sequence: Sequence) -> tuple[int, int]:
-    """Its place in the line: that of its arrival, or of one that much earlier or later by its priority. So whoever is
-    here is overtaken by that many at most, and becomes the first."""
-    return sequence.arrival + PRIORITY_ARRIVALS * sequence.request.priority, sequence.arrival
+    """Its place in the line; of equal ones the earlier goes first."""
+    return place(sequence.arrival, sequence.request.priority), sequence.arrival
 
 
 def share_rows(prefilling: Iterable[Sequence], rows: int, cut: int = PREFILL_CHUNK) -> Iterator[tuple[Sequence, Piece]]:

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.worker.batch import Batch
-from services.worker.fairness import PRIORITY_ARRIVALS, order
+from services.worker.fairness import order
 from services.worker.scheduler import Scheduler
 from services.worker.sequence import Sequence
+from shared.line import PRIORITY_ARRIVALS
 from shared.messages.requests import Submit
 from tests.fuzz.effort import examples
 from tests.worker.serving import limits, submit
