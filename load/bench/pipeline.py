@@ -1,6 +1,7 @@
 """`livescale bench pipeline`: new instances serve between them before any is whole, against stopping the world."""
 
 import sys
+from itertools import product
 from pathlib import Path
 
 import click
@@ -10,15 +11,21 @@ from load.bench.fleet import BenchFailed
 from load.bench.page import report_option
 from load.bench.pipeline_page import write_page
 from load.bench.pipeline_runs import BENCH, Run, rows
-from load.bench.pipeline_stage import PROMPT, ROOM, TOKENS, kept_even_model, pipeline_stage
+from load.bench.pipeline_stage import PROMPT, ROOM, TOKENS, kept_even_model, pipeline_stage, stack_settings
 from load.bench.record import Printer
 from load.bench.system import logged
 from load.report import check_report_path
 from services.supervisor.processes import Echo
 from shared.latency_file import find_latency
 from shared.messages.transfers import LiveMode
+from shared.settings import SwitchKv
 
-MODES: tuple[LiveMode, ...] = ("off", "pipeline")
+# By what workers are told to do with KV: from how many sources, and how.
+CASES: dict[SwitchKv, tuple[tuple[int, LiveMode], ...]] = {
+    "auto": ((1, "off"), (1, "pipeline"), (2, "off"), (2, "pipeline")),
+    "move": ((2, "pipeline"),),
+    "recompute": ((2, "pipeline"),),
+}
 PROFILE, SPEED = "llama3-8b-a100", 0.4
 
 
@@ -32,7 +39,8 @@ def pipeline(repeats: int, rate: float, report: Path) -> None:
     k = 1: the instance that serves; its host's process is stopped. k = 2: its host's memory, too. Real processes, bus
     and links; engines are modelled. The first token: seconds from the first SEND until a new instance made one, against
     when the first pipeline should have every block by the plan, and the modelled prefill of one prompt. The pause:
-    of any request while pipelines end, against the modelled prefill of the share of one of their workers.
+    of any request while pipelines end, against the modelled prefill of the share of one of their workers; also with KV
+    that is moved, and computed again, whatever takes less.
     """
     check_report_path(report)
     printer = Printer(BENCH)
@@ -53,15 +61,13 @@ def pipeline(repeats: int, rate: float, report: Path) -> None:
 
 async def measure(printer: Printer, checkpoint: Path, repeats: int, rate: float, echo: Echo) -> list[Run]:
     """Raises BenchFailed."""
-    runs = []
-    async with pipeline_stage(checkpoint, rate, PROFILE, SPEED, printer.progress, echo) as stage:
-        for number in range(repeats):
-            for sources in (1, 2):
-                for mode in MODES:
-                    printer.progress(f"{mode}, k = {sources}, {number + 1} of {repeats}")
-                    run = await stage.run(mode, sources)
-                    runs.append(run)
-                    printer.progress(
-                        f"  whole after {run.load_seconds:.2f} s, {run.finished_loading} requests finished"
-                    )
+    runs, tokens = list[Run](), dict[int, list[int]]()
+    for switch_kv, cases in CASES.items():
+        told = stack_settings(checkpoint, rate, PROFILE, SPEED, switch_kv)
+        async with pipeline_stage(told, tokens, printer.progress, echo) as stage:
+            for number, (sources, mode) in product(range(repeats), cases):
+                printer.progress(f"{mode}, k = {sources}, KV {switch_kv}, {number + 1} of {repeats}")
+                run = await stage.run(mode, sources)
+                runs.append(run)
+                printer.progress(f"  whole after {run.load_seconds:.2f} s, {run.finished_loading} requests finished")
     return runs

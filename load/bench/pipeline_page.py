@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from load.bench.page import render_bench
-from load.bench.pipeline_runs import Run
+from load.bench.pipeline_runs import Run, chosen_runs
 from load.bench.record import Record
 from load.pictures import BLUE, GREEN, GREY, ORANGE, Picture, draw, frame, place_legend
 from load.report import save_page
@@ -50,7 +50,7 @@ def draw_pictures(runs: Sequence[Run]) -> list[Picture]:
 
 def typical_run(runs: Sequence[Run], sources: int, mode: str) -> Run:
     """The one in the middle."""
-    same = sorted((run for run in runs if (run.sources, run.mode) == (sources, mode)), key=lambda run: run.first_token)
+    same = sorted(chosen_runs(runs, sources, mode), key=lambda run: run.first_token)
     return same[len(same) // 2]
 
 

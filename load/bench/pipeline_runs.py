@@ -13,6 +13,7 @@ from services.planner.times import known
 from shared.latency import Latency, Work
 from shared.messages.scaling import ScaleRecord
 from shared.messages.transfers import LiveMode, Plan
+from shared.settings import SwitchKv
 
 BENCH = "pipeline"
 FIRST_TOKEN = 1.1  # times the prediction, at most
@@ -21,12 +22,13 @@ SWITCH_SECONDS = 1.5  # within it everybody goes on with what a pipeline had
 
 @dataclass(frozen=True)
 class Run:
-    """A scale while requests waited, from `sources` that had the model."""
+    """A scale while requests waited, from `sources` that had the model. `switch_kv`: what workers were told."""
 
     mode: LiveMode
     sources: int
     scale: ScaleRecord
     records: Sequence[RequestRecord]
+    switch_kv: SwitchKv = "auto"
 
     @property
     def begun(self) -> float:
@@ -100,9 +102,7 @@ def rows(runs: Sequence[Run], latency: Latency, speed: float, prompt: int, share
     prefill = prefill_seconds(latency, speed, 1, prompt)
     firsts = {}
     for sources in sorted({run.sources for run in runs}):
-        live, off = (
-            [run for run in runs if run.sources == sources and run.mode == mode] for mode in ("pipeline", "off")
-        )
+        live, off = (chosen_runs(runs, sources, mode) for mode in ("pipeline", "off"))
         case = f"k = {sources}"
         predicted = median(run.predicted for run in live)
         firsts[sources] = median(run.first_token for run in live)
@@ -113,10 +113,17 @@ def rows(runs: Sequence[Run], latency: Latency, speed: float, prompt: int, share
         yield measured(BENCH, f"{case}: first token", firsts[sources], "s", promised, at_most=FIRST_TOKEN)
         finished, less = (median(run.finished_loading for run in each) for each in (live, off))
         yield measured(BENCH, f"{case}: finished while it loads", finished, "requests", less)
-        if pauses := [run.longest_pause for run in live if run.formed]:
-            again = prefill_seconds(latency, speed, share, prompt)
-            yield measured(BENCH, f"{case}: longest pause as pipelines end", median(pauses), "s", again)
+        again = prefill_seconds(latency, speed, share, prompt)
+        for switch_kv, told in (("auto", ""), ("move", ", KV moved"), ("recompute", ", KV computed again")):
+            ended = [run.longest_pause for run in chosen_runs(runs, sources, "pipeline", switch_kv) if run.formed]
+            if ended:
+                yield measured(BENCH, f"{case}: longest pause as pipelines end{told}", median(ended), "s", again)
     few, *more = firsts
     for sources in more:
         case = f"k = {sources} before k = {few}"
         yield measured(BENCH, case, firsts[sources], "s", firsts[few], at_most=1.0)
+
+
+def chosen_runs(runs: Sequence[Run], sources: int, mode: str, switch_kv: str = "auto") -> list[Run]:
+    """Those of a case."""
+    return [run for run in runs if (run.sources, run.mode, run.switch_kv) == (sources, mode, switch_kv)]

@@ -23,6 +23,7 @@ from services.supervisor.settings import ModelSettings, StackSettings
 from services.supervisor.stack import Stack
 from shared.messages.membership import AskSnapshot, Snapshot
 from shared.messages.transfers import LiveMode
+from shared.settings import SwitchKv
 from shared.subjects import SNAPSHOT
 from shared.world import SystemClock
 
@@ -61,6 +62,7 @@ class PipelineStage:
     watch: Watch
     client: Client
     tokens: dict[int, list[int]]
+    switch_kv: SwitchKv
 
     async def run(self, mode: LiveMode, sources: int) -> Run:
         """Have requests wait, scale out from one source (the instance that serves) or two (its host's memory, too), and
@@ -78,7 +80,7 @@ class PipelineStage:
         await self.watch.until(lambda: not self.watch.busy() and not self.watch.requests, "all is quiet")
         whole((await ask_scale(self.stack.bus, MODEL, 1, SCALE_SECONDS))[1])
         await self.watch.until(lambda: len(self.watch.serving()) == 1, "one instance is left")
-        return Run(mode, sources, done, records)
+        return Run(mode, sources, done, records, self.switch_kv)
 
     @asynccontextmanager
     async def _without_host(self) -> AsyncIterator[None]:
@@ -113,23 +115,26 @@ def holders(snapshot: Snapshot) -> set[str]:
 
 @asynccontextmanager
 async def pipeline_stage(
-    checkpoint: Path, rate: float, profile: str, speed: float, progress: Callable[[str], None], echo: Echo
+    told: StackSettings, tokens: dict[int, list[int]], progress: Callable[[str], None], echo: Echo
 ) -> AsyncIterator[PipelineStage]:
-    """`rate`: bytes a second of every link."""
+    """`tokens`: of requests in stages before, if any."""
     watch = Watch()
-    async with Stack(stack_settings(checkpoint, rate, profile, speed), progress=progress, echo=echo) as stack:
+    async with Stack(told, progress=progress, echo=echo) as stack:
         following = asyncio.create_task(follow(stack.bus, watch))
         try:
             await watch.until(lambda: len(watch.workers) == 1 + NEW and len(watch.serving()) == 1, "one of all serves")
             async with open_session(stack.url, "", SCALE_SECONDS) as session:
-                yield PipelineStage(stack, watch, Client(session, MODEL, SystemClock(), Tally()), {})
+                yield PipelineStage(
+                    stack, watch, Client(session, MODEL, SystemClock(), Tally()), tokens, told.switch_kv
+                )
         finally:
             following.cancel()
             await asyncio.wait([following])
 
 
-def stack_settings(checkpoint: Path, rate: float, profile: str, speed: float) -> StackSettings:
-    """The monitor leaves everything as it is, and without pipelines plans are the same."""
+def stack_settings(checkpoint: Path, rate: float, profile: str, speed: float, switch_kv: SwitchKv) -> StackSettings:
+    """`rate`: bytes a second of every link. The monitor leaves everything as it is, and without pipelines plans are the
+    same."""
     parameters = sum(file.stat().st_size for file in checkpoint.glob("*.safetensors"))
     model = ModelSettings(name=MODEL, path=str(checkpoint), upscale_delay_s=1e6, downscale_delay_s=1e6)
     return StackSettings(
@@ -147,4 +152,5 @@ def stack_settings(checkpoint: Path, rate: float, profile: str, speed: float) ->
         enable_prefix_caching=False,  # the same prompts are asked in every run
         link_rate=rate,
         plan_policy="binomial",
+        switch_kv=switch_kv,
     )

@@ -13,6 +13,7 @@ from load.records import RequestRecord
 from shared.latency import Latency
 from shared.messages.scaling import Decision, Phase, PipelineRecord, ScaleRecord
 from shared.messages.transfers import LiveMode, Plan, PlannedPipeline
+from shared.settings import SwitchKv
 
 LATENCY = Latency(source="made up", prefill=(100.0, 1.0, 0.0), decode=(10.0, 0.0, 0.0))
 DECISION = Decision(
@@ -74,6 +75,16 @@ def test_what_ended_before_all_were_whole_is_counted_and_pauses_only_where_a_pip
     pause = found["k = 2: longest pause as pipelines end"]
     assert (pause.value, pause.against) == (pytest.approx(8.0), pytest.approx(0.2))
     assert "k = 1: longest pause as pipelines end" not in found
+
+
+def test_pauses_are_told_of_each_way_that_kv_took() -> None:
+    ways: tuple[SwitchKv, ...] = ("move", "recompute")
+    forced = [Run("pipeline", 2, RUNS[3].scale, RUNS[3].records[index:], way) for index, way in enumerate(ways)]
+    found = said([*RUNS, *forced])
+    pauses = [found[f"k = 2: longest pause as pipelines end{way}"] for way in ("", ", KV moved", ", KV computed again")]
+    assert [pause.value for pause in pauses] == [pytest.approx(8.0)] * 3
+    assert found["k = 2: pipelines formed"].value == 1
+    assert render_pipeline([*RUNS, *forced], list(found.values()), 1).count("<svg") == 3
 
 
 def test_a_pause_counts_from_when_workers_take_up_their_shares() -> None:
