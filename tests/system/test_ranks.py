@@ -1,13 +1,17 @@
 """An instance of two workers, each a process: it is right, and whoever of them dies, its streams go on elsewhere."""
 
+import asyncio
+import os
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 from tests.system.conftest import start, stop
-from tests.system.stage import Stage, make_streams
+from tests.system.stage import KILL_AT, Stage, make_streams
 
 TOKENS = 250
+STOPPED_SECONDS = 15.0  # longer than a rank waits for another
 
 
 @pytest.fixture(scope="module")
@@ -30,3 +34,22 @@ async def test_streams_go_on_when_a_rank_is_killed(stage: Stage, rank: int) -> N
     (instance,) = stage.status["instances"]
     victim = instance["workers"][rank]
     await stage.under_load(f"rank {rank} killed", stage.pids()[victim])
+
+
+@pytest.mark.system
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [1, 0])
+async def test_streams_go_on_when_a_rank_does_nothing(stage: Stage, rank: int) -> None:
+    stage.rest(serving=2, spare=1)
+    (instance,) = stage.status["instances"]
+    victim = stage.pids()[instance["workers"][rank]]
+    loading = asyncio.create_task(stage.load())
+    await asyncio.sleep(KILL_AT)
+    os.kill(victim, signal.SIGSTOP)
+    waking = asyncio.get_running_loop().call_later(STOPPED_SECONDS, os.kill, victim, signal.SIGCONT)
+    try:
+        stage.check(f"rank {rank} stopped", await loading)
+    finally:
+        waking.cancel()
+        os.kill(victim, signal.SIGCONT)
+    await asyncio.to_thread(stage.rest, 2, 1)

@@ -42,6 +42,7 @@ class ProcessGroup:
 
     def __init__(self, store: Store, rank: int, size: int, address: str, device: str = CPU) -> None:
         self.size = size
+        self.device = device
         self._store = store  # of who leads it is the one that the others use
         store.set_timeout(MEETING)
         try:

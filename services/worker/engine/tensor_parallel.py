@@ -12,9 +12,11 @@ from services.worker.engine.parameters import Linear
 
 
 class Ranks(Protocol):
-    """The `size` ranks of an instance, as one of them sees them. All make the same calls, with tensors of one shape."""
+    """The `size` ranks of an instance, as one of them sees them. All make the same calls, with tensors of one shape that
+    lie on `device`."""
 
     size: int
+    device: str
 
     def gather(self, part: torch.Tensor) -> list[torch.Tensor]:
         """What each rank gave, in their order, as tensors of the caller's own. Raises RankLost."""
@@ -58,7 +60,7 @@ def side_by_side(logits: torch.Tensor, vocab_size: int, ranks: Ranks) -> torch.T
 
 def least(count: int, ranks: Ranks) -> int:
     """The least of what the ranks have."""
-    return min(int(one) for one in ranks.gather(torch.tensor(count)))
+    return min(int(one) for one in ranks.gather(torch.tensor(count, device=ranks.device)))
 
 
 def added(parts: list[torch.Tensor]) -> torch.Tensor:

@@ -10,7 +10,7 @@ import torch
 from services.worker.engine import process_group
 from services.worker.engine.contract import RankLost
 from services.worker.engine.process_group import ProcessGroup, open_store, reach_store
-from services.worker.engine.tensor_parallel import added
+from services.worker.engine.tensor_parallel import added, least
 
 HERE = "127.0.0.1"
 
@@ -68,6 +68,20 @@ def test_a_rank_that_is_lost_ends_the_others_step(leaves: bool, monkeypatch: pyt
     finally:
         done.set()
         thread.join()
+
+
+class OnDevice:
+    """Two ranks whose tensors lie elsewhere than a CPU's; the other has seven."""
+
+    size, device = 2, "meta"
+
+    def gather(self, part: torch.Tensor) -> list[torch.Tensor]:
+        assert part.device.type == self.device
+        return [torch.tensor(9), torch.tensor(7)]
+
+
+def test_what_ranks_count_goes_from_device_to_device() -> None:
+    assert least(9, OnDevice()) == 7
 
 
 def test_parts_are_added_in_their_order_and_rounded_once() -> None:
