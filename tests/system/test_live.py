@@ -73,7 +73,8 @@ def is_busy(report: WorkerReport) -> bool:
 
 
 def targets(site: Site) -> list[str]:
-    return sorted(id for id, report in site.watch.reports.items() if report.state == "live")
+    """Who is live and has a layer: before, all that waits there is taken away with none done."""
+    return sorted(id for id, report in site.watch.reports.items() if report.state == "live" and report.live_layers)
 
 
 @pytest.mark.system
