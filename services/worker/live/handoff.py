@@ -17,7 +17,7 @@ ACTIVATION, KV = 0, 1  # what a piece belongs to, in its tag
 TAG_BITS = 32
 DIGEST_NUMBER = (1 << TAG_BITS) - 1  # in place of a piece's
 DIGEST_BYTES = 8
-SMALL_BYTES = 1 << 18
+SMALL_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,6 @@ def _digest_tag(part: int) -> int:
 
 
 async def _digest(data: memoryview) -> memoryview:
-    # A thread takes longer to begin than a few rows take to be read.
+    # A thread takes longer to begin, beside a step that is computed, than as much takes to be read.
     digest = checksum(data) if data.nbytes <= SMALL_BYTES else await asyncio.to_thread(checksum, data)
     return memoryview(bytearray(digest.to_bytes(DIGEST_BYTES, "big")))
