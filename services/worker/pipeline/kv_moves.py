@@ -71,10 +71,13 @@ class KvMoves:
         self._start(self._send(order))
 
     def _start(self, work: Coroutine[None, None, T]) -> asyncio.Task[T]:
-        if self._tasks is None:
-            work.close()
-            raise Refusal(409, f"{self._command.id} does not run here")
-        return self._tasks.create_task(work)
+        try:
+            if self._tasks is not None:
+                return self._tasks.create_task(work)
+        except RuntimeError:  # it is ending
+            pass
+        work.close()
+        raise Refusal(409, f"{self._command.id} does not run here")
 
     def _check(self, order: MoveKv) -> None:
         if order.worker not in self._addresses:
