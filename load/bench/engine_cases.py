@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass
 
-from load.peers.questions import Decode, Mix, Prefill, Prompts
+from load.peers.questions import Decode, Keep, Mix, Prefill, Prompts
 
 CONTEXT = 64  # tokens of a prompt before a decode
 STEPS = 16
@@ -13,6 +13,7 @@ CHECKED = (5, 60, 200)  # prompts whose logits are compared; the last is prefill
 CHECKED_TOKENS = 3
 MIXED_ROWS = 16
 MIXED_PROMPTS = (512, 512)
+KEPT_PROMPT = 2_048
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,10 @@ WARM_UPS: tuple[Case, ...] = (PREFILLS[0], DECODES[0], DECODES[1])
 def mixed_question(seed: int, vocab_size: int) -> Mix:
     decoding = prompts(seed, vocab_size, (CONTEXT,) * MIXED_ROWS)
     return Mix(decoding, prompts(seed + 1, vocab_size, MIXED_PROMPTS), STEPS)
+
+
+def kept_question(seed: int, vocab_size: int) -> Keep:
+    return Keep(*prompts(seed, vocab_size, (KEPT_PROMPT,)))
 
 
 def prompts(seed: int, vocab_size: int, lengths: tuple[int, ...]) -> Prompts:

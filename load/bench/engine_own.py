@@ -15,9 +15,10 @@ import uvloop
 from msgspec.structs import replace
 
 from load.bench.engine_alone import EngineAlone
+from load.bench.engine_prefix import measure_kept
 from load.bench.engine_steps import Steps
 from load.peers.member import ask_engine, serve
-from load.peers.questions import Answer, Chosen, Mix, Mixed, Prompts, Question, Ready, Start, Took
+from load.peers.questions import Answer, Chosen, Keep, Mix, Mixed, Prompts, Question, Ready, Start, Took
 from load.peers.stopwatch import Stopwatch
 from services.host.checkpoint import open_checkpoint
 from services.supervisor.checks import choose_form
@@ -25,6 +26,7 @@ from services.supervisor.settings import StackSettings
 from services.worker.batch import Draw
 from services.worker.engine.heap import keep_freed_memory
 from services.worker.engine.sampling import choose_tokens
+from services.worker.engine.sizes import block_bytes
 from services.worker.main import runner_maker
 from services.worker.scheduler import Scheduler
 from services.worker.settings import WorkerSettings
@@ -37,7 +39,8 @@ from shared.world import SystemClock
 T = TypeVar("T")
 
 CONTEXT = 2_304  # of the longest prompt, and some tokens
-SETTINGS = WorkerSettings(max_num_seqs=32, kv_bytes=768 << 20)  # the rest is what a worker has by default
+# The rest is what a worker has by default.
+SETTINGS = WorkerSettings(max_num_seqs=32, kv_bytes=768 << 20, host_kv_bytes=256 << 20)
 NEVER = 4e9
 MOST_TOKENS = 2_000  # of a request that decodes: it is cancelled once that was measured
 
@@ -65,7 +68,9 @@ class Own:
             began = time.monotonic()
             await runner.add_block(index, view)
         last_block = time.monotonic() - began
-        limits = SETTINGS.limits(CONTEXT, manifest.config.vocab_size, kv_blocks)
+        host_kv_blocks = SETTINGS.host_kv_bytes // block_bytes(manifest, SETTINGS.block_size)
+        limits = SETTINGS.limits(CONTEXT, manifest.config.vocab_size, kv_blocks, host_kv_blocks)
+        self._runner, self._limits = runner, limits
         self._engine = EngineAlone(runner, Scheduler(limits), lambda batch: self._steps.add(batch))
         self._running = asyncio.create_task(self._engine.run())  # whenever the loop runs
         return Ready(time.monotonic() - start.began, last_block)
@@ -73,6 +78,8 @@ class Own:
     def answer(self, question: Question) -> Answer:
         if isinstance(question, Mix):
             return self._run(self._mix(question))
+        if isinstance(question, Keep):
+            return self._run(measure_kept(self._runner, self._limits, question.prompt))
         return ask_engine(self, question)
 
     def greedy(self, prompt: list[int], tokens: int) -> Chosen:

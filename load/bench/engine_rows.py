@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
-from load.bench.engine_cases import CASES, DECODES, MIXED_PROMPTS, MIXED_ROWS, PREFILLS, Case
+from load.bench.engine_cases import CASES, DECODES, KEPT_PROMPT, MIXED_PROMPTS, MIXED_ROWS, PREFILLS, Case
 from load.bench.record import Record, measured
-from load.peers.questions import LayerCost, Mixed, Ready, Took
+from load.peers.questions import Kept, LayerCost, Mixed, Ready, Took
+from services.worker.batch import PREFILL_CHUNK
 
 BENCH = "engine"
 OWN, TRANSFORMERS, VLLM, LLAMA = "livescale", "transformers", "vLLM", "llama.cpp"
@@ -38,6 +39,7 @@ class SizeRun:
     rates: dict[str, Rounds] = field(default_factory=dict)  # tokens/s, by case
     roofs: dict[str, list[float]] = field(default_factory=dict)
     mixed: list[Mixed] = field(default_factory=list)
+    kept: list[Kept] = field(default_factory=list)
     cpu_seconds: float = 0.0
     wall_seconds: float = 0.0
 
@@ -90,6 +92,7 @@ def rows(run: SizeRun) -> Iterator[Record]:
         yield from against_fastest(run, many, FASTEST.get(run.size))
         yield against(run, many, TRANSFORMERS, run.ranked(many)[TRANSFORMERS], TWICE)
     yield from mixed_rows(run)
+    yield from kept_rows(run)
     yield from start_rows(run)
 
 
@@ -120,6 +123,17 @@ def mixed_rows(run: SizeRun) -> Iterator[Record]:
     apart = median(tokens_per_second_apart(one) for one in run.mixed)
     case = f"{run.size} mixed: together / apart"
     yield measured(BENCH, case, together, "tokens/s", apart, at_least=TOGETHER)
+
+
+def kept_rows(run: SizeRun) -> Iterator[Record]:
+    """To the first token, beside the same prompt with nothing kept. Whole chunks are, and not the last token."""
+    computed = median(one.none.cpu for one in run.kept) * 1e3
+    kept = (KEPT_PROMPT - 1) // PREFILL_CHUNK * PREFILL_CHUNK
+    case = f"{run.size} first token of {KEPT_PROMPT}, {kept} of them"
+    cached = median(one.cached.cpu for one in run.kept) * 1e3
+    yield measured(BENCH, f"{case} in the KV cache / none", cached, "ms", computed)
+    fetched = median(one.fetched.cpu for one in run.kept) * 1e3
+    yield measured(BENCH, f"{case} in host memory / none", fetched, "ms", computed)
 
 
 def tokens_per_second(mixed: Mixed) -> float:

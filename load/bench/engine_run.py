@@ -16,6 +16,7 @@ from load.bench.engine_cases import (
     PREFILLS,
     WARM_UPS,
     Case,
+    kept_question,
     mixed_question,
     prompts,
 )
@@ -26,6 +27,7 @@ from load.peers.questions import (
     CountPython,
     Force,
     Greedy,
+    Kept,
     LayerCost,
     Mixed,
     Multiply,
@@ -85,6 +87,7 @@ class SizeBench:
                 self._tell(f"{self.run.size}, round {number + 1} of {rounds}: mixed")
                 mixed = self._engines[0].ask(mixed_question(next(self._seeds), self._vocab_size), Mixed)
                 self.run.mixed.append(mixed)
+                self.run.kept.append(self._engines[0].ask(kept_question(next(self._seeds), self._vocab_size), Kept))
 
     def _start(self, *, with_peers: bool) -> None:
         for program in PROGRAMS:

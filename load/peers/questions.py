@@ -57,6 +57,12 @@ class Mix(msgspec.Struct, frozen=True, tag=True):
     steps: int
 
 
+class Keep(msgspec.Struct, frozen=True, tag=True):
+    """The prompt, and the same again with what can be kept of it. Of this engine alone."""
+
+    prompt: list[int]
+
+
 class Multiply(msgspec.Struct, frozen=True, tag=True):
     """One pass of so many rows through the matrices of all layers."""
 
@@ -74,7 +80,7 @@ class CountPython(msgspec.Struct, frozen=True, tag=True):
     steps: int
 
 
-Question = Greedy | Force | Prefill | Decode | Mix | Multiply | Read | CountPython
+Question = Greedy | Force | Prefill | Decode | Mix | Keep | Multiply | Read | CountPython
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
@@ -118,6 +124,14 @@ class Mixed(msgspec.Struct, frozen=True, tag=True):
     decoded: int
 
 
+class Kept(msgspec.Struct, frozen=True, tag=True):
+    """A prompt to its first token: with nothing kept of it, with what can be in the KV cache, and in host memory."""
+
+    none: Took
+    cached: Took
+    fetched: Took
+
+
 class Rate(msgspec.Struct, frozen=True, tag=True):
     """Bytes a second."""
 
@@ -133,4 +147,4 @@ class LayerCost(msgspec.Struct, frozen=True, tag=True):
     step: float
 
 
-Answer = Ready | Failed | Chosen | Took | Mixed | Rate | LayerCost
+Answer = Ready | Failed | Chosen | Took | Mixed | Kept | Rate | LayerCost

@@ -13,11 +13,11 @@ from load.bench.engine_cases import CASES, PREFILLS, mixed_question, prompts
 from load.bench.engine_members import MemberFailed, Program, members_of
 from load.bench.engine_page import render_engine
 from load.bench.engine_python import FEW, MANY, StepCost, layer_cost
-from load.bench.engine_rows import LLAMA, OWN, TRANSFORMERS, VLLM, SizeRun, mixed_rows, p99, rows, values
+from load.bench.engine_rows import LLAMA, OWN, TRANSFORMERS, VLLM, SizeRun, kept_rows, mixed_rows, p99, rows, values
 from load.bench.engine_run import PROGRAMS, relative_error
 from load.bench.engine_table import rate_cells
 from load.bench.record import Record
-from load.peers.questions import Chosen, CountPython, Decode, Greedy, Mixed, Prefill, Ready, Took
+from load.peers.questions import Chosen, CountPython, Decode, Greedy, Keep, Kept, Mixed, Prefill, Ready, Took
 from tests.made import tiny
 
 OWN_PROGRAM = PROGRAMS[0]
@@ -32,6 +32,7 @@ def measured_run(rates: dict[str, float], size: str = "500m") -> SizeRun:
     run.ready = {name: Ready(4.0) for name in rates} | {OWN: Ready(3.0, 0.01)}
     run.firsts = {name: [0.1] * 6 for name in rates}
     run.mixed = [Mixed(Took([0.1] * 10, 1.0), Took([1.0], 1.0), Took([0.1] * 9 + [0.3], 1.2), 160)]
+    run.kept = [Kept(Took([8.0], 8.0), Took([0.5], 0.5), Took([0.75], 0.75))]
     return run
 
 
@@ -97,6 +98,12 @@ def test_the_report_names_the_bars_that_were_missed() -> None:
     assert page.count("<svg") == 1
 
 
+def test_what_is_kept_of_a_prompt_is_compared_with_nothing() -> None:
+    cached, fetched = kept_rows(measured_run({OWN: 1.0, TRANSFORMERS: 1.0}))
+    assert cached.case == "500m first token of 2048, 1920 of them in the KV cache / none"
+    assert (cached.ratio, fetched.ratio) == pytest.approx((1 / 16, 3 / 32))
+
+
 def test_an_error_of_logits_is_relative_to_their_spread_and_the_worst_row_counts() -> None:
     exact = np.array([0.0, 2.0] * 50, np.float32)
     off = exact + np.float32(0.5)
@@ -129,6 +136,8 @@ def test_this_engine_answers_everything_it_is_asked(tmp_path: Path) -> None:
         mixed = member.ask(mixed_question(1, 1_000), Mixed)
         assert mixed.decoded >= 16
         assert mixed.both.cpu > 0
+        kept = member.ask(Keep(prompts(2, 1_000, (400,))[0]), Kept)
+        assert min(kept.none.cpu, kept.cached.cpu, kept.fetched.cpu) > 0
         chosen = member.ask(Greedy(asked[0], 3), Chosen)
         assert [int(np.frombuffer(row, np.float32).argmax()) for row in chosen.logits] == chosen.tokens
         with pytest.raises(MemberFailed, match="does not answer CountPython"):

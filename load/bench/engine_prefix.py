@@ -1,0 +1,37 @@
+"""How long a prompt takes whose beginning is kept: in the KV cache, or in memory of the host."""
+
+from dataclasses import replace
+
+from load.bench.engine_alone import EngineAlone, running
+from load.peers.questions import Kept, Took
+from load.peers.stopwatch import Stopwatch
+from services.worker.engine.contract import Runner
+from services.worker.limits import Limits
+from services.worker.scheduler import Scheduler
+from shared.messages.requests import Submit
+
+NEVER = 4e9
+
+
+async def measure_kept(runner: Runner, limits: Limits, prompt: list[int]) -> Kept:
+    """The prompt, and the same again, in a KV cache that has room for what is kept, and in one that has none."""
+    none, cached = await _ask_twice(runner, replace(limits, host_kv_blocks=0), prompt)
+    _, fetched = await _ask_twice(runner, replace(limits, kv_blocks=limits.blocks(len(prompt) + 1)), prompt)
+    return Kept(none, cached, fetched)
+
+
+async def _ask_twice(runner: Runner, limits: Limits, prompt: list[int]) -> list[Took]:
+    """To the first token, each."""
+    scheduler = Scheduler(limits)
+    scheduler.keep_prefixes()
+    took = []
+    async with running(EngineAlone(runner, scheduler)) as engine:
+        for name in ("first", "again"):
+            request = Submit(
+                request_id=name, model="bench", gateway="none", prompt=prompt, max_tokens=1, deadline=NEVER
+            )
+            watch = Stopwatch()
+            await engine.ask(request)
+            watch.mark()
+            took.append(watch.took())
+    return took
