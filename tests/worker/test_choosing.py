@@ -99,6 +99,18 @@ def test_now_and_then_decodes_are_seen_alone_and_what_they_take_is_learned_anew(
     assert alone == [*[False] * STEPS_BESIDE, True] * 3
 
 
+def test_what_is_computed_of_contexts_holds_decodes_up_no_longer_either() -> None:
+    run = Run(context_blocks=100)
+    run.scheduler.keep_prefixes()
+    run.decodes(4)
+    run.scheduler.add(submit("talk", [7] * 300, max_tokens=200, context_id="talk"))
+    while "talk" in run.scheduler:
+        run.step()
+    batches = [run.step() for _ in range(20)]
+    assert sum(batch.prefill_rows for batch in batches) == 128
+    assert all(seconds(batch) <= 2 * DECODES and batch.decode_rows == 4 for batch in batches)
+
+
 @examples(40)
 @given(
     st.lists(st.tuples(st.integers(0, 9), st.integers(1, 900), st.integers(1, 60)), min_size=1, max_size=12),

@@ -64,16 +64,16 @@ class Contexts:
         while self._to_fill and next(iter(self._to_fill.values())).until <= now:
             self.begin(next(iter(self._to_fill)))
 
-    def fill(self, rows: int) -> Iterator[tuple[Sequence, Piece]]:
-        """The next chunk to be computed, where so many rows have room for one. Of one context after the other: of the
-        first that there are blocks for."""
-        if rows < PREFILL_CHUNK:
+    def fill(self, rows: int, cut: int = PREFILL_CHUNK) -> Iterator[tuple[Sequence, Piece]]:
+        """The next chunk to be computed, as `Sequence.pieces`, where so many rows have room for one. Of one context
+        after the other: of the first that there are blocks for."""
+        if rows < cut:
             return
         to_fill = [context.sequence for context in self._to_fill.values()]
         begun = next((one for one in to_fill if one.blocks), None)
         sequence = begun or next((one for one in to_fill if self._lend(one)), None)
         if sequence is not None:
-            yield sequence, next(sequence.pieces(PREFILL_CHUNK))
+            yield sequence, next(sequence.pieces(rows, cut))
 
     def filled(self, sequence: Sequence, piece: Piece) -> None:
         """A step has computed this; nothing where that is of no context any more."""
