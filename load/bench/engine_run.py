@@ -46,7 +46,7 @@ PROGRAMS = (
     Program(LLAMA, "load.peers.llama_peer", "llama_cpp"),
 )
 REFERENCE = Program("reference", "load.peers.transformers_peer", dtype="float32")
-ROOF = Program("roof", "load.bench.engine_roof")
+ROOF = Program("roof", "load.bench.engine_roof", env=WORKER_ENV)  # its memory is as a worker's: in huge pages
 PYTHON = Program("python", "load.bench.engine_python")
 GEMM_ROWS = 512
 PYTHON_ROWS, PYTHON_STEPS = 8, 100
