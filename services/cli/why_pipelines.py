@@ -15,6 +15,7 @@ def tell_pipelines(record: ScaleRecord, plan: Plan) -> Iterator[str]:
         moments = tell_moments(pipeline, begun)
         if moments:
             yield f"  {moments}"
+        yield from (f"  KV for {worker} was {way}" for worker, way in sorted(pipeline.kv_ways.items()))
 
 
 def tell_ready(planned: PlannedPipeline, pipeline: PipelineRecord, begun: float | None) -> str:

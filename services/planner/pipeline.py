@@ -105,6 +105,8 @@ class ExecutionPipeline:
         """It broke where one says no more that it is part of it: workers hear sooner than anybody of a lost channel."""
         if report.pipeline == self.record.id:
             self._seen.add(report.id)
+            if report.kv_way:
+                self.record = replace(self.record, kv_ways={**self.record.kv_ways, report.id: report.kv_way})
         elif report.id in self._seen and self.state in (State.FORMING, State.STARTING, State.RUNNING):
             return self.end(f"{report.id} left it", now)
         return []

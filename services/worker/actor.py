@@ -253,4 +253,5 @@ class Worker:
             kv_blocks=deployment.kv_blocks,
             pipeline=duties.pipelines.pipeline,
             stage=duties.pipelines.span,
+            kv_way=duties.pipelines.kv_way,
         )

@@ -102,7 +102,8 @@ class WorkerReport(Message, frozen=True, kw_only=True):
     from each node lately. `engine`: what runs its model; that of a `modelled` one are no real tokens. `kv_blocks`: for
     the model that it loads or holds. Of live scaling: from whom it takes requests over (`helping`), through how many
     layers it can run them while it loads, how many of them wait, and how many it has `handed_over` to whom; `pipeline`,
-    `stage`: the execution pipeline that it is part of, and its blocks there.
+    `stage`: the execution pipeline that it is part of, and its blocks there; `kv_way`: how it gets KV of the requests
+    that it goes on with.
     """
 
     service: ClassVar[ServiceName] = "worker"
@@ -128,6 +129,7 @@ class WorkerReport(Message, frozen=True, kw_only=True):
     kv_blocks: Count = 0
     pipeline: Name | None = None
     stage: str = ""
+    kv_way: str = ""
     handed_over: dict[Name, Count] = {}
     traffic: list[PeerTraffic] | None = None
 

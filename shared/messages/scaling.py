@@ -61,7 +61,7 @@ class PipelineRecord(Message, frozen=True, kw_only=True):
 
     `stages`: who runs which blocks, in order. `ready_at`: when its members had every block between them;
     `running_at`: when its leader took it up; `switching_at`: when that one was told to serve by itself, for which all
-    get ready first; `reason`: why it ended, or came to nothing.
+    get ready first; `kv_ways`: how each then got KV of its part; `reason`: why it ended, or came to nothing.
     """
 
     id: Name
@@ -70,6 +70,7 @@ class PipelineRecord(Message, frozen=True, kw_only=True):
     running_at: Amount | None = None
     first_token_at: Amount | None = None
     switching_at: Amount | None = None
+    kv_ways: dict[Name, str] = {}
     ended_at: Amount | None = None
     reason: str = ""
 

@@ -30,6 +30,14 @@ def test_a_pipeline_is_told_with_its_stages_beside_when_it_should_have_been_read
     ]
 
 
+def test_how_each_got_kv_of_its_part_is_told_with_the_reason() -> None:
+    ways = {"w-2": "computed again: a token takes 9 us to be moved, 3 us to be computed", "w-1": "moved: move is set"}
+    assert told(RECORD, PLANNED[:1], replace(RUN, kv_ways=ways))[2:] == [
+        "  KV for w-1 was moved: move is set",
+        "  KV for w-2 was computed again: a token takes 9 us to be moved, 3 us to be computed",
+    ]
+
+
 def test_one_that_came_to_nothing_says_why() -> None:
     given_up = PipelineRecord(id="scale-1-0", ended_at=102.0, reason="w-1 is whole already")
     assert told(RECORD, PLANNED, given_up, PipelineRecord(id="scale-1-1")) == [

@@ -229,6 +229,14 @@ def test_a_pipeline_that_one_reports_to_have_left_is_over_for_all() -> None:
     assert played.record.reason == "a left it"
 
 
+def test_how_a_worker_gets_kv_of_its_part_is_kept_when_the_pipeline_is_over() -> None:
+    played = running()
+    here = replace(loading("a", 2), pipeline="scale-1-0")
+    for report in (here, replace(here, kv_way="moved: move is set"), replace(here, pipeline=None)):
+        played.take(played.scale.on_report(report, 13.6), 13.6)
+    assert played.record.kv_ways == {"a": "moved: move is set"}
+
+
 def test_a_leader_that_cannot_serve_holds_nobody() -> None:
     played = running()
     played.whole("a", 14.0)

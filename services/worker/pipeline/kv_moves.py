@@ -33,6 +33,7 @@ class KvMoves:
     """
 
     def __init__(self, command: Pipeline, running: Running, link: Link) -> None:
+        self.way: Way | None = None  # as it was last decided
         self._command = command
         self._running = running
         self._link = link
@@ -54,11 +55,9 @@ class KvMoves:
     async def take(self, order: MoveKv) -> None:
         """Have it come here. Raises Refusal: 409 where it does not, or is computed faster."""
         self._check(order)
-        way = self._way()
+        way = self._decide()
         if not way.moves:
             raise Refusal(409, way.reason)
-        if order.number == 1:
-            log.info("kv_moves", pipeline=order.pipeline, reason=way.reason)
         coming = self._start(self._come(order))
         await asyncio.wait((coming,))
         failed = "the pipeline is over" if coming.cancelled() else coming.result()
@@ -89,6 +88,14 @@ class KvMoves:
 
     def _layers(self, worker: str) -> list[range]:
         return layers_of(self._command, worker)
+
+    def _decide(self) -> Way:
+        way = self._way()
+        if self.way is None or self.way.moves != way.moves:
+            self.way = way
+            log.info("kv_way", pipeline=self._command.id, moves=way.moves, reason=way.reason)
+            self._running.changed()
+        return way
 
     def _way(self) -> Way:
         running = self._running

@@ -58,6 +58,12 @@ class Pipelines:
         return "" if self._stages is None else self._stages.span
 
     @property
+    def kv_way(self) -> str:
+        """How KV of what is to be its own gets here, in words, once that was decided."""
+        way = None if self._stages is None else self._stages.moves.way
+        return "" if way is None else f"{'moved' if way.moves else 'computed again'}: {way.reason}"
+
+    @property
     def layers(self) -> int:
         """That are run here."""
         return 0 if self._stages is None else self._stages.layers
@@ -95,6 +101,7 @@ class Pipelines:
             self._came_out,
             lambda: lifecycle.whole,
             self._instance.settings.switch_kv,
+            self._instance.changed,
         )
         self._stages = stages = Stages(command, me, running, self._parts.link)
         leader = command.stages[0].node

@@ -30,7 +30,8 @@ LEAST_BYTES = 1 << 16  # of less, it is latency that is measured
 @dataclass(frozen=True)
 class Running:
     """What all stages of a pipeline at one worker run with. `done` takes what comes out of the last one; `is_whole`
-    says whether the worker has the whole model by now. `link_rate`: bytes a second to or from another worker."""
+    says whether the worker has the whole model by now. `changed` has it told how it gets
+    KV (`switch_kv`). `link_rate`: bytes a second to or from another worker."""
 
     me: str
     bus: Bus
@@ -42,6 +43,7 @@ class Running:
     done: Callable[[StageDone], None]
     is_whole: Callable[[], bool]
     switch_kv: SwitchKv
+    changed: Callable[[], None]
     link_rate: Rate = field(default_factory=Rate)
 
     def moved(self, size_bytes: int, seconds: float) -> None:

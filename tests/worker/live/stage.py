@@ -1,6 +1,7 @@
 """Live scaling under virtual time: real workers and engines, and the planner's and the registry's end of the bus."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -56,6 +57,7 @@ class Stage:
     faults: Faults = field(default_factory=Faults)
     members: dict[str, Member] = field(default_factory=dict)
     reports: dict[str, WorkerReport] = field(default_factory=dict)
+    kv_ways: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     given: dict[str, list[int]] = field(default_factory=dict)
     aborted: set[str] = field(default_factory=set)
     acts: list[asyncio.Task[None]] = field(default_factory=list)
@@ -208,6 +210,7 @@ class Stage:
     def heard(self, message: object) -> None:
         if isinstance(message, WorkerReport) and message.id in self.members:
             self.reports[message.id] = message
+            self.kv_ways[message.id].add(message.kv_way)
         self.client.heard(message)
 
     async def until(self, condition: Callable[[], bool]) -> None:

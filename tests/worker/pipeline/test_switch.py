@@ -80,6 +80,7 @@ def test_requests_go_on_from_what_others_sent(kind: Kind) -> None:
         for worker in "abc":
             assert made.count(worker, "pipeline_moved_tokens") > 0
             assert made.count(worker, "pipeline_filled_tokens") == 0
+            assert "moved: move is set" in made.kv_ways[worker]
             assert lacking(made, worker) == 0
 
     play(act, THREE, kind=replace(kind, switch_kv="move"))
