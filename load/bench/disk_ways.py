@@ -19,7 +19,7 @@ from services.host.stored import open_stored
 from shared.block_layout import ITEM_BYTES, block_layouts
 from shared.links.contract import Link
 from shared.links.open import open_link
-from shared.messages.parameters import DType
+from shared.messages.parameters import DType, ModelSpec
 from shared.messages.transfers import Inflow, Node, Outflow, Send
 from shared.model_config import load_model_config
 from shared.settings import LinkSettings
@@ -62,7 +62,7 @@ async def read_model(
     """Seconds that a host which is up takes to read the model, checksums included: from the packed form, or from
     safetensors. Raises BenchFailed."""
     disk = ThreadDisk(keep=packed)
-    stored = await disk.open(str(directory), DTYPE)
+    stored = await disk.open(ModelSpec(name="bench", path=str(directory), dtype=DTYPE))
     began, index = time.perf_counter(), 0
     try:
         async with aclosing(disk.read(stored, dict(enumerate(memory)))) as read:

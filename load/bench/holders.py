@@ -19,7 +19,7 @@ from services.host.stored import Stored, open_stored
 from shared.links.contract import Link, LinkError
 from shared.links.open import open_link
 from shared.messages.message import Message
-from shared.messages.parameters import DType
+from shared.messages.parameters import DType, ModelSpec
 from shared.settings import LinkSettings
 from shared.transfer.ready import ReadyBlocks
 
@@ -76,7 +76,7 @@ async def _start_cold(job: Cold, link: Link, memory: list[memoryview], directory
     for view in memory:
         np.frombuffer(view, np.uint8)[:] = 0
     disk, ready = ThreadDisk(keep=True), ReadyBlocks()
-    stored, began = await disk.open(str(directory), DTYPE), time.monotonic()
+    stored, began = await disk.open(ModelSpec(name="bench", path=str(directory), dtype=DTYPE)), time.monotonic()
     try:
         with ThreadPoolExecutor(1) as executor:
             mover = Mover(link, None, memory, [], executor, lambda chunk: ready.wait_ready(chunk.block))
