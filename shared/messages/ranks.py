@@ -8,7 +8,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from shared.messages.message import Message, Name, Positive
+from shared.messages.message import Count, Message, Name, Positive
+from shared.messages.transfers import Indexes
 
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 
@@ -27,8 +28,20 @@ class Meeting(Message, frozen=True, kw_only=True):
 
 
 class RankStep(Message, frozen=True, kw_only=True):
-    """Rank 0 -> the others: run this batch. Steps count from 1, with no gap."""
+    """Rank 0 -> the others: run this batch, or one `layer` of it. Steps count from 1, with no gap.
+
+    Activations are not in it: the ranks get them from rank 0 as they run it.
+    """
 
     instance: Name
     step: Positive
     batch: bytes
+    layer: Count | None = None
+
+
+class RankReady(Message, frozen=True, kw_only=True):
+    """A rank of an instance that is live while it loads -> rank 0: these blocks are laid out here."""
+
+    instance: Name
+    rank: Positive
+    blocks: Indexes

@@ -1,18 +1,21 @@
 """An instance of several workers, in one of them: the ranks meet, and take the same steps until one of them is lost."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 
 import structlog
 
 from services.worker.batch import Batch
 from services.worker.engine.contract import RankLost, Runner
+from services.worker.engine.partial import Partial
 from services.worker.ranks.wire import decode_batch, encode_batch
 from shared.bus.contract import BusError, Context, Refusal
-from shared.messages.ranks import AskMeeting, Meeting, RankStep
+from shared.messages.ranks import AskMeeting, Meeting, RankReady, RankStep
 from shared.messages.transfers import Load
 from shared.process import World
-from shared.subjects import MEETING, RANK_STEP
+from shared.subjects import MEETING, RANK_READY, RANK_STEP
 from shared.transfer.part import together
 
 CALL_SECONDS = 2.0
@@ -23,19 +26,27 @@ WATCH_SECONDS = 1.0
 log = structlog.get_logger()
 
 
-class TensorParallel:
-    """One instance at a time. The others reach this rank at `address`; `on_lost` hears why it cannot go on."""
+@dataclass(frozen=True)
+class RanksTold:
+    """`ready`: another rank has more blocks; `lost`: why this one cannot go on."""
 
-    def __init__(
-        self, world: World, runner: Runner, address: str, tasks: asyncio.TaskGroup, on_lost: Callable[[str], None]
-    ) -> None:
+    ready: Callable[[], None]
+    lost: Callable[[str], None]
+
+
+class TensorParallel:
+    """One instance at a time. The others reach this rank at `address`; what they say comes to `told`."""
+
+    def __init__(self, world: World, runner: Runner, address: str, tasks: asyncio.TaskGroup, told: RanksTold) -> None:
         self._bus = world.bus
         self._runner = runner
         self._address = address
         self._tasks = tasks
-        self._on_lost = on_lost
+        self._on_ready, self._on_lost = told.ready, told.lost
         self._command: Load | None = None
         self._meeting: Meeting | None = None  # of who leads
+        self._here: list[int] = []  # blocks, where this rank is led
+        self._elsewhere: dict[int, AbstractSet[int]] = {}  # blocks of each rank that this one leads
         self._told = 0
         self._steps = asyncio.Queue[RankStep]()
         self._following: asyncio.Task[None] | None = None
@@ -46,6 +57,7 @@ class TensorParallel:
             return
         self._command, self._told, self._steps = command, 0, asyncio.Queue()
         if command.rank == 0:
+            self._elsewhere = dict.fromkeys(range(1, len(command.ranks)), frozenset())
             port = await self._runner.open_meeting(self._address)
             at = self._meeting = Meeting(address=self._address, port=port)
         else:
@@ -61,12 +73,41 @@ class TensorParallel:
             raise Refusal(409, f"instance: {ask.instance} is not led here")
         return self._meeting
 
+    def everywhere(self, own: AbstractSet[int]) -> AbstractSet[int]:
+        """Of this rank's blocks those that all others have too, if it leads any."""
+        return frozenset(own).intersection(*self._elsewhere.values())
+
+    def have(self, blocks: AbstractSet[int]) -> None:
+        """These are laid out here. A layer runs once the slowest rank has it."""
+        self._here = sorted(blocks)
+        self._tell_ready()
+
+    def hear_ready(self, ready: RankReady) -> None:
+        """What a rank tells the one that leads."""
+        if self._command is not None and self._command.instance == ready.instance and ready.rank in self._elsewhere:
+            self._elsewhere[ready.rank] = frozenset(ready.blocks)
+            self._on_ready()
+
+    def whole(self, instance: str) -> None:
+        """Each rank has everything: the planner knows."""
+        if self._command is not None and self._command.instance == instance and self._elsewhere:
+            self._elsewhere = {}
+            self._on_ready()
+
     def tell(self, batch: Batch) -> None:
         """This rank is going to run it: so do the others, if it leads any."""
+        self._tell_step(batch, None)
+
+    def tell_layer(self, partials: Sequence[Partial]) -> None:
+        """This rank is going to run the next layer of these."""
+        pieces = tuple(piece for partial in partials for piece in partial.pieces)
+        self._tell_step(Batch(0, pieces), partials[0].done)
+
+    def _tell_step(self, batch: Batch, layer: int | None) -> None:
         if self._meeting is None or self._command is None:
             return
         self._told += 1
-        step = RankStep(instance=self._command.instance, step=self._told, batch=encode_batch(batch))
+        step = RankStep(instance=self._command.instance, step=self._told, batch=encode_batch(batch), layer=layer)
         for worker in self._command.ranks[1:]:
             self._bus.publish(RANK_STEP, step, id=worker)
 
@@ -89,6 +130,7 @@ class TensorParallel:
     async def end(self) -> None:
         """Whoever follows learns it by asking."""
         self._command = self._meeting = None
+        self._elsewhere, self._here = {}, []
         self._stop()
         await self.led()
         self._following = None
@@ -128,12 +170,25 @@ class TensorParallel:
             if step.step != ran + 1:
                 raise RankLost(f"step {step.step} came after step {ran}")
             ran = step.step
-            await self._runner.step(decode_batch(step.batch))
+            await self._run(decode_batch(step.batch), step.layer)
+
+    async def _run(self, batch: Batch, layer: int | None) -> None:
+        if layer is None:
+            await self._runner.step(batch)
+        else:
+            await self._runner.run_layer([Partial(batch.pieces, layer)])
+
+    def _tell_ready(self) -> None:
+        command = self._command
+        if command is not None and command.rank > 0 and command.live != "off":
+            ready = RankReady(instance=command.instance, rank=command.rank, blocks=self._here)
+            self._bus.publish(RANK_READY, ready, id=command.ranks[0])
 
     async def _watch(self, command: Load) -> None:
         """Who leads may have given the instance up without a word; of one that says nothing leases tell."""
         while True:
             await asyncio.sleep(WATCH_SECONDS)
+            self._tell_ready()  # what was said while the bus was away is lost
             try:
                 await self._ask(command)
             except Refusal as refusal:

@@ -1,0 +1,43 @@
+"""An instance of two workers that is live while it loads."""
+
+import pytest
+
+from shared.messages.parameters import DType
+from shared.messages.requests import Sampling, Submit
+from tests.worker.ranks.stage import TARGET, rank_stage
+from tests.worker.serving import random_prompt, submit
+
+
+def wanted(number: int, tokens: int = 12) -> Submit:
+    sampling = Sampling(temperature=0.9 if number % 2 else 0.0, seed=number)
+    return submit(f"r{number}", random_prompt(number, 120 + 9 * number), max_tokens=tokens, sampling=sampling)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+async def test_what_was_begun_while_it_loaded_ends_with_the_same_tokens(dtype: DType) -> None:
+    requests = [wanted(number) for number in range(3)]
+    async with rank_stage(dtype) as stage:
+        expected = await stage.undisturbed(*requests)
+        for layers, request in enumerate(requests, start=1):
+            await stage.live(layers)
+            await stage.made.admit("t-0", request)
+            await stage.ran(sum(range(layers + 1)) + (layers - 1) * layers // 2)
+        await stage.have(TARGET, stage.blocks, stage.blocks)
+        await stage.serve(TARGET)
+        assert await stage.finished(*requests) == expected
+
+
+async def test_a_layer_is_run_once_the_slowest_rank_has_it() -> None:
+    async with rank_stage() as stage:
+        await stage.have(TARGET, stage.blocks - 1, 1)
+        assert stage.made.state("t-0") == "loading"
+        await stage.have(TARGET, stage.blocks - 1, 2)
+        await stage.made.until(lambda: stage.made.state("t-0") == "live")
+        assert stage.made.state("t-1") == "loading"
+        request = wanted(1)
+        await stage.made.admit("t-0", request)
+        await stage.ran(1)
+        await stage.have(TARGET, stage.blocks, 3)
+        await stage.made.until(lambda: stage.made.reports["t-0"].live_layers == 2)
+        await stage.ran(2)
+        assert stage.count("t-0", "live_layers") == 2
