@@ -37,6 +37,7 @@ from shared.subjects import (
     PULL,
     RANK_READY,
     RANK_STEP,
+    RANK_TAKE,
     REPLAY,
     RUNNING,
     SEND,
@@ -141,6 +142,7 @@ class Worker:
             Endpoint(HELP, deployment.help, me),
             Endpoint(PIPELINE, deployment.pipeline, me),
             Endpoint(MEETING, deployment.ranks.where, me),
+            Endpoint(RANK_TAKE, deployment.ranks.take, me),
             Endpoint(PULL, deployment.duties.pull, me),
             Endpoint(TOOK, deployment.duties.took, me),
         ]

@@ -63,9 +63,9 @@ class Deployment:
         self._giving_up: asyncio.Task[None] | None = None
         link, counts = MeteredLink(resources.link, resources.meter), LiveCounts(world.telemetry)
         told = RanksTold(self._blocks_ready, self._rank_lost)
-        self.ranks = TensorParallel(world, resources.runner, settings.bind, tasks, told)
+        self.ranks = TensorParallel(world, resources.runner, link, settings.bind, tasks, told)
         self.duties = Duties(Parts(world, link, resources.runner, serving, tasks, counts, self.ranks), self._instance)
-        serving.on_batch, serving.on_rank_lost = self.ranks.tell, self._rank_lost
+        serving.on_batch, serving.on_rank_lost = lambda batch: self.ranks.leader.tell(batch), self._rank_lost
 
     @property
     def lifecycle(self) -> Lifecycle:
@@ -207,7 +207,7 @@ class Deployment:
     def _blocks_ready(self) -> None:
         """Here, or at another rank."""
         if self._instance.loading is not None:
-            self.duties.blocks_ready(self.ranks.everywhere(self.lifecycle.ready), self._instance.loading)
+            self.duties.blocks_ready(self.ranks.leader.everywhere(self.lifecycle.ready), self._instance.loading)
 
     async def _drain(self) -> None:
         """Finish what runs and what is being sent on, then be spare."""

@@ -98,6 +98,8 @@ class LiveTarget:
         block_tokens = self._scheduler.limits.kv_block_tokens
         if (command.version, command.block_tokens) != (self.command.manifest.version, block_tokens):
             raise Refusal(409, f"KV here has blocks of {block_tokens} tokens, of {self.command.manifest.version}")
+        if len(command.ranks) != len(self._parts.ranks.leader.others):
+            raise Refusal(409, f"ranks: this instance has {len(self._parts.ranks.leader.others) + 1} of them")
         self._forget()
         self.withdraw(command.worker)
         answered: asyncio.Future[Pulled] = asyncio.get_running_loop().create_future()
@@ -158,7 +160,7 @@ class LiveTarget:
     async def _run_layer(self, run: Run) -> None:
         requests, began = [self._requests[id] for id in run.tasks], self._clock.now()
         partials = [request.begun() for request in requests]
-        self._parts.ranks.tell_layer(partials)
+        self._parts.ranks.leader.tell_layer(partials)
         try:
             await self._parts.runner.run_layer(partials)
         except RankLost:
@@ -200,7 +202,9 @@ class LiveTarget:
         for source, requests in leaving.items():
             pull, _ = self._pulls[source]
             more = len(self.queue) > 0 or self._scheduler.waiting > 0
-            self._answer(source, Pulled(tasks=self.given.give(pull, requests), more=more))
+            self._answer(
+                source, Pulled(tasks=self.given.give(pull, requests), more=more, ranks=self._parts.ranks.leader.others)
+            )
         return run
 
     def _answer(self, source: str, pulled: Pulled) -> None:

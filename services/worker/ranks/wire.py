@@ -11,8 +11,9 @@ NOTHING = memoryview(b"")
 
 
 def encode_batch(batch: Batch) -> bytes:
-    """Without activations: the ranks get them as they run it."""
-    told = replace(batch, pieces=tuple(map(_without_activation, batch.pieces)))
+    """Without activations, which the ranks get as they run it, and KV, of which each has its own."""
+    imports = tuple(replace(one, data=NOTHING) for one in batch.imports)
+    told = replace(batch, pieces=tuple(map(_without_activation, batch.pieces)), imports=imports)
     return msgspec.msgpack.encode(told, enc_hook=_encode_range)
 
 

@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from shared.messages.live import Help
 from shared.messages.parameters import DType
-from shared.messages.requests import Submit
+from shared.messages.requests import Sampling, Submit
 from shared.messages.transfers import Inflow, LiveMode, Serve
-from shared.subjects import LOAD, SERVE
+from shared.subjects import HELP, LOAD, SERVE
 from shared.transfer.part import FlowEnd, Part
 from tests.worker.fleet import CHUNK_BYTES, Fleet, fleet
+from tests.worker.serving import random_prompt, submit
 
 SOURCE, TARGET = ("s-0", "s-1"), ("t-0", "t-1")
 RANKS = 2
@@ -74,6 +76,12 @@ class RankStage:
         await self.have(TARGET, layers + 1, layers + 1)
         await self.made.until(lambda: self.made.state("t-0") == "live")
 
+    async def help(self, *targets: str) -> None:
+        """The source takes requests over from these."""
+        nodes = [self.made.node(target) for target in targets]
+        command = Help(plan_id="live", model="m", version=self.made.manifest.version, targets=nodes, epoch=1)
+        await self.made.bus.call(HELP, command, timeout=5, id="s-0")
+
     async def ran(self, layers: float) -> None:
         """So many layers of all its requests together were run by the target."""
         await self.made.until(lambda: self.count("t-0", "live_layers") >= layers)
@@ -86,6 +94,11 @@ class RankStage:
 
     async def finished(self, *requests: Submit) -> dict[str, list[int]]:
         return {one.request_id: await self.made.finished(one.request_id) for one in requests}
+
+
+def wanted(number: int, tokens: int = 12) -> Submit:
+    sampling = Sampling(temperature=0.9 if number % 2 else 0.0, seed=number)
+    return submit(f"r{number}", random_prompt(number, 120 + 9 * number), max_tokens=tokens, sampling=sampling)
 
 
 @asynccontextmanager

@@ -3,14 +3,7 @@
 import pytest
 
 from shared.messages.parameters import DType
-from shared.messages.requests import Sampling, Submit
-from tests.worker.ranks.stage import TARGET, rank_stage
-from tests.worker.serving import random_prompt, submit
-
-
-def wanted(number: int, tokens: int = 12) -> Submit:
-    sampling = Sampling(temperature=0.9 if number % 2 else 0.0, seed=number)
-    return submit(f"r{number}", random_prompt(number, 120 + 9 * number), max_tokens=tokens, sampling=sampling)
+from tests.worker.ranks.stage import TARGET, rank_stage, wanted
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
