@@ -35,7 +35,6 @@ from shared.subjects import (
     PIPELINE,
     PIPELINE_OVER,
     PULL,
-    RANK_READY,
     RANK_STEP,
     RANK_TAKE,
     REPLAY,
@@ -125,7 +124,7 @@ class Worker:
             tasks.create_task(self._deployment.duties.live.source.run(), name="pulls")
             tasks.create_task(self._hear_withdrawals(), name="withdrawals")
             tasks.create_task(self._hear_stages(), name="stages")
-            tasks.create_task(self._hear_ranks(), name="ranks")
+            tasks.create_task(self._hear_steps(), name="rank steps")
             tasks.create_task(self._follow_leases(), name="leases")
 
     async def _serve_endpoints(self) -> None:
@@ -174,18 +173,9 @@ class Worker:
         async for received in await self._world.bus.subscribe(WITHDRAW, id=self._id):
             self._deployment.duties.live.withdraw(received.message.worker)
 
-    async def _hear_ranks(self) -> None:
-        ranks, bus = self._deployment.ranks, self._world.bus
-
-        async def steps() -> None:
-            async for received in await bus.subscribe(RANK_STEP, id=self._id):
-                ranks.hear(received.message)
-
-        async def ready() -> None:
-            async for received in await bus.subscribe(RANK_READY, id=self._id):
-                ranks.hear_ready(received.message)
-
-        await together(steps(), ready())
+    async def _hear_steps(self) -> None:
+        async for received in await self._world.bus.subscribe(RANK_STEP, id=self._id):
+            self._deployment.ranks.hear(received.message)
 
     async def _hear_stages(self) -> None:
         pipelines, bus = self._deployment.duties.pipelines, self._world.bus

@@ -88,10 +88,9 @@ ROWS: Mapping[str, Row] = {
         answers=(
             *(subjects.LOAD, subjects.SEND, subjects.SERVE, subjects.DRAIN, subjects.ABORT),
             *(subjects.ADMIT, subjects.REPLAY, subjects.RUNNING, subjects.HELP, subjects.PULL, subjects.TOOK),
-            subjects.MEETING,
-            subjects.PIPELINE,
+            *(subjects.MEETING, subjects.RANK_TAKE, subjects.PIPELINE),
         ),
-        asks=(subjects.PULL, subjects.TOOK, subjects.MEETING),
+        asks=(subjects.PULL, subjects.TOOK, subjects.MEETING, subjects.RANK_TAKE),
         tells=(
             *(subjects.TOKENS, subjects.ENDED, subjects.MOVED, subjects.WITHDRAW),
             *(subjects.TRANSFER, subjects.BLOCK, subjects.INSTANCE),

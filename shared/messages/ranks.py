@@ -18,12 +18,13 @@ Port = Annotated[int, Meta(ge=0, le=65_535)]
 class AskMeeting(Message, frozen=True, kw_only=True):
     """A rank -> the one that leads: where does this instance meet? Refused where it is not (any more) led there.
 
-    `address`: where `rank` is reached by those that give it KV, or take some.
+    `address`: where `rank` is reached by those that give it KV, or take some. `blocks`: those that are laid out there.
     """
 
     instance: Name
     rank: Count = 0
     address: Address = b""
+    blocks: Indexes = []
 
 
 class Meeting(Message, frozen=True, kw_only=True):
@@ -74,11 +75,3 @@ class RankTake(Message, frozen=True, kw_only=True):
     awaited: list[Name]
     after: Count
     secret: Secret = b""
-
-
-class RankReady(Message, frozen=True, kw_only=True):
-    """A rank of an instance that is live while it loads -> rank 0: these blocks are laid out here."""
-
-    instance: Name
-    rank: Positive
-    blocks: Indexes

@@ -19,6 +19,7 @@ from shared.subjects import (
     MEETING,
     PULL,
     RANK_STEP,
+    RANK_TAKE,
     REPLAY,
     RUNNING,
     SEND,
@@ -34,7 +35,7 @@ from tests.worker.test_actor import undisturbed
 
 TARGETS: list[Topic[Any] | Call[Any, Any]] = [
     *(ABORT, ADMIT, CANCEL_WORK, DRAIN, LOAD, REPLAY, RUNNING, SEND, SERVE),
-    *(HELP, PULL, TOOK, WITHDRAW, MEETING, RANK_STEP),
+    *(HELP, PULL, TOOK, WITHDRAW, MEETING, RANK_STEP, RANK_TAKE),
 ]
 VOLLEYS = st.lists(st.lists(shots(TARGETS, ["w-1"]), min_size=10, max_size=20), min_size=4, max_size=4)
 

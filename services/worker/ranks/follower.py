@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 
 import structlog
 
@@ -12,9 +13,9 @@ from services.worker.ranks.kv import RankKv
 from services.worker.ranks.wire import decode_batch
 from shared.bus.contract import Bus, BusError, Refusal
 from shared.links.contract import Link, LinkError
-from shared.messages.ranks import AskMeeting, Meeting, RankGive, RankReady, RankStep, RankTake
+from shared.messages.ranks import AskMeeting, Meeting, RankGive, RankStep, RankTake
 from shared.messages.transfers import Load
-from shared.subjects import MEETING, RANK_READY
+from shared.subjects import MEETING
 from shared.transfer.part import together
 
 CALL_SECONDS = 2.0
@@ -36,6 +37,7 @@ class Follower:
         self._command = command
         self._leader = command.ranks[0]
         self._blocks: list[int] = []
+        self._news = asyncio.Event()
         self._steps = asyncio.Queue[RankStep | RankGive]()
         self._ran = 0
 
@@ -54,7 +56,7 @@ class Follower:
     def have(self, blocks: AbstractSet[int]) -> None:
         """These are laid out."""
         self._blocks = sorted(blocks)
-        self._tell_ready()
+        self._news.set()
 
     def hear(self, step: RankStep | RankGive) -> None:
         """What the rank that leads tells."""
@@ -96,10 +98,13 @@ class Follower:
             await self._runner.run_layer([Partial(batch.pieces, layer)])
 
     async def _watch(self) -> None:
-        """Who leads may have given the instance up without a word; of one that says nothing leases tell."""
+        """Say what is new, and ask in any case: who leads may have given the instance up without a word. Of one that
+        says nothing leases tell."""
         while True:
-            await asyncio.sleep(WATCH_SECONDS)
-            self._tell_ready()  # what was said while the bus was away is lost
+            with suppress(TimeoutError):
+                async with asyncio.timeout(WATCH_SECONDS):
+                    await self._news.wait()
+            self._news.clear()
             try:
                 await self._ask()
             except Refusal as refusal:
@@ -108,11 +113,7 @@ class Follower:
                 log.debug("leader_not_reached", instance=self._command.instance, leader=self._leader)
 
     async def _ask(self) -> Meeting:
-        ask = AskMeeting(instance=self._command.instance, rank=self._command.rank, address=self._address)
+        ask = AskMeeting(
+            instance=self._command.instance, rank=self._command.rank, address=self._address, blocks=self._blocks
+        )
         return await self._bus.call(MEETING, ask, timeout=CALL_SECONDS, id=self._leader)
-
-    def _tell_ready(self) -> None:
-        command = self._command
-        if command.live != "off":
-            ready = RankReady(instance=command.instance, rank=command.rank, blocks=self._blocks)
-            self._bus.publish(RANK_READY, ready, id=self._leader)

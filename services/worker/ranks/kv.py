@@ -72,5 +72,5 @@ class RankKv:
                 undo.push_async_callback(peer.close)
                 await send(peer, KV, await kv)
                 undo.pop_all()  # the other end closes: it knows when it has everything
-        except (LinkError, RuntimeError) as error:
+        except (LinkError, RuntimeError, ValueError) as error:
             log.warning("rank_kv_not_sent", to=command.to.id, error=str(error))

@@ -9,7 +9,7 @@ from services.worker.live.handoff import Channel
 from services.worker.ranks.wire import encode_batch
 from shared.bus.contract import Bus, BusError
 from shared.links.contract import LinkError
-from shared.messages.ranks import AskMeeting, RankGive, RankReady, RankStep, RankTake
+from shared.messages.ranks import AskMeeting, RankGive, RankStep, RankTake
 from shared.messages.transfers import Node
 from shared.subjects import RANK_STEP, RANK_TAKE
 from shared.transfer.part import together
@@ -35,13 +35,10 @@ class Leader:
         return [Node(id=id, place="worker", address=self._links.get(rank, b"")) for rank, id in ranks]
 
     def asked(self, ask: AskMeeting) -> None:
-        """A rank has said where it is."""
+        """A rank has said where it is, and what it has."""
         self._links[ask.rank] = ask.address
-
-    def heard(self, ready: RankReady) -> None:
-        """A rank has these blocks."""
-        if ready.instance == self.instance and ready.rank in self._blocks:
-            self._blocks[ready.rank] = frozenset(ready.blocks)
+        if ask.rank in self._blocks:
+            self._blocks[ask.rank] = frozenset(ask.blocks)
 
     def whole(self, instance: str) -> None:
         """Each rank has everything: the planner knows."""

@@ -13,7 +13,7 @@ from services.worker.ranks.leader import Leader
 from shared.bus.contract import Context, Refusal
 from shared.links.contract import Link
 from shared.messages.message import Ack
-from shared.messages.ranks import AskMeeting, Meeting, RankGive, RankReady, RankStep, RankTake
+from shared.messages.ranks import AskMeeting, Meeting, RankGive, RankStep, RankTake
 from shared.messages.transfers import Load
 from shared.process import World
 
@@ -75,6 +75,7 @@ class TensorParallel:
         if self._meeting is None or self.leader.instance != ask.instance:
             raise Refusal(409, f"instance: {ask.instance} is not led here")
         self.leader.asked(ask)
+        self._on_ready()
         return self._meeting
 
     def have(self, blocks: AbstractSet[int]) -> None:
@@ -85,11 +86,6 @@ class TensorParallel:
     def whole(self, instance: str) -> None:
         """Each rank has everything: the planner knows."""
         self.leader.whole(instance)
-        self._on_ready()
-
-    def hear_ready(self, ready: RankReady) -> None:
-        """What a rank tells the one that leads."""
-        self.leader.heard(ready)
         self._on_ready()
 
     def hear(self, step: RankStep | RankGive) -> None:
