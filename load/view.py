@@ -92,7 +92,8 @@ def describe_sharing(report: WorkerReport) -> str:
     handed_over = sum(report.handed_over.values())
     if report.state == "live":
         layers = count_layers(report)
-        runs = f"runs layers 1-{min(report.live_layers, layers)} of {layers}"
+        here = min(report.live_layers, layers)
+        runs = f"runs layers 1-{here} of {layers}" if here else "waits for its first layer"
         return f"{runs}, {report.live_waiting} wait, {handed_over} handed over"
     return f"runs the rest for {', '.join(report.helping)}" if report.helping else ""
 

@@ -2,6 +2,8 @@
 
 Tensors of a block lie one after the other at multiples of 64 bytes (a cache line, an AVX-512 register), gaps are
 zero. What is multiplied with the same input is adjacent (q, k, v; gate, up), so that it can be one matrix.
+In the layout `panels` matrices of bfloat16 lie as oneDNN and our kernels read them, so that a worker computes with them
+where they arrived; but for those that do not fill whole panels, and the embedding, which is looked up by row.
 A model that is cut for several ranks is the blocks of the first rank, then those of the second, and so on.
 """
 
@@ -9,10 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
-from shared.messages.parameters import Block, DType, ModelConfig, Tensor
+from shared.messages.parameters import Block, DType, Layout, ModelConfig, Tensor
 from shared.sharding import shard_config
 
 ALIGNMENT = 64
+PANEL_ROWS, PANEL_STEP = 64, 32  # a panel has so many rows, and a multiple of so many columns
+EMBEDDING = "model.embed_tokens.weight"
 ITEM_BYTES: dict[DType, int] = {"float32": 4, "bfloat16": 2}
 
 Shapes = dict[str, list[int]]
@@ -37,17 +41,21 @@ class BlockLayout:
         )
 
 
-def block_layouts(config: ModelConfig, dtype: DType, shards: int = 1) -> tuple[BlockLayout, ...]:
+def block_layouts(
+    config: ModelConfig, dtype: DType, shards: int = 1, layout: Layout = "plain"
+) -> tuple[BlockLayout, ...]:
     """All blocks in order: embedding, layer 0..L-1, final norm + head; of one rank after the other."""
-    blocks = (block for shard in range(shards) for block in shard_layouts(config, dtype, shard, shards))
+    blocks = (block for shard in range(shards) for block in shard_layouts(config, dtype, shard, shards, layout))
     return tuple(replace(block, index=index) for index, block in enumerate(blocks))
 
 
-def shard_layouts(config: ModelConfig, dtype: DType, shard: int, shards: int) -> tuple[BlockLayout, ...]:
+def shard_layouts(
+    config: ModelConfig, dtype: DType, shard: int, shards: int, layout: Layout = "plain"
+) -> tuple[BlockLayout, ...]:
     """The blocks of one rank."""
     shapes = block_shapes(shard_config(config, shard, shards))
     rank = f" of rank {shard}" if shards > 1 else ""
-    return tuple(_pack(index, name + rank, shapes[name], dtype) for index, name in enumerate(shapes))
+    return tuple(_pack(index, name + rank, shapes[name], dtype, layout) for index, name in enumerate(shapes))
 
 
 def block_shapes(config: ModelConfig) -> dict[str, Shapes]:
@@ -57,7 +65,7 @@ def block_shapes(config: ModelConfig) -> dict[str, Shapes]:
 
 def _blocks(config: ModelConfig) -> Iterator[tuple[str, Shapes]]:
     vocabulary = [config.vocab_size, config.hidden_size]
-    yield "embedding", {"model.embed_tokens.weight": vocabulary}
+    yield "embedding", {EMBEDDING: vocabulary}
     for layer in range(config.num_hidden_layers):
         yield f"layer-{layer}", _layer(config, f"model.layers.{layer}.")
     head = {} if config.tie_word_embeddings else {"lm_head.weight": vocabulary}
@@ -84,10 +92,15 @@ def _layer(config: ModelConfig, prefix: str) -> Shapes:
     return {prefix + name: shape for name, shape in shapes.items()}
 
 
-def _pack(index: int, name: str, shapes: Shapes, dtype: DType) -> BlockLayout:
+def _pack(index: int, name: str, shapes: Shapes, dtype: DType, layout: Layout) -> BlockLayout:
     tensors = []
     end = 0
     for tensor, shape in shapes.items():
-        tensors.append(Tensor(name=tensor, shape=shape, offset=end))
+        own: Layout = layout if dtype == "bfloat16" and _fills_panels(tensor, shape) else "plain"
+        tensors.append(Tensor(name=tensor, shape=shape, offset=end, layout=own))
         end += -(-prod(shape) * ITEM_BYTES[dtype] // ALIGNMENT) * ALIGNMENT
     return BlockLayout(index=index, name=name, size_bytes=end, tensors=tuple(tensors))
+
+
+def _fills_panels(tensor: str, shape: list[int]) -> bool:
+    return len(shape) == 2 and tensor != EMBEDDING and shape[0] % PANEL_ROWS == 0 and shape[1] % PANEL_STEP == 0

@@ -65,6 +65,13 @@ LiveWhen = Annotated[
         "new instances stopped until they are whole, as far as the load and the links are known"
     ),
 ]
+SwitchKv = Annotated[
+    Literal["auto", "move", "recompute"],
+    Meta(
+        description="When a pipeline is over (--live pipeline): whether who goes on with a request gets its KV from "
+        "the other workers or computes it again; auto: what is faster, as links and prefill were measured"
+    ),
+]
 TtftSlo = Annotated[
     float, Meta(description="Seconds that a first token may take: what --live-when needed goes by", gt=0)
 ]

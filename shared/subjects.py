@@ -22,7 +22,7 @@ from shared.messages.membership import (
 )
 from shared.messages.message import Ack
 from shared.messages.parameters import Manifest
-from shared.messages.pipelines import Pipeline, PipelineOver, StageBatch, StageDone
+from shared.messages.pipelines import MoveKv, Pipeline, PipelineOver, StageBatch, StageDone
 from shared.messages.ranks import AskMeeting, Meeting, RankGive, RankStep, RankTake
 from shared.messages.requests import (
     Admit,
@@ -100,6 +100,8 @@ MEETING: Call[AskMeeting, Meeting] = Call(
 )
 RANK_TAKE: Call[RankTake, Ack] = Call("worker.{id}.take", RankTake, Ack, doc="receive a rank's part of a request's KV")
 PIPELINE: Call[Pipeline, Ack] = Call("worker.{id}.pipeline", Pipeline, Ack, doc="run a stage of an execution pipeline")
+MOVE_KV: Call[MoveKv, Ack] = Call("worker.{id}.move-kv", MoveKv, Ack, doc="get KV from the others of a pipeline")
+GIVE_KV: Call[MoveKv, Ack] = Call("worker.{id}.give-kv", MoveKv, Ack, doc="send KV to another of a pipeline")
 # Workers and hosts alike hold and send parameters.
 SEND: Call[Send, Ack] = Call("node.{id}.send", Send, Ack, doc="send parameters")
 ABORT: Call[Abort, Ack] = Call("node.{id}.abort", Abort, Ack, doc="end a plan")

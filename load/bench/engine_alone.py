@@ -8,6 +8,7 @@ from time import time
 
 from services.host.checkpoint import open_checkpoint
 from services.worker.batch import Batch
+from services.worker.engine.contract import Runner
 from services.worker.engine.runner import EngineRunner
 from services.worker.scheduler import Scheduler
 from services.worker.settings import MIB, WorkerSettings
@@ -20,9 +21,7 @@ CONTEXT = 512
 class EngineAlone:
     """The scheduler and the engine of a worker, called directly. `on_step` hears of each step that was done."""
 
-    def __init__(
-        self, runner: EngineRunner, scheduler: Scheduler, on_step: Callable[[Batch], None] = lambda _: None
-    ) -> None:
+    def __init__(self, runner: Runner, scheduler: Scheduler, on_step: Callable[[Batch], None] = lambda _: None) -> None:
         self._runner = runner
         self.pauses = runner.pauses
         self._scheduler = scheduler
@@ -50,7 +49,7 @@ class EngineAlone:
 
     async def run(self) -> None:
         while True:
-            batch = self._scheduler.next_batch()
+            batch = self._scheduler.next_batch(pace=self._runner.rates.pace)
             if batch is None:
                 self._work.clear()
                 self.idle.set()

@@ -1,15 +1,18 @@
 """A worker's scheduler and engine as one process of `livescale bench engine`: asked as its peers are."""
 
 import asyncio
+import gc
 import itertools
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 from unittest.mock import patch
 
 import torch
 import uvloop
+from msgspec.structs import replace
 
 from load.bench.engine_alone import EngineAlone
 from load.bench.engine_steps import Steps
@@ -17,20 +20,26 @@ from load.peers.member import ask_engine, serve
 from load.peers.questions import Answer, Chosen, Mix, Mixed, Prompts, Question, Ready, Start, Took
 from load.peers.stopwatch import Stopwatch
 from services.host.checkpoint import open_checkpoint
-from services.worker.batch import PREFILL_CHUNK, Draw
-from services.worker.engine.runner import EngineRunner
+from services.supervisor.checks import choose_form
+from services.supervisor.settings import StackSettings
+from services.worker.batch import Draw
+from services.worker.engine.heap import keep_freed_memory
 from services.worker.engine.sampling import choose_tokens
+from services.worker.main import runner_maker
 from services.worker.scheduler import Scheduler
 from services.worker.settings import WorkerSettings
 from shared.arena import Arena, placed_bytes
+from shared.devices import CPU
+from shared.messages.parameters import Layout
 from shared.messages.requests import Submit
+from shared.world import SystemClock
 
 T = TypeVar("T")
 
 CONTEXT = 2_304  # of the longest prompt, and some tokens
 SETTINGS = WorkerSettings(max_num_seqs=32, kv_bytes=768 << 20)  # the rest is what a worker has by default
 NEVER = 4e9
-MOST_TOKENS = 2_000  # of a request that decodes while prompts are prefilled: it is cancelled at the end
+MOST_TOKENS = 2_000  # of a request that decodes: it is cancelled once that was measured
 
 
 class Own:
@@ -40,13 +49,15 @@ class Own:
         self._loop = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         self._names = itertools.count()
         self._steps = Steps(0)
+        gc.freeze()  # as shared/process.py does: else a collection now and then doubles what a short prompt takes
         self.ready = self._loop.run(self._load(start))
 
     async def _load(self, start: Start) -> Ready:
-        checkpoint = open_checkpoint(Path(start.checkpoint), "bfloat16")
-        sizes = [layout.size_bytes for layout in checkpoint.layouts]
+        checkpoint = open_checkpoint(Path(start.checkpoint), "bfloat16", layout=layout_here())
+        sizes = [block.size_bytes for block in checkpoint.layouts]
         memory = Arena(placed_bytes(sizes)).place(sizes)
-        runner = EngineRunner(SETTINGS.kv_bytes, SETTINGS.block_size, SETTINGS.threads)
+        settings = replace(SETTINGS, arena_bytes=placed_bytes(sizes))
+        runner = runner_maker(settings, CPU)(SystemClock())
         await runner.ready()
         manifest = checkpoint.manifest([checkpoint.read_block(index, view) for index, view in enumerate(memory)])
         kv_blocks = await runner.load(manifest, CONTEXT)
@@ -84,9 +95,12 @@ class Own:
 
     def decode(self, prompts: Prompts, steps: int) -> Took:
         """Of steps in which all decode and nothing else runs."""
-        prefill_steps = -(-len(prompts) * len(prompts[0]) // PREFILL_CHUNK)
-        self._run(self._ask(prompts, 1 + steps + prefill_steps))
-        return self._steps.alone(steps)
+
+        async def alone() -> Took:
+            async with self._decoding(prompts, steps) as took:
+                return took
+
+        return self._run(alone())
 
     def _run(self, work: Coroutine[None, None, T]) -> T:
         return self._loop.run(self._unless_steps_fail(work))
@@ -104,23 +118,27 @@ class Own:
         await self._ask_in_turn(question.prompts)
         prompts.mark()
         apart = prompts.took()
-        rows = len(question.decoding)
-        requests = [self._request(prompt, MOST_TOKENS) for prompt in question.decoding]
-        async with asyncio.TaskGroup() as tasks:
-            self._steps = Steps(rows)
-            for request in requests:
-                tasks.create_task(self._engine.ask(request))
-            while len(self._steps.alone(question.steps).steps) < question.steps:
-                await self._steps.more()
-            alone = self._steps.alone(question.steps)
-            self._steps = Steps(rows)
+        async with self._decoding(question.decoding, question.steps) as alone:
+            self._steps = Steps(len(question.decoding))
             # Others than before: what is cached of those is of no use.
             await self._ask_in_turn([prompt[::-1] for prompt in question.prompts])
             both, decoded = self._steps.between_tokens(), self._steps.decoded
+        return Mixed(alone, apart, both, decoded)
+
+    @asynccontextmanager
+    async def _decoding(self, prompts: Prompts, steps: int) -> AsyncIterator[Took]:
+        """These decode as long as the block of code; first so many steps in which they do so alone."""
+        requests = [self._request(prompt, MOST_TOKENS) for prompt in prompts]
+        async with asyncio.TaskGroup() as tasks:
+            self._steps = Steps(len(prompts))
+            for request in requests:
+                tasks.create_task(self._engine.ask(request))
+            while len((alone := self._steps.alone(steps)).steps) < steps:
+                await self._steps.more()
+            yield alone
             for request in requests:
                 self._engine.cancel(request.request_id)
         await self._engine.idle.wait()
-        return Mixed(alone, apart, both, decoded)
 
     async def _ask(self, prompts: Prompts, tokens: int) -> list[list[int]]:
         """All at the same time."""
@@ -136,5 +154,11 @@ class Own:
         return Submit(request_id=name, model="bench", gateway="none", prompt=prompt, max_tokens=tokens, deadline=NEVER)
 
 
+def layout_here() -> Layout:
+    """How parameters lie in a system on this machine."""
+    return choose_form(StackSettings(device="cpu"), Path("/proc/cpuinfo").read_text())[1]
+
+
 def main(descriptor: int) -> None:
+    keep_freed_memory()
     serve(descriptor, Own)

@@ -2,7 +2,6 @@
 
 import statistics
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -11,7 +10,6 @@ from pathlib import Path
 import click
 import uvloop
 
-from load.bench.engine_alone import engine_alone
 from load.bench.fleet import BenchFailed
 from load.bench.live_page import write_page
 from load.bench.live_rows import Measured, curve, rows
@@ -27,7 +25,6 @@ from load.report import check_report_path
 from load.sizes import Size
 from services.supervisor.processes import Echo
 from shared.block_layout import block_layouts
-from shared.messages.requests import Submit
 from shared.messages.transfers import LiveMode
 from shared.model_config import load_model_config
 
@@ -42,7 +39,7 @@ MODES: tuple[LiveMode, ...] = ("off", "best-effort", "zigzag")
 ONCE: LiveMode = "zigzag-ilp"
 CALM: tuple[LiveMode, ...] = ("off", "zigzag")
 WARM_UPS, CALIBRATIONS = 1, 3
-NEVER = 4e9
+UNSHAPED = 0.0
 
 
 @click.command()
@@ -75,8 +72,10 @@ async def measure(printer: Printer, checkpoint: Path, repeats: int, echo: Echo) 
     printer.progress("an undisturbed engine answers the same requests")
     requests, long = asks(REQUESTS, PROMPT, STREAM_TOKENS), asks(LONG_REQUESTS, LONG_PROMPT, 1, first=REQUESTS)
     expected = await undisturbed(checkpoint, DTYPE, [*requests, *long])
-    done = Measured(blocks, await calibrate(checkpoint) / config.num_hidden_layers)
     steps = StepLog(echo, config.num_hidden_layers)
+    printer.progress("a system whose links are not shaped yet")
+    async with live_stage(checkpoint, UNSHAPED, steps, expected, printer.progress) as stage:
+        done = Measured(blocks, await layer_seconds(stage, printer))
     for factor in (FACTOR, *(factor for factor in FACTORS if factor != FACTOR)):
         rate = blocks[1] / (factor * done.layer)
         printer.progress(f"a system whose links carry {rate / 1e6:.0f} MB/s: a block takes {factor:g} layers")
@@ -93,24 +92,11 @@ async def measure(printer: Printer, checkpoint: Path, repeats: int, echo: Echo) 
     return done
 
 
-async def calibrate(checkpoint: Path) -> float:
-    """Seconds of one request in an engine of its own: what links have to be shaped to before there is a system."""
-    async with engine_alone(checkpoint, DTYPE) as engine:
-        seconds = []
-        for ask in asks(WARM_UPS + CALIBRATIONS, PROMPT, 1):
-            began = time.perf_counter()
-            await engine.ask(
-                Submit(
-                    request_id=str(ask.index),
-                    model="alone",
-                    gateway="none",
-                    prompt=ask.prompt,
-                    max_tokens=1,
-                    deadline=NEVER,
-                )
-            )
-            seconds.append(time.perf_counter() - began)
-    return statistics.median(seconds[WARM_UPS:])
+async def layer_seconds(stage: LiveStage, printer: Printer, requests: Sequence[Ask] = ()) -> float:
+    """Of one request at a time, on one instance while nothing scales."""
+    requests = requests or asks(WARM_UPS + CALIBRATIONS, PROMPT, 1)
+    printer.progress(f"one instance, prompts of {len(requests[0].prompt)} tokens")
+    return statistics.median((await stage.alone(requests))[WARM_UPS:]) / stage.steps.model_layers
 
 
 @dataclass(frozen=True)
@@ -122,9 +108,8 @@ class Bench:
     done: Measured
 
     async def everything(self, repeats: int, long: Sequence[Ask]) -> None:
-        layers = self.done.model_layers
-        self.done.layer = await self.step_seconds(asks(WARM_UPS + CALIBRATIONS, PROMPT, 1)) / layers
-        self.done.long_layer = await self.step_seconds(long) / layers
+        self.done.layer = await layer_seconds(self.stage, self.printer)
+        self.done.long_layer = await layer_seconds(self.stage, self.printer, long)
         for number in range(repeats):
             for mode in (*MODES, *([ONCE] if number == 0 else [])):
                 await self.repeat(mode, f"{number + 1} of {repeats}")
@@ -134,10 +119,6 @@ class Bench:
         await self.stage.scale("zigzag", long)
         self.done.hand_offs += self.stage.steps.hand_offs
         await self.stage.shrink()
-
-    async def step_seconds(self, requests: Sequence[Ask]) -> float:
-        self.printer.progress(f"one instance, prompts of {len(requests[0].prompt)} tokens")
-        return statistics.median((await self.stage.alone(requests))[WARM_UPS:])
 
     async def repeat(self, mode: LiveMode, which: str) -> None:
         """A scale, and while both serve what they answer a second."""

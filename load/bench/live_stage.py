@@ -166,7 +166,7 @@ def whole(record: ScaleRecord | None) -> ScaleRecord:
 async def live_stage(
     checkpoint: Path, rate: float, steps: StepLog, expected: Expected, progress: Progress
 ) -> AsyncIterator[LiveStage]:
-    """`rate`: bytes a second of every link."""
+    """`rate`: bytes a second of every link; 0: as many as it carries."""
     first, second = cores()
     watch = Watch()
     async with Stack(stack_settings(checkpoint, rate), progress=progress, echo=steps.echo) as stack:

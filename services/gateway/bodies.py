@@ -47,6 +47,10 @@ class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     return_token_ids: Annotated[bool, Meta(description="Add prompt_token_ids and token_ids to the answer")] = False
     user: Annotated[str | None, Meta(description="Accepted and ignored")] = None
+    prompt_cache_key: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=64)] | None,
+        Meta(description="Names a conversation: the KV of its prompt and answer is kept for its next request"),
+    ] = None
     priority: Annotated[int, Meta(description="Smaller is served earlier", ge=-(2**31), le=2**31 - 1)] = 0
     timeout: Annotated[
         Annotated[float, Meta(gt=0)] | None,

@@ -87,6 +87,7 @@ def make_submit(
         stop_token_ids=[] if body.ignore_eos else list(text.eos_token_ids),
         priority=body.priority,
         deadline=origin.deadline,
+        context_id=body.prompt_cache_key,
     )
 
 

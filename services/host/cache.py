@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from shared.messages.membership import Holding
-from shared.messages.parameters import DType, Manifest
+from shared.messages.parameters import DType, Layout, Manifest
 
 MIB = 1024**2
 
@@ -25,6 +25,7 @@ class Held(Struct, frozen=True, kw_only=True):
     size_bytes: int
     total: int
     shards: int = 1
+    layout: Layout = "plain"
     ready: frozenset[int] = frozenset()
     manifest: Manifest | None = None
 

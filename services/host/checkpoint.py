@@ -14,12 +14,12 @@ import xxhash
 
 from services.host.checkpoint_files import HEAD, find_tensors
 from services.host.safetensors_file import AGAIN, StoredDType, StoredTensor
-from shared.block_layout import ITEM_BYTES, BlockLayout, block_layouts, block_shapes
-from shared.messages.parameters import Block, DType, Manifest, ModelConfig
+from shared.block_layout import EMBEDDING, ITEM_BYTES, BlockLayout, block_layouts, block_shapes
+from shared.messages.parameters import Block, DType, Layout, Manifest, ModelConfig
 from shared.model_config import CheckpointError, load_model_config, open_regular
+from shared.panels import lay_in_panels
 from shared.sharding import Cut, check_shards, find_cut
 
-EMBEDDING = "model.embed_tokens.weight"
 SCRATCH_BYTES = 8 << 20  # converting in pieces keeps them in the processor's cache
 STORED_TORCH: dict[StoredDType, torch.dtype] = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 SERVED_TORCH: dict[DType, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -35,6 +35,7 @@ class Checkpoint:
     layouts: tuple[BlockLayout, ...]
     stored: dict[str, StoredTensor]
     shards: int = 1
+    layout: Layout = "plain"
 
     @property
     def size_bytes(self) -> int:
@@ -55,6 +56,9 @@ class Checkpoint:
             end = tensor.offset + prod(tensor.shape) * ITEM_BYTES[self.dtype]
             with _open(stored.file) as stream:
                 _read_tensor(stored, cut, stream, into[tensor.offset : end], self.dtype)
+            if tensor.layout == "panels":
+                values = torch.frombuffer(into[tensor.offset : end], dtype=SERVED_TORCH[self.dtype])
+                lay_in_panels(values.view(tensor.shape))
         into[end:] = bytes(layout.size_bytes - end)
         if index == len(self.layouts) - 1:
             self._check_tied_head()
@@ -63,8 +67,14 @@ class Checkpoint:
     def manifest(self, checksums: Sequence[int]) -> Manifest:
         """The manifest of the whole model; `checksums` one a block, in order."""
         blocks = [layout.block(checksum) for layout, checksum in zip(self.layouts, checksums, strict=True)]
-        version = content_version(self.config, self.dtype, blocks)
-        return Manifest(version=version, config=self.config, dtype=self.dtype, shards=self.shards, blocks=blocks)
+        return Manifest(
+            version=content_version(self.config, self.dtype, blocks, self.layout),
+            config=self.config,
+            dtype=self.dtype,
+            layout=self.layout,
+            shards=self.shards,
+            blocks=blocks,
+        )
 
     def _check_tied_head(self) -> None:
         """Some checkpoints repeat a tied head; one that differs from the embedding belongs to another config.json."""
@@ -82,7 +92,7 @@ class Checkpoint:
             )
 
 
-def open_checkpoint(path: Path, dtype: DType, shards: int = 1) -> Checkpoint:
+def open_checkpoint(path: Path, dtype: DType, shards: int = 1, layout: Layout = "plain") -> Checkpoint:
     """Check configuration and headers of the Hugging Face directory `path`. Raises CheckpointError."""
     config = load_model_config(path)
     try:
@@ -90,10 +100,11 @@ def open_checkpoint(path: Path, dtype: DType, shards: int = 1) -> Checkpoint:
     except ValueError as error:
         raise CheckpointError(f"{path}: {error}") from None
     shapes = {name: shape for block in block_shapes(config).values() for name, shape in block.items()}
-    return Checkpoint(path, config, dtype, block_layouts(config, dtype, shards), find_tensors(path, shapes), shards)
+    layouts = block_layouts(config, dtype, shards, layout)
+    return Checkpoint(path, config, dtype, layouts, find_tensors(path, shapes), shards, layout)
 
 
-def content_version(config: ModelConfig, dtype: DType, blocks: list[Block], layout: str = "plain") -> str:
+def content_version(config: ModelConfig, dtype: DType, blocks: list[Block], layout: Layout) -> str:
     """Equal content has an equal version, wherever and whenever it was read."""
     return hashlib.sha256(msgspec.msgpack.encode([config, dtype, layout, blocks])).hexdigest()[:32]
 

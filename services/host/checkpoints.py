@@ -70,7 +70,7 @@ class Checkpoints:
 
     async def _open(self, spec: ModelSpec) -> Stored:
         try:
-            return await self._disk.open(spec.path, spec.dtype, spec.tensor_parallel_size)
+            return await self._disk.open(spec)
         except (CheckpointError, OSError) as error:
             raise Refusal(400, f"model {spec.name!r}: {error}") from error
 

@@ -14,7 +14,7 @@ from services.host.machine import available_bytes
 from services.host.stored import Stored, open_stored
 from shared.arena import Arena, placed_bytes
 from shared.hub import resolve_model_path
-from shared.messages.parameters import DType, Manifest
+from shared.messages.parameters import Manifest, ModelSpec
 from shared.pinned import CudaRuntime
 from shared.transfer.segment import SharedBlocks
 
@@ -29,8 +29,8 @@ class Disk(Protocol):
     def free_bytes(self) -> int:
         """Memory that could be allocated."""
 
-    async def open(self, path: str, dtype: DType, shards: int = 1) -> Stored:
-        """Find and check a checkpoint, for so many ranks. Raises CheckpointError."""
+    async def open(self, spec: ModelSpec) -> Stored:
+        """Find and check a model's checkpoint. Raises CheckpointError."""
 
     async def allocate(self, sizes: Sequence[int]) -> list[memoryview]:
         """Touched memory for so many blocks, free again when the last view is gone. Raises OSError."""
@@ -60,10 +60,10 @@ class ThreadDisk:
         self._closing = threading.Event()
         self.free_bytes = available_bytes
 
-    async def open(self, path: str, dtype: DType, shards: int = 1) -> Stored:
+    async def open(self, spec: ModelSpec) -> Stored:
         def work() -> Stored:
-            directory = resolve_model_path(path)
-            return open_stored(directory, dtype, shards, keep=self._keep, packed_dir=self._packed_dir)
+            form = spec.dtype, spec.tensor_parallel_size, spec.layout
+            return open_stored(resolve_model_path(spec.path), *form, keep=self._keep, packed_dir=self._packed_dir)
 
         return await asyncio.get_running_loop().run_in_executor(self._opener, work)
 

@@ -118,6 +118,7 @@ class Memory:
             path=spec.path,
             dtype=spec.dtype,
             shards=spec.tensor_parallel_size,
+            layout=spec.layout,
             size_bytes=stored.checkpoint.size_bytes,
             total=len(stored.checkpoint.layouts),
             manifest=stored.manifest,
@@ -133,6 +134,7 @@ class Memory:
             path=spec.path,
             dtype=spec.dtype,
             shards=spec.tensor_parallel_size,
+            layout=spec.layout,
             size_bytes=manifest.size_bytes,
             total=len(manifest.blocks),
             manifest=manifest,
@@ -183,7 +185,7 @@ class Memory:
 
     async def read_rest(self, command: FetchModel, blocks: Mapping[int, memoryview], on_block: OnBlock) -> None:
         """When its turn comes: of a version that is being fetched these blocks. Raises CheckpointError, OSError."""
-        stored = await self._disk.open(command.spec.path, command.spec.dtype, command.spec.tensor_parallel_size)
+        stored = await self._disk.open(command.spec)
         try:
             stored.expect(command.manifest)
             async with self._reading:
@@ -254,5 +256,5 @@ class Memory:
 
 def _is_of(held: Held, spec: ModelSpec) -> bool:
     """Whether it was read for this name, and in this way."""
-    wanted = spec.name, spec.path, spec.dtype, spec.tensor_parallel_size
-    return (held.model, held.path, held.dtype, held.shards) == wanted
+    wanted = spec.name, spec.path, spec.dtype, spec.tensor_parallel_size, spec.layout
+    return (held.model, held.path, held.dtype, held.shards, held.layout) == wanted

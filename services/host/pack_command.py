@@ -6,7 +6,8 @@ from typing import get_args
 
 import click
 
-from shared.messages.parameters import DType
+from shared.messages.parameters import DType, Layout
+from shared.sharding import MOST_SHARDS
 
 option = partial(click.option, show_default=True, show_envvar=True)
 
@@ -15,7 +16,21 @@ option = partial(click.option, show_default=True, show_envvar=True)
 @click.argument("checkpoint", metavar="DIRECTORY|HUB_ID")
 @option("--dtype", type=click.Choice(get_args(DType)), default="bfloat16", envvar="LIVESCALE_DTYPE")
 @option("--packed-dir", default="", envvar="LIVESCALE_PACKED_DIR", help="As hosts are told; by default beside it.")
-def pack(checkpoint: str, dtype: DType, packed_dir: str) -> None:
+@option(
+    "--layout",
+    type=click.Choice(get_args(Layout)),
+    default="plain",
+    envvar="LIVESCALE_LAYOUT",
+    help="How matrices lie: as hosts are told when the model is registered; panels are for CPUs with AVX-512.",
+)
+@option(
+    "--tensor-parallel-size",
+    type=click.IntRange(1, MOST_SHARDS),
+    default=1,
+    envvar="LIVESCALE_TENSOR_PARALLEL_SIZE",
+    help="For instances of so many workers.",
+)
+def pack(checkpoint: str, dtype: DType, packed_dir: str, layout: Layout, tensor_parallel_size: int) -> None:
     """Write the form of a checkpoint that hosts read fastest, as they do themselves after they read it first.
 
     It takes as much room again as the parameters have in DTYPE, and is out of date as soon as the checkpoint changes:
@@ -27,7 +42,8 @@ def pack(checkpoint: str, dtype: DType, packed_dir: str) -> None:
     from shared.model_config import CheckpointError
 
     try:
-        stored = open_stored(resolve_model_path(checkpoint), dtype, keep=True, packed_dir=packed_dir)
+        path = resolve_model_path(checkpoint)
+        stored = open_stored(path, dtype, tensor_parallel_size, layout, keep=True, packed_dir=packed_dir)
         try:
             with click.progressbar(length=sum(stored.sizes), label="Packing", file=sys.stderr) as bar:
                 packed = stored.pack(bar.update)

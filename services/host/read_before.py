@@ -92,7 +92,8 @@ def find_places(checkpoint: Checkpoint, directory: str) -> list[Path]:
     In `directory` where there is one; else beside the checkpoint, or in the user's cache where nobody may write there.
     Whoever may write to these may have other parameters served.
     """
-    form = checkpoint.dtype + (f"-{checkpoint.shards}-ranks" if checkpoint.shards > 1 else "")
+    ranks = f"-{checkpoint.shards}-ranks" if checkpoint.shards > 1 else ""
+    form = checkpoint.dtype + ranks + ("-panels" if checkpoint.layout == "panels" else "")
     own = f"{checkpoint.directory.name}-{sha256(bytes(checkpoint.directory)).hexdigest()[:16]}-{form}"
     if directory:
         return [Path(directory) / own]

@@ -20,7 +20,7 @@ from services.host.read_before import (
     load_manifest,
     save_manifest,
 )
-from shared.messages.parameters import DType, Manifest
+from shared.messages.parameters import DType, Layout, Manifest
 from shared.model_config import CheckpointError
 
 FREE_SHARE = 0.1  # of a file system stays free whatever is packed
@@ -170,13 +170,15 @@ class Stored:
         raise PermissionError(errno.EACCES, "no directory to write to; name one with --packed-dir")
 
 
-def open_stored(path: Path, dtype: DType, shards: int = 1, *, keep: bool, packed_dir: str = "") -> Stored:
+def open_stored(
+    path: Path, dtype: DType, shards: int = 1, layout: Layout = "plain", *, keep: bool, packed_dir: str = ""
+) -> Stored:
     """Check the checkpoint in `path`, for so many ranks. With `keep` it uses what earlier reads left, and leaves
     something.
 
     Raises CheckpointError, OSError.
     """
-    checkpoint = open_checkpoint(path, dtype, shards)
+    checkpoint = open_checkpoint(path, dtype, shards, layout)
     return Stored(checkpoint, find_places(checkpoint, packed_dir) if keep else ())
 
 

@@ -98,7 +98,7 @@ def choose_live(
     if not live:
         return [], ["nobody takes requests before it is whole: every target sends parameters on"]
     why = "every target does" if every_hop else "they send nothing on"
-    return live, [f"{', '.join(live)} take requests from their first layer on, in the mode {mode}: {why}"]
+    return live, [f"{', '.join(live)} run requests from their first layer on, in the mode {mode}: {why}"]
 
 
 def _sends_nothing(team: Sequence[str], plans: Sequence[TransferPlan]) -> bool:

@@ -172,7 +172,7 @@ class ScaleOut(Scale):
         holding = report.holding
         if holding is not None:
             self.delivery.times.see(report.id, holding.ready)
-        if report.state == "live":
+        if report.state == "live" and (report.live_layers or report.pipeline):
             first_layer_at = None if report.pipeline else self.delivery.ready_at(report.id, FIRST_LAYER)
             self._note("live", first_layer_at or now, report.id)
         if report.state == "serving":

@@ -1,16 +1,19 @@
 """Which instance serves which request. Pure: time is an argument (seconds since the epoch), effects come back.
 
-A queue per model, first come first served within a priority (lower first, as in vLLM); the head is admitted to the
-least loaded instance that has room for it; one that goes live comes before those that help it. What has not been
-admitted stays here, so that instances that appear later relieve those that are full.
+A queue per model, in order of arrival, a lower priority as if it had come earlier (lower first, as in vLLM); the head
+is admitted to the least loaded instance that has room for it, or where its conversation's last request went, if a slot
+is free there; one that goes live comes before those that help it. What has not been admitted stays here, so that
+instances that appear later relieve those that are full.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 from services.router.admission import Limits, cannot_be_loaded, check, out_of_service
 from services.router.arrivals import Arrivals
 from services.router.capacity import Capacity
+from services.router.contexts import Contexts
 from services.router.effects import AdmitTo, Effect, Finish
 from services.router.fleet import Fleet
 from services.router.instances import Instance
@@ -34,8 +37,9 @@ class RouterPolicy:
         self._models: dict[str, ModelEntry] = {}
         self._queues: dict[str, Queue] = {}
         self._fleet = Fleet(limits.silent_seconds)
-        self._arrivals = 0
+        self._arrivals = Counter[str]()
         self._rates: dict[str, Arrivals] = {}
+        self._contexts = Contexts()
 
     def on_models(self, entries: Iterable[ModelEntry]) -> list[Effect]:
         """The registry's list of models."""
@@ -60,8 +64,8 @@ class RouterPolicy:
             raise Refusal(409, f"request {request.request_id} is already here")
         check(request, self._models.get(request.model), queue, self._capacity, self._limits, now)
         self._queues[request.model] = queue
-        self._arrivals += 1
-        waiting = Waiting(request, self._arrivals, now)
+        self._arrivals[request.model] += 1
+        waiting = Waiting(request, self._arrivals[request.model], now)
         self._rates.setdefault(request.model, Arrivals()).add(waiting.tokens, now)
         return queue.add(waiting)
 
@@ -180,10 +184,19 @@ class RouterPolicy:
         if len(request.generated) >= request.max_tokens:
             return _finish(request, "length")  # it came from where there was room for more
         suitable = relieve_helpers(with_room)
-        best = min(suitable, key=lambda one: (one.share(), one.worker))
-        reason = f"{best.worker} is the least loaded of {len(suitable)} with room"
+        best, reason = self._choose(request, suitable)
+        self._contexts.went(request, best.worker)
         best.admit(waiting, now)
         return AdmitTo(best.worker, best.epoch, request, waiting.attempt, reason)
+
+    def _choose(self, request: Submit, suitable: Sequence[Instance]) -> tuple[Instance, str]:
+        """One that has room, and why. Nobody waits for a context: where no slot is free it is computed elsewhere."""
+        last = self._contexts.last(request)
+        for one in suitable:
+            if one.worker == last and one.has_room(request, 0):
+                return one, f"{last} has the request's context"
+        best = min(suitable, key=lambda one: (one.share(), one.worker))
+        return best, f"{best.worker} is the least loaded of {len(suitable)} with room"
 
     def _is_gone(self, request: Submit, instances: Iterable[Instance]) -> bool:
         """Whether nobody will ever go on with it: another version has taken the place of its own."""

@@ -1,15 +1,19 @@
-"""A model's queue: by priority, then resumed requests, then arrival. Pure."""
+"""A model's queue: by arrival, resumed requests and lower priorities as if they had come earlier. Pure."""
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from shared.line import PRIORITY_ARRIVALS, place
 from shared.messages.requests import Submit
+
+# A resumed request has been served before, so its client goes first: but not before those of a lower priority.
+RESUMED_ARRIVALS = PRIORITY_ARRIVALS // 2
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """A request that waits. `arrival` numbers requests in the order in which they came."""
+    """A request that waits. `arrival` numbers requests of its model in the order in which they came."""
 
     request: Submit
     arrival: int
@@ -17,9 +21,10 @@ class Waiting:
     attempt: int = 0
 
     @property
-    def order(self) -> tuple[int, bool, int]:
-        """A resumed request has been served before, so its client goes first."""
-        return self.request.priority, not self.request.generated, self.arrival
+    def order(self) -> tuple[int, int]:
+        """Its place in the line; of equal ones the earlier goes first."""
+        earlier = RESUMED_ARRIVALS if self.request.generated else 0
+        return place(self.arrival, self.request.priority) - earlier, self.arrival
 
     @property
     def tokens(self) -> int:

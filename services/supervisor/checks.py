@@ -8,13 +8,14 @@ from pathlib import Path
 from services.supervisor.settings import ModelSettings, StackSettings
 from shared.devices import CPU, count_gpus
 from shared.latency_file import find_latency
-from shared.messages.parameters import DType, ModelSpec, ScalingBounds
+from shared.messages.parameters import DType, Layout, ModelSpec, ScalingBounds
 from shared.settings import check_plan_policy
 
 LAST_PORT = 65535
 
 # Flags in /proc/cpuinfo of CPUs that multiply bfloat16 matrices: x86 with AVX-512 or AMX, ARM.
 BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+PANELS_FLAG = "avx512_bf16"
 
 
 class BadSettings(Exception):
@@ -71,13 +72,21 @@ def check_live(settings: StackSettings) -> None:
         raise BadSettings(str(error)) from None
 
 
-def choose_dtype(cpuinfo: str) -> DType:
-    """bfloat16 where the CPU of this /proc/cpuinfo computes in it (emulated it is slower than float32)."""
+def choose_form(settings: StackSettings, cpuinfo: str) -> tuple[DType, Layout]:
+    """What `auto` is: bfloat16 on GPUs, and where the CPU of this /proc/cpuinfo computes in it (emulated it is slower
+    than float32); panels where that CPU's kernels read them."""
+    if on_gpus(settings):
+        return "bfloat16", "plain"
+    flags = _find_flags(cpuinfo)
+    return "bfloat16" if BFLOAT16_FLAGS & flags else "float32", "panels" if PANELS_FLAG in flags else "plain"
+
+
+def _find_flags(cpuinfo: str) -> set[str]:
     for line in cpuinfo.splitlines():
         key, _, value = line.partition(":")
         if key.strip() in ("flags", "Features"):
-            return "bfloat16" if BFLOAT16_FLAGS & set(value.split()) else "float32"
-    return "float32"
+            return set(value.split())
+    return set()
 
 
 def check_models(settings: StackSettings) -> None:
@@ -174,7 +183,7 @@ def ranks_of(model: ModelSettings, settings: StackSettings) -> int:
     return model.tensor_parallel_size or settings.tensor_parallel_size
 
 
-def make_spec(model: ModelSettings, settings: StackSettings, auto_dtype: DType) -> ModelSpec:
+def make_spec(model: ModelSettings, settings: StackSettings, auto_dtype: DType, auto_layout: Layout) -> ModelSpec:
     """What is registered of a model. Directories become absolute: the host may have another working directory."""
     dtype = model.dtype or settings.dtype
     lowest, highest = spec_bounds(model, settings)
@@ -196,4 +205,5 @@ def make_spec(model: ModelSettings, settings: StackSettings, auto_dtype: DType) 
         downscale_to_zero_delay_s=model.downscale_to_zero_delay_s,
         max_model_len=model.max_model_len or settings.max_model_len,
         tensor_parallel_size=ranks_of(model, settings),
+        layout=auto_layout if settings.layout == "auto" else settings.layout,
     )

@@ -80,8 +80,8 @@ def service_commands(
         return Command(name, service_argv(service, {"id": name, **bus, **flags}), env=env)
 
     def worker(index: int, place: Flags) -> Command:
-        device: Flags = {"device": worker_device(settings, index)}
-        plain = command("worker", {**device, **engine_flags(settings), **memory, **link, **place}, index)
+        own: Flags = {"device": worker_device(settings, index), "switch_kv": settings.switch_kv}
+        plain = command("worker", {**own, **engine_flags(settings), **memory, **link, **place}, index)
         return replace(plain, env={**plain.env, **WORKER_ENV}, nice=WORKER_NICE, essential=False)
 
     workers, hosts = places(settings, placement)

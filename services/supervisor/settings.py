@@ -14,6 +14,7 @@ from shared.settings import (
     LiveWhen,
     PolicyName,
     Settings,
+    SwitchKv,
     TopologyName,
     TtftSlo,
 )
@@ -81,6 +82,13 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
         Literal["auto", "float32", "bfloat16"],
         Meta(description="Type the models run in; auto is bfloat16 on GPUs, and where the CPU computes in it"),
     ] = "auto"
+    layout: Annotated[
+        Literal["auto", "plain", "panels"],
+        Meta(
+            description="How matrices of bfloat16 lie in files, memory and on the way; panels: as CPUs with AVX-512 "
+            "multiply them, so that a worker need not lay them out; auto: panels on such CPUs"
+        ),
+    ] = "auto"
     min_instances: Annotated[int, Meta(description="Instances that every model keeps", ge=0)] = 1
     max_instances: Annotated[
         Annotated[int, Meta(ge=1)] | None, Meta(description="Most instances of every model; all workers when left out")
@@ -126,6 +134,7 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
     live: LiveName = "zigzag"
     live_every_hop: LiveEveryHop = False
     live_when: LiveWhen = "always"
+    switch_kv: SwitchKv = "auto"
     ttft_slo: TtftSlo = 1.0
     nats_url: Annotated[str, Meta(description="A NATS server to use; by default one of its own is started")] = ""
     start_timeout_s: Annotated[

@@ -17,10 +17,9 @@ from services.supervisor.checks import (
     check_live,
     check_memory,
     check_models,
-    choose_dtype,
+    choose_form,
     find_ports,
     make_spec,
-    on_gpus,
 )
 from services.supervisor.commands import NATS, bus_files, gateway_commands, ready_file, service_commands
 from services.supervisor.placement import place_workers
@@ -115,8 +114,8 @@ class Stack:
         self.supervisor.start(*gateways)
         names = [name for name in self.supervisor.children if name != NATS]
         await self._wait(lambda snapshot: missing_members(snapshot, names), deadline)
-        auto_dtype = "bfloat16" if on_gpus(settings) else choose_dtype(read_proc("cpuinfo"))
-        specs = [make_spec(model, settings, auto_dtype) for model in settings.models]
+        auto = choose_form(settings, read_proc("cpuinfo"))
+        specs = [make_spec(model, settings, *auto) for model in settings.models]
         for spec in specs:
             await self._register(spec, deadline)
         await self._wait(lambda snapshot: missing_instances(snapshot, specs), deadline)

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 
+from services.worker.batch import Piece
 from services.worker.engine.kv_blocks import KvBlocks
 from services.worker.fairness import order
 from services.worker.limits import Limits
 from services.worker.prefix.cache import PrefixCache
+from services.worker.prefix.contexts import Contexts
 from services.worker.sequence import Filled, Sequence
 from shared.invariants import check
 
@@ -24,10 +26,17 @@ class Admission:
         self.limits = limits
         self.kv = KvBlocks(limits.kv_blocks)
         self.prefixes: PrefixCache | None = None
+        self.contexts: Contexts | None = None
         self.waiting: dict[str, Sequence] = {}
         self.running: dict[str, Sequence] = {}  # in the order they started
         self.kv_full = False
         self._preempted: list[str] = []
+
+    def keep_prefixes(self) -> None:
+        """From now on the KV of all layers is here: what is computed of prompts is kept for those that begin alike."""
+        if self.prefixes is None and self.limits.enable_prefix_caching:
+            self.prefixes = PrefixCache(self.kv, self.limits.kv_block_tokens, self.limits.host_kv_blocks)
+            self.contexts = Contexts(self.prefixes, self.limits)
 
     def all(self) -> list[Sequence]:
         return [*self.running.values(), *self.waiting.values()]
@@ -40,6 +49,17 @@ class Admission:
         if self.waiting.pop(request_id, None) is None:
             del self.running[request_id]
             self.kv.free(request_id)
+
+    def computed(self, sequence: Sequence, piece: Piece) -> bool:
+        """A step has computed this; whether it is of a request that runs."""
+        is_running = self.running.get(piece.request_id) is sequence
+        if is_running:
+            sequence.reach(piece.stop)
+            if self.prefixes is not None:
+                self.prefixes.keep(sequence)
+        elif self.contexts is not None:
+            self.contexts.filled(sequence, piece)
+        return is_running
 
     def preempted(self) -> tuple[str, ...]:
         """Those who lost their blocks since this was asked before."""
@@ -98,6 +118,8 @@ class Admission:
 
     def _begin(self, sequence: Sequence, prefixes: PrefixCache) -> None:
         """What others have run of it, or will bring, is not to be mixed with what is kept here."""
+        if self.contexts is not None:
+            self.contexts.begin(sequence.request.context_id)
         if sequence.entry is None and sequence.late is None:
             prefixes.start(sequence)
         else:

@@ -4,7 +4,10 @@ from dataclasses import dataclass
 
 from shared.messages.requests import Sampling
 
-# Prompts are cut at multiples of this, everywhere and always: a row's bits depend on where its chunk begins and ends.
+# Prompts are cut at multiples of this, everywhere and always: the rows between attend together, and their bits depend
+# on which these are.
+PROMPT_CUT = 8
+# Rows of a prompt in one piece, at most; what is kept of prompts is as many.
 PREFILL_CHUNK = 128
 # Beyond this many rows the linear kernels are no longer known to give every row the same bits.
 MAX_BATCH_ROWS = 2_048
@@ -50,6 +53,16 @@ class KvImport:
 
 
 @dataclass(frozen=True)
+class KvSlice:
+    """KV of one request, which lies in `blocks`: of its positions `start` .. `stop` - 1 in `layers`."""
+
+    blocks: range
+    start: int
+    stop: int
+    layers: range
+
+
+@dataclass(frozen=True)
 class KvCopy:
     """KV of all layers in `source`, to be put into `target`, as many blocks that are others, before anything is run.
 
@@ -75,8 +88,9 @@ class PrefixUse:
 class Piece:
     """Positions `start` .. `stop` of one request; its KV lies in `blocks`, one contiguous stretch.
 
-    A prompt's chunk attends as a whole. Generated positions (`decode`) attend row by row, however many of them are
-    in the piece: so a resumed request that replays them gets the bits it got when they were generated one by one.
+    A prompt's rows attend from cut to cut, whatever is in the piece. Generated positions (`decode`) attend row by row,
+    however many there are: so a resumed request that replays them gets the bits it got when they were generated one by
+    one.
     """
 
     request_id: str
@@ -88,9 +102,12 @@ class Piece:
     entry: Entry | None = None
 
     def __post_init__(self) -> None:
-        fits_chunk = self.start % PREFILL_CHUNK == 0 and len(self.tokens) <= PREFILL_CHUNK
+        fits_chunk = self.start % PROMPT_CUT == 0 and len(self.tokens) <= PREFILL_CHUNK
         if not self.tokens or not (self.decode or fits_chunk):
-            raise ValueError(f"{self.request_id}: positions {self.start} .. {self.stop} are not one chunk of a prompt")
+            raise ValueError(
+                f"{self.request_id}: positions {self.start} .. {self.stop} are no chunk of a prompt: it begins at a"
+                f" multiple of {PROMPT_CUT} and has 1 to {PREFILL_CHUNK} rows"
+            )
 
     @property
     def stop(self) -> int:

@@ -13,7 +13,7 @@ from services.worker.pipeline.side import Pipelines
 from shared.bus.contract import Context, Refusal
 from shared.messages.live import Help, Pull, Pulled, Took
 from shared.messages.message import Ack
-from shared.messages.pipelines import Pipeline
+from shared.messages.pipelines import MoveKv, Pipeline
 from shared.messages.transfers import Serve
 
 FETCH_SECONDS = 0.5  # within which a pipeline's requests are fetched before there are others
@@ -76,6 +76,14 @@ class Duties:
             raise Refusal(409, f"plan_id: this worker does not load for {command.plan_id}")
         self.pipelines.form(command, loading)
         self._instance.changed()
+        return Ack()
+
+    async def move_kv(self, order: MoveKv, context: Context) -> Ack:
+        await self.pipelines.move_kv(order)
+        return Ack()
+
+    async def give_kv(self, order: MoveKv, context: Context) -> Ack:
+        self.pipelines.give_kv(order)
         return Ack()
 
     async def pull(self, command: Pull, context: Context) -> Pulled:

@@ -5,31 +5,28 @@ from collections.abc import Iterable, Iterator
 
 from services.worker.batch import PREFILL_CHUNK, Piece
 from services.worker.sequence import Sequence
-
-# What a priority of one less is worth: more than are here at once by default, and of these the lower always goes first.
-PRIORITY_ARRIVALS = 256
+from shared.line import place
 
 
 def order(sequence: Sequence) -> tuple[int, int]:
-    """Its place in the line: that of its arrival, or of one that much earlier or later by its priority. So whoever is
-    here is overtaken by that many at most, and becomes the first."""
-    return sequence.arrival + PRIORITY_ARRIVALS * sequence.request.priority, sequence.arrival
+    """Its place in the line; of equal ones the earlier goes first."""
+    return place(sequence.arrival, sequence.request.priority), sequence.arrival
 
 
-def share_rows(prefilling: Iterable[Sequence], rows: int) -> Iterator[tuple[Sequence, Piece]]:
-    """What of these runs in a step of so many rows, at least a chunk.
+def share_rows(prefilling: Iterable[Sequence], rows: int, cut: int = PREFILL_CHUNK) -> Iterator[tuple[Sequence, Piece]]:
+    """What of these runs in a step of so many rows, at least a chunk, or of chunks that are `cut` two cuts.
 
-    A chunk is for the first in the line, so that it gains in every step. All other rows go by priority, then to whoever
-    has least left: so a short prompt waits for a chunk of a long one and not for all of it, and on average they wait as
-    little as can be.
+    A chunk is for the first in the line, or half of few rows, so that it gains in every step. All other rows go by
+    priority, then to whoever has least left: so a short prompt waits for a chunk of a long one and not for all of it,
+    and on average they wait as little as can be.
     """
     line = list(prefilling)
     first = min(line, key=order, default=None)
-    reserved = 0 if first is None else min(PREFILL_CHUNK, first.left)
+    reserved = 0 if first is None else min(PREFILL_CHUNK, first.left, max(cut, rows // 2))
     for sequence in sorted(line, key=_eagerness):
         if sequence is first:
             reserved = 0
-        for piece in sequence.pieces(rows - reserved):
+        for piece in sequence.pieces(rows - reserved, cut):
             rows -= len(piece.tokens)
             yield sequence, piece
 

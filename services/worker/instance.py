@@ -24,11 +24,11 @@ class Instance:
         self.changed = changed
         self.serving = serving
         self._world = world
-        self._settings = settings
+        self.settings = settings
 
     def limits(self, loading: Loading, kv_blocks: int) -> Limits:
         """Of its requests."""
-        settings, manifest = self._settings, loading.manifest
+        settings, manifest = self.settings, loading.manifest
         host_kv_blocks = settings.host_kv_bytes // block_bytes(manifest, settings.block_size)
         return settings.limits(loading.command.max_model_len, manifest.config.vocab_size, kv_blocks, host_kv_blocks)
 

@@ -89,8 +89,9 @@ class Lifecycle:
         return self._is_all(self.ready)
 
     def may_go_live(self, ready: AbstractSet[int]) -> bool:
-        """Whether of what is `ready` at all ranks the embedding and the first layer are, and something is missing."""
-        return self.state is State.LOADING and {0, 1} <= ready and not self._is_all(ready)
+        """Whether of what is `ready` at all ranks the embedding is, and something is missing: requests are to be here
+        before the first layer."""
+        return self.state is State.LOADING and 0 in ready and not self._is_all(ready)
 
     def go_live(self) -> None:
         """loading -> live."""

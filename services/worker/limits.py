@@ -8,9 +8,11 @@ from shared.messages.requests import Submit
 
 @dataclass(frozen=True)
 class Limits:
-    """`kv_blocks` of `kv_block_tokens` tokens; a request has at most `max_model_len`, prompt and output together.
+    """`kv_blocks` of `kv_block_tokens` tokens; a request has at most `max_model_len`, prompt and output together. With
+    prompts beside them, decodes are to take at most `tbt_ratio` times as long as alone.
 
-    Of prompts, `host_kv_blocks` more are kept in host memory.
+    Of prompts, `host_kv_blocks` more are kept in host memory. Contexts are kept for `context_seconds`, in at most
+    `context_blocks` of these and of the cache's.
     """
 
     max_num_seqs: int
@@ -20,8 +22,11 @@ class Limits:
     kv_blocks: int
     kv_block_tokens: int
     max_num_waiting: int = 1024
+    tbt_ratio: float = 2.0
     enable_prefix_caching: bool = True
     host_kv_blocks: int = 0
+    context_blocks: int = 0
+    context_seconds: float = 1800.0
 
     def __post_init__(self) -> None:
         least = self.max_num_seqs + PREFILL_CHUNK

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
+import numpy as np
 import structlog
 
 from services.worker.engine.contract import Runner
@@ -80,6 +81,7 @@ class Loading:
         self.command = command
         self.memory = memory
         self.kv_blocks = 0
+        self._places = list(memory)
         self._worker = worker
         self._bus = world.bus
         self._clock = world.clock
@@ -111,6 +113,7 @@ class Loading:
     def forget(self) -> None:
         """Let go of the memory at once: what is mapped is the host's too."""
         self.memory.clear()
+        self._places.clear()
         self._incoming.mapped.forget()
 
     def may_send(self, chunk_bytes: int) -> Callable[[Chunk], Awaitable[None]]:
@@ -165,11 +168,22 @@ class Loading:
         self.kv_blocks = self.kv_blocks or await self._runner.load(self.manifest, self.command.max_model_len)
         while self._laid_out < len(self.manifest.blocks):
             index = await self._verified.get()
-            await self._runner.add_block(index, self.memory[index])
+            await self._runner.add_block(index, await self._near(index))
             self._laid_out += 1
             self._on_block(self.command.plan_id, index)
             self._tell_block(index)
         self._tell("whole")
+
+    async def _near(self, index: int) -> memoryview | DeviceBytes:
+        """Block `index` where it is read fastest. Memory of others comes in small pages: matrices that are used as they
+        lie would be read from there a quarter slower, at every step."""
+        came, own = self.memory[index], self._places[index]
+        if came is own or self.manifest.layout == "plain":
+            return came
+        assert isinstance(came, memoryview)
+        assert isinstance(own, memoryview)
+        await asyncio.to_thread(np.copyto, np.frombuffer(own, np.uint8), np.frombuffer(came, np.uint8))
+        return own
 
     def _block_verified(self, index: int) -> None:
         self._ready.add(index)

@@ -13,7 +13,7 @@ def check_load(command: Load) -> None:
     wanted = manifest.config.num_hidden_layers + 2
     if len(manifest.blocks) != wanted:
         raise Refusal(400, f"manifest.blocks: {len(manifest.blocks)} of them, manifest.config makes {wanted}")
-    layouts = shard_layouts(manifest.config, manifest.dtype, manifest.shard, manifest.shards)
+    layouts = shard_layouts(manifest.config, manifest.dtype, manifest.shard, manifest.shards, manifest.layout)
     for block, layout in zip(manifest.blocks, layouts, strict=True):
         if block != layout.block(block.checksum):
             raise Refusal(400, f"manifest.blocks: {block.name!r} is not block {layout.index} of manifest.config")

@@ -4,11 +4,12 @@ from collections.abc import Container, Iterator
 from itertools import combinations
 
 from services.worker.admission import Admission
-from services.worker.batch import Batch, Entry, Piece, PrefixUse
-from services.worker.fairness import order, share_rows
+from services.worker.batch import Batch, Entry, PrefixUse
+from services.worker.choosing import Chosen, choose, prompt_room
+from services.worker.engine.rates import Pace
+from services.worker.fairness import order
 from services.worker.limits import Limits
 from services.worker.outputs import Output, gained
-from services.worker.prefix.cache import PrefixCache
 from services.worker.prefix.cost import fetch_pays
 from services.worker.sequence import Filled, LateKv, Sequence
 from shared.bus.contract import Refusal
@@ -17,7 +18,6 @@ from shared.messages.membership import EngineLoad
 from shared.messages.requests import FinishReason, Running, Submit
 
 RETRY_AFTER_MS = 100  # some engine steps
-Chosen = tuple[Sequence, Piece]
 
 
 class Scheduler:
@@ -35,10 +35,8 @@ class Scheduler:
         self._steps = 0
 
     def keep_prefixes(self) -> None:
-        """From now on the KV of all layers is here: what is computed of prompts is kept for those that begin alike."""
-        here = self._admission
-        if here.prefixes is None and self.limits.enable_prefix_caching:
-            here.prefixes = PrefixCache(here.kv, self.limits.kv_block_tokens, self.limits.host_kv_blocks)
+        """From now on the KV of all layers is here."""
+        self._admission.keep_prefixes()
 
     def weigh_fetches(self, fetch_rate: float | None, prefill_rate: float | None) -> None:
         """How fast KV comes from host memory, and how fast it is computed, in tokens/s: the faster way is taken."""
@@ -147,15 +145,15 @@ class Scheduler:
         self._forget_prefixes()
         return [self._end(sequence, "error", error=error) for sequence in self._admission.all()]
 
-    def next_batch(self, at_once: int = 1) -> Batch | None:
+    def next_batch(self, at_once: int = 1, pace: Pace | None = None) -> Batch | None:
         """The next step, or None when there is nothing to do. Fewer than `at_once` batches may be under way; each gets
-        an even part of the requests, so that there is something for all."""
+        an even part of the requests, so that there is something for all. By `pace` decodes are not held up."""
         if len(self._under_way) >= at_once:
             raise RuntimeError(f"{len(self._under_way)} batches are under way, {at_once} may be: complete one first")
         self._admission.grow()
         self._admission.start()
         preempted = self._admission.preempted()
-        chosen = sorted(self._choose(at_once), key=lambda one: one[1].layer)
+        chosen = sorted(self._choose(at_once, pace or Pace()), key=lambda one: one[1].layer)
         if not chosen:
             return None
         self._steps += 1
@@ -178,17 +176,14 @@ class Scheduler:
         _land(chosen)
         for sequence, piece in chosen:
             token = None if piece.draw is None else next(tokens_of)
-            if self._admission.running.get(piece.request_id) is not sequence:
-                continue  # cancelled meanwhile
-            sequence.reach(piece.stop)
-            if self._admission.prefixes is not None:
-                self._admission.prefixes.keep(sequence)
-            if token is not None:
+            if self._admission.computed(sequence, piece) and token is not None:
                 outputs.append(self._advance(sequence, token, now))
         return outputs + self.expire(now)
 
     def expire(self, now: float) -> list[Output]:
         """End whoever is past its deadline. `complete` does so as well."""
+        if self._admission.contexts is not None:
+            self._admission.contexts.expire(now)
         late = [sequence for sequence in self._admission.all() if sequence.request.deadline <= now]
         return [self._end(sequence, "deadline") for sequence in late]
 
@@ -244,20 +239,16 @@ class Scheduler:
                 yield f"scheduler: {one.request_id} and {other.request_id} write the same blocks"
 
     def _forget_prefixes(self) -> None:
-        if self._admission.prefixes is not None:
-            self._admission.prefixes.clear()
+        if self._admission.contexts is not None:
+            self._admission.contexts.clear()
 
-    def _choose(self, at_once: int) -> Iterator[Chosen]:
-        budget = self.limits.max_num_batched_tokens
+    def _choose(self, at_once: int, pace: Pace) -> Iterator[Chosen]:
         to_run = [one for one in self._admission.running.values() if not one.held and not one.lacks_kv]
         ready = [one for one in to_run if not one.in_flight and self._admission.has_room(one)]
-        decoding = [sequence for sequence in ready if sequence.decodes]
-        prefilling = sorted((sequence for sequence in ready if not sequence.decodes), key=order)
-        part = -(-len(to_run) // at_once)
-        decoding = decoding[:part]
-        for sequence in decoding:
-            yield sequence, next(sequence.pieces(budget))
-        yield from share_rows(prefilling[: part - len(decoding)], budget - len(decoding))
+        yield from choose(ready, -(-len(to_run) // at_once), self.limits, pace)
+        decodes = sum(sequence.decodes for sequence in ready)
+        if self._admission.contexts is not None and decodes == len(ready) and not self._under_way:
+            yield from self._admission.contexts.fill(prompt_room(decodes, 1, self.limits, pace).rows)
 
     def _advance(self, sequence: Sequence, token: int, now: float) -> Output:
         finish_reason = sequence.append(token)
@@ -270,6 +261,8 @@ class Scheduler:
     def _end(
         self, sequence: Sequence, finish_reason: FinishReason, tokens: list[int] | None = None, error: str | None = None
     ) -> Output:
+        if self._admission.contexts is not None and finish_reason != "error":
+            self._admission.contexts.end(sequence)
         self.release(sequence.request_id)
         return gained(sequence, tokens or [], finish_reason, error)
 

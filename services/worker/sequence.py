@@ -92,15 +92,16 @@ class Sequence:
         """Whether only the row of the last token is left, so that each step yields a token."""
         return self.computed >= self.prompt_tokens and self.computed == len(self.tokens) - 1
 
-    def pieces(self, budget: int) -> Iterator[Piece]:
-        """What may be computed next in at most `budget` rows: whole chunks of the prompt, then generated positions."""
-        return self._pieces_from(self.computed, budget)
+    def pieces(self, budget: int, cut: int = PREFILL_CHUNK) -> Iterator[Piece]:
+        """What may be computed next in at most `budget` rows: chunks of the prompt, the last one cut short at a
+        multiple of `cut` rows, then generated positions."""
+        return self._pieces_from(self.computed, budget, cut)
 
     def rest(self, most_rows: int) -> Iterator[Piece]:
         """All that is not computed, in pieces of at most `most_rows` rows."""
         start = self.computed
         while start < len(self.tokens):
-            for piece in self._pieces_from(start, most_rows):
+            for piece in self._pieces_from(start, most_rows, PREFILL_CHUNK):
                 yield piece
                 start = piece.stop
 
@@ -127,14 +128,16 @@ class Sequence:
         count = -(-late.stop // block_tokens)
         return KvImport(self.request_id, self.blocks[:count], late.layers, late.data)
 
-    def _pieces_from(self, start: int, budget: int) -> Iterator[Piece]:
+    def _pieces_from(self, start: int, budget: int, cut: int) -> Iterator[Piece]:
         while start < self.prompt_tokens:
-            stop = min(start + PREFILL_CHUNK, self.prompt_tokens)
-            if stop - start > budget:
+            rows = min(PREFILL_CHUNK - start % PREFILL_CHUNK, self.prompt_tokens - start)
+            if rows > budget:
+                rows = budget // cut * cut
+            if rows <= 0:
                 return
-            yield self._piece(start, stop, decode=False)
-            budget -= stop - start
-            start = stop
+            yield self._piece(start, start + rows, decode=False)
+            budget -= rows
+            start += rows
         stop = min(start + budget, len(self.tokens))
         if start < stop:
             yield self._piece(start, stop, decode=True)

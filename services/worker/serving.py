@@ -162,10 +162,10 @@ class Serving:
         """One step after the other, while there is work."""
         while True:
             scheduler = self.scheduler
+            if scheduler is None or scheduler.is_empty:
+                self.idle.set()  # whether or not contexts are computed
             batch = self._next_batch(scheduler) if scheduler is not None and self._steps_run else None
             if scheduler is None or batch is None:
-                if scheduler is None or scheduler.is_empty:
-                    self.idle.set()
                 await self._wait_for_work(scheduler)
                 continue
             await self._step(scheduler, batch)
@@ -173,7 +173,7 @@ class Serving:
     def _next_batch(self, scheduler: Scheduler) -> Batch | None:
         rates = self._runner.rates
         scheduler.weigh_fetches(rates.fetch_tokens_per_second, rates.prefill_tokens_per_second)
-        return scheduler.next_batch()
+        return scheduler.next_batch(pace=rates.pace)
 
     async def _wait_for_work(self, scheduler: Scheduler | None) -> None:
         """Or for the first deadline: whoever waits for KV from elsewhere waits no longer than that."""

@@ -7,7 +7,7 @@ from msgspec import Meta
 from services.worker.batch import PREFILL_CHUNK
 from services.worker.engine.kernels.contract import KernelsName
 from services.worker.limits import Limits
-from shared.settings import EngineName, EngineProfile, EngineSpeed, LinkSettings
+from shared.settings import EngineName, EngineProfile, EngineSpeed, LinkSettings, SwitchKv
 
 MIB = 1024 * 1024
 
@@ -44,6 +44,14 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
     max_num_batched_tokens: Annotated[
         int, Meta(description="Rows of one engine step, prefill and decode together", ge=64, le=2048)
     ] = 512
+    tbt_ratio: Annotated[
+        float,
+        Meta(
+            description="With prompts in the same step, decodes take at most so many times as long as alone: rows of "
+            "prompts are left for later steps, all but a few",
+            ge=1,
+        ),
+    ] = 2.0
     block_size: Annotated[
         int, Meta(description="Tokens in a block of the KV cache, a multiple of 16", ge=16, le=1024, multiple_of=16)
     ] = 16
@@ -59,6 +67,19 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
         bool,
         Meta(description="Keep the KV of prompts in blocks that nobody needs, for prompts that begin the same"),
     ] = True
+    context_share: Annotated[
+        float,
+        Meta(
+            description="Of the KV cache and that in host memory, the share for contexts: prompts and answers of "
+            "requests with a prompt_cache_key stay in it ahead of others; 0: none do",
+            ge=0,
+            le=1,
+        ),
+    ] = 0.5
+    context_seconds: Annotated[
+        float, Meta(description="How long a context stays after its last answer, while there is room", ge=0, le=86_400)
+    ] = 1800.0
+    switch_kv: SwitchKv = "auto"
     kernels: Annotated[
         KernelsName,
         Meta(
@@ -75,6 +96,7 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
         return Limits(
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
+            tbt_ratio=self.tbt_ratio,
             max_model_len=max_model_len,
             vocab_size=vocab_size,
             kv_blocks=kv_blocks,
@@ -82,6 +104,8 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
             max_num_waiting=self.max_num_waiting,
             enable_prefix_caching=self.enable_prefix_caching,
             host_kv_blocks=host_kv_blocks,
+            context_blocks=int(self.context_share * (kv_blocks + host_kv_blocks)),
+            context_seconds=self.context_seconds,
         )
 
     def __post_init__(self) -> None:

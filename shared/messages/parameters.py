@@ -13,6 +13,8 @@ from shared.messages.message import Amount, Count, Message, Name, Positive, Toke
 DType = Literal["float32", "bfloat16"]
 Family = Literal["llama", "qwen2"]
 Place = Literal["worker", "host"]
+# Of a model's matrices: row by row, or where they allow it as a CPU's kernels want them.
+Layout = Literal["plain", "panels"]
 Size = Annotated[int, Meta(ge=1, le=2**24)]  # of one dimension of a parameter
 Layers = Annotated[int, Meta(ge=1, le=10_000)]
 Shape = Annotated[list[Size], Meta(max_length=4)]
@@ -53,11 +55,13 @@ class ModelConfig(Message, frozen=True, kw_only=True):
 
 
 class Tensor(Message, frozen=True, kw_only=True):
-    """One tensor inside a block: row-major at `offset` bytes, name as in the checkpoint."""
+    """One tensor inside a block, at `offset` bytes, name as in the checkpoint: row-major, or in panels of 64 rows, each
+    `[in / 2, 64, 2]`."""
 
     name: Name
     shape: Shape
     offset: Count
+    layout: Layout = "plain"
 
 
 class Block(Message, frozen=True, kw_only=True):
@@ -82,7 +86,7 @@ class BlockKey(Message, frozen=True, kw_only=True):
     shard: Count = 0
     shards: Positive = 1
     dtype: DType = "bfloat16"
-    layout: str = "plain"
+    layout: Layout = "plain"
 
 
 class Manifest(Message, frozen=True, kw_only=True):
@@ -95,7 +99,7 @@ class Manifest(Message, frozen=True, kw_only=True):
     version: Name
     config: ModelConfig
     dtype: DType
-    layout: str = "plain"
+    layout: Layout = "plain"
     shard: Count = 0
     shards: Positive = 1
     blocks: list[Block]
@@ -144,6 +148,7 @@ class ModelSpec(Message, frozen=True, kw_only=True):
     `downscale_to_zero_delay_s` before the last one is.
     `max_model_len`: tokens a request may have, prompt and output together; None takes the checkpoint's own limit.
     `tensor_parallel_size`: how many workers make an instance, each with its shard of every layer.
+    `layout`: how its parameters lie wherever they are kept, and are moved; `panels` is for CPUs with AVX-512.
     """
 
     name: Name
@@ -157,3 +162,4 @@ class ModelSpec(Message, frozen=True, kw_only=True):
     downscale_to_zero_delay_s: Amount = 60.0
     max_model_len: Positive | None = None
     tensor_parallel_size: TensorParallelSize = 1
+    layout: Layout = "plain"

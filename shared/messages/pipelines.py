@@ -62,6 +62,29 @@ class StageFill(Message, frozen=True, kw_only=True):
     pieces: list[StagePiece]
 
 
+class KvSpan(Message, frozen=True, kw_only=True):
+    """Positions `start` .. `stop` - 1 of a request whose KV lies in so many blocks from `first_block` on."""
+
+    first_block: Count
+    blocks: Positive
+    start: Count
+    stop: Positive
+
+
+class MoveKv(Message, frozen=True, kw_only=True):
+    """The leader -> `worker`: have KV of these positions, which every stage has computed, come from all that run other
+    layers. `worker` -> each of them: send it.
+
+    It goes into the same blocks. Numbers are those of parts of the channels between two workers. Refused with 409 where
+    it does not come, or computing it is faster: then nothing of it comes any more.
+    """
+
+    pipeline: Name
+    number: Positive
+    worker: Name
+    spans: list[KvSpan]
+
+
 class StageBatch(Message, frozen=True, kw_only=True):
     """A stage -> the next: run these rows; their activation comes over the link. Steps count from 1, with no gap.
 

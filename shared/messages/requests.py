@@ -33,6 +33,7 @@ class Submit(Message, frozen=True, kw_only=True):
     `version`: of the model, by which `generated` was made; only by it may the request go on.
     `open_ended`: the client named no number of tokens; `max_tokens` is what the context has room for, and becomes less
     where no instance has the KV cache for that.
+    `context_id`: names the conversation, of which workers keep the KV.
     """
 
     request_id: Name
@@ -49,6 +50,7 @@ class Submit(Message, frozen=True, kw_only=True):
     deadline: Amount
     timeout_s: Amount | None = None
     version: Name | None = None
+    context_id: Name | None = None
 
 
 class Submitted(Message, frozen=True, kw_only=True):

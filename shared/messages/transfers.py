@@ -66,7 +66,7 @@ class Plan(Message, frozen=True, kw_only=True):
     `predicted`: how many seconds after the first SEND each target should be whole; empty where rates are not known.
     `predicted_blocks`: the same of each block in their order, None for those that a target has; empty for large plans,
     too. When a plan is made anew, both are, for what had not arrived. `block_seconds`: what they say that a block of a
-    schedule costs besides its bytes. Workers in `live_targets`, of several ranks those that lead, take requests from
+    schedule costs besides its bytes. Workers in `live_targets`, of several ranks those that lead, run requests from
     their first layer on, in the mode `live`; in the mode pipeline together, as `pipelines` says.
     Together a target's flows bring it every byte of every block once.
     """
@@ -135,8 +135,8 @@ class Load(Message, frozen=True, kw_only=True):
     """Planner -> worker: receive these parameters.
 
     `max_model_len` sizes the KV cache. Told again for the same plan, a worker that still loads keeps what arrived and
-    the flows that are named again; its others end, new ones begin. With `live` it takes requests from its first layer
-    on, and the mode says what it computes of them before it is whole. `ranks`: the workers of an instance of several,
+    the flows that are named again; its others end, new ones begin. With `live` it takes requests once its embedding is
+    here, and the mode says what it computes of them before it is whole. `ranks`: the workers of an instance of several,
     the one that leads first; `manifest` is what this one has of the model.
     """
 

@@ -1,7 +1,8 @@
 """Chunks: the unit of moving. Pure: sizes, tags, deadlines, and which chunks are here."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 MIB = 1 << 20
 MAX_CHUNK_BYTES = 16 * MIB
@@ -32,8 +33,7 @@ def chunk_tag(ticket: int, block: int, chunk: int) -> int:
     return (ticket << BLOCK_BITS | block) << CHUNK_BITS | chunk
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(msgspec.Struct, frozen=True, gc=False):  # there are thousands, made before the first byte is asked for
     """Bytes [offset, offset + size) of a block. `number` counts over all blocks, `index` within the block."""
 
     number: int

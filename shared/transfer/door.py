@@ -53,7 +53,7 @@ class Door:
 
     def offer(self, end: FlowEnd, offer: Offer) -> None:
         """Whoever receives this flow may have what `offer` returns."""
-        self._offers[end.other.address, end.ticket] = end.part.secret, offer
+        self._offers[end.other.address, end.ticket] = end.secret, offer
         self._changed.tell()
 
     def withdraw(self, end: FlowEnd) -> None:
@@ -65,7 +65,7 @@ class Door:
             try:
                 async with asyncio.timeout(ASK_SECONDS):
                     sock.connect(_name(end.other.address))
-                    shown = _proof(b"ask", end.part.secret, end.ticket, self._address, end.other.address)
+                    shown = _proof(b"ask", end.secret, end.ticket, self._address, end.other.address)
                     sock.send(ASK.pack(end.ticket, shown) + self._address)
                     await _readable(sock)
                     return self._take(end, sock)
@@ -86,7 +86,7 @@ class Door:
         if not descriptors:
             return None
         segment = Segment(descriptors[0], _spans(answer[PROOF_BYTES:]))
-        expected = _proof(b"answer", end.part.secret, end.ticket, end.other.address, self._address)
+        expected = _proof(b"answer", end.secret, end.ticket, end.other.address, self._address)
         if not is_proof(answer[:PROOF_BYTES], expected):
             raise ValueError("who handed memory over does not know the plan's secret")
         return segment

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from shared.links.contract import Buffer, Link, LinkError, View
 from shared.links.link_path import MAPPED, LinkPath
@@ -70,8 +70,7 @@ class Incoming:
 
         `secret`: of the new ones. Whoever took the plan over from who made it has drawn another.
         """
-        part = replace(self._part, secret=secret)
-        ends = {flow.ticket: FlowEnd(part, flow.ticket, flow.upstream) for flow in inflows}
+        ends = {flow.ticket: FlowEnd(self._part, flow.ticket, flow.upstream, secret) for flow in inflows}
         chunks = {flow.ticket: select(self._part.chunks, flow.blocks, flow.lane, flow.lanes) for flow in inflows}
         for ticket in self._flows.keys() - ends.keys():
             self._stop(ticket)

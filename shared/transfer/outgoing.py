@@ -58,8 +58,8 @@ class Outgoing:
         """
         plan_id, outflows = command.plan_id, command.outflows
         try:
-            part = Part(self._node, command.chunk_bytes, memory, secret=command.secret)
-            ends = {flow.ticket: FlowEnd(part, flow.ticket, flow.downstream) for flow in outflows}
+            part = Part(self._node, command.chunk_bytes, memory)
+            ends = {flow.ticket: FlowEnd(part, flow.ticket, flow.downstream, command.secret) for flow in outflows}
             steps = {flow.ticket: dict(zip(flow.blocks, flow.steps, strict=True)) for flow in outflows if flow.steps}
         except ValueError as error:
             raise Refusal(400, f"plan {plan_id}: {error}") from error

@@ -39,13 +39,12 @@ class Part:
     chunk_bytes: int
     memory: Views
     patience: Patience = field(default_factory=Patience)
-    secret: bytes = field(default=b"", repr=False)
     chunks: tuple[Chunk, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         chunks = cut([view.nbytes for view in self.memory], self.chunk_bytes)
-        for chunk in chunks:
-            chunk_tag(0, chunk.block, chunk.index)
+        if chunks:
+            chunk_tag(0, chunks[-1].block, max(chunk.index for chunk in chunks))
         object.__setattr__(self, "chunks", chunks)
 
     def map(self, block: int, view: memoryview) -> None:
@@ -67,11 +66,13 @@ class Wanted:
 
 @dataclass(frozen=True)
 class FlowEnd:
-    """One end of a flow: this node's `part`, and the node at the other end. Raises ValueError for a bad ticket."""
+    """One end of a flow: this node's `part`, the node at the other end, and what both prove that they know. Raises
+    ValueError for a bad ticket."""
 
     part: Part
     ticket: int
     other: Node
+    secret: bytes = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
         chunk_tag(self.ticket, 0, 0)
@@ -81,9 +82,9 @@ class FlowEnd:
 
     async def connect(self, link: Link) -> Peer:
         """Raises TransferFailed."""
-        secret = self.part.secret
+        address, secret = self.other.address, self.secret
         try:
-            return await link.connect(self.other.address, timeout=CONNECT_SECONDS, channel=self.ticket, secret=secret)
+            return await link.connect(address, timeout=CONNECT_SECONDS, channel=self.ticket, secret=secret)
         except LinkError as error:
             raise self.failed(str(error)) from error
 

@@ -408,6 +408,7 @@ class FakeWorker(Node):
             load=self.engine_load(),
             traffic=self.traffic,
             helping=sorted(self.helped),
+            live_layers=len(ready) - 1 if self.state == "live" and {0, 1} <= self.lifecycle.ready else 0,
             kv_blocks=64,
             pipeline=self.stages.id,
             stage=self.stages.span,

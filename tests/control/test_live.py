@@ -94,7 +94,7 @@ def test_a_live_target_gets_what_is_too_much_for_the_source_which_takes_it_back_
 def test_whoever_has_room_again_takes_requests_over_while_the_target_loads() -> None:
     async def act(plane: Plane) -> None:
         fake(plane, TARGET).faults.block_seconds = 4.5
-        await asyncio.sleep(5.2)
+        await asyncio.sleep(6.2)
         assert fake(plane, TARGET).state == "live"
         assert sorted(fake(plane, SOURCE).taken) == [f"r-{index}" for index in range(SLOTS, 2 * SLOTS)]
         assert sorted(fake(plane, SOURCE).running) == fake(plane, SOURCE).taken

@@ -52,6 +52,9 @@ def test_a_body_that_is_no_object_is_refused(data: bytes) -> None:
         ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
         ({"stop": ["a", 1]}, "stop[1]"),
         ({"timeout": 0}, "timeout"),
+        ({"prompt_cache_key": ""}, "prompt_cache_key"),
+        ({"prompt_cache_key": "k" * 65}, "prompt_cache_key"),
+        ({"prompt_cache_key": 7}, "prompt_cache_key"),
         ({"stream": "yes"}, "stream"),
     ],
 )

@@ -42,6 +42,11 @@ def test_the_clients_sampling_goes_before_the_checkpoints() -> None:
     assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.seed) == (0, 1, 0, -5)
 
 
+def test_the_key_of_a_conversation_is_passed_on() -> None:
+    assert submit(completion(max_tokens=1, prompt_cache_key="talk"), [1]).context_id == "talk"
+    assert submit(completion(max_tokens=1), [1]).context_id is None
+
+
 def test_a_seed_is_always_filled_and_differs_between_requests() -> None:
     other = make_submit(completion(max_tokens=1), [1], TEXT, 10, Origin("req-2", "gateway-0", 1.0))
     assert 0 <= submit(completion(max_tokens=1), [1]).sampling.seed != other.sampling.seed < 2**63

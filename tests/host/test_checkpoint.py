@@ -7,15 +7,17 @@ import pytest
 import torch
 import xxhash
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig
 
 from services.host import checkpoint as module
 from services.host.checkpoint import Checkpoint, open_checkpoint
-from shared.messages.parameters import DType, Family, Manifest, Tensor
+from shared.messages.parameters import DType, Family, Layout, Manifest, Tensor
 from shared.model_config import CheckpointError
+from shared.panels import to_panels
 from tests.host.spoil import rewrite_json
 from tests.made import FAMILIES, copy, tiny
 
+LAYOUTS: tuple[Layout, Layout] = "plain", "panels"
 TORCH: dict[DType, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -45,6 +47,23 @@ def assert_as_transformers(directory: Path, dtype: DType) -> None:
 def store_as(directory: Path, dtype: torch.dtype) -> None:
     for file in directory.glob("*.safetensors"):
         save_file({name: tensor.to(dtype) for name, tensor in load_file(file).items()}, file, {"format": "pt"})
+
+
+def test_matrices_can_be_read_into_panels_also_those_of_one_rank(tmp_path: Path) -> None:
+    heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 640}
+    config = LlamaConfig(hidden_size=128, intermediate_size=256, num_hidden_layers=2, **heads)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    for shards in (1, 2):
+        (plain, rows), (panels, laid_out) = (
+            read(open_checkpoint(tmp_path, "bfloat16", shards, layout)) for layout in LAYOUTS
+        )
+        assert plain.version != panels.version
+        for block in panels.blocks:
+            for tensor in block.tensors:
+                expected = tensor_of(rows[block.index], tensor, "bfloat16")
+                found = tensor_of(laid_out[block.index], tensor, "bfloat16")
+                expected = to_panels(expected).view(expected.shape) if tensor.layout == "panels" else expected
+                assert torch.equal(found, expected), tensor.name
 
 
 @pytest.mark.parametrize("dtype", TORCH)

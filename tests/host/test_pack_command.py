@@ -1,10 +1,13 @@
+from contextlib import closing
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from click.testing import CliRunner
 
 from services.host.pack_command import pack
 from services.host.stored import open_stored
+from shared.messages.parameters import Layout
 from tests.made import copy
 
 
@@ -20,6 +23,15 @@ def test_hosts_find_what_was_packed(tmp_path: Path, apart: bool) -> None:
     assert stored.is_packed
     assert packed.stat().st_size >= stored.checkpoint.size_bytes
     stored.close()
+
+
+def test_what_was_packed_in_one_layout_is_not_taken_for_another(tmp_path: Path) -> None:
+    directory = copy("qwen2", tmp_path)
+    result = CliRunner().invoke(pack, [str(directory), "--layout", "panels", "--tensor-parallel-size", "2"])
+    assert result.exit_code == 0, result.output
+    for layout in get_args(Layout):
+        with closing(open_stored(directory, "bfloat16", 2, layout, keep=True)) as stored:
+            assert stored.is_packed == (layout == "panels")
 
 
 def test_what_cannot_be_packed_is_refused_in_a_line(tmp_path: Path) -> None:

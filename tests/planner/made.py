@@ -181,5 +181,6 @@ def loading(worker: str, blocks: int = BLOCKS, state: WorkerState = "loading", k
         instance=f"i-{worker}",
         plan_id="scale-1",
         holding=Holding(model="m", version=VERSION, ready=held, total=BLOCKS),
+        live_layers=blocks - 1 if state == "live" else 0,
         kv_blocks=kv_blocks,
     )

@@ -229,7 +229,7 @@ def test_the_last_of_each_chain_goes_live_where_that_is_set() -> None:
     assert (off.live, off.live_targets) == ("off", [])
     tails = drafted(live(Book(1)), picture, 4).plan
     assert (tails.live, tails.live_targets) == ("zigzag", ["c"])
-    assert "c take requests from their first layer on, in the mode zigzag: they send nothing on" in tails.reasons
+    assert "c run requests from their first layer on, in the mode zigzag: they send nothing on" in tails.reasons
     assert drafted(live(Book(1), every_hop=True), picture, 4).plan.live_targets == ["a", "b", "c"]
 
 

@@ -55,7 +55,7 @@ def test_by_default_the_tails_of_chains_go_live_and_every_hop_where_that_is_set(
     tails, [why] = choose_live("zigzag", [PLAN], EACH, every_hop=False)
     assert (tails, why) == (
         ["b"],
-        "b take requests from their first layer on, in the mode zigzag: they send nothing on",
+        "b run requests from their first layer on, in the mode zigzag: they send nothing on",
     )
     assert choose_live("best-effort", [PLAN], EACH, every_hop=True)[0] == ["a", "b"]
 
@@ -182,8 +182,9 @@ def test_the_record_tells_when_a_target_went_live_and_who_helped() -> None:
     scale = live(["a"], serving("s"))
     [command] = scale.helps()
     scale.acknowledged(command, 11.5)
-    for index in (0, 1):
-        scale.on_block(block_ready("a", index, at=12.0 + index), 13.0)
+    scale.on_block(block_ready("a", 0, at=12.0), 12.0)
+    scale.on_report(loading("a", 1, "live"), 12.1)  # requests wait there, and nothing can be run
+    scale.on_block(block_ready("a", 1, at=13.0), 13.0)
     scale.on_report(loading("a", 2, "live"), 13.1)
     scale.on_report(loading("a", 3, "live"), 14.0)
     scale.on_instance(happened("first_layer", "a", 13.5), 13.5)

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec import structs
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from shared.block_layout import ALIGNMENT, ITEM_BYTES, block_layouts, block_shapes
@@ -44,6 +45,19 @@ def test_tensors_are_aligned_adjacent_and_inside_their_block(family: Family, dty
             assert 0 <= tensor.offset - end < ALIGNMENT
             end = tensor.offset + prod(tensor.shape) * ITEM_BYTES[dtype]
         assert 0 <= layout.size_bytes - end < ALIGNMENT
+
+
+def test_matrices_of_bfloat16_lie_in_panels_where_they_fill_them_and_are_not_looked_up_by_row() -> None:
+    config = structs.replace(load_model_config(tiny("llama")), hidden_size=128, intermediate_size=192, vocab_size=640)
+    config = structs.replace(config, num_attention_heads=2, num_key_value_heads=1, head_dim=32)
+    blocks = block_layouts(config, "bfloat16", layout="panels")
+    assert [(block.name, block.size_bytes) for block in blocks] == [
+        (block.name, block.size_bytes) for block in block_layouts(config, "bfloat16")
+    ]
+    names = {tensor.name.split(".")[-2] for block in blocks for tensor in block.tensors if tensor.layout == "panels"}
+    assert names == {"q_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head"}
+    plain = [tensor.layout for block in block_layouts(config, "float32", layout="panels") for tensor in block.tensors]
+    assert set(plain) == {"plain"}
 
 
 def test_projections_of_one_input_can_be_read_as_one_matrix() -> None:

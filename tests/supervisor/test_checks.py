@@ -15,7 +15,7 @@ from services.supervisor.checks import (
     check_live,
     check_memory,
     check_models,
-    choose_dtype,
+    choose_form,
     count_workers,
     find_ports,
     make_spec,
@@ -32,18 +32,22 @@ def checkpoint(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("cpuinfo", "dtype"),
+    ("cpuinfo", "form"),
     [
-        ("processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512_bf16\n", "bfloat16"),
-        ("flags\t\t: fpu amx_bf16 amx_tile\n", "bfloat16"),
-        ("Features\t: fp asimd bf16\n", "bfloat16"),
-        ("flags\t\t: fpu avx2 avx512f\n", "float32"),
-        ("model name\t: avx512_bf16\n", "float32"),
-        ("", "float32"),
+        ("processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512_bf16\n", ("bfloat16", "panels")),
+        ("flags\t\t: fpu amx_bf16 amx_tile\n", ("bfloat16", "plain")),
+        ("Features\t: fp asimd bf16\n", ("bfloat16", "plain")),
+        ("flags\t\t: fpu avx2 avx512f\n", ("float32", "plain")),
+        ("model name\t: avx512_bf16\n", ("float32", "plain")),
+        ("", ("float32", "plain")),
     ],
 )
-def test_bfloat16_is_chosen_where_the_cpu_computes_in_it(cpuinfo: str, dtype: str) -> None:
-    assert choose_dtype(cpuinfo) == dtype
+def test_bfloat16_and_panels_are_chosen_where_the_cpu_computes_with_them(cpuinfo: str, form: tuple[str, str]) -> None:
+    assert choose_form(StackSettings(device="cpu"), cpuinfo) == form
+
+
+def test_on_gpus_models_are_served_in_bfloat16_and_nothing_lies_in_panels() -> None:
+    assert choose_form(StackSettings(device="cuda"), "flags: avx512_bf16") == ("bfloat16", "plain")
 
 
 def test_there_is_a_worker_a_core_and_at_least_two() -> None:
@@ -206,28 +210,28 @@ def test_an_address_of_another_machine_is_refused() -> None:
 
 def test_a_model_takes_what_it_leaves_out_from_the_flags(checkpoint: str) -> None:
     settings = StackSettings(min_instances=0, max_instances=3, max_model_len=512, workers=4)
-    spec = make_spec(ModelSettings(name="a", path=checkpoint), settings, "bfloat16")
+    spec = make_spec(ModelSettings(name="a", path=checkpoint), settings, "bfloat16", "plain")
     assert (spec.dtype, spec.min_instances, spec.max_instances) == ("bfloat16", 0, 3)
     assert spec.max_model_len == 512
     own = ModelSettings(
         name="a", path=checkpoint, dtype="float32", min_instances=1, max_instances=2, bounds=Bounds(decode_lo=0.5)
     )
-    spec = make_spec(own, settings, "bfloat16")
+    spec = make_spec(own, settings, "bfloat16", "plain")
     assert (spec.dtype, spec.min_instances, spec.max_instances) == ("float32", 1, 2)
     assert spec.bounds == ScalingBounds(decode_lo=0.5)
 
 
 def test_all_workers_may_serve_a_model_without_a_bound(checkpoint: str) -> None:
-    spec = make_spec(ModelSettings(name="a", path=checkpoint), StackSettings(workers=7), "float32")
+    spec = make_spec(ModelSettings(name="a", path=checkpoint), StackSettings(workers=7), "float32", "plain")
     assert spec.max_instances == 7
 
 
 def test_a_directory_is_registered_as_an_absolute_path(checkpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(checkpoint).parent)
     model = ModelSettings(name="a", path=Path(checkpoint).name)
-    assert make_spec(model, StackSettings(), "float32").path == checkpoint
+    assert make_spec(model, StackSettings(), "float32", "plain").path == checkpoint
     hub = ModelSettings(name="a", path="Qwen/Qwen2.5-0.5B")
-    assert make_spec(hub, StackSettings(), "float32").path == "Qwen/Qwen2.5-0.5B"
+    assert make_spec(hub, StackSettings(), "float32", "plain").path == "Qwen/Qwen2.5-0.5B"
 
 
 def test_default_bounds_are_those_of_the_message() -> None:

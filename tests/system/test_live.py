@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from shared.messages.membership import AskMetrics, WorkerReport
-from shared.messages.parameters import DType
+from shared.messages.parameters import DType, Family
 from shared.subjects import METRICS
 from tests.made import tiny
 from tests.system.conftest import start, stop
@@ -20,7 +20,7 @@ from tests.system.scales import WORKERS, Site, watching
 from tests.system.stage import Stage, register
 from tests.system.test_scale_deaths import at_once
 
-MODELS: tuple[tuple[str, DType], ...] = (("m", "float32"), ("half", "bfloat16"))
+MODELS: tuple[tuple[str, DType, Family], ...] = (("m", "float32", "llama"), ("half", "bfloat16", "qwen2"))
 STREAMS, TOKENS_EACH = 9, 80
 RATE = 1e6  # bytes a second: two and four seconds for a whole model
 LAYERS_RUN = "livescale_worker_live_layers_total"
@@ -29,12 +29,13 @@ HANDED_OVER = "livescale_worker_pulled_tasks_total"
 
 @pytest.fixture(scope="module")
 def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Stage]]:
-    """Four workers behind slow links, and a model in each of two formats."""
-    streams = [at_once(model, dtype, STREAMS, TOKENS_EACH) for model, dtype in MODELS]
+    """Four workers behind slow links, and a model in each of two formats, one of them with its matrices in panels."""
+    streams = [at_once(model, dtype, STREAMS, TOKENS_EACH, family) for model, dtype, family in MODELS]
     options = "--workers", str(WORKERS), "--link-rate", str(RATE), "--live", "zigzag"
     system = start(tmp_path_factory.mktemp("live"), *options)
     try:
-        spec = {"name": "half", "path": str(tiny("llama")), "dtype": "bfloat16", "min_instances": 0}
+        form = {"dtype": "bfloat16", "layout": "panels"}
+        spec = {"name": "half", "path": str(tiny("qwen2")), "min_instances": 0, **form}
         asyncio.run(register(system.url, spec))
         yield {one.model: Stage(system, one) for one in streams}
     finally:

@@ -12,7 +12,7 @@ from dataclasses import replace as replace_field
 import pytest
 from msgspec.structs import replace
 
-from shared.messages.parameters import DType
+from shared.messages.parameters import DType, Family
 from shared.messages.scaling import ScaleRecord
 from tests.made import tiny
 from tests.system.conftest import start, stop
@@ -23,9 +23,11 @@ RATE = 2e6  # bytes a second: one and two seconds for a whole model
 STREAMS, TOKENS_EACH = 12, 150
 
 
-def at_once(model: str, dtype: DType, count: int = STREAMS, tokens: int = TOKENS_EACH) -> Streams:
+def at_once(
+    model: str, dtype: DType, count: int = STREAMS, tokens: int = TOKENS_EACH, family: Family = "llama"
+) -> Streams:
     """So many together that none of the instances is left without."""
-    streams = make_streams(model, dtype, count, tokens)
+    streams = make_streams(model, dtype, count, tokens, family)
     return replace_field(streams, asks=[replace(ask, at=0.0) for ask in streams.asks])
 
 

@@ -71,7 +71,7 @@ class Station:
         await self._tasks.__aexit__(None, None, None)
 
     def part(self, first: float = 5.0) -> Part:
-        return Part(self.node.id, CHUNK, self.memory, Patience(first=first), self.secret)
+        return Part(self.node.id, CHUNK, self.memory, Patience(first=first))
 
     def hold(self, blocks: Sequence[bytearray], ready: ReadyBlocks | None = None, shared: bool = False) -> None:
         """Have these blocks to give, at once or as they become ready; in memory that may be mapped, or not."""

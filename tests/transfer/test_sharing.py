@@ -161,17 +161,16 @@ async def test_who_does_not_know_the_secret_gets_nothing(stack: AsyncExitStack, 
     source.send(flow(1, source, stranger), flow(2, source, receiver), to=stations)
     assert stranger.door is not None
     assert receiver.door is not None
-    part = Part("worker-1", 1024, [memoryview(bytearray(1))], secret=b"a guess")
-    assert await stranger.door.ask(FlowEnd(part, 1, source.node)) is None
-    others = Part("worker-1", 1024, [memoryview(bytearray(1))], secret=source.secret)
-    assert await receiver.door.ask(FlowEnd(others, 2, source.node)) is not None
+    part = Part("worker-1", 1024, [memoryview(bytearray(1))])
+    assert await stranger.door.ask(FlowEnd(part, 1, source.node, b"a guess")) is None
+    assert await receiver.door.ask(FlowEnd(part, 2, source.node, source.secret)) is not None
 
 
 async def test_who_hands_over_memory_must_know_the_secret_too(stack: AsyncExitStack, executor: Executor) -> None:
     (target,) = await neighbours(stack, executor, True)
     address = b"an address that somebody else took first"
-    part = Part("worker-0", 1024, [memoryview(bytearray(1))], secret=b"a secret")
-    end = FlowEnd(part, 1, Node(id="somebody", place="worker", address=address))
+    part = Part("worker-0", 1024, [memoryview(bytearray(1))])
+    end = FlowEnd(part, 1, Node(id="somebody", place="worker", address=address), b"a secret")
     impostor = Door(address)
     stack.push_async_callback(impostor.close)
     segment = SharedBlocks([1]).segment

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.worker.batch import Batch
-from services.worker.fairness import PRIORITY_ARRIVALS, order
+from services.worker.fairness import order
 from services.worker.scheduler import Scheduler
 from services.worker.sequence import Sequence
+from shared.line import PRIORITY_ARRIVALS
 from shared.messages.requests import Submit
 from tests.fuzz.effort import examples
 from tests.worker.serving import limits, submit
@@ -90,7 +91,7 @@ def test_the_first_in_the_line_gains_in_every_step_so_nobody_waits_for_ever(
         for prompt, priority, more in arrivals.pop(0) if arrivals else ():
             scheduler.add(submit(str(added), [7] * prompt, priority=priority, max_tokens=more))
             added += 1
-            work += -(-prompt // 128) + more - 1
+            work += prompt + more - 1
         scheduler.start()
         here = [one for id in map(str, range(added)) if (one := scheduler.get(id)) is not None and one.blocks]
         if not here:
@@ -99,5 +100,5 @@ def test_the_first_in_the_line_gains_in_every_step_so_nobody_waits_for_ever(
         batch = step(scheduler)
         assert first in rows(batch), "who is the first of those that run gains"
         assert batch.prefill_rows + batch.decode_rows <= most_rows
-        work -= len(batch.pieces)
+        work -= batch.prefill_rows + batch.decode_rows
     assert work == 0

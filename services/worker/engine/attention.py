@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from services.worker.batch import PREFILL_CHUNK, Piece
+from services.worker.batch import PREFILL_CHUNK, PROMPT_CUT, Piece
 from services.worker.engine.kv_store import KvStore
 from services.worker.engine.parameters import MIN_ROWS, padded
 from services.worker.engine.rope import RopeTable, turn
@@ -44,6 +44,8 @@ class TorchAttention:
         self._rope = rope
         self._group = group
         self._mask = CausalMask(positions, store.cache.dtype, store.cache.device)
+        # On a GPU, where the kernels promise no bits, one call is worth more.
+        self._together = PROMPT_CUT if store.cache.device.type == "cpu" else PREFILL_CHUNK
 
     def over(self, pieces: Sequence[Piece]) -> StepAttention:
         store = self._store
@@ -60,9 +62,10 @@ class TorchAttention:
             for position in range(piece.start, piece.stop):
                 yield RowAttention(self._store.stretch(piece.blocks, position + 1))
         else:
-            stretch = self._store.stretch(piece.blocks, piece.stop)
-            mask = self._mask.part(piece.start, piece.stop)
-            yield ChunkAttention(stretch, len(piece.tokens), self._group, mask)
+            for start in range(piece.start, piece.stop, self._together):
+                stop = min(start + self._together, piece.stop)
+                stretch = self._store.stretch(piece.blocks, stop)
+                yield ChunkAttention(stretch, stop - start, self._group, self._mask.part(start, stop))
 
 
 class TorchStep:
@@ -96,7 +99,8 @@ class TorchStep:
 
 
 class ChunkAttention:
-    """A chunk of a prompt: its last row sees the whole `stretch` `[layer, 2, kv_head, token, head_dim]`.
+    """Rows of a prompt that attend together: the last one sees the whole `stretch` `[layer, 2, kv_head, token,
+    head_dim]`.
 
     `mask` `[row, token]` is what hides the future; None where rows and tokens are the same positions.
     """

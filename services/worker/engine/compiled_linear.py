@@ -1,5 +1,6 @@
-"""Matrices for few rows by a compiled kernel, which reads what oneDNN laid out and gives oneDNN's bits."""
+"""Matrices by a compiled kernel, which reads what oneDNN laid out and gives oneDNN's bits."""
 
+import sys
 from functools import cache
 
 import torch
@@ -7,29 +8,29 @@ import torch
 from services.worker.engine.kernels.contract import Kernels
 from services.worker.engine.parameters import OneDnnLinear, Tensors
 
-# Beyond so many rows oneDNN is as fast or faster.
-FEW_ROWS = 64
+# Beyond so many rows oneDNN is faster: on CPUs with AMX, of which the kernel knows nothing. The bits are the same.
+MOST_ROWS = 64 if torch.cpu._is_amx_tile_supported() else sys.maxsize
 # Of how many inputs oneDNN takes a sum before it adds it to the others.
 SPANS = (1_024, 512)
 
 
 class CompiledLinear(OneDnnLinear):
-    """As OneDnnLinear, in bfloat16; the kernel is for one thread, and used where there are no others."""
+    """As OneDnnLinear, in bfloat16, and faster; the kernel is for one thread, and used where there are no others."""
 
     def __init__(self, kernels: Kernels, tensors: Tensors, *names: str, out_step: int = 1) -> None:
         super().__init__(tensors, *names, out_step=out_step)
         self._kernels = kernels
         outputs, inputs = self.packed.shape
         span = matching_span(kernels, outputs, inputs) if torch.get_num_threads() == 1 else None
-        self._few_rows = 0 if span is None else FEW_ROWS
+        self._most_rows = 0 if span is None else MOST_ROWS
         bias = 0 if self._bias is None else self._bias.data_ptr()
         self._matrix = torch.ops.mkldnn.data_ptr(self.packed), bias, inputs, outputs, span or 0
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        return self._multiply(rows, 0) if rows.shape[0] <= self._few_rows else super().__call__(rows)
+        return self._multiply(rows, 0) if rows.shape[0] <= self._most_rows else super().__call__(rows)
 
     def plus(self, rows: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        if rows.shape[0] > self._few_rows:
+        if rows.shape[0] > self._most_rows:
             return super().plus(rows, residual)
         residual = residual.contiguous()
         return self._multiply(rows, residual.data_ptr())

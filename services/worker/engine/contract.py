@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
-from services.worker.batch import Batch, Piece
+from services.worker.batch import Batch, KvSlice, Piece
 from services.worker.engine.partial import Partial, Passed
 from services.worker.engine.rates import Rates
 from services.worker.send_pauses import SendPauses
@@ -67,6 +67,13 @@ class Runner(Protocol):
     def export_kv(self, blocks: range, layers: int) -> asyncio.Future[memoryview]:
         """A copy of the KV of the first `layers` layers in `blocks`, as it is now: whoever gets the blocks next writes
         later."""
+
+    def export_slices(self, slices: Sequence[KvSlice]) -> asyncio.Future[memoryview]:
+        """A copy of these, one after the other, as they are now."""
+
+    async def import_slices(self, slices: Sequence[KvSlice], data: memoryview) -> None:
+        """Put what `export_slices` gave for the same positions and layers into these. Raises ValueError for another
+        number of bytes."""
 
     async def unload(self) -> None:
         """Forget the model and let go of its buffers."""

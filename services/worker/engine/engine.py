@@ -26,11 +26,10 @@ from services.worker.engine.rope import RopeTable
 from services.worker.engine.rows import Rows
 from services.worker.engine.sampling import choose_tokens
 from services.worker.engine.tensor_parallel import Ranks, embed_part, shared, side_by_side
+from shared.block_layout import EMBEDDING
 from shared.links.contract import View
 from shared.messages.parameters import Manifest
 from shared.sharding import shard_config, vocabulary
-
-EMBEDDING = "model.embed_tokens"
 
 
 class Engine:
@@ -70,6 +69,8 @@ class Engine:
         self._layers: dict[int, Layer] = {}
         self._norm: Norm | None = None
         self._head: Linear | None = None
+        if memory.device.type == "cpu":
+            self._see_shapes()
 
     @torch.inference_mode()
     def add_block(self, index: int, buffer: View) -> None:
@@ -78,21 +79,26 @@ class Engine:
             raise ValueError(f"the model has blocks 0 to {len(self._manifest.blocks) - 1}, not {index}")
         tensors = block_tensors(self._manifest.blocks[index], buffer, self._manifest.dtype)
         if index == 0:
-            self._add_embedding(tensors)
+            self._embedding = tensors[EMBEDDING]
         elif index <= self._config.num_hidden_layers:
             self._layers[index - 1] = Layer(self._config, index - 1, tensors, self._kernels, self._ranks)
         else:
             self._add_head(tensors)
 
-    def _add_embedding(self, tensors: Tensors) -> None:
-        self._embedding = tensors[f"{EMBEDDING}.weight"]
-        if self._config.tie_word_embeddings:
-            self._head = make_linear(tensors, EMBEDDING, kernels=self._kernels)
+        if self._config.tie_word_embeddings and self._norm is not None and self._embedding is not None:
+            # Not before both are here: no layer has to wait for it.
+            self._head = make_linear({"head.weight": self._embedding}, "head", kernels=self._kernels)
 
     def _add_head(self, tensors: Tensors) -> None:
         self._norm = make_norm(tensors["model.norm.weight"], self._config.rms_norm_eps, self._kernels)
         if not self._config.tie_word_embeddings:
             self._head = make_linear(tensors, "lm_head", kernels=self._kernels)
+
+    def _see_shapes(self) -> None:
+        """What is found out once a shape is known before the first layer is here, which is waited for."""
+        block = self._manifest.blocks[1]
+        tensors = block_tensors(block, memoryview(bytearray(block.size_bytes)), self._manifest.dtype)
+        Layer(self._config, 0, tensors, self._kernels, self._ranks)
 
     def rows(self, pieces: Sequence[Piece]) -> Rows:
         """What the other steps need to know of `pieces`; made once, used for all layers."""

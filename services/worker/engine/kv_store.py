@@ -1,9 +1,11 @@
 """The KV cache's bytes: one buffer for the life of the worker, shaped to whatever model is loaded."""
 
 import time
+from collections.abc import Sequence
 
 import torch
 
+from services.worker.batch import KvSlice
 from services.worker.engine.parameters import TORCH_DTYPES
 from shared.devices import CPU
 from shared.messages.parameters import DType, ModelConfig
@@ -67,6 +69,10 @@ class KvStore:
         self._host = in_host.view(self.host_blocks, layers, 2, heads, block_tokens, head_dim)
 
     @property
+    def layers(self) -> int:
+        return len(self.cache)
+
+    @property
     def tokens(self) -> int:
         return self.blocks * self.block_tokens
 
@@ -92,6 +98,22 @@ class KvStore:
                 f"{len(blocks)} blocks of {len(layers)} layers are {expected} bytes of KV, not {data.nbytes}"
             )
         part.copy_(torch.frombuffer(data, dtype=self.cache.dtype).view(part.shape))
+
+    def export_slices(self, slices: Sequence[KvSlice]) -> memoryview:
+        """A copy of these, one after the other, each ordered as the cache is."""
+        copies = [self._slice(one).reshape(-1) for one in slices]
+        return memoryview(torch.cat(copies).view(torch.uint8).cpu().numpy().data)
+
+    def import_slices(self, slices: Sequence[KvSlice], data: memoryview) -> None:
+        """Put what `export_slices` gave for as many positions of the same layers into these. `data` must be
+        writable."""
+        parts = [self._slice(one) for one in slices]
+        expected = sum(part.numel() for part in parts) * self.cache.element_size()
+        if data.nbytes != expected:
+            raise ValueError(f"{len(slices)} slices are {expected} bytes of KV, not {data.nbytes}")
+        items = torch.frombuffer(data, dtype=self.cache.dtype)
+        for part, came in zip(parts, torch.split_with_sizes(items, [one.numel() for one in parts]), strict=True):
+            part.copy_(came.view(part.shape))
 
     def copy_kv(self, source: range, target: range) -> None:
         """Put what is in `source`, of all layers, into as many other blocks."""
@@ -122,6 +144,12 @@ class KvStore:
             raise ValueError(f"the cache has no blocks {blocks} of layers {layers}")
         begin, end = blocks.start * self.block_tokens, blocks.stop * self.block_tokens
         return self.cache[layers.start : layers.stop, :, :, begin:end]
+
+    def _slice(self, one: KvSlice) -> torch.Tensor:
+        stretch = self._part(one.blocks, one.layers)
+        if not 0 <= one.start < one.stop <= stretch.shape[3]:
+            raise ValueError(f"blocks {one.blocks} have no positions {one.start} .. {one.stop - 1}")
+        return stretch[:, :, :, one.start : one.stop]
 
 
 def _items(memory: torch.Tensor, dtype: DType) -> torch.Tensor:

@@ -10,11 +10,11 @@ from itertools import accumulate
 
 import structlog
 
-from services.worker.batch import Batch, Draw, Piece
+from services.worker.batch import Batch, Draw, KvSlice, Piece
 from services.worker.engine.contract import GPU_ROWS, BlockMissing
 from services.worker.engine.partial import Partial, Passed, Slab, slabs
-from services.worker.engine.rates import Rates
-from services.worker.engine.sizes import activation_bytes, block_bytes, kv_bytes
+from services.worker.engine.rates import Rates, layers_share
+from services.worker.engine.sizes import activation_bytes, block_bytes, kv_bytes, slice_bytes
 from services.worker.engine.step_times import blocks_seconds, embedding_seconds, layer_seconds, step_seconds
 from services.worker.engine.token_states import (
     StateCache,
@@ -97,7 +97,8 @@ class ModelledRunner:
     async def run_blocks(self, blocks: range, pieces: Sequence[Piece], activation: memoryview) -> Passed:
         model = self._loaded()
         passed = model.run_blocks(blocks, pieces, activation)
-        await self._take(blocks_seconds(self._latency, pieces, blocks, model.layers))
+        seconds = await self._take(blocks_seconds(self._latency, pieces, blocks, model.layers))
+        self.rates.observe_part(pieces, layers_share(blocks, model.layers), seconds)
         return passed
 
     async def run_layer(self, partials: Sequence[Partial]) -> None:
@@ -112,6 +113,17 @@ class ModelledRunner:
         exported: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
         exported.set_result(self._loaded().export_kv(blocks, layers))
         return exported
+
+    def export_slices(self, slices: Sequence[KvSlice]) -> asyncio.Future[memoryview]:
+        exported: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
+        exported.set_result(memoryview(bytearray(self._loaded().slices_bytes(slices))))
+        return exported
+
+    async def import_slices(self, slices: Sequence[KvSlice], data: memoryview) -> None:
+        """There is one state a token for all layers: where some of these were run it is here already."""
+        expected = self._loaded().slices_bytes(slices)
+        if data.nbytes != expected:
+            raise ValueError(f"{len(slices)} slices are {expected} bytes of KV, not {data.nbytes}")
 
     async def unload(self) -> None:
         self._model = None
@@ -190,6 +202,9 @@ class Model:
     def export_kv(self, blocks: range, layers: int) -> memoryview:
         tokens = len(blocks) * self._block_tokens
         return self._cache.export(blocks, kv_bytes(self._manifest, tokens, layers, self._block_tokens))
+
+    def slices_bytes(self, slices: Sequence[KvSlice]) -> int:
+        return sum(slice_bytes(self._manifest, one) for one in slices)
 
     def _states(self, piece: Piece) -> list[int]:
         """Of each token of `piece`, into the cache too."""

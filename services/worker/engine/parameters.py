@@ -6,8 +6,10 @@ from typing import Protocol
 import torch
 from torch.nn.functional import linear, silu
 
+from services.worker.engine.onednn import as_rows, joined, lay_out
+from shared.block_layout import PANEL_ROWS
 from shared.links.contract import View
-from shared.messages.parameters import Block, DType
+from shared.messages.parameters import Block, DType, Tensor
 
 TORCH_DTYPES: dict[DType, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # Kernels for fewer rows are slower than those for this many.
@@ -17,7 +19,8 @@ Tensors = Mapping[str, torch.Tensor]
 
 
 def block_tensors(block: Block, buffer: View, dtype: DType) -> dict[str, torch.Tensor]:
-    """The tensors of `block` by name, as views of `buffer` (writable, at least the block's size)."""
+    """The tensors of `block` by name, as views of `buffer` (writable, at least the block's size); matrices that lie in
+    panels as `[out / 64, in / 2, 64, 2]`."""
     if buffer.nbytes < block.size_bytes:
         raise ValueError(f"block {block.index} ({block.name}) has {block.size_bytes} bytes, its buffer {buffer.nbytes}")
     data = torch.frombuffer(buffer, dtype=torch.uint8) if isinstance(buffer, memoryview) else buffer.tensor
@@ -25,8 +28,15 @@ def block_tensors(block: Block, buffer: View, dtype: DType) -> dict[str, torch.T
     for tensor in block.tensors:
         count = torch.Size(tensor.shape).numel() * TORCH_DTYPES[dtype].itemsize
         piece = data[tensor.offset : tensor.offset + count]
-        tensors[tensor.name] = piece.view(TORCH_DTYPES[dtype]).view(tensor.shape)
+        tensors[tensor.name] = piece.view(TORCH_DTYPES[dtype]).view(_shape(tensor))
     return tensors
+
+
+def _shape(tensor: Tensor) -> list[int]:
+    if tensor.layout == "plain":
+        return tensor.shape
+    outputs, inputs = tensor.shape
+    return [outputs // PANEL_ROWS, inputs // 2, PANEL_ROWS, 2]
 
 
 class Linear(Protocol):
@@ -46,10 +56,11 @@ class Linear(Protocol):
 
 
 class PlainLinear:
-    """The matrices where they are, by torch's own kernels: nothing of a GPU's memory is taken twice."""
+    """The matrices where they are, by torch's own kernels: nothing of a GPU's memory is taken twice, unless they lie as
+    a CPU wants them."""
 
     def __init__(self, tensors: Tensors, *names: str) -> None:
-        self._parts = [(tensors[f"{name}.weight"], tensors.get(f"{name}.bias")) for name in names]
+        self._parts = [(as_rows(tensors[f"{name}.weight"]), tensors.get(f"{name}.bias")) for name in names]
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         results = [linear(rows, weight, bias) for weight, bias in self._parts]
@@ -66,18 +77,19 @@ class PlainLinear:
 
 
 class OneDnnLinear:
-    """One or more matrices `[out, in]` with the same input as one, laid out for oneDNN.
+    """One or more matrices with the same input as one, laid out for oneDNN.
 
     Its rows have the same bits in every batch, and the layout serves every number of rows. `out` is rounded up to a
     multiple of `out_step` by features that are zero.
     """
 
     def __init__(self, tensors: Tensors, *names: str, out_step: int = 1) -> None:
-        weights = [tensors[f"{name}.weight"] for name in names]
+        self._weights = [tensors[f"{name}.weight"] for name in names]
         biases = [tensors[f"{name}.bias"] for name in names if f"{name}.bias" in tensors]
-        missing = -sum(len(weight) for weight in weights) % out_step
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(_joined(weights, missing), None)
-        self._bias = _joined(biases, missing) if biases else None
+        # Of what lies in panels nothing is missing to any step.
+        missing = -sum(len(weight) for weight in self._weights if weight.dim() == 2) % out_step
+        self.packed = lay_out(self._weights, missing)
+        self._bias = joined(biases, missing) if biases else None
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         return self._unary(rows, "none")
@@ -103,12 +115,6 @@ class OneDnnLinear:
         binary = torch.ops.mkldnn._linear_pointwise.binary
         result: torch.Tensor = binary(rows, other, self.packed, self._bias, operation)
         return result
-
-
-def _joined(tensors: list[torch.Tensor], missing: int) -> torch.Tensor:
-    if missing:
-        tensors = [*tensors, tensors[0].new_zeros(missing, *tensors[0].shape[1:])]
-    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
 
 def padded(rows: torch.Tensor) -> torch.Tensor:

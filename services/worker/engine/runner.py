@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch._C._distributed_c10d import Store
 
-from services.worker.batch import Batch, Piece
+from services.worker.batch import Batch, KvSlice, Piece
 from services.worker.engine.attention import use_math_kernels
 from services.worker.engine.contract import CPU_ROWS, GPU_ROWS
 from services.worker.engine.engine import Engine
@@ -18,7 +18,7 @@ from services.worker.engine.kernels.contract import KernelsName, choose_kernels
 from services.worker.engine.kv_store import allocate_host_kv_memory, allocate_kv_memory
 from services.worker.engine.partial import Partial, Passed
 from services.worker.engine.process_group import ProcessGroup, open_store, reach_store
-from services.worker.engine.rates import Rates
+from services.worker.engine.rates import Rates, layers_share
 from services.worker.engine.tensor_parallel import least
 from services.worker.send_pauses import SendPauses
 from shared.devices import CPU
@@ -126,7 +126,14 @@ class EngineRunner:
 
     async def run_blocks(self, blocks: range, pieces: Sequence[Piece], activation: memoryview) -> Passed:
         """Run `pieces` through a part of the model. Raises BlockMissing."""
-        return await self.call(lambda: self._loaded().run_blocks(blocks, pieces, activation))
+
+        def timed() -> Passed:
+            engine, begun = self._loaded(), time.perf_counter()
+            passed = engine.run_blocks(blocks, pieces, activation)
+            self.rates.observe_part(pieces, layers_share(blocks, engine.store.layers), time.perf_counter() - begun)
+            return passed
+
+        return await self.call(timed)
 
     async def run_layer(self, partials: Sequence[Partial]) -> None:
         """The next layer of these, which is the same. Raises BlockMissing before its block was added."""
@@ -138,6 +145,17 @@ class EngineRunner:
         return asyncio.get_running_loop().run_in_executor(
             self._thread, lambda: self._loaded().store.export_kv(blocks, range(layers))
         )
+
+    def export_slices(self, slices: Sequence[KvSlice]) -> asyncio.Future[memoryview]:
+        """A copy of these, one after the other, as they are now."""
+        return asyncio.get_running_loop().run_in_executor(
+            self._thread, lambda: self._loaded().store.export_slices(slices)
+        )
+
+    async def import_slices(self, slices: Sequence[KvSlice], data: memoryview) -> None:
+        """Put what `export_slices` gave for the same positions and layers into these. Raises ValueError for another
+        number of bytes."""
+        await self.call(lambda: self._loaded().store.import_slices(slices, data))
 
     async def unload(self) -> None:
         """Forget the model and let go of its buffers."""

@@ -1,5 +1,6 @@
 """How many bytes activations and KV have (pure)."""
 
+from services.worker.batch import KvSlice
 from shared.block_layout import ITEM_BYTES
 from shared.messages.parameters import Manifest
 from shared.sharding import shard_config
@@ -20,3 +21,8 @@ def kv_bytes(manifest: Manifest, positions: int, layers: int, block_tokens: int)
     config = shard_config(manifest.config, manifest.shard, manifest.shards)
     tokens = -(-positions // block_tokens) * block_tokens
     return layers * 2 * config.num_key_value_heads * tokens * config.head_dim * ITEM_BYTES[manifest.dtype]
+
+
+def slice_bytes(manifest: Manifest, one: KvSlice) -> int:
+    """`[layer, 2, kv_head, position, head_dim]`, no more than its positions."""
+    return kv_bytes(manifest, one.stop - one.start, len(one.layers), block_tokens=1)

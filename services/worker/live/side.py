@@ -22,7 +22,8 @@ log = structlog.get_logger()
 
 
 def goes_live(command: Load) -> bool:
-    """By itself, with its first layer; of several ranks the one that leads."""
+    """By itself, with its embedding: it takes requests, and runs them from its first layer on. Of several ranks the one
+    that leads."""
     return command.rank == 0 and command.live not in ("off", "pipeline")
 
 
@@ -39,7 +40,7 @@ class Live:
         self._is_coming = False  # it loads, and will go live
         self._load_began = 0.0
         self._began = asyncio.Event()
-        self._withdrawn: set[str] = set()  # whose pulls that wait for the first layer are void
+        self._withdrawn: set[str] = set()  # whose pulls that wait for it to go live are void
         self._running: set[asyncio.Task[None]] = set()
 
     @property
@@ -58,7 +59,7 @@ class Live:
         return {} if self.target is None else dict(self.target.given.taken)
 
     def expect(self, command: Load) -> None:
-        """Whoever pulls before the first layer is here need not go away."""
+        """Whoever pulls before it is live need not go away."""
         self._is_coming = goes_live(command)
         self._withdrawn.clear()
         self._load_began = self._parts.world.clock.now()
@@ -68,7 +69,7 @@ class Live:
         self._is_coming = False
 
     def begin(self, command: Load, scheduler: Scheduler, ready: AbstractSet[int]) -> None:
-        """These blocks are ready, the first layer's among them: take requests."""
+        """These blocks are ready, the embedding among them: take requests."""
         room = self._parts.room(scheduler.limits)
         queue = LiveQueue(
             command.manifest.config.num_hidden_layers + 1,
@@ -87,12 +88,12 @@ class Live:
         log.info("went_live", instance=command.instance, mode=command.live)
 
     def blocks_ready(self, ready: AbstractSet[int]) -> None:
-        """There are some more. The embedding goes with the first layer."""
+        """There are some more. Whoever is live has the embedding, which goes with the first layer."""
         if self.target is None:
             return
         new, self._ready = ready - self._ready, frozenset(ready)
-        for index in sorted(new):
-            self.target.layer_ready(max(index - 1, 0))
+        for index in sorted(new - {0}):
+            self.target.layer_ready(index - 1)
 
     async def end(self, reason: str) -> None:
         """Nothing that is here is this worker's own any more, or there is nothing."""

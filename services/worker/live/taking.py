@@ -5,7 +5,7 @@ from collections.abc import Collection, Coroutine, Sequence
 
 import structlog
 
-from services.worker.batch import PREFILL_CHUNK, Entry
+from services.worker.batch import PROMPT_CUT, Entry
 from services.worker.engine.sizes import activation_bytes, kv_bytes
 from services.worker.live.handoff import ACTIVATION, KV, Channel, receive
 from services.worker.live.parts import Parts
@@ -144,8 +144,8 @@ class Taking:
                 400, f"ranks: {self.target} leads {len(self._ranks)}, not {len(self._parts.ranks.leader.others)}"
             )
         task, positions = self._task, self._positions
-        is_chunk = task.filled % PREFILL_CHUNK == 0 or task.filled >= len(task.request.prompt)
-        if not (is_chunk and task.filled < positions):
+        is_cut = task.filled % PROMPT_CUT == 0 or task.filled >= len(task.request.prompt)
+        if not (is_cut and task.filled < positions):
             raise Refusal(400, f"filled: {task.filled} of {positions} positions")
         if task.layers > self._manifest.config.num_hidden_layers:
             raise Refusal(400, f"layers: {task.layers} are done of {self._manifest.config.num_hidden_layers}")

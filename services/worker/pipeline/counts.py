@@ -22,6 +22,14 @@ class PipelineCounts:
             "livescale_worker_pipeline_filled_tokens_total",
             "Tokens whose KV this worker computed in all layers while the pipeline still ran",
         )
+        self.moved = counter(
+            "livescale_worker_pipeline_moved_tokens_total",
+            "Tokens whose KV this worker got from the others of a pipeline, of the layers that these ran",
+        )
+        self.kv_lost = counter(
+            "livescale_worker_pipeline_lost_kv_total",
+            "Parts of KV of other workers of a pipeline that did not come, or came damaged",
+        )
         self.hop_seconds = telemetry.histogram(
             "livescale_worker_pipeline_hop_seconds", "From hearing of a batch to its activation being here"
         )

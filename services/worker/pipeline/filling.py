@@ -1,12 +1,11 @@
-"""What the workers of a pipeline compute again while it still runs, so that it can end with no pause (LambdaScale 4.4).
+"""What workers of a pipeline get or compute while it still runs, so that it can end with no pause (LambdaScale 4.4).
 
 Each request is to be one worker's. All of its blocks are in the KV cache there, with the layers that are run there: the
 other layers' part of them is free, and so it takes no more room. Pure.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as List
-from itertools import cycle
 
 from services.worker.batch import PREFILL_CHUNK, Piece
 from services.worker.sequence import NOTHING, Filled, Sequence
@@ -28,23 +27,54 @@ def share_out(requests: Iterable[str], workers: List[str], before: Mapping[str, 
 
 
 class Filling:
-    """By these workers, in the order of their stages. `shares`: whose each request is to be, by its id.
+    """By these workers, in the order of their stages. `shares`: whose each request is to be, by its id. `movers`: those
+    to whom KV is moved. Each is one of them until it says that it is not: then it computes.
 
-    Rows go with steps, in order, and are there when these end.
+    Rows that are computed go with steps, in order, and are there when these end.
     """
 
     def __init__(self, workers: List[str]) -> None:
         self.shares: dict[str, str] = {}
         self._workers = workers
-        self._turns = cycle(reversed(workers))
+        self._turns = 0
         self._willing = set(workers)
-        self._under_way: dict[int, list[tuple[str, Filled, int]]] = {}
+        self.movers = set(workers)
+        self._unsure = set(workers)
+        self._under_way: dict[int | str, list[tuple[str, Filled, int]]] = {}  # by step, or the worker it is moved to
 
     def begin(self, step: int, placed: List[Sequence]) -> tuple[str, list[Piece]]:
-        """The rows that go with this step, and whose turn it is."""
-        self.shares = share_out([one.request_id for one in placed], self._workers, self.shares)
-        worker = next(self._turns)
+        """The rows that go with this step, and whose turn it is: nobody's before all have said whether they compute, or
+        once what is under way is enough, as then the end would wait for more."""
+        self._share(placed)
+        computing = [one for one in reversed(self._workers) if one in self._willing - self.movers]
+        if self._unsure or not computing or self._are_few(_rest, placed):
+            return "", []
+        worker = computing[self._turns % len(computing)]
+        self._turns += 1
         return worker, list(self._rows(step, worker, self._of(worker, placed)))
+
+    def begin_move(self, worker: str, placed: List[Sequence]) -> list[Piece]:
+        """What is moved next to one of the `movers`, which waits for nothing."""
+        self._share(placed)
+        pieces = list(self._rows(worker, worker, self._of(worker, placed)))
+        if not pieces:
+            self._unsure.discard(worker)
+        return pieces
+
+    def moved(self, worker: str) -> None:
+        """It has what was under way."""
+        self._unsure.discard(worker)
+        for _, filled, stop in self._under_way.pop(worker, ()):
+            filled.stop = stop
+
+    def not_moved(self, worker: str, *, computes: bool) -> None:
+        """It has not, and gets nothing any more. Unless it `computes` it is not asked for that either."""
+        for _, filled, _ in self._under_way.pop(worker, ()):
+            filled.begun = filled.stop
+        self.movers.discard(worker)
+        self._unsure.discard(worker)
+        if not computes:
+            self._willing.discard(worker)
 
     def ended(self, step: int, unfilled: Iterable[str]) -> None:
         """All is filled that went with it, but for these workers, which are not asked again."""
@@ -57,12 +87,18 @@ class Filling:
         """Whether of each worker's share no more is left than goes with one step."""
         if any(one.request_id not in self.shares for one in placed if one.computed or one.in_flight):
             return False
-        return all(sum(map(_left, self._of(worker, placed))) <= FILL_ROWS for worker in self._willing)
+        return self._are_few(_left, placed)
+
+    def _are_few(self, rows: Callable[[Sequence], int], placed: List[Sequence]) -> bool:
+        return all(sum(map(rows, self._of(worker, placed))) <= FILL_ROWS for worker in self._willing)
+
+    def _share(self, placed: List[Sequence]) -> None:
+        self.shares = share_out([one.request_id for one in placed], self._workers, self.shares)
 
     def _of(self, worker: str, placed: List[Sequence]) -> list[Sequence]:
         return [one for one in placed if self.shares.get(one.request_id) == worker and worker in self._willing]
 
-    def _rows(self, step: int, worker: str, share: List[Sequence]) -> Iterator[Piece]:
+    def _rows(self, under_way: int | str, worker: str, share: List[Sequence]) -> Iterator[Piece]:
         """Of whom most is left first: what is left of a prompt comes in whole chunks, and would never find room beside
         the tokens that all others gain."""
         room = FILL_ROWS
@@ -73,7 +109,7 @@ class Filling:
                     break
                 room -= len(piece.tokens)
                 filled.begun = piece.stop
-                self._under_way.setdefault(step, []).append((worker, filled, piece.stop))
+                self._under_way.setdefault(under_way, []).append((worker, filled, piece.stop))
                 yield piece
 
 

@@ -10,11 +10,12 @@ import structlog
 from services.worker.batch import Batch
 from services.worker.pipeline.counts import PipelineCounts
 from services.worker.pipeline.filling import Filling
+from services.worker.pipeline.moving import Moving
 from services.worker.pipeline.wire import stage_pieces
 from services.worker.scheduler import Scheduler
 from services.worker.serving import Serving
 from shared.messages.pipelines import Pipeline, StageBatch, StageDone, StageFill
-from shared.world import Clock
+from shared.process import World
 
 STEP_SECONDS = 20.0  # for all stages together; then the pipeline is given up
 
@@ -42,14 +43,14 @@ class Leader:
         command: Pipeline,
         scheduler: Scheduler,
         serving: Serving,
-        clock: Clock,
+        world: World,
         counts: PipelineCounts,
         first: Callable[[StageBatch], None],
     ) -> None:
         self._command = command
         self._scheduler = scheduler
         self._serving = serving
-        self._clock = clock
+        self._clock = world.clock
         self._counts = counts
         self._first = first
         self._steps: dict[int, Step] = {}
@@ -57,6 +58,7 @@ class Leader:
         self._ends = False
         self._fills = False
         self._filling = Filling(list(dict.fromkeys(stage.node.id for stage in command.stages)))
+        self._moving = Moving(command.id, self._filling, scheduler, world.bus, serving.wake)
 
     @property
     def shares(self) -> dict[str, str]:
@@ -66,6 +68,7 @@ class Leader:
     async def filled(self) -> None:
         """Return once workers have KV of what is to be theirs, all but a little, or nothing is served here any more."""
         self._fills = True
+        self._serving.wake()
         try:
             while self._serving.scheduler is self._scheduler and not self._filling.is_done(self._scheduler.placed):
                 await self._serving.changes.wait()
@@ -107,10 +110,15 @@ class Leader:
             while self._serving.scheduler is self._scheduler and not (self._ends and not self._steps):
                 self._serving.publish(self._scheduler.expire(self._clock.wall()))
                 self._begin()
+                if self._fills and not self._ends:
+                    self._moving.begin()
                 if self._broken is not None:
                     raise PipelineBroken(self._broken)
                 await self._wait()
+            if self._serving.scheduler is self._scheduler:
+                await self._moving.rest()
         finally:
+            await self._moving.close()
             self._counts.in_flight.set(0)
 
     def _begin(self) -> None:

@@ -10,6 +10,7 @@ from services.worker.lifecycle import State
 from services.worker.live.parts import Parts
 from services.worker.loading import Loading
 from services.worker.pipeline.counts import PipelineCounts
+from services.worker.pipeline.kv_moves import KvMoves
 from services.worker.pipeline.leader import Leader, PipelineBroken
 from services.worker.pipeline.orders import check_pipeline
 from services.worker.pipeline.shares import Shares
@@ -17,7 +18,7 @@ from services.worker.pipeline.stage import Running
 from services.worker.pipeline.stages import Stages, StagesFailed
 from services.worker.scheduler import Scheduler
 from shared.bus.contract import Refusal
-from shared.messages.pipelines import Pipeline, PipelineOver, StageBatch, StageDone
+from shared.messages.pipelines import MoveKv, Pipeline, PipelineOver, StageBatch, StageDone
 from shared.messages.transfers import Node
 from shared.subjects import PIPELINE_OVER, STAGE_DONE
 from shared.transfer.part import together
@@ -93,6 +94,7 @@ class Pipelines:
             limits,
             self._came_out,
             lambda: lifecycle.whole,
+            self._instance.settings.switch_kv,
         )
         self._stages = stages = Stages(command, me, running, self._parts.link)
         leader = command.stages[0].node
@@ -114,6 +116,14 @@ class Pipelines:
             self._leader.done(done)
         elif done.error is not None:
             self._stages.fail(done.error)
+
+    async def move_kv(self, order: MoveKv) -> None:
+        """The leader has KV of what is to be this worker's moved here. Raises Refusal."""
+        await self._moves(order).take(order)
+
+    def give_kv(self, order: MoveKv) -> None:
+        """Another worker of the pipeline gets KV of the layers that are run here. Raises Refusal."""
+        self._moves(order).give(order)
 
     def over(self, over: PipelineOver) -> None:
         """No step will come; who leads is told so by the planner."""
@@ -165,6 +175,11 @@ class Pipelines:
             self._running.cancel()
             await asyncio.wait((self._running,))
 
+    def _moves(self, order: MoveKv) -> KvMoves:
+        if self._stages is None or self.pipeline != order.pipeline:
+            raise Refusal(409, f"no stage of {order.pipeline} is run here")
+        return self._stages.moves
+
     def _break(self, reason: str) -> None:
         if self._leader is not None:
             self._leader.give_up(reason)
@@ -210,8 +225,8 @@ class Pipelines:
         """Raises Ended after the last."""
         await stages.ready.wait()
         scheduler = self._instance.go_live(loading, stages.command.kv_blocks)
-        serving, clock = self._parts.serving, self._parts.world.clock
-        self._leader = Leader(stages.command, scheduler, serving, clock, self._counts, stages.take)
+        serving, world = self._parts.serving, self._parts.world
+        self._leader = Leader(stages.command, scheduler, serving, world, self._counts, stages.take)
         self._instance.changed()
         await self._leader.run()
         if serving.scheduler is scheduler:  # else nothing here is this worker's any more

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
 from services.worker.batch import Piece
 from services.worker.engine.contract import Runner
 from services.worker.engine.partial import Passed
+from services.worker.engine.rates import Rate
 from services.worker.limits import Limits
 from services.worker.live.handoff import receive, send
 from services.worker.pipeline.counts import PipelineCounts
@@ -17,17 +18,19 @@ from shared.bus.contract import Bus
 from shared.links.contract import Peer
 from shared.messages.parameters import Manifest
 from shared.messages.pipelines import Pipeline, StageBatch, StageDone
+from shared.settings import SwitchKv
 from shared.subjects import STAGE_BATCH
 from shared.transfer.part import together
 from shared.world import Clock
 
 NOTHING = memoryview(b"")
+LEAST_BYTES = 1 << 16  # of less, it is latency that is measured
 
 
 @dataclass(frozen=True)
 class Running:
     """What all stages of a pipeline at one worker run with. `done` takes what comes out of the last one; `is_whole`
-    says whether the worker has the whole model by now."""
+    says whether the worker has the whole model by now. `link_rate`: bytes a second to or from another worker."""
 
     me: str
     bus: Bus
@@ -38,6 +41,13 @@ class Running:
     limits: Limits
     done: Callable[[StageDone], None]
     is_whole: Callable[[], bool]
+    switch_kv: SwitchKv
+    link_rate: Rate = field(default_factory=Rate)
+
+    def moved(self, size_bytes: int, seconds: float) -> None:
+        """Over the link, as measured at either end."""
+        if size_bytes >= LEAST_BYTES:
+            self.link_rate.observe(size_bytes, seconds)
 
 
 class StageRun:
@@ -75,7 +85,9 @@ class StageRun:
             batch, heard = await self._coming.get()
             pieces, activation = batch_pieces(batch, running.manifest, running.limits), NOTHING
             if before is not None:
+                begun = running.clock.now()
                 activation = await receive(before, batch.step, batch.activation_bytes)
+                running.moved(batch.activation_bytes, running.clock.now() - begun)
                 counts.received.inc(batch.activation_bytes)
                 counts.hop_seconds.observe(running.clock.now() - heard)
             self._here.put_nowait((batch, pieces, activation))
@@ -109,4 +121,6 @@ class StageRun:
             size_bytes = passed.activation.nbytes
             following = replace(batch, stage=self._index + 1, activation_bytes=size_bytes)
             self._running.bus.publish(STAGE_BATCH, following, id=self._next)
+            begun = self._running.clock.now()
             await send(after, batch.step, passed.activation)
+            self._running.moved(size_bytes, self._running.clock.now() - begun)

@@ -1,21 +1,17 @@
 """The stages of a pipeline that one worker runs, and its channels to their neighbours."""
 
 import asyncio
-from contextlib import AsyncExitStack, suppress
-from zlib import crc32
+from contextlib import AsyncExitStack
 
 import structlog
 
-from services.worker.live.handoff import CONNECT_SECONDS
+from services.worker.pipeline.channels import close, reach
+from services.worker.pipeline.kv_moves import KvMoves
 from services.worker.pipeline.stage import Running, StageRun
 from shared.bus.contract import BusError
 from shared.links.contract import Link, LinkError, Peer
 from shared.messages.pipelines import Pipeline, StageBatch
 from shared.transfer.part import together
-
-# Channels between stages are numbered above those of hand-offs.
-FIRST_CHANNEL = 1 << 25
-CHANNELS = 1 << 24
 
 log = structlog.get_logger()
 
@@ -25,11 +21,12 @@ class StagesFailed(Exception):
 
 
 class Stages:
-    """Those of `worker`. `ready` is set once all neighbours were reached."""
+    """Those of `worker`. `ready` is set once all neighbours were reached. `moves`: of KV, between any two workers."""
 
     def __init__(self, command: Pipeline, worker: str, running: Running, link: Link) -> None:
         self.command = command
         self.ready = asyncio.Event()
+        self.moves = KvMoves(command, running, link)
         self._link = link
         self._runs = {
             index: StageRun(running, command, index)
@@ -72,7 +69,7 @@ class Stages:
                 peers = await self._connect(closing)
                 self.ready.set()
                 runs = (run.run(peers.get(index), peers.get(index + 1)) for index, run in self._runs.items())
-                await together(*runs, self._fail())
+                await together(*runs, self.moves.run(), self._fail())
         except (LinkError, BusError, ValueError, RuntimeError, MemoryError) as error:
             raise StagesFailed(str(error) or type(error).__name__) from error
 
@@ -91,15 +88,6 @@ class Stages:
         for later in range(1, len(stages)):
             for mine, other in ((later, later - 1), (later - 1, later)):
                 if mine in self._runs:
-                    peers[later] = await self._reach(stages[other].node.address, later)
-                    closing.push_async_callback(_close, peers[later])
+                    peers[later] = await reach(self._link, self.command, stages[other].node.address, str(later))
+                    closing.push_async_callback(close, peers[later])
         return peers
-
-    async def _reach(self, address: bytes, later: int) -> Peer:
-        number = FIRST_CHANNEL + crc32(f"{self.command.id}/{later}".encode()) % CHANNELS
-        return await self._link.connect(address, timeout=CONNECT_SECONDS, channel=number, secret=self.command.secret)
-
-
-async def _close(peer: Peer) -> None:
-    with suppress(LinkError):
-        await peer.close()

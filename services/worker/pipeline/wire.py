@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from services.worker.batch import MAX_BATCH_ROWS, Draw, Piece
+from services.worker.batch import MAX_BATCH_ROWS, Draw, KvSlice, Piece
 from services.worker.engine.sizes import activation_bytes
 from services.worker.limits import Limits
 from shared.messages.parameters import Manifest
-from shared.messages.pipelines import StageBatch, StageFill, StagePiece
+from shared.messages.pipelines import KvSpan, MoveKv, Pipeline, StageBatch, StageFill, StagePiece
 
 
 def stage_pieces(pieces: Sequence[Piece]) -> list[StagePiece]:
@@ -34,6 +34,41 @@ def fill_pieces(fill: StageFill, limits: Limits) -> list[Piece]:
     if rows > MAX_BATCH_ROWS:
         raise ValueError(f"fills: they have {rows} rows, at most {MAX_BATCH_ROWS} can be run")
     return [_piece(piece, limits) for piece in fill.pieces]
+
+
+def kv_spans(pieces: Sequence[Piece]) -> list[KvSpan]:
+    """Where the KV of `pieces` lies."""
+    return [
+        KvSpan(first_block=one.blocks.start, blocks=len(one.blocks), start=one.start, stop=one.stop) for one in pieces
+    ]
+
+
+def kv_slices(order: MoveKv, layers: Sequence[range], limits: Limits) -> list[KvSlice]:
+    """What `order` asks for of these layers. Raises ValueError, naming the field, for what is not here."""
+    rows = sum(max(one.stop - one.start, 0) for one in order.spans)
+    if not 1 <= rows <= MAX_BATCH_ROWS:
+        raise ValueError(f"spans: they have {rows} positions, 1 to {MAX_BATCH_ROWS} can be moved")
+    for one in order.spans:
+        fits = one.start < one.stop <= one.blocks * limits.kv_block_tokens
+        if not fits or one.first_block + one.blocks > limits.kv_blocks:
+            raise ValueError(
+                f"spans: positions {one.start} .. {one.stop - 1} do not fit into blocks {one.first_block} .. "
+                f"{one.first_block + one.blocks - 1} of {limits.kv_blocks}"
+            )
+    return [
+        KvSlice(range(one.first_block, one.first_block + one.blocks), one.start, one.stop, stretch)
+        for stretch in layers
+        for one in order.spans
+    ]
+
+
+def layers_of(command: Pipeline, worker: str) -> list[range]:
+    """The layers of `worker`'s stages: the model's blocks without embedding and head."""
+    head = command.stages[-1].stop - 1
+    layers = (
+        range(max(stage.first, 1) - 1, min(stage.stop, head) - 1) for stage in command.stages if stage.node.id == worker
+    )
+    return [one for one in layers if one]
 
 
 def _told(piece: Piece) -> StagePiece:

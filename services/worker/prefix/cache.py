@@ -38,6 +38,8 @@ class PrefixCache:
         self._tree = PrefixTree()
         self._in_slot: dict[int, Node] = {}
         self._copies: list[KvCopy] = []
+        self._borrower: Sequence | None = None
+        self._lent = range(0)
         self._queries = self._hits = self._fetched = 0
 
     def __len__(self) -> int:
@@ -46,17 +48,7 @@ class PrefixCache:
     def start(self, sequence: Sequence) -> None:
         """It has just been given blocks, and nothing of it is computed: what is known of its prompt is copied there.
         Its last token is computed all the same: after it, one is to be chosen."""
-        sequence.prefix = self._tree.root
-        found = self._tree.match(self._segments(sequence, len(sequence.tokens) - 1))
-        self.give_way(sequence.blocks)
-        for node in found:
-            if node not in self._tree or (node.slot < 0 and not self.fetches):
-                break
-            self._copy(self._slot(node.slot), self._part(sequence, node.depth - 1))
-            sequence.prefix = node
-            if node.slot < 0:
-                self._fetched += self.segment_tokens
-        sequence.reach(sequence.prefix.depth * self.segment_tokens)
+        self._bring(sequence)
         if not sequence.preempted:  # else it is known what it would have found
             sequence.cached = sequence.computed
             self._queries += sequence.prompt_tokens
@@ -72,11 +64,44 @@ class PrefixCache:
             if node is None:
                 return
 
+    def name(self, sequence: Sequence, until: float, most: int) -> bool:
+        """What is kept of its prompt stays until then, ahead of what nobody named; whether that is all of it. No more
+        than `most` segments do that for all names."""
+        wanted = list(self._segments(sequence, len(sequence.tokens) - 1))
+        found = self._tree.match(iter(wanted))
+        if found:
+            self._tree.name(found[-1], until, most)
+        return len(found) == len(wanted)
+
+    def expire(self, now: float) -> None:
+        """What was named until `now` stays no longer than what nobody named."""
+        self._tree.expire(now)
+
+    def lend(self, sequence: Sequence, count: int) -> bool:
+        """Start it in so many blocks that nobody owns, where the least is kept; it is preempted once somebody is to own
+        them. What is computed of it is kept where it is. False where there is no such place. Lent to one at a time."""
+        places = [start for gap in self._kv.unowned() for start in self._starts(gap, count)]
+        if not places:
+            return False
+        start = min(places, key=lambda start: len(self._kept_in(range(start, start + count))))
+        sequence.blocks = self._lent = range(start, start + count)
+        self._kv.put(self._lent)
+        self._bring(sequence)
+        self._borrower = sequence
+        return True
+
+    def take_back(self) -> None:
+        """What was lent."""
+        if self._borrower is not None:
+            self._borrower.preempt()
+        self._borrower, self._lent = None, range(0)
+
     def give_way(self, blocks: range) -> None:
         """Somebody owns these from now on. What is in them is moved to where nobody owns anything, or to host memory,
         in place of what was not used for longer."""
-        slots = range(blocks.start // self._blocks, -(-blocks.stop // self._blocks))
-        for node in [self._in_slot.pop(slot) for slot in slots if slot in self._in_slot]:
+        if self._borrower is not None and _overlap(blocks, self._lent):
+            self.take_back()
+        for node in [self._in_slot.pop(slot) for slot in self._kept_in(blocks)]:
             while node in self._tree:
                 slot = self._free_slot()
                 if slot is not None:
@@ -93,9 +118,24 @@ class PrefixCache:
 
     def clear(self) -> None:
         """Nothing that was computed is of use any more."""
+        self.take_back()
         self._tree, self._copies = PrefixTree(), []
         self._in_slot.clear()
         self._free_host_slots = list(range(self._host_slots, 0))
+
+    def _bring(self, sequence: Sequence) -> None:
+        """Copies of what is known of its prompt, into its blocks."""
+        sequence.prefix = self._tree.root
+        found = self._tree.match(self._segments(sequence, len(sequence.tokens) - 1))
+        self.give_way(sequence.blocks)
+        for node in found:
+            if node not in self._tree or (node.slot < 0 and not self.fetches):
+                break
+            self._copy(self._slot(node.slot), self._part(sequence, node.depth - 1))
+            sequence.prefix = node
+            if node.slot < 0:
+                self._fetched += self.segment_tokens
+        sequence.reach(sequence.prefix.depth * self.segment_tokens)
 
     def _kept(self, sequence: Sequence, parent: Node, segment: Segment) -> Node | None:
         """What follows `parent`; None where there is no room for it, or that was dropped."""
@@ -105,15 +145,24 @@ class PrefixCache:
         child = parent.children.get(segment)
         if child is not None:
             return child
+        part = self._part(sequence, parent.depth)
+        if sequence is self._borrower:
+            return self._add(parent, segment, part.start // self._blocks)
         slot = self._free_slot()
         if slot is None:
-            if self._tree.oldest() in (None, parent):
+            oldest = self._tree.oldest()
+            if oldest is None or oldest is parent:
+                return None
+            if self._tree.is_named(oldest) and sequence.request.context_id is None:
                 return None
             self._drop_oldest()
             slot = self._free_slot()
         if slot is None:
             return None
-        self._copy_to(slot, self._part(sequence, parent.depth))
+        self._copy_to(slot, part)
+        return self._add(parent, segment, slot)
+
+    def _add(self, parent: Node, segment: Segment, slot: int) -> Node:
         node = self._in_slot[slot] = self._tree.add(parent, segment, slot)
         return node
 
@@ -130,10 +179,22 @@ class PrefixCache:
         """The last one of blocks that nobody owns and nothing is kept in, or one in host memory; it is taken."""
         for gap in reversed(list(self._kv.unowned())):
             slots = range(-(-gap.start // self._blocks), gap.stop // self._blocks)
-            slot = next((slot for slot in reversed(slots) if slot not in self._in_slot), None)
+            slot = next((slot for slot in reversed(slots) if self._is_free(slot)), None)
             if slot is not None:
                 return slot
         return self._free_host_slots.pop() if self._free_host_slots and self.fetches else None
+
+    def _starts(self, gap: range, count: int) -> range:
+        """Where a segment may begin with so many blocks from there on."""
+        return range(-(-gap.start // self._blocks) * self._blocks, gap.stop - count + 1, self._blocks)
+
+    def _is_free(self, slot: int) -> bool:
+        return slot not in self._in_slot and not _overlap(self._slot(slot), self._lent)
+
+    def _kept_in(self, blocks: range) -> list[int]:
+        """The slots that have any of these blocks, and in which something is kept."""
+        slots = range(blocks.start // self._blocks, -(-blocks.stop // self._blocks))
+        return [slot for slot in slots if slot in self._in_slot]
 
     def _segments(self, sequence: Sequence, stop: int, after: Node | None = None) -> Iterator[Segment]:
         """Whole segments of the prompt before position `stop`."""
@@ -167,9 +228,15 @@ class PrefixCache:
         if {node.slot: node for node in self._tree.nodes()} != self._in_slot or len(self._in_slot) != len(self._tree):
             yield "prefix cache: the slots in use are not those of the segments"
         owned = {block for owner in self._kv.owners for block in self._kv.owned(owner)}
+        if not owned.isdisjoint(self._lent):
+            yield f"prefix cache: of the blocks {self._lent}, which are lent, some are owned"
         host_slots = sorted([*self._free_host_slots, *(slot for slot in self._in_slot if slot < 0)])
         if host_slots != list(range(self._host_slots, 0)):
             yield "prefix cache: a slot in host memory is neither free nor in use, or both"
         for slot in self._in_slot:
             if not owned.isdisjoint(self._slot(slot)) or self._slot(slot).stop > self._kv.total:
                 yield f"prefix cache: slot {slot} has blocks {self._slot(slot)}, which are owned or not there"
+
+
+def _overlap(blocks: range, others: range) -> bool:
+    return max(blocks.start, others.start) < min(blocks.stop, others.stop)

@@ -1,11 +1,13 @@
 """A radix tree of prompts in segments of equal length, each in a slot, by how recently it was used. Pure.
 
 Whoever comes after a segment was only ever used together with it. So the least recently used of all has nothing after
-it, and what is left after it is dropped are whole beginnings of prompts.
+it, and what is left after it is dropped are whole beginnings of prompts. What was named comes after all that was not,
+with all before it, and by when it was named.
 """
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from itertools import chain
 
 from shared.invariants import check
 
@@ -29,12 +31,13 @@ class PrefixTree:
     def __init__(self) -> None:
         self.root = Node(None, (), -1)
         self._recent: OrderedDict[Node, None] = OrderedDict()  # the least recently used first
+        self._named: OrderedDict[Node, float] = OrderedDict()  # until when; the one first named first
 
     def __len__(self) -> int:
-        return len(self._recent)
+        return len(self._recent) + len(self._named)
 
     def __contains__(self, node: Node) -> bool:
-        return node is self.root or node in self._recent
+        return node is self.root or node in self._recent or node in self._named
 
     def match(self, segments: Iterator[Segment]) -> list[Node]:
         """The longest beginning that is here, segment by segment; it is used."""
@@ -50,9 +53,28 @@ class PrefixTree:
 
     def use(self, node: Node | None) -> None:
         """It and all before it, these last: so they stay longer than it."""
-        while node is not None and node is not self.root:
+        while node is not None and node in self._recent:
             self._recent.move_to_end(node)
             node = node.parent
+
+    def name(self, node: Node, until: float, most: int) -> None:
+        """It and all before it stay until then, while there is anything else to drop. Of all that was named no more
+        than the last `most` segments do."""
+        while node.parent is not None:
+            self._recent.pop(node, None)
+            self._named[node] = until
+            self._named.move_to_end(node)
+            node = node.parent
+        while len(self._named) > most:
+            self._forget_name()
+
+    def expire(self, now: float) -> None:
+        """What was named until `now` stays no longer than what was not."""
+        while self._named and next(iter(self._named.values())) <= now:
+            self._forget_name()
+
+    def is_named(self, node: Node) -> bool:
+        return node in self._named
 
     def add(self, parent: Node, segment: Segment, slot: int) -> Node:
         """What follows `parent`, used now."""
@@ -62,19 +84,24 @@ class PrefixTree:
         return node
 
     def oldest(self) -> Node | None:
-        """The least recently used; nothing comes after it."""
-        return next(iter(self._recent), None)
+        """What is to go first; nothing comes after it."""
+        return next(self.nodes(), None)
 
     def drop(self, node: Node) -> None:
         """Raises ValueError for what others come after."""
         if node.children or node.parent is None:
             raise ValueError(f"{len(node.children)} segments come after the one in slot {node.slot}: drop these first")
         del node.parent.children[node.segment]
-        del self._recent[node]
+        del (self._named if node in self._named else self._recent)[node]
 
     def nodes(self) -> Iterator[Node]:
-        """All but the root, the least recently used first."""
-        return iter(self._recent)
+        """All but the root, what is to go first first."""
+        return chain(self._recent, self._named)
+
+    def _forget_name(self) -> None:
+        """Of the one first named. What comes after it was named no later, and went before it."""
+        node, _ = self._named.popitem(last=False)
+        self._recent[node] = None
 
     def check_invariants(self) -> None:
         """Raises InvariantBroken."""
@@ -82,11 +109,13 @@ class PrefixTree:
 
     def _broken(self) -> Iterator[str]:
         seen = set[Node]()
-        for node in self._recent:
+        for node in self.nodes():
             seen.add(node)
             if node.parent is None or node.parent.children.get(node.segment) is not node:
                 yield f"prefix tree: the segment in slot {node.slot} does not follow the one before it"
             elif node.parent in seen:
                 yield f"prefix tree: slot {node.slot} was used after what comes before it, in slot {node.parent.slot}"
+        if any(node in self._recent for node in self._named):
+            yield "prefix tree: what was named is among what was not"
         if any(child not in seen for node in (self.root, *seen) for child in node.children.values()):
             yield "prefix tree: a segment is in no order of use"

@@ -16,7 +16,7 @@ from services.worker.engine.engine import Engine
 from services.worker.engine.kernels.contract import Kernels, find_kernels
 from services.worker.engine.kv_store import allocate_kv_memory
 from services.worker.engine.tensor_parallel import Ranks
-from shared.messages.parameters import DType, Manifest
+from shared.messages.parameters import DType, Layout, Manifest
 
 BLOCK_TOKENS = 16
 CONTEXT = 2_200
@@ -78,6 +78,30 @@ CONFIGS: dict[str, PreTrainedConfig] = {
         num_key_value_heads=3,
         head_dim=32,
         tie_word_embeddings=False,
+    ),
+}
+
+# Those of their matrices that fill panels can lie in them: of the second, keys and values do not.
+PANEL_CONFIGS: dict[str, PreTrainedConfig] = {
+    "llama-panels-untied": _config(
+        LlamaConfig,
+        vocab_size=640,
+        hidden_size=128,
+        intermediate_size=192,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        tie_word_embeddings=False,
+    ),
+    "qwen2-panels-tied": _config(
+        Qwen2Config,
+        vocab_size=515,
+        hidden_size=128,
+        intermediate_size=320,
+        num_attention_heads=4,
+        num_key_value_heads=1,
+        head_dim=32,
+        tie_word_embeddings=True,
     ),
 }
 
@@ -159,7 +183,7 @@ KINDS = [
 def reference(name: str, dtype: DType = "float32") -> PreTrainedModel:
     """The model `name` in transformers. Scaled so that its output varies and depends on every token before it."""
     torch.manual_seed(11)
-    model = AutoModelForCausalLM.from_config((CONFIGS | CUT_CONFIGS)[name], dtype=torch.float32)
+    model = AutoModelForCausalLM.from_config((CONFIGS | PANEL_CONFIGS | CUT_CONFIGS)[name], dtype=torch.float32)
     for parameter_name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape)
         if "norm" in parameter_name:
@@ -176,12 +200,12 @@ def reference(name: str, dtype: DType = "float32") -> PreTrainedModel:
 
 
 @cache
-def checkpointed(name: str, dtype: DType = "float32", shards: int = 1) -> Checkpointed:
+def checkpointed(name: str, dtype: DType = "float32", shards: int = 1, layout: Layout = "plain") -> Checkpointed:
     """The same model as a host reads it from a Hugging Face directory, for so many ranks."""
     with TemporaryDirectory() as directory:
         disable_progress_bar()
         reference(name).save_pretrained(directory)
-        checkpoint = open_checkpoint(Path(directory), dtype, shards)
+        checkpoint = open_checkpoint(Path(directory), dtype, shards, layout)
         blocks = tuple(bytearray(layout.size_bytes) for layout in checkpoint.layouts)
         checksums = [checkpoint.read_block(index, memoryview(block)) for index, block in enumerate(blocks)]
         return Checkpointed(checkpoint.manifest(checksums), blocks)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from services.worker.batch import PREFILL_CHUNK, Batch, Draw, Piece
+from services.worker.batch import PREFILL_CHUNK, PROMPT_CUT, Batch, Draw, Piece
 from services.worker.engine.contract import BlockMissing
 from services.worker.engine.engine import Engine
 from services.worker.engine.kv_store import allocate_kv_memory
@@ -79,9 +79,9 @@ def test_a_batch_has_rows_and_not_too_many() -> None:
         engine.rows([_piece(tuple(range(PREFILL_CHUNK)))] * 17)
 
 
-@pytest.mark.parametrize(("start", "count"), [(0, PREFILL_CHUNK + 1), (1, 2), (100, 28), (0, 0)])
+@pytest.mark.parametrize(("start", "count"), [(0, PREFILL_CHUNK + 1), (1, 2), (PROMPT_CUT - 1, 1), (0, 0)])
 def test_a_prompt_is_cut_at_fixed_positions_only(start: int, count: int) -> None:
-    with pytest.raises(ValueError, match="not one chunk"):
+    with pytest.raises(ValueError, match="no chunk of a prompt: it begins at a multiple of 8"):
         _piece(tuple(range(count)), start)
 
 

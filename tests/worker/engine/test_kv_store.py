@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from services.worker.batch import KvSlice
 from services.worker.engine.kv_store import KvStore, allocate_host_kv_memory, allocate_kv_memory
 from shared.messages.parameters import DType
 from tests.worker.engine.models import checkpointed
@@ -68,6 +69,26 @@ def test_an_import_of_the_wrong_size_is_refused() -> None:
     exported = store.export_kv(range(0, 2), range(0, 1))
     with pytest.raises(ValueError, match="3 blocks of 1 layers"):
         store.import_kv(range(0, 3), range(0, 1), exported)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_slices_go_to_just_their_positions_and_layers(dtype: DType) -> None:
+    one, other = _store(dtype=dtype), _store(dtype=dtype)
+    expected = other.cache.clone()
+    expected[1:3, :, :, 48 + 5 : 48 + 30] = one.cache[1:3, :, :, 5:30]
+    expected[:1, :, :, 80 + 1 : 80 + 2] = one.cache[:1, :, :, 32 + 1 : 32 + 2]
+    taken = one.export_slices([KvSlice(range(2), 5, 30, range(1, 3)), KvSlice(range(2, 3), 1, 2, range(1))])
+    data = memoryview(bytearray(taken))
+    other.import_slices([KvSlice(range(3, 5), 5, 30, range(1, 3)), KvSlice(range(5, 6), 1, 2, range(1))], data)
+    assert torch.equal(other.cache, expected)
+
+
+def test_slices_that_are_not_there_are_refused() -> None:
+    store = _store()
+    with pytest.raises(ValueError, match=r"have no positions 0 \.\. 32"):
+        store.export_slices([KvSlice(range(2), 0, 33, range(1))])
+    with pytest.raises(ValueError, match=r"1 slices are .* bytes of KV, not 8"):
+        store.import_slices([KvSlice(range(2), 0, 3, range(1))], memoryview(bytearray(8)))
 
 
 def test_blocks_that_are_not_aligned_are_refused() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from services.worker.batch import Batch, Draw, Entry, KvCopy, KvImport, Piece, PrefixUse
+from services.worker.batch import Batch, Draw, Entry, KvCopy, KvImport, KvSlice, Piece, PrefixUse
 from services.worker.engine.contract import BlockMissing, Runner
 from services.worker.engine.modelled import ModelledRunner
 from services.worker.engine.partial import Partial
@@ -172,6 +172,19 @@ def test_a_model_whose_kv_does_not_fit_is_refused() -> None:
         runner = ModelledRunner(BLOCK_BYTES - 1, BLOCK_TOKENS, LATENCY, 1.0, LoopClock(0.0))
         with pytest.raises(ValueError, match=f"kv_bytes is {BLOCK_BYTES - 1}; .* takes {BLOCK_BYTES}, raise it"):
             await runner.load(manifest(), 4_096)
+
+    run(main())
+
+
+def test_slices_have_the_size_of_keys_and_values() -> None:
+    async def main() -> None:
+        runner = await loaded()
+        slices = [KvSlice(range(2, 9), 3, 100, range(1, LAYERS)), KvSlice(range(9, 10), 0, 1, range(1))]
+        data = await runner.export_slices(slices)
+        assert data.nbytes == BLOCK_BYTES // LAYERS // BLOCK_TOKENS * (97 * (LAYERS - 1) + 1)
+        await runner.import_slices(slices, data)
+        with pytest.raises(ValueError, match=r"2 slices are .* bytes of KV, not 8"):
+            await runner.import_slices(slices, data[:8])
 
     run(main())
 

@@ -1,7 +1,11 @@
 """Measured rates: unknown until measured, prefill and decode apart."""
 
+from math import inf
+
+import pytest
+
 from services.worker.batch import Batch, Piece
-from services.worker.engine.rates import Rates
+from services.worker.engine.rates import Pace, Rates, layers_share
 
 
 def _batch(prefill: int, decode: int) -> Batch:
@@ -36,3 +40,56 @@ def test_the_average_follows_what_changes() -> None:
         rates.observe(_batch(0, 10), seconds)
     assert rates.decode_tokens_per_second is not None
     assert abs(rates.decode_tokens_per_second - 50) < 1
+
+
+def test_what_parts_of_a_model_took_tells_of_the_whole() -> None:
+    rates = Rates()
+    rates.observe_part(_batch(100, 0).pieces, layers_share(range(0, 3), 8), 0.5)
+    assert rates.part_tokens_per_second == 100 * 2 / 8 / 0.5
+    assert rates.prefill_tokens_per_second is None
+
+
+def test_parts_without_layers_and_steps_without_prompts_say_nothing_of_prefill() -> None:
+    rates = Rates()
+    rates.observe_part(_batch(100, 0).pieces, layers_share(range(9, 10), 8), 0.5)
+    rates.observe_part(_batch(0, 8).pieces, 0.5, 0.1)
+    assert rates.part_tokens_per_second is None
+
+
+def test_rows_of_prompts_beside_decodes_follow_from_what_both_take() -> None:
+    pace = Pace()
+    pace.observe(100, 0, 0.1)
+    pace.observe(0, 8, 0.02)
+    assert pace.prompt_rows(8, 2.0) == pytest.approx(20)
+    assert pace.prompt_rows(8, 1.5) == pytest.approx(10)
+    assert pace.prompt_rows(16, 2.0) == pytest.approx(20), "more decodes take as long at least"
+    assert pace.prompt_rows(4, 2.0) == pytest.approx(10), "fewer may take less"
+
+
+def test_what_prompts_add_is_learned_beside_decodes() -> None:
+    pace = Pace()
+    pace.observe(100, 0, 0.1)
+    pace.observe(0, 8, 0.02)
+    for _ in range(100):
+        pace.observe(32, 8, 0.02 + 32 * 0.002)
+        pace.observe(0, 8, 0.02)
+    assert pace.prompt_rows(8, 2.0) == pytest.approx(10, rel=0.01)
+
+
+def test_decodes_that_were_never_seen_alone_are_to_be_after_a_step_with_prompts() -> None:
+    pace = Pace()
+    assert not pace.is_stale
+    pace.observe(100, 8, 0.1)
+    assert pace.is_stale
+    pace.observe(0, 8, 0.02)
+    assert not pace.is_stale
+    assert pace.prompt_rows(8, 2.0) == inf, "of prompts nothing is known"
+
+
+def test_a_few_rows_that_add_nothing_do_not_say_that_many_would() -> None:
+    pace = Pace()
+    pace.observe(100, 0, 0.1)
+    for _ in range(100):
+        pace.observe(0, 8, 0.02)
+        pace.observe(8, 8, 0.02)
+    assert pace.prompt_rows(8, 2.0) == pytest.approx(20)

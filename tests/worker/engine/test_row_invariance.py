@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from services.worker.batch import PREFILL_CHUNK, PROMPT_CUT, Piece
 from services.worker.engine.engine import Engine
 from shared.messages.requests import Sampling, Submit
 from tests.worker.engine.models import CONFIGS, KINDS, Kind
@@ -129,3 +130,27 @@ def test_batch_composition_changes_no_bit_on_two_threads(kind: Kind) -> None:
     together = serve(engine, [(0, request) for request in requests])
     for key, served in alone.items():
         assert torch.equal(together.rows(key), served.rows(key)), key
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_where_a_prompt_is_cut_changes_no_bit(name: str, kind: Kind) -> None:
+    engine, prompt = kind.engine(name), tuple(random_prompt(6, 700))
+    whole = _cut(engine, prompt, [PREFILL_CHUNK] * 6)
+    for seed in range(2):
+        chance = random.Random(seed)
+        cuts = [PROMPT_CUT * chance.randint(1, 16) for _ in range(len(prompt) // PROMPT_CUT + 1)]
+        assert torch.equal(_cut(engine, prompt, cuts), whole), seed
+
+
+def _cut(engine: Engine, prompt: tuple[int, ...], cuts: list[int]) -> torch.Tensor:
+    """A prompt in pieces of so many rows, each in a step of its own: what comes out of the last layer, `[position,
+    hidden]`."""
+    hidden, start = [], 0
+    for rows in cuts:
+        tokens = prompt[start : start + rows]
+        if tokens:
+            step = engine.rows([Piece("cut", tokens, start, range(64), decode=False)])
+            hidden.append(engine.layers(0, len(engine.store.cache), engine.embed(step), step))
+        start += rows
+    return torch.cat(hidden)

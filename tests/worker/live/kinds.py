@@ -15,6 +15,7 @@ from services.worker.engine.modelled import ModelledRunner
 from services.worker.settings import MIB, WorkerSettings
 from shared.messages.parameters import DType, Manifest
 from shared.messages.requests import Submit
+from shared.settings import SwitchKv
 from shared.world import LoopClock
 from tests.made import tiny
 from tests.worker.engine.made_up import LATENCY, made_up_tokens
@@ -50,6 +51,7 @@ class Kind:
 
     dtype: DType = "float32"
     make_runner: Callable[[WorkerSettings], Runner] = lambda told: TimedRunner(told.kv_bytes, told.block_size)
+    switch_kv: SwitchKv = "auto"
 
     @property
     def manifest(self) -> Manifest:

@@ -91,7 +91,9 @@ class Stage:
 
     async def start(self, worker: str) -> None:
         """A spare worker."""
-        told = WorkerSettings(id=worker, arena_bytes=16 * MIB, kv_bytes=MIB, max_num_seqs=4)
+        told = WorkerSettings(
+            id=worker, arena_bytes=16 * MIB, kv_bytes=MIB, max_num_seqs=4, switch_kv=self.kind.switch_kv
+        )
         bus, telemetry = self.broker.connect(), Telemetry("worker", worker)
         world = World(ServiceInfo("worker", worker, "under test"), "here", bus, CLOCK, CountedIds(), telemetry)
 

@@ -3,14 +3,16 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
 from shared.bus.contract import BusError
 from shared.messages.membership import Stale
+from shared.settings import SwitchKv
 from shared.subjects import STALE
 from shared.virtual_time import run
-from tests.worker.live.kinds import BLOCKS, CLOCK, MODELLED
+from tests.worker.live.kinds import BFLOAT16, BLOCKS, CLOCK, FLOAT32, MODELLED, Kind
 from tests.worker.live.stage import Stage, stage
 from tests.worker.pipeline.line import ask, form, loaded, nothing_left, play, request, say_over, whole
 
@@ -18,7 +20,7 @@ THREE = (("a", 2), ("b", 4), ("c", BLOCKS))
 Act = Callable[[Stage], Awaitable[None]]
 
 
-def running(act: Act) -> None:
+def running(act: Act, switch_kv: SwitchKv = "auto", kind: Kind = MODELLED) -> None:
     """While requests are run by three, and a fourth worker serves."""
 
     async def whole_play(made: Stage) -> None:
@@ -28,7 +30,7 @@ def running(act: Act) -> None:
         await made.until(lambda: all(wish.is_over for wish in made.client.wishes))
         await made.until(lambda: all(report.pipeline is None for report in made.reports.values()))
 
-    play(whole_play, THREE, "other", kind=MODELLED)
+    play(whole_play, THREE, "other", kind=replace(kind, switch_kv=switch_kv))
 
 
 @pytest.mark.parametrize("who", ["a", "b", "c"])
@@ -137,20 +139,61 @@ def test_a_leader_that_is_whole_goes_on_by_itself_when_a_stage_is_lost() -> None
 
 
 @pytest.mark.parametrize("who", ["a", "b", "c"])
-def test_a_worker_that_dies_while_each_computes_what_is_to_be_its_own(who: str) -> None:
+@pytest.mark.parametrize(("way", "tokens"), [("recompute", "filled_tokens"), ("move", "moved_tokens")])
+def test_a_worker_that_dies_while_each_gets_what_is_to_be_its_own(way: SwitchKv, tokens: str, who: str) -> None:
     async def act(made: Stage) -> None:
         await whole(made, "a", "b", "c")
         made.act(made.serve("a"))
-        await made.until(lambda: made.count("c", "pipeline_filled_tokens") > 0)
+        await made.until(lambda: made.count("c", f"pipeline_{tokens}") > 0)
         assert made.state("a") == "live"
         await made.kill(who)
         for worker in sorted({"a", "b", "c"} - {who}):
             await made.serve(worker)
 
-    running(act)
+    running(act, way)
 
 
-def test_clients_that_leave() -> None:
+@pytest.mark.parametrize("kind", [MODELLED, FLOAT32, pytest.param(BFLOAT16, marks=pytest.mark.slow)])
+def test_kv_that_comes_damaged_is_computed_again(kind: Kind) -> None:
+    async def act(made: Stage) -> None:
+        await whole(made, "a", "b", "c")
+        made.faults.damaged = 1  # the first part that is moved
+        for worker in "abc":
+            await made.serve(worker)
+        assert sum(made.count(worker, "pipeline_lost_kv") for worker in "abc") == 1
+        assert made.count("a", "broken_pipelines") == 0
+
+    running(act, "move", kind)
+
+
+@pytest.mark.parametrize("way", ["abort b", "break", "hold c", "cancel"])
+def test_what_goes_wrong_while_kv_is_moved(way: str) -> None:
+    async def act(made: Stage) -> None:
+        await whole(made, "a", "b", "c")
+        made.act(made.serve("a"))
+        await made.until(lambda: made.count("c", "pipeline_moved_tokens") > 0)
+        match way:
+            case "abort b":
+                await made.abort("b")
+            case "break":
+                made.faults.messages = 2
+                await made.until(lambda: made.faults.messages == 0)
+                made.faults.messages = None
+            case "hold c":
+                made.members["c"].bus.hold()
+                await made.until(lambda: made.state("a") == "serving")
+                made.members["c"].bus.release()
+            case "cancel":
+                for wish in made.client.wishes[1:]:
+                    made.client.cancel(wish)
+        for worker in sorted(made.members.keys() - {"other"}):
+            await made.serve(worker)
+
+    running(act, "move", FLOAT32)
+
+
+@pytest.mark.parametrize("switch_kv", ["auto", "move", "recompute"])
+def test_clients_that_leave(switch_kv: SwitchKv) -> None:
     async def act(made: Stage) -> None:
         for wish in made.client.wishes[::2]:
             made.client.cancel(wish)
@@ -158,4 +201,4 @@ def test_clients_that_leave() -> None:
         for worker in "abc":
             await made.serve(worker)
 
-    running(act)
+    running(act, switch_kv)

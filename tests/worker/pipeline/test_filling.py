@@ -15,6 +15,14 @@ def cached(id: str, prompt: int, generated: int = 0, start: int = 0) -> Sequence
     return sequence
 
 
+def computing(*workers: str) -> Filling:
+    """Nothing can be moved to any of them."""
+    filling = Filling(workers)
+    for worker in workers:
+        filling.not_moved(worker, computes=True)
+    return filling
+
+
 def told(fill: tuple[str, list[Piece]]) -> tuple[str, list[tuple[str, int, int]]]:
     worker, pieces = fill
     return worker, [(one.request_id, one.start, one.stop) for one in pieces]
@@ -26,29 +34,37 @@ def test_shares_are_even_and_who_has_one_keeps_it() -> None:
 
 
 def test_workers_take_turns_and_get_so_many_rows_of_their_shares_in_order() -> None:
-    here = [cached("r", 200, 5), cached("s", 40, 3, start=20)]
-    filling = Filling(WORKERS)
+    here = [cached("r", 350, 5), cached("s", 40, 3, start=20)]
+    filling = computing(*WORKERS)
     assert told(filling.begin(5, here)) == ("b", [("s", 0, 40), ("s", 40, 42)])
     assert told(filling.begin(6, here)) == ("a", [("r", 0, 128)])
     assert told(filling.begin(7, here)) == ("b", [])
-    assert told(filling.begin(8, here)) == ("a", [("r", 128, 200), ("r", 200, 204)])
     filling.ended(5, [])
     filling.ended(6, [])
     assert [one.filled.stop for one in here if one.filled] == [128, 42]
-    assert not filling.is_done([cached("t", FILL_ROWS + 1), *here])
+    assert not filling.is_done(here)
+    assert told(filling.begin(8, here)) == ("a", [("r", 128, 256)])
+    assert not filling.is_done(here)
     filling.ended(8, [])
-    assert [one.filled.stop for one in here if one.filled] == [204, 42]
+    assert [one.filled.stop for one in here if one.filled] == [256, 42]
     assert filling.is_done(here)
 
 
+def test_nothing_is_begun_once_what_is_under_way_is_enough() -> None:
+    here = [cached("r", 200, 5), cached("s", 200, 3, start=20)]
+    filling = computing(*WORKERS)
+    assert [len(told(filling.begin(step, here))[1]) for step in range(1, 5)] == [1, 1, 0, 0]
+    assert not filling.is_done(here)
+
+
 def test_nothing_is_drawn_and_chunks_are_those_of_the_prompt() -> None:
-    _, [piece] = Filling(("a",)).begin(1, [cached("r", 300)])
+    _, [piece] = computing("a").begin(1, [cached("r", 300)])
     assert (piece.draw, piece.decode, len(piece.tokens)) == (None, False, PREFILL_CHUNK)
 
 
 def test_a_prompt_is_filled_although_all_others_gain_tokens() -> None:
     decoding, prompt = cached("r", 10, 20), cached("s", PREFILL_CHUNK)
-    filling = Filling(("a",))
+    filling = computing("a")
     for step in range(1, 4):
         filling.begin(step, [decoding, prompt])
         filling.ended(step, [])
@@ -60,33 +76,68 @@ def test_a_prompt_is_filled_although_all_others_gain_tokens() -> None:
 
 def test_whoever_did_not_fill_is_not_asked_again_and_nobody_waits_for_it() -> None:
     here = [cached("r", FILL_ROWS + 1), cached("s", FILL_ROWS + 1)]
-    filling = Filling(WORKERS)
+    filling = computing(*WORKERS)
     assert len(told(filling.begin(1, here))[1]) == 1
     filling.begin(2, here)
     assert not filling.is_done(here)
     filling.ended(1, ["b"])
     filling.ended(2, [])
-    assert told(filling.begin(3, here)) == ("b", [])
+    assert told(filling.begin(3, here)) == ("", [])
     assert filling.is_done(here)
     assert here[1].filled is not None
     assert here[1].filled.stop == 0
 
 
 def test_a_request_that_loses_its_blocks_is_filled_anew_in_those_it_gets() -> None:
-    sequence = cached("r", 100)
-    filling = Filling(("a",))
+    sequence = cached("r", 200)
+    filling = computing("a")
     filling.begin(1, [sequence])
     sequence.preempt()
-    sequence.blocks, sequence.computed = range(30, 40), 100
+    sequence.blocks, sequence.computed = range(30, 50), 200
     filling.ended(1, [])
     assert sequence.filled is None
     _, [piece] = filling.begin(2, [sequence])
     assert (piece.start, piece.blocks.start) == (0, 30)
     filling.ended(2, [])
     assert sequence.filled is not None
-    assert (sequence.filled.first_block, sequence.filled.stop) == (30, 100)
+    assert (sequence.filled.first_block, sequence.filled.stop) == (30, 128)
 
 
 def test_it_is_not_done_before_it_is_known_whose_everything_is() -> None:
     assert not Filling(WORKERS).is_done([cached("r", 3)])
     assert Filling(WORKERS).is_done([])
+
+
+def test_what_is_moved_goes_with_no_step_and_one_part_at_a_time() -> None:
+    here = [cached("r", 200, 5)]
+    filling = Filling(("a",))
+    assert told(filling.begin(1, here)) == ("", [])
+    assert told(("a", filling.begin_move("a", here)))[1] == [("r", 0, 128)]
+    assert not filling.is_done(here)
+    filling.moved("a")
+    assert told(("a", filling.begin_move("a", here)))[1] == [("r", 128, 200), ("r", 200, 204)]
+    filling.moved("a")
+    assert filling.is_done(here)
+    assert filling.begin_move("a", here) == []
+
+
+def test_what_does_not_come_is_computed_where_nothing_can_come_late() -> None:
+    for computes, rows in ((True, [("r", 0, 128)]), (False, [])):
+        here = [cached("r", 200)]
+        filling = Filling(("a",))
+        filling.begin_move("a", here)
+        filling.not_moved("a", computes=computes)
+        assert filling.movers == set()
+        assert told(filling.begin(1, here))[1] == rows
+
+
+def test_nobody_computes_before_all_have_said_whether_they_do() -> None:
+    here = [cached("r", 200), cached("s", 100)]
+    filling = Filling(("a", "b", "idle"))
+    filling.begin_move("a", here)
+    filling.not_moved("a", computes=True)
+    filling.begin_move("b", here)
+    assert told(filling.begin(1, here)) == ("", [])
+    filling.moved("b")
+    assert filling.begin_move("idle", here) == []
+    assert told(filling.begin(2, here)) == ("a", [("r", 0, 128)])

@@ -2,13 +2,14 @@
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.bus.contract import BusError
+from shared.settings import SwitchKv
 from shared.virtual_time import run
 from tests.fuzz.effort import examples
 from tests.worker.live.kinds import BFLOAT16, BLOCKS, FLOAT32, MODELLED, Kind
@@ -43,19 +44,22 @@ EVENTS = st.lists(
 )
 
 
+WAYS = st.sampled_from(("move", "recompute"))
+
+
 @examples(8)
-@given(events=EVENTS, cut=cuts())
-def test_every_request_ends_once_with_its_tokens(events: list[Event], cut: Cut) -> None:
-    run(play(events, cut, MODELLED), limit_seconds=600)
+@given(events=EVENTS, cut=cuts(), way=WAYS)
+def test_every_request_ends_once_with_its_tokens(events: list[Event], cut: Cut, way: SwitchKv) -> None:
+    run(play(events, cut, replace(MODELLED, switch_kv=way)), limit_seconds=600)
 
 
 @pytest.mark.slow
 @examples(20)
-@given(events=EVENTS, cut=cuts(), kind=st.sampled_from((FLOAT32, BFLOAT16)))
+@given(events=EVENTS, cut=cuts(), kind=st.sampled_from((FLOAT32, BFLOAT16)), way=WAYS)
 def test_every_request_ends_once_with_the_tokens_of_an_undisturbed_engine(
-    events: list[Event], cut: Cut, kind: Kind
+    events: list[Event], cut: Cut, kind: Kind, way: SwitchKv
 ) -> None:
-    run(play(events, cut, kind), limit_seconds=600)
+    run(play(events, cut, replace(kind, switch_kv=way)), limit_seconds=600)
 
 
 async def play(events: list[Event], cut: Cut, kind: Kind) -> None:

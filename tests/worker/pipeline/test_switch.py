@@ -2,29 +2,39 @@
 
 import asyncio
 from collections import defaultdict
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from services.worker.engine.modelled import ModelledRunner
 from services.worker.pipeline.filling import FILL_ROWS
-from services.worker.settings import MIB
+from services.worker.settings import MIB, WorkerSettings
 from shared.bus.contract import Context, Endpoint, ServiceInfo
 from shared.latency import Latency, Work
 from shared.messages.live import Pull, Pulled, Task, Took
 from shared.messages.message import Ack
 from shared.messages.requests import TokenFrame
+from shared.settings import SwitchKv
 from shared.subjects import PULL, TOKENS, TOOK
 from shared.virtual_time import run
 from tests.worker.live.kinds import BFLOAT16, BLOCKS, CLOCK, FLOAT32, MODELLED, Kind, Modelled
 from tests.worker.live.stage import Stage, stage
 from tests.worker.pipeline.line import PAIR, ask, form, play, request, say_over, whole
 
+LONG = 100
 THREE = (("a", 2), ("b", 4), ("c", BLOCKS))
 
 
 async def has_tokens(made: Stage, count: int) -> None:
     await made.until(lambda: sum(len(wish.tokens) >= count for wish in made.client.wishes) >= 4)
+
+
+def lacking(made: Stage, worker: str) -> int:
+    """Tokens of prompts that are still to be computed there."""
+    scheduler = made.members[worker].worker._serving.scheduler
+    assert scheduler is not None
+    return sum(one.waiting_tokens for one in scheduler.in_order)
 
 
 @pytest.mark.parametrize("kind", [MODELLED, pytest.param(BFLOAT16, marks=pytest.mark.slow)])
@@ -46,28 +56,54 @@ def test_unfinished_requests_are_spread_evenly_with_the_tokens_they_have(kind: K
 @pytest.mark.parametrize("kind", [FLOAT32, pytest.param(BFLOAT16, marks=pytest.mark.slow)])
 def test_requests_go_on_from_what_was_computed_while_the_pipeline_still_ran(kind: Kind) -> None:
     async def act(made: Stage) -> None:
-        await ask(made, 4, tokens=40)
+        await ask(made, 4, tokens=20, prompt=LONG)
         await whole(made, "a", "b")
         await has_tokens(made, 3)
         await made.serve("a")
         await made.serve("b")
-        for worker, others in (("a", "b"), ("b", "a")):
-            theirs = [
-                wish.request for wish in made.client.wishes if made.client.places.get(wish.request.request_id) != others
-            ]
-            assert made.count(worker, "pipeline_filled_tokens") > sum(len(one.prompt) for one in theirs)
-            scheduler = made.members[worker].worker._serving.scheduler
-            assert scheduler is not None
-            assert [one for one in scheduler.in_order if one.computed < len(one.request.prompt)] == []
+        for worker in "ab":
+            assert made.count(worker, "pipeline_filled_tokens") >= LONG
+            assert made.count(worker, "pipeline_moved_tokens") == 0
+            assert lacking(made, worker) <= FILL_ROWS
 
-    play(act, kind=kind)
+    play(act, kind=replace(kind, switch_kv="recompute"))
+
+
+@pytest.mark.parametrize("kind", [FLOAT32, pytest.param(BFLOAT16, marks=pytest.mark.slow), MODELLED])
+def test_requests_go_on_from_what_others_sent(kind: Kind) -> None:
+    async def act(made: Stage) -> None:
+        await ask(made, 4, tokens=40)
+        await whole(made, "a", "b", "c")
+        await has_tokens(made, 3)
+        for worker in "abc":
+            await made.serve(worker)
+        for worker in "abc":
+            assert made.count(worker, "pipeline_moved_tokens") > 0
+            assert made.count(worker, "pipeline_filled_tokens") == 0
+            assert lacking(made, worker) == 0
+
+    play(act, THREE, kind=replace(kind, switch_kv="move"))
+
+
+@pytest.mark.parametrize("wait", [0.0, 0.004, 0.011, 0.017, 0.05])
+def test_it_may_be_over_at_any_time(wait: float) -> None:
+    async def act(made: Stage) -> None:
+        await whole(made, "a", "b")
+        await ask(made, 5, tokens=10)
+        await asyncio.sleep(wait)
+        await made.serve("a")
+        await asyncio.sleep(wait / 2)
+        await made.serve("b")
+
+    play(act, (("a", 2), ("b", 3), ("a", 4), ("b", BLOCKS)), kind=replace(FLOAT32, switch_kv="move"))
 
 
 SLOW = Latency(source="made up", prefill=(10.0, 2.0, 0.0), decode=(10.0, 1.0, 0.0))
-LONG = 100
 
 
-def test_no_request_pauses_for_longer_than_the_rows_take_that_go_with_a_step() -> None:
+@pytest.mark.parametrize(("switch_kv", "prompts"), [("recompute", 1), ("move", 0)])
+def test_no_request_pauses_for_longer_than_the_rows_take_that_go_with_a_step(switch_kv: SwitchKv, prompts: int) -> None:
+    """Where KV is moved no row goes with any."""
     came: dict[str, list[float]] = defaultdict(list)
 
     async def act(made: Stage) -> None:
@@ -85,10 +121,14 @@ def test_no_request_pauses_for_longer_than_the_rows_take_that_go_with_a_step() -
         await made.serve("b")
         await made.until(lambda: all(wish.is_over for wish in made.client.wishes))
         pauses = [after - before for times in came.values() for before, after in pairwise(times) if after > begun]
-        assert SLOW.seconds(Work(prefill_tokens=LONG)) < max(pauses) < SLOW.seconds(Work(prefill_tokens=FILL_ROWS))
+        least, most = (SLOW.seconds(Work(prefill_tokens=tokens)) for tokens in (LONG, FILL_ROWS))
+        assert least * prompts < max(pauses) < (most if prompts else least)
         following.cancel()
 
-    play(act, kind=Modelled(make_runner=lambda told: ModelledRunner(4 * MIB, told.block_size, SLOW, 1.0, CLOCK)))
+    def slow(told: WorkerSettings) -> ModelledRunner:
+        return ModelledRunner(4 * MIB, told.block_size, SLOW, 1.0, CLOCK)
+
+    play(act, kind=Modelled(make_runner=slow, switch_kv=switch_kv))
 
 
 def test_what_nobody_fetches_the_leader_runs() -> None:

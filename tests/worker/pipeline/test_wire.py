@@ -5,12 +5,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.worker.batch import Draw, Piece
+from services.worker.batch import Draw, KvSlice, Piece
 from services.worker.engine.sizes import activation_bytes
 from services.worker.limits import Limits
-from services.worker.pipeline.wire import batch_pieces, fill_pieces, stage_pieces
-from shared.messages.pipelines import StageBatch, StageFill
+from services.worker.pipeline.wire import batch_pieces, fill_pieces, kv_slices, kv_spans, layers_of, stage_pieces
+from shared.messages.pipelines import KvSpan, MoveKv, Pipeline, Stage, StageBatch, StageFill
 from shared.messages.requests import Sampling
+from shared.messages.transfers import Node
 from tests.worker.engine.made_up import BLOCK_TOKENS, VOCABULARY, manifest
 
 MANIFEST = manifest()
@@ -66,8 +67,48 @@ def test_what_could_not_be_filled_is_refused() -> None:
         fill_pieces(StageFill(worker="w", pieces=stage_pieces([Piece("a", (5,), 0, range(19, 21), False)])), LIMITS)
 
 
+def order(*spans: tuple[int, int, int, int]) -> MoveKv:
+    told = [KvSpan(first_block=at, blocks=blocks, start=start, stop=stop) for at, blocks, start, stop in spans]
+    return MoveKv(pipeline="p", number=1, worker="w", spans=told)
+
+
+def test_kv_of_pieces_is_moved_in_all_layers_of_a_stage_stretch_by_stretch() -> None:
+    assert kv_spans(PIECES) == order((2, 2, 0, 3), (4, 3, 40, 41)).spans
+    assert kv_slices(order((2, 2, 0, 3), (4, 3, 40, 41)), [range(1, 3), range(4, 5)], LIMITS) == [
+        KvSlice(range(2, 4), 0, 3, range(1, 3)),
+        KvSlice(range(4, 7), 40, 41, range(1, 3)),
+        KvSlice(range(2, 4), 0, 3, range(4, 5)),
+        KvSlice(range(4, 7), 40, 41, range(4, 5)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        (order(), "spans: they have 0 positions"),
+        (order((0, 200, 0, 3_000)), "spans: they have 3000 positions, 1 to 2048"),
+        (order((0, 2, 5, 5), (0, 2, 0, 9)), r"positions 5 \.\. 4 do not fit"),
+        (order((0, 2, 0, 33)), r"positions 0 \.\. 32 do not fit into blocks 0 \.\. 1 of 20"),
+        (order((19, 2, 0, 3)), r"do not fit into blocks 19 \.\. 20 of 20"),
+    ],
+)
+def test_kv_that_is_not_here_is_refused(wrong: MoveKv, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        kv_slices(wrong, [range(1)], LIMITS)
+
+
+def test_embedding_and_head_are_no_layers() -> None:
+    def node(id: str) -> Node:
+        return Node(id=id, place="worker", address=b"")
+
+    cut = [("a", 0, 1), ("b", 1, 3), ("a", 3, 4), ("b", 4, 6), ("c", 6, 7)]
+    stages = [Stage(node=node(id), first=first, stop=stop) for id, first, stop in cut]
+    told = Pipeline(id="p", plan_id="q", model="m", version="v", stages=stages, kv_blocks=1, epoch=1)
+    assert [layers_of(told, worker) for worker in "abc"] == [[range(2, 3)], [range(2), range(3, 5)], []]
+
+
 def test_a_chunk_that_is_none_is_refused() -> None:
     [told] = batch(PIECES[0]).pieces
     wrong = msgspec.structs.replace(batch(PIECES[0]), pieces=[msgspec.structs.replace(told, start=5)])
-    with pytest.raises(ValueError, match=r"positions 5 \.\. 8 are not one chunk"):
+    with pytest.raises(ValueError, match=r"positions 5 \.\. 8 are no chunk"):
         batch_pieces(wrong, MANIFEST, LIMITS)

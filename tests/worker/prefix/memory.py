@@ -3,7 +3,7 @@
 from collections import deque
 from typing import Any
 
-from services.worker.batch import PREFILL_CHUNK, Batch
+from services.worker.batch import PROMPT_CUT, Batch
 from services.worker.outputs import Output
 from services.worker.scheduler import Scheduler
 from shared.messages.requests import Submit
@@ -18,7 +18,7 @@ def made(tokens: list[int], prompt_tokens: int) -> list[Made]:
     state, all_made = 0, []
     for position, token in enumerate(tokens):
         state = hash((state, token))
-        stop = min((position // PREFILL_CHUNK + 1) * PREFILL_CHUNK, prompt_tokens)
+        stop = min((position // PROMPT_CUT + 1) * PROMPT_CUT, prompt_tokens)
         all_made.append((state, stop if position < prompt_tokens else position + 1))
     return all_made
 
@@ -94,7 +94,7 @@ class Served:
                 self._cache[target + place] = self._cache[source + place]
         drawn = []
         for piece in batch.pieces:
-            prompt_tokens = len(self.requests[piece.request_id].prompt)
+            prompt_tokens = len(self.requests[piece.request_id].prompt) if piece.decode else piece.stop
             right = made(self.tokens[piece.request_id][: piece.stop], prompt_tokens)
             first = piece.blocks.start * BLOCK_TOKENS
             found = [self._cache[first + position] for position in range(piece.start)]

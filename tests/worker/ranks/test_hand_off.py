@@ -6,7 +6,7 @@ from shared.messages.parameters import DType
 from tests.worker.ranks.stage import TARGET, rank_stage, wanted
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float32", marks=pytest.mark.slow)])
 async def test_a_request_goes_on_at_a_source_with_the_same_bits_whatever_was_done_of_it(dtype: DType) -> None:
     async with rank_stage(dtype) as stage:
         requests = [wanted(layers, tokens=20) for layers in range(1, stage.layers + 1)]

@@ -45,6 +45,7 @@ async def spare(stage: RankStage, *workers: str) -> None:
     await stage.made.until(lambda: all(stage.made.state(worker) == "spare" for worker in workers))
 
 
+@pytest.mark.slow
 async def test_kv_that_one_rank_does_not_get_is_computed_again_by_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handoff, "PIECE_SECONDS", 1.0)
     monkeypatch.setattr(RankKv, "give", lambda kv, command: None)
@@ -86,6 +87,7 @@ async def test_a_target_ends_with_the_first_of_its_ranks_and_the_source_goes_on(
         assert await stage.finished(taken) == expected
 
 
+@pytest.mark.slow
 async def test_a_load_that_is_aborted_in_mid_live_leaves_both_ranks_spare() -> None:
     async with rank_stage() as stage:
         await stage.live(1)

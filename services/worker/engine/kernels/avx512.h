@@ -10,6 +10,7 @@
 
 #define FLOATS 16
 #define HALVES 32
+#define LOG2_E 1.44269504f
 
 /* The first `count` of 32, or of 16, elements. */
 static inline __mmask32 first_halves(int64_t count) { return count >= HALVES ? 0xffffffffu : (1u << count) - 1; }
@@ -34,21 +35,20 @@ static inline __m512bh pair_everywhere(const bf16 *from) {
     return (__m512bh)_mm512_set1_epi32(pair);
 }
 
-/* e^x for x <= 0, to 2 units in the last place of a float; 0 for what is too small for one. */
-static inline __m512 exponential(__m512 x) {
-    x = _mm512_max_ps(x, _mm512_set1_ps(-104.0f));
-    __m512 whole = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 0);
-    __m512 rest = _mm512_fnmadd_ps(whole, _mm512_set1_ps(0.693359375f), x);
-    rest = _mm512_fnmadd_ps(whole, _mm512_set1_ps(-2.12194440e-4f), rest);
-    __m512 sum = _mm512_set1_ps(1.9875691500e-4f);
-    sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(1.3981999507e-3f));
-    sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(8.3334519073e-3f));
-    sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(4.1665795894e-2f));
-    sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(1.6666665459e-1f));
-    sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(5.0000001201e-1f));
-    sum = _mm512_fmadd_ps(sum, _mm512_mul_ps(rest, rest), _mm512_add_ps(rest, _mm512_set1_ps(1.0f)));
+/* 2^x for x <= 0, to 3 millionths of it, of which a bfloat16 shows none; 0 for what is too small for a float. */
+static inline __m512 two_to(__m512 x) {
+    x = _mm512_max_ps(x, _mm512_set1_ps(-150.0f));
+    __m512 whole = _mm512_roundscale_ps(x, 0), rest = _mm512_sub_ps(x, whole);
+    __m512 sum = _mm512_set1_ps(0.00957009941f);
+    sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(0.0559178591f));
+    sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(0.240247443f));
+    sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(0.693121791f));
+    sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(0.999999285f));
     return _mm512_scalef_ps(sum, whole);
 }
+
+/* e^x for x <= 0. */
+static inline __m512 exponential(__m512 x) { return two_to(_mm512_mul_ps(x, _mm512_set1_ps(LOG2_E))); }
 
 static inline float largest(const float *scores, int64_t count) {
     __m512 most = _mm512_set1_ps(-__builtin_inff());
@@ -60,14 +60,20 @@ static inline float largest(const float *scores, int64_t count) {
 /* Scores -> weights that are not divided by their sum yet, as bfloat16; zeros from `count` to `padded`, a multiple of
    32. Returns their sum as they were rounded. */
 static inline float soften(const float *scores, bf16 *weights, int64_t count, int64_t padded, float most, float scale) {
+    __m512 unit = _mm512_set1_ps(scale * LOG2_E), top = _mm512_mul_ps(_mm512_set1_ps(most), unit);
     __m512 sum = _mm512_setzero_ps();
-    for (int64_t i = 0; i < padded; i += FLOATS) {
-        __mmask16 mask = i < count ? first_floats(count - i) : 0;
-        __m512 below = _mm512_sub_ps(_mm512_maskz_loadu_ps(mask, scores + i), _mm512_set1_ps(most));
-        __m512 weight = _mm512_maskz_mov_ps(mask, exponential(_mm512_mul_ps(below, _mm512_set1_ps(scale))));
-        __m256i rounded = (__m256i)_mm512_cvtneps_pbh(weight);
-        _mm256_storeu_si256((__m256i *)(weights + i), rounded);
-        sum = _mm512_add_ps(sum, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(rounded), 16)));
+    const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);
+    for (int64_t i = 0; i < padded; i += HALVES) {
+        __m512 weight[2];
+        for (int v = 0; v < 2; v++) {
+            int64_t left = count - i - v * FLOATS;
+            __mmask16 mask = left > 0 ? first_floats(left) : 0;
+            __m512 score = _mm512_maskz_loadu_ps(mask, scores + i + v * FLOATS);
+            weight[v] = _mm512_maskz_mov_ps(mask, two_to(_mm512_fmsub_ps(score, unit, top)));
+        }
+        __m512bh rounded = _mm512_cvtne2ps_pbh(weight[1], weight[0]);
+        _mm512_storeu_si512(weights + i, (__m512i)rounded);
+        sum = _mm512_dpbf16_ps(sum, rounded, ones);
     }
     return _mm512_reduce_add_ps(sum);
 }

@@ -35,8 +35,8 @@ class Kernels(Protocol):
         row_count: int,
         /,
     ) -> None:
-        """A matrix as oneDNN lays it out times some rows, of which there should be few; sums of `span` inputs each are
-        added. `bias`, `residual`: 0 where there is none."""
+        """A matrix as oneDNN lays it out times some rows; sums of `span` inputs each are added. `bias`, `residual`: 0
+        where there is none."""
 
     def scratch_floats(self, positions: int, head_dim: int, /) -> int:
         """How many float32 `attend` needs to work in."""

@@ -19,7 +19,7 @@ typedef struct {
 } Run;
 
 /* A matrix as oneDNN lays it out, and a bias or none. Sums are taken of `span` inputs each, and then added; a
-   span is all inputs, or a multiple of 128. */
+   span is all inputs, or an even number of them. */
 typedef struct {
     const bf16 *matrix, *bias;
     int64_t in, out, span;

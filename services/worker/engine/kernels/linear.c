@@ -1,31 +1,30 @@
-/* A matrix times few rows: as fast as the matrix comes from memory. It lies as oneDNN lays it out, and each sum is taken
-   in oneDNN's order, so that both give the same bits. */
+/* A matrix times rows: few of them as fast as the matrix comes from memory, many as fast as this CPU multiplies. It lies
+   as oneDNN lays it out, and each sum is taken in oneDNN's order, so that both give the same bits. */
 #include "avx512.h"
 
 #define COLUMNS 64 /* that lie together: [64 columns, pair of inputs, column, of the pair] */
 #define VECTORS 4
-#define GROUP 6    /* rows whose sums for 64 columns are kept in registers */
-#define TILE 128   /* inputs, of 64 columns 16 KiB: every group of rows finds them in the cache but the first */
-#define MOST 64    /* rows at a time */
+#define GROUP 6 /* rows whose sums for 64 columns are kept in registers */
+#define MOST 66 /* rows at a time, of which sums are kept beyond a span */
 
-/* What the rows share: a part of the matrix, and what is to come from memory meanwhile. */
+/* What rows share: of 64 columns a span of inputs, in the cache once the first rows have used it; and what follows. */
 typedef struct {
-    const bf16 *matrix;
-    int64_t in, first, stop, lines;
+    const bf16 *matrix, *next;
+    int64_t in, first, stop;
 } Part;
 
-/* Adds to `sums` of `count` rows, one pair of inputs after the other. */
+/* Adds up for `count` rows, one pair of inputs after the other; with each, `lines` of what is `ahead` are asked for. */
 static inline __attribute__((always_inline)) void multiply(const Part *part, const bf16 *rows, const char *ahead,
-                                                           float *sums, int count) {
+                                                           int64_t lines, float *sums, int count) {
     __m512 kept[GROUP][VECTORS];
     for (int row = 0; row < count; row++)
         for (int v = 0; v < VECTORS; v++)
-            kept[row][v] = _mm512_loadu_ps(sums + row * COLUMNS + v * FLOATS);
+            kept[row][v] = _mm512_setzero_ps();
     for (int64_t i = part->first; i < part->stop; i += 2) {
         __m512bh column[VECTORS];
         for (int v = 0; v < VECTORS; v++)
             column[v] = (__m512bh)_mm512_loadu_si512(part->matrix + i * COLUMNS + v * HALVES);
-        for (int64_t line = 0; line < part->lines; line++, ahead += 64)
+        for (int64_t line = 0; line < lines; line++, ahead += 64)
             _mm_prefetch(ahead, _MM_HINT_T1);
         for (int row = 0; row < count; row++) {
             const bf16 *at = rows + row * part->in + i;
@@ -36,24 +35,29 @@ static inline __attribute__((always_inline)) void multiply(const Part *part, con
         }
     }
     for (int row = 0; row < count; row++)
-        for (int v = 0; v < VECTORS; v++)
-            _mm512_storeu_ps(sums + row * COLUMNS + v * FLOATS, kept[row][v]);
+        for (int v = 0; v < VECTORS; v++, sums += FLOATS)
+            _mm512_storeu_ps(sums, part->first ? _mm512_add_ps(_mm512_loadu_ps(sums), kept[row][v]) : kept[row][v]);
 }
 
-/* In even groups. The next tile is asked for while this one is used, each group asks for its share. */
-static void multiply_tile(const Part *part, const bf16 *rows, float *sums, int64_t count) {
+/* In even groups. For few rows the CPU itself reads ahead, and best where it is left alone. With more, memory pauses
+   while they compute: so they ask for what follows meanwhile, each group for its share. */
+static void multiply_part(const Part *part, const bf16 *rows, float *sums, int64_t count) {
     int64_t groups = (count + GROUP - 1) / GROUP, size = (count + groups - 1) / groups;
-    const char *ahead = (const char *)(part->matrix + (part->first + TILE) * COLUMNS);
-    for (int64_t row = 0; row < count; row += size, ahead += part->lines * 64 * (TILE / 2)) {
+    int64_t left = count < GROUP ? 0 : VECTORS, share = (VECTORS + groups - 1) / groups;
+    const char *ahead = (const char *)part->next;
+    for (int64_t row = 0; row < count; row += size) {
         const bf16 *theirs = rows + row * part->in;
+        int64_t lines = share < left ? share : left;
         switch (size < count - row ? size : count - row) {
-        case 1: multiply(part, theirs, ahead, sums + row * COLUMNS, 1); break;
-        case 2: multiply(part, theirs, ahead, sums + row * COLUMNS, 2); break;
-        case 3: multiply(part, theirs, ahead, sums + row * COLUMNS, 3); break;
-        case 4: multiply(part, theirs, ahead, sums + row * COLUMNS, 4); break;
-        case 5: multiply(part, theirs, ahead, sums + row * COLUMNS, 5); break;
-        default: multiply(part, theirs, ahead, sums + row * COLUMNS, 6); break;
+        case 1: multiply(part, theirs, ahead, lines, sums + row * COLUMNS, 1); break;
+        case 2: multiply(part, theirs, ahead, lines, sums + row * COLUMNS, 2); break;
+        case 3: multiply(part, theirs, ahead, lines, sums + row * COLUMNS, 3); break;
+        case 4: multiply(part, theirs, ahead, lines, sums + row * COLUMNS, 4); break;
+        case 5: multiply(part, theirs, ahead, lines, sums + row * COLUMNS, 5); break;
+        default: multiply(part, theirs, ahead, lines, sums + row * COLUMNS, 6); break;
         }
+        ahead += lines * 64 * ((part->stop - part->first) / 2);
+        left -= lines;
     }
 }
 
@@ -70,33 +74,18 @@ static void store(const Linear *linear, const float *sums, const bf16 *residual,
         }
 }
 
-/* 64 columns, from `first`, of up to 64 rows. */
-static void multiply_columns(const Linear *linear, const bf16 *rows, float *sums, int64_t first, int64_t count) {
-    int64_t in = linear->in, groups = (count + GROUP - 1) / GROUP;
-    Part part = {.in = in, .lines = groups < VECTORS ? VECTORS / groups : 1};
-    float before[MOST * COLUMNS];
-    part.matrix = linear->matrix + first * ((in + HALVES - 1) / HALVES * HALVES);
-    memset(sums, 0, count * COLUMNS * sizeof *sums);
-    for (part.first = 0; part.first < in; part.first += TILE) {
-        if (part.first > 0 && part.first % linear->span == 0) {
-            for (int64_t i = 0; i < count * COLUMNS; i++)
-                before[i] = part.first == linear->span ? sums[i] : before[i] + sums[i];
-            memset(sums, 0, count * COLUMNS * sizeof *sums);
-        }
-        part.stop = part.first + TILE < in ? part.first + TILE : in;
-        multiply_tile(&part, rows, sums, count);
-    }
-    for (int64_t i = 0; in > linear->span && i < count * COLUMNS; i++)
-        sums[i] += before[i];
-}
-
 void multiply_rows(const Linear *linear, const bf16 *rows, const bf16 *residual, bf16 *out, int64_t count) {
+    int64_t in = linear->in, padded = (in + HALVES - 1) / HALVES * HALVES;
     float sums[MOST * COLUMNS];
-    for (int64_t row = 0; row < count; row += MOST, rows += MOST * linear->in, out += MOST * linear->out) {
-        int64_t some = count - row < MOST ? count - row : MOST;
-        for (int64_t first = 0; first < linear->out; first += COLUMNS) {
-            multiply_columns(linear, rows, sums, first, some);
-            store(linear, sums, residual ? residual + row * linear->out : residual, out, first, some);
+    for (int64_t first = 0; first < linear->out; first += COLUMNS)
+        for (int64_t row = 0; row < count; row += MOST) {
+            int64_t some = count - row < MOST ? count - row : MOST, place = row * linear->out;
+            Part part = {.matrix = linear->matrix + first * padded, .in = in};
+            for (; part.first < in; part.first = part.stop) {
+                part.next = part.matrix + (part.first + linear->span) * COLUMNS;
+                part.stop = in - part.first < linear->span ? in : part.first + linear->span;
+                multiply_part(&part, rows + row * in, sums, some);
+            }
+            store(linear, sums, residual ? residual + place : residual, out + place, first, some);
         }
-    }
 }

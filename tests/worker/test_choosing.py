@@ -1,0 +1,116 @@
+"""Decodes first, then as many rows of prompts as the decodes are not held up by."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.worker.batch import Batch
+from services.worker.choosing import Room, prompt_room
+from services.worker.engine.rates import STEPS_BESIDE, Pace
+from services.worker.scheduler import Scheduler
+from tests.fuzz.effort import examples
+from tests.worker.serving import limits, submit
+
+ROW, DECODES = 0.001, 0.0265  # seconds of a row of a prompt, and of a step of decodes
+
+
+def seconds(batch: Batch) -> float:
+    return ROW * batch.prefill_rows + (DECODES if batch.decode_rows else 0.0)
+
+
+def known(decodes: int = 4) -> Pace:
+    pace = Pace()
+    pace.observe(400, 0, 400 * ROW)
+    pace.observe(0, decodes, DECODES)
+    return pace
+
+
+class Run:
+    """Steps as long as `seconds` says."""
+
+    def __init__(self, **fields: float) -> None:
+        self.scheduler = Scheduler(limits(kv_blocks=2_000, **fields))
+        self.pace = Pace()
+
+    def add(self, id: str, prompt: int, more: int) -> None:
+        self.scheduler.add(submit(id, [7] * prompt, max_tokens=more))
+
+    def step(self) -> Batch:
+        batch = self.scheduler.next_batch(pace=self.pace)
+        assert batch is not None
+        self.pace.observe(batch.prefill_rows, batch.decode_rows, seconds(batch))
+        self.scheduler.complete(batch, [7] * len(batch.draws), 0.0)
+        return batch
+
+    def decodes(self, count: int) -> None:
+        """So many decode from now on, and what that takes is known."""
+        for number in range(count):
+            self.add(f"decodes-{number}", 5, 500)
+        self.step()
+        assert self.step().decode_rows == count
+
+
+def test_what_is_not_known_limits_nothing() -> None:
+    assert prompt_room(4, 1, limits(), Pace()) == Room(508)
+
+
+def test_without_decodes_nothing_is_limited() -> None:
+    assert prompt_room(0, 1, limits(), known()) == Room(512)
+
+
+@pytest.mark.parametrize(("ratio", "rows"), [(2.0, 26), (3.0, 53), (1.0, 8), (1.1, 8)])
+def test_beside_decodes_there_are_as_many_rows_as_double_their_time_and_never_none(ratio: float, rows: int) -> None:
+    assert prompt_room(4, 1, limits(tbt_ratio=ratio), known()) == Room(rows, cut=8)
+
+
+def test_of_two_prompts_both_gain() -> None:
+    run = Run()
+    run.decodes(4)
+    run.add("long", 1_000, 1)
+    run.add("short", 100, 1)
+    rows = Counter({piece.request_id: len(piece.tokens) for piece in run.step().pieces if not piece.decode})
+    assert rows == {"long": 16, "short": 8}
+
+
+def test_where_decodes_take_long_whole_chunks_go_with_them() -> None:
+    pace = Pace()
+    pace.observe(400, 0, 0.001)
+    pace.observe(0, 4, DECODES)
+    assert prompt_room(4, 1, limits(), pace) == Room(508)
+
+
+def test_a_long_prompt_beside_decodes_holds_them_up_no_longer_than_allowed() -> None:
+    run = Run()
+    run.decodes(4)
+    run.add("long", 1_000, 1)
+    while "long" in run.scheduler:
+        batch = run.step()
+        assert batch.decode_rows == 4
+        assert seconds(batch) <= 2 * DECODES
+
+
+def test_now_and_then_decodes_are_seen_alone_and_what_they_take_is_learned_anew() -> None:
+    run = Run()
+    run.decodes(4)
+    run.add("long", 2_000, 1)
+    alone = [run.step().prefill_rows == 0 for _ in range(3 * (STEPS_BESIDE + 1))]
+    assert alone == [*[False] * STEPS_BESIDE, True] * 3
+
+
+@examples(40)
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(1, 900), st.integers(1, 60)), min_size=1, max_size=12),
+    st.sampled_from([1.0, 2.0, 5.0]),
+)
+def test_all_come_to_their_end_in_any_mix(arrivals: list[tuple[int, int, int]], ratio: float) -> None:
+    run = Run(tbt_ratio=ratio, max_num_seqs=8)
+    arrivals = sorted(arrivals)
+    steps = 0
+    while arrivals or not run.scheduler.is_empty:
+        while arrivals and (arrivals[0][0] <= steps or run.scheduler.is_empty):
+            run.add(str(len(arrivals)), *arrivals.pop(0)[1:])
+        batch = run.step()
+        assert batch.prefill_rows + batch.decode_rows <= 512
+        steps += 1
