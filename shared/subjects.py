@@ -23,7 +23,7 @@ from shared.messages.membership import (
 from shared.messages.message import Ack
 from shared.messages.parameters import Manifest
 from shared.messages.pipelines import MoveKv, Pipeline, PipelineOver, StageBatch, StageDone
-from shared.messages.ranks import AskMeeting, Meeting, RankStep
+from shared.messages.ranks import AskMeeting, Meeting, RankGive, RankStep, RankTake
 from shared.messages.requests import (
     Admit,
     AskRunning,
@@ -98,6 +98,7 @@ TOOK: Call[Took, Ack] = Call("worker.{id}.took", Took, Ack, doc="a request that 
 MEETING: Call[AskMeeting, Meeting] = Call(
     "worker.{id}.meeting", AskMeeting, Meeting, doc="where the ranks of an instance meet"
 )
+RANK_TAKE: Call[RankTake, Ack] = Call("worker.{id}.take", RankTake, Ack, doc="receive a rank's part of a request's KV")
 PIPELINE: Call[Pipeline, Ack] = Call("worker.{id}.pipeline", Pipeline, Ack, doc="run a stage of an execution pipeline")
 MOVE_KV: Call[MoveKv, Ack] = Call("worker.{id}.move-kv", MoveKv, Ack, doc="get KV from the others of a pipeline")
 GIVE_KV: Call[MoveKv, Ack] = Call("worker.{id}.give-kv", MoveKv, Ack, doc="send KV to another of a pipeline")
@@ -120,7 +121,7 @@ WITHDRAW: Topic[Withdraw] = Topic("worker.{id}.withdraw", Withdraw)
 STAGE_BATCH: Topic[StageBatch] = Topic("worker.{id}.stage", StageBatch)
 STAGE_DONE: Topic[StageDone] = Topic("worker.{id}.staged", StageDone)
 PIPELINE_OVER: Topic[PipelineOver] = Topic("worker.{id}.over", PipelineOver)
-RANK_STEP: Topic[RankStep] = Topic("worker.{id}.step", RankStep)
+RANK_STEP: Topic[RankStep | RankGive] = Topic("worker.{id}.step", RankStep | RankGive)
 TOKENS: Topic[TokenFrame | RequestLost] = Topic("tok.{gateway}", TokenFrame | RequestLost)
 ENDED: Topic[RequestsEnded] = Topic("req.{worker}.ended", RequestsEnded)
 MOVED: Topic[RequestsMoved] = Topic("req.{previous}.moved", RequestsMoved)

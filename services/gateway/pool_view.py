@@ -8,7 +8,8 @@ from services.gateway.answers import Instance, ModelStatus
 from shared.latency import MADE_UP
 from shared.messages.membership import ModelEntry, Snapshot, WorkerReport, WorkerState
 
-# From the least to the most advanced: an instance is as far as its slowest rank.
+# From the least to the most advanced: an instance is as far as its slowest rank, but for one that is live: then only
+# the rank that leads says so.
 ORDER: tuple[WorkerState, ...] = ("spare", "draining", "loading", "live", "serving")
 
 
@@ -27,7 +28,7 @@ def _instance(id: str, ranks: Sequence[WorkerReport]) -> Instance:
         id=id,
         model=ranks[0].model or "",
         role=ranks[0].role,
-        state=min((worker.state for worker in ranks), key=ORDER.index),
+        state="live" if ranks[0].state == "live" else min((worker.state for worker in ranks), key=ORDER.index),
         workers=[worker.id for worker in ranks],
         ready_blocks=sum(len(holding.ready) for holding in holdings),
         total_blocks=sum(holding.total for holding in holdings),

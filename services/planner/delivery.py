@@ -59,6 +59,12 @@ class Delivery:
     def load_all(self) -> list[Command]:
         return self.loads(dict.fromkeys(flow.receiver for flow in self._flows))
 
+    def ready_at(self, worker: str, blocks: Sequence[int]) -> float | None:
+        """When the last of these was at every rank of its instance; None unless that is known of all."""
+        times = [self.times.ready_at(rank, blocks) for rank in self.orders.instance_of(worker).ranks]
+        known = [at for at in times if at is not None]
+        return max(known) if len(known) == len(times) else None
+
     def sends(self) -> list[Command]:
         """A node sends once all who receive from it are ready."""
         ready, awaited = (self.targets.all_in(state) for state in (TargetState.ACCEPTED, TargetState.COMMANDED))

@@ -34,8 +34,6 @@ from shared.topology import Topology
 from shared.transfer.chunks import chunk_bytes_for
 from shared.world import Ids
 
-WHOLE = "an instance of several workers takes requests once each of them is whole"
-
 
 class ShardPlan(NamedTuple):
     """How a shard gets to those who need it, be it the whole model."""
@@ -131,7 +129,8 @@ class Drafts:
         # Shards share links, which no prediction of one of them knows.
         ready = self._predict(first.multicast, first.made) if alone else {}
         predicted = {target: max(times.values()) for target, times in ready.items()}
-        live_targets, why_live = self._choose_live(live, decision, first.made, predicted) if alone else ([], [WHOLE])
+        teams = _teams(groups, shards)
+        live_targets, why_live = self._choose_live(live, decision, shards, teams, predicted)
         tied = view.manifest.config.tie_word_embeddings
         reasons = [why, *(reason for shard in shards for reason in self._explain(view, shard)), *why_live]
         tickets = self._book.fresh_tickets()
@@ -139,7 +138,7 @@ class Drafts:
             id=self._ids.new("scale"),
             model=view.entry.spec.name,
             version=view.manifest.version,
-            instances=[PlannedInstance(id=self._ids.new("instance"), ranks=ranks) for ranks in _teams(groups, shards)],
+            instances=[PlannedInstance(id=self._ids.new("instance"), ranks=ranks) for ranks in teams],
             flows=[flow for shard in shards for flow in shard.flows(tickets)],
             size_bytes=view.entry.size_bytes,
             reasons=list(dict.fromkeys(reasons)),
@@ -166,10 +165,15 @@ class Drafts:
         return self._settings.policy_for(live)
 
     def _choose_live(
-        self, mode: LiveMode, decision: Decision, made: TransferPlan, predicted: Mapping[str, float]
+        self,
+        mode: LiveMode,
+        decision: Decision,
+        shards: Sequence[ShardPlan],
+        teams: Sequence[Sequence[str]],
+        predicted: Mapping[str, float],
     ) -> tuple[list[str], list[str]]:
-        """`predicted`: in how many seconds each target is whole."""
-        live, why = choose_live(mode, made, every_hop=self._settings.live_every_hop)
+        """`predicted`: in how many seconds each target is whole, where that is known."""
+        live, why = choose_live(mode, [shard.made for shard in shards], teams, every_hop=self._settings.live_every_hop)
         if not live or self._settings.live_when == "always":
             return live, why
         needed, reason = is_needed(decision, predicted.values(), self._settings.ttft_slo)

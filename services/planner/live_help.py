@@ -1,6 +1,6 @@
 """Who helps the targets of a scale that go live: instances that serve the same version take requests over. Pure."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 
 from services.planner.orders import Orders
@@ -8,6 +8,8 @@ from services.planner.plans.plan import TransferPlan
 from services.planner.scales import Command
 from shared.messages.membership import LeaseChanged, WorkerReport
 from shared.messages.transfers import LiveMode, Plan
+
+NO_STAGES = "an instance of several workers is no part of a pipeline: it takes requests once each of them is whole"
 
 
 class LiveHelp:
@@ -80,18 +82,27 @@ class LiveHelp:
         yield from (f"{worker} helps, and does not serve" for worker in self._told if worker not in self._serving)
 
 
-def choose_live(mode: LiveMode, plan: TransferPlan, *, every_hop: bool) -> tuple[list[str], list[str]]:
+def choose_live(
+    mode: LiveMode, plans: Sequence[TransferPlan], teams: Sequence[Sequence[str]], *, every_hop: bool
+) -> tuple[list[str], list[str]]:
     """Which targets take requests before they are whole, and why these. By default the last of each chain: what is
-    sent on would be in the way of what serving sends (BlitzScale 5.1)."""
+    sent on would be in the way of what serving sends (BlitzScale 5.1).
+
+    `plans`: one for each rank of the new instances, which are the `teams`. Of several ranks the first takes requests.
+    """
     if mode == "off":
         return [], []
     if mode == "pipeline":
-        return choose_members(plan)
-    live = list(plan.targets if every_hop else plan.tails)
+        return choose_members(plans[0]) if len(plans) == 1 else ([], [NO_STAGES])
+    live = [team[0] for team in teams if every_hop or _sends_nothing(team, plans)]
     if not live:
         return [], ["nobody takes requests before it is whole: every target sends parameters on"]
     why = "every target does" if every_hop else "they send nothing on"
     return live, [f"{', '.join(live)} run requests from their first layer on, in the mode {mode}: {why}"]
+
+
+def _sends_nothing(team: Sequence[str], plans: Sequence[TransferPlan]) -> bool:
+    return all(worker in plan.tails for worker, plan in zip(team, plans, strict=True))
 
 
 def choose_members(plan: TransferPlan) -> tuple[list[str], list[str]]:

@@ -78,7 +78,7 @@ class Orders:
             max_model_len=self.max_model_len,
             epoch=self.members[worker].epoch,
             secret=self.secret,
-            live=self.plan.live if worker in self.plan.live_targets else "off",
+            live=self.plan.live if self.plan.is_live(instance) else "off",
             ranks=instance.ranks if len(instance.ranks) > 1 else [],
         )
         return Command(worker, message, f"receive from {', '.join(sorted({flow.sender for flow in flows}))}")

@@ -63,9 +63,9 @@ class ScaleOut(Scale):
 
     @property
     def live(self) -> frozenset[str]:
-        """Targets that take requests while they load, or are going to."""
-        under_way = self._targets.all_in(*UNDER_WAY)
-        return frozenset() if self.ended else frozenset(under_way).intersection(self.plan.live_targets)
+        """Targets that take requests while they load, or are going to; all ranks of these."""
+        ranks = (worker for one in self.plan.instances if self.plan.is_live(one) for worker in one.ranks)
+        return frozenset() if self.ended else frozenset(self._targets.all_in(*UNDER_WAY)).intersection(ranks)
 
     def follow_up(self, now: float) -> list[Command]:
         before = self._pipelines.records
@@ -173,8 +173,8 @@ class ScaleOut(Scale):
         if holding is not None:
             self.delivery.times.see(report.id, holding.ready)
         if report.state == "live" and (report.live_layers or report.pipeline):
-            first_layer_at = self.delivery.times.ready_at(report.id, FIRST_LAYER)
-            self._note("live", now if report.pipeline else first_layer_at or now, report.id)
+            first_layer_at = None if report.pipeline else self.delivery.ready_at(report.id, FIRST_LAYER)
+            self._note("live", first_layer_at or now, report.id)
         if report.state == "serving":
             self._whole(report.id, now)
             return [*commands, *self._serving(report.id, now)]

@@ -38,6 +38,7 @@ from shared.subjects import (
     PIPELINE_OVER,
     PULL,
     RANK_STEP,
+    RANK_TAKE,
     REPLAY,
     RUNNING,
     SEND,
@@ -144,6 +145,7 @@ class Worker:
             Endpoint(MOVE_KV, deployment.duties.move_kv, me),
             Endpoint(GIVE_KV, deployment.duties.give_kv, me),
             Endpoint(MEETING, deployment.ranks.where, me),
+            Endpoint(RANK_TAKE, deployment.ranks.take, me),
             Endpoint(PULL, deployment.duties.pull, me),
             Endpoint(TOOK, deployment.duties.took, me),
         ]

@@ -44,8 +44,9 @@ class Entry:
 
 @dataclass(frozen=True, eq=False)
 class KvImport:
-    """KV of the first `layers` layers, made by another worker, to be put into `blocks` before anything is run."""
+    """KV of a request's first `layers` layers, made by another worker, to go into `blocks` before anything is run."""
 
+    request_id: str
     blocks: range
     layers: int
     data: memoryview

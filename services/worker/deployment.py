@@ -14,7 +14,7 @@ from services.worker.live.counts import LiveCounts
 from services.worker.live.parts import Parts
 from services.worker.loading import LoadCounts, Loading, Transport
 from services.worker.orders import check_load
-from services.worker.ranks.side import TensorParallel
+from services.worker.ranks.side import RanksTold, TensorParallel
 from services.worker.resources import Resources
 from services.worker.serving import Serving
 from services.worker.settings import WorkerSettings
@@ -62,10 +62,10 @@ class Deployment:
         self._draining: asyncio.Task[None] | None = None
         self._giving_up: asyncio.Task[None] | None = None
         link, counts = MeteredLink(resources.link, resources.meter), LiveCounts(world.telemetry)
-        parts = Parts(world, link, resources.runner, serving, tasks, counts)
-        self.duties = Duties(parts, self._instance)
-        self.ranks = TensorParallel(world, resources.runner, settings.bind, tasks, self._rank_lost)
-        serving.on_batch, serving.on_rank_lost = self.ranks.tell, self._rank_lost
+        told = RanksTold(self._blocks_ready, self._rank_lost)
+        self.ranks = TensorParallel(world, resources.runner, link, settings.bind, tasks, told)
+        self.duties = Duties(Parts(world, link, resources.runner, serving, tasks, counts, self.ranks), self._instance)
+        serving.on_batch, serving.on_rank_lost = lambda batch: self.ranks.leader.tell(batch), self._rank_lost
 
     @property
     def lifecycle(self) -> Lifecycle:
@@ -136,6 +136,7 @@ class Deployment:
 
     async def serve(self, command: Serve, context: Context) -> Ack:
         self._check_epoch(command.epoch)
+        self.ranks.whole(command.instance)
         return await self.duties.serve(command, context)
 
     async def help(self, command: Help, context: Context) -> Ack:
@@ -178,7 +179,9 @@ class Deployment:
         if self.lifecycle.state is State.SERVING:
             self.lifecycle.leave()
             self._draining = self._tasks.create_task(self._drain(), name="drain for want of a rank")
-        elif self.lifecycle.state is State.LOADING:
+        elif self.lifecycle.state in (State.LOADING, State.LIVE):
+            if self._instance.loading is not None:
+                self._instance.loading.fail(reason)
             self.give_up()
         self._on_change()
 
@@ -195,11 +198,16 @@ class Deployment:
             await self._release_if_loading(loading.command.plan_id)
 
     def _block_ready(self, plan_id: str, index: int) -> None:
-        loading = self._instance.loading
-        if loading is None or not self.lifecycle.block_ready(plan_id, index):
+        if self._instance.loading is None or not self.lifecycle.block_ready(plan_id, index):
             return
-        self.duties.block_ready(index, loading)
+        self.ranks.have(self.lifecycle.ready)
+        self._blocks_ready()
         self._on_change()
+
+    def _blocks_ready(self) -> None:
+        """Here, or at another rank."""
+        if self._instance.loading is not None:
+            self.duties.blocks_ready(self.ranks.leader.everywhere(self.lifecycle.ready), self._instance.loading)
 
     async def _drain(self) -> None:
         """Finish what runs and what is being sent on, then be spare."""

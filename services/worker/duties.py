@@ -1,6 +1,7 @@
 """Whom a worker serves with what it holds: alone, live while it loads, or with others in a pipeline."""
 
 import asyncio
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 
 from services.worker.instance import Instance
@@ -104,13 +105,12 @@ class Duties:
         self.live.lost(worker)
         self.pipelines.lost(worker)
 
-    def block_ready(self, index: int, loading: Loading) -> None:
-        """One more of what is loaded."""
-        lifecycle = self._instance.lifecycle
-        if goes_live(loading.command) and lifecycle.may_go_live:
-            self.live.begin(loading.command, self._instance.go_live(loading), lifecycle.ready)
+    def blocks_ready(self, ready: AbstractSet[int], loading: Loading) -> None:
+        """Of what is loaded all ranks have these, which are some more."""
+        if goes_live(loading.command) and self._instance.lifecycle.may_go_live(ready):
+            self.live.begin(loading.command, self._instance.go_live(loading), ready)
         else:
-            self.live.block_ready(index)
+            self.live.blocks_ready(ready)
 
     async def end(self, reason: str) -> None:
         """Nothing that is here is this worker's own any more, or there is nothing."""

@@ -5,6 +5,7 @@ Pure: it knows what it was told to be and refuses what does not fit; the actor p
 """
 
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -85,12 +86,12 @@ class Lifecycle:
 
     @property
     def whole(self) -> bool:
-        return self.assignment is not None and len(self.ready) == len(self.assignment.manifest.blocks)
+        return self._is_all(self.ready)
 
-    @property
-    def may_go_live(self) -> bool:
-        """Whether the embedding is here, and something is missing: requests are to be here before the first layer."""
-        return self.state is State.LOADING and 0 in self.ready and not self.whole
+    def may_go_live(self, ready: AbstractSet[int]) -> bool:
+        """Whether of what is `ready` at all ranks the embedding is, and something is missing: requests are to be here
+        before the first layer."""
+        return self.state is State.LOADING and 0 in ready and not self._is_all(ready)
 
     def go_live(self) -> None:
         """loading -> live."""
@@ -138,6 +139,9 @@ class Lifecycle:
         self._advance(State.SPARE)
         self.assignment = None
         self.ready = set()
+
+    def _is_all(self, ready: AbstractSet[int]) -> bool:
+        return self.assignment is not None and len(ready) == len(self.assignment.manifest.blocks)
 
     def _expect(self, instance: str) -> None:
         held = None if self.assignment is None else self.assignment.instance

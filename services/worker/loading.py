@@ -144,6 +144,10 @@ class Loading:
             return False
         return True
 
+    def fail(self, reason: str) -> None:
+        """The instance is given up, for something else than what arrives."""
+        self._tell("failed", error=reason)
+
     async def _receive(self) -> None:
         arrivals = self._incoming.arrivals
         try:

@@ -126,7 +126,7 @@ class Sequence:
             return None
         self.late = None
         count = -(-late.stop // block_tokens)
-        return KvImport(self.blocks[:count], late.layers, late.data)
+        return KvImport(self.request_id, self.blocks[:count], late.layers, late.data)
 
     def _pieces_from(self, start: int, budget: int, cut: int) -> Iterator[Piece]:
         while start < self.prompt_tokens:

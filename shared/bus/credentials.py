@@ -88,9 +88,12 @@ ROWS: Mapping[str, Row] = {
         answers=(
             *(subjects.LOAD, subjects.SEND, subjects.SERVE, subjects.DRAIN, subjects.ABORT),
             *(subjects.ADMIT, subjects.REPLAY, subjects.RUNNING, subjects.HELP, subjects.PULL, subjects.TOOK),
-            *(subjects.MEETING, subjects.PIPELINE, subjects.MOVE_KV, subjects.GIVE_KV),
+            *(subjects.MEETING, subjects.RANK_TAKE, subjects.PIPELINE, subjects.MOVE_KV, subjects.GIVE_KV),
         ),
-        asks=(subjects.PULL, subjects.TOOK, subjects.MEETING, subjects.MOVE_KV, subjects.GIVE_KV),
+        asks=(
+            *(subjects.PULL, subjects.TOOK, subjects.MEETING, subjects.RANK_TAKE),
+            *(subjects.MOVE_KV, subjects.GIVE_KV),
+        ),
         tells=(
             *(subjects.TOKENS, subjects.ENDED, subjects.MOVED, subjects.WITHDRAW),
             *(subjects.TRANSFER, subjects.BLOCK, subjects.INSTANCE),

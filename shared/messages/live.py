@@ -29,7 +29,7 @@ class Pull(Message, frozen=True, kw_only=True):
 
     `ticket` names the hand-off of the first, should there be one, those after it have the next ones; `secret` proves
     their ends to each other. A KV block of the source has `block_tokens` tokens. Unless it `waits` it wants to hear at
-    once that there is nothing.
+    once that there is nothing. `ranks`: those of the source's instance that it leads.
     """
 
     worker: Name
@@ -41,6 +41,7 @@ class Pull(Message, frozen=True, kw_only=True):
     requests: Positive = 1
     rows: Count = 0
     waits: bool = True
+    ranks: list[Node] = []
 
 
 class Withdraw(Message, frozen=True, kw_only=True):
@@ -67,11 +68,12 @@ class Task(Message, frozen=True, kw_only=True):
 
 class Pulled(Message, frozen=True, kw_only=True):
     """Target -> source: tasks, each a hand-off of its own, or none for now; whether `more` wait there; or that it needs
-    no help any more (`over`)."""
+    no help any more (`over`). `ranks`: those that the target leads, each of which sends its part of the KV."""
 
     tasks: list[Task] = []
     more: bool = False
     over: bool = False
+    ranks: list[Node] = []
 
 
 class Took(Message, frozen=True, kw_only=True):

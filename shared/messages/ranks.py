@@ -8,15 +8,23 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from shared.messages.message import Message, Name, Positive
+from shared.messages.membership import Address
+from shared.messages.message import Count, Message, Name, Positive
+from shared.messages.transfers import Indexes, Node, Secret, Ticket
 
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 
 
 class AskMeeting(Message, frozen=True, kw_only=True):
-    """A rank -> the one that leads: where does this instance meet? Refused where it is not (any more) led there."""
+    """A rank -> the one that leads: where does this instance meet? Refused where it is not (any more) led there.
+
+    `address`: where `rank` is reached by those that give it KV, or take some. `blocks`: those that are laid out there.
+    """
 
     instance: Name
+    rank: Count = 0
+    address: Address = b""
+    blocks: Indexes = []
 
 
 class Meeting(Message, frozen=True, kw_only=True):
@@ -27,8 +35,43 @@ class Meeting(Message, frozen=True, kw_only=True):
 
 
 class RankStep(Message, frozen=True, kw_only=True):
-    """Rank 0 -> the others: run this batch. Steps count from 1, with no gap."""
+    """Rank 0 -> the others: run this batch, or one `layer` of it. Steps count from 1, with no gap.
+
+    Activations are not in it: the ranks get them from rank 0 as they run it.
+    """
 
     instance: Name
     step: Positive
     batch: bytes
+    layer: Count | None = None
+
+
+class RankGive(Message, frozen=True, kw_only=True):
+    """Rank 0 of a target -> the others, one of its steps: a request is a source's from now on. Send `to` its rank that
+    has your shard the KV of the first `layers` layers in `blocks` blocks, over the channel of this ticket."""
+
+    instance: Name
+    step: Positive
+    first_block: Count
+    blocks: Positive
+    layers: Positive
+    to: Node
+    ticket: Ticket
+    secret: Secret = b""
+
+
+class RankTake(Message, frozen=True, kw_only=True):
+    """Rank 0 of a source -> the others: receive KV of a request. Answered once it is here, refused where it is lost.
+
+    It is laid down with a step that imports it. Of `awaited` requests that may still be; what else came before may be
+    forgotten, once all steps up to `after` were run.
+    """
+
+    instance: Name
+    request_id: Name
+    sender: Node
+    ticket: Ticket
+    size_bytes: Count
+    awaited: list[Name]
+    after: Count
+    secret: Secret = b""

@@ -66,8 +66,8 @@ class Plan(Message, frozen=True, kw_only=True):
     `predicted`: how many seconds after the first SEND each target should be whole; empty where rates are not known.
     `predicted_blocks`: the same of each block in their order, None for those that a target has; empty for large plans,
     too. When a plan is made anew, both are, for what had not arrived. `block_seconds`: what they say that a block of a
-    schedule costs besides its bytes. Workers in `live_targets` run requests from their first layer on, in the mode
-    `live`; in the mode pipeline together, as `pipelines` says.
+    schedule costs besides its bytes. Workers in `live_targets`, of several ranks those that lead, run requests from
+    their first layer on, in the mode `live`; in the mode pipeline together, as `pipelines` says.
     Together a target's flows bring it every byte of every block once.
     """
 
@@ -84,6 +84,10 @@ class Plan(Message, frozen=True, kw_only=True):
     live: LiveMode = "off"
     live_targets: list[Name] = []
     pipelines: list[PlannedPipeline] = []
+
+    def is_live(self, instance: PlannedInstance) -> bool:
+        """Whether it takes requests before it is whole."""
+        return instance.ranks[0] in self.live_targets
 
     @property
     def paths(self) -> list[list[str]]:

@@ -582,7 +582,7 @@ class FakeWorker(Node):
             self.lifecycle.block_ready(load.plan_id, index)
             self.received.append(index)
             self.block_ready(load, index)
-            if load.live not in ("off", "pipeline") and self.lifecycle.may_go_live:
+            if load.live not in ("off", "pipeline") and self.lifecycle.may_go_live(self.lifecycle.ready):
                 self.lifecycle.go_live()
                 self.membership.changed()
         return True

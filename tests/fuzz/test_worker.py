@@ -21,6 +21,7 @@ from shared.subjects import (
     MOVE_KV,
     PULL,
     RANK_STEP,
+    RANK_TAKE,
     REPLAY,
     RUNNING,
     SEND,
@@ -36,7 +37,7 @@ from tests.worker.test_actor import undisturbed
 
 TARGETS: list[Topic[Any] | Call[Any, Any]] = [
     *(ABORT, ADMIT, CANCEL_WORK, DRAIN, LOAD, REPLAY, RUNNING, SEND, SERVE),
-    *(HELP, PULL, TOOK, WITHDRAW, MEETING, RANK_STEP, MOVE_KV, GIVE_KV),
+    *(HELP, PULL, TOOK, WITHDRAW, MEETING, RANK_STEP, RANK_TAKE, MOVE_KV, GIVE_KV),
 ]
 VOLLEYS = st.lists(st.lists(shots(TARGETS, ["w-1"]), min_size=10, max_size=20), min_size=4, max_size=4)
 

@@ -362,11 +362,12 @@ def test_workers_that_serve_give_the_shards_that_they_have() -> None:
         drafted_for_ranks(alone, 2)
 
 
-def test_instances_of_several_workers_are_not_live_and_serve_once_every_rank_is_whole() -> None:
+def test_an_instance_of_several_workers_is_live_by_its_first_and_serves_once_every_rank_is_whole() -> None:
     scale = drafted_for_ranks(snapshot(whole_host("host-0"), *map(spare, "ab")), 1, mode="zigzag")
-    assert scale.plan.live_targets == []
-    assert "an instance of several workers takes requests once each of them is whole" in scale.plan.reasons
-    for command in scale.start(1.0):
+    assert (scale.plan.live_targets, scale.live) == (["a"], {"a", "b"})
+    loads = scale.start(1.0)
+    assert [load.message.live for load in loads if isinstance(load.message, Load)] == ["zigzag", "zigzag"]
+    for command in loads:
         scale.acknowledged(command, 1.0)
     assert scale.on_transfer(Transfer(plan_id=scale.id, node="b", state="whole", at=2.0), 2.0) == []
     serves = scale.on_transfer(Transfer(plan_id=scale.id, node="a", state="whole", at=2.0), 2.0)

@@ -23,6 +23,7 @@ from tests.planner.made import (
 )
 
 PLAN = TransferPlan(policy="chains", flows=(), targets=("a", "b"), tails=("b",))
+EACH = [["a"], ["b"]]
 
 
 def full(worker: str, kv_blocks: int, **more: str) -> WorkerReport:
@@ -50,21 +51,31 @@ def dead(id: str, epoch: int = 1) -> LeaseChanged:
 
 
 def test_by_default_the_tails_of_chains_go_live_and_every_hop_where_that_is_set() -> None:
-    assert choose_live("off", PLAN, every_hop=True) == ([], [])
-    tails, [why] = choose_live("zigzag", PLAN, every_hop=False)
+    assert choose_live("off", [PLAN], EACH, every_hop=True) == ([], [])
+    tails, [why] = choose_live("zigzag", [PLAN], EACH, every_hop=False)
     assert (tails, why) == (
         ["b"],
         "b run requests from their first layer on, in the mode zigzag: they send nothing on",
     )
-    assert choose_live("best-effort", PLAN, every_hop=True)[0] == ["a", "b"]
+    assert choose_live("best-effort", [PLAN], EACH, every_hop=True)[0] == ["a", "b"]
 
 
 def test_where_every_target_sends_parameters_on_nobody_goes_live_and_the_plan_says_why() -> None:
     forwarding = TransferPlan(policy="binomial", flows=(), targets=("a", "b"), tails=())
-    assert choose_live("zigzag", forwarding, every_hop=False) == (
+    assert choose_live("zigzag", [forwarding], EACH, every_hop=False) == (
         [],
         ["nobody takes requests before it is whole: every target sends parameters on"],
     )
+
+
+def test_of_several_ranks_all_are_to_send_nothing_on_and_the_first_takes_requests() -> None:
+    teams = [["a", "x"], ["b", "y"]]
+    others = TransferPlan(policy="chains", flows=(), targets=("x", "y"), tails=("y",))
+    assert choose_live("zigzag", [PLAN, others], teams, every_hop=False)[0] == ["b"]
+    assert choose_live("zigzag", [PLAN, others], teams, every_hop=True)[0] == ["a", "b"]
+    crossed = TransferPlan(policy="chains", flows=(), targets=("y", "x"), tails=("x",))
+    assert choose_live("zigzag", [PLAN, crossed], teams, every_hop=False)[0] == []
+    assert choose_live("pipeline", [PLAN, others], teams, every_hop=False)[0] == []
 
 
 def test_only_live_targets_are_loaded_in_the_mode_of_the_plan() -> None:

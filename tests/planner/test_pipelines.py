@@ -293,10 +293,10 @@ PLAN = TransferPlan(policy="binomial", flows=(), targets=("a", "b", "c"), tails=
 
 
 def test_targets_of_a_pipeline_are_live_and_who_is_alone_is_not() -> None:
-    targets, [why] = choose_live("pipeline", PLAN, every_hop=False)
+    targets, [why] = choose_live("pipeline", [PLAN], [["a"], ["b"], ["c"]], every_hop=False)
     assert targets == ["a", "b"]
     assert why == "these serve as soon as they have all between them: a, b"
-    alone, [why] = choose_live("pipeline", replace(PLAN, pipelines=(("c",),)), every_hop=False)
+    alone, [why] = choose_live("pipeline", [replace(PLAN, pipelines=(("c",),))], [["c"]], every_hop=False)
     assert (alone, why) == (
         [],
         "nobody takes requests before it is whole: there is no other target to make a pipeline with",

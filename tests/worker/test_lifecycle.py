@@ -114,9 +114,9 @@ def test_a_worker_may_go_live_with_its_first_layer_and_is_spare_or_serves_from_t
         lifecycle = Lifecycle()
         lifecycle.load(LOAD)
         lifecycle.block_ready("plan-1", 1)
-        assert not lifecycle.may_go_live
+        assert not lifecycle.may_go_live(lifecycle.ready)
         lifecycle.block_ready("plan-1", 0)
-        assert lifecycle.may_go_live
+        assert lifecycle.may_go_live(lifecycle.ready)
         lifecycle.go_live()
         lifecycle.check_invariants()
         assert (lifecycle.accepts_requests("m"), lifecycle.aborts("plan-1"), lifecycle.goes_on(LOAD)) == (True,) * 3
@@ -132,4 +132,4 @@ def test_a_worker_may_go_live_with_its_first_layer_and_is_spare_or_serves_from_t
 
 
 def test_a_worker_that_is_whole_need_not_go_live() -> None:
-    assert not loaded().may_go_live
+    assert not loaded().may_go_live(loaded().ready)

@@ -25,7 +25,7 @@ from services.worker.engine.partial import Partial, Passed, slabs
 from services.worker.engine.rope import RopeTable
 from services.worker.engine.rows import Rows
 from services.worker.engine.sampling import choose_tokens
-from services.worker.engine.tensor_parallel import Ranks, embed_part, side_by_side
+from services.worker.engine.tensor_parallel import Ranks, embed_part, shared, side_by_side
 from shared.block_layout import EMBEDDING
 from shared.links.contract import View
 from shared.messages.parameters import Manifest
@@ -162,10 +162,13 @@ class Engine:
         return hidden, rows
 
     def _entering(self, pieces: Sequence[Piece]) -> torch.Tensor:
-        """What was computed of these pieces before, as a copy: the bytes may lie at any address."""
+        """What was computed of these pieces before, as a copy: the bytes may lie at any address. Rank 0 has it."""
+        if self._manifest.shard:
+            count = sum(len(piece.tokens) for piece in pieces)
+            return shared(self.store.cache.new_empty(count, self._config.hidden_size), self._ranks)
         entries = [(self._activation(piece.entry.activation), piece) for piece in pieces if piece.entry is not None]
         rows = torch.cat([activation[piece.start : piece.stop] for activation, piece in entries])
-        return rows.to(self.store.cache.device)
+        return shared(rows.to(self.store.cache.device), self._ranks)
 
     def _activation(self, data: memoryview) -> torch.Tensor:
         """`[position, hidden]`, as a view of bytes."""
@@ -191,7 +194,7 @@ class Engine:
         layer, device = partials[0].done, self.store.cache.device
         for slab in slabs(partials, self._row_bytes):
             rows, parts = self.rows(slab.pieces), list(map(self._activation, slab.activations))
-            hidden = torch.cat(parts).to(device) if layer else self.embed(rows)
+            hidden = shared(torch.cat(parts).to(device), self._ranks) if layer else self.embed(rows)
             hidden = self.layers(layer, layer + 1, hidden, rows)
             for part, result in zip(parts, torch.split_with_sizes(hidden, list(map(len, parts))), strict=True):
                 part.copy_(result)

@@ -21,8 +21,8 @@ class Partial:
     `activation` is what the next layer takes, `[position, hidden]` as bytes. It changes with every layer.
     """
 
-    def __init__(self, pieces: Sequence[Piece]) -> None:
-        self.done = 0
+    def __init__(self, pieces: Sequence[Piece], done: int = 0) -> None:
+        self.done = done
         self.pieces = pieces
         self.activation = memoryview(b"")
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 import torch
-from torch._C._distributed_c10d import AllgatherOptions, ProcessGroupGloo, Store, TCPStore, Work
+from torch._C._distributed_c10d import AllgatherOptions, BroadcastOptions, ProcessGroupGloo, Store, TCPStore, Work
 
 from services.worker.engine.contract import RankLost
 from shared.devices import CPU
@@ -62,6 +62,17 @@ class ProcessGroup:
             raise RankLost(f"a rank was lost: {_first_line(error)}") from error
         return parts
 
+    def share(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What the first rank gave, in place of what is in `tensor`. Raises RankLost."""
+        try:
+            options = BroadcastOptions()
+            options.rootRank = options.rootTensor = 0
+            options.timeout = COLLECTIVE
+            self._group.broadcast([tensor], options).wait()
+        except RuntimeError as error:
+            raise RankLost(f"a rank was lost: {_first_line(error)}") from error
+        return tensor
+
 
 class _Backend(Protocol):
     """What torch's stubs leave out."""
@@ -69,6 +80,8 @@ class _Backend(Protocol):
     def allgather(
         self, parts: list[list[torch.Tensor]], part: list[torch.Tensor], options: AllgatherOptions
     ) -> Work: ...
+
+    def broadcast(self, tensors: list[torch.Tensor], options: BroadcastOptions) -> Work: ...
 
 
 def _gloo(store: Store, rank: int, size: int, address: str) -> _Backend:

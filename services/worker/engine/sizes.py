@@ -3,6 +3,7 @@
 from services.worker.batch import KvSlice
 from shared.block_layout import ITEM_BYTES
 from shared.messages.parameters import Manifest
+from shared.sharding import shard_config
 
 
 def activation_bytes(manifest: Manifest, positions: int) -> int:
@@ -16,8 +17,8 @@ def block_bytes(manifest: Manifest, block_tokens: int) -> int:
 
 
 def kv_bytes(manifest: Manifest, positions: int, layers: int, block_tokens: int) -> int:
-    """`[layer, 2, kv_head, token, head_dim]`, whole blocks."""
-    config = manifest.config
+    """`[layer, 2, kv_head, token, head_dim]`, whole blocks; of several ranks, what each has."""
+    config = shard_config(manifest.config, manifest.shard, manifest.shards)
     tokens = -(-positions // block_tokens) * block_tokens
     return layers * 2 * config.num_key_value_heads * tokens * config.head_dim * ITEM_BYTES[manifest.dtype]
 

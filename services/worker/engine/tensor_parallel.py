@@ -21,6 +21,9 @@ class Ranks(Protocol):
     def gather(self, part: torch.Tensor) -> list[torch.Tensor]:
         """What each rank gave, in their order, as tensors of the caller's own. Raises RankLost."""
 
+    def share(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What the first rank gave, in place of what is in `tensor`. Raises RankLost."""
+
 
 class Adding(Protocol):
     """A matrix whose product is added to something."""
@@ -50,6 +53,11 @@ def embed_part(token_ids: torch.Tensor, part: torch.Tensor, own: range, ranks: R
     elsewhere = (token_ids < own.start) | (token_ids >= own.stop)
     rows = embedding((token_ids - own.start).masked_fill(elsewhere, 0), part)
     return added(ranks.gather(rows.masked_fill(elsewhere.unsqueeze(1), 0.0)))
+
+
+def shared(rows: torch.Tensor, ranks: Ranks | None) -> torch.Tensor:
+    """What the first rank has in `rows`, of which the others know the shape."""
+    return rows if ranks is None else ranks.share(rows)
 
 
 def side_by_side(logits: torch.Tensor, vocab_size: int, ranks: Ranks) -> torch.Tensor:

@@ -49,17 +49,27 @@ class Given:
         giving = self._givings.get((command.worker, command.ticket))
         if giving is None or giving.settled.done() or giving.sequence.request_id != command.request_id:
             raise Refusal(409, f"request {command.request_id} is not on its way to {command.worker}")
-        is_here = self._scheduler.get(command.request_id) is giving.sequence
-        giving.settle(is_here and command.declined is None)
-        if not is_here:
-            raise Refusal(409, f"request {command.request_id} has ended")
+        problem = self._problem(giving)
+        giving.settle(problem is None and command.declined is None)
+        if problem is not None:
+            raise Refusal(409, f"request {command.request_id} {problem}")
         if command.declined is None:
             self.taken[command.worker] += 1
             layers = giving.sequence.layers_done
+            if giving.entry is not None:
+                self._parts.ranks.leader.give(giving.sequence.blocks, layers, giving.channel, giving.ranks)
             self._parts.serving.release(command.request_id)
             self._tell_moved(command.worker, command.request_id, layers)
         else:
             log.warning("task_declined", request=command.request_id, by=command.worker, reason=command.declined)
+
+    def _problem(self, giving: Giving) -> str | None:
+        """Why it cannot be the source's any more."""
+        if self._scheduler.get(giving.sequence.request_id) is not giving.sequence:
+            return "has ended"
+        if giving.ranks and giving.sequence.entry is not giving.entry:
+            return "lost its KV, of which the other ranks have no copy"
+        return None
 
     def _tell_moved(self, source: str, request_id: str, layers: int) -> None:
         me, bus = self._parts.me, self._parts.world.bus
@@ -87,7 +97,7 @@ class Given:
         sequence.held, entry = True, sequence.entry
         kv = None if entry is None else self._parts.runner.export_kv(sequence.blocks, entry.layer)
         node = Node(id=pull.worker, place="worker", address=pull.address)
-        giving = Giving(sequence, entry, kv, Channel(self._parts.link, node, ticket, pull.secret))
+        giving = Giving(sequence, entry, kv, Channel(self._parts.link, node, ticket, pull.secret), pull.ranks)
         self._givings[pull.worker, ticket] = giving
         giving.settled.add_done_callback(partial(self._settled, request))
         sending = self._parts.start(giving.run(), f"hand-off {sequence.request_id}")

@@ -9,6 +9,7 @@ from services.worker.batch import Entry
 from services.worker.live.handoff import ACTIVATION, KV, Channel, send
 from services.worker.sequence import Sequence
 from shared.links.contract import LinkError, Peer
+from shared.messages.transfers import Node
 
 # From the activation's arrival; a source that says so later hears that it came too late.
 TOOK_SECONDS = 5.0
@@ -23,16 +24,22 @@ class NotTaken(Exception):
 class Giving:
     """One hand-off. `kv` is the KV of the layers that `entry` has behind it, exported; both None where there are none.
 
-    `settled` says how it ended: True once the request is the source's.
+    `ranks`: those that the source leads. `settled` says how it ended: True once the request is the source's.
     """
 
     def __init__(
-        self, sequence: Sequence, entry: Entry | None, kv: asyncio.Future[memoryview] | None, channel: Channel
+        self,
+        sequence: Sequence,
+        entry: Entry | None,
+        kv: asyncio.Future[memoryview] | None,
+        channel: Channel,
+        ranks: list[Node],
     ) -> None:
         self.sequence = sequence
         self.channel = channel
         self.settled: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._entry = entry
+        self.entry = entry
+        self.ranks = ranks
         self._kv = kv
 
     @property
@@ -47,13 +54,13 @@ class Giving:
     async def run(self) -> None:
         """Until the source has everything. What fails before it took the request gives it back (`settled`)."""
         try:
-            if self._entry is None or self._kv is None:
+            if self.entry is None or self._kv is None:
                 await self._answered()
                 return
             async with AsyncExitStack() as undo:
                 peer = await self.channel.connect()
                 undo.push_async_callback(peer.close)  # the source learns at once that nothing more will come
-                await self._send(peer, self._entry, self._kv)
+                await self._send(peer, self.entry, self._kv)
                 undo.pop_all()  # the source closes: it knows when it has everything
         except (LinkError, NotTaken, RuntimeError) as error:
             log.warning("hand_off_failed", to=self.source, taken=self.settled.done(), error=str(error))

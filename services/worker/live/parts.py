@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from services.worker.engine.contract import Runner
 from services.worker.limits import Limits
 from services.worker.live.counts import LiveCounts
+from services.worker.ranks.side import TensorParallel
 from services.worker.serving import Serving
 from services.worker.zigzag.tasks import Room
 from shared.links.contract import Link
@@ -21,6 +22,7 @@ class Parts:
     serving: Serving
     tasks: asyncio.TaskGroup
     counts: LiveCounts
+    ranks: TensorParallel
 
     def start(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None] | None:
         """As a task of the worker's; one that is ending begins nothing any more."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 
 import structlog
@@ -21,8 +22,9 @@ log = structlog.get_logger()
 
 
 def goes_live(command: Load) -> bool:
-    """By itself, with its embedding: it takes requests, and runs them from its first layer on."""
-    return command.live not in ("off", "pipeline")
+    """By itself, with its embedding: it takes requests, and runs them from its first layer on. Of several ranks the one
+    that leads."""
+    return command.rank == 0 and command.live not in ("off", "pipeline")
 
 
 class Live:
@@ -34,6 +36,7 @@ class Live:
         self.target: LiveTarget | None = None
         self._parts = parts
         self._first_layer = first_layer
+        self._ready: AbstractSet[int] = frozenset()  # blocks that the target knows of
         self._is_coming = False  # it loads, and will go live
         self._load_began = 0.0
         self._began = asyncio.Event()
@@ -65,7 +68,7 @@ class Live:
         """All of it came at once: it is whole, and was never live."""
         self._is_coming = False
 
-    def begin(self, command: Load, scheduler: Scheduler, ready: set[int]) -> None:
+    def begin(self, command: Load, scheduler: Scheduler, ready: AbstractSet[int]) -> None:
         """These blocks are ready, the embedding among them: take requests."""
         room = self._parts.room(scheduler.limits)
         queue = LiveQueue(
@@ -75,8 +78,8 @@ class Live:
         )
         planner = Planner(forecast(command, self._load_began), room) if command.live == "zigzag-ilp" else None
         target = self.target = LiveTarget(self._parts, command, scheduler, queue, self._first_layer, planner)
-        for index in sorted(ready):
-            self.block_ready(index)
+        self._ready = frozenset()
+        self.blocks_ready(ready)
         tasks = self._parts.tasks
         self._running.add(tasks.create_task(target.run(), name=f"live {command.instance}"))
         if planner is not None:
@@ -84,9 +87,12 @@ class Live:
         self._began.set()
         log.info("went_live", instance=command.instance, mode=command.live)
 
-    def block_ready(self, index: int) -> None:
-        """One more. Whoever is live has the embedding, which goes with the first layer."""
-        if self.target is not None and index:
+    def blocks_ready(self, ready: AbstractSet[int]) -> None:
+        """There are some more. Whoever is live has the embedding, which goes with the first layer."""
+        if self.target is None:
+            return
+        new, self._ready = ready - self._ready, frozenset(ready)
+        for index in sorted(new - {0}):
             self.target.layer_ready(index - 1)
 
     async def end(self, reason: str) -> None:

@@ -80,7 +80,7 @@ class LiveSource:
         """It is dead: of what is on its way here nothing more comes."""
         self.leave(target)
         for taking in self._taking.values():
-            if taking.target == target:
+            if taking.needs(target):
                 taking.abandon()
 
     def _leave(self, target: str) -> None:
@@ -177,6 +177,7 @@ class LiveSource:
             requests=room.tasks,
             rows=room.rows,
             waits=self._wanted == self._helped.keys(),
+            ranks=self._parts.ranks.leader.others,
         )
 
     def _room(self, scheduler: Scheduler) -> Room:
@@ -201,7 +202,7 @@ class LiveSource:
         self._wanted.discard(target)
         self._perform(self._policy.busy(target, more=pulled.more))
         takings = [
-            Taking(self._parts, scheduler, helped.manifest, self._channel(helped, pull, number), task)
+            Taking(self._parts, scheduler, helped.manifest, self._channel(helped, pull, number), task, pulled.ranks)
             for number, task in enumerate(pulled.tasks[: pull.requests])  # beyond, tickets are others'
         ]
         together = Together(takings)

@@ -1,7 +1,7 @@
 """A request on its way from a target to this source: this worker's once the target has heard that it is here."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Coroutine, Sequence
 
 import structlog
 
@@ -10,13 +10,16 @@ from services.worker.engine.sizes import activation_bytes, kv_bytes
 from services.worker.live.handoff import ACTIVATION, KV, Channel, receive
 from services.worker.live.parts import Parts
 from services.worker.scheduler import Scheduler
-from services.worker.sequence import Filled, LateKv, Sequence
+from services.worker.sequence import Filled, LateKv
+from services.worker.sequence import Sequence as Waiting
 from shared.bus.contract import BusError, Refusal
 from shared.deadlines import arrived
 from shared.links.contract import LinkError, Peer
 from shared.messages.live import Task, Took
 from shared.messages.parameters import Manifest
+from shared.messages.transfers import Node
 from shared.subjects import TOOK
+from shared.transfer.part import together
 
 TOOK_SECONDS = 2.0
 TOGETHER_SECONDS = 0.25  # that requests are kept for those that came with the same pull
@@ -25,19 +28,31 @@ log = structlog.get_logger()
 
 
 class Taking:
-    """One hand-off, of a request to a model of this `manifest`, to those of `scheduler`: `own`, `begin`, `finish`."""
+    """One hand-off, of a request to a model of this `manifest`, to those of `scheduler`: `own`, `begin`, `finish`.
 
-    def __init__(self, parts: Parts, scheduler: Scheduler, manifest: Manifest, channel: Channel, task: Task) -> None:
+    `ranks`: those that the target leads.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        scheduler: Scheduler,
+        manifest: Manifest,
+        channel: Channel,
+        task: Task,
+        ranks: Sequence[Node],
+    ) -> None:
         self._parts = parts
         self._scheduler = scheduler
         self._manifest = manifest
         self._channel = channel
         self._task = task
+        self._ranks = ranks
         self._request = arrived(task.request, parts.world.clock.wall())
         self._positions = len(task.request.prompt) + len(task.request.generated)
         self._peer: Peer | None = None
         self._late: LateKv | None = None
-        self._sequence: Sequence | None = None
+        self._sequence: Waiting | None = None
         self._begun = False
         self._is_abandoned = False
         self._patience: asyncio.Timeout | None = None  # with what is being received
@@ -49,6 +64,10 @@ class Taking:
     @property
     def target(self) -> str:
         return self._channel.other.id
+
+    def needs(self, worker: str) -> bool:
+        """Whether something is to come from there."""
+        return worker == self.target or any(worker == node.id for node in self._ranks)
 
     def abandon(self) -> None:
         """The target is dead: nothing more comes. A link may not notice that for long."""
@@ -104,7 +123,7 @@ class Taking:
             return
         data = None
         try:
-            data = await self._receive(self._peer, KV, self._task.kv_bytes)
+            data = await self._patiently(self._receive_kv(self._peer))
             self._parts.counts.received.inc(self._task.activation_bytes + self._task.kv_bytes)
         except LinkError as error:
             self._parts.counts.kv_lost.inc()
@@ -120,6 +139,10 @@ class Taking:
     def _check(self) -> None:
         """Raises Refusal for what cannot go on here."""
         self._scheduler.check(self._request)
+        if len(self._ranks) != len(self._parts.ranks.leader.others):
+            raise Refusal(
+                400, f"ranks: {self.target} leads {len(self._ranks)}, not {len(self._parts.ranks.leader.others)}"
+            )
         task, positions = self._task, self._positions
         is_cut = task.filled % PROMPT_CUT == 0 or task.filled >= len(task.request.prompt)
         if not (is_cut and task.filled < positions):
@@ -140,15 +163,29 @@ class Taking:
     async def _receive_activation(self) -> Entry:
         clock, began = self._parts.world.clock, self._parts.world.clock.now()
         self._peer = await self._channel.connect()
-        data = await self._receive(self._peer, ACTIVATION, self._task.activation_bytes)
+        data = await self._patiently(receive(self._peer, ACTIVATION, self._task.activation_bytes))
         self._parts.counts.seconds.observe(clock.now() - began)
         return Entry(self._task.layers, self._positions, data)
 
-    async def _receive(self, peer: Peer, part: int, size_bytes: int) -> memoryview:
+    async def _receive_kv(self, peer: Peer) -> memoryview:
+        """This rank's part, once each of the others has its own."""
+        size_bytes, kv = self._task.kv_bytes, memoryview(b"")
+
+        async def own() -> None:
+            nonlocal kv
+            kv = await receive(peer, KV, size_bytes)
+
+        awaited = [one.request_id for one in self._scheduler.in_order if one.late is not None]
+        await together(
+            own(), self._parts.ranks.leader.take(self.request_id, self._channel, self._ranks, size_bytes, awaited)
+        )
+        return kv
+
+    async def _patiently(self, work: Coroutine[None, None, memoryview]) -> memoryview:
         """Raises LinkError, also once the target is known to be dead."""
         try:
             async with asyncio.timeout(0 if self._is_abandoned else None) as self._patience:
-                return await receive(peer, part, size_bytes)
+                return await work
         except TimeoutError:
             raise LinkError(f"{self.target} is dead") from None
         finally:

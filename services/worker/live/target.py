@@ -9,6 +9,7 @@ from typing import assert_never
 
 import structlog
 
+from services.worker.engine.contract import RankLost
 from services.worker.live.given import Given
 from services.worker.live.optimum import Planner
 from services.worker.live.parts import Parts
@@ -54,6 +55,13 @@ class LiveTarget:
 
     async def run(self) -> None:
         """Run layers until all blocks are here."""
+        try:
+            await self._run_layers()
+        except RankLost as error:
+            if self._serving.scheduler is self._scheduler:
+                self._serving.on_rank_lost(str(error))
+
+    async def _run_layers(self) -> None:
         while self.queue.phase is Phase.LIVE:
             self._serving.publish(self._scheduler.expire(self._clock.wall()))
             self._forget()
@@ -90,6 +98,8 @@ class LiveTarget:
         block_tokens = self._scheduler.limits.kv_block_tokens
         if (command.version, command.block_tokens) != (self.command.manifest.version, block_tokens):
             raise Refusal(409, f"KV here has blocks of {block_tokens} tokens, of {self.command.manifest.version}")
+        if len(command.ranks) != len(self._parts.ranks.leader.others):
+            raise Refusal(409, f"ranks: this instance has {len(self._parts.ranks.leader.others) + 1} of them")
         self._forget()
         self.withdraw(command.worker)
         answered: asyncio.Future[Pulled] = asyncio.get_running_loop().create_future()
@@ -149,8 +159,12 @@ class LiveTarget:
 
     async def _run_layer(self, run: Run) -> None:
         requests, began = [self._requests[id] for id in run.tasks], self._clock.now()
+        partials = [request.begun() for request in requests]
+        self._parts.ranks.leader.tell_layer(partials)
         try:
-            await self._parts.runner.run_layer([request.begun() for request in requests])
+            await self._parts.runner.run_layer(partials)
+        except RankLost:
+            raise
         except (RuntimeError, MemoryError) as error:  # torch's own, out of memory included
             log.error("layer_failed", requests=len(requests), error=str(error))
             self._serving.publish(self._scheduler.fail(f"the engine failed: {error}"))
@@ -188,7 +202,9 @@ class LiveTarget:
         for source, requests in leaving.items():
             pull, _ = self._pulls[source]
             more = len(self.queue) > 0 or self._scheduler.waiting > 0
-            self._answer(source, Pulled(tasks=self.given.give(pull, requests), more=more))
+            self._answer(
+                source, Pulled(tasks=self.given.give(pull, requests), more=more, ranks=self._parts.ranks.leader.others)
+            )
         return run
 
     def _answer(self, source: str, pulled: Pulled) -> None:

@@ -2,78 +2,103 @@
 
 import asyncio
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 
 import structlog
 
-from services.worker.batch import Batch
-from services.worker.engine.contract import RankLost, Runner
-from services.worker.ranks.wire import decode_batch, encode_batch
-from shared.bus.contract import BusError, Context, Refusal
-from shared.messages.ranks import AskMeeting, Meeting, RankStep
+from services.worker.engine.contract import Runner
+from services.worker.ranks.follower import Follower
+from services.worker.ranks.leader import Leader
+from shared.bus.contract import Context, Refusal
+from shared.links.contract import Link
+from shared.messages.message import Ack
+from shared.messages.ranks import AskMeeting, Meeting, RankGive, RankStep, RankTake
 from shared.messages.transfers import Load
 from shared.process import World
-from shared.subjects import MEETING, RANK_STEP
-from shared.transfer.part import together
-
-CALL_SECONDS = 2.0
-MEET_SECONDS = 10.0  # within which the rank that leads has to be told of its instance
-AGAIN_SECONDS = 0.1
-WATCH_SECONDS = 1.0
 
 log = structlog.get_logger()
 
 
+@dataclass(frozen=True)
+class RanksTold:
+    """`ready`: another rank has more blocks; `lost`: why this one cannot go on."""
+
+    ready: Callable[[], None]
+    lost: Callable[[str], None]
+
+
 class TensorParallel:
-    """One instance at a time. The others reach this rank at `address`; `on_lost` hears why it cannot go on."""
+    """One instance at a time. The others reach this rank at `address`; what they say comes to `told`. `leader`: what
+    this rank tells those that it leads, if it leads any."""
 
     def __init__(
-        self, world: World, runner: Runner, address: str, tasks: asyncio.TaskGroup, on_lost: Callable[[str], None]
+        self,
+        world: World,
+        runner: Runner,
+        link: Link,
+        address: str,
+        tasks: asyncio.TaskGroup,
+        told: RanksTold,
     ) -> None:
+        self.leader = Leader(world.bus)
         self._bus = world.bus
         self._runner = runner
+        self._link = link
         self._address = address
         self._tasks = tasks
-        self._on_lost = on_lost
+        self._on_ready, self._on_lost = told.ready, told.lost
         self._command: Load | None = None
         self._meeting: Meeting | None = None  # of who leads
-        self._told = 0
-        self._steps = asyncio.Queue[RankStep]()
+        self._follower: Follower | None = None
         self._following: asyncio.Task[None] | None = None
 
     async def meet(self, command: Load) -> None:
         """Return once all ranks are there; at once where there is but one. Raises RankLost."""
         if not command.ranks:
             return
-        self._command, self._told, self._steps = command, 0, asyncio.Queue()
+        self._command, follower = command, None
         if command.rank == 0:
+            self.leader = Leader(self._bus, command.instance, command.ranks[1:])
             port = await self._runner.open_meeting(self._address)
             at = self._meeting = Meeting(address=self._address, port=port)
         else:
-            at = await self._find_meeting(command)
+            follower = self._follower = Follower(self._bus, self._runner, self._link, self._tasks, command)
+            at = await follower.find_meeting()
         await self._runner.meet(command.rank, len(command.ranks), self._address, at)
         log.info("ranks_met", instance=command.instance, rank=command.rank, ranks=command.ranks)
-        if command.rank > 0:
-            self._following = self._tasks.create_task(self._follow(command), name=f"rank of {command.instance}")
+        if follower is not None:
+            self._following = self._tasks.create_task(self._follow(follower), name=f"rank of {command.instance}")
 
     async def where(self, ask: AskMeeting, context: Context) -> Meeting:
         """Asked of the rank that leads."""
-        if self._meeting is None or self._command is None or self._command.instance != ask.instance:
+        if self._meeting is None or self.leader.instance != ask.instance:
             raise Refusal(409, f"instance: {ask.instance} is not led here")
+        self.leader.asked(ask)
+        self._on_ready()
         return self._meeting
 
-    def tell(self, batch: Batch) -> None:
-        """This rank is going to run it: so do the others, if it leads any."""
-        if self._meeting is None or self._command is None:
-            return
-        self._told += 1
-        step = RankStep(instance=self._command.instance, step=self._told, batch=encode_batch(batch))
-        for worker in self._command.ranks[1:]:
-            self._bus.publish(RANK_STEP, step, id=worker)
+    def have(self, blocks: AbstractSet[int]) -> None:
+        """These are laid out here."""
+        if self._follower is not None:
+            self._follower.have(blocks)
 
-    def hear(self, step: RankStep) -> None:
+    def whole(self, instance: str) -> None:
+        """Each rank has everything: the planner knows."""
+        self.leader.whole(instance)
+        self._on_ready()
+
+    def hear(self, step: RankStep | RankGive) -> None:
         """What the rank that leads tells."""
-        if self._command is not None and self._command.instance == step.instance:
-            self._steps.put_nowait(step)
+        if self._follower is not None:
+            self._follower.hear(step)
+
+    async def take(self, take: RankTake, context: Context) -> Ack:
+        """What the rank that leads wants to be here."""
+        if self._follower is None:
+            raise Refusal(409, f"instance: this worker is no rank of {take.instance}")
+        await self._follower.take(take)
+        return Ack()
 
     def lost(self, worker: str) -> None:
         """The registry has declared it dead."""
@@ -88,55 +113,21 @@ class TensorParallel:
 
     async def end(self) -> None:
         """Whoever follows learns it by asking."""
-        self._command = self._meeting = None
+        self.leader, self._command, self._meeting = Leader(self._bus), None, None
         self._stop()
         await self.led()
-        self._following = None
+        self._following, follower, self._follower = None, self._follower, None
+        if follower is not None:
+            await follower.end()
 
     def _stop(self) -> None:
         if self._following is not None:
             self._following.cancel()
 
-    async def _find_meeting(self, command: Load) -> Meeting:
-        leader = command.ranks[0]
+    async def _follow(self, follower: Follower) -> None:
         try:
-            async with asyncio.timeout(MEET_SECONDS):
-                while True:
-                    try:
-                        return await self._ask(command)
-                    except BusError:  # it has not been told yet
-                        await asyncio.sleep(AGAIN_SECONDS)
-        except TimeoutError:
-            raise RankLost(f"{leader} did not say where {command.instance} meets") from None
-
-    async def _ask(self, command: Load) -> Meeting:
-        ask = AskMeeting(instance=command.instance)
-        return await self._bus.call(MEETING, ask, timeout=CALL_SECONDS, id=command.ranks[0])
-
-    async def _follow(self, command: Load) -> None:
-        try:
-            await together(self._run_steps(), self._watch(command))
+            await follower.run()
         except (RuntimeError, ValueError, MemoryError) as error:
             reason = str(error) or type(error).__name__
-            log.info("rank_not_led", instance=command.instance, reason=reason)
+            log.info("rank_not_led", reason=reason)
             self._on_lost(reason)
-
-    async def _run_steps(self) -> None:
-        ran = 0
-        while True:
-            step = await self._steps.get()
-            if step.step != ran + 1:
-                raise RankLost(f"step {step.step} came after step {ran}")
-            ran = step.step
-            await self._runner.step(decode_batch(step.batch))
-
-    async def _watch(self, command: Load) -> None:
-        """Who leads may have given the instance up without a word; of one that says nothing leases tell."""
-        while True:
-            await asyncio.sleep(WATCH_SECONDS)
-            try:
-                await self._ask(command)
-            except Refusal as refusal:
-                raise RankLost(f"{command.ranks[0]} does not lead {command.instance} any more: {refusal}") from None
-            except BusError:
-                log.debug("leader_not_reached", instance=command.instance, leader=command.ranks[0])

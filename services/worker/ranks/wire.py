@@ -1,19 +1,29 @@
 """Batches as the rank that leads tells them to the others. Pure."""
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
-from services.worker.batch import Batch
+from services.worker.batch import Batch, Piece
+
+NOTHING = memoryview(b"")
 
 
 def encode_batch(batch: Batch) -> bytes:
-    return msgspec.msgpack.encode(batch, enc_hook=_encode_range)
+    """Without activations, which the ranks get as they run it, and KV, of which each has its own."""
+    imports = tuple(replace(one, data=NOTHING) for one in batch.imports)
+    told = replace(batch, pieces=tuple(map(_without_activation, batch.pieces)), imports=imports)
+    return msgspec.msgpack.encode(told, enc_hook=_encode_range)
 
 
 def decode_batch(data: bytes) -> Batch:
     """Raises ValueError for what is no batch."""
     return msgspec.msgpack.decode(data, type=Batch, dec_hook=_decode_range)
+
+
+def _without_activation(piece: Piece) -> Piece:
+    return piece if piece.entry is None else replace(piece, entry=replace(piece.entry, activation=NOTHING))
 
 
 def _encode_range(value: Any) -> list[int]:  # noqa: ANN401  # msgspec's hooks take anything

@@ -211,7 +211,7 @@ def test_a_request_that_changes_hands_between_layers_goes_on_with_the_same_token
         came = range(40, 40 + len(blocks)) if with_kv else range(10, 10 + len(blocks))
         again = Piece("a", (first,), len(prompt), range(40, 60), True, Draw(Sampling(), 1))
         zeros = memoryview(bytearray(len(kv)))
-        imports = (KvImport(came, layers, kv),) if with_kv else (KvImport(range(40, 52), layers, zeros),)
+        imports = (KvImport("a", came, layers, kv),) if with_kv else (KvImport("a", range(40, 52), layers, zeros),)
         [second] = await there.step(Batch(2, (again,), imports=imports))
         return [first, second]
 

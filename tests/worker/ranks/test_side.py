@@ -10,7 +10,7 @@ from services.host.checkpoint import open_checkpoint
 from services.worker.engine import process_group
 from services.worker.engine.engine import Engine
 from services.worker.engine.kv_store import allocate_kv_memory
-from services.worker.ranks import side
+from services.worker.ranks import follower
 from services.worker.settings import MIB
 from shared.bus.contract import Refusal
 from shared.messages.membership import LeaseChanged
@@ -112,7 +112,7 @@ async def test_a_rank_that_the_registry_gives_up_ends_an_idle_instance() -> None
 
 
 async def test_who_is_not_led_any_more_is_spare(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side, "WATCH_SECONDS", 0.05)
+    monkeypatch.setattr(follower, "WATCH_SECONDS", 0.05)
     async with fleet(*RANKS, shards=2) as made:
         await served(made)
         await made.bus.call(DRAIN, Drain(instance=INSTANCE, epoch=1), timeout=5, id="w-0")
@@ -125,7 +125,7 @@ async def test_who_is_not_led_any_more_is_spare(monkeypatch: pytest.MonkeyPatch)
 async def test_a_step_that_cannot_be_taken_ends_the_instance(
     spoilt: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(side, "WATCH_SECONDS", 0.05)
+    monkeypatch.setattr(follower, "WATCH_SECONDS", 0.05)
     async with fleet(*RANKS, shards=2) as made:
         await served(made)
         step = RankStep(instance=INSTANCE, step=1, batch=b"")
@@ -137,7 +137,7 @@ async def test_a_step_that_cannot_be_taken_ends_the_instance(
 
 
 async def test_who_finds_nobody_to_lead_it_gives_up_loading(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side, "MEET_SECONDS", 0.2)
+    monkeypatch.setattr(follower, "MEET_SECONDS", 0.2)
     async with fleet(*RANKS, shards=2) as made:
         await load(made, ["w-1"])
         await made.until(lambda: any(one.state == "failed" for one in made.transfers))

@@ -1,0 +1,92 @@
+"""Instances of two workers each, one of which is live while it loads: real processes, and links so slow that it shows.
+
+All streams, wherever their layers were run, have the tokens of an undisturbed run.
+"""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+
+import pytest
+from msgspec import structs
+
+from shared.bus.contract import BusError
+from shared.messages.scaling import Scale
+from shared.subjects import SCALE
+from tests.system.conftest import start, stop
+from tests.system.scales import WORKERS, Site, watching
+from tests.system.stage import Stage, make_streams
+from tests.system.test_live import HANDED_OVER, LAYERS_RUN, count, is_busy, targets
+
+RATE = 1e6  # bytes a second
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    made = make_streams("m", "float32", 16, 80, "qwen2")
+    streams = replace(made, asks=[structs.replace(ask, at=0.0) for ask in made.asks])
+    options = "--workers", str(WORKERS), "--tensor-parallel-size", "2", "--link-rate", str(RATE), "--live", "zigzag"
+    running = start(tmp_path_factory.mktemp("live-ranks"), *options, family="qwen2")
+    try:
+        yield Stage(running, streams)
+    finally:
+        assert stop(running) == 0
+
+
+async def rest(site: Site) -> None:
+    """One instance serves, and two workers are spare."""
+    watch = site.watch
+    await watch.until(lambda: len(watch.reports) == WORKERS, "every worker is heard")
+    await site.have(1)
+    while (len(watch.serving()), len(watch.spare())) != (2, 2):
+        with suppress(BusError):
+            await site.bus.call(SCALE, Scale(model="m", instances=1), timeout=5)
+        await asyncio.sleep(1.0)
+    watch.forget()
+
+
+@asynccontextmanager
+async def going_live(stage: Stage) -> AsyncIterator[tuple[Site, list[str], list[str]]]:
+    """The ranks of an instance that serves and helps, and of one that has just become live; in the end both serve."""
+    async with watching(stage) as site:
+        watch = site.watch
+        await rest(site)
+        source = sorted(watch.serving(), key=lambda id: watch.reports[id].rank)
+        await site.have(2)
+        await watch.until(lambda: len(targets(site)) == 1, "it is live")
+        [leader] = targets(site)
+        instance = watch.reports[leader].instance
+        other = next(id for id, one in watch.reports.items() if one.instance == instance and one.rank == 1)
+        await watch.until(lambda: watch.reports[source[0]].helping == [leader], "it is helped")
+        yield site, source, [leader, other]
+        await watch.until(lambda: len(watch.serving()) == WORKERS, "all serve")
+        await watch.until(lambda: not any(map(is_busy, watch.reports.values())), "nothing is left of any request")
+
+
+@pytest.mark.system
+@pytest.mark.slow
+async def test_requests_are_run_by_both_instances_with_the_tokens_of_an_undisturbed_run(stage: Stage) -> None:
+    async with going_live(stage) as (site, _, _):
+        before = await count(site, HANDED_OVER), await count(site, LAYERS_RUN)
+        loading = site.load()
+        await site.watch.until(lambda: len(site.watch.serving()) == WORKERS, "all serve")
+        stage.check("live", await loading)
+        assert await count(site, HANDED_OVER) > before[0]
+        assert await count(site, LAYERS_RUN) > before[1]
+        assert await count(site, "livescale_worker_lost_kv_total") == 0
+
+
+@pytest.mark.system
+@pytest.mark.slow
+@pytest.mark.parametrize("whom", ["target 1", "target 0", "source 1", "source 0"])
+async def test_whichever_rank_is_killed_in_mid_live_its_requests_go_on(stage: Stage, whom: str) -> None:
+    async with going_live(stage) as (site, source, target):
+        loading = site.load()
+        await site.watch.until(lambda: bool(site.watch.speakers), "somebody makes tokens")
+        role, rank = whom.split()
+        victim = (source if role == "source" else target)[int(rank)]
+        await site.signal(victim, signal.SIGKILL)
+        site.watch.lose(victim)
+        stage.check(f"{whom} killed", await loading)
