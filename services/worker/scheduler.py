@@ -196,14 +196,17 @@ class Scheduler:
         """Requests without KV blocks."""
         return len(self._admission.waiting)
 
-    @property
-    def wants_more(self) -> bool:
-        """Whether nothing here is left to be prefilled, and a prompt as long as a step would find room."""
+    def wants_more(self, ending: Batch | None = None) -> bool:
+        """Whether nothing here is left to be prefilled, but for what is in the step that is `ending`, and a prompt as
+        long as a step would find room."""
+        prefilled = set[str]() if ending is None else {piece.request_id for piece in ending.pieces if piece.draw}
         running, kv = self._admission.running.values(), self._admission.kv
         if self._admission.waiting or len(running) >= self.limits.max_num_seqs:
             return False
         prompt = self.limits.blocks(min(self.limits.max_num_batched_tokens, self.limits.max_model_len))
-        return kv.largest_gap >= min(prompt, kv.total) and all(sequence.decodes for sequence in running)
+        return kv.largest_gap >= min(prompt, kv.total) and all(
+            sequence.decodes or sequence.request_id in prefilled for sequence in running
+        )
 
     def load(self, prefill_rate: float | None = None, decode_rate: float | None = None) -> EngineLoad:
         """What there is to do and room for; the rates, in tokens/s, are the runner's."""

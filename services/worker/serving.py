@@ -46,6 +46,8 @@ class Serving:
         self._version: str | None = None
         self._steps_run = True  # else the layers of what is here are run one by one, by somebody else
         self.changes = Changes()
+        self._running: Batch | None = None
+        self.ending: Batch | None = None  # of the step that runs, once its last layer does
         bus.watch_connection(self._connection_changed)
 
     def open(self, model: str, version: str, limits: Limits, *, whole: bool = True) -> Scheduler:
@@ -87,6 +89,11 @@ class Serving:
     def wake(self) -> None:
         """There may be something to do."""
         self._work.set()
+        self.changes.tell()
+
+    def near_end(self) -> None:
+        """The last layer of a step begins."""
+        self.ending = self._running
         self.changes.tell()
 
     def load(self) -> EngineLoad | None:
@@ -191,6 +198,7 @@ class Serving:
         if batch.preempted:
             log.info("requests_preempted", step=batch.step, requests=batch.preempted)
         self.on_batch(batch)
+        self._running = batch
         try:
             tokens = await self._runner.step(batch)
         except RankLost as error:
@@ -198,6 +206,8 @@ class Serving:
         except (RuntimeError, MemoryError) as error:  # torch's own, out of memory included
             log.error("step_failed", step=batch.step, rows=batch.prefill_rows + batch.decode_rows, error=str(error))
             return self._stepped(scheduler, scheduler.fail(f"the engine failed: {error}"))
+        finally:
+            self._running = self.ending = None
         return self.stepped(scheduler, batch, tokens, begun)
 
     def stepped(self, scheduler: Scheduler, batch: Batch, tokens: list[int], begun: float) -> None:

@@ -1,7 +1,7 @@
 """An engine as an actor sees it, whether it computes (`runner.py`) or is a model of one that does (`modelled.py`)."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from services.worker.batch import Batch, KvSlice, Piece
@@ -36,6 +36,7 @@ class Runner(Protocol):
     rates: Rates
     pauses: SendPauses
     joined_rows: int
+    on_last_layer: Callable[[], None] | None  # as the last layer of a step begins
 
     async def ready(self) -> None:
         """Return once the KV memory is there. Raises MemoryError."""

@@ -5,7 +5,7 @@ batch, attention is computed per sequence, prompts are cut at fixed positions, g
 On a GPU the steps are the same and torch's own kernels do them: right, and neither tuned nor equal in every bit.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
@@ -69,6 +69,7 @@ class Engine:
         self._layers: dict[int, Layer] = {}
         self._norm: Norm | None = None
         self._head: Linear | None = None
+        self.on_last_layer: Callable[[], None] = lambda: None
         if memory.device.type == "cpu":
             self._see_shapes()
 
@@ -121,6 +122,8 @@ class Engine:
             raise BlockMissing(f"cannot run layer {missing[0]}: block {missing[0] + 1} was not added")
         hidden = padded(hidden)
         for layer in range(start, end):
+            if layer == self._config.num_hidden_layers - 1:
+                self.on_last_layer()
             hidden = self._layers[layer](hidden, rows)
         return hidden[: rows.count]
 

@@ -5,7 +5,7 @@ model and are moved: all but the arithmetic is as with an engine that computes. 
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 
 import structlog
@@ -53,6 +53,7 @@ class ModelledRunner:
         """`memory_bytes`, `host_bytes`: of the KV cache, and for KV in host memory; counted and not taken."""
         self.rates = Rates()
         self.joined_rows = GPU_ROWS
+        self.on_last_layer: Callable[[], None] | None = None
         self.pauses = SendPauses()  # no step takes the processor, so nothing has to wait for one
         self._memory_bytes = memory_bytes
         self._host_bytes = host_bytes
@@ -90,8 +91,13 @@ class ModelledRunner:
 
     async def step(self, batch: Batch) -> list[int]:
         model = self._loaded()
-        tokens = model.step(batch)
-        self.rates.observe(batch, await self._take(step_seconds(self._latency, batch, model.layers)))
+        tokens, seconds = model.step(batch), step_seconds(self._latency, batch, model.layers)
+        last = 0.0 if self.on_last_layer is None else seconds / model.layers
+        took = await self._take(seconds - last)
+        if self.on_last_layer is not None:
+            self.on_last_layer()
+            took += await self._take(last)
+        self.rates.observe(batch, took)
         return tokens
 
     async def run_blocks(self, blocks: range, pieces: Sequence[Piece], activation: memoryview) -> Passed:

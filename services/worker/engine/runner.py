@@ -50,6 +50,7 @@ class EngineRunner:
         self.rates = Rates()
         self.pauses = SendPauses()
         self.joined_rows = CPU_ROWS if device == CPU else GPU_ROWS
+        self.on_last_layer: Callable[[], None] | None = None
         self._device = device
         self._kernels = choose_kernels(kernels) if device == CPU else None
         self._block_tokens = block_tokens
@@ -87,11 +88,18 @@ class EngineRunner:
     async def load(self, manifest: Manifest, max_model_len: int) -> int:
         """Make ready for the blocks of a model; the number of KV blocks it has. Raises ValueError where none fits."""
 
+        loop = asyncio.get_running_loop()
+
+        def last_layer_begins() -> None:
+            if self.on_last_layer is not None:
+                loop.call_soon_threadsafe(self.on_last_layer)
+
         def make() -> int:
             memory, host_memory, ranks = self._memory.result(), self._host_memory.result(), self._ranks
             self._engine = Engine(
                 manifest, memory, self._block_tokens, max_model_len, self._kernels, ranks, host_memory
             )
+            self._engine.on_last_layer = last_layer_begins
             self.rates.fetch_tokens_per_second = self._engine.store.fetch_rate()
             blocks = self._engine.store.blocks
             # Blocks are named by the rank that leads: each rank has them.

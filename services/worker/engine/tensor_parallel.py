@@ -12,8 +12,8 @@ from services.worker.engine.parameters import Linear
 
 
 class Ranks(Protocol):
-    """The `size` ranks of an instance, as one of them sees them. All make the same calls, with tensors of one shape that
-    lie on `device`."""
+    """The `size` ranks of an instance, as one of them sees them. All make the same calls, with tensors of one shape on
+    `device`."""
 
     size: int
     device: str

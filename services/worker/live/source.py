@@ -1,4 +1,7 @@
-"""A worker that serves and helps others that load: whenever it has nothing to prefill it pulls from them."""
+"""A worker that serves and helps others that load: whenever it has nothing to prefill it pulls from them.
+
+It asks as the last layer of its last prompt begins: what comes is here when the step ends, and no time is lost.
+"""
 
 import asyncio
 from collections import Counter
@@ -69,6 +72,7 @@ class LiveSource:
         for node in command.targets:
             self._helped[node.id] = Helped(node, command.plan_id, manifest)
             self._perform(self._policy.help(node.id))
+        self._parts.runner.on_last_layer = self._parts.serving.near_end
         self._look()
 
     def leave(self, target: str) -> None:
@@ -89,6 +93,8 @@ class LiveSource:
             self._policy.leave(target)
             self._stop_asking(target)
             self._parts.serving.changes.tell()
+        if not self._policy.helps:
+            self._parts.runner.on_last_layer = None
 
     async def run(self) -> None:
         """Ask whenever there is nothing to prefill."""
@@ -115,7 +121,7 @@ class LiveSource:
         if not self._policy.helps:
             return
         scheduler = self._parts.serving.scheduler
-        is_free = scheduler is not None and scheduler.wants_more
+        is_free = scheduler is not None and scheduler.wants_more(self._parts.serving.ending)
         self._perform(self._policy.idle(self._coming) if is_free else self._policy.busy())
 
     def _perform(self, effects: Iterable[SourceEffect]) -> None:

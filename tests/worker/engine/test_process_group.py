@@ -79,6 +79,9 @@ class OnDevice:
         assert part.device.type == self.device
         return [torch.tensor(9), torch.tensor(7)]
 
+    def share(self, tensor: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError  # nothing is given to others
+
 
 def test_what_ranks_count_goes_from_device_to_device() -> None:
     assert least(9, OnDevice()) == 7

@@ -116,8 +116,8 @@ def test_a_source_pulls_only_when_nothing_of_its_own_waits_to_be_prefilled() -> 
         scheduler = made.members["s"].worker._serving.scheduler
         assert scheduler is not None
         while made.count("s", "pulled_tasks") == 0:
-            assert not scheduler.wants_more
-            await made.until(lambda: scheduler.wants_more)
+            assert not scheduler.wants_more()
+            await made.until(lambda: scheduler.wants_more())
             await made.until(lambda: made.count("s", "pulled_tasks") == 1)
 
     play(act)

@@ -42,3 +42,19 @@ def test_a_request_whose_kv_is_lost_on_the_way_is_made_again() -> None:
             await made.done()
 
     run(main(), limit_seconds=600)
+
+
+def test_what_a_source_pulls_is_there_when_its_own_prompts_end() -> None:
+    async def main() -> None:
+        async with stage("s", "t", kind=MODELLED) as made:
+            await made.beside("s", "t", [0, 1])
+            await ask(made, 1)
+            await made.until(lambda: made.count("t", "live_layers") == 1)
+            for number in range(2):
+                await made.client.submit(submit(f"own{number}", random_prompt(number, 400), max_tokens=1), "s")
+            await made.help("s", "t")
+            assert made.count("s", "pulled_tasks") == 0
+            await made.until(lambda: all(wish.is_over for wish in made.client.wishes[1:]))
+            assert made.count("s", "pulled_tasks") == 1
+
+    run(main(), limit_seconds=600)

@@ -90,18 +90,18 @@ def test_what_is_held_is_not_run_and_what_is_released_leaves_no_blocks() -> None
 
 def test_more_is_wanted_when_nothing_is_left_to_prefill_and_there_is_room() -> None:
     scheduler = Scheduler(limits(max_num_seqs=2, max_num_batched_tokens=256, kv_blocks=20))
-    assert scheduler.wants_more
+    assert scheduler.wants_more()
     scheduler.add(submit("a", range(10), max_tokens=9))
-    assert not scheduler.wants_more
+    assert not scheduler.wants_more()
     step(scheduler)
-    assert scheduler.wants_more  # it decodes
+    assert scheduler.wants_more()  # it decodes
     scheduler.add(submit("b", range(100), max_tokens=9))
     step(scheduler)
-    assert not scheduler.wants_more  # two are as many as may run
+    assert not scheduler.wants_more()  # two are as many as may run
     scheduler.cancel("a")
-    assert not scheduler.wants_more  # there is no room for a step's worth of prompt
+    assert not scheduler.wants_more()  # there is no room for a step's worth of prompt
     scheduler.cancel("b")
-    assert scheduler.wants_more
+    assert scheduler.wants_more()
 
 
 def test_who_is_past_its_deadline_ends_without_a_step() -> None:
@@ -141,3 +141,18 @@ def test_what_is_filled_is_kept_of_those_that_stay() -> None:
     scheduler.check_invariants()
     assert {one.request_id: one.computed for one in scheduler.in_order} == {"stays": 20, "leaves": 0, "bare": 0}
     assert [one.request_id for one in scheduler.placed] == ["stays"]
+
+
+def test_more_is_wanted_as_the_step_ends_that_prefills_the_last_of_what_is_here() -> None:
+    scheduler = Scheduler(limits(max_num_seqs=4, max_num_batched_tokens=132))
+    scheduler.add(submit("a", range(200), max_tokens=9))
+    first = scheduler.next_batch()
+    assert first is not None
+    assert not scheduler.wants_more(first)  # a part of it is left
+    scheduler.complete(first, [], 0.0)
+    last = scheduler.next_batch()
+    assert last is not None
+    assert not scheduler.wants_more()
+    assert scheduler.wants_more(last)
+    scheduler.add(submit("b", range(10), max_tokens=9))
+    assert not scheduler.wants_more(last)
