@@ -66,7 +66,7 @@ def test_beside_decodes_there_are_as_many_rows_as_double_their_time_and_never_no
 
 
 def test_of_two_prompts_both_gain() -> None:
-    run = Run()
+    run = Run(tbt_ratio=2.0)
     run.decodes(4)
     run.add("long", 1_000, 1)
     run.add("short", 100, 1)
