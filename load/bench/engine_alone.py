@@ -16,6 +16,7 @@ from shared.messages.parameters import DType, Manifest
 from shared.messages.requests import Submit
 
 CONTEXT = 512
+MOST_WAITING = 1_000_000  # whoever asks here asks for all at once
 
 
 class EngineAlone:
@@ -78,7 +79,7 @@ async def engine_alone(checkpoint: Path, dtype: DType) -> AsyncIterator[EngineAl
 @asynccontextmanager
 async def engine_over(manifest: Manifest, memory: Sequence[memoryview]) -> AsyncIterator[EngineAlone]:
     """The model whose blocks are in `memory`."""
-    settings = WorkerSettings(kv_bytes=64 * MIB)
+    settings = WorkerSettings(kv_bytes=64 * MIB, max_num_waiting=MOST_WAITING)
     runner = EngineRunner(settings.kv_bytes, settings.block_size, settings.threads)
     try:
         kv_blocks = await runner.load(manifest, CONTEXT)
