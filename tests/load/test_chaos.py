@@ -166,3 +166,8 @@ async def test_the_undisturbed_run_is_the_same_every_time_and_sampled_where_aske
     assert {index: len(tokens) for index, tokens in first.items()} == {0: 12, 1: 12}
     assert again[1] == first[1] != first[0]
     assert CONTEXT >= 256
+
+
+async def test_the_undisturbed_run_takes_however_many_requests_there_were() -> None:
+    answers = await undisturbed(tiny("llama"), "float32", [Ask(index, 0.0, [index + 2], 2) for index in range(120)])
+    assert [len(answers[index]) for index in range(120)] == [2] * 120
