@@ -1,7 +1,6 @@
 """A request on its way from a target to a source: it stays the target's until the source says that it took it."""
 
 import asyncio
-from contextlib import AsyncExitStack
 
 import structlog
 
@@ -57,11 +56,8 @@ class Giving:
             if self.entry is None or self._kv is None:
                 await self._answered()
                 return
-            async with AsyncExitStack() as undo:
-                peer = await self.channel.connect()
-                undo.push_async_callback(peer.close)  # the source learns at once that nothing more will come
+            async with self.channel.giving() as peer:
                 await self._send(peer, self.entry, self._kv)
-                undo.pop_all()  # the source closes: it knows when it has everything
         except (LinkError, NotTaken, RuntimeError) as error:
             log.warning("hand_off_failed", to=self.source, taken=self.settled.done(), error=str(error))
         finally:

@@ -1,7 +1,8 @@
 """What moves when a request changes hands: under which tags, within which time, and checked by what."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from shared.links.contract import Buffer, Link, LinkError, Peer
@@ -34,6 +35,18 @@ class Channel:
         return await self.link.connect(
             self.other.address, timeout=CONNECT_SECONDS, channel=FIRST_CHANNEL + self.ticket, secret=self.secret
         )
+
+    @asynccontextmanager
+    async def giving(self) -> AsyncIterator[Peer]:
+        """Its peer, for who sends. The other end closes: it knows when it has everything. Raises LinkError.
+
+        Where something fails here it is closed at once: the other learns that nothing more will come.
+        """
+        async with AsyncExitStack() as undo:
+            peer = await self.connect()
+            undo.push_async_callback(peer.close)
+            yield peer
+            undo.pop_all()
 
 
 async def send(peer: Peer, part: int, data: memoryview) -> None:

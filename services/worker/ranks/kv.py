@@ -4,7 +4,6 @@ Each rank has its own part of the heads, and gives it to the rank of the other i
 """
 
 import asyncio
-from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import structlog
@@ -67,10 +66,7 @@ class RankKv:
     async def _send(self, command: RankGive, kv: asyncio.Future[memoryview]) -> None:
         channel = Channel(self._link, command.to, command.ticket, command.secret)
         try:
-            async with AsyncExitStack() as undo:
-                peer = await channel.connect()
-                undo.push_async_callback(peer.close)
+            async with channel.giving() as peer:
                 await send(peer, KV, await kv)
-                undo.pop_all()  # the other end closes: it knows when it has everything
         except (LinkError, RuntimeError, ValueError) as error:
             log.warning("rank_kv_not_sent", to=command.to.id, error=str(error))
