@@ -62,8 +62,8 @@ class ThreadDisk:
 
     async def open(self, spec: ModelSpec) -> Stored:
         def work() -> Stored:
-            form = spec.dtype, spec.tensor_parallel_size, spec.layout
-            return open_stored(resolve_model_path(spec.path), *form, keep=self._keep, packed_dir=self._packed_dir)
+            path = resolve_model_path(spec.path)
+            return open_stored(path, *spec.form, keep=self._keep, packed_dir=self._packed_dir)
 
         return await asyncio.get_running_loop().run_in_executor(self._opener, work)
 

@@ -113,32 +113,15 @@ class Memory:
 
     def read(self, spec: ModelSpec, stored: Stored) -> None:
         """When its turn comes. Raises CacheFull."""
-        held = Held(
-            model=spec.name,
-            path=spec.path,
-            dtype=spec.dtype,
-            shards=spec.tensor_parallel_size,
-            layout=spec.layout,
-            size_bytes=stored.checkpoint.size_bytes,
-            total=len(stored.checkpoint.layouts),
-            manifest=stored.manifest,
-        )
+        checkpoint = stored.checkpoint
+        held = _held(spec, checkpoint.size_bytes, len(checkpoint.layouts), stored.manifest)
         number, copy = self._admit(held, Copy(stored))
         copy.filling = self._tasks.create_task(self._read(number, copy, stored), name=f"read {spec.name}")
 
     def fetch(self, command: FetchModel, fetch: Fetch) -> None:
         """Raises CacheFull."""
         spec, manifest = command.spec, command.manifest
-        held = Held(
-            model=spec.name,
-            path=spec.path,
-            dtype=spec.dtype,
-            shards=spec.tensor_parallel_size,
-            layout=spec.layout,
-            size_bytes=manifest.size_bytes,
-            total=len(manifest.blocks),
-            manifest=manifest,
-        )
+        held = _held(spec, manifest.size_bytes, len(manifest.blocks), manifest)
         number, copy = self._admit(held, Copy(fetch=fetch))
         sizes = [block.size_bytes for block in manifest.blocks]
         copy.filling = self._tasks.create_task(self._try(number, copy, sizes, fetch.fill), name=f"fetch {spec.name}")
@@ -254,7 +237,21 @@ class Memory:
                 await self._disk.keep(copy.stored, held.manifest, copy.blocks)
 
 
+def _held(spec: ModelSpec, size_bytes: int, total: int, manifest: Manifest | None) -> Held:
+    """Nothing of it, so far."""
+    dtype, shards, layout = spec.form
+    return Held(
+        model=spec.name,
+        path=spec.path,
+        dtype=dtype,
+        shards=shards,
+        layout=layout,
+        size_bytes=size_bytes,
+        total=total,
+        manifest=manifest,
+    )
+
+
 def _is_of(held: Held, spec: ModelSpec) -> bool:
     """Whether it was read for this name, and in this way."""
-    wanted = spec.name, spec.path, spec.dtype, spec.tensor_parallel_size, spec.layout
-    return (held.model, held.path, held.dtype, held.shards, held.layout) == wanted
+    return (held.model, held.path, (held.dtype, held.shards, held.layout)) == (spec.name, spec.path, spec.form)

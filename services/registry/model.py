@@ -27,8 +27,7 @@ class Content:
         return "" if self.checked.manifest is None else self.checked.manifest.version
 
     def is_from(self, spec: ModelSpec) -> bool:
-        mine, other = ((one.path, one.dtype, one.tensor_parallel_size, one.layout) for one in (self.spec, spec))
-        return mine == other
+        return (self.spec.path, self.spec.form) == (spec.path, spec.form)
 
     def entry(self, created: int) -> ModelEntry:
         return ModelEntry(

@@ -163,3 +163,8 @@ class ModelSpec(Message, frozen=True, kw_only=True):
     max_model_len: Positive | None = None
     tensor_parallel_size: TensorParallelSize = 1
     layout: Layout = "plain"
+
+    @property
+    def form(self) -> tuple[DType, int, Layout]:
+        """What its bytes depend on besides its files: the dtype, for how many ranks it is cut, the layout."""
+        return self.dtype, self.tensor_parallel_size, self.layout

@@ -70,7 +70,7 @@ class Engine:
         self._norm: Norm | None = None
         self._head: Linear | None = None
         self.on_last_layer: Callable[[], None] = lambda: None
-        if memory.device.type == "cpu":
+        if self._kernels is not None and manifest.layout == "panels":
             self._see_shapes()
 
     @torch.inference_mode()
@@ -98,7 +98,8 @@ class Engine:
     def _see_shapes(self) -> None:
         """What is found out once a shape is known before the first layer is here, which is waited for."""
         block = self._manifest.blocks[1]
-        tensors = block_tensors(block, memoryview(bytearray(block.size_bytes)), self._manifest.dtype)
+        untouched = torch.empty(block.size_bytes, dtype=torch.uint8).numpy().data
+        tensors = block_tensors(block, untouched, self._manifest.dtype)
         Layer(self._config, 0, tensors, self._kernels, self._ranks)
 
     def rows(self, pieces: Sequence[Piece]) -> Rows:

@@ -116,14 +116,10 @@ class ModelledRunner:
         await self._take(seconds)
 
     def export_kv(self, blocks: range, layers: int) -> asyncio.Future[memoryview]:
-        exported: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
-        exported.set_result(self._loaded().export_kv(blocks, layers))
-        return exported
+        return _at_once(self._loaded().export_kv(blocks, layers))
 
     def export_slices(self, slices: Sequence[KvSlice]) -> asyncio.Future[memoryview]:
-        exported: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
-        exported.set_result(memoryview(bytearray(self._loaded().slices_bytes(slices))))
-        return exported
+        return _at_once(memoryview(bytearray(self._loaded().slices_bytes(slices))))
 
     async def import_slices(self, slices: Sequence[KvSlice], data: memoryview) -> None:
         """There is one state a token for all layers: where some of these were run it is here already."""
@@ -153,6 +149,12 @@ class ModelledRunner:
         if self._model is None:
             raise RuntimeError("no model is loaded: call load first")
         return self._model
+
+
+def _at_once(exported: memoryview) -> asyncio.Future[memoryview]:
+    future: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
+    future.set_result(exported)
+    return future
 
 
 class Model:

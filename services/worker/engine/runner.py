@@ -87,7 +87,6 @@ class EngineRunner:
 
     async def load(self, manifest: Manifest, max_model_len: int) -> int:
         """Make ready for the blocks of a model; the number of KV blocks it has. Raises ValueError where none fits."""
-
         loop = asyncio.get_running_loop()
 
         def last_layer_begins() -> None:
