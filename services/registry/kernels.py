@@ -14,5 +14,5 @@ def check_kernels(join: Join, members: Iterable[Member]) -> None:
             raise Refusal(
                 409,
                 f"{join.id} computes with the kernels {join.kernels}, {member.id} with {member.kernels}: their bits "
-                "differ. Give all workers --kernels torch, or install the compiled ones for all of them",
+                "differ. Give all workers --kernels torch, or install the same ones for all of them",
             )

@@ -4,9 +4,9 @@ import sys
 from collections.abc import Callable
 
 from services.worker.actor import Worker
-from services.worker.engine.contract import Runner
+from services.worker.engine.contract import PLAIN, OnGpu, Runner
 from services.worker.engine.heap import keep_freed_memory
-from services.worker.engine.kernels.contract import COMPILED, TORCH, choose_kernels
+from services.worker.engine.kernels.contract import COMPILED, FLASHINFER, TORCH, choose_kernels
 from services.worker.engine.modelled import ModelledRunner
 from services.worker.settings import WorkerSettings
 from shared.devices import CPU, NoDevice, choose_device, count_gpus
@@ -22,7 +22,8 @@ def main(settings: WorkerSettings) -> None:
         device = CPU if settings.engine == "modelled" else choose_device(settings.device, count_gpus())
         if device == CPU and settings.engine == "torch":
             keep_freed_memory()
-        make_runner, kernels = runner_maker(settings, device), kernels_name(settings, device)
+        used = use_of_gpu(settings, device)
+        make_runner, kernels = runner_maker(settings, device, used), kernels_name(settings, device, used)
     except (NoDevice, ValueError) as error:
         sys.exit(f"Error: {error}")
     on_gpu = device != CPU
@@ -43,7 +44,16 @@ def main(settings: WorkerSettings) -> None:
     run_process(settings, "worker", build)
 
 
-def runner_maker(settings: WorkerSettings, device: str) -> Callable[[Clock], Runner]:
+def use_of_gpu(settings: WorkerSettings, device: str) -> OnGpu:
+    """Nothing on a CPU."""
+    if device == CPU:
+        return PLAIN
+    from services.worker.engine.flashinfer_kernels import find_flashinfer  # torch again
+
+    return OnGpu(settings.kernels != "torch" and find_flashinfer(), settings.cuda_graphs)
+
+
+def runner_maker(settings: WorkerSettings, device: str, used: OnGpu = PLAIN) -> Callable[[Clock], Runner]:
     """Makes the engine that is set. Raises ValueError for a latency that is not there or says nothing."""
     if settings.engine == "modelled":
         latency = find_latency(settings.engine_profile)
@@ -53,12 +63,14 @@ def runner_maker(settings: WorkerSettings, device: str) -> Callable[[Clock], Run
     from services.worker.engine.runner import EngineRunner  # of torch, which takes seconds and much memory to import
 
     sizes, more = (settings.kv_bytes, settings.block_size), (settings.host_kv_bytes, settings.arena_bytes)
-    return lambda clock: EngineRunner(*sizes, settings.threads, device, settings.kernels, *more)
+    return lambda clock: EngineRunner(*sizes, settings.threads, device, settings.kernels, *more, used)
 
 
-def kernels_name(settings: WorkerSettings, device: str) -> str | None:
-    """Of those that it computes with on a CPU: workers whose names differ have different bits. Raises ValueError for
-    kernels that are not there."""
-    if settings.engine == "modelled" or device != CPU:
+def kernels_name(settings: WorkerSettings, device: str, used: OnGpu = PLAIN) -> str | None:
+    """Of those that it computes with: workers whose names differ have different bits. Raises ValueError for kernels
+    that are not there."""
+    if settings.engine == "modelled":
         return None
+    if device != CPU:
+        return FLASHINFER if used.flashinfer else TORCH
     return TORCH if choose_kernels(settings.kernels) is None else COMPILED

@@ -83,10 +83,14 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
     kernels: Annotated[
         KernelsName,
         Meta(
-            description="What computes attention in bfloat16 on a CPU: the compiled kernels, torch's, or auto, the "
-            "compiled where they were installed and the CPU has AVX512-BF16; the same on all workers"
+            description="What computes attention in bfloat16: on a CPU the compiled kernels, torch's, or auto, the "
+            "compiled where they were installed and the CPU has AVX512-BF16; on a GPU torch's, or else FlashInfer's "
+            "where it is installed; the same on all workers"
         ),
     ] = "auto"
+    cuda_graphs: Annotated[
+        bool, Meta(description="On a GPU, steps of up to 128 rows are queued by CUDA graphs, made as parameters come")
+    ] = True
     threads: Annotated[
         int, Meta(description="Threads torch computes with; equal on all workers of a model", ge=1, le=256)
     ] = 1

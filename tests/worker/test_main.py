@@ -6,6 +6,8 @@ import sys
 import pytest
 
 from services.worker import main as worker_main
+from services.worker.engine import flashinfer_kernels
+from services.worker.engine.contract import PLAIN, OnGpu
 from services.worker.engine.kernels import contract
 from services.worker.settings import WorkerSettings
 
@@ -30,9 +32,21 @@ def test_kernels_that_are_not_there_end_it_with_a_sentence(monkeypatch: pytest.M
 def test_workers_say_what_they_compute_with(monkeypatch: pytest.MonkeyPatch) -> None:
     assert worker_main.kernels_name(WorkerSettings(kernels="torch"), "cpu") == "torch"
     assert worker_main.kernels_name(WorkerSettings(engine="modelled"), "cpu") is None
-    assert worker_main.kernels_name(WorkerSettings(), "cuda:0") is None
+    assert worker_main.kernels_name(WorkerSettings(), "cuda:0") == "torch"
+    assert worker_main.kernels_name(WorkerSettings(), "cuda:0", OnGpu(flashinfer=True)) == "flashinfer"
     monkeypatch.setattr(contract, "find_kernels", lambda: None)
     assert worker_main.kernels_name(WorkerSettings(), "cpu") == "torch"
+
+
+@pytest.mark.parametrize("found", [False, True])
+def test_on_a_gpu_flashinfer_is_used_where_it_is_there_and_not_turned_down(
+    found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flashinfer_kernels, "find_flashinfer", lambda: found)
+    assert worker_main.use_of_gpu(WorkerSettings(), "cpu") == PLAIN
+    assert worker_main.use_of_gpu(WorkerSettings(), "cuda:1") == OnGpu(flashinfer=found, graphs=True)
+    without = WorkerSettings(kernels="torch", cuda_graphs=False)
+    assert worker_main.use_of_gpu(without, "cuda:1") == PLAIN
 
 
 def test_a_worker_with_a_modelled_engine_has_no_torch() -> None:

@@ -9,17 +9,19 @@ from typing import Protocol
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from services.worker.batch import PREFILL_CHUNK, PROMPT_CUT, Piece
+from services.worker.batch import PROMPT_CUT, Piece
 from services.worker.engine.kv_store import KvStore
-from services.worker.engine.parameters import MIN_ROWS, padded
+from services.worker.engine.parameters import padded, padded_count
 from services.worker.engine.rope import RopeTable, turn
 
 
 def use_math_kernels() -> None:
-    """On GPUs of this process: the fused kernels want alignments that views of the cache do not have."""
+    """On GPUs of this process: the fused kernels want alignments that views of the cache do not have. Matrices add up
+    in float32, as they do on CPUs."""
     torch.backends.cuda.enable_flash_sdp(False)
     torch.backends.cuda.enable_mem_efficient_sdp(False)
     torch.backends.cuda.enable_cudnn_sdp(False)
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
 
 class StepAttention(Protocol):
@@ -36,34 +38,58 @@ class Attention(Protocol):
     def over(self, pieces: Sequence[Piece]) -> StepAttention: ...
 
 
-class TorchAttention:
-    """By torch's kernels, on any device; `group`: query heads to a KV head."""
+class Part(Protocol):
+    """Rows of a step, one after the other, that attend in one call."""
 
-    def __init__(self, store: KvStore, rope: RopeTable, group: int, positions: int) -> None:
+    @property
+    def rows(self) -> int: ...
+
+    def attend(self, layer: int, queries: torch.Tensor) -> torch.Tensor:
+        """Turned queries `[row, kv_head, group, head_dim]` -> `[row, kv_head * group * head_dim]`."""
+
+
+class Parts(Protocol):
+    def of(self, pieces: Sequence[Piece]) -> Sequence[Part]:
+        """All rows of `pieces`, in order."""
+
+
+class TorchAttention:
+    """By torch's kernels, on any device, but for what `parts` do; `group`: query heads to a KV head."""
+
+    def __init__(self, store: KvStore, rope: RopeTable, group: int, parts: Parts) -> None:
         self._store = store
         self._rope = rope
         self._group = group
-        self._mask = CausalMask(positions, store.cache.dtype, store.cache.device)
-        # On a GPU, where the kernels promise no bits, one call is worth more.
-        self._together = PROMPT_CUT if store.cache.device.type == "cpu" else PREFILL_CHUNK
+        self._parts = parts
 
     def over(self, pieces: Sequence[Piece]) -> StepAttention:
-        store = self._store
+        store, device = self._store, self._store.cache.device
         positions = [position for piece in pieces for position in range(piece.start, piece.stop)]
         offsets = [piece.blocks.start * store.block_tokens for piece in pieces for _ in piece.tokens]
-        device = store.cache.device
+        padding = [0] * (padded_count(len(positions), device.type) - len(positions))
         slots = torch.tensor(positions, device=device) + torch.tensor(offsets, device=device)
-        turns = self._rope.at(torch.tensor(positions + [0] * (MIN_ROWS - len(positions)), device=device))
-        parts = [part for piece in pieces for part in self._parts(piece)]
-        return TorchStep(store, self._group, slots, turns, parts)
+        turns = self._rope.at(torch.tensor(positions + padding, device=device))
+        return TorchStep(store, self._group, slots, turns, self._parts.of(pieces))
 
-    def _parts(self, piece: Piece) -> Iterator["RowAttention | ChunkAttention"]:
+
+class TorchParts:
+    """A call a sequence, for requests of `positions` tokens; of a prompt one from cut to cut."""
+
+    def __init__(self, store: KvStore, group: int, positions: int) -> None:
+        self._store = store
+        self._group = group
+        self._mask = CausalMask(positions, store.cache.dtype, store.cache.device)
+
+    def of(self, pieces: Sequence[Piece]) -> list[Part]:
+        return [part for piece in pieces for part in self._parts(piece)]
+
+    def _parts(self, piece: Piece) -> Iterator[Part]:
         if piece.decode:
             for position in range(piece.start, piece.stop):
                 yield RowAttention(self._store.stretch(piece.blocks, position + 1))
         else:
-            for start in range(piece.start, piece.stop, self._together):
-                stop = min(start + self._together, piece.stop)
+            for start in range(piece.start, piece.stop, PROMPT_CUT):
+                stop = min(start + PROMPT_CUT, piece.stop)
                 stretch = self._store.stretch(piece.blocks, stop)
                 yield ChunkAttention(stretch, stop - start, self._group, self._mask.part(start, stop))
 
@@ -77,7 +103,7 @@ class TorchStep:
         group: int,
         slots: torch.Tensor,
         turns: tuple[torch.Tensor, torch.Tensor],
-        parts: "Sequence[RowAttention | ChunkAttention]",
+        parts: Sequence[Part],
     ) -> None:
         self._store = store
         self._slots = slots
@@ -113,7 +139,6 @@ class ChunkAttention:
         self._keys_values = repeated.flatten(0, 1).unbind(0)
 
     def attend(self, layer: int, queries: torch.Tensor) -> torch.Tensor:
-        """`[row, kv_head, group, head_dim]` -> `[row, kv_head * group * head_dim]`."""
         keys, values = self._keys_values[2 * layer], self._keys_values[2 * layer + 1]
         heads_first = queries.permute(1, 2, 0, 3)
         result = scaled_dot_product_attention(heads_first, keys, values, self._mask, is_causal=self._mask is None)
@@ -129,7 +154,6 @@ class RowAttention:
         self._keys_values = stretch.unsqueeze(3).flatten(0, 1).unbind(0)
 
     def attend(self, layer: int, queries: torch.Tensor) -> torch.Tensor:
-        """`[1, kv_head, group, head_dim]` -> `[1, kv_head * group * head_dim]`."""
         keys, values = self._keys_values[2 * layer], self._keys_values[2 * layer + 1]
         # [kv_head, 1, group, head_dim]: the group is folded into the query axis, keys are read once for all of it.
         folded = queries.permute(1, 0, 2, 3)
@@ -137,11 +161,11 @@ class RowAttention:
 
 
 class CausalMask:
-    """Every mask a chunk may need is a part of one: zeros, then a triangle that hides the future."""
+    """Every mask that rows from cut to cut may need is a part of one: zeros, then a triangle that hides the future."""
 
     def __init__(self, positions: int, dtype: torch.dtype, device: torch.device) -> None:
         self._positions = positions
-        self._mask = torch.zeros(PREFILL_CHUNK, positions + PREFILL_CHUNK, dtype=dtype, device=device)
+        self._mask = torch.zeros(PROMPT_CUT, positions + PROMPT_CUT, dtype=dtype, device=device)
         self._mask[:, positions:].fill_(float("-inf")).triu_(1)
 
     def part(self, start: int, stop: int) -> torch.Tensor | None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from services.worker.batch import Batch, KvSlice, Piece
@@ -15,6 +16,17 @@ from shared.messages.ranks import Meeting
 # A layer of fewer rows than this takes nearly as long. On a core what every layer takes as such is that of 10 to 20
 # rows, on a GPU, which reads all of its parameters meanwhile, that of 100 to 300.
 CPU_ROWS, GPU_ROWS = 128, 512
+
+
+@dataclass(frozen=True)
+class OnGpu:
+    """What an engine on a GPU makes use of, where it can, besides torch's kernels. FlashInfer has to be there."""
+
+    flashinfer: bool = False
+    graphs: bool = False
+
+
+PLAIN = OnGpu()
 
 
 class BlockMissing(RuntimeError):

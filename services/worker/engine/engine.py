@@ -2,7 +2,7 @@
 
 On a CPU a row's result depends on its own tokens only, bit for bit: linear kernels give every row the same bits in any
 batch, attention is computed per sequence, prompts are cut at fixed positions, generated positions attend one by one.
-On a GPU the steps are the same and torch's own kernels do them: right, and neither tuned nor equal in every bit.
+On a GPU the steps are the same, and so are their rules; its matrices see the same number of rows in every batch.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,9 @@ from torch.nn.functional import embedding
 from services.worker.batch import Batch, Piece
 from services.worker.engine.attention import Attention, TorchAttention
 from services.worker.engine.compiled_attention import CompiledAttention
-from services.worker.engine.contract import BlockMissing
+from services.worker.engine.contract import PLAIN, BlockMissing, OnGpu
+from services.worker.engine.cuda_graphs import CudaCapture, GraphedLayer, LayerGraphs
+from services.worker.engine.flashinfer_kernels import choose_parts
 from services.worker.engine.kernels.contract import Kernels
 from services.worker.engine.kv_store import KvStore
 from services.worker.engine.layer import Layer
@@ -48,6 +50,7 @@ class Engine:
         kernels: Kernels | None = None,
         ranks: Ranks | None = None,
         host_memory: torch.Tensor | None = None,
+        on_gpu: OnGpu = PLAIN,
     ) -> None:
         config = shard_config(manifest.config, manifest.shard, manifest.shards)
         dtype = TORCH_DTYPES[manifest.dtype]
@@ -62,11 +65,15 @@ class Engine:
         self._kernels = kernels if manifest.dtype == "bfloat16" else None
         self._attention: Attention
         if self._kernels is None:
-            self._attention = TorchAttention(self.store, rope, group, max_model_len)
+            parts = choose_parts(self.store, group, max_model_len, on_gpu.flashinfer)
+            self._attention = TorchAttention(self.store, rope, group, parts)
         else:
             self._attention = CompiledAttention(self._kernels, self.store, rope, group, max_model_len)
         self._embedding: torch.Tensor | None = None
-        self._layers: dict[int, Layer] = {}
+        self._layers: dict[int, Layer | GraphedLayer] = {}
+        self._graphs: LayerGraphs | None = None
+        if on_gpu.graphs and ranks is None:  # no graph waits for another rank
+            self._graphs = LayerGraphs(config, self.store.cache, CudaCapture(memory.device))
         self._norm: Norm | None = None
         self._head: Linear | None = None
         self.on_last_layer: Callable[[], None] = lambda: None
@@ -82,7 +89,8 @@ class Engine:
         if index == 0:
             self._embedding = tensors[EMBEDDING]
         elif index <= self._config.num_hidden_layers:
-            self._layers[index - 1] = Layer(self._config, index - 1, tensors, self._kernels, self._ranks)
+            layer = Layer(self._config, index - 1, tensors, self._kernels, self._ranks)
+            self._layers[index - 1] = layer if self._graphs is None else GraphedLayer(layer, self._graphs)
         else:
             self._add_head(tensors)
 
@@ -117,7 +125,10 @@ class Engine:
 
     @torch.inference_mode()
     def layers(self, start: int, end: int, hidden: torch.Tensor, rows: Rows) -> torch.Tensor:
-        """Run layers `start` .. `end - 1` on activations `[row, hidden]`; their KV goes into the cache."""
+        """Run layers `start` .. `end - 1` on activations `[row, hidden]`; their KV goes into the cache.
+
+        What comes of it may be gone with the next call.
+        """
         missing = [layer for layer in range(start, end) if layer not in self._layers]
         if missing:
             raise BlockMissing(f"cannot run layer {missing[0]}: block {missing[0] + 1} was not added")

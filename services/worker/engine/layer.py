@@ -22,7 +22,7 @@ class Layer:
     ) -> None:
         prefix = f"model.layers.{index}"
         attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
-        self._index = index
+        self.index = index
         self._input_norm = make_norm(tensors[f"{prefix}.input_layernorm.weight"], config.rms_norm_eps, kernels)
         projections = (f"{attention}.{name}_proj" for name in "qkv")
         self._qkv = make_linear(tensors, *projections, out_step=ROW_STEP, kernels=kernels)
@@ -33,6 +33,13 @@ class Layer:
 
     def __call__(self, hidden: torch.Tensor, rows: Rows) -> torch.Tensor:
         """`[row, hidden]` -> `[row, hidden]`, padding included; writes keys and values into the KV cache."""
-        attended = rows.attend(self._index, self._qkv(self._input_norm(hidden)))
+        return self.finish(rows.attend(self.index, self.project(hidden)), hidden)
+
+    def project(self, hidden: torch.Tensor) -> torch.Tensor:
+        """`[row, hidden]` -> queries, keys and values `[row, feature]`, not turned yet."""
+        return self._qkv(self._input_norm(hidden))
+
+    def finish(self, attended: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        """What each row has gathered, `[row, query_head * head_dim]`, and `hidden` -> `[row, hidden]`."""
         hidden = self._output.plus(attended, hidden)
         return self._down.plus(self._gated(self._mlp_norm(hidden)), hidden)

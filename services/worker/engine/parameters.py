@@ -8,12 +8,16 @@ from torch.nn.functional import linear, silu
 
 from services.worker.engine.onednn import as_rows, joined, lay_out
 from shared.block_layout import PANEL_ROWS
+from shared.devices import CPU
 from shared.links.contract import View
 from shared.messages.parameters import Block, DType, Tensor
 
 TORCH_DTYPES: dict[DType, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # Kernels for fewer rows are slower than those for this many.
 MIN_ROWS = 4
+# cuBLAS chooses its kernel, and with it the bits, by the number of rows: on a GPU matrices see so many, always. To read
+# a matrix takes a GPU as long as to multiply it by 100 to 300 rows, so that few rows lose little by it, and many.
+SLAB_ROWS = 128
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -57,12 +61,16 @@ class Linear(Protocol):
 
 class PlainLinear:
     """The matrices where they are, by torch's own kernels: nothing of a GPU's memory is taken twice, unless they lie as
-    a CPU wants them."""
+    a CPU wants them. Rows are multiplied a slab at a time."""
 
     def __init__(self, tensors: Tensors, *names: str) -> None:
         self._parts = [(as_rows(tensors[f"{name}.weight"]), tensors.get(f"{name}.bias")) for name in names]
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        slabs = [self._slab(slab) for slab in torch.split(rows, SLAB_ROWS)]
+        return slabs[0] if len(slabs) == 1 else torch.cat(slabs)
+
+    def _slab(self, rows: torch.Tensor) -> torch.Tensor:
         results = [linear(rows, weight, bias) for weight, bias in self._parts]
         return results[0] if len(results) == 1 else torch.cat(results, dim=1)
 
@@ -117,7 +125,12 @@ class OneDnnLinear:
         return result
 
 
+def padded_count(rows: int, device: str) -> int:
+    """How many rows the kernels of a `device` of this type are given for `rows`."""
+    return max(rows, MIN_ROWS) if device == CPU else -(-rows // SLAB_ROWS) * SLAB_ROWS
+
+
 def padded(rows: torch.Tensor) -> torch.Tensor:
-    """`rows` `[row, n]` with zero rows added up to MIN_ROWS."""
-    missing = MIN_ROWS - rows.shape[0]
+    """`rows` `[row, n]` with zero rows added, as many as the kernels want."""
+    missing = padded_count(len(rows), rows.device.type) - len(rows)
     return torch.nn.functional.pad(rows, (0, 0, 0, missing)) if missing > 0 else rows

@@ -11,7 +11,7 @@ from torch._C._distributed_c10d import Store
 
 from services.worker.batch import Batch, KvSlice, Piece
 from services.worker.engine.attention import use_math_kernels
-from services.worker.engine.contract import CPU_ROWS, GPU_ROWS
+from services.worker.engine.contract import CPU_ROWS, GPU_ROWS, PLAIN, OnGpu
 from services.worker.engine.engine import Engine
 from services.worker.engine.heap import touch_heap
 from services.worker.engine.kernels.contract import KernelsName, choose_kernels
@@ -45,6 +45,7 @@ class EngineRunner:
         kernels: KernelsName = "auto",
         host_kv_bytes: int = 0,
         packed_bytes: int = 0,
+        on_gpu: OnGpu = PLAIN,
     ) -> None:
         """`packed_bytes`: on a CPU, so much is at hand to lay parameters out in."""
         self.rates = Rates()
@@ -53,6 +54,7 @@ class EngineRunner:
         self.on_last_layer: Callable[[], None] | None = None
         self._device = device
         self._kernels = choose_kernels(kernels) if device == CPU else None
+        self._on_gpu = on_gpu
         self._block_tokens = block_tokens
         self._engine: Engine | None = None
         self._store: Store | None = None
@@ -96,7 +98,14 @@ class EngineRunner:
         def make() -> int:
             memory, host_memory, ranks = self._memory.result(), self._host_memory.result(), self._ranks
             self._engine = Engine(
-                manifest, memory, self._block_tokens, max_model_len, self._kernels, ranks, host_memory
+                manifest,
+                memory,
+                self._block_tokens,
+                max_model_len,
+                self._kernels,
+                ranks,
+                host_memory,
+                self._on_gpu,
             )
             self._engine.on_last_layer = last_layer_begins
             self.rates.fetch_tokens_per_second = self._engine.store.fetch_rate()

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Pr
 from transformers.utils.logging import disable_progress_bar
 
 from services.host.checkpoint import open_checkpoint
+from services.worker.engine.contract import PLAIN, OnGpu
 from services.worker.engine.engine import Engine
 from services.worker.engine.kernels.contract import Kernels, find_kernels
 from services.worker.engine.kv_store import allocate_kv_memory
@@ -140,9 +141,9 @@ class Checkpointed:
     manifest: Manifest
     blocks: tuple[bytearray, ...]
 
-    def engine(self, kv_tokens: int = 8_192, kernels: Kernels | None = None) -> Engine:
+    def engine(self, kv_tokens: int = 8_192, kernels: Kernels | None = None, on_gpu: OnGpu = PLAIN) -> Engine:
         """An engine with every block added."""
-        engine = self.empty_engine(kv_tokens, kernels)
+        engine = self.empty_engine(kv_tokens, kernels, on_gpu)
         for index, block in enumerate(self.blocks):
             engine.add_block(index, memoryview(block))
         return engine
@@ -155,10 +156,11 @@ class Checkpointed:
             engine.add_block(index, memoryview(self.blocks[shard * len(manifest.blocks) + index]))
         return engine
 
-    def empty_engine(self, kv_tokens: int = 8_192, kernels: Kernels | None = None) -> Engine:
+    def empty_engine(self, kv_tokens: int = 8_192, kernels: Kernels | None = None, on_gpu: OnGpu = PLAIN) -> Engine:
         config = self.manifest.config
         per_token = config.num_hidden_layers * 2 * config.num_key_value_heads * config.head_dim * 4
-        return Engine(self.manifest, allocate_kv_memory(kv_tokens * per_token), BLOCK_TOKENS, CONTEXT, kernels)
+        memory = allocate_kv_memory(kv_tokens * per_token)
+        return Engine(self.manifest, memory, BLOCK_TOKENS, CONTEXT, kernels, on_gpu=on_gpu)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from typing import Literal, Protocol, cast
 
 Address = int
 KernelsName = Literal["auto", "compiled", "torch"]
-COMPILED, TORCH = "avx512_bf16", "torch"
+COMPILED, TORCH, FLASHINFER = "avx512_bf16", "torch", "flashinfer"
 
 
 class Kernels(Protocol):

@@ -1,0 +1,166 @@
+"""What an engine does on a GPU, done on a CPU: rows in slabs, layers by what was captured of them, pages.
+
+What a graph is made of is played by the job itself; that CUDA replays it is for `tests/cuda`.
+"""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+
+from services.worker.engine import engine as engine_module
+from services.worker.engine import layer as layer_module
+from services.worker.engine import matrices as matrices_module
+from services.worker.engine import parameters
+from services.worker.engine.contract import PLAIN, OnGpu
+from services.worker.engine.cuda_graphs import CudaCapture, Job
+from services.worker.engine.engine import Engine
+from services.worker.engine.kernels.contract import Kernels
+from services.worker.engine.kv_store import KvStore
+from services.worker.engine.paged_attention import PagedParts
+from services.worker.engine.parameters import SLAB_ROWS, PlainLinear, Tensors, padded, padded_count
+from tests.worker.engine.models import CONFIGS, checkpointed, reference_logits
+from tests.worker.engine.test_paged_attention import GatheringKernels
+from tests.worker.serving import Served, random_prompt, serve, submit
+
+TIE = 1e-3
+PROMPTS = {str(length): random_prompt(length, length) for length in (1, 40, 129, 300)}
+
+
+def plain(tensors: Tensors, *names: str, out_step: int = 1, kernels: Kernels | None = None) -> PlainLinear:
+    return PlainLinear(tensors, *names)
+
+
+def paged(store: KvStore, group: int, positions: int, flashinfer: bool) -> PagedParts:
+    return PagedParts(store, GatheringKernels(), GatheringKernels())
+
+
+class CountedCapture:
+    """Does the job once, as a capture does, and again when it is replayed."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.replays = 0
+
+    def __call__(self, job: Job) -> Job:
+        job()
+
+        def replay() -> None:
+            self.replays += 1
+            job()
+
+        return replay
+
+
+@pytest.fixture(autouse=True)
+def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (layer_module, matrices_module, engine_module):
+        monkeypatch.setattr(module, "make_linear", plain)
+    monkeypatch.setattr(parameters, "CPU", "no device")
+    monkeypatch.setattr(engine_module, "CudaCapture", CountedCapture)
+
+
+def engine_of(name: str, on_gpu: OnGpu) -> Engine:
+    return checkpointed(name).engine(on_gpu=on_gpu)
+
+
+def served_by(engine: Engine) -> Served:
+    return serve(engine, ((0, submit(key, prompt, max_tokens=8)) for key, prompt in PROMPTS.items()))
+
+
+@pytest.mark.parametrize("pages", [False, True], ids=["sequences", "pages"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_tokens_are_right(name: str, pages: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if pages:
+        monkeypatch.setattr(engine_module, "choose_parts", paged)
+    served = served_by(engine_of(name, OnGpu(graphs=True)))
+    for key, prompt in PROMPTS.items():
+        tokens = served.tokens[key]
+        logits = reference_logits(name, prompt + tokens[:-1])[len(prompt) - 1 :]
+        behind = logits.max(dim=1).values - logits[range(len(tokens)), tokens]
+        assert (behind <= TIE * logits.std()).all(), key
+
+
+def test_graphs_change_no_bit() -> None:
+    engine = engine_of("qwen2-tied", OnGpu(graphs=True))
+    graphed, without = served_by(engine), served_by(engine_of("qwen2-tied", PLAIN))
+    for key in PROMPTS:
+        assert torch.equal(graphed.rows(key), without.rows(key)), key
+
+
+def test_steps_of_one_slab_are_replayed_and_longer_ones_are_not() -> None:
+    engine = engine_of("qwen2-tied", OnGpu(graphs=True))
+    assert engine._graphs is not None
+    capture: Any = engine._graphs.capture
+    serve(engine, [(0, submit("long", random_prompt(1, SLAB_ROWS + 1), max_tokens=1))])
+    assert capture.replays == 0
+    serve(engine, [(0, submit("short", random_prompt(2, SLAB_ROWS), max_tokens=3))])
+    assert capture.replays == 3 * 2 * engine.store.layers
+
+
+@pytest.mark.parametrize(("rows", "slabs"), [(1, 1), (128, 1), (129, 2), (2_048, 16)])
+def test_on_a_gpu_matrices_see_whole_slabs(rows: int, slabs: int) -> None:
+    assert padded_count(rows, "cuda") == len(padded(torch.ones(rows, 3))) == slabs * SLAB_ROWS
+
+
+def test_rows_are_multiplied_a_slab_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        seen.append(len(rows))
+        return torch.nn.functional.linear(rows, weight, bias)
+
+    monkeypatch.setattr(parameters, "linear", linear)
+    matrices = {"q.weight": torch.eye(4)[:3], "k.weight": torch.eye(4)}
+    rows = torch.randn(3 * SLAB_ROWS, 4)
+    torch.testing.assert_close(PlainLinear(matrices, "q", "k")(rows), torch.cat((rows[:, :3], rows), dim=1))
+    assert seen == [SLAB_ROWS] * 6
+
+
+class FakeCuda:
+    """CUDA as a list of what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def stream(self, device: torch.device | None = None) -> "FakeCuda":
+        return self
+
+    def wait_stream(self, other: "FakeCuda") -> None:
+        self.told.append("wait")
+
+    def capture_begin(self, pool: object, capture_error_mode: str) -> None:
+        self.told.append(f"begin {pool} {capture_error_mode}")
+
+    def capture_end(self) -> None:
+        self.told.append("end")
+
+    def replay(self) -> None:
+        self.told.append("replay")
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
+    fake = FakeCuda()
+    for name in ("Stream", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, fake.stream)
+    monkeypatch.setattr(torch.cuda, "stream", nullcontext)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", fake.stream)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
+    return fake
+
+
+def test_a_job_is_done_once_before_it_is_captured_beside_what_other_threads_do(cuda: FakeCuda) -> None:
+    replay = CudaCapture(torch.device("cuda:0"))(lambda: cuda.told.append("job"))
+    assert cuda.told == ["wait", "job", "begin pool thread_local", "job", "end", "wait"]
+    replay()
+    assert cuda.told[6:] == ["replay"]
+
+
+def test_a_job_that_fails_ends_its_capture(cuda: FakeCuda) -> None:
+    jobs: list[Callable[[], None]] = [lambda: None]
+    with pytest.raises(IndexError):
+        CudaCapture(torch.device("cuda:0"))(lambda: jobs.pop()())
+    assert cuda.told[-1] != "wait"
+    assert "end" in cuda.told

@@ -1,0 +1,86 @@
+"""Attention over pages: which rows see which blocks, and that they gather what attention of a sequence does."""
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from services.worker.batch import Piece
+from services.worker.engine.attention import TorchParts
+from services.worker.engine.kv_store import KvStore, allocate_kv_memory
+from services.worker.engine.paged_attention import KeysValues, PagedParts, Pages, Span, pages_of, spans_of
+from tests.worker.engine.models import BLOCK_TOKENS, CONTEXT, checkpointed
+
+GROUP = 3  # of the model below
+
+
+class GatheringKernels:
+    """Each span by torch, over a copy of its pages."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.pages = Pages(*(torch.zeros(0) for _ in range(3)))
+
+    def plan(self, rows: int, pages: Pages) -> None:
+        self.rows, self.pages = rows, pages
+
+    def run(self, queries: torch.Tensor, keys_values: KeysValues) -> torch.Tensor:
+        return torch.cat([self._span(*span, keys_values) for span in enumerate(torch.split(queries, self.rows))])
+
+    def _span(self, index: int, queries: torch.Tensor, keys_values: KeysValues) -> torch.Tensor:
+        blocks = self.pages.blocks[self.pages.ends[index] : self.pages.ends[index + 1]]
+        tokens = (len(blocks) - 1) * BLOCK_TOKENS + int(self.pages.last[index])
+        keys, values = (pages[blocks].transpose(0, 1).flatten(1, 2)[:, :tokens] for pages in keys_values)
+        sees = torch.ones(self.rows, tokens, dtype=torch.bool).tril(tokens - self.rows)
+        heads_first = queries.transpose(0, 1)
+        return scaled_dot_product_attention(heads_first, keys, values, sees, enable_gqa=True).transpose(0, 1)
+
+
+def piece(start: int, rows: int, block: int, decode: bool = False) -> Piece:
+    return Piece("a", (7,) * rows, start, range(block, block + 20), decode)
+
+
+PIECES = (
+    piece(30, 1, block=0, decode=True),
+    piece(128, 21, block=20),
+    piece(0, 8, block=40),
+    piece(5, 3, block=60, decode=True),
+    piece(16, 1, block=80),
+)
+
+
+def test_prompts_are_cut_into_spans_and_what_is_left_over_goes_row_by_row() -> None:
+    assert list(spans_of(PIECES)) == [
+        Span(first=0, rows=1, tokens=31, block=0),
+        Span(first=1, rows=8, tokens=136, block=20),
+        Span(first=9, rows=8, tokens=144, block=20),
+        *(Span(first=17 + row, rows=1, tokens=145 + row, block=20) for row in range(5)),
+        Span(first=22, rows=8, tokens=8, block=40),
+        *(Span(first=30 + row, rows=1, tokens=6 + row, block=60) for row in range(3)),
+        Span(first=33, rows=1, tokens=17, block=80),
+    ]
+
+
+def test_a_span_has_the_blocks_of_its_tokens_and_what_it_sees_of_the_last() -> None:
+    spans = [Span(0, 1, tokens=16, block=3), Span(1, 1, tokens=17, block=8), Span(2, 1, tokens=40, block=0)]
+    pages = pages_of(spans, block_tokens=16)
+    assert pages.ends.tolist() == [0, 1, 3, 6]
+    assert pages.blocks.tolist() == [3, 8, 9, 0, 1, 2]
+    assert pages.last.tolist() == [16, 1, 8]
+    assert {numbers.dtype for numbers in pages} == {torch.int32}
+
+
+@pytest.mark.parametrize("pieces", [PIECES, PIECES[:1], PIECES[2:3]], ids=["mixed", "decode", "prompt"])
+def test_rows_gather_over_pages_what_they_gather_over_their_sequence(pieces: tuple[Piece, ...]) -> None:
+    manifest = checkpointed("llama3-scaled-tied").manifest
+    store = KvStore(allocate_kv_memory(1 << 20), manifest.config, "float32", BLOCK_TOKENS)
+    torch.manual_seed(2)
+    store.cache.normal_()
+    rows = sum(len(one.tokens) for one in pieces)
+    queries = torch.randn(rows, 2, GROUP, 20)
+    (paged,) = PagedParts(store, GatheringKernels(), GatheringKernels()).of(pieces)
+    assert paged.rows == rows
+    for layer in range(store.layers):
+        parts = TorchParts(store, GROUP, CONTEXT).of(pieces)
+        split = torch.split_with_sizes(queries, [part.rows for part in parts])
+        expected = torch.cat([part.attend(layer, theirs) for part, theirs in zip(parts, split, strict=True)])
+        torch.testing.assert_close(paged.attend(layer, queries), expected)
