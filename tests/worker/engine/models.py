@@ -130,6 +130,22 @@ CUT_CONFIGS: dict[str, PreTrainedConfig] = {
     ),
 }
 
+# Of these heads FlashInfer has kernels.
+GPU_CONFIGS: dict[str, PreTrainedConfig] = {
+    "llama-heads-of-64": _config(
+        LlamaConfig,
+        vocab_size=1_003,
+        hidden_size=192,
+        intermediate_size=344,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        head_dim=64,
+        tie_word_embeddings=False,
+    ),
+}
+
+ALL_CONFIGS = CONFIGS | PANEL_CONFIGS | CUT_CONFIGS | GPU_CONFIGS
+
 KERNELS = find_kernels()
 needs_kernels = pytest.mark.skipif(KERNELS is None, reason="kernels were not compiled, or this CPU has no AVX512-BF16")
 
@@ -185,7 +201,7 @@ KINDS = [
 def reference(name: str, dtype: DType = "float32") -> PreTrainedModel:
     """The model `name` in transformers. Scaled so that its output varies and depends on every token before it."""
     torch.manual_seed(11)
-    model = AutoModelForCausalLM.from_config((CONFIGS | PANEL_CONFIGS | CUT_CONFIGS)[name], dtype=torch.float32)
+    model = AutoModelForCausalLM.from_config(ALL_CONFIGS[name], dtype=torch.float32)
     for parameter_name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape)
         if "norm" in parameter_name:

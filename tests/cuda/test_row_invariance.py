@@ -1,0 +1,116 @@
+"""On a GPU: a request's logits have the same bits whatever it is batched with, by whichever kernels."""
+
+import random
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from services.worker.engine.attention import use_math_kernels
+from services.worker.engine.contract import PLAIN, OnGpu
+from services.worker.engine.engine import Engine
+from services.worker.engine.flashinfer_kernels import find_flashinfer
+from services.worker.engine.kv_store import allocate_kv_memory
+from shared.messages.parameters import DType
+from shared.messages.requests import Sampling, Submit
+from tests.cuda.test_engine import MIB, arena_with
+from tests.worker.engine.models import BLOCK_TOKENS, CONTEXT, checkpointed, reference_logits
+from tests.worker.serving import Served, random_prompt, serve, submit
+
+MODEL = "llama-heads-of-64"
+LENGTHS = (1, 3, 17, 64, 127, 128, 129, 200, 257, 400, 900)
+needs_flashinfer = pytest.mark.skipif(not find_flashinfer(), reason="flashinfer-python is not installed")
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to compute on a GPU."""
+
+    dtype: DType
+    on_gpu: OnGpu = PLAIN
+
+    def engine(self, device: str) -> Engine:
+        use_math_kernels()
+        made = checkpointed(MODEL, self.dtype)
+        memory = allocate_kv_memory(64 * MIB, device)
+        engine = Engine(made.manifest, memory, BLOCK_TOKENS, CONTEXT, on_gpu=self.on_gpu)
+        for index, block in enumerate(arena_with(made, device).place([len(block) for block in made.blocks])):
+            engine.add_block(index, block)
+        return engine
+
+
+GRAPHS = Way("bfloat16", OnGpu(graphs=True))
+WAYS = [
+    pytest.param(Way("float32"), id="float32"),
+    pytest.param(Way("bfloat16"), id="bfloat16"),
+    pytest.param(GRAPHS, id="graphs"),
+    pytest.param(Way("bfloat16", OnGpu(flashinfer=True)), id="flashinfer", marks=needs_flashinfer),
+    pytest.param(Way("bfloat16", OnGpu(flashinfer=True, graphs=True)), id="both", marks=needs_flashinfer),
+]
+
+
+def requests() -> list[Submit]:
+    chance = random.Random(5)
+    return [
+        submit(
+            f"r{length}",
+            random_prompt(length, length),
+            max_tokens=chance.randint(2, 40),
+            sampling=Sampling(temperature=chance.choice((0.0, 0.9)), seed=length),
+        )
+        for length in LENGTHS
+    ]
+
+
+def alone(engine: Engine) -> dict[str, Served]:
+    return {request.request_id: serve(engine, [(0, request)]) for request in requests()}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_batch_composition_changes_no_bit(way: Way, gpus: tuple[str, str]) -> None:
+    engine = way.engine(gpus[0])
+    undisturbed = alone(engine)
+    for seed in range(4):
+        chance = random.Random(seed)
+        arrivals = [(chance.randrange(30), request) for request in requests()]
+        together = serve(
+            engine,
+            arrivals,
+            spans=chance.randint(1, 2),
+            max_num_seqs=chance.randint(1, 16),
+            max_num_batched_tokens=chance.choice((144, 200, 512, 2_048)),
+        )
+        for key, served in undisturbed.items():
+            assert together.tokens[key] == served.tokens[key]
+            assert torch.equal(together.rows(key), served.rows(key)), (key, seed)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_resumed_request_continues_with_the_same_bits(way: Way, gpus: tuple[str, str]) -> None:
+    whole = submit("whole", random_prompt(9, 150), max_tokens=60)
+    engine = way.engine(gpus[0])
+    uninterrupted = serve(engine, [(0, whole)])
+    tokens = uninterrupted.tokens["whole"]
+    for known in (1, 30, 59):
+        resumed = serve(engine, [(0, submit("r", whole.prompt, generated=tokens[:known], max_tokens=60))])
+        assert resumed.tokens["r"] == tokens[known:]
+        assert torch.equal(resumed.rows("r"), uninterrupted.rows("whole")[known:])
+
+
+def test_graphs_change_no_bit(gpus: tuple[str, str]) -> None:
+    graphed, without = alone(GRAPHS.engine(gpus[0])), alone(Way("bfloat16").engine(gpus[0]))
+    for key, served in without.items():
+        assert torch.equal(graphed[key].rows(key), served.rows(key)), key
+
+
+@pytest.mark.parametrize("way", WAYS[1:])
+def test_bfloat16_strays_from_float32_no_further_than_transformers_own(way: Way, gpus: tuple[str, str]) -> None:
+    prompts = {str(length): random_prompt(length, length) for length in (40, 129, 300)}
+    served = serve(way.engine(gpus[0]), ((0, submit(key, prompt, max_tokens=24)) for key, prompt in prompts.items()))
+    ours, theirs = [], []
+    for key, prompt in prompts.items():
+        known, first = prompt + served.tokens[key][:-1], len(prompt) - 1
+        right = reference_logits(MODEL, known)[first:]
+        ours.append(served.rows(key).float().cpu() - right)
+        theirs.append(reference_logits(MODEL, known, "bfloat16")[first:] - right)
+    assert torch.cat(ours).square().mean() <= 1.5**2 * torch.cat(theirs).square().mean()
