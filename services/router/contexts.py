@@ -14,7 +14,7 @@ class Contexts:
         self._workers: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     def went(self, request: Submit, worker: str) -> None:
-        """A request goes there."""
+        """A request goes there, or was moved there."""
         if request.context_id is None:
             return
         self._workers[request.model, request.context_id] = worker
@@ -23,5 +23,5 @@ class Contexts:
             self._workers.popitem(last=False)
 
     def last(self, request: Submit) -> str | None:
-        """Where the one before it went."""
+        """Where the one before it went last."""
         return None if request.context_id is None else self._workers.get((request.model, request.context_id))

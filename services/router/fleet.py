@@ -6,7 +6,7 @@ from services.router.effects import AdmitTo, Effect, Learn, Lose, StopWork
 from services.router.instances import Admission, Instance
 from shared.messages.live import RequestsMoved
 from shared.messages.membership import LeaseChanged, WorkerReport
-from shared.messages.requests import RequestsEnded, Running
+from shared.messages.requests import RequestsEnded, Running, Submit
 
 
 class Fleet:
@@ -31,6 +31,13 @@ class Fleet:
     def runs_at(self, request_id: str) -> str | None:
         """The worker that the request was given to."""
         return next((one.worker for one in self._instances.values() if request_id in one.admitted), None)
+
+    def requests_at(self, worker: str, request_ids: Iterable[str]) -> Iterator[Submit]:
+        """Those of them that are there, as far as this router knows what they ask for."""
+        admitted = {} if (instance := self._instances.get(worker)) is None else instance.admitted
+        for request_id in request_ids:
+            if request_id in admitted and (waiting := admitted[request_id].waiting) is not None:
+                yield waiting.request
 
     def admitted(self, worker: str, request_id: str) -> list[Effect]:
         """The worker took the request."""

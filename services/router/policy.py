@@ -112,8 +112,11 @@ class RouterPolicy:
         self._fleet.on_ended(ended)
 
     def on_moved(self, moved: RequestsMoved, now: float) -> list[Effect]:
-        """Requests are at another worker than they were given to."""
-        return self._fleet.on_moved(moved, now)
+        """Requests are at another worker than they were given to, and the contexts of them will be."""
+        effects = self._fleet.on_moved(moved, now)
+        for request in self._fleet.requests_at(moved.worker, moved.request_ids):
+            self._contexts.went(request, moved.worker)
+        return effects
 
     def on_members(self, members: Iterable[Member], now: float) -> None:
         """Who has been here before this router took office: those that are dead now may be replaced."""

@@ -1,6 +1,9 @@
 """A conversation's requests go where the last one went, as long as nobody waits for that."""
 
+import pytest
+
 from services.router.contexts import MOST, Contexts
+from shared.messages.live import RequestsMoved
 from tests.router.made import NOW, admit, hear, lease, load, policy, report, request
 
 
@@ -32,6 +35,22 @@ def test_who_is_gone_or_suspected_is_not_waited_for() -> None:
     made.on_lease(lease("b", "dead"))
     hear(made, report("a"), NOW)
     assert admit(made, request("2", context_id="talk")) == [("2", "a")]
+
+
+@pytest.mark.parametrize(("moved", "goes"), [((), "a"), (("0", "gone"), "b"), (("gone",), "a")])
+def test_it_follows_a_request_that_another_worker_took_over(moved: tuple[str, ...], goes: str) -> None:
+    made = policy(report("a", load(slots=4)), report("b", load(slots=4)))
+    assert admit(made, request("0", context_id="talk")) == [("0", "a")]
+    made.on_moved(RequestsMoved(worker="b", previous="a", request_ids=list(moved)), NOW)
+    assert admit(made, request("1", context_id="talk")) == [("1", goes)]
+
+
+def test_who_took_it_over_and_is_gone_is_not_waited_for() -> None:
+    made = policy(report("a", load(slots=4)), report("b", load(slots=4)))
+    assert admit(made, request("0", context_id="talk")) == [("0", "a")]
+    made.on_lease(lease("b", "dead"))
+    made.on_moved(RequestsMoved(worker="b", previous="a", request_ids=["0"]), NOW)
+    assert admit(made, request("1", context_id="talk")) == [("1", "a")]
 
 
 def test_names_are_a_models_own() -> None:
