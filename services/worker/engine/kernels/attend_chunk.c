@@ -25,17 +25,38 @@ int64_t scratch_floats(int64_t positions, int64_t head_dim) {
     return padded * (dims + 2) + ROWS * dims;
 }
 
+/* 16 rows of 16 numbers -> their columns: squares beside the diagonal change places, of 8 rows first and of one last. */
+static inline __attribute__((always_inline)) void transpose(__m512i rows[FLOATS]) {
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+#pragma GCC unroll 4
+    for (int size = FLOATS / 2; size; size /= 2) {
+        __mmask16 right = _mm512_test_epi32_mask(lane, _mm512_set1_epi32(size));
+        __m512i upper = _mm512_mask_add_epi32(lane, right, lane, _mm512_set1_epi32(FLOATS - size));
+        __m512i lower = _mm512_add_epi32(upper, _mm512_set1_epi32(size));
+#pragma GCC unroll 16
+        for (int row = 0; row < FLOATS; row++)
+            if (!(row & size)) {
+                __m512i before = rows[row];
+                rows[row] = _mm512_permutex2var_epi32(before, upper, rows[row + size]);
+                rows[row + size] = _mm512_permutex2var_epi32(before, lower, rows[row + size]);
+            }
+    }
+}
+
 /* [position, dimension] -> [32 positions, pair of dimensions, position, of the pair]: zeros where there is none. */
-static void pack_keys(const bf16 *keys, int32_t *packed, int64_t length, int64_t head_dim) {
+static void pack_keys(const bf16 *keys, int32_t *packed, int64_t padded, int64_t length, int64_t head_dim) {
     int64_t pairs = head_dim / 2;
-    for (int64_t tile = 0; tile < length; tile += HALVES, packed += pairs * HALVES)
-        for (int64_t i = 0; i < HALVES; i++) {
-            const bf16 *key = tile + i < length ? keys + (tile + i) * head_dim : NULL;
-            for (int64_t pair = 0; pair < pairs; pair++)
-                if (key)
-                    memcpy(packed + pair * HALVES + i, key + 2 * pair, sizeof *packed);
-                else
-                    packed[pair * HALVES + i] = 0;
+    for (int64_t first = 0; first < padded; first += FLOATS)
+        for (int64_t pair = 0; pair < pairs; pair += FLOATS) {
+            __m512i rows[FLOATS];
+            for (int64_t i = 0; i < FLOATS; i++) {
+                __mmask32 mask = first + i < length ? first_halves(head_dim - 2 * pair) : 0;
+                rows[i] = (__m512i)load_halves(mask, keys + (first + i) * head_dim + 2 * pair);
+            }
+            transpose(rows);
+            int32_t *to = packed + first / HALVES * HALVES * pairs + pair * HALVES + first % HALVES;
+            for (int64_t i = 0; i < FLOATS && pair + i < pairs; i++)
+                _mm512_storeu_si512(to + i * HALVES, rows[i]);
         }
 }
 
@@ -73,7 +94,9 @@ static void weigh(const Tile *tile, Softmax *softmax, const int32_t *keys, int64
     __m512 sums[ROWS][VECTORS];
     float scale = 1.0f / __builtin_sqrtf((float)tile->head_dim);
     for (int64_t at = begin; at < stop; at += HALVES) {
-        memset(sums, 0, sizeof sums);
+        for (int row = 0; row < ROWS; row++)
+            for (int v = 0; v < VECTORS; v++)
+                sums[row][v] = _mm512_setzero_ps();
         multiply(tile->queries, keys + at * (tile->head_dim / 2), tile->head_dim / 2, sums);
         for (int row = 0; row < ROWS; row++)
             for (int v = 0; v < VECTORS; v++)
@@ -116,8 +139,9 @@ static void attend_tile(const Tile *tile, int64_t count, const int32_t *keys, co
     for (int64_t begin = 0; begin < end; begin += SPAN) {
         int64_t stop = begin + SPAN < end ? begin + SPAN : end;
         weigh(tile, &softmax, keys, begin, stop);
+        int64_t seen = stop < tile->lengths[ROWS - 1] ? stop : tile->lengths[ROWS - 1];
         for (int64_t d = 0; d < size; d += HALVES)
-            gather(&softmax, values + (d * padded + begin * HALVES) / 2, (stop - begin) / 2, gathered + d * ROWS);
+            gather(&softmax, values + (d * padded + begin * HALVES) / 2, (seen - begin + 1) / 2, gathered + d * ROWS);
     }
     for (int row = 0; row < count; row++)
         for (int64_t d = 0; d < size; d += FLOATS) {
@@ -134,7 +158,7 @@ void attend_chunk(const bf16 *queries, int64_t stride, bf16 *out, const Run *run
     for (int64_t head = 0; head < heads; head++) {
         int64_t place = (head / cache->group * cache->slots + run->slot) * size;
         if (head % cache->group == 0) {
-            pack_keys(cache->keys + place, keys, length, size);
+            pack_keys(cache->keys + place, keys, padded, length, size);
             pack_values(cache->values + place, values, padded, length, size);
         }
         for (int64_t first = 0; first < run->rows; first += ROWS) {

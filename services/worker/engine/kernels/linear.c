@@ -13,16 +13,17 @@ typedef struct {
     int64_t in, first, stop;
 } Part;
 
-/* Adds up for `count` rows, one pair of inputs after the other; with each, `lines` of what is `ahead` are asked for. */
+/* Adds up for `count` rows and the first `vectors` of columns, one pair of inputs after the other; with each, `lines` of
+   what is `ahead` are asked for. */
 static inline __attribute__((always_inline)) void multiply(const Part *part, const bf16 *rows, const char *ahead,
-                                                           int64_t lines, float *sums, int count) {
+                                                           int64_t lines, float *sums, int count, int vectors) {
     __m512 kept[GROUP][VECTORS];
     for (int row = 0; row < count; row++)
-        for (int v = 0; v < VECTORS; v++)
+        for (int v = 0; v < vectors; v++)
             kept[row][v] = _mm512_setzero_ps();
     for (int64_t i = part->first; i < part->stop; i += 2) {
         __m512bh column[VECTORS];
-        for (int v = 0; v < VECTORS; v++)
+        for (int v = 0; v < vectors; v++)
             column[v] = (__m512bh)_mm512_loadu_si512(part->matrix + i * COLUMNS + v * HALVES);
         for (int64_t line = 0; line < lines; line++, ahead += 64)
             _mm_prefetch(ahead, _MM_HINT_T1);
@@ -30,18 +31,21 @@ static inline __attribute__((always_inline)) void multiply(const Part *part, con
             const bf16 *at = rows + row * part->in + i;
             /* Of an odd number of inputs the last has no neighbour. */
             __m512bh both = i + 1 < part->in ? pair_everywhere(at) : (__m512bh)_mm512_set1_epi32(*at);
-            for (int v = 0; v < VECTORS; v++)
+            for (int v = 0; v < vectors; v++)
                 kept[row][v] = _mm512_dpbf16_ps(kept[row][v], column[v], both);
         }
     }
     for (int row = 0; row < count; row++)
-        for (int v = 0; v < VECTORS; v++, sums += FLOATS)
-            _mm512_storeu_ps(sums, part->first ? _mm512_add_ps(_mm512_loadu_ps(sums), kept[row][v]) : kept[row][v]);
+        for (int v = 0; v < vectors; v++) {
+            float *sum = sums + row * COLUMNS + v * FLOATS;
+            _mm512_storeu_ps(sum, part->first ? _mm512_add_ps(_mm512_loadu_ps(sum), kept[row][v]) : kept[row][v]);
+        }
 }
 
 /* In even groups. For few rows the CPU itself reads ahead, and best where it is left alone. With more, memory pauses
    while they compute: so they ask for what follows meanwhile, each group for its share. */
-static void multiply_part(const Part *part, const bf16 *rows, float *sums, int64_t count) {
+static inline __attribute__((always_inline)) void multiply_part(const Part *part, const bf16 *rows, float *sums,
+                                                                int64_t count, int vectors) {
     int64_t groups = (count + GROUP - 1) / GROUP, size = (count + groups - 1) / groups;
     int64_t left = count < GROUP ? 0 : VECTORS, share = (VECTORS + groups - 1) / groups;
     const char *ahead = (const char *)part->next;
@@ -49,12 +53,12 @@ static void multiply_part(const Part *part, const bf16 *rows, float *sums, int64
         const bf16 *theirs = rows + row * part->in;
         int64_t lines = share < left ? share : left;
         switch (size < count - row ? size : count - row) {
-        case 1: multiply(part, theirs, ahead, lines, sums + row * COLUMNS, 1); break;
-        case 2: multiply(part, theirs, ahead, lines, sums + row * COLUMNS, 2); break;
-        case 3: multiply(part, theirs, ahead, lines, sums + row * COLUMNS, 3); break;
-        case 4: multiply(part, theirs, ahead, lines, sums + row * COLUMNS, 4); break;
-        case 5: multiply(part, theirs, ahead, lines, sums + row * COLUMNS, 5); break;
-        default: multiply(part, theirs, ahead, lines, sums + row * COLUMNS, 6); break;
+        case 1: multiply(part, theirs, ahead, lines, sums + row * COLUMNS, 1, vectors); break;
+        case 2: multiply(part, theirs, ahead, lines, sums + row * COLUMNS, 2, vectors); break;
+        case 3: multiply(part, theirs, ahead, lines, sums + row * COLUMNS, 3, vectors); break;
+        case 4: multiply(part, theirs, ahead, lines, sums + row * COLUMNS, 4, vectors); break;
+        case 5: multiply(part, theirs, ahead, lines, sums + row * COLUMNS, 5, vectors); break;
+        default: multiply(part, theirs, ahead, lines, sums + row * COLUMNS, 6, vectors); break;
         }
         ahead += lines * 64 * ((part->stop - part->first) / 2);
         left -= lines;
@@ -84,7 +88,11 @@ void multiply_rows(const Linear *linear, const bf16 *rows, const bf16 *residual,
             for (; part.first < in; part.first = part.stop) {
                 part.next = part.matrix + (part.first + linear->span) * COLUMNS;
                 part.stop = in - part.first < linear->span ? in : part.first + linear->span;
-                multiply_part(&part, rows + row * in, sums, some);
+                /* The last columns are often no more than half as many: then half the work is enough. */
+                if (linear->out - first > COLUMNS / 2)
+                    multiply_part(&part, rows + row * in, sums, some, VECTORS);
+                else
+                    multiply_part(&part, rows + row * in, sums, some, VECTORS / 2);
             }
             store(linear, sums, residual ? residual + place : residual, out + place, first, some);
         }
