@@ -10,6 +10,22 @@ from shared.device_bytes import DeviceBytes
 BOUNCE_BYTES = 16 << 20
 
 
+class PinnedBounce:
+    """For one device. Copies are on a stream of their own: they wait for no step that is queued."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.size_bytes = BOUNCE_BYTES
+        on_gpu = device.type == "cuda"
+        self._memory = torch.empty(BOUNCE_BYTES, dtype=torch.uint8, pin_memory=on_gpu)
+        self._stream = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
+
+    def read(self, piece: torch.Tensor) -> memoryview:
+        here = self._memory[: len(piece)]
+        with torch.cuda.stream(self._stream):
+            here.copy_(piece)  # returns when it is there
+        return here.numpy().data
+
+
 class DeviceArena:
     """One buffer of `size_bytes` on `device`, taken at process start. Raises MemoryError where it has less.
 
@@ -21,7 +37,7 @@ class DeviceArena:
             self._memory = torch.empty(size_bytes, dtype=torch.uint8, device=device)
         except torch.OutOfMemoryError as error:
             raise MemoryError(f"arena_bytes: {device} has no {size_bytes} bytes to give: {error}") from error
-        self._bounce = torch.empty(BOUNCE_BYTES, dtype=torch.uint8, pin_memory=self._memory.is_cuda)
+        self._bounce = PinnedBounce(self._memory.device)
         self._places = Places(size_bytes)
 
     def place(self, sizes: Sequence[int]) -> list[DeviceBytes]:

@@ -1,21 +1,28 @@
 """Bytes in a GPU's memory as the rest of the system passes them on: sliced like a memoryview, and read by nobody."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:  # whoever only passes them on need not have torch
     import torch
 
 
-class DeviceBytes:
-    """A stretch of `memory`, a tensor of bytes that stays where it is. Slices share it.
+class Bounce(Protocol):
+    """Memory of the host by way of which a device's is read, on one thread at a time."""
 
-    The CPU reads it by way of `bounce`, a smaller tensor in the host's memory, on one thread at a time.
-    """
+    size_bytes: int
+
+    def read(self, piece: "torch.Tensor") -> memoryview:
+        """A copy of `piece`, at most so large, until the next."""
+
+
+class DeviceBytes:
+    """A stretch of `memory`, a tensor of bytes that stays where it is. Slices share it, and the CPU reads it by way of
+    `bounce`."""
 
     __slots__ = ("_bounce", "_memory", "_offset", "nbytes")
 
-    def __init__(self, memory: "torch.Tensor", bounce: "torch.Tensor", offset: int, nbytes: int) -> None:
+    def __init__(self, memory: "torch.Tensor", bounce: Bounce, offset: int, nbytes: int) -> None:
         self._memory = memory
         self._bounce = bounce
         self._offset = offset
@@ -38,9 +45,6 @@ class DeviceBytes:
 
     def pieces(self) -> Iterator[memoryview]:
         """A copy of all of it, in order; a piece is gone when the next is asked for."""
-        step = len(self._bounce)
+        step = self._bounce.size_bytes
         for start in range(0, self.nbytes, step):
-            piece = self[start : start + step].tensor
-            here = self._bounce[: len(piece)]
-            here.copy_(piece)  # returns when it is there
-            yield here.numpy().data
+            yield self._bounce.read(self[start : start + step].tensor)

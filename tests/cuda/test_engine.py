@@ -5,7 +5,7 @@ import torch
 
 from services.worker.engine.attention import use_math_kernels
 from services.worker.engine.engine import Engine
-from services.worker.engine.kv_store import allocate_kv_memory
+from services.worker.engine.kv_store import allocate_host_kv_memory, allocate_kv_memory
 from services.worker.engine.runner import EngineRunner
 from shared.arena import Arena, placed_bytes
 from shared.device_arena import DeviceArena
@@ -56,6 +56,10 @@ async def test_kv_goes_to_the_host_and_back(gpus: tuple[str, str]) -> None:
 def test_a_gpu_without_so_much_memory_is_refused(gpus: tuple[str, str]) -> None:
     with pytest.raises(MemoryError, match="arena_bytes: cuda:0 has no"):
         DeviceArena(1 << 50, gpus[0])
+
+
+def test_host_memory_for_kv_is_pinned(gpus: tuple[str, str]) -> None:
+    assert allocate_host_kv_memory(3 * MIB, gpus[0]).is_pinned()
 
 
 def test_the_host_cache_is_pinned() -> None:

@@ -9,11 +9,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from services.host.disk import ThreadDisk, allocate
+from services.worker.engine.kv_store import allocate_host_kv_memory
 from shared.arena import Arena
 from shared.pinned import PinnedMap
 from shared.transfer.segment import SharedBlocks
 
 SIZES = [5000, 10]
+PAGE = 4096
 
 
 @dataclass
@@ -83,3 +85,15 @@ async def test_a_disk_asks_cuda_for_its_runtime_only_where_memory_is_to_be_pinne
         await disk.close()
         gc.collect()
         assert runtime.registered == {}
+
+
+def test_beside_a_gpu_host_memory_for_kv_is_pinned_and_no_larger_than_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = Runtime()
+    monkeypatch.setattr("torch.cuda.cudart", lambda: runtime)
+    memory = allocate_host_kv_memory(5 * PAGE, "cuda:0")
+    assert runtime.registered == {memory.data_ptr(): 5 * PAGE}
+    assert len(allocate_host_kv_memory(0, "cuda:0")) == 0
+    assert not memory.any()
+    del memory
+    gc.collect()
+    assert runtime.let_go == [5 * PAGE]

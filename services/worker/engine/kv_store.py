@@ -7,6 +7,7 @@ import torch
 
 from services.worker.batch import KvSlice
 from services.worker.engine.parameters import TORCH_DTYPES
+from shared.arena import Arena
 from shared.devices import CPU
 from shared.messages.parameters import DType, ModelConfig
 
@@ -29,8 +30,12 @@ def allocate_kv_memory(size_bytes: int, device: str = CPU) -> torch.Tensor:
 def allocate_host_kv_memory(size_bytes: int, device: str = CPU) -> torch.Tensor:
     """Memory of the host for KV that is in no block of the cache on `device`, touched now. Raises MemoryError."""
     try:
-        return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=device != CPU).zero_()
-    except RuntimeError as error:
+        if device == CPU or not size_bytes:
+            return torch.empty(size_bytes, dtype=torch.uint8).zero_()
+        # Pinned here: torch would take as much as the next power of two.
+        (memory,) = Arena(size_bytes, torch.cuda.cudart()).place([size_bytes])  # type: ignore[no-untyped-call]
+        return torch.frombuffer(memory, dtype=torch.uint8)
+    except (RuntimeError, OSError) as error:
         raise MemoryError(f"host_kv_bytes: the host has no {size_bytes} bytes to give: {error}") from error
 
 
