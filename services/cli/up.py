@@ -10,6 +10,7 @@ import msgspec
 
 from services.cli.options import settings_options
 from services.supervisor.checks import BadSettings
+from services.supervisor.commands import worker_flags
 from services.supervisor.processes import ChildFailed
 from services.supervisor.running import announce, pointer_path
 from services.supervisor.settings import ModelSettings, StackSettings
@@ -38,8 +39,8 @@ In the file each model may have bounds of its own:
       downscale-delay-s: 10
       bounds: {prefill-lo: 0.3, prefill-hi: 0.6}
 
-What the services themselves can be told (`livescale run worker --help`) is passed on by the environment, for example
-LIVESCALE_MAX_NUM_SEQS=32.
+What is left out here and has no default is as the workers' own (`livescale run worker --help`). What only the services
+themselves can be told is passed on by the environment, for example LIVESCALE_MAX_WAITING=64.
 """
 
 
@@ -71,6 +72,7 @@ def up(settings: StackSettings) -> None:
     if not settings.models:
         raise click.UsageError("no model to serve: give --model NAME=DIR, or models in a --config file")
     check_keys(settings)
+    check_workers(settings)
     configure_logging("up", "up", settings.log_level)
     try:
         asyncio.run(serve(settings))
@@ -88,6 +90,15 @@ def check_keys(settings: StackSettings) -> None:
     try:
         keys.read_keys(settings.api_key, settings.api_keys)
     except keys.BadKeys as error:
+        raise click.UsageError(str(error)) from None
+
+
+def check_workers(settings: StackSettings) -> None:
+    """What the workers would refuse, before anything is started. Raises UsageError."""
+    worker_settings = importlib.import_module("services.worker.settings").WorkerSettings
+    try:
+        worker_settings(**worker_flags(settings))
+    except ValueError as error:
         raise click.UsageError(str(error)) from None
 
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from services.supervisor.checks import count_workers, worker_device
 from services.supervisor.placement import Placement
 from services.supervisor.processes import Command
-from services.supervisor.settings import StackSettings
+from services.supervisor.settings import WORKER_FLAGS, StackSettings
 from shared.bus.identity import NatsFiles
 from shared.messages.membership import ServiceName
 
@@ -67,12 +67,6 @@ def service_commands(
         "share_memory": settings.share_memory,
         "link_rate": settings.link_rate,
     }
-    memory: Flags = {
-        "arena_bytes": settings.arena_bytes,
-        "kv_bytes": settings.kv_bytes,
-        "host_kv_bytes": settings.host_kv_bytes,
-        "enable_prefix_caching": settings.enable_prefix_caching,
-    }
 
     def command(service: ServiceName, flags: Flags = MappingProxyType({}), index: int = 0) -> Command:
         name = f"{service}-{index}"
@@ -80,8 +74,9 @@ def service_commands(
         return Command(name, service_argv(service, {"id": name, **bus, **flags}), env=env)
 
     def worker(index: int, place: Flags) -> Command:
-        own: Flags = {"device": worker_device(settings, index), "switch_kv": settings.switch_kv}
-        plain = command("worker", {**own, **engine_flags(settings), **memory, **link, **place}, index)
+        device: Flags = {"device": worker_device(settings, index)}
+        own: Flags = {**device, **engine_flags(settings), **worker_flags(settings)}
+        plain = command("worker", {**own, **link, **place}, index)
         return replace(plain, env={**plain.env, **WORKER_ENV}, nice=WORKER_NICE, essential=False)
 
     workers, hosts = places(settings, placement)
@@ -91,6 +86,12 @@ def service_commands(
         *(worker(index, place) for index, place in enumerate(workers)),
         *(command("host", {**link, **place}, index) for index, place in enumerate(hosts)),
     ]
+
+
+def worker_flags(settings: StackSettings) -> Flags:
+    """What all workers are told alike. What is left out is not said: workers read the environment too."""
+    flags = {name: getattr(settings, name) for name in WORKER_FLAGS}
+    return {name: value for name, value in flags.items() if value is not None}
 
 
 def engine_flags(settings: StackSettings) -> Flags:

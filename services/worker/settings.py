@@ -7,7 +7,21 @@ from msgspec import Meta
 from services.worker.batch import PREFILL_CHUNK
 from services.worker.engine.kernels.contract import KernelsName
 from services.worker.limits import Limits
-from shared.settings import EngineName, EngineProfile, EngineSpeed, LinkSettings, SwitchKv
+from shared.settings import (
+    BlockSize,
+    ContextSeconds,
+    ContextShare,
+    EngineName,
+    EngineProfile,
+    EngineSpeed,
+    LinkSettings,
+    MaxNumBatchedTokens,
+    MaxNumSeqs,
+    MaxNumWaiting,
+    SwitchKv,
+    TbtRatio,
+    Threads,
+)
 
 MIB = 1024 * 1024
 
@@ -37,24 +51,11 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
     kv_bytes: Annotated[
         int, Meta(description="Memory for the KV cache, touched at start (a modelled engine only counts it)", ge=MIB)
     ] = 512 * MIB
-    max_num_seqs: Annotated[int, Meta(description="Requests that run at the same time", ge=1, le=1024)] = 16
-    max_num_waiting: Annotated[
-        int, Meta(description="Requests that may wait here for a slot; the router keeps the others", ge=0)
-    ] = 64
-    max_num_batched_tokens: Annotated[
-        int, Meta(description="Rows of one engine step, prefill and decode together", ge=64, le=2048)
-    ] = 512
-    tbt_ratio: Annotated[
-        float,
-        Meta(
-            description="With prompts in the same step, decodes take at most so many times as long as alone: rows of "
-            "prompts are left for later steps, all but a few",
-            ge=1,
-        ),
-    ] = 1.8  # twice as long is what is meant to be kept: some rows take longer than others
-    block_size: Annotated[
-        int, Meta(description="Tokens in a block of the KV cache, a multiple of 16", ge=16, le=1024, multiple_of=16)
-    ] = 16
+    max_num_seqs: MaxNumSeqs = 16
+    max_num_waiting: MaxNumWaiting = 64
+    max_num_batched_tokens: MaxNumBatchedTokens = 512
+    tbt_ratio: TbtRatio = 1.8  # twice as long is what is meant to be kept: some rows take longer than others
+    block_size: BlockSize = 16
     host_kv_bytes: Annotated[
         int,
         Meta(
@@ -67,18 +68,8 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
         bool,
         Meta(description="Keep the KV of prompts in blocks that nobody needs, for prompts that begin the same"),
     ] = True
-    context_share: Annotated[
-        float,
-        Meta(
-            description="Of the KV cache and that in host memory, the share for contexts: prompts and answers of "
-            "requests with a prompt_cache_key stay in it ahead of others; 0: none do",
-            ge=0,
-            le=1,
-        ),
-    ] = 0.5
-    context_seconds: Annotated[
-        float, Meta(description="How long a context stays after its last answer, while there is room", ge=0, le=86_400)
-    ] = 1800.0
+    context_share: ContextShare = 0.5
+    context_seconds: ContextSeconds = 1800.0
     switch_kv: SwitchKv = "auto"
     kernels: Annotated[
         KernelsName,
@@ -91,9 +82,7 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
     cuda_graphs: Annotated[
         bool, Meta(description="On a GPU, steps of up to 128 rows are queued by CUDA graphs, made as parameters come")
     ] = True
-    threads: Annotated[
-        int, Meta(description="Threads torch computes with; equal on all workers of a model", ge=1, le=256)
-    ] = 1
+    threads: Threads = 1
 
     def limits(self, max_model_len: int, vocab_size: int, kv_blocks: int, host_kv_blocks: int = 0) -> Limits:
         """Of a model on this worker."""

@@ -109,3 +109,24 @@ def test_a_mistake_in_a_model_of_the_file_is_named_with_its_place(tmp_path: Path
     result = run("--config", str(config))
     assert result.exit_code == 2
     assert said in result.output
+
+
+def test_what_the_workers_would_refuse_is_refused_before_anything_starts(checkpoint: Path) -> None:
+    result = run("--model", f"tiny={checkpoint}", "--max-num-seqs", "500")
+    assert result.exit_code == 2
+    assert "max-num-batched-tokens is 512" in result.output
+    assert "so at least 628" in result.output
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"), [("context-share", "1.5"), ("context-seconds", "-1"), ("tbt-ratio", "0.5"), ("block-size", "8")]
+)
+def test_bounds_of_the_workers_own_settings_hold_here_too(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, flag: str, value: str
+) -> None:
+    by_flag = run("--model", f"tiny={checkpoint}", f"--{flag}={value}")
+    monkeypatch.setenv(f"LIVESCALE_{flag.replace('-', '_').upper()}", value)
+    by_environment = run("--model", f"tiny={checkpoint}")
+    assert by_flag.exit_code == by_environment.exit_code == 2
+    assert f"Invalid value for '--{flag}'" in by_flag.output
+    assert f"LIVESCALE_{flag.replace('-', '_').upper()}" in by_environment.output

@@ -1,7 +1,9 @@
 """The command lines of a system are such as the command line understands."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -10,8 +12,11 @@ from services.cli.main import cli
 from services.supervisor.bus_server import write_config
 from services.supervisor.commands import gateway_commands, nats_command, service_commands
 from services.supervisor.processes import Command
-from services.supervisor.settings import StackSettings
+from services.supervisor.settings import WORKER_FLAGS, StackSettings
+from services.worker.settings import WorkerSettings
 from shared.bus.credentials import ROWS, authorization, fresh_passwords
+from shared.settings import BusSettings
+from shared.yaml_file import kebab
 
 SETTINGS = StackSettings(workers=2, port=0, api_key=("sesame",), transport="socket", link_rate=1e8, arena_bytes=1 << 26)
 URLS = {role: f"nats://{role}:swordfish@127.0.0.1:1" for role in ROWS}
@@ -94,6 +99,43 @@ def test_settings_reach_the_services_they_are_for() -> None:
     assert "arena-bytes: 67108864" in worker
     assert "transport: socket" in resolve(COMMANDS["host-0"])
     assert "ready-file: /run/gateway-0.json" in resolve(COMMANDS["gateway-0"])
+
+
+def test_what_an_operator_tells_all_workers_reaches_each() -> None:
+    told: dict[str, Any] = {
+        "max_num_seqs": 9,
+        "max_num_waiting": 3,
+        "max_num_batched_tokens": 256,
+        "tbt_ratio": 3.0,
+        "block_size": 32,
+        "context_share": 0.25,
+        "context_seconds": 60.0,
+        "host_kv_bytes": 5,
+        "threads": 2,
+    }
+    for name, command in _workers(StackSettings(workers=2, **told)).items():
+        config = resolve(command)
+        assert [field for field, value in told.items() if f"{kebab(field)}: {value}\n" not in config] == [], name
+
+
+def test_what_nobody_says_is_left_to_the_workers_and_their_environment() -> None:
+    [worker] = _workers(StackSettings(workers=1)).values()
+    assert not [word for word in worker.argv if word.startswith("--context")]
+    assert "context-share: 0.5\n" in resolve(worker)
+    assert "context-share: 0.25\n" in resolve(replace(worker, env={**worker.env, "LIVESCALE_CONTEXT_SHARE": "0.25"}))
+
+
+def test_each_setting_of_a_worker_is_told_it_is_its_machines_or_is_only_for_the_environment() -> None:
+    told = {*WORKER_FLAGS, "device", "engine", "engine_profile", "engine_speed", "transport", "share_memory"}
+    own = {"id", "host_name", "bind", "place", "topology", "shaping_file", "link_rate"}
+    environment = {"log_format", "kernels", "cuda_graphs"}
+    assert set(WorkerSettings.__struct_fields__) == told | own | environment | set(BusSettings.__struct_fields__) | {
+        "log_level"
+    }
+
+
+def _workers(settings: StackSettings) -> dict[str, Command]:
+    return {each.name: each for each in service_commands(settings, URLS) if each.name.startswith("worker")}
 
 
 def test_no_secret_is_on_a_command_line_and_each_process_has_its_own_alone() -> None:
