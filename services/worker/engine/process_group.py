@@ -97,7 +97,7 @@ def _nccl(store: Store, rank: int, size: int) -> _Backend:
     nccl: Any = torch.distributed.ProcessGroupNCCL  # not in torch's builds for CPUs
     options = nccl.Options()
     options._timeout = MEETING
-    # Waiting is the GPU's, not the host's: where a rank is lost, NCCL's watchdog ends the process, and its lease with it.
+    # It is the GPU that waits, not the host: where a rank is lost, NCCL's watchdog ends the process.
     group: _Backend = nccl(store, rank, size, options)
     return group
 
