@@ -136,8 +136,9 @@ class Deployment:
 
     async def serve(self, command: Serve, context: Context) -> Ack:
         self._check_epoch(command.epoch)
+        ack = await self.duties.serve(command, context)
         self.ranks.whole(command.instance)
-        return await self.duties.serve(command, context)
+        return ack
 
     async def help(self, command: Help, context: Context) -> Ack:
         self._check_epoch(command.epoch)
