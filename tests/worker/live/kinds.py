@@ -1,10 +1,13 @@
 """What runs a model in a live scale under test, and which tokens it would make alone."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 
+import torch
 from msgspec.structs import replace
+from torch._C._distributed_c10d import HashStore
 
 from services.host.checkpoint import open_checkpoint
 from services.worker.engine.contract import Runner
@@ -12,6 +15,7 @@ from services.worker.engine.engine import Engine
 from services.worker.engine.kernels.contract import choose_kernels
 from services.worker.engine.kv_store import allocate_kv_memory
 from services.worker.engine.modelled import ModelledRunner
+from services.worker.engine.process_group import ProcessGroup
 from services.worker.settings import MIB, WorkerSettings
 from shared.messages.parameters import DType, Manifest
 from shared.messages.requests import Submit
@@ -27,8 +31,9 @@ CLOCK = LoopClock(epoch=1e6)
 
 
 @cache
-def parameters(dtype: DType) -> tuple[Manifest, list[memoryview]]:
-    checkpoint = open_checkpoint(tiny("llama"), dtype)
+def parameters(dtype: DType, ranks: int = 1) -> tuple[Manifest, list[memoryview]]:
+    """Of a model that can be cut where there are several ranks: of rank 0, then of rank 1, and so on."""
+    checkpoint = open_checkpoint(tiny("llama" if ranks == 1 else "qwen2"), dtype, ranks)
     memory = [memoryview(bytearray(block.size_bytes)) for block in checkpoint.layouts]
     return checkpoint.manifest([checkpoint.read_block(index, view) for index, view in enumerate(memory)]), memory
 
@@ -36,35 +41,60 @@ def parameters(dtype: DType) -> tuple[Manifest, list[memoryview]]:
 BLOCKS = len(parameters("float32")[1])
 
 
+class Undisturbed:
+    """An instance that nothing disturbs: engines in threads that meet in a process group of gloo's."""
+
+    def __init__(self, dtype: DType, ranks: int) -> None:
+        self._manifest, self._memory = parameters(dtype, ranks)
+        self._threads = ThreadPoolExecutor(ranks, initializer=torch.set_num_threads, initargs=(1,))
+        self._store = HashStore()
+        self._engines = list(self._threads.map(self._engine, range(ranks)))
+
+    def serve(self, request: Submit) -> list[int]:
+        """All its tokens."""
+        served = self._threads.map(lambda engine: serve(engine, [(0, request)]), self._engines)
+        return next(iter(list(served))).tokens[request.request_id]
+
+    def _engine(self, rank: int) -> Engine:
+        manifest = self._manifest.of_shard(rank)
+        group = ProcessGroup(self._store, rank, manifest.shards, "127.0.0.1") if manifest.shards > 1 else None
+        engine = Engine(manifest, allocate_kv_memory(4 * MIB), 16, CONTEXT, choose_kernels("auto"), group)
+        for index, view in enumerate(_shard(self._memory, rank)):
+            engine.add_block(index, view)
+        return engine
+
+
+def _shard(memory: list[memoryview], rank: int) -> list[memoryview]:
+    return memory[rank * BLOCKS : (rank + 1) * BLOCKS]
+
+
 @cache
-def _engine(dtype: DType) -> Engine:
-    manifest, memory = parameters(dtype)
-    engine = Engine(manifest, allocate_kv_memory(4 * MIB), 16, CONTEXT, choose_kernels("auto"))
-    for index, view in enumerate(memory):
-        engine.add_block(index, view)
-    return engine
+def _undisturbed(dtype: DType, ranks: int) -> Undisturbed:
+    return Undisturbed(dtype, ranks)
 
 
 @dataclass(frozen=True)
 class Kind:
-    """An engine that computes, in this format."""
+    """An engine that computes, in this format, as so many `ranks`."""
 
     dtype: DType = "float32"
+    ranks: int = 1
+    kv_bytes: int = MIB
     make_runner: Callable[[WorkerSettings], Runner] = lambda told: TimedRunner(told.kv_bytes, told.block_size)
     switch_kv: SwitchKv = "auto"
 
     @property
     def manifest(self) -> Manifest:
-        return parameters(self.dtype)[0]
+        """Of all ranks."""
+        return parameters(self.dtype, self.ranks)[0]
 
-    @property
-    def memory(self) -> list[memoryview]:
-        """The parameters, block by block."""
-        return parameters(self.dtype)[1]
+    def memory(self, rank: int = 0) -> list[memoryview]:
+        """The parameters of a rank, block by block."""
+        return _shard(parameters(self.dtype, self.ranks)[1], rank)
 
-    def damaged(self, blocks: list[int]) -> list[memoryview]:
+    def damaged(self, blocks: list[int], rank: int = 0) -> list[memoryview]:
         """The parameters, with another bit in each of these."""
-        memory = [memoryview(bytearray(view)) for view in self.memory]
+        memory = [memoryview(bytearray(view)) for view in self.memory(rank)]
         for block in blocks:
             memory[block][block] ^= 1
         return memory
@@ -72,7 +102,7 @@ class Kind:
     def alone(self, request: Submit) -> list[int]:
         """All tokens of a request, as one instance makes them that nothing disturbs."""
         first = replace(request, request_id="alone", generated=[])
-        return serve(_engine(self.dtype), [(0, first)]).tokens["alone"]
+        return _undisturbed(self.dtype, self.ranks).serve(first)
 
 
 class Modelled(Kind):

@@ -2,23 +2,24 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, repeat
 from typing import Any
 
 from services.worker.actor import Worker
+from services.worker.engine.contract import Runner
 from services.worker.settings import MIB, WorkerSettings
 from shared.bus.contract import BusError, Context, Endpoint, Refusal, ServiceInfo, Topic
 from shared.bus.local import LocalBroker, LocalBus
 from shared.messages.live import Help
-from shared.messages.membership import Join, Joined, LeaseChanged, WorkerReport
+from shared.messages.membership import Join, Joined, LeaseChanged, Stale, WorkerReport
 from shared.messages.message import Ack
 from shared.messages.parameters import Manifest
 from shared.messages.transfers import Abort, Drain, Inflow, LiveMode, Load, Node, Serve
 from shared.process import World
-from shared.subjects import ABORT, DRAIN, ENDED, HEARTBEAT, HELP, JOIN, LEASE, LOAD, MOVED, SERVE, TOKENS
+from shared.subjects import ABORT, DRAIN, ENDED, HEARTBEAT, HELP, JOIN, LEASE, LOAD, MOVED, SERVE, STALE, TOKENS
 from shared.telemetry import Telemetry
 from shared.transfer.chunks import Chunk
 from shared.transfer.part import FlowEnd, Part, TransferFailed
@@ -27,10 +28,12 @@ from shared.world import CountedIds
 from tests.transfer.virtual_link import Mail, VirtualLink, new_mail
 from tests.worker.live.client import Client
 from tests.worker.live.kinds import BLOCKS, CLOCK, CONTEXT, FLOAT32, Kind
+from tests.worker.live.meeting import Meetings, RankRunner
 from tests.worker.live.timed import Faults, TimedLink
 
 CHUNK_BYTES = 1 << 20
 BUS_SECONDS = 0.001
+NEXT_SECONDS = 1e-9  # what ranks are told later arrives later: timers of one moment have no order
 LEASE_SECONDS = 0.4  # from a death until it is known
 
 
@@ -40,6 +43,7 @@ class Member:
 
     worker: Worker
     task: asyncio.Task[None]
+    runner: Runner
     bus: LocalBus
     telemetry: Telemetry
 
@@ -62,14 +66,23 @@ class Stage:
     aborted: set[str] = field(default_factory=set)
     acts: list[asyncio.Task[None]] = field(default_factory=list)
     loading: asyncio.Lock = field(default_factory=asyncio.Lock)
+    meetings: Meetings = field(default_factory=Meetings)
     tickets: int = 0
 
     def __post_init__(self) -> None:
-        self.client = Client(self.bus, lambda: self.members, self.act)
+        self.client = Client(self.bus, self.living, self.act)
 
     @property
     def manifest(self) -> Manifest:
         return self.kind.manifest
+
+    def ranks(self, instance: str) -> list[str]:
+        """Its workers; it has the name of the one that leads."""
+        return [instance, *(f"{instance}.{rank}" for rank in range(1, self.kind.ranks))]
+
+    def living(self) -> list[str]:
+        """Who may be asked for something."""
+        return [worker for worker in self.members if "." not in worker]
 
     def act(self, work: Coroutine[None, None, None]) -> None:
         """Do this meanwhile."""
@@ -86,15 +99,26 @@ class Stage:
     def state(self, worker: str) -> str:
         return self.reports[worker].state if worker in self.reports else "absent"
 
-    def ready(self, worker: str) -> int:
-        """Blocks that it has laid out."""
+    def ready(self, instance: str) -> int:
+        """Blocks that all its ranks have laid out."""
+        return min(map(self._laid_out, self.ranks(instance)))
+
+    def _laid_out(self, worker: str) -> int:
         holding = self.reports[worker].holding if worker in self.reports else None
         return 0 if holding is None else len(holding.ready)
 
-    async def start(self, worker: str) -> None:
-        """A spare worker."""
+    async def start(self, instance: str) -> None:
+        """Spare workers."""
+        for worker in self.ranks(instance):
+            await self._start(worker)
+
+    async def _start(self, worker: str) -> None:
         told = WorkerSettings(
-            id=worker, arena_bytes=16 * MIB, kv_bytes=MIB, max_num_seqs=4, switch_kv=self.kind.switch_kv
+            id=worker,
+            arena_bytes=16 * MIB,
+            kv_bytes=self.kind.kv_bytes,
+            max_num_seqs=4,
+            switch_kv=self.kind.switch_kv,
         )
         bus, telemetry = self.broker.connect(), Telemetry("worker", worker)
         world = World(ServiceInfo("worker", worker, "under test"), "here", bus, CLOCK, CountedIds(), telemetry)
@@ -102,30 +126,48 @@ class Stage:
         async def link() -> TimedLink:
             return TimedLink(self.mail, worker.encode(), self.faults)
 
-        made = Worker(world, told, lambda: self.kind.make_runner(told), link)
-        self.members[worker] = Member(made, self.tasks.create_task(made.run(), name=worker), bus, telemetry)
+        runner = self._runner(told)
+        made = Worker(world, told, lambda: runner, link)
+        self.members[worker] = Member(made, self.tasks.create_task(made.run(), name=worker), runner, bus, telemetry)
         await self.until(lambda: self.state(worker) == "spare")
 
-    async def load(self, worker: str, blocks: list[int], mode: LiveMode = "off", *, damaged: bool = False) -> None:
-        """Send it these blocks too, after those before; `damaged` ones count as not sent."""
-        async with self.loading:
-            if worker in self.aborted:
-                return
-            new = [block for block in blocks if block not in self.given.setdefault(worker, [])]
-            self.given[worker] += [] if damaged else new
-            self.tickets += 1
-            inflow = Inflow(ticket=self.tickets, upstream=self.node("host"), blocks=new)
-            await self.bus.call(LOAD, self._load(worker, inflow, mode), timeout=5, id=worker)
-            await self._feed(worker, self.tickets, self.kind.damaged(new) if damaged else self.kind.memory)
+    def _runner(self, told: WorkerSettings) -> Runner:
+        size = self.kind.ranks
+        return self.kind.make_runner(told) if size == 1 else RankRunner(told, self.meetings, size)
 
-    def _load(self, worker: str, inflow: Inflow, mode: LiveMode) -> Load:
+    async def load(
+        self,
+        instance: str,
+        blocks: list[int],
+        mode: LiveMode = "off",
+        *,
+        damaged: bool = False,
+        ranks: Collection[int] = (),
+    ) -> None:
+        """Send its ranks, or these of them, these blocks too, after those before; `damaged` ones count as not sent."""
+        async with self.loading:
+            for rank in ranks or range(self.kind.ranks):
+                if instance not in self.aborted:
+                    await self._load(instance, rank, blocks, mode, damaged=damaged)
+
+    async def _load(self, instance: str, rank: int, blocks: list[int], mode: LiveMode, *, damaged: bool) -> None:
+        worker = self.ranks(instance)[rank]
+        new = [block for block in blocks if block not in self.given.setdefault(worker, [])]
+        self.given[worker] += [] if damaged else new
+        self.tickets += 1
+        inflow = Inflow(ticket=self.tickets, upstream=self.node("host"), blocks=new)
+        await self.bus.call(LOAD, self._command(instance, rank, inflow, mode), timeout=5, id=worker)
+        await self._feed(worker, inflow.ticket, self.kind.damaged(new, rank) if damaged else self.kind.memory(rank))
+
+    def _command(self, instance: str, rank: int, inflow: Inflow, mode: LiveMode) -> Load:
         return Load(
-            plan_id=f"plan-{worker}",
+            plan_id=f"plan-{instance}",
             model="m",
-            instance=f"m-{worker}",
+            instance=f"m-{instance}",
             role="colocated",
-            rank=0,
-            manifest=self.manifest,
+            rank=rank,
+            ranks=self.ranks(instance) if self.kind.ranks > 1 else [],
+            manifest=self.manifest.of_shard(rank),
             inflows=[inflow],
             chunk_bytes=CHUNK_BYTES,
             max_model_len=CONTEXT,
@@ -158,17 +200,21 @@ class Stage:
         await self.until(lambda: self.ready(worker) == BLOCKS)
         await self.serve(worker)
 
-    async def serve(self, worker: str) -> None:
-        command = Serve(plan_id=f"plan-{worker}", instance=f"m-{worker}", epoch=1)
-        await self.told(worker, self.bus.call(SERVE, command, timeout=5, id=worker))
+    async def serve(self, instance: str) -> None:
+        command = Serve(plan_id=f"plan-{instance}", instance=f"m-{instance}", epoch=1)
+        for worker in self.ranks(instance):
+            await self.told(worker, self.bus.call(SERVE, command, timeout=5, id=worker))
 
-    async def drain(self, worker: str) -> None:
-        await self.told(worker, self.bus.call(DRAIN, Drain(instance=f"m-{worker}", epoch=1), timeout=5, id=worker))
+    async def drain(self, instance: str) -> None:
+        command = Drain(instance=f"m-{instance}", epoch=1)
+        for worker in reversed(self.ranks(instance)):
+            await self.told(worker, self.bus.call(DRAIN, command, timeout=5, id=worker))
 
-    async def abort(self, worker: str) -> None:
-        self.aborted.add(worker)
-        command = Abort(plan_id=f"plan-{worker}", reason="test")
-        await self.told(worker, self.bus.call(ABORT, command, timeout=5, id=worker))
+    async def abort(self, instance: str) -> None:
+        self.aborted.add(instance)
+        command = Abort(plan_id=f"plan-{instance}", reason="test")
+        for worker in self.ranks(instance):
+            await self.told(worker, self.bus.call(ABORT, command, timeout=5, id=worker))
 
     async def help(self, source: str, *targets: str, plan: str = "plan") -> None:
         nodes = [self.node(target) for target in targets]
@@ -186,8 +232,11 @@ class Stage:
                 raise
 
     async def kill(self, worker: str) -> None:
-        """From one moment to the next; after a while everybody knows."""
+        """From one moment to the next; after a while everybody knows. Its instance is sent nothing any more."""
         member = self.members.pop(worker)
+        self.aborted.add(worker.split(".")[0])
+        if isinstance(member.runner, RankRunner):
+            member.runner.leave()
         self.faults.gone.add(worker.encode())
         self.reports.pop(worker, None)
         member.bus.hold()
@@ -196,9 +245,18 @@ class Stage:
         member.bus.forget()
         await member.bus.close()
         await asyncio.sleep(LEASE_SECONDS)
-        change = LeaseChanged(service="worker", id=worker, epoch=1, state="dead", reason="killed", at=CLOCK.wall())
+        self._declare_dead(worker)
+
+    def fence(self, worker: str) -> None:
+        """It lives, and is declared dead."""
+        self._declare_dead(worker)
+        self.bus.publish(STALE, Stale(id=worker, epoch=1), id=worker)
+
+    def _declare_dead(self, worker: str) -> None:
+        change = LeaseChanged(service="worker", id=worker, epoch=1, state="dead", reason="silent", at=CLOCK.wall())
         self.bus.publish(LEASE, change, id=worker)
         self.client.lost_at(worker)
+        self.aborted.add(worker.split(".")[0])
 
     async def outage(self, seconds: float) -> None:
         """The bus is away."""
@@ -227,9 +285,15 @@ class Stage:
         await self.until(lambda: all(wish.is_over for wish in self.client.wishes))
         await self.until(lambda: not any(map(self._used, self.members)))
         await self.until(lambda: self.members.keys().isdisjoint(self.client.places.values()))
+        await self.until(lambda: not self.faults.open and not self._moving())
         self.check_invariants()
         for wish in self.client.wishes:
             wish.check(self.kind.alone(wish.request))
+
+    def _moving(self) -> list[str]:
+        """What is still under way between workers."""
+        names = [task.get_name() for task in asyncio.all_tasks()]
+        return [name for name in names if name.startswith(("hand-off ", "take ", "KV for "))]
 
     def _used(self, worker: str) -> int:
         scheduler = self.members[worker].worker._serving.scheduler
@@ -248,7 +312,8 @@ class Stage:
 @asynccontextmanager
 async def stage(*workers: str, kind: Kind = FLOAT32) -> AsyncIterator[Stage]:
     """Spare workers."""
-    broker = LocalBroker(clock=CLOCK, delays=lambda subject: (BUS_SECONDS,))
+    said = repeat(0) if kind.ranks == 1 else count()
+    broker = LocalBroker(clock=CLOCK, delays=lambda subject: (BUS_SECONDS + next(said) * NEXT_SECONDS,))
     bus = broker.connect()
 
     async def join(message: Join, context: Context) -> Joined:

@@ -1,6 +1,7 @@
 """An engine and links that take virtual time, and fail where somebody is gone."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -19,22 +20,37 @@ class TimedRunner(EngineRunner):
     """Whatever the engine does takes as long."""
 
     async def call(self, job: Callable[[], T]) -> T:
-        result = await super().call(job)
+        result = await self.compute(job)
         await asyncio.sleep(STEP_SECONDS)
         return result
+
+    async def compute(self, job: Callable[[], T]) -> T:
+        return await super().call(job)
+
+
+Channel = tuple[frozenset[bytes], int]  # its ends, and its number
 
 
 @dataclass
 class Faults:
     """Nobody can connect to who is `gone`. Of hand-offs so many `messages` more go through; None is all.
 
-    The next piece of a hand-off's part that is to be `damaged` arrives with another bit.
+    The next piece of a hand-off's part that is to be `damaged` arrives with another bit. `ends`: of each channel of a
+    hand-off, those that came; `closed`: those channels that either end has closed.
     """
 
     message_seconds: float = MESSAGE_SECONDS
     gone: set[bytes] = field(default_factory=set)
     messages: int | None = None
     damaged: int | None = None
+    ends: defaultdict[Channel, set[bytes]] = field(default_factory=lambda: defaultdict(set))
+    closed: set[Channel] = field(default_factory=set)
+
+    @property
+    def open(self) -> list[Channel]:
+        """Channels that both ends have, and neither has closed. One that has no other end, links give up by time."""
+        mutual = [one for one, ends in self.ends.items() if len(ends) == 2 and self.gone.isdisjoint(ends)]
+        return [one for one in mutual if one not in self.closed]
 
     def pass_one(self, channel: int) -> None:
         """Raises LinkError."""
@@ -60,11 +76,31 @@ class TimedPeer(VirtualPeer):
     def __init__(self, mail: Mail, own: bytes, other: bytes, channel: int, faults: Faults) -> None:
         super().__init__(mail, own, other, channel)
         self._faults = faults
+        self._name = frozenset((own, other)), channel
+        if channel >= FIRST_CHANNEL:
+            faults.ends[self._name].add(own)
 
     async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
         await asyncio.sleep(self._faults.message_seconds)
         self._faults.pass_one(self._channel)
+        if self._name in self._faults.closed:
+            raise LinkError("send: the other end was closed")
         await super().send(tag, self._faults.touch(self._channel, tag, buffer), timeout=timeout)
+
+    async def receive(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
+        message = self._mail[self._other, self._own, self._channel, tag]
+        if self._name in self._faults.closed and not message.done():
+            raise LinkError("receive: the other end was closed")
+        await super().receive(tag, buffer, timeout=timeout)
+
+    async def close(self) -> None:
+        """What the other end waits for does not come any more."""
+        if self._name in self._faults.ends:
+            self._faults.closed.add(self._name)
+            for (*way, _), message in self._mail.items():
+                if way == [self._own, self._other, self._channel] and not message.done():
+                    message.set_exception(LinkError("receive: the other end was closed"))
+                    message.exception()  # whether or not anybody waits
 
 
 class TimedLink(VirtualLink):
