@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from services.cli.main import cli
 from services.cli.run import SUMMARIES
+from services.worker.settings import WorkerSettings
 
 ROOT = Path(__file__).parent.parent
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -23,13 +24,20 @@ def substituted(value: str) -> str:
 
 
 def environment(service: dict[str, Any]) -> dict[str, str]:
-    return {name: substituted(value) for name, value in service["environment"].items()}
+    """With nothing set: what has no value is taken over from whoever calls Compose."""
+    return {name: substituted(value) for name, value in service["environment"].items() if value is not None}
 
 
 def test_every_service_runs_and_there_are_two_workers() -> None:
     kinds = [service["command"][1] for service in SERVICES.values()]
     assert set(kinds) == set(SUMMARIES)
     assert kinds.count("worker") == 2
+
+
+def test_what_workers_take_over_from_the_environment_they_know() -> None:
+    taken_over = {name for name, value in SERVICES["worker-0"]["environment"].items() if value is None}
+    assert taken_over <= {f"LIVESCALE_{field.upper()}" for field in WorkerSettings.__struct_fields__}
+    assert "LIVESCALE_CONTEXT_SHARE" in taken_over
 
 
 @pytest.mark.parametrize("name", SERVICES)

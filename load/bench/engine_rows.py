@@ -7,7 +7,7 @@ from statistics import median
 from load.bench.engine_cases import CASES, DECODES, KEPT_PROMPT, MIXED_PROMPTS, MIXED_ROWS, PREFILLS, Case
 from load.bench.record import Record, measured
 from load.peers.questions import Kept, LayerCost, Mixed, Ready, Took
-from services.worker.batch import PREFILL_CHUNK
+from services.worker.settings import WorkerSettings
 
 BENCH = "engine"
 OWN, TRANSFORMERS, VLLM, LLAMA = "livescale", "transformers", "vLLM", "llama.cpp"
@@ -126,9 +126,10 @@ def mixed_rows(run: SizeRun) -> Iterator[Record]:
 
 
 def kept_rows(run: SizeRun) -> Iterator[Record]:
-    """To the first token, beside the same prompt with nothing kept. Whole chunks are, and not the last token."""
+    """To the first token, beside the same prompt with nothing kept. Whole blocks are, and not the last token."""
     computed = median(one.none.cpu for one in run.kept) * 1e3
-    kept = (KEPT_PROMPT - 1) // PREFILL_CHUNK * PREFILL_CHUNK
+    block = WorkerSettings().block_size
+    kept = (KEPT_PROMPT - 1) // block * block
     case = f"{run.size} first token of {KEPT_PROMPT}, {kept} of them"
     cached = median(one.cached.cpu for one in run.kept) * 1e3
     yield measured(BENCH, f"{case} in the KV cache / none", cached, "ms", computed)

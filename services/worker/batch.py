@@ -7,7 +7,7 @@ from shared.messages.requests import Sampling
 # Prompts are cut at multiples of this, everywhere and always: the rows between attend together, and their bits depend
 # on which these are.
 PROMPT_CUT = 8
-# Rows of a prompt in one piece, at most; what is kept of prompts is as many.
+# Rows of a prompt in one piece, at most.
 PREFILL_CHUNK = 128
 # Beyond this many rows the linear kernels are no longer known to give every row the same bits.
 MAX_BATCH_ROWS = 2_048

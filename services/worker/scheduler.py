@@ -251,8 +251,7 @@ class Scheduler:
         yield from choose(ready, -(-len(to_run) // at_once), self.limits, pace)
         decodes = sum(sequence.decodes for sequence in ready)
         if self._admission.contexts is not None and decodes == len(ready) and not self._under_way:
-            room = prompt_room(decodes, 1, self.limits, pace)
-            yield from self._admission.contexts.fill(room.rows, room.cut)
+            yield from self._admission.contexts.fill(prompt_room(decodes, 1, self.limits, pace).rows)
 
     def _advance(self, sequence: Sequence, token: int, now: float) -> Output:
         finish_reason = sequence.append(token)

@@ -197,7 +197,7 @@ async def test_a_prompt_that_begins_as_one_before_it_is_not_computed_again_and_i
             await made.admit("w-1", submit(name, random_prompt(1, 200), max_tokens=9))
             tokens.append(await made.finished(name))
         assert tokens[0] == tokens[1]
-        assert [made.rows[name][-1].cached_tokens for name in "ab"] == [0, 128]
+        assert [made.rows[name][-1].cached_tokens for name in "ab"] == [0, 192]
 
 
 async def test_a_request_that_can_never_fit_is_refused_with_the_limit() -> None:

@@ -2,7 +2,8 @@
 
 A conversation's next prompt begins with the prompt before it and its answer. The answer's KV is of no use to it as it
 is: its tokens attended one by one, and as a part of a prompt they would not. So it is computed again as that prompt
-would compute it: a chunk at a time, in steps that have no other prompt, in blocks that nobody owns.
+would compute it: a chunk at a time, in steps that have no other prompt, in blocks that nobody owns, as far as it fills
+blocks.
 """
 
 from collections import OrderedDict
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from services.worker.batch import PREFILL_CHUNK, Piece
+from services.worker.batch import PROMPT_CUT, Piece
 from services.worker.limits import Limits
 from services.worker.prefix.cache import PrefixCache
 from services.worker.sequence import Sequence
@@ -33,7 +34,6 @@ class Contexts:
     def __init__(self, cache: PrefixCache, limits: Limits) -> None:
         self._cache = cache
         self._limits = limits
-        self._most = limits.context_blocks * limits.kv_block_tokens // cache.segment_tokens
         self._now = 0.0
         self._to_fill: OrderedDict[str, Context] = OrderedDict()
 
@@ -46,7 +46,7 @@ class Contexts:
     def end(self, sequence: Sequence) -> None:
         """A request is over; what was computed of it is kept, and its last token."""
         request = sequence.request
-        if request.context_id is None or not self._most:
+        if request.context_id is None or not self._limits.context_blocks:
             return
         prompt = sequence.tokens[: sequence.computed + 1]
         whole = Sequence(replace(request, prompt=prompt, generated=[]), sequence.arrival)
@@ -64,16 +64,17 @@ class Contexts:
         while self._to_fill and next(iter(self._to_fill.values())).until <= now:
             self.begin(next(iter(self._to_fill)))
 
-    def fill(self, rows: int, cut: int = PREFILL_CHUNK) -> Iterator[tuple[Sequence, Piece]]:
-        """The next chunk to be computed, as `Sequence.pieces`, where so many rows have room for one. Of one context
-        after the other: of the first that there are blocks for."""
-        if rows < cut:
+    def fill(self, rows: int) -> Iterator[tuple[Sequence, Piece]]:
+        """The next chunk to be computed, in at most so many rows. Of one context after the other: of the first that
+        there are blocks for."""
+        if rows < PROMPT_CUT:
             return
         to_fill = [context.sequence for context in self._to_fill.values()]
         begun = next((one for one in to_fill if one.blocks), None)
         sequence = begun or next((one for one in to_fill if self._lend(one)), None)
         if sequence is not None:
-            yield sequence, next(sequence.pieces(rows, cut))
+            left = self._cache.keepable(sequence) - sequence.computed
+            yield sequence, next(sequence.pieces(min(rows, left), PROMPT_CUT))
 
     def filled(self, sequence: Sequence, piece: Piece) -> None:
         """A step has computed this; nothing where that is of no context any more."""
@@ -95,4 +96,4 @@ class Contexts:
         return self._cache.lend(sequence, self._limits.blocks(len(sequence.tokens)))
 
     def _is_kept(self, context: Context) -> bool:
-        return self._cache.name(context.sequence, context.until, self._most)
+        return self._cache.name(context.sequence, context.until, self._limits.context_blocks)

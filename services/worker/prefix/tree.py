@@ -1,4 +1,4 @@
-"""A radix tree of prompts in segments of equal length, each in a slot, by how recently it was used. Pure.
+"""A radix tree of prompts in segments of equal length, each in a block, by how recently it was used. Pure.
 
 Whoever comes after a segment was only ever used together with it. So the least recently used of all has nothing after
 it, and what is left after it is dropped are whole beginnings of prompts. What was named comes after all that was not,
@@ -15,21 +15,22 @@ Segment = tuple[int, ...]  # token ids
 
 
 class Node:
-    """A prompt's beginning, up to the end of one segment. `slot`: where the KV of that segment lies."""
+    """A prompt's beginning, up to the end of one segment. `block`: where the KV of that segment lies; whoever puts it
+    there says so."""
 
-    def __init__(self, parent: "Node | None", segment: Segment, slot: int) -> None:
+    def __init__(self, parent: "Node | None", segment: Segment) -> None:
         self.parent = parent
         self.segment = segment
-        self.slot = slot
+        self.block = 0
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.children: dict[Segment, Node] = {}
 
 
 class PrefixTree:
-    """`root`: the beginning of all prompts, of no tokens; it is in no slot."""
+    """`root`: the beginning of all prompts, of no tokens; it is in no block."""
 
     def __init__(self) -> None:
-        self.root = Node(None, (), -1)
+        self.root = Node(None, ())
         self._recent: OrderedDict[Node, None] = OrderedDict()  # the least recently used first
         self._named: OrderedDict[Node, float] = OrderedDict()  # until when; the one first named first
 
@@ -39,9 +40,9 @@ class PrefixTree:
     def __contains__(self, node: Node) -> bool:
         return node is self.root or node in self._recent or node in self._named
 
-    def match(self, segments: Iterator[Segment]) -> list[Node]:
-        """The longest beginning that is here, segment by segment; it is used."""
-        node, found = self.root, list[Node]()
+    def match(self, segments: list[Segment], after: Node | None = None) -> list[Node]:
+        """The longest beginning that is here, segment by segment, of what comes `after` a node; it is used."""
+        node, found = after or self.root, list[Node]()
         for segment in segments:
             child = node.children.get(segment)
             if child is None:
@@ -76,11 +77,10 @@ class PrefixTree:
     def is_named(self, node: Node) -> bool:
         return node in self._named
 
-    def add(self, parent: Node, segment: Segment, slot: int) -> Node:
-        """What follows `parent`, used now."""
-        node = parent.children[segment] = Node(parent, segment, slot)
+    def add(self, parent: Node, segment: Segment) -> Node:
+        """What follows `parent`. The last of a row is to be used then: until it is, these are out of order."""
+        node = parent.children[segment] = Node(parent, segment)
         self._recent[node] = None
-        self.use(node)
         return node
 
     def oldest(self) -> Node | None:
@@ -90,7 +90,9 @@ class PrefixTree:
     def drop(self, node: Node) -> None:
         """Raises ValueError for what others come after."""
         if node.children or node.parent is None:
-            raise ValueError(f"{len(node.children)} segments come after the one in slot {node.slot}: drop these first")
+            raise ValueError(
+                f"{len(node.children)} segments come after the one in block {node.block}: drop these first"
+            )
         del node.parent.children[node.segment]
         del (self._named if node in self._named else self._recent)[node]
 
@@ -112,9 +114,9 @@ class PrefixTree:
         for node in self.nodes():
             seen.add(node)
             if node.parent is None or node.parent.children.get(node.segment) is not node:
-                yield f"prefix tree: the segment in slot {node.slot} does not follow the one before it"
+                yield f"prefix tree: the segment in block {node.block} does not follow the one before it"
             elif node.parent in seen:
-                yield f"prefix tree: slot {node.slot} was used after what comes before it, in slot {node.parent.slot}"
+                yield f"prefix tree: block {node.block} was used after {node.parent.block}, which comes before it"
         if any(node in self._recent for node in self._named):
             yield "prefix tree: what was named is among what was not"
         if any(child not in seen for node in (self.root, *seen) for child in node.children.values()):

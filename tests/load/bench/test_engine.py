@@ -100,7 +100,7 @@ def test_the_report_names_the_bars_that_were_missed() -> None:
 
 def test_what_is_kept_of_a_prompt_is_compared_with_nothing() -> None:
     cached, fetched = kept_rows(measured_run({OWN: 1.0, TRANSFORMERS: 1.0}))
-    assert cached.case == "500m first token of 2048, 1920 of them in the KV cache / none"
+    assert cached.case == "500m first token of 2048, 2032 of them in the KV cache / none"
     assert (cached.ratio, fetched.ratio) == pytest.approx((1 / 16, 3 / 32))
 
 

@@ -4,6 +4,7 @@ from collections import deque
 from typing import Any
 
 from services.worker.batch import PROMPT_CUT, Batch
+from services.worker.engine.rates import Pace
 from services.worker.outputs import Output
 from services.worker.scheduler import Scheduler
 from shared.messages.requests import Submit
@@ -25,9 +26,10 @@ def made(tokens: list[int], prompt_tokens: int) -> list[Made]:
 
 class Served:
     """Every token is made of all that is in the cache of those before it; `under_way` batches were computed, and the
-    scheduler has not heard of it."""
+    scheduler has not heard of it. By `pace` prompts are cut beside decodes."""
 
-    def __init__(self, *requests: Submit, **fields: Any) -> None:
+    def __init__(self, *requests: Submit, pace: Pace | None = None, **fields: Any) -> None:
+        self._pace = pace
         self.scheduler = Scheduler(limits(**fields))
         self.scheduler.keep_prefixes()
         self.requests: dict[str, Submit] = {}
@@ -46,7 +48,7 @@ class Served:
         self.tokens[request.request_id] = [*request.prompt, *request.generated]
 
     def begin(self, at_once: int = 1) -> bool:
-        batch = self.scheduler.next_batch(at_once)
+        batch = self.scheduler.next_batch(at_once, self._pace)
         self.scheduler.check_invariants()
         if batch is None:
             return False

@@ -31,7 +31,8 @@ def chunks(batch: Batch) -> list[tuple[str, int, int]]:
 
 
 @pytest.mark.parametrize(
-    ("prompt", "answer", "found"), [(200, 300, 384), (128, 128, 128), (128, 129, 256), (20, 50, 0), (300, 10, 256)]
+    ("prompt", "answer", "found"),
+    [(200, 300, 496), (128, 128, 240), (128, 129, 256), (20, 50, 64), (300, 10, 304), (9, 8, 16), (9, 7, 0)],
 )
 def test_the_next_prompt_of_a_conversation_finds_prompt_and_answer(prompt: int, answer: int, found: int) -> None:
     run = serving(submit("one", BASE[:prompt], max_tokens=answer, context_id="talk"))
@@ -40,7 +41,7 @@ def test_the_next_prompt_of_a_conversation_finds_prompt_and_answer(prompt: int, 
 
 def test_of_a_request_without_a_name_the_answer_is_not_kept() -> None:
     run = serving(submit("one", BASE[:200], max_tokens=300))
-    assert ask(run, "two", [*run.tokens["one"], 1], max_tokens=5, context_id="talk") == 128
+    assert ask(run, "two", [*run.tokens["one"], 1], max_tokens=5, context_id="talk") == 192
 
 
 def test_a_name_that_nobody_knows_is_no_error() -> None:
@@ -71,6 +72,7 @@ def test_answers_are_computed_in_steps_that_have_no_other_prompt_a_chunk_at_a_ti
     assert ("prompt", 0, 128) in chunks(run.step())
     assert [one for one in chunks(run.step()) if one[0] == "one"] == [("one", 0, 128)]
     assert [one for one in chunks(run.step()) if one[0] == "one"] == [("one", 128, 256)]
+    assert [one for one in chunks(run.step()) if one[0] == "one"] == [("one", 256, 304)]
     assert [one for one in chunks(run.step()) if one[0] == "one"] == []
 
 
@@ -97,7 +99,7 @@ def test_a_request_that_needs_the_blocks_has_them_at_once_and_the_answer_is_comp
     assert run.step().pieces[0].request_id == "large"
     run.to_the_end()
     assert run.ended["large"] == "length"
-    assert ask(run, "two", [*run.tokens["one"], 1], max_tokens=2, context_id="talk") == 384
+    assert ask(run, "two", [*run.tokens["one"], 1], max_tokens=2, context_id="talk") == 400
 
 
 def test_the_next_request_of_a_conversation_does_not_wait_for_its_answer_to_be_computed() -> None:
@@ -112,11 +114,11 @@ def test_the_next_request_of_a_conversation_does_not_wait_for_its_answer_to_be_c
 
 
 def test_what_was_named_stays_ahead_of_what_was_not() -> None:
-    """Room for eight segments beside a request of three."""
+    """Room for 69 blocks beside a request of 19: a conversation of 18, and not three of the five others."""
     run = serving(submit("one", BASE[:200], max_tokens=100, context_id="talk"), kv_blocks=11 * 8)
     for number in range(5):
         ask(run, f"other {number}", random_prompt(number, 300), max_tokens=1)
-    assert ask(run, "two", [*run.tokens["one"], 1], max_tokens=1) == 256
+    assert ask(run, "two", [*run.tokens["one"], 1], max_tokens=1) == 288
 
 
 def test_of_two_contexts_the_one_used_last_stays() -> None:
@@ -175,4 +177,4 @@ def test_of_many_conversations_that_end_at_once_the_last_are_computed() -> None:
         run.add(submit(f"{number}", BASE[number : number + 5], max_tokens=150, context_id=f"talk {number}"))
     run.to_the_end()
     found = [ask(run, f"{number} again", [*run.tokens[f"{number}"], 1], max_tokens=1) for number in range(70)]
-    assert found == [0] * 6 + [128] * 64
+    assert found == [0] * 6 + [144] * 64

@@ -9,7 +9,7 @@ from services.worker.prefix.cache import PrefixCache
 from services.worker.sequence import Sequence
 from tests.worker.serving import submit
 
-BLOCK_TOKENS = 64  # two to a segment
+BLOCK_TOKENS = 64  # two to what prompts have in common
 BLOCKS = 41
 
 

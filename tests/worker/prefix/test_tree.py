@@ -20,35 +20,45 @@ def grown(*paths: list[Segment]) -> PrefixTree:
 
 
 def add(tree: PrefixTree, segments: list[Segment]) -> Node:
-    found = tree.match(iter(segments))
+    found = tree.match(segments)
     node = found[-1] if found else tree.root
     for segment in segments[len(found) :]:
-        node = tree.add(node, segment, slot=len(tree))
+        number = len(tree)
+        node = tree.add(node, segment)
+        node.block = number
+    tree.use(node)
     return node
 
 
 def oldest_first(tree: PrefixTree) -> list[int]:
-    return [node.slot for node in tree.nodes()]
+    return [node.block for node in tree.nodes()]
 
 
 def test_the_longest_beginning_is_found() -> None:
     tree = grown(path(1, 2, 3), path(1, 4))
-    assert [node.slot for node in tree.match(iter(path(1, 2, 5)))] == [0, 1]
-    assert [node.depth for node in tree.match(iter(path(1, 4, 6)))] == [1, 2]
-    assert tree.match(iter(path(2))) == []
+    assert [node.block for node in tree.match(path(1, 2, 5))] == [0, 1]
+    assert [node.depth for node in tree.match(path(1, 4, 6))] == [1, 2]
+    assert tree.match(path(2)) == []
+
+
+def test_what_follows_a_beginning_is_found_from_there_on() -> None:
+    tree = grown(path(1, 2, 3), path(1, 4))
+    [first] = tree.match(path(1))
+    assert [node.block for node in tree.match(path(2, 3, 9), first)] == [1, 2]
+    assert tree.match(path(3), first) == []
 
 
 def test_what_comes_after_is_older_than_what_it_comes_after() -> None:
     tree = grown(path(1, 2, 3), path(1, 4))
     assert oldest_first(tree) == [2, 1, 3, 0]
-    tree.match(iter(path(1, 2)))
+    tree.match(path(1, 2))
     assert oldest_first(tree) == [2, 3, 1, 0]
 
 
 def test_what_others_come_after_is_not_dropped() -> None:
     tree = grown(path(1, 2))
-    [first, _] = tree.match(iter(path(1, 2)))
-    with pytest.raises(ValueError, match="1 segments come after the one in slot 0"):
+    [first, _] = tree.match(path(1, 2))
+    with pytest.raises(ValueError, match="1 segments come after the one in block 0"):
         tree.drop(first)
     with pytest.raises(ValueError, match="drop these first"):
         tree.drop(tree.root)
