@@ -1,6 +1,6 @@
 """CUDA graphs: what a layer's matrices do to a slab of rows is queued by one call before attention and one after it.
 
-All that decodes is one slab, so that a graph per layer and half serves every batch of it, with the bits that the same
+Up to 128 requests decode in one slab, so that two graphs a layer serve every such batch, with the bits that the same
 kernels have one by one; longer steps, which keep a GPU busy, are queued kernel by kernel. Attention stays outside: what
 it reads differs from step to step. Written, for want of a GPU, without having been run on one.
 """
@@ -44,10 +44,10 @@ class CudaCapture:
 
 
 class LayerGraphs:
-    """Makes layers of one model into graphs, which read and write the same rows: one runs at a time."""
+    """What the graphs of a model's layers have in common: one slab of rows, which they read and write in turn, with the
+    dtype and the device of `like`; and how they are captured."""
 
     def __init__(self, config: ModelConfig, like: torch.Tensor, capture: Capture) -> None:
-        """Rows have the dtype and the device of `like`."""
         gathered = config.num_attention_heads * config.head_dim
         kept = 2 * config.num_key_value_heads * config.head_dim
         self.hidden = like.new_zeros(SLAB_ROWS, config.hidden_size)
@@ -57,7 +57,8 @@ class LayerGraphs:
 
 
 class GraphedLayer:
-    """`layer`, by graphs for what is one slab of rows. They are made now, and go with it."""
+    """`layer`, by graphs where rows are one slab. They are captured now, with the addresses of its parameters, and go
+    when it goes: what is loaded next makes its own."""
 
     def __init__(self, layer: Layer, graphs: LayerGraphs) -> None:
         self._layer = layer

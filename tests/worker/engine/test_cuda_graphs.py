@@ -17,20 +17,16 @@ from services.worker.engine import parameters
 from services.worker.engine.contract import PLAIN, OnGpu
 from services.worker.engine.cuda_graphs import CudaCapture, Job
 from services.worker.engine.engine import Engine
-from services.worker.engine.kernels.contract import Kernels
 from services.worker.engine.kv_store import KvStore
 from services.worker.engine.paged_attention import PagedParts
-from services.worker.engine.parameters import SLAB_ROWS, PlainLinear, Tensors, padded, padded_count
+from services.worker.engine.parameters import SLAB_ROWS, PlainLinear, padded, padded_count
 from tests.worker.engine.models import CONFIGS, checkpointed, reference_logits
 from tests.worker.engine.test_paged_attention import GatheringKernels
+from tests.worker.engine.test_plain_kernels import plain
 from tests.worker.serving import Served, random_prompt, serve, submit
 
 TIE = 1e-3
 PROMPTS = {str(length): random_prompt(length, length) for length in (1, 40, 129, 300)}
-
-
-def plain(tensors: Tensors, *names: str, out_step: int = 1, kernels: Kernels | None = None) -> PlainLinear:
-    return PlainLinear(tensors, *names)
 
 
 def paged(store: KvStore, group: int, positions: int, flashinfer: bool) -> PagedParts:
