@@ -6,6 +6,7 @@ Who loses a flow is stranded: it keeps what arrived, and goes on along other flo
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from services.planner.orders import Orders
@@ -24,7 +25,8 @@ class Delivery:
     def __init__(self, orders: Orders, now: float) -> None:
         self.orders = orders
         self.targets = Targets([worker for instance in orders.plan.instances for worker in instance.ranks])
-        self.times = Times(len(self.targets), len(orders.manifest.of_shard(0).blocks))
+        self.blocks = len(orders.manifest.of_shard(0).blocks)
+        self.times = Times(len(self.targets), self.blocks)
         self.stranded = Stranded(now)
         self._flows = FlowsUnderWay(orders.plan.flows)
 
@@ -64,6 +66,18 @@ class Delivery:
         times = [self.times.ready_at(rank, blocks) for rank in self.orders.instance_of(worker).ranks]
         known = [at for at in times if at is not None]
         return max(known) if len(known) == len(times) else None
+
+    def here(self, worker: str) -> AbstractSet[int]:
+        """Blocks that all ranks of its instance have."""
+        return self.times.here(*self.orders.instance_of(worker).ranks)
+
+    def between_at(self, workers: Iterable[str], *, tied: bool) -> float | None:
+        """When their instances had every block between them; None where that is not told."""
+        return self.times.between_at([self.orders.instance_of(worker).ranks for worker in workers], tied=tied)
+
+    def is_in(self, worker: str, *states: TargetState) -> bool:
+        """Its instance, which is as far as the rank that is least far."""
+        return self.targets.lowest(self.orders.instance_of(worker)) in states
 
     def sends(self) -> list[Command]:
         """A node sends once all who receive from it are ready."""

@@ -130,7 +130,8 @@ class Drafts:
         ready = self._predict(first.multicast, first.made) if alone else {}
         predicted = {target: max(times.values()) for target, times in ready.items()}
         teams = _teams(groups, shards)
-        live_targets, why_live = self._choose_live(live, decision, shards, teams, predicted)
+        plans = [shard.made for shard in shards]
+        live_targets, why_live = self._choose_live(live, decision, plans, teams, predicted)
         tied = view.manifest.config.tie_word_embeddings
         reasons = [why, *(reason for shard in shards for reason in self._explain(view, shard)), *why_live]
         tickets = self._book.fresh_tickets()
@@ -147,7 +148,7 @@ class Drafts:
             block_seconds=self._block_cost.seconds,
             live=live,
             live_targets=live_targets,
-            pipelines=foresee_pipelines(first.made, ready, tied=tied) if live == "pipeline" and live_targets else [],
+            pipelines=foresee_pipelines(plans, teams, ready, tied=tied) if live == "pipeline" and live_targets else [],
         )
 
     def _plan_shard(self, view: View, policy: Policy, shard: int, missing: Mapping[str, Iterable[int]]) -> ShardPlan:
@@ -168,12 +169,12 @@ class Drafts:
         self,
         mode: LiveMode,
         decision: Decision,
-        shards: Sequence[ShardPlan],
+        plans: Sequence[TransferPlan],
         teams: Sequence[Sequence[str]],
         predicted: Mapping[str, float],
     ) -> tuple[list[str], list[str]]:
         """`predicted`: in how many seconds each target is whole, where that is known."""
-        live, why = choose_live(mode, [shard.made for shard in shards], teams, every_hop=self._settings.live_every_hop)
+        live, why = choose_live(mode, plans, teams, every_hop=self._settings.live_every_hop)
         if not live or self._settings.live_when == "always":
             return live, why
         needed, reason = is_needed(decision, predicted.values(), self._settings.ttft_slo)

@@ -4,12 +4,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 
 from services.planner.orders import Orders
+from services.planner.plans.pipelines import team_pipelines
 from services.planner.plans.plan import TransferPlan
 from services.planner.scales import Command
 from shared.messages.membership import LeaseChanged, WorkerReport
 from shared.messages.transfers import LiveMode, Plan
-
-NO_STAGES = "an instance of several workers is no part of a pipeline: it takes requests once each of them is whole"
 
 
 class LiveHelp:
@@ -93,7 +92,7 @@ def choose_live(
     if mode == "off":
         return [], []
     if mode == "pipeline":
-        return choose_members(plans[0]) if len(plans) == 1 else ([], [NO_STAGES])
+        return choose_members(plans, teams)
     live = [team[0] for team in teams if every_hop or _sends_nothing(team, plans)]
     if not live:
         return [], ["nobody takes requests before it is whole: every target sends parameters on"]
@@ -105,11 +104,17 @@ def _sends_nothing(team: Sequence[str], plans: Sequence[TransferPlan]) -> bool:
     return all(worker in plan.tails for worker, plan in zip(team, plans, strict=True))
 
 
-def choose_members(plan: TransferPlan) -> tuple[list[str], list[str]]:
-    """Targets that take requests together, and why."""
-    pipelines = [nodes for nodes in plan.pipelines if len(nodes) > 1]
+def choose_members(plans: Sequence[TransferPlan], teams: Sequence[Sequence[str]]) -> tuple[list[str], list[str]]:
+    """Targets that take requests together, and why. Of several ranks the first."""
+    pipelines = team_pipelines([plan.pipelines for plan in plans], teams)
     if not pipelines:
-        return [], ["nobody takes requests before it is whole: there is no other target to make a pipeline with"]
+        alone = all(len(nodes) == 1 for plan in plans for nodes in plan.pipelines)
+        why = (
+            "there is no other target to make a pipeline with"
+            if alone
+            else "the plans of its ranks make different ones"
+        )
+        return [], [f"nobody takes requests before it is whole: {why}"]
     told = "; ".join(", ".join(nodes) for nodes in pipelines)
     return [node for nodes in pipelines for node in nodes], [
         f"these serve as soon as they have all between them: {told}"

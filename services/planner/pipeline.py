@@ -6,6 +6,9 @@ others, who fetch their shares of its requests from it. Once the first is whole,
 half the time for which it has run if that is longer. Then it ends all the same: as above if its leader is whole,
 otherwise by PipelineOver, on which the leader gives its requests back. So it ends where a member is lost, leaves it, or
 does not take its part.
+
+Members are instances, named by their first worker, which has the others run what it runs: one of several workers has a
+block once all of them have it (Fig. 6(b)), and is lost with the first of them.
 """
 
 from collections.abc import Mapping
@@ -133,18 +136,19 @@ class ExecutionPipeline:
             self.record = record if record.ended_at is not None else replace(record, reason=reason, ended_at=now)
 
     def _form(self, kv_blocks: Mapping[str, int], now: float) -> list[Command]:
-        times, manifest = self._delivery.times, self._delivery.orders.manifest
+        delivery, tied = self._delivery, self._delivery.orders.manifest.config.tie_word_embeddings
         left = [one for one in self._members if not self._is(one, TargetState.FAILED)]
-        whole = [one for one in left if not times.missing(one) or self._is(one, TargetState.WHOLE, TargetState.SERVING)]
+        here = {one: delivery.here(one) for one in left}
+        ended = TargetState.WHOLE, TargetState.SERVING
+        whole = [one for one in left if len(here[one]) == delivery.blocks or self._is(one, *ended)]
         if whole or len(left) < 2:
             return self.end(f"{whole[0]} is whole already" if whole else "nobody is left to make it with", now)
-        tied = manifest.config.tie_word_embeddings
-        stages = choose_stages({one: times.here(one) for one in left}, len(manifest.blocks), tied=tied)
+        stages = choose_stages(here, delivery.blocks, tied=tied)
         if not stages or not all(kv_blocks.get(span.worker) for span in stages):
             return []
         self._stages = stages
         self._kv_blocks = min(kv_blocks[worker] for worker in self.workers)
-        ready_at = times.between_at(self.workers, tied=tied) or now
+        ready_at = delivery.between_at(self.workers, tied=tied) or now
         self.record = replace(self.record, stages=list(map(str, stages)), ready_at=ready_at)
         self._move(State.FORMING)
         return [self._tell(worker) for worker in self.workers[1:]]
@@ -199,7 +203,7 @@ class ExecutionPipeline:
         return self._delivery.orders.pipeline(self.record.id, self._stages, self._kv_blocks, worker)
 
     def _is(self, worker: str, *states: TargetState) -> bool:
-        return self._delivery.targets.is_in(worker, *states)
+        return self._delivery.is_in(worker, *states)
 
     def _is_whole(self, worker: str) -> bool:
         return self._is(worker, TargetState.WHOLE)
@@ -211,6 +215,6 @@ class ExecutionPipeline:
         """Every block is run by one of its stages, which has it."""
         if not self._stages:
             return []
-        held = {worker: self._delivery.times.here(worker) for worker in self.workers}
-        broken = broken_cover(self._stages, held, len(self._delivery.orders.manifest.blocks))
+        held = {worker: self._delivery.here(worker) for worker in self.workers}
+        broken = broken_cover(self._stages, held, self._delivery.blocks)
         return [f"{self.record.id}: {one}" for one in broken]

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from services.planner.delivery import Delivery
 from services.planner.pipeline import ExecutionPipeline
-from services.planner.plans.pipelines import pipeline_ready
+from services.planner.plans.pipelines import pipeline_ready, team_pipelines
 from services.planner.plans.plan import TransferPlan
 from services.planner.scales import Command
 from shared.messages.membership import WorkerReport
@@ -22,6 +22,7 @@ class ExecutionPipelines:
             id: ExecutionPipeline(id, planned.members, delivery)
             for id, planned in ((f"{plan.id}-{number}", one) for number, one in enumerate(plan.pipelines))
         }
+        self._delivery = delivery
         self._kv_blocks: dict[str, int] = {}
 
     @property
@@ -29,8 +30,9 @@ class ExecutionPipelines:
         return [one.record for one in self._pipelines.values()]
 
     def holds(self, worker: str) -> bool:
-        """Whether it is not to serve by itself yet."""
-        return any(one.holds(worker) for one in self._pipelines.values())
+        """Whether its instance is not to serve by itself yet."""
+        first = self._delivery.orders.instance_of(worker).ranks[0]
+        return any(one.holds(first) for one in self._pipelines.values())
 
     def on_report(self, report: WorkerReport, now: float) -> list[Command]:
         """Says how many KV blocks a target has, once it knows, and what it is part of."""
@@ -66,11 +68,14 @@ class ExecutionPipelines:
 
 
 def foresee_pipelines(
-    plan: TransferPlan, ready: Mapping[str, Mapping[int, float]], *, tied: bool
+    plans: Sequence[TransferPlan],
+    teams: Sequence[Sequence[str]],
+    ready: Mapping[str, Mapping[int, float]],
+    *,
+    tied: bool,
 ) -> list[PlannedPipeline]:
-    """Those of at least two targets; `ready` as predicted, by target and block, or empty."""
+    """Those of at least two instances, which are the `teams`; `ready` as predicted, by target and block, or empty."""
     return [
         PlannedPipeline(members=list(nodes), predicted=pipeline_ready(nodes, ready, tied=tied) if ready else None)
-        for nodes in plan.pipelines
-        if len(nodes) > 1
+        for nodes in team_pipelines([plan.pipelines for plan in plans], teams)
     ]

@@ -53,15 +53,21 @@ class Times:
         """What a worker says that it has: events may be lost."""
         self._here.setdefault(worker, set()).update(ready)
 
-    def here(self, worker: str) -> AbstractSet[int]:
-        """Blocks that a worker has."""
-        return self._here.get(worker, frozenset())
+    def here(self, *workers: str) -> AbstractSet[int]:
+        """Blocks that each of these has."""
+        return frozenset.intersection(*(frozenset(self._here.get(worker, ())) for worker in workers))
 
-    def between_at(self, workers: Sequence[str], *, tied: bool) -> float | None:
-        """When these had every block between them, as an execution pipeline needs them; None where that is not told."""
-        arrived = {worker: self._arrived.get(worker, {}) for worker in workers}
+    def between_at(self, teams: Sequence[Sequence[str]], *, tied: bool) -> float | None:
+        """When these had every block between them, as an execution pipeline needs them, each at all of its workers;
+        None where that is not told."""
+        arrived = {team[0]: self._arrived_at(team) for team in teams}
         known = frozenset[int]().union(*arrived.values())
-        return pipeline_ready(workers, arrived, tied=tied) if len(known) == self._blocks else None
+        return pipeline_ready(arrived, arrived, tied=tied) if len(known) == self._blocks else None
+
+    def _arrived_at(self, workers: Sequence[str]) -> dict[int, float]:
+        """When each block was at the last of these."""
+        first, *others = (self._arrived.get(worker, {}) for worker in workers)
+        return {block: max(at[block] for at in (first, *others)) for block in set(first).intersection(*others)}
 
     def ready_at(self, worker: str, blocks: Sequence[int]) -> float | None:
         """When the last of these was; None unless that is known of all."""

@@ -32,5 +32,3 @@ def _check_ranks(command: Load) -> None:
         raise Refusal(400, f"ranks: {ranks} of them, the manifest is for {manifest.shards}")
     if not command.rank == manifest.shard < ranks:
         raise Refusal(400, f"rank: {command.rank} of {ranks} cannot have shard {manifest.shard}")
-    if ranks > 1 and command.live == "pipeline":
-        raise Refusal(400, "live: an instance of several ranks is no part of a pipeline")

@@ -374,6 +374,18 @@ def test_an_instance_of_several_workers_is_live_by_its_first_and_serves_once_eve
     assert [(one.node, type(one.message).__name__) for one in serves] == [("a", "Serve"), ("b", "Serve")]
 
 
+@pytest.mark.parametrize("sources", [1, 2])
+def test_the_plans_of_all_ranks_make_the_same_pipelines(sources: int) -> None:
+    """Whatever the names, also where the ranks of one machine do not follow each other."""
+    workers = [f"worker-{number}" for number in (12, 7, 9, 10, 3, 11, 8, 2)]
+    picture = snapshot(*(whole_host(f"host-{number}") for number in range(sources)), *map(spare, workers))
+    plan = drafted_for_ranks(picture, 4, mode="pipeline").plan
+    members = [one.members for one in plan.pipelines]
+    assert list(map(len, members)) == [4 // sources] * sources
+    assert sorted(worker for one in members for worker in one) == sorted(one.ranks[0] for one in plan.instances)
+    assert plan.live_targets == [worker for one in members for worker in one]
+
+
 def test_a_rank_that_lost_its_source_gets_the_rest_of_its_own_shard() -> None:
     picture = snapshot(rank_of_one("x", 0), rank_of_one("y", 1), whole_host("host-0"), *map(spare, "ab"))
     drafts, _ = drafting("chains")

@@ -75,7 +75,6 @@ def test_of_several_ranks_all_are_to_send_nothing_on_and_the_first_takes_request
     assert choose_live("zigzag", [PLAN, others], teams, every_hop=True)[0] == ["a", "b"]
     crossed = TransferPlan(policy="chains", flows=(), targets=("y", "x"), tails=("x",))
     assert choose_live("zigzag", [PLAN, crossed], teams, every_hop=False)[0] == []
-    assert choose_live("pipeline", [PLAN, others], teams, every_hop=False)[0] == []
 
 
 def test_only_live_targets_are_loaded_in_the_mode_of_the_plan() -> None:

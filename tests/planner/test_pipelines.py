@@ -292,8 +292,11 @@ def test_the_planner_s_word_that_it_is_over_says_why() -> None:
 PLAN = TransferPlan(policy="binomial", flows=(), targets=("a", "b", "c"), tails=("b",), pipelines=(("a", "b"), ("c",)))
 
 
+TEAMS = [["a"], ["b"], ["c"]]
+
+
 def test_targets_of_a_pipeline_are_live_and_who_is_alone_is_not() -> None:
-    targets, [why] = choose_live("pipeline", [PLAN], [["a"], ["b"], ["c"]], every_hop=False)
+    targets, [why] = choose_live("pipeline", [PLAN], TEAMS, every_hop=False)
     assert targets == ["a", "b"]
     assert why == "these serve as soon as they have all between them: a, b"
     alone, [why] = choose_live("pipeline", [replace(PLAN, pipelines=(("c",),))], [["c"]], every_hop=False)
@@ -305,5 +308,5 @@ def test_targets_of_a_pipeline_are_live_and_who_is_alone_is_not() -> None:
 
 def test_when_each_should_be_ready_is_foreseen_where_rates_are_known() -> None:
     times = {"a": {0: 1.0, 1: 3.0}, "b": {0: 4.0, 1: 2.0}, "c": {0: 1.0, 1: 2.0}}
-    assert foresee_pipelines(PLAN, times, tied=False) == [PlannedPipeline(members=["a", "b"], predicted=2.0)]
-    assert foresee_pipelines(PLAN, {}, tied=False) == [PlannedPipeline(members=["a", "b"])]
+    assert foresee_pipelines([PLAN], TEAMS, times, tied=False) == [PlannedPipeline(members=["a", "b"], predicted=2.0)]
+    assert foresee_pipelines([PLAN], TEAMS, {}, tied=False) == [PlannedPipeline(members=["a", "b"])]

@@ -76,7 +76,6 @@ def test_each_rank_takes_its_own_shard() -> None:
         ({"rank": 2}, "rank: 2 of 2 cannot have shard 0"),
         ({"ranks": []}, "ranks: 1 of them, the manifest is for 2"),
         ({"ranks": ["a", "b", "c"]}, "ranks: 3 of them, the manifest is for 2"),
-        ({"live": "pipeline"}, "live: an instance of several ranks is no part of a pipeline"),
     ],
 )
 def test_a_load_whose_ranks_and_shards_do_not_fit_is_refused(spoilt: dict[str, Any], said: str) -> None:

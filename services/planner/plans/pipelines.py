@@ -23,6 +23,15 @@ def plan_replicas(groups: Sequence[Sequence[Sequence[str]]]) -> Iterator[tuple[s
         yield from plan_pipelines([domain[replica] for domain in group if replica < len(domain)] for group in groups)
 
 
+def team_pipelines(plans: Sequence[Iterable[Sequence[str]]], teams: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+    """Pipelines of at least two instances, each named by its first worker, as in Fig. 6(b): those that the plans of all
+    ranks have. `plans`: by rank, the pipelines of its workers; `teams`: the workers of each instance, by rank."""
+    leader = {worker: team[0] for team in teams for worker in team}
+    named = [[tuple(leader[worker] for worker in nodes) for nodes in plan] for plan in plans]
+    agreed = frozenset.intersection(*(frozenset(map(frozenset, plan)) for plan in named))
+    return [nodes for nodes in named[0] if len(nodes) > 1 and frozenset(nodes) in agreed]
+
+
 def pipeline_ready(pipeline: Iterable[str], ready: Mapping[str, Mapping[int, float]], *, tied: bool = False) -> float:
     """When the nodes have every block between them; `ready` by node and block.
 

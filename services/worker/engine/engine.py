@@ -11,7 +11,7 @@ from itertools import pairwise
 import torch
 from torch.nn.functional import embedding
 
-from services.worker.batch import Batch, Piece
+from services.worker.batch import Batch, Draw, Piece
 from services.worker.engine.attention import Attention, TorchAttention
 from services.worker.engine.compiled_attention import CompiledAttention
 from services.worker.engine.contract import PLAIN, BlockMissing, OnGpu
@@ -155,8 +155,7 @@ class Engine:
         hidden, rows = self._through(batch.pieces)
         if not batch.draws:
             return []
-        logits = self.head(hidden[rows.drawn])
-        return choose_tokens(logits, batch.draws) if self._manifest.shard == 0 else []
+        return self._chosen(self.head(hidden[rows.drawn]), batch.draws)
 
     def lay_down(self, batch: Batch) -> None:
         """KV that others computed, or that was computed before, to where `batch` reads it."""
@@ -179,11 +178,14 @@ class Engine:
     def _entering(self, pieces: Sequence[Piece]) -> torch.Tensor:
         """What was computed of these pieces before, as a copy: the bytes may lie at any address. Rank 0 has it."""
         if self._manifest.shard:
-            count = sum(len(piece.tokens) for piece in pieces)
-            return shared(self.store.cache.new_empty(count, self._config.hidden_size), self._ranks)
+            return self._shared_rows(sum(len(piece.tokens) for piece in pieces))
         entries = [(self._activation(piece.entry.activation), piece) for piece in pieces if piece.entry is not None]
         rows = torch.cat([activation[piece.start : piece.stop] for activation, piece in entries])
         return shared(rows.to(self.store.cache.device), self._ranks)
+
+    def _shared_rows(self, count: int) -> torch.Tensor:
+        """What the first rank shares, which this one is not."""
+        return shared(self.store.cache.new_empty(count, self._config.hidden_size), self._ranks)
 
     def _activation(self, data: memoryview) -> torch.Tensor:
         """`[position, hidden]`, as a view of bytes."""
@@ -192,17 +194,23 @@ class Engine:
 
     @torch.inference_mode()
     def run_blocks(self, blocks: range, pieces: Sequence[Piece], activation: memoryview) -> Passed:
-        """A part of the model, from tokens or an activation to an activation or tokens."""
+        """A part of the model, from tokens or an activation to an activation or tokens, which rank 0 has."""
         rows, head = self.rows(pieces), self._config.num_hidden_layers + 1
-        # As a copy: the bytes may lie at any address.
-        hidden = (
-            self._activation(activation).to(self.store.cache.device, copy=True) if blocks.start else self.embed(rows)
-        )
+        hidden = self._coming(activation, rows.count) if blocks.start else self.embed(rows)
         hidden = self.layers(max(blocks.start - 1, 0), min(blocks.stop, head) - 1, hidden, rows)
         if blocks.stop <= head:
             return Passed(memoryview(hidden.contiguous().view(torch.uint8).flatten().cpu().numpy().data), [])
         draws = [piece.draw for piece in pieces if piece.draw is not None]
-        return Passed(memoryview(b""), choose_tokens(self.head(hidden[rows.drawn]), draws) if draws else [])
+        return Passed(memoryview(b""), self._chosen(self.head(hidden[rows.drawn]), draws) if draws else [])
+
+    def _coming(self, activation: memoryview, count: int) -> torch.Tensor:
+        """What another worker computed, as a copy: the bytes may lie at any address."""
+        if self._manifest.shard:
+            return self._shared_rows(count)
+        return shared(self._activation(activation).to(self.store.cache.device, copy=True), self._ranks)
+
+    def _chosen(self, logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
+        return choose_tokens(logits, draws) if self._manifest.shard == 0 else []
 
     def run_layer(self, partials: Sequence[Partial]) -> None:
         """The next layer of these, which is the same: their rows run together. The embedding goes with the first."""

@@ -183,10 +183,11 @@ class Model:
         return self._choose((self._states(piece)[-1], piece.draw) for piece in batch.pieces)
 
     def run_blocks(self, blocks: range, pieces: Sequence[Piece], activation: memoryview) -> Passed:
-        """What the states before `pieces` are is also in the KV here: they go on as these only where both agree."""
+        """What the states before `pieces` are is also in the KV here: they go on as these only where both agree. Of
+        several ranks the first is told them."""
         self._need(blocks)
         states = [state for piece in pieces for state in self._states(piece)]
-        if blocks.start:
+        if blocks.start and self._manifest.shard == 0:
             states = list(map(agreed, states, read_states(activation, range(len(states)), len(states))))
         if blocks.stop < len(self._manifest.blocks):
             data = memoryview(bytearray(activation_bytes(self._manifest, len(states))))

@@ -187,8 +187,9 @@ class EngineRunner:
         self._engine = self._ranks = self._store = None
 
     async def call(self, job: Callable[[], T]) -> T:
-        """Run `job` on the torch thread, after all that was asked before."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, job)
+        """Run `job` on the torch thread, after all that was asked before; whether or not anybody still waits for it, as
+        other ranks do the same."""
+        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, job))
 
     def _loaded(self) -> Engine:
         if self._engine is None:

@@ -10,7 +10,7 @@ from services.worker.engine.sizes import kv_bytes, slice_bytes
 from services.worker.live.handoff import receive, send
 from services.worker.pipeline.channels import close, reach
 from services.worker.pipeline.costs import Way, choose_way
-from services.worker.pipeline.stage import Running
+from services.worker.pipeline.running import Running
 from services.worker.pipeline.wire import kv_slices, layers_of
 from shared.bus.contract import BusError, Refusal
 from shared.links.contract import Link, LinkError, Peer
@@ -36,9 +36,11 @@ class KvMoves:
         self.way: Way | None = None  # as it was last decided
         self._command = command
         self._running = running
+        self._me, self._runner = running.parts.me, running.parts.runner
+        self._bus, self._clock = running.parts.world.bus, running.parts.world.clock
         self._link = link
         self._addresses = {stage.node.id: stage.node.address for stage in command.stages}
-        self._others = {one: layers for one in self._addresses if one != running.me and (layers := self._layers(one))}
+        self._others = {one: layers for one in self._addresses if one != self._me and (layers := self._layers(one))}
         self._peers: dict[tuple[str, str], Peer] = {}  # by who sends and who receives
         self._tasks: asyncio.TaskGroup | None = None
 
@@ -99,9 +101,11 @@ class KvMoves:
 
     def _way(self) -> Way:
         running = self._running
+        if running.manifest.shards > 1:
+            return Way(False, "the ranks of an instance compute it together")
         others = sum(len(stretch) for layers in self._others.values() for stretch in layers)
         token_bytes = kv_bytes(running.manifest, 1, others, block_tokens=1)
-        rates = running.link_rate.per_second, running.runner.rates.part_tokens_per_second
+        rates = running.link_rate.per_second, self._runner.rates.part_tokens_per_second
         return choose_way(running.switch_kv, token_bytes, *rates)
 
     async def _come(self, order: MoveKv) -> str | None:
@@ -112,11 +116,11 @@ class KvMoves:
                 await together(*(self._fetch(order, source, came) for source in self._others))
             for source, data in came.items():
                 slices = kv_slices(order, self._others[source], running.limits)
-                await running.runner.import_slices(slices, data)
+                await self._runner.import_slices(slices, data)
         except (BusError, LinkError, TimeoutError, ValueError, RuntimeError) as error:
             running.counts.kv_lost.inc()
             for source in self._others:
-                await self._hang_up(source, running.me)
+                await self._hang_up(source, self._me)
             return str(error) or f"it did not come within {COME_SECONDS:g} s"
         running.counts.moved.inc(sum(one.stop - one.start for one in order.spans))
         return None
@@ -125,25 +129,25 @@ class KvMoves:
         running = self._running
         slices = kv_slices(order, self._others[source], running.limits)
         size_bytes = sum(slice_bytes(running.manifest, one) for one in slices)
-        await running.bus.call(GIVE_KV, order, timeout=GIVE_SECONDS, id=source)
-        begun = running.clock.now()
-        came[source] = await receive(await self._reach(source, running.me), order.number, size_bytes)
-        running.moved(size_bytes, running.clock.now() - begun)
+        await self._bus.call(GIVE_KV, order, timeout=GIVE_SECONDS, id=source)
+        begun = self._clock.now()
+        came[source] = await receive(await self._reach(source, self._me), order.number, size_bytes)
+        running.moved(size_bytes, self._clock.now() - begun)
 
     async def _send(self, order: MoveKv) -> None:
         running = self._running
         try:
-            slices = kv_slices(order, self._layers(running.me), running.limits)
-            data = await running.runner.export_slices(slices)
-            await send(await self._reach(running.me, order.worker), order.number, data)
+            slices = kv_slices(order, self._layers(self._me), running.limits)
+            data = await self._runner.export_slices(slices)
+            await send(await self._reach(self._me, order.worker), order.number, data)
         except (LinkError, RuntimeError) as error:
             log.warning("kv_not_sent", pipeline=order.pipeline, to=order.worker, error=str(error))
-            await self._hang_up(running.me, order.worker)
+            await self._hang_up(self._me, order.worker)
 
     async def _reach(self, source: str, worker: str) -> Peer:
         pair = source, worker
         if pair not in self._peers:
-            other = worker if source == self._running.me else source
+            other = worker if source == self._me else source
             peer = await reach(self._link, self._command, self._addresses[other], f"{source} to {worker}")
             self._peers[pair] = peer
         return self._peers[pair]

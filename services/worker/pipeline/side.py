@@ -6,22 +6,20 @@ from contextlib import suppress
 import structlog
 
 from services.worker.instance import Instance
-from services.worker.lifecycle import State
 from services.worker.live.parts import Parts
 from services.worker.loading import Loading
 from services.worker.pipeline.counts import PipelineCounts
 from services.worker.pipeline.kv_moves import KvMoves
-from services.worker.pipeline.leader import Leader, PipelineBroken
+from services.worker.pipeline.leader import Leader
+from services.worker.pipeline.leading import Leading
 from services.worker.pipeline.orders import check_pipeline
+from services.worker.pipeline.running import Running
 from services.worker.pipeline.shares import Shares
-from services.worker.pipeline.stage import Running
 from services.worker.pipeline.stages import Stages, StagesFailed
-from services.worker.scheduler import Scheduler
 from shared.bus.contract import Refusal
 from shared.messages.pipelines import MoveKv, Pipeline, PipelineOver, StageBatch, StageDone
 from shared.messages.transfers import Node
-from shared.subjects import PIPELINE_OVER, STAGE_DONE
-from shared.transfer.part import together
+from shared.subjects import STAGE_DONE
 
 # How long whoever is whole waits for the end of its pipeline before it serves by itself.
 LEAVE_SECONDS = 2.0
@@ -30,12 +28,11 @@ FILL_SECONDS = 4.0  # of the 5 for which a planner waits; what is not filled the
 log = structlog.get_logger()
 
 
-class Ended(Exception):
-    """The last step is over."""
-
-
 class Pipelines:
-    """One pipeline at a time. `led_by`: who leads it, or led the last one and may have requests for this worker now."""
+    """One pipeline at a time. `led_by`: who leads it, or led the last one and may have requests for this worker now.
+
+    Of an instance of several workers the first takes part, and has the others run what it runs.
+    """
 
     def __init__(self, parts: Parts, instance: Instance) -> None:
         self.led_by: Node | None = None
@@ -43,8 +40,7 @@ class Pipelines:
         self._instance = instance
         self._counts = PipelineCounts(parts.world.telemetry)
         self._stages: Stages | None = None
-        self._leader: Leader | None = None
-        self._shares: Shares | None = None
+        self._leading: Leading | None = None
         self._running: asyncio.Task[None] | None = None
 
     @property
@@ -76,7 +72,11 @@ class Pipelines:
     @property
     def shares(self) -> Shares | None:
         """What is kept for the others of a pipeline that is over."""
-        return self._shares
+        return None if self._leading is None else self._leading.shares
+
+    @property
+    def _leader(self) -> Leader | None:
+        return None if self._leading is None else self._leading.leader
 
     def form(self, command: Pipeline, loading: Loading) -> None:
         """Run these stages. Raises Refusal."""
@@ -86,29 +86,28 @@ class Pipelines:
             raise Refusal(409, f"stages of {self.pipeline or 'a pipeline'} are still run here")
         if self._parts.serving.scheduler is not None:
             raise Refusal(409, "this worker takes requests by itself")
-        me, lifecycle = self._parts.me, self._instance.lifecycle
-        check_pipeline(command, me, loading.manifest, lifecycle.ready, loading.kv_blocks)
-        world = self._parts.world
-        limits = self._instance.limits(loading, command.kv_blocks)
-        running = Running(
-            me,
-            world.bus,
-            world.clock,
-            self._parts.runner,
+        # What the other ranks have the planner knows from themselves.
+        me, ready = self._parts.me, self._instance.lifecycle.ready
+        check_pipeline(command, me, loading.manifest, ready, loading.kv_blocks)
+        self._stages = stages = Stages(command, self._new_running(command, loading), self._parts.link)
+        self.led_by = None if stages.leads else stages.leader
+        if stages.leads:
+            self._leading = Leading(self._parts, self._instance, self._counts, loading, self._stages_over)
+        self._running = self._parts.start(self._run(stages), f"pipeline {command.id}")
+        log.info("pipeline_formed", pipeline=command.id, blocks=stages.span, leads=stages.leads)
+
+    def _new_running(self, command: Pipeline, loading: Loading) -> Running:
+        ranks, lifecycle, blocks = self._parts.ranks, self._instance.lifecycle, len(loading.manifest.blocks)
+        return Running(
+            self._parts,
             self._counts,
             loading.manifest,
-            limits,
+            self._instance.limits(loading, command.kv_blocks),
             self._came_out,
-            lambda: lifecycle.whole,
+            lambda: len(ranks.leader.everywhere(lifecycle.ready)) == blocks,
             self._instance.settings.switch_kv,
             self._instance.changed,
         )
-        self._stages = stages = Stages(command, me, running, self._parts.link)
-        leader = command.stages[0].node
-        self.led_by = None if leader.id == me else leader
-        work = self._lead(stages, loading) if leader.id == me else self._follow(stages)
-        self._running = self._parts.start(work, f"pipeline {command.id}")
-        log.info("pipeline_formed", pipeline=command.id, blocks=stages.span, leads=leader.id == me)
 
     def batch(self, batch: StageBatch) -> None:
         """For a stage that is run here."""
@@ -136,19 +135,18 @@ class Pipelines:
         """No step will come; who leads is told so by the planner."""
         if self._stages is None or self._running is None or self.pipeline != over.pipeline:
             return
-        leader = self._stages.command.stages[0].node
-        if leader.id == self._parts.me:
+        if self._stages.leads:
             self._break(over.reason)
         else:
             self._running.cancel()
 
     def lost(self, worker: str) -> None:
         """The registry has declared it dead."""
-        if self._shares is not None:
-            self._shares.lost(worker)
+        if self.shares is not None:
+            self.shares.lost(worker)
         if self.led_by is not None and self.led_by.id == worker:
             self.led_by = None
-        if self._stages is not None and worker in self._others(self._stages):
+        if self._stages is not None and worker in self._stages.others:
             self._break(f"{worker} is dead")
 
     async def fill(self) -> None:
@@ -166,8 +164,7 @@ class Pipelines:
     async def leave(self) -> None:
         """This worker is whole, and does not lead: serve by itself once the pipeline is over, or after a while."""
         if self._running is not None and self._stages is not None:
-            is_follower = self._stages.command.stages[0].node.id != self._parts.me
-            await asyncio.wait((self._running,), timeout=LEAVE_SECONDS if is_follower else 0)
+            await asyncio.wait((self._running,), timeout=0 if self._stages.leads else LEAVE_SECONDS)
         await self._stop(f"{self._parts.me} serves by itself")
 
     async def end(self, reason: str) -> None:
@@ -178,7 +175,7 @@ class Pipelines:
     async def _stop(self, reason: str) -> None:
         if self._running is not None:
             if self._stages is not None:
-                self._tell(self._stages, reason)
+                self._stages.tell_over(reason)
             self._running.cancel()
             await asyncio.wait((self._running,))
 
@@ -193,91 +190,26 @@ class Pipelines:
         elif self._stages is not None:
             self._stages.fail(reason)
 
+    async def _run(self, stages: Stages) -> None:
+        try:
+            await (self._follow(stages) if self._leading is None else self._leading.run(stages))
+        finally:
+            self._leading = self._running = None
+            self._stages_over()
+
     async def _follow(self, stages: Stages) -> None:
         try:
             await stages.run()
         except StagesFailed as error:
             log.warning("stages_failed", pipeline=stages.command.id, error=str(error))
-            self._tell(stages, str(error))
-        finally:
-            self._gone()
+            stages.tell_over(str(error))
 
-    async def _lead(self, stages: Stages, loading: Loading) -> None:
-        """Until the others have what is theirs, or it broke."""
-        reason = f"{self._parts.me} gave up leading"
-        try:
-            reason = await self._led(stages, loading)
-            if self._instance.lifecycle.state in (State.SERVING, State.DRAINING):
-                await self._share(stages, loading)
-        finally:
-            if self._instance.lifecycle.state is State.LIVE:
-                self._instance.go_back(reason)
-            self._gone()
-
-    async def _led(self, stages: Stages, loading: Loading) -> str:
-        """Run steps to the end; why it came."""
-        reason = "its workers are whole"
-        try:
-            await together(stages.run(), self._run_steps(stages, loading))
-        except (StagesFailed, PipelineBroken, Refusal) as error:  # Refusal: it was fenced before it went live
-            reason = str(error)
-            self._counts.broken.inc()
-            log.warning("pipeline_broken", pipeline=stages.command.id, error=reason)
-        except Ended:
-            log.info("pipeline_over", pipeline=stages.command.id)
-        self._tell(stages, reason)
-        return reason
-
-    async def _run_steps(self, stages: Stages, loading: Loading) -> None:
-        """Raises Ended after the last."""
-        await stages.ready.wait()
-        scheduler = self._instance.go_live(loading, stages.command.kv_blocks)
-        serving, world = self._parts.serving, self._parts.world
-        self._leader = Leader(stages.command, scheduler, serving, world, self._counts, stages.take)
-        self._instance.changed()
-        await self._leader.run()
-        if serving.scheduler is scheduler:  # else nothing here is this worker's any more
-            self._shares = self._new_shares(stages, loading, scheduler)
-        raise Ended
-
-    async def _share(self, stages: Stages, loading: Loading) -> None:
-        """Serve by itself; what is the others' waits for them."""
-        scheduler = self._parts.serving.scheduler
-        if scheduler is None:
-            return
-        shares = self._shares = self._shares or self._new_shares(stages, loading, scheduler)
-        self._stages = self._leader = None
-        self._instance.changed()
-        self._parts.serving.begin_steps()
-        try:
-            await shares.run()
-        finally:
-            await shares.stop()
-
-    def _new_shares(self, stages: Stages, loading: Loading, scheduler: Scheduler) -> Shares:
-        workers = [self._parts.me, *self._others(stages)]
-        before = {} if self._leader is None else self._leader.shares
-        return Shares(self._parts, loading.manifest, scheduler, workers, before)
-
-    def _gone(self) -> None:
-        self._stages = self._leader = self._shares = self._running = None
+    def _stages_over(self) -> None:
+        self._stages = None
         self._instance.changed()
 
     def _came_out(self, done: StageDone) -> None:
         if self._leader is not None:
             self._leader.done(done)
         elif self._stages is not None:
-            self._parts.world.bus.publish(STAGE_DONE, done, id=self._stages.command.stages[0].node.id)
-
-    def _tell(self, stages: Stages, reason: str) -> None:
-        """The others, or who leads them, that it ends here."""
-        command, bus = stages.command, self._parts.world.bus
-        leader = command.stages[0].node.id
-        if leader != self._parts.me:
-            bus.publish(STAGE_DONE, StageDone(pipeline=command.id, step=1, error=reason), id=leader)
-            return
-        for worker in self._others(stages):
-            bus.publish(PIPELINE_OVER, PipelineOver(pipeline=command.id, reason=reason), id=worker)
-
-    def _others(self, stages: Stages) -> list[str]:
-        return sorted({stage.node.id for stage in stages.command.stages} - {self._parts.me})
+            self._parts.world.bus.publish(STAGE_DONE, done, id=self._stages.leader.id)

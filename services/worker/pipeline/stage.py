@@ -1,55 +1,20 @@
 """One stage of a pipeline: batches come in order, are run through its blocks one after the other, and go on."""
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
 from services.worker.batch import Piece
-from services.worker.engine.contract import Runner
 from services.worker.engine.partial import Passed
-from services.worker.engine.rates import Rate
-from services.worker.limits import Limits
 from services.worker.live.handoff import receive, send
-from services.worker.pipeline.counts import PipelineCounts
+from services.worker.pipeline.running import Running
 from services.worker.pipeline.wire import batch_pieces, fill_pieces
-from shared.bus.contract import Bus
 from shared.links.contract import Peer
-from shared.messages.parameters import Manifest
 from shared.messages.pipelines import Pipeline, StageBatch, StageDone
-from shared.settings import SwitchKv
 from shared.subjects import STAGE_BATCH
 from shared.transfer.part import together
-from shared.world import Clock
 
 NOTHING = memoryview(b"")
-LEAST_BYTES = 1 << 16  # of less, it is latency that is measured
-
-
-@dataclass(frozen=True)
-class Running:
-    """What all stages of a pipeline at one worker run with. `done` takes what comes out of the last one; `is_whole`
-    says whether the worker has the whole model by now. `changed` has it told how it gets
-    KV (`switch_kv`). `link_rate`: bytes a second to or from another worker."""
-
-    me: str
-    bus: Bus
-    clock: Clock
-    runner: Runner
-    counts: PipelineCounts
-    manifest: Manifest
-    limits: Limits
-    done: Callable[[StageDone], None]
-    is_whole: Callable[[], bool]
-    switch_kv: SwitchKv
-    changed: Callable[[], None]
-    link_rate: Rate = field(default_factory=Rate)
-
-    def moved(self, size_bytes: int, seconds: float) -> None:
-        """Over the link, as measured at either end."""
-        if size_bytes >= LEAST_BYTES:
-            self.link_rate.observe(size_bytes, seconds)
 
 
 class StageRun:
@@ -57,11 +22,12 @@ class StageRun:
 
     def __init__(self, running: Running, command: Pipeline, index: int) -> None:
         self._running = running
+        self._bus, self._clock = running.parts.world.bus, running.parts.world.clock
         self._index = index
         self._pipeline = command.id
         stage = command.stages[index]
         self._blocks = range(stage.first, stage.stop)
-        self._is_first = all(stage.node.id != running.me for stage in command.stages[:index])
+        self._is_first = all(stage.node.id != running.parts.me for stage in command.stages[:index])
         self._next = command.stages[index + 1].node.id if index + 1 < len(command.stages) else None
         self._came = 0
         self._coming = asyncio.Queue[tuple[StageBatch, float]]()
@@ -74,7 +40,7 @@ class StageRun:
             raise ValueError(f"step: {batch.step} came after {self._came}")
         if batch.step == self._came + 1:
             self._came = batch.step
-            self._coming.put_nowait((batch, self._running.clock.now()))
+            self._coming.put_nowait((batch, self._clock.now()))
 
     async def run(self, before: Peer | None, after: Peer | None) -> None:
         """Between these neighbours, until cancelled. Raises LinkError, ValueError for a batch that cannot be, and what
@@ -87,28 +53,28 @@ class StageRun:
             batch, heard = await self._coming.get()
             pieces, activation = batch_pieces(batch, running.manifest, running.limits), NOTHING
             if before is not None:
-                begun = running.clock.now()
+                begun = self._clock.now()
                 activation = await receive(before, batch.step, batch.activation_bytes)
-                running.moved(batch.activation_bytes, running.clock.now() - begun)
+                running.moved(batch.activation_bytes, self._clock.now() - begun)
                 counts.received.inc(batch.activation_bytes)
-                counts.hop_seconds.observe(running.clock.now() - heard)
+                counts.hop_seconds.observe(self._clock.now() - heard)
             self._here.put_nowait((batch, pieces, activation))
 
     async def _compute(self) -> None:
         while True:
             batch, pieces, activation = await self._here.get()
             batch = await self._fill(batch)
-            self._run.put_nowait((batch, await self._running.runner.run_blocks(self._blocks, pieces, activation)))
+            self._run.put_nowait((batch, await self._running.run_blocks(self._blocks, pieces, activation)))
 
     async def _fill(self, batch: StageBatch) -> StageBatch:
         """Without what was this worker's of its fills. Only before any of its stages has run the batch: later ones may
         have other requests in the same blocks."""
         running = self._running
-        mine = [fill for fill in batch.fills if fill.worker == running.me]
+        mine = [fill for fill in batch.fills if fill.worker == running.parts.me]
         if not mine or not self._is_first or not running.is_whole():
             return batch
         pieces = [piece for fill in mine for piece in fill_pieces(fill, running.limits)]
-        await running.runner.run_blocks(range(len(running.manifest.blocks)), pieces, NOTHING)
+        await running.run_blocks(range(len(running.manifest.blocks)), pieces, NOTHING)
         running.counts.filled.inc(sum(len(piece.tokens) for piece in pieces))
         return replace(batch, fills=[fill for fill in batch.fills if fill not in mine])
 
@@ -122,7 +88,7 @@ class StageRun:
                 continue
             size_bytes = passed.activation.nbytes
             following = replace(batch, stage=self._index + 1, activation_bytes=size_bytes)
-            self._running.bus.publish(STAGE_BATCH, following, id=self._next)
-            begun = self._running.clock.now()
+            self._bus.publish(STAGE_BATCH, following, id=self._next)
+            begun = self._clock.now()
             await send(after, batch.step, passed.activation)
-            self._running.moved(size_bytes, self._running.clock.now() - begun)
+            self._running.moved(size_bytes, self._clock.now() - begun)

@@ -7,10 +7,13 @@ import structlog
 
 from services.worker.pipeline.channels import close, reach
 from services.worker.pipeline.kv_moves import KvMoves
-from services.worker.pipeline.stage import Running, StageRun
+from services.worker.pipeline.running import Running
+from services.worker.pipeline.stage import StageRun
 from shared.bus.contract import BusError
 from shared.links.contract import Link, LinkError, Peer
-from shared.messages.pipelines import Pipeline, StageBatch
+from shared.messages.pipelines import Pipeline, PipelineOver, StageBatch, StageDone
+from shared.messages.transfers import Node
+from shared.subjects import PIPELINE_OVER, STAGE_DONE
 from shared.transfer.part import together
 
 log = structlog.get_logger()
@@ -21,19 +24,33 @@ class StagesFailed(Exception):
 
 
 class Stages:
-    """Those of `worker`. `ready` is set once all neighbours were reached. `moves`: of KV, between any two workers."""
+    """Those of one worker. `ready` is set once all neighbours were reached. `moves`: of KV, between any two workers."""
 
-    def __init__(self, command: Pipeline, worker: str, running: Running, link: Link) -> None:
+    def __init__(self, command: Pipeline, running: Running, link: Link) -> None:
         self.command = command
         self.ready = asyncio.Event()
         self.moves = KvMoves(command, running, link)
+        self._me, self._bus = running.parts.me, running.parts.world.bus
         self._link = link
         self._runs = {
             index: StageRun(running, command, index)
             for index, stage in enumerate(command.stages)
-            if stage.node.id == worker
+            if stage.node.id == self._me
         }
         self._failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    @property
+    def leader(self) -> Node:
+        return self.command.stages[0].node
+
+    @property
+    def leads(self) -> bool:
+        return self.leader.id == self._me
+
+    @property
+    def others(self) -> list[str]:
+        """Who runs the other stages."""
+        return sorted({stage.node.id for stage in self.command.stages} - {self._me})
 
     @property
     def span(self) -> str:
@@ -61,6 +78,15 @@ class Stages:
         """Have `run` raise this."""
         if not self._failed.done():
             self._failed.set_result(reason)
+
+    def tell_over(self, reason: str) -> None:
+        """The others, or who leads them, that it ends here."""
+        id = self.command.id
+        if not self.leads:
+            self._bus.publish(STAGE_DONE, StageDone(pipeline=id, step=1, error=reason), id=self.leader.id)
+            return
+        for worker in self.others:
+            self._bus.publish(PIPELINE_OVER, PipelineOver(pipeline=id, reason=reason), id=worker)
 
     async def run(self) -> None:
         """Until cancelled. Raises StagesFailed."""

@@ -10,7 +10,7 @@ from services.worker.batch import Batch
 from services.worker.engine.contract import RankLost, Runner
 from services.worker.engine.partial import Partial
 from services.worker.ranks.kv import RankKv
-from services.worker.ranks.wire import decode_batch
+from services.worker.ranks.wire import NOTHING, decode_batch
 from shared.bus.contract import Bus, BusError, Refusal
 from shared.links.contract import Link, LinkError
 from shared.messages.ranks import AskMeeting, Meeting, RankGive, RankStep, RankTake
@@ -88,14 +88,16 @@ class Follower:
             if isinstance(step, RankGive):
                 self._kv.give(step)
             else:
-                await self._run(decode_batch(step.batch), step.layer)
+                await self._run(decode_batch(step.batch), step)
             self._ran = step.step
 
-    async def _run(self, batch: Batch, layer: int | None) -> None:
-        if layer is None:
-            await self._runner.step(self._kv.lay_down(batch))
+    async def _run(self, batch: Batch, step: RankStep) -> None:
+        if step.blocks is not None:
+            await self._runner.run_blocks(range(*step.blocks), batch.pieces, NOTHING)
+        elif step.layer is not None:
+            await self._runner.run_layer([Partial(batch.pieces, step.layer)])
         else:
-            await self._runner.run_layer([Partial(batch.pieces, layer)])
+            await self._runner.step(self._kv.lay_down(batch))
 
     async def _watch(self) -> None:
         """Say what is new, and ask in any case: who leads may have given the instance up without a word. Of one that

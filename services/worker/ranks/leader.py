@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
-from services.worker.batch import Batch
+from services.worker.batch import Batch, Piece
 from services.worker.engine.partial import Partial
 from services.worker.live.handoff import Channel
 from services.worker.ranks.wire import encode_batch
@@ -51,7 +51,11 @@ class Leader:
 
     def tell(self, batch: Batch) -> None:
         """This rank is going to run it, and so do the others."""
-        self._tell_step(batch, None)
+        self._tell_step(batch)
+
+    def tell_blocks(self, blocks: range, pieces: Sequence[Piece]) -> None:
+        """This rank is going to run these pieces through a part of the model."""
+        self._tell_step(Batch(0, tuple(pieces)), None, blocks)
 
     def tell_layer(self, partials: Sequence[Partial]) -> None:
         """This rank is going to run the next layer of these."""
@@ -100,10 +104,16 @@ class Leader:
     async def _take(self, worker: str, take: RankTake) -> None:
         await self._bus.call(RANK_TAKE, take, timeout=KV_SECONDS, id=worker)
 
-    def _tell_step(self, batch: Batch, layer: int | None) -> None:
+    def _tell_step(self, batch: Batch, layer: int | None = None, blocks: range | None = None) -> None:
         if not self._workers:
             return
         self._told += 1
-        step = RankStep(instance=self.instance, step=self._told, batch=encode_batch(batch), layer=layer)
+        step = RankStep(
+            instance=self.instance,
+            step=self._told,
+            batch=encode_batch(batch),
+            layer=layer,
+            blocks=None if blocks is None else (blocks.start, blocks.stop),
+        )
         for worker in self._workers:
             self._bus.publish(RANK_STEP, step, id=worker)

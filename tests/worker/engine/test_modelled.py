@@ -225,6 +225,21 @@ def test_a_request_that_changes_hands_between_layers_goes_on_with_the_same_token
     run(main())
 
 
+def test_a_rank_that_is_led_runs_a_stage_whose_activation_only_the_first_has() -> None:
+    async def main() -> None:
+        led = await loaded()
+        await led.load(replace(manifest(), shard=1, shards=2), 512)
+        for index in range(LAYERS + 2):
+            await led.add_block(index, memoryview(b""))
+        prompt, nothing = random_prompt(3, 190, VOCABULARY), memoryview(b"")
+        passed = await led.run_blocks(range(2, LAYERS + 2), slab(prompt), nothing)
+        assert passed.tokens == await alone(submit("a", prompt, max_tokens=1))
+        with pytest.raises(ValueError, match="bytes"):
+            await (await loaded()).run_blocks(range(2, LAYERS + 2), slab(prompt), nothing)
+
+    run(main())
+
+
 def slab(prompt: list[int]) -> tuple[Piece, ...]:
     """In two chunks, of which the second draws."""
     first = Piece("a", tuple(prompt[:128]), 0, range(2, 16), False)

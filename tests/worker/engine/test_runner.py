@@ -78,6 +78,19 @@ async def test_calls_are_carried_out_in_order_on_one_thread(runner: EngineRunner
     assert len({thread for _, thread in seen}) == 1
 
 
+async def test_what_was_asked_for_is_done_though_nobody_waits_for_it_any_more(runner: EngineRunner) -> None:
+    """Other ranks do it, too."""
+    began, go_on, done = threading.Event(), threading.Event(), list[str]()
+    first = asyncio.create_task(runner.call(lambda: (began.set(), go_on.wait(5), done.append("first"))))
+    queued = asyncio.create_task(runner.call(lambda: done.append("queued")))
+    await asyncio.to_thread(began.wait, 5)
+    for call in (first, queued):
+        call.cancel()
+    go_on.set()
+    await runner.call(lambda: None)
+    assert done == ["first", "queued"]
+
+
 async def test_closing_twice_is_fine_and_leaves_no_thread() -> None:
     before = threading.active_count()
     runner = EngineRunner(KV_BYTES, BLOCK_TOKENS)

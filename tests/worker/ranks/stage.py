@@ -47,18 +47,22 @@ class RankStage:
         """Have these receive their blocks up to this number, by rank."""
         for rank, worker in enumerate(ranks):
             new = list(range(self.given.get(worker, 0), blocks[rank]))
-            if not new:
-                continue
-            self.tickets += 1
-            self.given[worker] = blocks[rank]
-            inflow = Inflow(ticket=self.tickets, upstream=self.made.me, blocks=new)
-            own = {"instance": ranks[0], "rank": rank, "ranks": list(ranks), "live": mode}
-            shard = self.made.manifest.of_shard(rank)
-            command = replace(self.made.command(worker, inflow, plan=ranks[0]), manifest=shard, **own)
-            await self.made.bus.call(LOAD, command, timeout=5, id=worker)
-            memory = self.made.memory[rank * self.blocks : (rank + 1) * self.blocks]
-            end = FlowEnd(Part("source", CHUNK_BYTES, memory), self.tickets, self.made.node(worker))
-            self.made.tasks.create_task(self.made._feed(end))
+            if new:
+                self.given[worker] = blocks[rank]
+                await self.send(ranks, rank, new, mode)
+
+    async def send(self, ranks: Sequence[str], rank: int, blocks: list[int], mode: LiveMode) -> None:
+        """Have one of them receive these blocks."""
+        worker = ranks[rank]
+        self.tickets += 1
+        inflow = Inflow(ticket=self.tickets, upstream=self.made.me, blocks=blocks)
+        own = {"instance": ranks[0], "rank": rank, "ranks": list(ranks), "live": mode}
+        shard = self.made.manifest.of_shard(rank)
+        command = replace(self.made.command(worker, inflow, plan=ranks[0]), manifest=shard, **own)
+        await self.made.bus.call(LOAD, command, timeout=5, id=worker)
+        memory = self.made.memory[rank * self.blocks : (rank + 1) * self.blocks]
+        end = FlowEnd(Part("source", CHUNK_BYTES, memory), self.tickets, self.made.node(worker))
+        self.made.tasks.create_task(self.made._feed(end))
 
     async def have(self, ranks: Sequence[str], *blocks: int, mode: LiveMode = "zigzag") -> None:
         """`give`, and wait until all is laid out."""
@@ -102,9 +106,9 @@ def wanted(number: int, tokens: int = 12) -> Submit:
 
 
 @asynccontextmanager
-async def rank_stage(dtype: DType = "float32") -> AsyncIterator[RankStage]:
-    """The source serves; both workers of the target are spare."""
-    async with fleet(*SOURCE, *TARGET, dtype=dtype, shards=RANKS) as made:
+async def rank_stage(dtype: DType = "float32", spare: Sequence[str] = TARGET) -> AsyncIterator[RankStage]:
+    """The source serves; those of the target are spare."""
+    async with fleet(*SOURCE, *spare, dtype=dtype, shards=RANKS) as made:
         stage = RankStage(made)
         await stage.have(SOURCE, stage.blocks, stage.blocks, mode="off")
         await stage.serve(SOURCE)
