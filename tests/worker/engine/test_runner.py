@@ -81,7 +81,13 @@ async def test_calls_are_carried_out_in_order_on_one_thread(runner: EngineRunner
 async def test_what_was_asked_for_is_done_though_nobody_waits_for_it_any_more(runner: EngineRunner) -> None:
     """Other ranks do it, too."""
     began, go_on, done = threading.Event(), threading.Event(), list[str]()
-    first = asyncio.create_task(runner.call(lambda: (began.set(), go_on.wait(5), done.append("first"))))
+
+    def work() -> None:
+        began.set()
+        go_on.wait(5)
+        done.append("first")
+
+    first = asyncio.create_task(runner.call(work))
     queued = asyncio.create_task(runner.call(lambda: done.append("queued")))
     await asyncio.to_thread(began.wait, 5)
     for call in (first, queued):

@@ -61,7 +61,7 @@ async def test_an_instance_one_rank_of_which_is_late_computes_nothing_beside_the
 async def test_whichever_rank_dies_its_requests_go_on_and_the_other_instance_loads_on(
     victim: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_group, "COLLECTIVE", timedelta(seconds=0.5))
+    monkeypatch.setattr(process_group, "COLLECTIVE", timedelta(seconds=2))
     requests = [wanted(number, LONG) for number in range(4)]
     gone, left = victim[0], "b" if victim[0] == "a" else "a"
     async with line() as made:
