@@ -65,16 +65,20 @@ class Contexts:
             self.begin(next(iter(self._to_fill)))
 
     def fill(self, rows: int) -> Iterator[tuple[Sequence, Piece]]:
-        """The next chunk to be computed, in at most so many rows. Of one context after the other: of the first that
-        there are blocks for."""
+        """The next chunk to be computed, in at most so many rows. Of one context after the other: of the one that is
+        begun, or else the first that there are blocks for."""
         if rows < PROMPT_CUT:
             return
-        to_fill = [context.sequence for context in self._to_fill.values()]
-        begun = next((one for one in to_fill if one.blocks), None)
-        sequence = begun or next((one for one in to_fill if self._lend(one)), None)
-        if sequence is not None:
+        for context_id, context in sorted(self._to_fill.items(), key=lambda one: not one[1].sequence.blocks):
+            sequence = context.sequence
+            if not sequence.blocks and not self._lend(sequence):
+                continue
             left = self._cache.keepable(sequence) - sequence.computed
-            yield sequence, next(sequence.pieces(min(rows, left), PROMPT_CUT))
+            if left:
+                yield sequence, next(sequence.pieces(min(rows, left), PROMPT_CUT))
+                return
+            self._is_kept(context)  # somebody else has computed it meanwhile
+            self.begin(context_id)
 
     def filled(self, sequence: Sequence, piece: Piece) -> None:
         """A step has computed this; nothing where that is of no context any more."""

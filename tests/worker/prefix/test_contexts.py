@@ -113,6 +113,17 @@ def test_the_next_request_of_a_conversation_does_not_wait_for_its_answer_to_be_c
     assert chunks(run.step()) == [("two", 256, 384), ("two", 384, 411)], "two chunks are there, the others it computes"
 
 
+def test_what_somebody_else_has_computed_meanwhile_is_named_and_not_computed_again() -> None:
+    run = Served(submit("one", BASE[:10], max_tokens=100, context_id="talk"), context_blocks=256, kv_blocks=60)
+    while "one" not in run.ended:
+        run.step()
+    assert ask(run, "same", [*run.tokens["one"], 1], max_tokens=2) == 0
+    assert {one[0] for one in chunks(run.batches[-1])} == {"same"}
+    for number in range(5):
+        ask(run, f"other {number}", random_prompt(number, 300), max_tokens=1)
+    assert ask(run, "two", [*run.tokens["one"], 1], max_tokens=1) == 96
+
+
 def test_what_was_named_stays_ahead_of_what_was_not() -> None:
     """Room for 69 blocks beside a request of 19: a conversation of 18, and not three of the five others."""
     run = serving(submit("one", BASE[:200], max_tokens=100, context_id="talk"), kv_blocks=11 * 8)
