@@ -7,6 +7,7 @@ import torch
 
 from services.worker.engine.kernels.contract import Kernels
 from services.worker.engine.parameters import OneDnnLinear, Tensors
+from shared.block_layout import PANEL_ROWS, PANEL_STEP
 
 # Beyond so many rows oneDNN is faster: on CPUs with AMX, of which the kernel knows nothing. The bits are the same.
 MOST_ROWS = 64 if torch.cpu._is_amx_tile_supported() else sys.maxsize
@@ -51,7 +52,10 @@ def matching_span(kernels: Kernels, outputs: int, inputs: int) -> int | None:
     """
     noise = torch.randn(outputs + 5 * inputs, generator=torch.Generator().manual_seed(1)).bfloat16()
     weight, rows = noise[: outputs + inputs].unfold(0, inputs, 1)[:outputs], noise[-4 * inputs :].view(4, inputs)
-    known = OneDnnLinear({"m.weight": weight.contiguous()}, "m")
+    fills = outputs % PANEL_ROWS == 0 and inputs % PANEL_STEP == 0
+    panels = (outputs // PANEL_ROWS, inputs // 2, PANEL_ROWS, 2)
+    # In panels it is noise as well, and need not be laid out.
+    known = OneDnnLinear({"m.weight": weight.contiguous().view(panels if fills else weight.shape)}, "m")
     # Less what they are rounded to, even the last bit of the sums can be seen.
     rest = -known(rows)
     right, packed = known.plus(rows, rest), torch.ops.mkldnn.data_ptr(known.packed)
