@@ -26,23 +26,25 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         assert stop(running) == 0
 
 
-@pytest.mark.system
-@pytest.mark.slow
-@pytest.mark.parametrize("rank", [1, 0])
-async def test_streams_go_on_when_a_rank_is_killed(stage: Stage, rank: int) -> None:
+@pytest.fixture
+def victim(stage: Stage, rank: int) -> int:
+    """The process of that rank of the instance, which serves."""
     stage.rest(serving=2, spare=1)
     (instance,) = stage.status["instances"]
-    victim = instance["workers"][rank]
-    await stage.under_load(f"rank {rank} killed", stage.pids()[victim])
+    return stage.pids()[instance["workers"][rank]]
 
 
 @pytest.mark.system
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [1, 0])
-async def test_streams_go_on_when_a_rank_does_nothing(stage: Stage, rank: int) -> None:
-    stage.rest(serving=2, spare=1)
-    (instance,) = stage.status["instances"]
-    victim = stage.pids()[instance["workers"][rank]]
+async def test_streams_go_on_when_a_rank_is_killed(stage: Stage, rank: int, victim: int) -> None:
+    await stage.under_load(f"rank {rank} killed", victim)
+
+
+@pytest.mark.system
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [1, 0])
+async def test_streams_go_on_when_a_rank_does_nothing(stage: Stage, rank: int, victim: int) -> None:
     loading = asyncio.create_task(stage.load())
     await asyncio.sleep(KILL_AT)
     os.kill(victim, signal.SIGSTOP)

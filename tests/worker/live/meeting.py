@@ -126,9 +126,9 @@ class RankRunner(TimedRunner):
         return self._meetings.open(self._size)
 
     async def meet(self, rank: int, size: int, address: str, at: Meeting) -> None:
-        self._group = self._meetings.at(at.port)
-        await self._group.join(rank)
-        self._ranks = cast(ProcessGroup, Rank(self._group, rank))
+        group = self._group = self._meetings.at(at.port)
+        await group.join(rank)
+        self._ranks = cast(ProcessGroup, Rank(group, rank))
 
     async def unload(self) -> None:
         await super().unload()

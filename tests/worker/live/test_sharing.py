@@ -1,6 +1,7 @@
 """Who helps whom: several sources, several targets, plans one after the other, and the end of it."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -116,34 +117,35 @@ def test_a_pull_that_waits_for_a_target_to_go_live_is_void_once_the_source_has_r
     run(main(), limit_seconds=600)
 
 
-def test_what_waits_for_the_first_layer_is_taken_whole_by_a_source_that_has_nothing_to_do() -> None:
+def waiting_for_the_first_layer(act: Callable[[Stage], Awaitable[None]]) -> None:
+    """A source that serves, and a request at a target that has no more than its embedding."""
+
     async def main() -> None:
         async with stage("s", "t") as made:
-            await made.loaded("s")
-            await made.load("t", [0], "zigzag")
-            await made.until(lambda: made.state("t") == "live")
+            await made.beside("s", "t", [0])
             await made.client.submit(submit("r", random_prompt(0, 90), max_tokens=8), "t")
-            await made.help("s", "t")
-            await made.until(lambda: made.count("s", "pulled_tasks") == 1)
-            assert made.count("s", "pulled_layers") == 0
-            await made.finish_loading("t")
+            await act(made)
             await made.done()
 
     run(main(), limit_seconds=600)
+
+
+def test_what_waits_for_the_first_layer_is_taken_whole_by_a_source_that_has_nothing_to_do() -> None:
+    async def act(made: Stage) -> None:
+        await made.help("s", "t")
+        await made.until(lambda: made.count("s", "pulled_tasks") == 1)
+        assert made.count("s", "pulled_layers") == 0
+        await made.finish_loading("t")
+
+    waiting_for_the_first_layer(act)
 
 
 def test_what_waits_for_the_first_layer_is_given_back_by_a_target_that_gives_up() -> None:
-    async def main() -> None:
-        async with stage("s", "t") as made:
-            await made.loaded("s")
-            await made.load("t", [0], "zigzag")
-            await made.until(lambda: made.state("t") == "live")
-            await made.client.submit(submit("r", random_prompt(0, 90), max_tokens=8), "t")
-            await made.abort("t")
-            await made.until(lambda: made.state("t") == "spare")
-            await made.done()
+    async def act(made: Stage) -> None:
+        await made.abort("t")
+        await made.until(lambda: made.state("t") == "spare")
 
-    run(main(), limit_seconds=600)
+    waiting_for_the_first_layer(act)
 
 
 def test_layers_that_came_before_the_first_are_run_after_it() -> None:
