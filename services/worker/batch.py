@@ -1,6 +1,12 @@
-"""One engine step: pieces of requests that run together. Made by the scheduler, carried out by the engine."""
+"""One engine step: pieces of requests that run together. Made by the scheduler, carried out by the engine.
+
+What there is one of for each row of each step is a Struct: those are made in a third of the time.
+"""
 
 from dataclasses import dataclass
+from functools import cached_property
+
+from msgspec import Struct
 
 from shared.messages.requests import Sampling
 
@@ -15,8 +21,7 @@ MAX_BATCH_ROWS = 2_048
 LEAST_TEMPERATURE = 1e-5
 
 
-@dataclass(frozen=True)
-class Draw:
+class Draw(Struct, frozen=True):
     """A token to choose after a piece's last row: generated token number `index`. None of `forbidden` may be chosen;
     `stops` are those that would end the request."""
 
@@ -84,8 +89,7 @@ class PrefixUse:
     fetched: int = 0
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """Positions `start` .. `stop` of one request; its KV lies in `blocks`, one contiguous stretch.
 
     A prompt's rows attend from cut to cut, whatever is in the piece. Generated positions (`decode`) attend row by row,
@@ -132,11 +136,11 @@ class Batch:
     imports: tuple[KvImport, ...] = ()
     prefixes: PrefixUse = PrefixUse()
 
-    @property
+    @cached_property
     def prefill_rows(self) -> int:
         return sum(len(piece.tokens) for piece in self.pieces if not piece.decode)
 
-    @property
+    @cached_property
     def decode_rows(self) -> int:
         return sum(len(piece.tokens) for piece in self.pieces if piece.decode)
 
@@ -145,7 +149,7 @@ class Batch:
         """That others have run: of each row, added up."""
         return sum(len(piece.tokens) * piece.layer for piece in self.pieces)
 
-    @property
+    @cached_property
     def draws(self) -> tuple[Draw, ...]:
         """What the step has to choose, in the order of the pieces."""
         return tuple(piece.draw for piece in self.pieces if piece.draw is not None)

@@ -27,7 +27,7 @@ def choose(ready: List[Sequence], requests: int, limits: Limits, pace: Pace) -> 
     prefilling = sorted((sequence for sequence in ready if not sequence.decodes), key=order)
     prefilling = prefilling[: requests - len(decoding)]
     for sequence in decoding:
-        yield sequence, next(sequence.pieces(1))
+        yield sequence, sequence.decode()
     room = prompt_room(len(decoding), len(prefilling), limits, pace)
     yield from share_rows(prefilling, room.rows, room.cut)
 

@@ -1,10 +1,20 @@
 """What a worker has said of its requests, so that a gateway that lost a frame can ask again. Pure."""
 
 from collections import OrderedDict
+from dataclasses import dataclass
 
 import msgspec
 
 from shared.messages.requests import Tokens
+
+
+@dataclass
+class Said:
+    """All tokens of a request from `index` on, and the row that brought the last of them."""
+
+    index: int
+    token_ids: list[int]
+    last: Tokens
 
 
 class History:
@@ -12,18 +22,19 @@ class History:
 
     def __init__(self, kept: int = 512) -> None:
         self._kept = kept
-        self._running: dict[str, Tokens] = {}
-        self._ended: OrderedDict[str, Tokens] = OrderedDict()
+        self._running: dict[str, Said] = {}
+        self._ended: OrderedDict[str, Said] = OrderedDict()
 
     def record(self, row: Tokens) -> None:
         """Append a row that was sent."""
-        before = self._running.pop(row.request_id, None)
-        if before is not None:
-            row = msgspec.structs.replace(row, index=before.index, token_ids=[*before.token_ids, *row.token_ids])
+        said = self._running.get(row.request_id)
+        if said is None:
+            said = self._running[row.request_id] = Said(row.index, [], row)
+        said.token_ids += row.token_ids
+        said.last = row
         if row.finish_reason is None:
-            self._running[row.request_id] = row
             return
-        self._ended[row.request_id] = row
+        self._ended[row.request_id] = self._running.pop(row.request_id)
         if len(self._ended) > self._kept:
             self._ended.popitem(last=False)
 
@@ -41,7 +52,7 @@ class History:
 
     def since(self, request_id: str, index: int) -> Tokens | None:
         """One row with everything from generated token `index` on; None where that is not known here."""
-        row = self._running.get(request_id) or self._ended.get(request_id)
-        if row is None or index < row.index:
+        said = self._running.get(request_id) or self._ended.get(request_id)
+        if said is None or index < said.index:
             return None
-        return msgspec.structs.replace(row, index=index, token_ids=row.token_ids[index - row.index :])
+        return msgspec.structs.replace(said.last, index=index, token_ids=said.token_ids[index - said.index :])

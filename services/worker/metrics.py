@@ -1,5 +1,6 @@
 """What a worker shows Prometheus: vLLM's families, so that dashboards and autoscalers made for it work."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client import Counter, Gauge, Histogram
@@ -68,18 +69,18 @@ class WorkerMetrics:
         phases = (self._ttft, self._gap, self._e2e, self._queue, self._prefill, self._decode, self._inference)
         self._histograms = (*phases, self._prompt_size, self._output_size)
 
-    def serve(self, model: str) -> None:
-        """Take up a model: its families are there from now on, at zero."""
+    def serve(self, model: str, load: Callable[[], EngineLoad | None]) -> None:
+        """Take up a model: its families are there from now on, at zero. `load`, None where there is nothing to do, is
+        asked whenever somebody looks, and not after every step."""
         self._model = model
         self._times.clear()
         # Looked up by their labels once, and not for every token.
-        gauges = (self._waiting, self._running, self._kv)
         counters = (self._prompt, self._generated, self._preempted, self._queries, self._hits, self._fetched)
-        self._gauge_of = {family: family.labels(model, self.worker) for family in gauges}
         self._counter_of = {family: family.labels(model, self.worker) for family in counters}
         self._histogram_of = {family: family.labels(model, self.worker) for family in self._histograms}
-        for gauge in self._gauge_of.values():
-            gauge.set(0)
+        self._show(self._waiting, load, lambda load: load.waiting_requests)
+        self._show(self._running, load, lambda load: load.running_requests)
+        self._show(self._kv, load, lambda load: load.kv_blocks_used / load.kv_blocks_total)
         for reason in FINISH_REASONS:
             self._success.labels(model, self.worker, reason)
 
@@ -95,8 +96,8 @@ class WorkerMetrics:
         """Another worker goes on with it, and counts it."""
         self._times.pop(request_id, None)
 
-    def stepped(self, batch: Batch, load: EngineLoad, begun: float) -> None:
-        """A step began at `begun` and is over; `load` is what is left to do."""
+    def stepped(self, batch: Batch, begun: float) -> None:
+        """A step began at `begun` and is over."""
         for piece in batch.pieces:
             times = self._times.get(piece.request_id)
             if times is not None and times.started is None:
@@ -107,17 +108,16 @@ class WorkerMetrics:
         self._add(self._queries, batch.prefixes.queries)
         self._add(self._hits, batch.prefixes.hits)
         self._add(self._fetched, batch.prefixes.fetched)
-        self._set(self._waiting, load.waiting_requests)
-        self._set(self._running, load.running_requests)
-        self._set(self._kv, load.kv_blocks_used / load.kv_blocks_total)
 
-    def emitted(self, row: Tokens, now: float) -> None:
-        """A row went out to a gateway."""
-        times = self._times.get(row.request_id)
-        if times is None:
-            return
+    def emitted(self, rows: Sequence[Tokens], now: float) -> None:
+        """These go out to gateways."""
+        known = [(row, self._times[row.request_id]) for row in rows if row.request_id in self._times]
+        self._add(self._generated, sum(len(row.token_ids) for row, _ in known))
+        for row, times in known:
+            self._emitted(row, times, now)
+
+    def _emitted(self, row: Tokens, times: Times, now: float) -> None:
         if row.token_ids:
-            self._add(self._generated, len(row.token_ids))
             times.tokens += len(row.token_ids)
             self._token(times, now)
         if row.finish_reason is not None:
@@ -153,7 +153,15 @@ class WorkerMetrics:
         self._histogram_of[histogram].observe(value)
 
     def _add(self, counter: Counter, amount: int) -> None:
-        self._counter_of[counter].inc(amount)
+        if amount:
+            self._counter_of[counter].inc(amount)
 
-    def _set(self, gauge: Gauge, value: float) -> None:
-        self._gauge_of[gauge].set(value)
+    def _show(self, gauge: Gauge, load: Callable[[], EngineLoad | None], value: Callable[[EngineLoad], float]) -> None:
+        """Of the model that is served, and of no other any more."""
+
+        def read() -> float:
+            now = load()
+            return 0.0 if now is None else value(now)
+
+        gauge.clear()
+        gauge.labels(self._model, self.worker).set_function(read)

@@ -42,6 +42,8 @@ class Sequence:
     def __init__(self, request: Submit, arrival: int) -> None:
         self.request = request
         self.arrival = arrival
+        self.prompt_tokens = len(request.prompt)
+        self.stops = tuple(request.stop_token_ids)
         self.tokens = [*request.prompt, *request.generated]
         self.blocks = range(0)
         self.computed = 0
@@ -57,10 +59,6 @@ class Sequence:
     @property
     def request_id(self) -> str:
         return self.request.request_id
-
-    @property
-    def prompt_tokens(self) -> int:
-        return len(self.request.prompt)
 
     @property
     def generated(self) -> int:
@@ -96,6 +94,10 @@ class Sequence:
         """What may be computed next in at most `budget` rows: chunks of the prompt, the last one cut short at a
         multiple of `cut` rows, then generated positions."""
         return self._pieces_from(self.computed, budget, cut)
+
+    def decode(self) -> Piece:
+        """The row of the last token, where only that is left."""
+        return self._piece(self.computed, len(self.tokens), decode=True)
 
     def rest(self, most_rows: int) -> Iterator[Piece]:
         """All that is not computed, in pieces of at most `most_rows` rows."""
@@ -154,7 +156,7 @@ class Sequence:
     def append(self, token: int) -> FinishReason | None:
         """Take a chosen token; why the request ends with it, or None."""
         self.tokens.append(token)
-        if token in self.request.stop_token_ids:
+        if token in self.stops:
             return "stop"
         return "length" if self.generated == self.request.max_tokens else None
 
@@ -164,6 +166,6 @@ class Sequence:
         return Piece(self.request_id, tokens, start, self.blocks, decode, draw, self.entry)
 
     def _draw(self) -> Draw:
-        stops = tuple(self.request.stop_token_ids)
-        forbidden = stops if self.generated < self.request.min_tokens else ()
-        return Draw(self.request.sampling, self.generated, forbidden, stops)
+        generated = self.generated
+        forbidden = self.stops if generated < self.request.min_tokens else ()
+        return Draw(self.request.sampling, generated, forbidden, self.stops)

@@ -48,6 +48,7 @@ class Serving:
         self.changes = Changes()
         self._running: Batch | None = None
         self.ending: Batch | None = None  # of the step that runs, once its last layer does
+        self._log = log.bind()  # once, and not for every step
         bus.watch_connection(self._connection_changed)
 
     def open(self, model: str, version: str, limits: Limits, *, whole: bool = True) -> Scheduler:
@@ -57,7 +58,7 @@ class Serving:
         self._steps_run = whole
         if whole:
             scheduler.keep_prefixes()
-        self._metrics.serve(model)
+        self._metrics.serve(model, self.load)
         return scheduler
 
     def begin_steps(self) -> None:
@@ -213,9 +214,9 @@ class Serving:
     def stepped(self, scheduler: Scheduler, batch: Batch, tokens: list[int], begun: float) -> None:
         """A step that began then has chosen these tokens."""
         seconds, rows = self._clock.now() - begun, batch.prefill_rows + batch.decode_rows
-        log.debug("step_ran", step=batch.step, rows=rows, layers_before=batch.layers_before, seconds=seconds)
+        self._log.debug("step_ran", step=batch.step, rows=rows, layers_before=batch.layers_before, seconds=seconds)
         outputs = scheduler.complete(batch, tokens, self._clock.wall())
-        self._metrics.stepped(batch, scheduler.load(), begun)
+        self._metrics.stepped(batch, begun)
         self._stepped(scheduler, outputs)
 
     def _stepped(self, scheduler: Scheduler, outputs: list[Output]) -> None:
@@ -228,13 +229,14 @@ class Serving:
         rows: dict[str, list[Tokens]] = defaultdict(list)
         for output in outputs:
             rows[output.gateway].append(output.row)
-            self._history.record(output.row)
-            self._metrics.emitted(output.row, self._clock.now())
-        if not rows:
-            return
         for gateway, theirs in rows.items():
             self._send(gateway, theirs)
         sent = [row for theirs in rows.values() for row in theirs]
+        if not sent:
+            return
+        for row in sent:
+            self._history.record(row)
+        self._metrics.emitted(sent, self._clock.now())
         if self.on_first_token is not None and any(row.token_ids for row in sent):
             self.on_first_token()
             self.on_first_token = None

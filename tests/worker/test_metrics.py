@@ -31,10 +31,10 @@ def values(telemetry: Telemetry) -> dict[str, float]:
     return found
 
 
-def served() -> tuple[Telemetry, WorkerMetrics]:
+def served(load: EngineLoad | None = None) -> tuple[Telemetry, WorkerMetrics]:
     telemetry = Telemetry("worker", "worker-1")
     metrics = WorkerMetrics(telemetry, "worker-1")
-    metrics.serve("m")
+    metrics.serve("m", lambda: load)
     return telemetry, metrics
 
 
@@ -54,19 +54,28 @@ def test_every_family_is_there_at_zero_once_a_model_is_served() -> None:
 def test_preemptions_are_counted() -> None:
     telemetry, metrics = served()
     piece = Piece("req-1", (1,), start=3, blocks=range(1), decode=True)
-    metrics.stepped(Batch(step=1, pieces=(piece,), preempted=("req-2", "req-3")), LOAD, begun=12.0)
+    metrics.stepped(Batch(step=1, pieces=(piece,), preempted=("req-2", "req-3")), begun=12.0)
     assert values(telemetry)["num_preemptions_total"] == 2
 
 
+def test_what_there_is_to_do_is_of_the_model_that_is_served_now() -> None:
+    telemetry, metrics = served(LOAD)
+    assert (values(telemetry)["num_requests_waiting"], values(telemetry)["kv_cache_usage_perc"]) == (1, 0.25)
+    metrics.serve("another", lambda: None)
+    text = telemetry.exposition()
+    assert 'vllm:num_requests_waiting{engine="worker-1",model_name="another"} 0.0' in text
+    assert 'vllm:num_requests_waiting{engine="worker-1",model_name="m"}' not in text
+
+
 def test_a_request_is_measured_from_admission_to_its_last_token() -> None:
-    telemetry, metrics = served()
+    telemetry, metrics = served(LOAD)
     metrics.admitted(REQUEST, 10.0)
     prefill = Piece("req-1", (1, 2, 3), start=0, blocks=range(1), decode=False)
-    metrics.stepped(Batch(step=1, pieces=(prefill,)), LOAD, begun=12.0)
+    metrics.stepped(Batch(step=1, pieces=(prefill,)), begun=12.0)
     for index, now in enumerate((13.0, 13.5, 14.5)):
         finish = "length" if index == 2 else None
         row = Tokens(request_id="req-1", index=index, token_ids=[5], finish_reason=finish)  # type: ignore[arg-type]
-        metrics.emitted(row, now)
+        metrics.emitted([row], now)
     found = values(telemetry)
     expected = {
         "num_requests_waiting": 1,

@@ -1,5 +1,6 @@
 """Attention by the compiled kernels: turning, writing into the cache and attending are one call a layer."""
 
+from array import array
 from collections.abc import Sequence
 
 import torch
@@ -30,13 +31,14 @@ class CompiledAttention:
 
     def over(self, pieces: Sequence[Piece]) -> "CompiledStep":
         """Raises ValueError for pieces that the cache or the tables have no room for: the kernels do not look."""
-        runs, first = [], 0
+        # An array and no tensor, which would take longer to make than all that is in it.
+        runs, first = array("q"), 0
         for piece in pieces:
             self._check(piece)
             slot = piece.blocks.start * self._store.block_tokens
-            runs.append((first, len(piece.tokens), slot, piece.start, int(piece.decode)))
+            runs.extend((first, len(piece.tokens), slot, piece.start, int(piece.decode)))
             first += len(piece.tokens)
-        return CompiledStep(self, torch.tensor(runs), max(first, MIN_ROWS))
+        return CompiledStep(self, runs, len(pieces), max(first, MIN_ROWS))
 
     def _check(self, piece: Piece) -> None:
         room = min(self._positions, len(piece.blocks) * self._store.block_tokens)
@@ -46,13 +48,13 @@ class CompiledAttention:
 
 
 class CompiledStep:
-    """`runs` `[piece, 5]`: first row, rows, slot of position 0, first position, whether generated."""
+    """`runs`: first row, rows, slot of position 0, first position, whether generated, of each of so many pieces."""
 
-    def __init__(self, attention: CompiledAttention, runs: torch.Tensor, rows: int) -> None:
+    def __init__(self, attention: CompiledAttention, runs: "array[int]", pieces: int, rows: int) -> None:
         self._attend, self._layers = attention.attend, attention.layers
         self._runs = runs
         self._out = torch.zeros(rows, attention.width, dtype=torch.bfloat16)  # used anew by every layer
-        self._addresses = self._out.data_ptr(), runs.data_ptr(), len(runs)
+        self._addresses = self._out.data_ptr(), runs.buffer_info()[0], pieces
 
     def __call__(self, layer: int, projected: torch.Tensor) -> torch.Tensor:
         self._attend(projected.data_ptr(), projected.stride(0), *self._addresses, *self._layers[layer])

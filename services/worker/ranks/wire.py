@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from services.worker.batch import Batch, Piece
 
@@ -23,7 +24,7 @@ def decode_batch(data: bytes) -> Batch:
 
 
 def _without_activation(piece: Piece) -> Piece:
-    return piece if piece.entry is None else replace(piece, entry=replace(piece.entry, activation=NOTHING))
+    return piece if piece.entry is None else structs.replace(piece, entry=replace(piece.entry, activation=NOTHING))
 
 
 def _encode_range(value: Any) -> list[int]:  # noqa: ANN401  # msgspec's hooks take anything
