@@ -160,7 +160,7 @@ class Scheduler:
         self._under_way[self._steps] = chosen
         for sequence, _ in chosen:
             sequence.in_flight = True
-        late = [one.lay_down(self.limits.kv_block_tokens) for one, _ in chosen if one.late is not None]
+        late = [sequence.lay_down(self.limits.kv_block_tokens) for sequence, _ in chosen]
         imports = tuple(one for one in late if one is not None)
         prefixes = PrefixUse() if self._admission.prefixes is None else self._admission.prefixes.use()
         return Batch(self._steps, tuple(piece for _, piece in chosen), preempted, imports, prefixes)
