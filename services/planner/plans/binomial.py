@@ -44,7 +44,7 @@ def schedule_groups(
     roots, sub_groups = deal(roots, groups)
     largest = 1 + max(map(len, sub_groups))
     rate = min(node.bandwidth for node in (*roots, *(group.nodes[0] for group in groups)))
-    runs = cut(draft.multicast, rate, largest, blocks, block_seconds)
+    runs = cut(draft.multicast, rate, (len(roots), largest), blocks, block_seconds)
     draft.note(
         f"{len(roots)} sub-groups of at most {largest} nodes, {len(runs)} blocks, "
         f"{len(runs) + ceil(log2(largest)) - 1} steps"
@@ -103,13 +103,15 @@ def deal(roots: Sequence[Node], groups: Sequence[Group]) -> tuple[list[Node], li
     return sorted(roots, key=lambda root: leaves.index(root.at.leaf)), parts
 
 
-def cut(multicast: Multicast, rate: float, largest: int, blocks: int, block_seconds: float) -> list[Run]:
-    """The blocks that anybody misses, in runs that are sent as one."""
+def cut(multicast: Multicast, rate: float, sub_groups: tuple[int, int], blocks: int, block_seconds: float) -> list[Run]:
+    """The blocks that anybody misses, in runs that are sent as one: at least one for each of the `sub_groups`, as each
+    begins with another; `sub_groups`: how many there are, and of how many nodes the largest is."""
+    count, largest = sub_groups
     missing = sorted({block for target in multicast.targets for block in target.missing})
     sizes = [multicast.block_bytes[block] for block in missing]
     if not blocks:
         besides = ceil(log2(largest)) - 1
-        blocks = choose_count(besides, sum(sizes) / rate, block_seconds, min(MOST_BLOCKS, len(missing)))
+        blocks = max(count, choose_count(besides, sum(sizes) / rate, block_seconds, min(MOST_BLOCKS, len(missing))))
     return [tuple(missing[index] for index in run) for run in group_blocks(sizes, blocks)]
 
 

@@ -50,6 +50,17 @@ class TestFig5:
         )
 
 
+@pytest.mark.parametrize("ways", [2, 3, 4])
+def test_where_each_node_has_a_source_of_its_own_they_are_a_pipeline_long_before_they_are_whole(ways: int) -> None:
+    """Nobody has to pass anything on, for which one block would do; but each begins with another part."""
+    multicast = over_singles(ways, ways, (100,) * 16)
+    plan = plan_binomial(multicast)
+    prediction = predict(multicast, plan, 10)
+    [pipeline] = plan.pipelines
+    whole = min(prediction.whole(target) for target in plan.targets)
+    assert pipeline_ready(pipeline, prediction.ready) <= whole * ceil(16 / ways) / 16 * 1.01
+
+
 @given(st.integers(1, 6), st.integers(1, 14), st.integers(1, 16))
 @settings(max_examples=60)
 def test_steps_are_as_many_as_the_largest_sub_group_needs(sources: int, targets: int, blocks: int) -> None:
