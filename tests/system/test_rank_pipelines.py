@@ -1,0 +1,101 @@
+"""Execution pipelines of instances of two workers each: real processes, and links so slow that a model takes a while.
+
+All streams, wherever their layers were run, have the tokens of an undisturbed run.
+"""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+
+import pytest
+from msgspec import structs
+
+from shared.bus.contract import BusError
+from shared.messages.scaling import Scale
+from shared.subjects import SCALE
+from tests.system.conftest import start, stop
+from tests.system.scales import Site, watching
+from tests.system.stage import Stage, make_streams
+from tests.system.test_live import count, is_busy
+from tests.system.test_pipelines import STEPS, leaders
+
+pytestmark = [pytest.mark.system, pytest.mark.slow]
+
+RATE = 0.4e6  # bytes a second: ten seconds for the shards of both instances
+WORKERS, INSTANCES = 6, 3
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    made = make_streams("m", "float32", 12, 80, "qwen2")
+    streams = replace(made, asks=[structs.replace(ask, at=0.0) for ask in made.asks])
+    options = "--workers", str(WORKERS), "--tensor-parallel-size", "2", "--link-rate", str(RATE), "--live", "pipeline"
+    running = start(tmp_path_factory.mktemp("rank-pipelines"), *options, family="qwen2")
+    try:
+        yield Stage(running, streams)
+    finally:
+        assert stop(running) == 0
+
+
+async def rest(site: Site) -> None:
+    """All workers are spare."""
+    watch = site.watch
+    await watch.until(lambda: len(watch.reports) == WORKERS, "every worker is heard")
+    await site.have(0)
+    while len(watch.spare()) != WORKERS:
+        with suppress(BusError):
+            await site.bus.call(SCALE, Scale(model="m", instances=0), timeout=5)
+        await asyncio.sleep(1.0)
+    watch.forget()
+
+
+@asynccontextmanager
+async def running(stage: Stage) -> AsyncIterator[tuple[Site, str, str]]:
+    """Three instances load from the host, each passing blocks on, and have just become a pipeline: the leader, and the
+    first of another. In the end all serve, or others in their place."""
+    async with watching(stage) as site:
+        watch = site.watch
+        await rest(site)
+        await site.have(INSTANCES)
+        await watch.until(lambda: bool(leaders(site)), "a pipeline serves")
+        [leader] = leaders(site)
+        others = [one.id for one in watch.reports.values() if one.pipeline == leader.pipeline and one.id != leader.id]
+        yield site, leader.id, others[0]
+        await watch.until(lambda: len(watch.serving()) == 2 * INSTANCES, "all serve")
+        await watch.until(lambda: not any(map(is_busy, watch.reports.values())), "nothing is left of any request")
+        assert not any(report.pipeline for report in watch.reports.values())
+
+
+def ranks(site: Site, first: str) -> list[str]:
+    """The workers of its instance."""
+    reports = site.watch.reports
+    mine = [one for one in reports.values() if one.instance == reports[first].instance]
+    return [one.id for one in sorted(mine, key=lambda one: one.rank)]
+
+
+async def test_instances_of_two_workers_are_a_pipeline_and_then_each_serves(stage: Stage) -> None:
+    async with running(stage) as (site, leader, _):
+        before = await count(site, STEPS)
+        loading = site.load()
+        await site.watch.until(lambda: leader in site.watch.speakers, "it makes tokens")
+        shown = await asyncio.to_thread(stage.system.status)
+        assert sum(one["pipeline"] is not None for one in shown["workers"]) in (2, 3)
+        await site.watch.until(lambda: len(site.watch.serving()) == 2 * INSTANCES, "all serve")
+        stage.check("pipeline", await loading)
+        assert await count(site, STEPS) > before
+        told = await asyncio.to_thread(stage.system.command, "why", site.model)
+        assert "pipeline of " in told.stdout
+
+
+@pytest.mark.parametrize("whom", ["leader 0", "leader 1", "other 0", "other 1"])
+async def test_whichever_rank_is_killed_its_requests_go_on(stage: Stage, whom: str) -> None:
+    async with running(stage) as (site, leader, other):
+        loading = site.load()
+        await site.watch.until(lambda: leader in site.watch.speakers, "it makes tokens")
+        role, rank = whom.split()
+        victim = ranks(site, leader if role == "leader" else other)[int(rank)]
+        await site.signal(victim, signal.SIGKILL)
+        site.watch.lose(victim)
+        stage.check(f"{whom} killed", await loading)
