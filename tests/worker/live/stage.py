@@ -3,7 +3,7 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count, repeat
 from typing import Any
@@ -17,40 +17,27 @@ from shared.messages.live import Help
 from shared.messages.membership import Join, Joined, LeaseChanged, Stale, WorkerReport
 from shared.messages.message import Ack
 from shared.messages.parameters import Manifest
-from shared.messages.transfers import Abort, Drain, Inflow, LiveMode, Load, Node, Serve
+from shared.messages.transfers import Abort, Drain, LiveMode, Node, Serve
 from shared.process import World
-from shared.subjects import ABORT, DRAIN, ENDED, HEARTBEAT, HELP, JOIN, LEASE, LOAD, MOVED, SERVE, STALE, TOKENS
+from shared.subjects import ABORT, DRAIN, ENDED, HEARTBEAT, HELP, JOIN, LEASE, MOVED, SERVE, STALE, TOKENS
 from shared.telemetry import Telemetry
-from shared.transfer.chunks import Chunk
-from shared.transfer.part import FlowEnd, Part, TransferFailed
-from shared.transfer.send import feed
 from shared.world import CountedIds
-from tests.transfer.virtual_link import Mail, VirtualLink, new_mail
+from tests.transfer.virtual_link import Mail, new_mail
 from tests.worker.live.client import Client
-from tests.worker.live.kinds import BLOCKS, CLOCK, CONTEXT, FLOAT32, Kind
+from tests.worker.live.kinds import BLOCKS, CLOCK, FLOAT32, Kind
+from tests.worker.live.loads import Loads, node
 from tests.worker.live.meeting import Meetings, RankRunner
+from tests.worker.live.members import Member, check_invariants, moving, used
 from tests.worker.live.timed import Faults, TimedLink
 
-CHUNK_BYTES = 1 << 20
 BUS_SECONDS = 0.001
 NEXT_SECONDS = 1e-9  # what ranks are told later arrives later: timers of one moment have no order
 LEASE_SECONDS = 0.4  # from a death until it is known
 
 
 @dataclass
-class Member:
-    """A worker under test."""
-
-    worker: Worker
-    task: asyncio.Task[None]
-    runner: Runner
-    bus: LocalBus
-    telemetry: Telemetry
-
-
-@dataclass
 class Stage:
-    """`given`: the blocks that each worker was sent. `aborted`: those who are told of no blocks any more."""
+    """`aborted`: those who are told of no blocks any more."""
 
     broker: LocalBroker
     bus: LocalBus
@@ -58,19 +45,19 @@ class Stage:
     tasks: asyncio.TaskGroup
     kind: Kind = FLOAT32
     client: Client = field(init=False)
+    loads: Loads = field(init=False)
     faults: Faults = field(default_factory=Faults)
     members: dict[str, Member] = field(default_factory=dict)
     reports: dict[str, WorkerReport] = field(default_factory=dict)
     kv_ways: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    given: dict[str, list[int]] = field(default_factory=dict)
     aborted: set[str] = field(default_factory=set)
     acts: list[asyncio.Task[None]] = field(default_factory=list)
-    loading: asyncio.Lock = field(default_factory=asyncio.Lock)
+    one_load: asyncio.Lock = field(default_factory=asyncio.Lock)
     meetings: Meetings = field(default_factory=Meetings)
-    tickets: int = 0
 
     def __post_init__(self) -> None:
         self.client = Client(self.bus, self.living, self.act)
+        self.loads = Loads(self.bus, self.mail, self.kind)
 
     @property
     def manifest(self) -> Manifest:
@@ -89,7 +76,7 @@ class Stage:
         self.acts.append(self.tasks.create_task(work))
 
     def node(self, worker: str) -> Node:
-        return Node(id=worker, place="worker", address=worker.encode())
+        return node(worker)
 
     def count(self, worker: str, what: str) -> float:
         name = f"livescale_worker_{what}_total"
@@ -145,42 +132,10 @@ class Stage:
         ranks: Collection[int] = (),
     ) -> None:
         """Send its ranks, or these of them, these blocks too, after those before; `damaged` ones count as not sent."""
-        async with self.loading:
+        async with self.one_load:
             for rank in ranks or range(self.kind.ranks):
                 if instance not in self.aborted:
-                    await self._load(instance, rank, blocks, mode, damaged=damaged)
-
-    async def _load(self, instance: str, rank: int, blocks: list[int], mode: LiveMode, *, damaged: bool) -> None:
-        worker = self.ranks(instance)[rank]
-        new = [block for block in blocks if block not in self.given.setdefault(worker, [])]
-        self.given[worker] += [] if damaged else new
-        self.tickets += 1
-        inflow = Inflow(ticket=self.tickets, upstream=self.node("host"), blocks=new)
-        await self.bus.call(LOAD, self._command(instance, rank, inflow, mode), timeout=5, id=worker)
-        await self._feed(worker, inflow.ticket, self.kind.damaged(new, rank) if damaged else self.kind.memory(rank))
-
-    def _command(self, instance: str, rank: int, inflow: Inflow, mode: LiveMode) -> Load:
-        return Load(
-            plan_id=f"plan-{instance}",
-            model="m",
-            instance=f"m-{instance}",
-            role="colocated",
-            rank=rank,
-            ranks=self.ranks(instance) if self.kind.ranks > 1 else [],
-            manifest=self.manifest.of_shard(rank),
-            inflows=[inflow],
-            chunk_bytes=CHUNK_BYTES,
-            max_model_len=CONTEXT,
-            epoch=1,
-            live=mode,
-        )
-
-    async def _feed(self, worker: str, ticket: int, memory: list[memoryview]) -> None:
-        async def here(chunk: Chunk) -> None: ...
-
-        end = FlowEnd(Part("host", CHUNK_BYTES, memory), ticket, self.node(worker))
-        with suppress(TransferFailed):  # the worker is gone, or was told to stop
-            await feed(VirtualLink(self.mail, b"host"), end, here)
+                    await self.loads.load(self.ranks(instance), rank, blocks, mode, damaged=damaged)
 
     async def loaded(self, worker: str) -> None:
         """It has everything, and serves."""
@@ -283,30 +238,12 @@ class Stage:
         while pending := [act for act in self.acts if not act.done()]:
             await asyncio.wait(pending)
         await self.until(lambda: all(wish.is_over for wish in self.client.wishes))
-        await self.until(lambda: not any(map(self._used, self.members)))
+        await self.until(lambda: not any(map(used, self.members.values())))
         await self.until(lambda: self.members.keys().isdisjoint(self.client.places.values()))
-        await self.until(lambda: not self.faults.open and not self._moving())
-        self.check_invariants()
+        await self.until(lambda: not self.faults.open and not moving())
+        check_invariants(self.members.values())
         for wish in self.client.wishes:
             wish.check(self.kind.alone(wish.request))
-
-    def _moving(self) -> list[str]:
-        """What is still under way between workers."""
-        names = [task.get_name() for task in asyncio.all_tasks()]
-        return [name for name in names if name.startswith(("hand-off ", "take ", "KV for "))]
-
-    def _used(self, worker: str) -> int:
-        scheduler = self.members[worker].worker._serving.scheduler
-        return 0 if scheduler is None else scheduler.load().kv_blocks_used + len(scheduler.running())
-
-    def check_invariants(self) -> None:
-        for member in self.members.values():
-            deployment, scheduler = member.worker._deployment, member.worker._serving.scheduler
-            deployment.lifecycle.check_invariants()
-            if scheduler is not None:
-                scheduler.check_invariants()
-            if deployment.duties.live.target is not None:
-                deployment.duties.live.target.queue.check_invariants()
 
 
 @asynccontextmanager

@@ -14,6 +14,7 @@ from shared.messages.transfers import LiveMode
 from shared.virtual_time import run
 from tests.fuzz.effort import examples
 from tests.worker.live.kinds import BFLOAT16, BLOCKS, CLOCK, FLOAT32, Kind
+from tests.worker.live.members import check_invariants
 from tests.worker.live.stage import Stage, stage
 from tests.worker.serving import NEVER, random_prompt, submit
 
@@ -77,7 +78,7 @@ async def play(events: list[Event], mode: LiveMode, blocks: int, kind: Kind) -> 
         for event in events:
             await asyncio.sleep(event.wait)
             happen(made, event, mode)
-            made.check_invariants()
+            check_invariants(made.members.values())
         made.faults.messages = made.faults.damaged = None
         for rank in range(kind.ranks):
             await next_blocks(made, mode, BLOCKS, rank)
@@ -130,6 +131,6 @@ def request(number: int, which: int) -> Submit:
 
 
 async def next_blocks(made: Stage, mode: LiveMode, count: int, rank: int) -> None:
-    have = len(made.given[made.ranks("t")[rank]])
+    have = len(made.loads.given[made.ranks("t")[rank]])
     with suppress(BusError):  # it was killed, or told to stop
         await made.load("t", list(range(have, min(have + count, BLOCKS))), mode, ranks=[rank])

@@ -13,6 +13,7 @@ from shared.settings import SwitchKv
 from shared.virtual_time import run
 from tests.fuzz.effort import examples
 from tests.worker.live.kinds import BFLOAT16, BLOCKS, FLOAT32, MODELLED, Kind
+from tests.worker.live.members import check_invariants
 from tests.worker.live.stage import Stage, stage
 from tests.worker.pipeline.line import WORKERS, Cut, form, loaded, nothing_left, request, say_over
 
@@ -71,7 +72,7 @@ async def play(events: list[Event], cut: Cut, kind: Kind) -> None:
         for number, event in enumerate(events):
             await asyncio.sleep(event.wait)
             happen(made, event, cut, number)
-            made.check_invariants()
+            check_invariants(made.members.values())
         made.faults.messages = None
         for worker in sorted({worker for worker, _ in cut}):
             await to_the_end(made, worker)
@@ -119,7 +120,7 @@ async def formed(made: Stage, cut: Cut, id: str) -> None:
 
 
 async def next_block(made: Stage, worker: str) -> None:
-    missing = [block for block in range(BLOCKS) if block not in made.given[worker]]
+    missing = [block for block in range(BLOCKS) if block not in made.loads.given[worker]]
     with suppress(BusError):  # it was killed, or told to stop
         await made.load(worker, missing[:1], "pipeline")
 

@@ -1,0 +1,41 @@
+"""Workers under test, and what of requests they still have."""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from services.worker.actor import Worker
+from services.worker.engine.contract import Runner
+from shared.bus.local import LocalBus
+from shared.telemetry import Telemetry
+
+
+@dataclass
+class Member:
+    worker: Worker
+    task: asyncio.Task[None]
+    runner: Runner
+    bus: LocalBus
+    telemetry: Telemetry
+
+
+def used(member: Member) -> int:
+    """KV blocks and requests."""
+    scheduler = member.worker._serving.scheduler
+    return 0 if scheduler is None else scheduler.load().kv_blocks_used + len(scheduler.running())
+
+
+def moving() -> list[str]:
+    """What is under way between workers."""
+    names = [task.get_name() for task in asyncio.all_tasks()]
+    return [name for name in names if name.startswith(("hand-off ", "take ", "KV for "))]
+
+
+def check_invariants(members: Iterable[Member]) -> None:
+    for member in members:
+        deployment, scheduler = member.worker._deployment, member.worker._serving.scheduler
+        deployment.lifecycle.check_invariants()
+        if scheduler is not None:
+            scheduler.check_invariants()
+        if deployment.duties.live.target is not None:
+            deployment.duties.live.target.queue.check_invariants()
