@@ -35,8 +35,8 @@ class Meeting(Message, frozen=True, kw_only=True):
 
 
 class RankStep(Message, frozen=True, kw_only=True):
-    """Rank 0 -> the others: run this batch, or one `layer` of it, or from the first of `blocks` to before the second.
-    Steps count from 1, with no gap.
+    """Rank 0 -> the others: run this batch, or one `layer` of it, or its blocks `first` to before `stop`. Steps count
+    from 1, with no gap.
 
     Activations are not in it: the ranks get them from rank 0 as they run it.
     """
@@ -45,7 +45,8 @@ class RankStep(Message, frozen=True, kw_only=True):
     step: Positive
     batch: bytes
     layer: Count | None = None
-    blocks: tuple[Count, Count] | None = None
+    first: Count | None = None
+    stop: Count = 0
 
 
 class RankGive(Message, frozen=True, kw_only=True):

@@ -92,8 +92,8 @@ class Follower:
             self._ran = step.step
 
     async def _run(self, batch: Batch, step: RankStep) -> None:
-        if step.blocks is not None:
-            await self._runner.run_blocks(range(*step.blocks), batch.pieces, NOTHING)
+        if step.first is not None:
+            await self._runner.run_blocks(range(step.first, step.stop), batch.pieces, NOTHING)
         elif step.layer is not None:
             await self._runner.run_layer([Partial(batch.pieces, step.layer)])
         else:

@@ -113,7 +113,8 @@ class Leader:
             step=self._told,
             batch=encode_batch(batch),
             layer=layer,
-            blocks=None if blocks is None else (blocks.start, blocks.stop),
+            first=None if blocks is None else blocks.start,
+            stop=0 if blocks is None else blocks.stop,
         )
         for worker in self._workers:
             self._bus.publish(RANK_STEP, step, id=worker)
