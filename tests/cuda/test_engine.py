@@ -9,10 +9,17 @@ from services.worker.engine.kv_store import allocate_host_kv_memory, allocate_kv
 from services.worker.engine.runner import EngineRunner
 from shared.arena import Arena, placed_bytes
 from shared.device_arena import DeviceArena
-from tests.worker.engine.models import BLOCK_TOKENS, CONFIGS, CONTEXT, Checkpointed, checkpointed, reference_logits
+from tests.worker.engine.models import (
+    BLOCK_TOKENS,
+    CONFIGS,
+    CONTEXT,
+    Checkpointed,
+    are_greedy,
+    checkpointed,
+    reference_logits,
+)
 from tests.worker.serving import random_prompt, serve, submit
 
-TIE = 1e-3
 MIB = 1 << 20
 
 
@@ -37,8 +44,7 @@ def test_tokens_are_right(name: str, gpus: tuple[str, str]) -> None:
     for key, prompt in prompts.items():
         tokens = served.tokens[key]
         logits = reference_logits(name, prompt + tokens[:-1])[len(prompt) - 1 :]
-        behind = logits.max(dim=1).values - logits[range(len(tokens)), tokens]
-        assert (behind <= TIE * logits.std()).all(), key
+        assert are_greedy(logits, tokens), key
 
 
 async def test_kv_goes_to_the_host_and_back(gpus: tuple[str, str]) -> None:

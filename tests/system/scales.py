@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from load.records import RequestRecord
@@ -24,6 +25,7 @@ from tests.system.stage import Stage
 MODEL_BYTES = {"m": 4_350_080, "half": 2_175_040}  # of the tiny model in float32 and in bfloat16, five blocks
 WORKERS = 4
 PATIENCE_SECONDS = 40.0
+ROUNDS = 3  # whose heartbeat is late on a busy machine is given nothing until it comes
 
 
 @dataclass
@@ -135,21 +137,24 @@ class Site:
     async def check(self, name: str, loading: asyncio.Task[list[RequestRecord]]) -> None:
         """The streams that ran meanwhile are right, and so are others, of which everyone who serves makes some."""
         self.stage.check(f"{name}, meanwhile", await loading)
-        self.watch.speakers.clear()
-        self.stage.check(f"{name}, afterwards", await self.load())
-        assert self.watch.speakers == set(self.watch.serving())
+        for _ in range(ROUNDS):
+            self.watch.speakers.clear()
+            self.stage.check(f"{name}, afterwards", await self.load())
+            if self.watch.speakers == set(self.watch.serving()):
+                return
+        pytest.fail(f"{self.watch.serving()} serve, and {sorted(self.watch.speakers)} made tokens")
 
-    async def rest(self, instances: int) -> None:
-        """Down to that many, the others spare, and everybody there."""
-        await self.watch.until(lambda: len(self.watch.reports) == WORKERS, "every worker is heard")
+    async def rest(self, instances: int, *, ranks: int = 1, workers: int = WORKERS) -> None:
+        """Down to that many, of so many `ranks` each, the others spare, and everybody there."""
+        await self.watch.until(lambda: len(self.watch.reports) == workers, "every worker is heard")
         await self.have(instances)
-        shrinking = asyncio.create_task(self._shrink(instances))
+        shrinking = asyncio.create_task(self._shrink(instances, ranks))
         try:
             await self.watch.until(
                 lambda: (
                     self.watch.serving(self.model) == self.watch.serving()
-                    and len(self.watch.serving()) == instances
-                    and len(self.watch.spare()) == WORKERS - instances
+                    and len(self.watch.serving()) == instances * ranks
+                    and len(self.watch.spare()) == workers - instances * ranks
                 ),
                 "rest",
             )
@@ -157,13 +162,13 @@ class Site:
             shrinking.cancel()
         self.watch.forget()
 
-    async def _shrink(self, instances: int) -> None:
+    async def _shrink(self, instances: int, ranks: int) -> None:
         """Again and again: what an earlier test asked for may only now begin to serve."""
         while True:
             await asyncio.sleep(1.0)  # until the monitor knows
             for model in MODEL_BYTES:
                 wanted = instances if model == self.model else 0
-                if len(self.watch.serving(model)) > wanted:
+                if len(self.watch.serving(model)) > wanted * ranks:
                     with suppress(BusError):
                         await self.bus.call(SCALE, Scale(model=model, instances=wanted), timeout=5)
 

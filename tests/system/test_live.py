@@ -114,7 +114,7 @@ async def test_whoever_is_killed_in_mid_live_its_requests_go_on(
         await site.watch.until(lambda: bool(site.watch.speakers), "a request was handed over")
         victim = {"target": target, "source": source, "planner": "planner-0"}[whom]
         await site.signal(victim, signal.SIGKILL)
-        site.watch.reports.pop(victim, None)  # its last words
+        site.watch.lose(victim)
         await site.watch.until(lambda: len(site.watch.serving(model)) == 2, "two serve")
         await site.check(f"{whom} killed", loading)
 

@@ -3,30 +3,24 @@
 All streams, wherever their layers were run, have the tokens of an undisturbed run.
 """
 
-import asyncio
 import signal
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
+from contextlib import asynccontextmanager
 
 import pytest
-from msgspec import structs
 
-from shared.bus.contract import BusError
-from shared.messages.scaling import Scale
-from shared.subjects import SCALE
 from tests.system.conftest import start, stop
 from tests.system.scales import WORKERS, Site, watching
-from tests.system.stage import Stage, make_streams
+from tests.system.stage import Stage
 from tests.system.test_live import HANDED_OVER, LAYERS_RUN, count, is_busy, targets
+from tests.system.test_scale_deaths import at_once
 
 RATE = 1e6  # bytes a second
 
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    made = make_streams("m", "float32", 16, 80, "qwen2")
-    streams = replace(made, asks=[structs.replace(ask, at=0.0) for ask in made.asks])
+    streams = at_once("m", "float32", 16, 80, "qwen2")
     options = "--workers", str(WORKERS), "--tensor-parallel-size", "2", "--link-rate", str(RATE), "--live", "zigzag"
     running = start(tmp_path_factory.mktemp("live-ranks"), *options, family="qwen2")
     try:
@@ -35,24 +29,12 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         assert stop(running) == 0
 
 
-async def rest(site: Site) -> None:
-    """One instance serves, and two workers are spare."""
-    watch = site.watch
-    await watch.until(lambda: len(watch.reports) == WORKERS, "every worker is heard")
-    await site.have(1)
-    while (len(watch.serving()), len(watch.spare())) != (2, 2):
-        with suppress(BusError):
-            await site.bus.call(SCALE, Scale(model="m", instances=1), timeout=5)
-        await asyncio.sleep(1.0)
-    watch.forget()
-
-
 @asynccontextmanager
 async def going_live(stage: Stage) -> AsyncIterator[tuple[Site, list[str], list[str]]]:
     """The ranks of an instance that serves and helps, and of one that has just become live; in the end both serve."""
     async with watching(stage) as site:
         watch = site.watch
-        await rest(site)
+        await site.rest(1, ranks=2)
         source = sorted(watch.serving(), key=lambda id: watch.reports[id].rank)
         await site.have(2)
         await watch.until(lambda: len(targets(site)) == 1, "it is live")

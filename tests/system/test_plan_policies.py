@@ -1,15 +1,14 @@
 """Every plan policy carried out by a whole system: real processes behind shaped links."""
 
-from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from shared.messages.transfers import Plan
 from tests.system.conftest import start, stop
 from tests.system.scales import WORKERS, Site, watching
-from tests.system.stage import Stage, Streams, make_streams
+from tests.system.stage import Stage, Streams
+from tests.system.test_scale_deaths import at_once
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -45,8 +44,7 @@ hosts:
 
 @pytest.fixture(scope="module")
 def streams() -> Streams:
-    made = make_streams("m", "float32", STREAMS, TOKENS_EACH)
-    return replace(made, asks=[msgspec.structs.replace(ask, at=0.0) for ask in made.asks])  # none is left without
+    return at_once("m", "float32", STREAMS, TOKENS_EACH)
 
 
 async def grow(site: Site, instances: int) -> Plan:

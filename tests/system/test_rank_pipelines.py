@@ -6,20 +6,16 @@ All streams, wherever their layers were run, have the tokens of an undisturbed r
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
+from contextlib import asynccontextmanager
 
 import pytest
-from msgspec import structs
 
-from shared.bus.contract import BusError
-from shared.messages.scaling import Scale
-from shared.subjects import SCALE
 from tests.system.conftest import start, stop
 from tests.system.scales import Site, watching
-from tests.system.stage import Stage, make_streams
+from tests.system.stage import Stage
 from tests.system.test_live import count, is_busy
 from tests.system.test_pipelines import STEPS, leaders
+from tests.system.test_scale_deaths import at_once
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -29,8 +25,7 @@ WORKERS, INSTANCES = 6, 3
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    made = make_streams("m", "float32", 12, 80, "qwen2")
-    streams = replace(made, asks=[structs.replace(ask, at=0.0) for ask in made.asks])
+    streams = at_once("m", "float32", 12, 80, "qwen2")
     options = "--workers", str(WORKERS), "--tensor-parallel-size", "2", "--link-rate", str(RATE), "--live", "pipeline"
     running = start(tmp_path_factory.mktemp("rank-pipelines"), *options, family="qwen2")
     try:
@@ -39,25 +34,13 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         assert stop(running) == 0
 
 
-async def rest(site: Site) -> None:
-    """All workers are spare."""
-    watch = site.watch
-    await watch.until(lambda: len(watch.reports) == WORKERS, "every worker is heard")
-    await site.have(0)
-    while len(watch.spare()) != WORKERS:
-        with suppress(BusError):
-            await site.bus.call(SCALE, Scale(model="m", instances=0), timeout=5)
-        await asyncio.sleep(1.0)
-    watch.forget()
-
-
 @asynccontextmanager
 async def running(stage: Stage) -> AsyncIterator[tuple[Site, str, str]]:
     """Three instances load from the host, each passing blocks on, and have just become a pipeline: the leader, and the
     first of another. In the end all serve, or others in their place."""
     async with watching(stage) as site:
         watch = site.watch
-        await rest(site)
+        await site.rest(0, ranks=2, workers=WORKERS)
         await site.have(INSTANCES)
         await watch.until(lambda: bool(leaders(site)), "a pipeline serves")
         [leader] = leaders(site)
@@ -79,9 +62,10 @@ async def test_instances_of_two_workers_are_a_pipeline_and_then_each_serves(stag
     async with running(stage) as (site, leader, _):
         before = await count(site, STEPS)
         loading = site.load()
+        reports = site.watch.reports
+        await site.watch.until(lambda: sum(one.pipeline is not None for one in reports.values()) > 1, "its first workers")
+        assert {one.rank for one in reports.values() if one.pipeline is not None} == {0}
         await site.watch.until(lambda: leader in site.watch.speakers, "it makes tokens")
-        shown = await asyncio.to_thread(stage.system.status)
-        assert sum(one["pipeline"] is not None for one in shown["workers"]) in (2, 3)
         await site.watch.until(lambda: len(site.watch.serving()) == 2 * INSTANCES, "all serve")
         stage.check("pipeline", await loading)
         assert await count(site, STEPS) > before

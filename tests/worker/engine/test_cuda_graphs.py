@@ -20,12 +20,11 @@ from services.worker.engine.engine import Engine
 from services.worker.engine.kv_store import KvStore
 from services.worker.engine.paged_attention import PagedParts
 from services.worker.engine.parameters import SLAB_ROWS, PlainLinear, padded, padded_count
-from tests.worker.engine.models import CONFIGS, checkpointed, reference_logits
+from tests.worker.engine.models import CONFIGS, are_greedy, checkpointed, reference_logits
 from tests.worker.engine.test_paged_attention import GatheringKernels
 from tests.worker.engine.test_plain_kernels import plain
 from tests.worker.serving import Served, random_prompt, serve, submit
 
-TIE = 1e-3
 PROMPTS = {str(length): random_prompt(length, length) for length in (1, 40, 129, 300)}
 
 
@@ -74,8 +73,7 @@ def test_tokens_are_right(name: str, pages: bool, monkeypatch: pytest.MonkeyPatc
     for key, prompt in PROMPTS.items():
         tokens = served.tokens[key]
         logits = reference_logits(name, prompt + tokens[:-1])[len(prompt) - 1 :]
-        behind = logits.max(dim=1).values - logits[range(len(tokens)), tokens]
-        assert (behind <= TIE * logits.std()).all(), key
+        assert are_greedy(logits, tokens), key
 
 
 def test_graphs_change_no_bit() -> None:

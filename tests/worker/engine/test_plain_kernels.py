@@ -12,10 +12,8 @@ from services.worker.engine.matrices import make_linear
 from services.worker.engine.parameters import OneDnnLinear, PlainLinear, Tensors
 from shared.arena import placed_bytes
 from shared.device_arena import DeviceArena
-from tests.worker.engine.models import CONFIGS, checkpointed, reference_logits
+from tests.worker.engine.models import CONFIGS, are_greedy, checkpointed, reference_logits
 from tests.worker.serving import random_prompt, serve, submit
-
-TIE = 1e-3
 
 
 def plain(tensors: Tensors, *names: str, out_step: int = 1, kernels: Kernels | None = None) -> PlainLinear:
@@ -42,8 +40,7 @@ def test_tokens_are_right(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for key, prompt in prompts.items():
         tokens = served.tokens[key]
         logits = reference_logits(name, prompt + tokens[:-1])[len(prompt) - 1 :]
-        behind = logits.max(dim=1).values - logits[range(len(tokens)), tokens]
-        assert (behind <= TIE * logits.std()).all(), key
+        assert are_greedy(logits, tokens), key
 
 
 def test_they_do_what_the_cpus_own_do() -> None:

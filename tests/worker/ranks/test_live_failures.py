@@ -1,10 +1,7 @@
 """What is lost while an instance of two workers is live: whoever has a request goes on, with the same tokens."""
 
-from datetime import timedelta
-
 import pytest
 
-from services.worker.engine import process_group
 from services.worker.live import handoff
 from services.worker.ranks import kv as rank_kv
 from services.worker.ranks.kv import RankKv
@@ -64,10 +61,7 @@ async def test_kv_that_comes_damaged_to_one_rank_is_computed_again_by_all(monkey
         assert stage.count("s-0", "lost_kv") == 1
 
 
-async def test_a_target_ends_with_the_first_of_its_ranks_and_the_source_goes_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(process_group, "COLLECTIVE", timedelta(seconds=0.5))
+async def test_a_target_ends_with_the_first_of_its_ranks_and_the_source_goes_on() -> None:
     taken, left = wanted(1, tokens=60), wanted(2)
     async with rank_stage() as stage:
         expected = await stage.undisturbed(taken)
