@@ -19,6 +19,8 @@ PREFILL_CHUNK = 128
 MAX_BATCH_ROWS = 2_048
 # Below this a temperature means greedy, as in vLLM: the division would overflow.
 LEAST_TEMPERATURE = 1e-5
+# In the place of an activation, KV or a block that is not there.
+NO_BYTES = memoryview(b"")
 
 
 class Draw(Struct, frozen=True):

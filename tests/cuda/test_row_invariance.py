@@ -12,10 +12,9 @@ from services.worker.engine.engine import Engine
 from services.worker.engine.flashinfer_kernels import find_flashinfer
 from services.worker.engine.kv_store import allocate_kv_memory
 from shared.messages.parameters import DType
-from shared.messages.requests import Sampling, Submit
 from tests.cuda.test_engine import MIB, arena_with
-from tests.worker.engine.models import BLOCK_TOKENS, CONTEXT, checkpointed, reference_logits
-from tests.worker.serving import Served, random_prompt, serve, submit
+from tests.worker.engine.models import BLOCK_TOKENS, CONTEXT, checkpointed
+from tests.worker.serving import mixed_requests, random_prompt, serve, serve_each, strays, submit
 
 MODEL = "llama-heads-of-64"
 LENGTHS = (1, 3, 17, 64, 127, 128, 129, 200, 257, 400, 900)
@@ -49,30 +48,14 @@ WAYS = [
 ]
 
 
-def requests() -> list[Submit]:
-    chance = random.Random(5)
-    return [
-        submit(
-            f"r{length}",
-            random_prompt(length, length),
-            max_tokens=chance.randint(2, 40),
-            sampling=Sampling(temperature=chance.choice((0.0, 0.9)), seed=length),
-        )
-        for length in LENGTHS
-    ]
-
-
-def alone(engine: Engine) -> dict[str, Served]:
-    return {request.request_id: serve(engine, [(0, request)]) for request in requests()}
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_batch_composition_changes_no_bit(way: Way, gpus: tuple[str, str]) -> None:
     engine = way.engine(gpus[0])
-    undisturbed = alone(engine)
+    requests = mixed_requests(LENGTHS)
+    undisturbed = serve_each(engine, requests)
     for seed in range(4):
         chance = random.Random(seed)
-        arrivals = [(chance.randrange(30), request) for request in requests()]
+        arrivals = [(chance.randrange(30), request) for request in requests]
         together = serve(
             engine,
             arrivals,
@@ -98,7 +81,7 @@ def test_a_resumed_request_continues_with_the_same_bits(way: Way, gpus: tuple[st
 
 
 def test_graphs_change_no_bit(gpus: tuple[str, str]) -> None:
-    graphed, without = alone(GRAPHS.engine(gpus[0])), alone(Way("bfloat16").engine(gpus[0]))
+    graphed, without = (serve_each(way.engine(gpus[0]), mixed_requests(LENGTHS)) for way in (GRAPHS, Way("bfloat16")))
     for key, served in without.items():
         assert torch.equal(graphed[key].rows(key), served.rows(key)), key
 
@@ -107,10 +90,5 @@ def test_graphs_change_no_bit(gpus: tuple[str, str]) -> None:
 def test_bfloat16_strays_from_float32_no_further_than_transformers_own(way: Way, gpus: tuple[str, str]) -> None:
     prompts = {str(length): random_prompt(length, length) for length in (40, 129, 300)}
     served = serve(way.engine(gpus[0]), ((0, submit(key, prompt, max_tokens=24)) for key, prompt in prompts.items()))
-    ours, theirs = [], []
-    for key, prompt in prompts.items():
-        known, first = prompt + served.tokens[key][:-1], len(prompt) - 1
-        right = reference_logits(MODEL, known)[first:]
-        ours.append(served.rows(key).float().cpu() - right)
-        theirs.append(reference_logits(MODEL, known, "bfloat16")[first:] - right)
-    assert torch.cat(ours).square().mean() <= 1.5**2 * torch.cat(theirs).square().mean()
+    ours, theirs = strays(MODEL, prompts, served)
+    assert ours <= 1.5 * theirs

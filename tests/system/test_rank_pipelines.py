@@ -63,7 +63,9 @@ async def test_instances_of_two_workers_are_a_pipeline_and_then_each_serves(stag
         before = await count(site, STEPS)
         loading = site.load()
         reports = site.watch.reports
-        await site.watch.until(lambda: sum(one.pipeline is not None for one in reports.values()) > 1, "its first workers")
+        await site.watch.until(
+            lambda: sum(one.pipeline is not None for one in reports.values()) > 1, "its first workers"
+        )
         assert {one.rank for one in reports.values() if one.pipeline is not None} == {0}
         await site.watch.until(lambda: leader in site.watch.speakers, "it makes tokens")
         await site.watch.until(lambda: len(site.watch.serving()) == 2 * INSTANCES, "all serve")

@@ -2,7 +2,7 @@
 
 import random
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,8 +14,8 @@ from services.worker.engine.sampling import choose_tokens
 from services.worker.limits import Limits
 from services.worker.outputs import Output
 from services.worker.scheduler import Scheduler
-from shared.messages.requests import Submit
-from tests.worker.engine.models import BLOCK_TOKENS, CONTEXT
+from shared.messages.requests import Sampling, Submit
+from tests.worker.engine.models import BLOCK_TOKENS, CONTEXT, reference_logits
 
 NEVER = 4e9
 
@@ -28,6 +28,20 @@ def submit(request_id: str = "a", prompt: Iterable[int] = (1, 2, 3), **fields: A
 def random_prompt(seed: int, length: int, vocab_size: int = 500) -> list[int]:
     chance = random.Random(seed)
     return [chance.randrange(vocab_size) for _ in range(length)]
+
+
+def mixed_requests(lengths: Iterable[int]) -> list[Submit]:
+    """Of these prompts' lengths: some greedy, some sampled, of 2 to 40 tokens."""
+    chance = random.Random(5)
+    return [
+        submit(
+            f"r{length}",
+            random_prompt(length, length),
+            max_tokens=chance.randint(2, 40),
+            sampling=Sampling(temperature=chance.choice((0.0, 0.9)), seed=length),
+        )
+        for length in lengths
+    ]
 
 
 def limits(**fields: Any) -> Limits:
@@ -87,6 +101,27 @@ def serve(engine: Engine, arrivals: Iterable[tuple[int, Submit]], spans: int = 1
         logits = batch_logits(engine, batch, spans)
         tokens = [] if logits is None else choose_tokens(logits.clone(), batch.draws)
         served.take(batch, logits, scheduler.complete(batch, tokens, 0.0))
+
+
+def serve_each(engine: Engine, requests: Iterable[Submit]) -> dict[str, Served]:
+    """Each alone, one after the other."""
+    return {request.request_id: serve(engine, [(0, request)]) for request in requests}
+
+
+def strays(name: str, prompts: Mapping[str, list[int]], served: Served) -> tuple[float, float]:
+    """How far off transformers' logits in float32 those are that were served, and its own in bfloat16 for the same
+    tokens: root mean squares."""
+    ours, theirs = [], []
+    for key, prompt in prompts.items():
+        tokens = served.tokens[key]
+        right = reference_logits(name, prompt, tokens)
+        ours.append(served.rows(key).float().cpu() - right)
+        theirs.append(reference_logits(name, prompt, tokens, "bfloat16") - right)
+    return _root_mean_square(ours), _root_mean_square(theirs)
+
+
+def _root_mean_square(errors: list[torch.Tensor]) -> float:
+    return float(torch.cat(errors).square().mean().sqrt())
 
 
 def batch_logits(engine: Engine, batch: Batch, spans: int) -> torch.Tensor | None:

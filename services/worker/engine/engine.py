@@ -11,7 +11,7 @@ from itertools import pairwise
 import torch
 from torch.nn.functional import embedding
 
-from services.worker.batch import Batch, Draw, Piece
+from services.worker.batch import NO_BYTES, Batch, Draw, Piece
 from services.worker.engine.attention import Attention, TorchAttention
 from services.worker.engine.compiled_attention import CompiledAttention
 from services.worker.engine.contract import PLAIN, BlockMissing, OnGpu
@@ -201,7 +201,7 @@ class Engine:
         if blocks.stop <= head:
             return Passed(memoryview(hidden.contiguous().view(torch.uint8).flatten().cpu().numpy().data), [])
         draws = [piece.draw for piece in pieces if piece.draw is not None]
-        return Passed(memoryview(b""), self._chosen(self.head(hidden[rows.drawn]), draws) if draws else [])
+        return Passed(NO_BYTES, self._chosen(self.head(hidden[rows.drawn]), draws) if draws else [])
 
     def _coming(self, activation: memoryview, count: int) -> torch.Tensor:
         """What another worker computed, as a copy: the bytes may lie at any address."""

@@ -10,7 +10,7 @@ from itertools import accumulate
 
 import structlog
 
-from services.worker.batch import Batch, Draw, KvSlice, Piece
+from services.worker.batch import NO_BYTES, Batch, Draw, KvSlice, Piece
 from services.worker.engine.contract import GPU_ROWS, BlockMissing
 from services.worker.engine.partial import Partial, Passed, Slab, slabs
 from services.worker.engine.rates import Rates, layers_share
@@ -194,7 +194,7 @@ class Model:
             write_states(data, states)
             return Passed(data, [])
         ends = zip(accumulate(len(piece.tokens) for piece in pieces), pieces, strict=True)
-        return Passed(memoryview(b""), self._choose((states[end - 1], piece.draw) for end, piece in ends))
+        return Passed(NO_BYTES, self._choose((states[end - 1], piece.draw) for end, piece in ends))
 
     def run_layer(self, partials: Sequence[Partial]) -> list[Slab]:
         """What runs together. The embedding goes with the first layer."""

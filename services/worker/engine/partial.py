@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from services.worker.batch import MAX_BATCH_ROWS, Piece
+from services.worker.batch import MAX_BATCH_ROWS, NO_BYTES, Piece
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +24,7 @@ class Partial:
     def __init__(self, pieces: Sequence[Piece], done: int = 0) -> None:
         self.done = done
         self.pieces = pieces
-        self.activation = memoryview(b"")
+        self.activation = NO_BYTES
 
     def begin(self, row_bytes: int) -> None:
         """Have room for the activation."""

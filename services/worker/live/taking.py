@@ -5,7 +5,7 @@ from collections.abc import Collection, Coroutine, Sequence
 
 import structlog
 
-from services.worker.batch import PROMPT_CUT, Entry
+from services.worker.batch import NO_BYTES, PROMPT_CUT, Entry
 from services.worker.engine.sizes import activation_bytes, kv_bytes
 from services.worker.live.handoff import ACTIVATION, KV, Channel, receive
 from services.worker.live.parts import Parts
@@ -169,7 +169,7 @@ class Taking:
 
     async def _receive_kv(self, peer: Peer) -> memoryview:
         """This rank's part, once each of the others has its own."""
-        size_bytes, kv = self._task.kv_bytes, memoryview(b"")
+        size_bytes, kv = self._task.kv_bytes, NO_BYTES
 
         async def own() -> None:
             nonlocal kv

@@ -4,7 +4,7 @@ import asyncio
 
 from msgspec.structs import replace
 
-from services.worker.batch import Piece
+from services.worker.batch import NO_BYTES, Piece
 from services.worker.engine.partial import Passed
 from services.worker.live.handoff import receive, send
 from services.worker.pipeline.running import Running
@@ -13,8 +13,6 @@ from shared.links.contract import Peer
 from shared.messages.pipelines import Pipeline, StageBatch, StageDone
 from shared.subjects import STAGE_BATCH
 from shared.transfer.part import together
-
-NOTHING = memoryview(b"")
 
 
 class StageRun:
@@ -51,7 +49,7 @@ class StageRun:
         running, counts = self._running, self._running.counts
         while True:
             batch, heard = await self._coming.get()
-            pieces, activation = batch_pieces(batch, running.manifest, running.limits), NOTHING
+            pieces, activation = batch_pieces(batch, running.manifest, running.limits), NO_BYTES
             if before is not None:
                 begun = self._clock.now()
                 activation = await receive(before, batch.step, batch.activation_bytes)
@@ -74,7 +72,7 @@ class StageRun:
         if not mine or not self._is_first or not running.is_whole():
             return batch
         pieces = [piece for fill in mine for piece in fill_pieces(fill, running.limits)]
-        await running.run_blocks(range(len(running.manifest.blocks)), pieces, NOTHING)
+        await running.run_blocks(range(len(running.manifest.blocks)), pieces, NO_BYTES)
         running.counts.filled.inc(sum(len(piece.tokens) for piece in pieces))
         return replace(batch, fills=[fill for fill in batch.fills if fill not in mine])
 

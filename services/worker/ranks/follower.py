@@ -6,11 +6,11 @@ from contextlib import suppress
 
 import structlog
 
-from services.worker.batch import Batch
+from services.worker.batch import NO_BYTES, Batch
 from services.worker.engine.contract import RankLost, Runner
 from services.worker.engine.partial import Partial
 from services.worker.ranks.kv import RankKv
-from services.worker.ranks.wire import NOTHING, decode_batch
+from services.worker.ranks.wire import decode_batch
 from shared.bus.contract import Bus, BusError, Refusal
 from shared.links.contract import Link, LinkError
 from shared.messages.ranks import AskMeeting, Meeting, RankGive, RankStep, RankTake
@@ -93,7 +93,7 @@ class Follower:
 
     async def _run(self, batch: Batch, step: RankStep) -> None:
         if step.first is not None:
-            await self._runner.run_blocks(range(step.first, step.stop), batch.pieces, NOTHING)
+            await self._runner.run_blocks(range(step.first, step.stop), batch.pieces, NO_BYTES)
         elif step.layer is not None:
             await self._runner.run_layer([Partial(batch.pieces, step.layer)])
         else:

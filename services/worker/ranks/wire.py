@@ -6,14 +6,12 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from services.worker.batch import Batch, Piece
-
-NOTHING = memoryview(b"")
+from services.worker.batch import NO_BYTES, Batch, Piece
 
 
 def encode_batch(batch: Batch) -> bytes:
     """Without activations, which the ranks get as they run it, and KV, of which each has its own."""
-    imports = tuple(replace(one, data=NOTHING) for one in batch.imports)
+    imports = tuple(replace(one, data=NO_BYTES) for one in batch.imports)
     told = replace(batch, pieces=tuple(map(_without_activation, batch.pieces)), imports=imports)
     return msgspec.msgpack.encode(told, enc_hook=_encode_range)
 
@@ -24,7 +22,7 @@ def decode_batch(data: bytes) -> Batch:
 
 
 def _without_activation(piece: Piece) -> Piece:
-    return piece if piece.entry is None else structs.replace(piece, entry=replace(piece.entry, activation=NOTHING))
+    return piece if piece.entry is None else structs.replace(piece, entry=replace(piece.entry, activation=NO_BYTES))
 
 
 def _encode_range(value: Any) -> list[int]:  # noqa: ANN401  # msgspec's hooks take anything

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from services.worker.batch import Draw
+from services.worker.batch import NO_BYTES, Draw
 from services.worker.engine.modelled import ModelledRunner
 from services.worker.engine.token_states import choose, first_state, follow
 from services.worker.scheduler import Scheduler
@@ -45,7 +45,7 @@ async def loaded(version: str = "v1", kv_blocks: int = 512, speed: float = 1.0) 
     made = manifest(version)
     assert await runner.load(made, 4_096) == kv_blocks
     for block in made.blocks:
-        await runner.add_block(block.index, memoryview(b""))
+        await runner.add_block(block.index, NO_BYTES)
     return runner
 
 

@@ -236,8 +236,8 @@ def are_greedy(logits: torch.Tensor, tokens: list[int]) -> bool:
     return bool((behind <= TIE * logits.std()).all())
 
 
-def reference_logits(name: str, tokens: list[int], dtype: DType = "float32") -> torch.Tensor:
-    """`[position, vocab]` in float32."""
+def reference_logits(name: str, prompt: list[int], tokens: list[int], dtype: DType = "float32") -> torch.Tensor:
+    """What each of these tokens is chosen from after the prompt and those before it, `[token, vocab]` in float32."""
     with torch.inference_mode():
-        logits: torch.Tensor = reference(name, dtype)(torch.tensor([tokens])).logits[0].float()
-    return logits
+        logits: torch.Tensor = reference(name, dtype)(torch.tensor([prompt + tokens[:-1]])).logits[0].float()
+    return logits[len(prompt) - 1 :]

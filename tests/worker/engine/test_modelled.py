@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from services.worker.batch import Batch, Draw, Entry, KvCopy, KvImport, KvSlice, Piece, PrefixUse
+from services.worker.batch import NO_BYTES, Batch, Draw, Entry, KvCopy, KvImport, KvSlice, Piece, PrefixUse
 from services.worker.engine.contract import BlockMissing, Runner
 from services.worker.engine.modelled import ModelledRunner
 from services.worker.engine.partial import Partial
@@ -148,21 +148,21 @@ def test_no_layer_runs_before_its_block_came() -> None:
     async def main() -> None:
         runner, made = ModelledRunner(8 * BLOCK_BYTES, BLOCK_TOKENS, LATENCY, 1.0, LoopClock(0.0)), manifest()
         with pytest.raises(RuntimeError, match="no model is loaded"):
-            await runner.add_block(0, memoryview(b""))
+            await runner.add_block(0, NO_BYTES)
         assert await runner.load(made, 4_096) == 8
         started = Partial([piece([1, 2, 3])])
         with pytest.raises(BlockMissing, match=r"block 0 \(embedding\)"):
             await runner.run_layer([started])
-        await runner.add_block(0, memoryview(b""))
+        await runner.add_block(0, NO_BYTES)
         with pytest.raises(BlockMissing, match="block 1 "):
             await runner.run_layer([started])
-        await runner.add_block(1, memoryview(b""))
+        await runner.add_block(1, NO_BYTES)
         await runner.run_layer([started])
         assert started.done == 1
         with pytest.raises(BlockMissing, match="block 2 "):
             await runner.step(Batch(1, (piece([1, 2, 3]),)))
         with pytest.raises(ValueError, match="blocks 0 to 5, not 6"):
-            await runner.add_block(6, memoryview(b""))
+            await runner.add_block(6, NO_BYTES)
 
     run(main())
 
@@ -230,9 +230,9 @@ def test_a_rank_that_is_led_runs_a_stage_whose_activation_only_the_first_has() -
         led = await loaded()
         await led.load(replace(manifest(), shard=1, shards=2), 512)
         for index in range(LAYERS + 2):
-            await led.add_block(index, memoryview(b""))
-        prompt, nothing = random_prompt(3, 190, VOCABULARY), memoryview(b"")
-        passed = await led.run_blocks(range(2, LAYERS + 2), slab(prompt), nothing)
+            await led.add_block(index, NO_BYTES)
+        prompt = random_prompt(3, 190, VOCABULARY)
+        passed = await led.run_blocks(range(2, LAYERS + 2), slab(prompt), NO_BYTES)
         assert passed.tokens == await alone(submit("a", prompt, max_tokens=1))
 
     run(main())
@@ -297,7 +297,7 @@ def test_kv_that_was_copied_to_host_memory_and_back_is_gone_on_from() -> None:
         runner = ModelledRunner(64 * BLOCK_BYTES, BLOCK_TOKENS, LATENCY, 1.0, LoopClock(0.0), 8 * BLOCK_BYTES)
         await runner.load(manifest(), 4_096)
         for block in manifest().blocks:
-            await runner.add_block(block.index, memoryview(b""))
+            await runner.add_block(block.index, NO_BYTES)
         await runner.step(Batch(1, (piece(prompt[:128]),)))
         copies = KvCopy(range(2, 10), range(-8, 0)), KvCopy(range(-8, 0), range(40, 48))
         rest = Piece("a", tuple(prompt[128:]), 128, range(40, 60), False, Draw(Sampling(), 0))

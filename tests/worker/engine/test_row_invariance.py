@@ -8,36 +8,19 @@ import torch
 
 from services.worker.batch import PREFILL_CHUNK, PROMPT_CUT, Piece
 from services.worker.engine.engine import Engine
-from shared.messages.requests import Sampling, Submit
+from shared.messages.requests import Sampling
 from tests.worker.engine.models import CONFIGS, KINDS, Kind
-from tests.worker.serving import Served, random_prompt, serve, submit
+from tests.worker.serving import mixed_requests, random_prompt, serve, serve_each, submit
 
 LENGTHS = (1, 2, 3, 4, 17, 64, 127, 128, 129, 200, 255, 257, 400, 900)
-
-
-def _requests(seed: int) -> list[Submit]:
-    chance = random.Random(seed)
-    return [
-        submit(
-            f"r{length}",
-            random_prompt(length, length),
-            max_tokens=chance.randint(2, 40),
-            sampling=Sampling(temperature=chance.choice((0.0, 0.9)), seed=length),
-        )
-        for length in LENGTHS
-    ]
-
-
-def _alone(engine: Engine, requests: list[Submit]) -> dict[str, Served]:
-    return {request.request_id: serve(engine, [(0, request)]) for request in requests}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_batch_composition_changes_no_bit(name: str, kind: Kind) -> None:
     engine = kind.engine(name)
-    requests = _requests(seed=5)
-    alone = _alone(engine, requests)
+    requests = mixed_requests(LENGTHS)
+    alone = serve_each(engine, requests)
     for seed in range(4):
         chance = random.Random(seed)
         arrivals = [(chance.randrange(30), request) for request in chance.sample(requests, len(requests))]
@@ -88,7 +71,7 @@ def test_whoever_is_preempted_and_computed_again_continues_with_the_same_bits(na
         )
         for length in (5, 18, 33, 40, 61, 130)
     ]
-    alone = _alone(engine, requests)
+    alone = serve_each(engine, requests)
     together = serve(engine, [(0, request) for request in requests])
     assert together.preempted >= 4
     for key, served in alone.items():
@@ -125,8 +108,8 @@ def _two_threads() -> Iterator[None]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_batch_composition_changes_no_bit_on_two_threads(kind: Kind) -> None:
     engine = kind.engine("llama2-untied")
-    requests = _requests(seed=5)
-    alone = _alone(engine, requests)
+    requests = mixed_requests(LENGTHS)
+    alone = serve_each(engine, requests)
     together = serve(engine, [(0, request) for request in requests])
     for key, served in alone.items():
         assert torch.equal(together.rows(key), served.rows(key)), key

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.worker.batch import Batch, Draw, Piece
+from services.worker.batch import NO_BYTES, Batch, Draw, Piece
 from services.worker.engine.contract import BlockMissing
 from services.worker.engine.engine import Engine
 from services.worker.engine.modelled import ModelledRunner
@@ -25,7 +25,6 @@ from tests.worker.serving import limits, random_prompt, serve, submit
 
 Part = Callable[[Sequence[Piece], memoryview], Awaitable[Passed]]
 CUTS = st.sets(st.integers(1, LAYERS + 1), max_size=LAYERS + 1)
-NOTHING = memoryview(b"")
 
 
 def requests(count: int) -> list[Submit]:
@@ -47,7 +46,7 @@ async def through(parts: Sequence[Part], asked: Sequence[Submit], *, kv_blocks: 
     for request in asked:
         scheduler.add(request)
     while (batch := scheduler.next_batch()) is not None:
-        passed = Passed(NOTHING, [])
+        passed = Passed(NO_BYTES, [])
         for part in parts:
             passed = await part(batch.pieces, passed.activation)
         for output in scheduler.complete(batch, passed.tokens, now=0.0):
@@ -93,8 +92,8 @@ def test_no_part_runs_without_its_blocks() -> None:
     engine.add_block(0, memoryview(model.blocks[0]))
     piece = Piece("a", (1, 2, 3), 0, range(4), False, Draw(Sampling(), 0))
     with pytest.raises(BlockMissing, match="layer 0: block 1"):
-        engine.run_blocks(range(2), (piece,), NOTHING)
-    assert engine.run_blocks(range(1), (piece,), NOTHING).tokens == []
+        engine.run_blocks(range(2), (piece,), NO_BYTES)
+    assert engine.run_blocks(range(1), (piece,), NO_BYTES).tokens == []
 
 
 def modelled(runner: ModelledRunner, blocks: range) -> Part:
@@ -118,7 +117,7 @@ def test_a_modelled_engine_in_parts_makes_the_same_tokens_in_the_same_time(cuts:
         begun = clock.now()
 
         async def step(pieces: Sequence[Piece], activation: memoryview) -> Passed:
-            return Passed(NOTHING, await whole.step(Batch(1, tuple(pieces))))
+            return Passed(NO_BYTES, await whole.step(Batch(1, tuple(pieces))))
 
         await through([step], asked)
         assert in_parts == pytest.approx(clock.now() - begun)
@@ -158,10 +157,10 @@ def test_a_modelled_part_needs_its_blocks_and_no_others() -> None:
     async def main() -> None:
         runner = ModelledRunner(8 * BLOCK_BYTES, BLOCK_TOKENS, LATENCY, 1.0, LoopClock(0.0))
         await runner.load(manifest(), 4_096)
-        await runner.add_block(0, NOTHING)
+        await runner.add_block(0, NO_BYTES)
         piece = Piece("a", (1, 2, 3), 0, range(4), False, Draw(Sampling(), 0))
-        assert (await runner.run_blocks(range(1), (piece,), NOTHING)).tokens == []
+        assert (await runner.run_blocks(range(1), (piece,), NO_BYTES)).tokens == []
         with pytest.raises(BlockMissing, match="block 1 "):
-            await runner.run_blocks(range(2), (piece,), NOTHING)
+            await runner.run_blocks(range(2), (piece,), NO_BYTES)
 
     run(main())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.worker.batch import Batch, Entry, Piece
+from services.worker.batch import NO_BYTES, Batch, Entry, Piece
 from services.worker.engine.step_times import embedding_seconds, layer_seconds, step_seconds, work_of
 from shared.latency import HEAD_SHARE, Latency, Work
 
@@ -11,7 +11,7 @@ LAYERS = 4
 
 
 def chunk(start: int, stop: int, layer: int = 0) -> Piece:
-    entry = Entry(layer, stop, memoryview(b"")) if layer else None
+    entry = Entry(layer, stop, NO_BYTES) if layer else None
     return Piece("a", (1,) * (stop - start), start, range(0, 64), False, entry=entry)
 
 
