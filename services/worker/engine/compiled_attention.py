@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 
@@ -52,10 +53,16 @@ class CompiledStep:
 
     def __init__(self, attention: CompiledAttention, runs: "array[int]", pieces: int, rows: int) -> None:
         self._attend, self._layers = attention.attend, attention.layers
-        self._runs = runs
-        self._out = torch.zeros(rows, attention.width, dtype=torch.bfloat16)  # used anew by every layer
-        self._addresses = self._out.data_ptr(), runs.buffer_info()[0], pieces
+        self._numbers = runs
+        self.runs = runs.buffer_info()[0], pieces
+        self._shape = rows, attention.width
+
+    @cached_property
+    def _out(self) -> torch.Tensor:
+        """Used anew by every layer."""
+        return torch.zeros(self._shape, dtype=torch.bfloat16)
 
     def __call__(self, layer: int, projected: torch.Tensor) -> torch.Tensor:
-        self._attend(projected.data_ptr(), projected.stride(0), *self._addresses, *self._layers[layer])
-        return self._out
+        out = self._out
+        self._attend(projected.data_ptr(), projected.stride(0), out.data_ptr(), *self.runs, *self._layers[layer])
+        return out

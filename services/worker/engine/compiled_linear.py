@@ -25,7 +25,12 @@ class CompiledLinear(OneDnnLinear):
         span = matching_span(kernels, outputs, inputs) if torch.get_num_threads() == 1 else None
         self._most_rows = 0 if span is None else MOST_ROWS
         bias = 0 if self._bias is None else self._bias.data_ptr()
-        self._matrix = torch.ops.mkldnn.data_ptr(self.packed), bias, inputs, outputs, span or 0
+        matrix = torch.ops.mkldnn.data_ptr(self.packed)
+        self.numbers = None if span is None else (matrix, bias, inputs, outputs, span)
+
+    def padded(self, rows: torch.Tensor) -> torch.Tensor:
+        """One row takes the kernel as long as it takes to read the matrix."""
+        return super().padded(rows) if self.numbers is None else rows
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         return self._multiply(rows, 0) if rows.shape[0] <= self._most_rows else super().__call__(rows)
@@ -39,8 +44,9 @@ class CompiledLinear(OneDnnLinear):
     def _multiply(self, rows: torch.Tensor, residual: int) -> torch.Tensor:
         rows = rows.contiguous()
         count = rows.shape[0]  # len() takes as long as the rest
-        result = rows.new_empty(count, self._matrix[3])
-        self._kernels.multiply(*self._matrix, rows.data_ptr(), residual, result.data_ptr(), count)
+        assert self.numbers is not None
+        result = rows.new_empty(count, self.numbers[3])
+        self._kernels.multiply(*self.numbers, rows.data_ptr(), residual, result.data_ptr(), count)
         return result
 
 

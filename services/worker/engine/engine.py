@@ -14,6 +14,7 @@ from torch.nn.functional import embedding
 from services.worker.batch import NO_BYTES, Batch, Draw, Piece
 from services.worker.engine.attention import Attention, TorchAttention
 from services.worker.engine.compiled_attention import CompiledAttention
+from services.worker.engine.compiled_layer import CompiledLayer, LayerMemory, in_one_call
 from services.worker.engine.contract import PLAIN, BlockMissing, OnGpu
 from services.worker.engine.cuda_graphs import CudaCapture, GraphedLayer, LayerGraphs
 from services.worker.engine.flashinfer_kernels import choose_parts
@@ -32,6 +33,8 @@ from shared.block_layout import EMBEDDING
 from shared.links.contract import View
 from shared.messages.parameters import Manifest
 from shared.sharding import shard_config, vocabulary
+
+AnyLayer = Layer | GraphedLayer | CompiledLayer
 
 
 class Engine:
@@ -64,13 +67,16 @@ class Engine:
         rope = RopeTable(config, max_model_len, dtype, memory.device)
         self._kernels = kernels if manifest.dtype == "bfloat16" else None
         self._attention: Attention
+        self._memory: LayerMemory | None = None
         if self._kernels is None:
             parts = choose_parts(self.store, group, max_model_len, on_gpu.flashinfer)
             self._attention = TorchAttention(self.store, rope, group, parts)
         else:
-            self._attention = CompiledAttention(self._kernels, self.store, rope, group, max_model_len)
+            self._attention = compiled = CompiledAttention(self._kernels, self.store, rope, group, max_model_len)
+            # Between two calls of a layer's parts ranks wait for each other.
+            self._memory = LayerMemory(config, self._kernels, compiled) if ranks is None else None
         self._embedding: torch.Tensor | None = None
-        self._layers: dict[int, Layer | GraphedLayer] = {}
+        self._layers: dict[int, AnyLayer] = {}
         self._graphs: LayerGraphs | None = None
         if on_gpu.graphs and ranks is None:  # no graph waits for another rank
             self._graphs = LayerGraphs(config, self.store.cache, CudaCapture(memory.device))
@@ -90,13 +96,18 @@ class Engine:
             self._embedding = tensors[EMBEDDING]
         elif index <= self._config.num_hidden_layers:
             layer = Layer(self._config, index - 1, tensors, self._kernels, self._ranks)
-            self._layers[index - 1] = layer if self._graphs is None else GraphedLayer(layer, self._graphs)
+            self._layers[index - 1] = self._fastest(layer)
         else:
             self._add_head(tensors)
 
         if self._config.tie_word_embeddings and self._norm is not None and self._embedding is not None:
             # Not before both are here: no layer has to wait for it.
             self._head = make_linear({"head.weight": self._embedding}, "head", kernels=self._kernels)
+
+    def _fastest(self, layer: Layer) -> AnyLayer:
+        if self._graphs is not None:
+            return GraphedLayer(layer, self._graphs)
+        return layer if self._memory is None else in_one_call(layer, self._memory)
 
     def _add_head(self, tensors: Tensors) -> None:
         self._norm = make_norm(tensors["model.norm.weight"], self._config.rms_norm_eps, self._kernels)
@@ -127,7 +138,7 @@ class Engine:
     def layers(self, start: int, end: int, hidden: torch.Tensor, rows: Rows) -> torch.Tensor:
         """Run layers `start` .. `end - 1` on activations `[row, hidden]`; their KV goes into the cache.
 
-        What comes of it may be gone with the next call.
+        The activations may be overwritten, and what comes of them may be gone with the next call.
         """
         missing = [layer for layer in range(start, end) if layer not in self._layers]
         if missing:
@@ -145,7 +156,7 @@ class Engine:
         if self._norm is None or self._head is None:
             needed = len(self._manifest.blocks) - 1 if self._norm is None else 0
             raise BlockMissing(f"cannot make logits: block {needed} was not added")
-        logits = self._head(self._norm(padded(hidden)))[: len(hidden)]
+        logits = self._head(self._norm(self._head.padded(hidden)))[: len(hidden)]
         return logits if self._ranks is None else side_by_side(logits, self._manifest.config.vocab_size, self._ranks)
 
     @torch.inference_mode()

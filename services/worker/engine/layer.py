@@ -3,11 +3,11 @@
 import torch
 
 from services.worker.engine.kernels.contract import Kernels
-from services.worker.engine.matrices import make_gated, make_linear
-from services.worker.engine.norm import make_norm
-from services.worker.engine.parameters import Tensors
+from services.worker.engine.matrices import Gated, make_gated, make_linear
+from services.worker.engine.norm import Norm, make_norm
+from services.worker.engine.parameters import Linear, Tensors
 from services.worker.engine.rows import Rows
-from services.worker.engine.tensor_parallel import Ranks, row_parallel
+from services.worker.engine.tensor_parallel import Adding, Ranks, row_parallel
 from shared.messages.parameters import ModelConfig
 
 # The attention kernel's bits depend on where its queries begin, modulo 16 bytes: each row begins at a multiple of 64.
@@ -30,6 +30,11 @@ class Layer:
         self._mlp_norm = make_norm(tensors[f"{prefix}.post_attention_layernorm.weight"], config.rms_norm_eps, kernels)
         self._gated = make_gated(tensors, f"{mlp}.gate_proj", f"{mlp}.up_proj", kernels)
         self._down = row_parallel(make_linear(tensors, f"{mlp}.down_proj", kernels=kernels), ranks)
+
+    @property
+    def parts(self) -> tuple[Norm, Linear, Adding, Norm, Gated, Adding]:
+        """In the order in which rows go through them, attention between the second and the third."""
+        return self._input_norm, self._qkv, self._output, self._mlp_norm, self._gated, self._down
 
     def __call__(self, hidden: torch.Tensor, rows: Rows) -> torch.Tensor:
         """`[row, hidden]` -> `[row, hidden]`, padding included; writes keys and values into the KV cache."""

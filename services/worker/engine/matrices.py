@@ -41,10 +41,10 @@ class CompiledGated:
 
     def __init__(self, kernels: Kernels, both: Linear) -> None:
         self._silu_times = kernels.silu_times
-        self._both = both
+        self.both = both
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        made = self._both(rows)
+        made = self.both(rows)
         count, width = made.shape[0], made.shape[1] // 2
         result = made.new_empty(count, width)
         self._silu_times(made.data_ptr(), result.data_ptr(), count, width)

@@ -30,13 +30,13 @@ class CompiledNorm:
     def __init__(self, kernels: Kernels, weight: torch.Tensor, epsilon: float) -> None:
         self._rms_norm = kernels.rms_norm
         self._weight = weight
-        self._address, self._size = weight.data_ptr(), len(weight)
-        self._epsilon = epsilon
+        self.address, self._size = weight.data_ptr(), len(weight)
+        self.epsilon = epsilon
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         hidden = hidden.contiguous()
         normed = torch.empty_like(hidden)
-        self._rms_norm(hidden.data_ptr(), self._address, normed.data_ptr(), hidden.shape[0], self._size, self._epsilon)
+        self._rms_norm(hidden.data_ptr(), self.address, normed.data_ptr(), hidden.shape[0], self._size, self.epsilon)
         return normed
 
 

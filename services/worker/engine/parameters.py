@@ -46,6 +46,9 @@ def _shape(tensor: Tensor) -> list[int]:
 class Linear(Protocol):
     """One or more matrices `[out, in]` with the same input as one."""
 
+    def padded(self, rows: torch.Tensor) -> torch.Tensor:
+        """`rows` `[row, in]` with zero rows added, as many as its kernel wants."""
+
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """`[row, in]` -> `[row, out]`."""
 
@@ -65,6 +68,9 @@ class PlainLinear:
 
     def __init__(self, tensors: Tensors, *names: str) -> None:
         self._parts = [(as_rows(tensors[f"{name}.weight"]), tensors.get(f"{name}.bias")) for name in names]
+
+    def padded(self, rows: torch.Tensor) -> torch.Tensor:
+        return padded(rows)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         slabs = [self._slab(slab) for slab in torch.split(rows, SLAB_ROWS)]
@@ -98,6 +104,9 @@ class OneDnnLinear:
         missing = -sum(len(weight) for weight in self._weights if weight.dim() == 2) % out_step
         self.packed = lay_out(self._weights, missing)
         self._bias = joined(biases, missing) if biases else None
+
+    def padded(self, rows: torch.Tensor) -> torch.Tensor:
+        return padded(rows)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         return self._unary(rows, "none")

@@ -61,6 +61,11 @@ class Kernels(Protocol):
     ) -> None:
         """Turn queries and keys of all rows, put keys and values `[kv_head, slot, head_dim]` into the cache, attend."""
 
+    def run_layer(
+        self, layer: Address, hidden: Address, rows: int, runs: Address, run_count: int, epsilon: float, /
+    ) -> None:
+        """A whole layer, `hidden` `[row, hidden]` in place; `layer` and `runs` as in kernels.h, 64 bits a number."""
+
 
 def find_kernels() -> Kernels | None:
     """None where they were not compiled, or this CPU lacks what they need."""

@@ -25,6 +25,28 @@ typedef struct {
     int64_t in, out, span;
 } Linear;
 
+/* Attention of one layer: its part of the cache, tables `[position, head_dim]` of cosines and sines (their first half
+   negated), and `scratch_floats` to work in. */
+typedef struct {
+    Cache cache;
+    const bf16 *cosines, *sines;
+    float *scratch;
+} Attention;
+
+/* Where a layer puts what it makes of its rows, in this order. */
+typedef struct {
+    bf16 *normed, *projected, *gathered, *hidden, *gate_up, *gated;
+} Between;
+
+typedef struct {
+    const bf16 *input_norm;
+    Linear qkv, output;
+    const bf16 *mlp_norm;
+    Linear gate_up, down;
+    Attention attention;
+    Between between;
+} Layer;
+
 /* `[row, in]` -> `out` `[row, out]`: the product, plus the residual `[row, out]` where there is one. */
 void multiply_rows(const Linear *linear, const bf16 *rows, const bf16 *residual, bf16 *out, int64_t count);
 
@@ -35,8 +57,7 @@ void rms_norm(const bf16 *in, const bf16 *weight, bf16 *out, int64_t rows, int64
 void silu_times(const bf16 *in, bf16 *out, int64_t rows, int64_t size);
 
 /* Of each row of `run`: turn query and key heads by its position, and put keys and values into the cache.
-   `row` points at the first row's heads, queries, keys, values; cosines and sines are `[position, head_dim]`, the
-   sines' first half negated. */
+   `row` points at the first row's heads, queries, keys, values; cosines and sines are as in Attention. */
 void turn_and_store(bf16 *row, int64_t stride, const Run *run, const Cache *cache, const bf16 *cosines,
                     const bf16 *sines);
 
@@ -48,3 +69,10 @@ void attend_row(const bf16 *queries, bf16 *out, int64_t slot, int64_t length, co
 
 /* The same of every row of a chunk, each over the positions up to its own. */
 void attend_chunk(const bf16 *queries, int64_t stride, bf16 *out, const Run *run, const Cache *cache, float *scratch);
+
+/* Turn queries and keys of all rows, put keys and values into the cache, attend: `[row, head, head_dim]`, of which one
+   row is `stride` after the other -> `out` `[row, query head * head_dim]`. */
+void attend(bf16 *rows, int64_t stride, bf16 *out, const Run *runs, int64_t count, const Attention *attention);
+
+/* A whole layer, `hidden` `[row, hidden]` in place. */
+void run_layer(const Layer *layer, bf16 *hidden, int64_t rows, const Run *runs, int64_t count, float epsilon);

@@ -61,27 +61,25 @@ static PyObject *py_multiply(PyObject *module, PyObject *const *given, Py_ssize_
     Py_RETURN_NONE;
 }
 
-static void attend_run(bf16 *rows, int64_t stride, bf16 *out, const Run *run, const Cache *cache, const bf16 *cosines,
-                       const bf16 *sines, float *scratch) {
-    int64_t width = cache->kv_heads * cache->group * cache->head_dim;
-    bf16 *row = rows + run->first * stride, *result = out + run->first * width;
-    turn_and_store(row, stride, run, cache, cosines, sines);
-    if (!run->decode)
-        attend_chunk(row, stride, result, run, cache, scratch);
-    for (int64_t i = 0; run->decode && i < run->rows; i++)
-        attend_row(row + i * stride, result + i * width, run->slot, run->begin + i + 1, cache, scratch);
-}
-
 static PyObject *py_attend(PyObject *module, PyObject *const *given, Py_ssize_t count) {
     int64_t n[14];
     if (!take("attend", given, count, n, 14))
         return NULL;
-    const Run *runs = (const Run *)n[3];
     Cache cache = {(bf16 *)n[5], (bf16 *)n[6], n[7], n[8], n[9], n[10]};
+    Attention attention = {cache, (const bf16 *)n[11], (const bf16 *)n[12], (float *)n[13]};
     Py_BEGIN_ALLOW_THREADS;
-    for (int64_t i = 0; i < n[4]; i++)
-        attend_run((bf16 *)n[0], n[1], (bf16 *)n[2], &runs[i], &cache, (const bf16 *)n[11], (const bf16 *)n[12],
-                   (float *)n[13]);
+    attend((bf16 *)n[0], n[1], (bf16 *)n[2], (const Run *)n[3], n[4], &attention);
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_run_layer(PyObject *module, PyObject *const *given, Py_ssize_t count) {
+    int64_t n[5];
+    double epsilon = count == 6 ? PyFloat_AsDouble(given[5]) : 0.0;
+    if ((epsilon == -1.0 && PyErr_Occurred()) || !take("run_layer", given, count - 1, n, 5))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    run_layer((const Layer *)n[0], (bf16 *)n[1], n[2], (const Run *)n[3], n[4], (float)epsilon);
     Py_END_ALLOW_THREADS;
     Py_RETURN_NONE;
 }
@@ -96,6 +94,8 @@ static PyMethodDef methods[] = {
      "(matrix, bias, inputs, outputs, span, rows, residual, out, row count)"},
     {"attend", (PyCFunction)(void (*)(void))py_attend, METH_FASTCALL,
      "(rows, stride, out, runs, run count, keys, values, slots, kv heads, group, head_dim, cosines, sines, scratch)"},
+    {"run_layer", (PyCFunction)(void (*)(void))py_run_layer, METH_FASTCALL,
+     "(layer, hidden, rows, runs, run count, epsilon)"},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,0 +1,72 @@
+"""A layer as one call of a compiled kernel, where rows are few: so that next to nothing is between its matrices."""
+
+from array import array
+from collections.abc import Sequence
+
+import torch
+
+from services.worker.engine.compiled_attention import CompiledAttention, CompiledStep
+from services.worker.engine.compiled_linear import MOST_ROWS, CompiledLinear
+from services.worker.engine.kernels.contract import Kernels
+from services.worker.engine.layer import ROW_STEP, Layer
+from services.worker.engine.matrices import CompiledGated
+from services.worker.engine.norm import CompiledNorm
+from services.worker.engine.rows import Rows
+from shared.messages.parameters import ModelConfig
+
+# Of more, what is between the kernels takes next to nothing of a step.
+FEW_ROWS = min(128, MOST_ROWS)
+
+
+class LayerMemory:
+    """What the layers of a model have in common: where they put what they make of few rows, one layer after the other.
+    It is in bfloat16, and touched."""
+
+    def __init__(self, config: ModelConfig, kernels: Kernels, attention: CompiledAttention) -> None:
+        hidden, between, head = config.hidden_size, config.intermediate_size, config.head_dim
+        gathered = config.num_attention_heads * head
+        projected = -(-(gathered + 2 * config.num_key_value_heads * head) // ROW_STEP) * ROW_STEP
+        # As the kernel names them: normed, projected, gathered, hidden, gate and up, gated.
+        widths = hidden, projected, gathered, hidden, 2 * between, between
+        self._parts = [torch.empty(FEW_ROWS, width, dtype=torch.bfloat16).zero_() for width in widths]
+        self.addresses = [part.data_ptr() for part in self._parts]
+        self.kernels = kernels
+        self.attention = attention
+
+
+class CompiledLayer:
+    """`layer` with the same bits, of whose parameters `numbers` tell the kernel."""
+
+    def __init__(self, layer: Layer, numbers: Sequence[int], epsilon: float, memory: LayerMemory) -> None:
+        self._layer = layer
+        self._run = memory.kernels.run_layer
+        self._numbers = array("q", (*numbers, *memory.attention.layers[layer.index], *memory.addresses))
+        self._address = self._numbers.buffer_info()[0]
+        self._epsilon = epsilon
+
+    def __call__(self, hidden: torch.Tensor, rows: Rows) -> torch.Tensor:
+        """`[row, hidden]` -> `[row, hidden]`: few of them where they are, the padding as it was."""
+        if rows.count > FEW_ROWS:
+            return self._layer(hidden, rows)
+        step = rows.attend
+        assert isinstance(step, CompiledStep)
+        hidden = hidden.contiguous()
+        self._run(self._address, hidden.data_ptr(), rows.count, *step.runs, self._epsilon)
+        return hidden
+
+
+def in_one_call(layer: Layer, memory: LayerMemory) -> Layer | CompiledLayer:
+    """`layer` itself where one of its matrices is not for the kernel, or other ranks have a part of it."""
+    match layer.parts:
+        case (
+            CompiledNorm() as input_norm,
+            CompiledLinear(numbers=tuple(qkv)),
+            CompiledLinear(numbers=tuple(output)),
+            CompiledNorm() as mlp_norm,
+            CompiledGated(both=CompiledLinear(numbers=tuple(gate_up))),
+            CompiledLinear(numbers=tuple(down)),
+        ):
+            numbers = input_norm.address, *qkv, *output, mlp_norm.address, *gate_up, *down
+            return CompiledLayer(layer, numbers, input_norm.epsilon, memory)
+        case _:
+            return layer

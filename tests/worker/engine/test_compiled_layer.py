@@ -1,0 +1,108 @@
+"""A layer in one call: the bits of its parts, and nothing that torch has to allocate."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from services.worker.batch import Piece
+from services.worker.engine import compiled_linear
+from services.worker.engine.compiled_layer import FEW_ROWS, CompiledLayer
+from services.worker.engine.engine import Engine
+from services.worker.engine.layer import Layer
+from tests.worker.engine.models import ALL_CONFIGS, KERNELS, checkpointed, needs_kernels
+
+pytestmark = needs_kernels
+BLOCKS = 16  # of each request
+
+
+def engine(name: str) -> Engine:
+    return checkpointed(name, "bfloat16").engine(kernels=KERNELS)
+
+
+def of_parts(name: str) -> Engine:
+    """The same engine, none of whose layers is one call."""
+    made = engine(name)
+    for index, layer in made._layers.items():
+        assert isinstance(layer, CompiledLayer)
+        made._layers[index] = layer._layer
+    return made
+
+
+def piece(request: int, start: int, stop: int, *, decode: bool) -> Piece:
+    tokens = tuple((7 * position + request) % 500 for position in range(start, stop))
+    return Piece(f"r{request}", tokens, start, range(BLOCKS * request, BLOCKS * (request + 1)), decode)
+
+
+def steps() -> Iterator[list[Piece]]:
+    """Prompts and decodes, alone and together, of few rows and of one more."""
+    yield [piece(0, 0, 1, decode=False)]
+    yield [piece(1, 0, 100, decode=False), piece(2, 0, FEW_ROWS - 100, decode=False)]
+    yield [piece(3, 0, FEW_ROWS, decode=False), piece(0, 1, 2, decode=True)]
+    yield [piece(0, 2, 3, decode=True)]
+    yield [piece(1, 100, 101, decode=True), piece(4, 0, 11, decode=False), piece(0, 3, 6, decode=True)]
+
+
+@torch.inference_mode()
+def through(made: Engine, pieces: Sequence[Piece]) -> torch.Tensor:
+    """Logits of all rows."""
+    rows = made.rows(pieces)
+    return made.head(made.layers(0, made.store.layers, made.embed(rows), rows))
+
+
+@pytest.mark.parametrize("name", ALL_CONFIGS)
+def test_a_layer_in_one_call_has_the_bits_of_its_parts(name: str) -> None:
+    whole, parts = engine(name), of_parts(name)
+    for pieces in steps():
+        assert torch.equal(through(whole, pieces), through(parts, pieces))
+    assert torch.equal(whole.store.cache, parts.store.cache)
+
+
+def test_layers_whose_matrices_are_not_for_the_kernel_are_called_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = engine("llama2-untied")
+    monkeypatch.setattr(compiled_linear, "matching_span", lambda kernels, outputs, inputs: None)
+    parts = engine("llama2-untied")
+    assert all(type(layer) is Layer for layer in parts._layers.values())
+    for pieces in steps():
+        assert torch.equal(through(whole, pieces), through(parts, pieces))
+
+
+class Operations(TorchDispatchMode):
+    """Keeps the names of torch's operations."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_layers_of_few_rows_allocate_nothing() -> None:
+    made = engine("qwen2-untied")
+    with torch.inference_mode():
+        rows = made.rows([piece(request, 0, 1, decode=True) for request in range(8)])
+        hidden = made.embed(rows)
+        with Operations() as operations:
+            result = made.layers(0, made.store.layers, hidden, rows)
+    assert result.data_ptr() == hidden.data_ptr()
+    assert operations.seen in ([], ["aten.slice.Tensor"])
+
+
+def test_rows_that_are_few_are_not_padded_for_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = engine("llama-panels-untied")
+    assert made._head is not None
+    one = torch.zeros(1, 128, dtype=torch.bfloat16)
+    assert made._head.padded(one) is one
+    monkeypatch.setattr(compiled_linear, "matching_span", lambda kernels, outputs, inputs: None)
+    other = engine("llama-panels-untied")
+    assert other._head is not None
+    assert len(other._head.padded(one)) == 4
