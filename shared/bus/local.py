@@ -1,15 +1,15 @@
 """The in-process twin of the bus, for tests and the simulator: same contract, same bytes, fixed order.
 
-A `LocalBroker` stands for the server; each actor gets a `LocalBus` of its own from `broker.connect()`. Faults are
-made at the broker: `down()` and `up()`, `lose`, asked for each message whether it gets lost, and `delays`, asked for
-each listener (and each answer) after how many seconds the message arrives: nothing is lost, two are a duplicate. What
-a bus that is held sends and is sent waits for `release()`, as with a process that is stopped, unless `forget()` comes
-before, as with a network that was cut.
+A `LocalBroker` stands for the server; each actor gets a `LocalBus` of its own from `broker.connect()`. Faults are made
+at the broker: `down()` and `up()`, `lose`, asked for each message whether it gets lost, and `delays`, asked for each
+listener (and each answer) after how many seconds the message arrives: nothing is lost, two are a duplicate. As with
+NATS what one connection says on one subject arrives in the order in which it was said, duplicates aside. What a bus
+that is held sends and is sent waits for `release()`, as with a process that is stopped, unless `forget()` comes before,
+as with a network that was cut.
 """
 
-import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -33,6 +33,7 @@ from shared.bus.contract import (
 )
 from shared.bus.headers import Headers, pack
 from shared.bus.limits import MAX_PAYLOAD_BYTES, check_size
+from shared.bus.local_arrivals import Arrivals
 from shared.bus.local_routes import Deliver, Listener, Routes
 from shared.bus.local_store import LocalKeyValue
 from shared.bus.seldom import SeldomLog
@@ -53,6 +54,7 @@ class LocalBroker:
     values: dict[str, bytes] = field(default_factory=dict)
     buses: list["LocalBus"] = field(default_factory=list)
     routes: Routes = field(default_factory=Routes)
+    arrivals: Arrivals = field(default_factory=Arrivals)
 
     def connect(self) -> "LocalBus":
         bus = LocalBus(self)
@@ -70,21 +72,26 @@ class LocalBroker:
         for bus in self.buses:
             bus.connection_changed(True)
 
-    def route(self, subject: str, data: bytes, headers: Mapping[str, str], reply: Reply | None = None) -> int:
+    def route(
+        self,
+        subject: str,
+        data: bytes,
+        headers: Mapping[str, str],
+        reply: Reply | None = None,
+        sender: Hashable = None,
+    ) -> int:
         """Hand a message to its listeners, in the order in which they came. Returns how many got it."""
         chosen = self.routes.choose(subject)
         if not self.lose(subject):
             for listener in chosen:
-                self.carry(subject, partial(self._deliver, listener, subject, data, headers, reply))
+                way = None if sender is None else (sender, subject, listener)
+                self.carry(subject, partial(self._deliver, listener, subject, data, headers, reply), way)
         return len(chosen)
 
-    def carry(self, subject: str, arrive: Callable[[], None]) -> None:
-        """Have something arrive as often and as late as `delays` says."""
-        for seconds in self.delays(subject):
-            if seconds > 0:
-                asyncio.get_running_loop().call_later(seconds, arrive)
-            else:
-                arrive()
+    def carry(self, subject: str, arrive: Callable[[], None], way: Hashable = None) -> None:
+        """Have something arrive as often and as late as `delays` says, not before what went the same `way`."""
+        for number, seconds in enumerate(self.delays(subject)):
+            self.arrivals.add(seconds, arrive, way if number == 0 else None)
 
     def _deliver(
         self, listener: Listener, subject: str, data: bytes, headers: Mapping[str, str], reply: Reply | None
@@ -123,7 +130,7 @@ class LocalBus:
             self.counts["dropped_disconnected"] += 1
             return
         self.counts["sent"] += 1
-        self._pass(partial(self._broker.route, subject, data, headers))
+        self._pass(partial(self._broker.route, subject, data, headers, sender=self))
 
     async def call(
         self, call: Call[Q, A], message: Q, *, timeout: float, context: Context = NO_CONTEXT, **holes: str
@@ -231,8 +238,8 @@ class LocalBus:
             self._broker.carry(f"answer.{subject}", partial(self._pass, partial(self._answer, token, body, extra)))
 
         if self._held is not None:
-            self._held.append(partial(self._broker.route, subject, data, headers, reply))
-        elif self._broker.route(subject, data, headers, reply) == 0:
+            self._held.append(partial(self._broker.route, subject, data, headers, reply, sender=self))
+        elif self._broker.route(subject, data, headers, reply, sender=self) == 0:
             raise ServiceAbsent(f"nobody listens on {subject}")
 
     def _answer(self, token: str, body: bytes, extra: Headers) -> None:

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from itertools import count, repeat
+from itertools import count
+from random import Random
 from typing import Any
 
 from services.worker.actor import Worker
@@ -31,7 +32,7 @@ from tests.worker.live.members import Member, check_invariants, moving, used
 from tests.worker.live.timed import Faults, TimedLink
 
 BUS_SECONDS = 0.001
-NEXT_SECONDS = 1e-9  # what ranks are told later arrives later: timers of one moment have no order
+LATE_SECONDS = (0.003, 0.01, 0.05, 0.3)  # by which some messages may come later
 LEASE_SECONDS = 0.4  # from a death until it is known
 
 
@@ -246,11 +247,17 @@ class Stage:
             wish.check(self.kind.alone(wish.request))
 
 
+def late(seed: int) -> Callable[[str], Sequence[float]]:
+    """Messages that are overtaken by others, of other senders or on other subjects."""
+    chance = Random(seed)
+    share, most = chance.random(), chance.choice(LATE_SECONDS)
+    return lambda subject: (BUS_SECONDS + (chance.uniform(0.0, most) if chance.random() < share else 0.0),)
+
+
 @asynccontextmanager
 async def stage(*workers: str, kind: Kind = FLOAT32) -> AsyncIterator[Stage]:
     """Spare workers."""
-    said = repeat(0) if kind.ranks == 1 else count()
-    broker = LocalBroker(clock=CLOCK, delays=lambda subject: (BUS_SECONDS + next(said) * NEXT_SECONDS,))
+    broker = LocalBroker(clock=CLOCK, delays=lambda subject: (BUS_SECONDS,))
     bus = broker.connect()
 
     async def join(message: Join, context: Context) -> Joined:

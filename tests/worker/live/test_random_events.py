@@ -15,7 +15,7 @@ from shared.virtual_time import run
 from tests.fuzz.effort import examples
 from tests.worker.live.kinds import BFLOAT16, BLOCKS, CLOCK, FLOAT32, Kind
 from tests.worker.live.members import check_invariants
-from tests.worker.live.stage import Stage, stage
+from tests.worker.live.stage import Stage, late, stage
 from tests.worker.serving import NEVER, random_prompt, submit
 
 SOURCES = ("s1", "s2")
@@ -34,6 +34,7 @@ WAITS = st.sampled_from((0.0, 0.001, 0.003, 0.005, 0.01, 0.012, 0.02, 0.05))
 ORDINARY = ("ask t", "ask t", "ask t", "ask s1", "ask s2", "block", "cancel", "help", "help", "stop helping")
 RARE = ("kill t", "kill s1", "kill s2", "abort t", "drain s1", "serve t")
 OF_RANKS = ("kill t.1", "kill s1.1", "fence t", "fence t.1", "fence s1", "fence s1.1", "lose messages", "damage")
+SEEDS = st.none() | st.integers(0, 2**16)
 MODES = st.sampled_from(("zigzag", "zigzag", "best-effort", "zigzag-ilp"))
 
 
@@ -47,9 +48,12 @@ def events(*what: str) -> st.SearchStrategy[list[Event]]:
     mode=MODES,
     blocks=st.integers(2, BLOCKS - 1),
     kind=st.sampled_from((FLOAT32, BFLOAT16)),
+    seed=SEEDS,
 )
-def test_every_request_ends_once_with_its_tokens(events: list[Event], mode: LiveMode, blocks: int, kind: Kind) -> None:
-    run(play(events, mode, blocks, kind), limit_seconds=600)
+def test_every_request_ends_once_with_its_tokens(
+    events: list[Event], mode: LiveMode, blocks: int, kind: Kind, seed: int | None
+) -> None:
+    run(play(events, mode, blocks, kind, seed), limit_seconds=600)
 
 
 # In a full cache those that came last lose their place.
@@ -62,19 +66,23 @@ RANKS = [Kind(dtype, ranks=2, kv_bytes=kv) for dtype in ("float32", "bfloat16") 
     mode=MODES,
     blocks=st.integers(1, BLOCKS - 1),
     kind=st.sampled_from(RANKS),
+    seed=SEEDS,
 )
 def test_every_request_ends_once_with_the_tokens_of_undisturbed_ranks(
-    events: list[Event], mode: LiveMode, blocks: int, kind: Kind
+    events: list[Event], mode: LiveMode, blocks: int, kind: Kind, seed: int | None
 ) -> None:
-    run(play(events, mode, blocks, kind), limit_seconds=600)
+    run(play(events, mode, blocks, kind, seed), limit_seconds=600)
 
 
-async def play(events: list[Event], mode: LiveMode, blocks: int, kind: Kind) -> None:
-    """Two sources and a target; another instance serves without helping, so that there is always somebody."""
+async def play(events: list[Event], mode: LiveMode, blocks: int, kind: Kind, seed: int | None) -> None:
+    """Two sources and a target; another instance serves without helping, so that there is always somebody. Where there
+    is a `seed` messages are late by chance."""
     async with stage("other", *SOURCES, "t", kind=kind) as made:
         for instance in ("other", *SOURCES):
             await made.loaded(instance)
         await made.load("t", list(range(blocks)), mode)
+        if seed is not None:
+            made.broker.delays = late(seed)
         for event in events:
             await asyncio.sleep(event.wait)
             happen(made, event, mode)
