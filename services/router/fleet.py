@@ -10,7 +10,8 @@ from shared.messages.requests import RequestsEnded, Running, Submit
 
 
 class Fleet:
-    """Instances by their leading worker (rank 0).
+    """Instances by their leading worker (rank 0), from when it loads on: it may take requests over before it says that
+    it serves.
 
     `silent_seconds`: an instance that reports no request at all for so long has none, whatever was admitted to it.
     """
@@ -22,6 +23,7 @@ class Fleet:
         self._dead: dict[str, int] = {}  # the last epoch that was declared dead; what it still says is not heard
 
     def of_model(self, model: str) -> list[Instance]:
+        """Those that load included."""
         return [one for one in self._instances.values() if one.model == model]
 
     def is_open(self, instance: Instance) -> bool:
@@ -83,15 +85,17 @@ class Fleet:
         self._suspects.discard(report.id)  # heard here; that the registry heard it too may have got lost
         known = self._instances.get(report.id)
         effects: list[Effect] = []
-        serves = report.instance is not None and report.rank == 0 and report.state in ("serving", "live", "draining")
-        if known is not None and (not serves or (report.epoch, report.instance) != (known.epoch, known.id)):
+        leads = report.instance is not None and report.rank == 0 and report.state != "spare"
+        if known is not None and (not leads or not known.goes_on(report)):
             effects = self._drop(report.id, f"{report.id} no longer serves {known.id}")
             known = None
-        if serves:
+        if leads:
             if known is None:
                 known = self._instances[report.id] = Instance(report.id)
-                effects.append(Learn(report.id, f"{report.instance} is new here"))
+            was_serving = known.serves
             known.update(report, now)
+            if known.serves and not was_serving:
+                effects.append(Learn(report.id, f"{report.instance} is new here"))
             effects += self._lose_silent(known, now)
         return effects
 

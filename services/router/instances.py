@@ -78,6 +78,17 @@ class Instance:
         self._other_blocks = 0
         self._new_tokens = 0  # to be prefilled, admitted since a report that counts them
 
+    @property
+    def serves(self) -> bool:
+        """Whether it may be given requests, or was."""
+        return self.state in ("serving", "live", "draining")
+
+    def goes_on(self, report: WorkerReport) -> bool:
+        """Whether the report is of the same instance, which has not gone back to loading."""
+        return (report.epoch, report.instance) == (self.epoch, self.id) and not (
+            self.serves and report.state == "loading"
+        )
+
     def update(self, report: WorkerReport, now: float) -> None:
         """Take over what the worker reports."""
         self.id, self.epoch, self.state = report.instance, report.epoch, report.state

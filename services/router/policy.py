@@ -168,7 +168,7 @@ class RouterPolicy:
         return effects
 
     def _place(self, waiting: Waiting, now: float) -> Effect | None:
-        instances = self._fleet.of_model(waiting.request.model)
+        instances = [one for one in self._fleet.of_model(waiting.request.model) if one.serves]
         if waiting.request.version is not None:
             instances = [one for one in instances if one.version == waiting.request.version]
             if self._is_gone(waiting.request, instances):

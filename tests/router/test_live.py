@@ -112,6 +112,50 @@ def test_the_death_of_the_new_worker_may_come_before_the_move() -> None:
     assert moved(made, "r0") == [Lose("gateway-0", "r0", "h took it over and is gone")]
 
 
+def loading(worker: str) -> WorkerReport:
+    return replace(report(worker, state="loading"), load=None)
+
+
+def test_a_worker_may_take_a_request_over_before_it_says_that_it_serves() -> None:
+    """As workers of an execution pipeline do when it is over."""
+    made = live()
+    admit(made, request("r0"), request("r1"))
+    hear(made, loading("n"))
+    assert moved(made, "r0", worker="n") == []
+    assert places(made, "r0") == ["n"]
+    assert [one.running for one in made.loads(NOW) if one.model == "m"] == [2]
+    assert made.on_report(report("n", load(running=1, slots=1)), NOW) == [Learn("n", "i-n is new here")]
+    made.learned("n", [Running(request_id="r0", gateway="gateway-0", tokens=9)], NOW)
+    assert places(made, "r0") == ["n"]
+    made.on_ended(RequestsEnded(worker="n", request_ids=["r0"]))
+    assert places(made, "r0") == [None]
+
+
+def test_one_that_loads_gets_nothing_new_and_nobody_waits_for_what_it_has() -> None:
+    made = policy(loading("n"), report("a"))
+    assert admit(made, request("r0"), request("r1"), request("r2")) == [("r0", "a"), ("r1", "a")]
+
+
+@pytest.mark.parametrize("state", ["spare", "dead"])
+def test_what_it_took_over_is_lost_with_it(state: str) -> None:
+    made = live()
+    admit(made, request("r0"))
+    hear(made, loading("n"))
+    moved(made, "r0", worker="n")
+    if state == "dead":
+        assert made.on_lease(lease("n", "dead")) == [Lose("gateway-0", "r0", "n is gone: said so")]
+    else:
+        gone = report("n", state="spare", model=None, instance=None)
+        assert made.on_report(gone, NOW) == [Lose("gateway-0", "r0", "n no longer serves i-n")]
+
+
+def test_a_live_instance_that_goes_back_to_loading_loses_what_it_has() -> None:
+    made = live()
+    admit(made, request("r0"))
+    assert made.on_report(loading("t"), NOW) == [Lose("gateway-0", "r0", "t no longer serves i-t")]
+    assert admit(made, request("r1")) == [("r1", "h")]
+
+
 def test_what_is_said_of_a_worker_that_died_meanwhile_changes_nothing() -> None:
     made = live()
     admit(made, request("r0"))
