@@ -111,7 +111,7 @@ class Sequence:
         """What was computed from this position on, to be computed elsewhere: nothing is drawn."""
         while start < self.computed:
             decode = start >= self.prompt_tokens
-            stop = min(start + PREFILL_CHUNK, self.computed if decode else self.prompt_tokens)
+            stop = min(start + PREFILL_CHUNK, self.computed if decode else min(self.computed, self.prompt_tokens))
             yield Piece(self.request_id, tuple(self.tokens[start:stop]), start, self.blocks, decode)
             start = stop
 

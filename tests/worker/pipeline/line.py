@@ -45,9 +45,9 @@ async def tell(made: Stage, worker: str, told: Pipeline, **changes: Any) -> None
     await made.bus.call(PIPELINE, plan, timeout=5, id=worker)
 
 
-async def form(made: Stage, cut: Cut = PAIR, id: str = "p1") -> None:
+async def form(made: Stage, cut: Cut = PAIR, id: str = "p1", kv_blocks: int = 32) -> None:
     """As a planner does: the leader last."""
-    told, leader = command(made, cut, id), cut[0][0]
+    told, leader = command(made, cut, id, kv_blocks), cut[0][0]
     for worker in sorted({worker for worker, _ in cut}, key=lambda one: (one == leader, one)):
         await tell(made, worker, told)
 
@@ -102,20 +102,26 @@ async def nothing_left(made: Stage) -> None:
 
 
 @asynccontextmanager
-async def line(cut: Cut = PAIR, *others: str, kind: Kind = FLOAT32) -> AsyncIterator[Stage]:
+async def line(cut: Cut = PAIR, *others: str, kind: Kind = FLOAT32, kv_blocks: int = 32) -> AsyncIterator[Stage]:
     """A pipeline that serves, and others that do by themselves."""
     async with stage(*sorted({worker for worker, _ in cut}), *others, kind=kind) as made:
         for worker in others:
             await made.loaded(worker)
         await loaded(made, cut)
-        await form(made, cut)
+        await form(made, cut, kv_blocks=kv_blocks)
         await made.until(lambda: made.state(cut[0][0]) == "live")
         yield made
 
 
-def play(act: Callable[[Stage], Awaitable[None]], cut: Cut = PAIR, *others: str, kind: Kind = FLOAT32) -> None:
+def play(
+    act: Callable[[Stage], Awaitable[None]],
+    cut: Cut = PAIR,
+    *others: str,
+    kind: Kind = FLOAT32,
+    kv_blocks: int = 32,
+) -> None:
     async def main() -> None:
-        async with line(cut, *others, kind=kind) as made:
+        async with line(cut, *others, kind=kind, kv_blocks=kv_blocks) as made:
             await act(made)
             await made.done()
             await nothing_left(made)

@@ -50,6 +50,22 @@ def test_workers_take_turns_and_get_so_many_rows_of_their_shares_in_order() -> N
     assert filling.is_done(here)
 
 
+def test_of_a_prompt_no_more_is_filled_than_is_computed() -> None:
+    sequence = cached("r", 300)
+    sequence.computed = 200
+    moving, filling = Filling(("a",)), computing("a")
+    assert told(("a", moving.begin_move("a", [sequence])))[1] == [("r", 0, 128)]
+    moving.moved("a")
+    assert told(("a", moving.begin_move("a", [sequence])))[1] == [("r", 128, 200)]
+    moving.moved("a")
+    sequence.filled = None
+    assert told(filling.begin(1, [sequence]))[1] == [("r", 0, 128)]
+    filling.ended(1, [])
+    assert filling.is_done([sequence])
+    sequence.computed = 300
+    assert told(filling.begin(2, [sequence]))[1] == [("r", 128, 256)]
+
+
 def test_nothing_is_begun_once_what_is_under_way_is_enough() -> None:
     here = [cached("r", 200, 5), cached("s", 200, 3, start=20)]
     filling = computing(*WORKERS)

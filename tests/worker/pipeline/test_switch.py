@@ -86,6 +86,20 @@ def test_requests_go_on_from_what_others_sent(kind: Kind) -> None:
     play(act, THREE, kind=replace(kind, switch_kv="move"))
 
 
+@pytest.mark.parametrize("switch_kv", ["move", "recompute"])
+def test_it_may_be_over_in_the_middle_of_prompts(switch_kv: SwitchKv) -> None:
+    async def act(made: Stage) -> None:
+        await whole(made, "a", "b")
+        await ask(made, 4, tokens=4, prompt=400)
+        scheduler = made.members["a"].worker._serving.scheduler
+        assert scheduler is not None
+        await made.until(lambda: any(0 < one.computed < 400 for one in scheduler.placed))
+        await made.serve("a")
+        await made.serve("b")
+
+    play(act, kind=replace(FLOAT32, kv_bytes=4 * MIB, switch_kv=switch_kv), kv_blocks=128)
+
+
 @pytest.mark.parametrize("wait", [0.0, 0.004, 0.011, 0.017, 0.05])
 def test_it_may_be_over_at_any_time(wait: float) -> None:
     async def act(made: Stage) -> None:
