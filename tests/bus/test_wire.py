@@ -64,7 +64,7 @@ def messages(kind: type[Any]) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)
-@settings(max_examples=15, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_both_packages_write_the_same_bytes_and_read_the_same_message(kind: type[Message], data: st.DataObject) -> None:
     message = data.draw(messages(kind))

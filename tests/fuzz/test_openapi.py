@@ -29,7 +29,7 @@ CHECKS = [
     response_headers_conformance,
     response_schema_conformance,
 ]
-PER_OPERATION = 20
+PER_OPERATION = 10
 SECONDS = 10.0  # for any answer
 KEYS = """
 - {name: alice, key: "alice's", requests-per-minute: 20, tokens-per-minute: 400, max-concurrent: 2}

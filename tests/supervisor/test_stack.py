@@ -75,6 +75,7 @@ def children_of(pid: int) -> list[int]:
     return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+@pytest.mark.slow
 def test_a_system_serves_scales_survives_and_leaves_nothing_behind(up: subprocess.Popen[str]) -> None:
     assert up.stdout is not None
     ready = json.loads(up.stdout.readline())

@@ -82,12 +82,12 @@ def targets(site: Site) -> list[str]:
 async def test_requests_are_run_by_who_loads_and_who_helps_with_the_tokens_of_an_undisturbed_run(
     stages: dict[str, Stage], model: str, instances: int
 ) -> None:
-    async with going_live(stages[model], instances) as (site, source, _):
+    async with going_live(stages[model], instances) as (site, _, _):
         before = await count(site, HANDED_OVER), await count(site, LAYERS_RUN)
         loading = site.load()
         await site.watch.until(lambda: bool(site.watch.speakers), "somebody makes tokens")
         shown = await asyncio.to_thread(stages[model].system.status)
-        assert {one["id"] for one in shown["workers"] if one["helping"]} <= {source}
+        assert {one["state"] for one in shown["workers"] if one["helping"]} <= {"serving"}
         await site.watch.until(lambda: len(site.watch.serving(model)) == instances, "all serve")
         await site.check("live", loading)
         assert await count(site, HANDED_OVER) > before[0]

@@ -217,7 +217,7 @@ def most_steps(request: Submit, rows: int) -> int:
     return request.max_tokens + placed * (total // min(128, least) + 2)
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(REQUESTS, st.integers(2, 6), st.integers(144, 400))
 def test_the_first_in_order_gains_in_every_step_so_everybody_ends(
     asked: list[tuple[int, int, int, int, int]], seqs: int, rows: int
@@ -240,7 +240,7 @@ def test_the_first_in_order_gains_in_every_step_so_everybody_ends(
     assert run.scheduler.load().kv_blocks_used == 0
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.one_of(

@@ -14,7 +14,7 @@ from tests.made import tiny
 pytestmark = pytest.mark.system
 
 
-@pytest.mark.parametrize("transport", ["ucx", "socket"])
+@pytest.mark.parametrize("transport", ["ucx", pytest.param("socket", marks=pytest.mark.slow)])
 def test_it_prints_a_line_for_the_hop_and_for_each_chain(transport: str) -> None:
     flags = ["--transport", transport, "--megabytes", "30", "--passes", "1", "--rate", "200"]
     cases = ["--case", "hop", "--case", "chains"]

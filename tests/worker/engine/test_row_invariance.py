@@ -21,7 +21,7 @@ def test_batch_composition_changes_no_bit(name: str, kind: Kind) -> None:
     engine = kind.engine(name)
     requests = mixed_requests(LENGTHS)
     alone = serve_each(engine, requests)
-    for seed in range(4):
+    for seed in range(2):
         chance = random.Random(seed)
         arrivals = [(chance.randrange(30), request) for request in chance.sample(requests, len(requests))]
         rows = chance.choice((144, 200, 512, 2_048))
@@ -108,7 +108,7 @@ def _two_threads() -> Iterator[None]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_batch_composition_changes_no_bit_on_two_threads(kind: Kind) -> None:
     engine = kind.engine("llama2-untied")
-    requests = mixed_requests(LENGTHS)
+    requests = mixed_requests(LENGTHS[5::2])
     alone = serve_each(engine, requests)
     together = serve(engine, [(0, request) for request in requests])
     for key, served in alone.items():

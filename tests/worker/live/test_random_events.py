@@ -42,7 +42,7 @@ def events(*what: str) -> st.SearchStrategy[list[Event]]:
     return st.lists(st.builds(Event, st.sampled_from(what), WAITS, st.integers(0, 1_000)), min_size=20, max_size=40)
 
 
-@examples(10)
+@examples(6)
 @given(
     events=events(*ORDINARY * 20, *RARE),
     mode=MODES,
@@ -60,7 +60,7 @@ def test_every_request_ends_once_with_its_tokens(
 RANKS = [Kind(dtype, ranks=2, kv_bytes=kv) for dtype in ("float32", "bfloat16") for kv in (MIB, MIB // 3)]
 
 
-@examples(4)
+@examples(3)
 @given(
     events=events(*ORDINARY * 15, *RARE, *OF_RANKS),
     mode=MODES,
