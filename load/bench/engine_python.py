@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
+from unittest.mock import patch
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from load.peers.member import serve
 from load.peers.questions import Answer, CountPython, Failed, LayerCost, Question, Ready, Start
+from services.worker.engine.kernels.contract import KernelsName, find_kernels
 from services.worker.engine.runner import EngineRunner
 from services.worker.scheduler import Scheduler
 from services.worker.settings import MIB, WorkerSettings
@@ -58,6 +60,28 @@ class Operations(TorchDispatchMode):
         return sum(max(0.0, fastest(call) - nothing) for call in self.seen)
 
 
+class TimedKernels:
+    """The compiled kernels, where there are any; `seconds` of a thread's time that they took so far."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._kernels = find_kernels()
+
+    def choose(self, _: KernelsName) -> "TimedKernels | None":
+        return None if self._kernels is None else self
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        kernel = getattr(self._kernels, name)
+
+        def timed(*numbers: float) -> object:
+            began = time.thread_time()
+            result: object = kernel(*numbers)
+            self.seconds += time.thread_time() - began
+            return result
+
+        return timed
+
+
 def fastest(call: Callable[[], object]) -> float:
     """Seconds: whatever else runs on this core meanwhile only makes it slower."""
 
@@ -92,7 +116,9 @@ def layer_cost(few: StepCost, many: StepCost) -> LayerCost:
 async def measure(layers: int, rows: int, steps: int) -> StepCost:
     """Steps in which so many requests decode."""
     settings = WorkerSettings(kv_bytes=64 * MIB, max_num_seqs=rows)
-    runner = EngineRunner(settings.kv_bytes, settings.block_size, settings.threads)
+    timed = TimedKernels()
+    with patch("services.worker.engine.runner.choose_kernels", timed.choose):
+        runner = EngineRunner(settings.kv_bytes, settings.block_size, settings.threads)
     try:
         manifest = small_model(layers)
         limits = settings.limits(CONTEXT, manifest.config.vocab_size, await runner.load(manifest, CONTEXT))
@@ -101,29 +127,30 @@ async def measure(layers: int, rows: int, steps: int) -> StepCost:
         scheduler = Scheduler(limits)
         for number in range(rows):
             scheduler.add(request(number))
-        await run(scheduler, runner, steps)  # prefill, and what is slow at first
-        whole = median(await run(scheduler, runner, steps))
+        await run(scheduler, runner, timed, steps)  # prefill, and what is slow at first
+        costs = await run(scheduler, runner, timed, steps)
         operations = Operations()
         # It sees the thread that it is entered on.
         await runner.call(operations.__enter__)
-        await run(scheduler, runner, 1)
+        await run(scheduler, runner, timed, 1)
         await runner.call(lambda: operations.__exit__(None, None, None))  # type: ignore[no-untyped-call]
-        return StepCost(whole, await runner.call(operations.seconds))
+        compiled = median(cost.kernels for cost in costs)
+        return StepCost(median(cost.whole for cost in costs), compiled + await runner.call(operations.seconds))
     finally:
         await runner.close()
 
 
-async def run(scheduler: Scheduler, runner: EngineRunner, steps: int) -> list[float]:
-    """CPU seconds that the engine needed for each."""
-    seconds = []
+async def run(scheduler: Scheduler, runner: EngineRunner, timed: TimedKernels, steps: int) -> list[StepCost]:
+    """CPU seconds that the engine needed for each, and its compiled kernels."""
+    costs = []
     for _ in range(steps):
         batch = scheduler.next_batch()
         assert batch is not None
-        began = time.process_time()
+        began, before = time.process_time(), timed.seconds
         tokens = await runner.step(batch)
-        seconds.append(time.process_time() - began)
+        costs.append(StepCost(time.process_time() - began, timed.seconds - before))
         scheduler.complete(batch, tokens, 0.0)
-    return seconds
+    return costs
 
 
 def small_model(layers: int) -> Manifest:

@@ -15,7 +15,7 @@ from services.worker.engine.rows import Rows
 from shared.messages.parameters import ModelConfig
 
 # Of more, what is between the kernels takes next to nothing of a step.
-FEW_ROWS = min(128, MOST_ROWS)
+FEW_ROWS = min(256, MOST_ROWS)
 
 
 class LayerMemory:

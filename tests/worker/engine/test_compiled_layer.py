@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from services.worker.batch import Piece
+from services.worker.batch import PREFILL_CHUNK, Piece
 from services.worker.engine import compiled_linear
 from services.worker.engine.compiled_layer import FEW_ROWS, CompiledLayer
 from services.worker.engine.engine import Engine
@@ -35,13 +35,19 @@ def piece(request: int, start: int, stop: int, *, decode: bool) -> Piece:
     return Piece(f"r{request}", tokens, start, range(BLOCKS * request, BLOCKS * (request + 1)), decode)
 
 
+def prompts(first: int, rows: int) -> list[Piece]:
+    """So many rows, of as many requests as that takes."""
+    lengths = [min(PREFILL_CHUNK, rows - start) for start in range(0, rows, PREFILL_CHUNK)]
+    return [piece(first + number, 0, length, decode=False) for number, length in enumerate(lengths)]
+
+
 def steps() -> Iterator[list[Piece]]:
     """Prompts and decodes, alone and together, of few rows and of one more."""
     yield [piece(0, 0, 1, decode=False)]
-    yield [piece(1, 0, 100, decode=False), piece(2, 0, FEW_ROWS - 100, decode=False)]
-    yield [piece(3, 0, FEW_ROWS, decode=False), piece(0, 1, 2, decode=True)]
+    yield prompts(1, FEW_ROWS)
+    yield [*prompts(4, FEW_ROWS), piece(0, 1, 2, decode=True)]
     yield [piece(0, 2, 3, decode=True)]
-    yield [piece(1, 100, 101, decode=True), piece(4, 0, 11, decode=False), piece(0, 3, 6, decode=True)]
+    yield [piece(1, 48, 49, decode=True), piece(7, 0, 11, decode=False), piece(0, 3, 6, decode=True)]
 
 
 @torch.inference_mode()
