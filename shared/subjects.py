@@ -23,7 +23,7 @@ from shared.messages.membership import (
 from shared.messages.message import Ack
 from shared.messages.parameters import Manifest
 from shared.messages.pipelines import MoveKv, Pipeline, PipelineOver, StageBatch, StageDone
-from shared.messages.ranks import AskMeeting, Meeting, RankGive, RankStep, RankTake
+from shared.messages.ranks import AskMeeting, Meeting, RankTake, Told
 from shared.messages.requests import (
     Admit,
     AskRunning,
@@ -121,7 +121,7 @@ WITHDRAW: Topic[Withdraw] = Topic("worker.{id}.withdraw", Withdraw)
 STAGE_BATCH: Topic[StageBatch] = Topic("worker.{id}.stage", StageBatch)
 STAGE_DONE: Topic[StageDone] = Topic("worker.{id}.staged", StageDone)
 PIPELINE_OVER: Topic[PipelineOver] = Topic("worker.{id}.over", PipelineOver)
-RANK_STEP: Topic[RankStep | RankGive] = Topic("worker.{id}.step", RankStep | RankGive)
+RANK_STEP: Topic[Told] = Topic("worker.{id}.step", Told)
 TOKENS: Topic[TokenFrame | RequestLost] = Topic("tok.{gateway}", TokenFrame | RequestLost)
 ENDED: Topic[RequestsEnded] = Topic("req.{worker}.ended", RequestsEnded)
 MOVED: Topic[RequestsMoved] = Topic("req.{previous}.moved", RequestsMoved)

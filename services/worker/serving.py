@@ -197,6 +197,7 @@ class Serving:
         except TimeoutError:
             if scheduler is not None and scheduler is self.scheduler:
                 self.publish(scheduler.expire(self._clock.wall()))
+                self.changes.tell()
 
     async def _step(self, scheduler: Scheduler, batch: Batch) -> None:
         begun = self._clock.now()

@@ -66,8 +66,7 @@ class RankGive(Message, frozen=True, kw_only=True):
 class RankTake(Message, frozen=True, kw_only=True):
     """Rank 0 of a source -> the others: receive KV of a request. Answered once it is here, refused where it is lost.
 
-    It is laid down with a step that imports it. Of `awaited` requests that may still be; what else came before may be
-    forgotten, once all steps up to `after` were run.
+    It was wanted after the step `after`, and is laid down with a step that imports it.
     """
 
     instance: Name
@@ -75,6 +74,17 @@ class RankTake(Message, frozen=True, kw_only=True):
     sender: Node
     ticket: Ticket
     size_bytes: Count
-    awaited: list[Name]
     after: Count
     secret: Secret = b""
+
+
+class RankKeep(Message, frozen=True, kw_only=True):
+    """Rank 0 of a source -> the others, one of its steps: of what was to be received before only the KV of these
+    requests is still wanted."""
+
+    instance: Name
+    step: Positive
+    requests: list[Name]
+
+
+Told = RankStep | RankGive | RankKeep

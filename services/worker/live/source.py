@@ -97,10 +97,16 @@ class LiveSource:
             self._parts.runner.on_last_layer = None
 
     async def run(self) -> None:
-        """Ask whenever there is nothing to prefill."""
+        """Ask whenever there is nothing to prefill; and have nobody keep KV of what has ended."""
         while True:
             self._look()
+            self._forget()
             await self._parts.serving.changes.wait()
+
+    def _forget(self) -> None:
+        scheduler, leader = self._parts.serving.scheduler, self._parts.ranks.leader
+        if leader.taken and scheduler is not None:
+            leader.keep({one.request_id for one in scheduler.in_order if one.late is not None})
 
     async def stop(self) -> None:
         """Ask nobody any more; what is on its way arrives."""

@@ -126,8 +126,10 @@ class Taking:
             data = await self._patiently(self._receive_kv(self._peer))
             self._parts.counts.received.inc(self._task.activation_bytes + self._task.kv_bytes)
         except LinkError as error:
-            self._parts.counts.kv_lost.inc()
-            log.warning("kv_lost", request=self.request_id, of=self.target, error=str(error))
+            sequence = self._scheduler.get(self.request_id)
+            if sequence is not None and sequence.late is self._late:  # else it has ended, or begins anew
+                self._parts.counts.kv_lost.inc()
+                log.warning("kv_lost", request=self.request_id, of=self.target, error=str(error))
         self._scheduler.kv_came(self.request_id, self._late, data)
         self._parts.serving.wake()
 
@@ -175,10 +177,7 @@ class Taking:
             nonlocal kv
             kv = await receive(peer, KV, size_bytes)
 
-        awaited = [one.request_id for one in self._scheduler.in_order if one.late is not None]
-        await together(
-            own(), self._parts.ranks.leader.take(self.request_id, self._channel, self._ranks, size_bytes, awaited)
-        )
+        await together(own(), self._parts.ranks.leader.take(self.request_id, self._channel, self._ranks, size_bytes))
         return kv
 
     async def _patiently(self, work: Coroutine[None, None, memoryview]) -> memoryview:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
+from typing import assert_never
 
 import structlog
 
@@ -13,7 +14,7 @@ from services.worker.ranks.kv import RankKv
 from services.worker.ranks.wire import decode_batch
 from shared.bus.contract import Bus, BusError, Refusal
 from shared.links.contract import Link, LinkError
-from shared.messages.ranks import AskMeeting, Meeting, RankGive, RankStep, RankTake
+from shared.messages.ranks import AskMeeting, Meeting, RankGive, RankKeep, RankStep, RankTake, Told
 from shared.messages.transfers import Load
 from shared.subjects import MEETING
 from shared.transfer.part import together
@@ -38,8 +39,12 @@ class Follower:
         self._leader = command.ranks[0]
         self._blocks: list[int] = []
         self._news = asyncio.Event()
-        self._steps = asyncio.Queue[RankStep | RankGive]()
+        self._steps = asyncio.Queue[Told]()
         self._ran = 0
+
+    @property
+    def instance(self) -> str:
+        return self._command.instance
 
     async def find_meeting(self) -> Meeting:
         """Raises RankLost where the rank that leads does not say where it is."""
@@ -58,17 +63,14 @@ class Follower:
         self._blocks = sorted(blocks)
         self._news.set()
 
-    def hear(self, step: RankStep | RankGive) -> None:
+    def hear(self, step: Told) -> None:
         """What the rank that leads tells."""
-        if step.instance == self._command.instance:
-            self._steps.put_nowait(step)
+        self._steps.put_nowait(step)
 
     async def take(self, take: RankTake) -> None:
         """Have KV here. Raises Refusal."""
-        if take.instance != self._command.instance:
-            raise Refusal(409, f"instance: this worker is no rank of {take.instance}")
         try:
-            await self._kv.take(take, all_ran=self._ran >= take.after)
+            await self._kv.take(take)
         except LinkError as error:
             raise Refusal(503, f"KV of request {take.request_id} did not come: {error}") from error
 
@@ -76,19 +78,26 @@ class Follower:
         """Until nobody leads. Raises RankLost, and what the engine raises."""
         await together(self._run_steps(), self._watch())
 
-    async def end(self) -> None:
-        """After `run`: nothing is left of it."""
+    async def end(self) -> list[RankGive]:
+        """After `run`: nothing is left of it. What is not given."""
         await self._kv.end()
+        left = [self._steps.get_nowait() for _ in range(self._steps.qsize())]
+        return [step for step in left if isinstance(step, RankGive)]
 
     async def _run_steps(self) -> None:
         while True:
             step = await self._steps.get()
             if step.step != self._ran + 1:
                 raise RankLost(f"step {step.step} came after step {self._ran}")
-            if isinstance(step, RankGive):
-                self._kv.give(step)
-            else:
-                await self._run(decode_batch(step.batch), step)
+            match step:
+                case RankStep():
+                    await self._run(decode_batch(step.batch), step)
+                case RankGive():
+                    self._kv.give(step)
+                case RankKeep():
+                    self._kv.keep(step)
+                case other:
+                    assert_never(other)
             self._ran = step.step
 
     async def _run(self, batch: Batch, step: RankStep) -> None:

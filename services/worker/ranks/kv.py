@@ -4,6 +4,7 @@ Each rank has its own part of the heads, and gives it to the rank of the other i
 """
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 
 import structlog
@@ -12,7 +13,7 @@ from services.worker.batch import Batch, KvImport
 from services.worker.engine.contract import RankLost, Runner
 from services.worker.live.handoff import KV, Channel, receive, send
 from shared.links.contract import Link, LinkError
-from shared.messages.ranks import RankGive, RankTake
+from shared.messages.ranks import RankGive, RankKeep, RankTake
 
 log = structlog.get_logger()
 
@@ -24,7 +25,9 @@ class RankKv:
         self._link = link
         self._runner = runner
         self._tasks = tasks
-        self._late: dict[str, memoryview] = {}  # by request
+        self._late: dict[str, tuple[RankTake, memoryview]] = {}  # by request
+        self._coming: dict[asyncio.Timeout, RankTake] = {}
+        self._keep: RankKeep | None = None  # the last one
         self._sending: set[asyncio.Task[None]] = set()
 
     def give(self, command: RankGive) -> None:
@@ -35,15 +38,23 @@ class RankKv:
         self._sending.add(sending)
         sending.add_done_callback(self._sending.discard)
 
-    async def take(self, command: RankTake, *, all_ran: bool) -> None:
-        """Have it here. Raises LinkError. `all_ran`: what is not awaited then, nobody lays down any more."""
-        if all_ran:
-            self._late = {id: kv for id, kv in self._late.items() if id in command.awaited}
-        peer = await Channel(self._link, command.sender, command.ticket, command.secret).connect()
+    async def take(self, command: RankTake) -> None:
+        """Have it here. Raises LinkError, also where it is not wanted any more."""
+        patience = asyncio.timeout(None if self._is_wanted(command) else 0)
+        self._coming[patience] = command
         try:
-            self._late[command.request_id] = await receive(peer, KV, command.size_bytes)
+            async with patience:
+                self._late[command.request_id] = command, await self._receive(command)
+        except TimeoutError:
+            raise LinkError("it is not wanted any more") from None
         finally:
-            await peer.close()
+            del self._coming[patience]
+
+    def keep(self, command: RankKeep) -> None:
+        """Receive, and have, nothing that is not wanted."""
+        self._keep = command
+        self._late = {id: (take, kv) for id, (take, kv) in self._late.items() if self._is_wanted(take)}
+        self._give_up(*(patience for patience, take in self._coming.items() if not self._is_wanted(take)))
 
     def lay_down(self, batch: Batch) -> Batch:
         """The same, with this rank's part of what is imported. Raises RankLost where it has none."""
@@ -52,16 +63,33 @@ class RankKv:
     async def end(self) -> None:
         """Nothing of it is wanted any more."""
         self._late.clear()
+        self._give_up(*self._coming)
+        await asyncio.sleep(0)  # whatever is cancelled before it has begun would not close its channel
         for sending in self._sending:
             sending.cancel()
         if self._sending:
             await asyncio.wait(self._sending)
 
     def _own(self, kv: KvImport) -> KvImport:
-        data = self._late.pop(kv.request_id, None)
-        if data is None:
+        if kv.request_id not in self._late:
             raise RankLost(f"this rank has no KV of request {kv.request_id}")
+        _, data = self._late.pop(kv.request_id)
         return replace(kv, data=data)
+
+    def _is_wanted(self, take: RankTake) -> bool:
+        return self._keep is None or take.after >= self._keep.step or take.request_id in self._keep.requests
+
+    def _give_up(self, *coming: asyncio.Timeout) -> None:
+        for patience in coming:
+            if not patience.expired():
+                patience.reschedule(asyncio.get_running_loop().time())
+
+    async def _receive(self, command: RankTake) -> memoryview:
+        peer = await Channel(self._link, command.sender, command.ticket, command.secret).connect()
+        try:
+            return await receive(peer, KV, command.size_bytes)
+        finally:
+            await peer.close()
 
     async def _send(self, command: RankGive, kv: asyncio.Future[memoryview]) -> None:
         channel = Channel(self._link, command.to, command.ticket, command.secret)
@@ -70,3 +98,10 @@ class RankKv:
                 await send(peer, KV, await kv)
         except (LinkError, RuntimeError, ValueError) as error:
             log.warning("rank_kv_not_sent", to=command.to.id, error=str(error))
+
+
+async def refuse(link: Link, command: RankGive) -> None:
+    """Nothing will be given: who waits for it learns that."""
+    with suppress(LinkError):
+        peer = await Channel(link, command.to, command.ticket, command.secret).connect()
+        await peer.close()

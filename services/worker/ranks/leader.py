@@ -1,6 +1,6 @@
 """What the rank that leads an instance tells the others, and what it knows of them."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from collections.abc import Set as AbstractSet
 
 from services.worker.batch import Batch, Piece
@@ -9,7 +9,7 @@ from services.worker.live.handoff import Channel
 from services.worker.ranks.wire import encode_batch
 from shared.bus.contract import Bus, BusError
 from shared.links.contract import LinkError
-from shared.messages.ranks import AskMeeting, RankGive, RankStep, RankTake
+from shared.messages.ranks import AskMeeting, RankGive, RankKeep, RankStep, RankTake
 from shared.messages.transfers import Node
 from shared.subjects import RANK_STEP, RANK_TAKE
 from shared.transfer.part import together
@@ -18,7 +18,10 @@ KV_SECONDS = 30.0  # within which the others have their part of a request's KV
 
 
 class Leader:
-    """The `workers` are ranks 1, 2 and so on of `instance`; who is alone, or is led itself, tells nobody anything."""
+    """The `workers` are ranks 1, 2 and so on of `instance`; who is alone, or is led itself, tells nobody anything.
+
+    `taken`: requests of which the others have KV that is not laid down, or wait for some.
+    """
 
     def __init__(self, bus: Bus, instance: str = "", workers: Sequence[str] = ()) -> None:
         self.instance = instance
@@ -26,6 +29,7 @@ class Leader:
         self._workers = workers
         self._blocks: dict[int, AbstractSet[int]] = {rank: frozenset() for rank, _ in enumerate(workers, start=1)}
         self._links: dict[int, bytes] = {}
+        self.taken: set[str] = set()
         self._told = 0
 
     @property
@@ -52,6 +56,7 @@ class Leader:
     def tell(self, batch: Batch) -> None:
         """This rank is going to run it, and so do the others."""
         self._tell_step(batch)
+        self.taken.difference_update(one.request_id for one in batch.imports)
 
     def tell_blocks(self, blocks: range, pieces: Sequence[Piece]) -> None:
         """This rank is going to run these pieces through a part of the model."""
@@ -78,11 +83,8 @@ class Leader:
             )
             self._bus.publish(RANK_STEP, give, id=worker)
 
-    async def take(
-        self, request_id: str, channel: Channel, senders: Sequence[Node], size_bytes: int, awaited: list[str]
-    ) -> None:
-        """Return once each of the others has its part of a request's KV; of `awaited` requests, this one among them, it
-        is still to be laid down. Raises LinkError."""
+    async def take(self, request_id: str, channel: Channel, senders: Sequence[Node], size_bytes: int) -> None:
+        """Return once each of the others has its part of a request's KV. Raises LinkError."""
         takes = [
             RankTake(
                 instance=self.instance,
@@ -90,16 +92,27 @@ class Leader:
                 sender=sender,
                 ticket=channel.ticket,
                 size_bytes=size_bytes,
-                awaited=awaited,
                 after=self._told,
                 secret=channel.secret,
             )
             for sender in senders
         ]
+        if takes:
+            self.taken.add(request_id)
         try:
             await together(*map(self._take, self._workers, takes))
         except BusError as error:
             raise LinkError(f"another rank has no KV: {error}") from error
+
+    def keep(self, wanted: Collection[str]) -> None:
+        """Of requests other than these the others need no KV."""
+        if self.taken.issubset(wanted):
+            return
+        self.taken.intersection_update(wanted)
+        self._told += 1
+        keep = RankKeep(instance=self.instance, step=self._told, requests=sorted(self.taken))
+        for worker in self._workers:
+            self._bus.publish(RANK_STEP, keep, id=worker)
 
     async def _take(self, worker: str, take: RankTake) -> None:
         await self._bus.call(RANK_TAKE, take, timeout=KV_SECONDS, id=worker)

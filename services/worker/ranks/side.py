@@ -9,11 +9,12 @@ import structlog
 
 from services.worker.engine.contract import Runner
 from services.worker.ranks.follower import Follower
+from services.worker.ranks.kv import refuse
 from services.worker.ranks.leader import Leader
 from shared.bus.contract import Context, Refusal
 from shared.links.contract import Link
 from shared.messages.message import Ack
-from shared.messages.ranks import AskMeeting, Meeting, RankGive, RankStep, RankTake
+from shared.messages.ranks import AskMeeting, Meeting, RankGive, RankTake, Told
 from shared.messages.transfers import Load
 from shared.process import World
 
@@ -88,14 +89,16 @@ class TensorParallel:
         self.leader.whole(instance)
         self._on_ready()
 
-    def hear(self, step: RankStep | RankGive) -> None:
+    def hear(self, step: Told) -> None:
         """What the rank that leads tells."""
-        if self._follower is not None:
+        if self._follower is not None and self._follower.instance == step.instance:
             self._follower.hear(step)
+        elif isinstance(step, RankGive):
+            self._refuse(step)
 
     async def take(self, take: RankTake, context: Context) -> Ack:
         """What the rank that leads wants to be here."""
-        if self._follower is None:
+        if self._follower is None or self._follower.instance != take.instance:
             raise Refusal(409, f"instance: this worker is no rank of {take.instance}")
         await self._follower.take(take)
         return Ack()
@@ -118,7 +121,11 @@ class TensorParallel:
         await self.led()
         self._following, follower, self._follower = None, self._follower, None
         if follower is not None:
-            await follower.end()
+            for give in await follower.end():
+                self._refuse(give)
+
+    def _refuse(self, give: RankGive) -> None:
+        self._tasks.create_task(refuse(self._link, give), name=f"no KV for {give.to.id}")
 
     def _stop(self) -> None:
         if self._following is not None:

@@ -20,9 +20,15 @@ class Member:
 
 
 def used(member: Member) -> int:
-    """KV blocks and requests."""
+    """KV blocks and requests, and KV of requests that a rank which is led has, or waits for."""
     scheduler = member.worker._serving.scheduler
-    return 0 if scheduler is None else scheduler.load().kv_blocks_used + len(scheduler.running())
+    return late_kv(member) + (0 if scheduler is None else scheduler.load().kv_blocks_used + len(scheduler.running()))
+
+
+def late_kv(member: Member) -> int:
+    """Requests whose KV a rank that is led has not laid down, or waits for."""
+    follower = member.worker._deployment.ranks._follower
+    return 0 if follower is None else len(follower._kv._late) + len(follower._kv._coming)
 
 
 def moving() -> list[str]:
