@@ -133,7 +133,7 @@ async def test_a_closed_subscription_gets_nothing_more(net: Net) -> None:
 async def test_a_call_is_answered(net: Net) -> None:
     asker, server = await net.connect("a"), await net.connect("b")
     await serve(server)
-    assert await asker.call(ECHO, Named(model="m"), timeout=1) == Named(model="m")
+    assert await asker.call(ECHO, Named(model="m"), timeout=5) == Named(model="m")
 
 
 async def test_a_directed_call_reaches_the_process_it_names(net: Net) -> None:
@@ -145,7 +145,7 @@ async def test_a_directed_call_reaches_the_process_it_names(net: Net) -> None:
             return Named(model=id)
 
         await bus.serve(ServiceInfo("worker", id, "a worker"), [Endpoint(ASK_ONE, say, {"id": id})])
-    assert await asker.call(ASK_ONE, Named(model="?"), timeout=1, id="worker-1") == Named(model="worker-1")
+    assert await asker.call(ASK_ONE, Named(model="?"), timeout=5, id="worker-1") == Named(model="worker-1")
 
 
 async def test_of_a_queue_group_one_process_answers(net: Net) -> None:
@@ -160,7 +160,7 @@ async def test_of_a_queue_group_one_process_answers(net: Net) -> None:
 
         await serve(bus, say)
     for _ in range(30):
-        await asker.call(ECHO, Named(model="m"), timeout=1)
+        await asker.call(ECHO, Named(model="m"), timeout=5)
     assert len(calls) == 30
     assert len(set(calls)) > 1
 
@@ -191,7 +191,7 @@ async def test_a_refusal_travels_with_its_code_and_retry_time(net: Net) -> None:
 
     await serve(server, refuse)
     with pytest.raises(Refusal) as refused:
-        await asker.call(ECHO, Named(model="m"), timeout=1)
+        await asker.call(ECHO, Named(model="m"), timeout=5)
     assert (refused.value.code, refused.value.retry_after_ms) == (429, 250)
     assert refused.value.message.startswith("queue full: 7 wäit")
 
@@ -206,8 +206,8 @@ async def test_an_unexpected_error_is_500_and_the_server_goes_on(net: Net) -> No
 
     await serve(server, fail)
     with pytest.raises(Refusal, match="500: KeyError"):
-        await asker.call(ECHO, Named(model="bad"), timeout=1)
-    assert await asker.call(ECHO, Named(model="good"), timeout=1) == Named(model="good")
+        await asker.call(ECHO, Named(model="bad"), timeout=5)
+    assert await asker.call(ECHO, Named(model="good"), timeout=5) == Named(model="good")
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ async def test_the_failure_of_someone_the_server_had_to_ask_keeps_its_meaning(
 
     await serve(server, ask_further)
     with pytest.raises(Refusal, match=f"{code}: "):
-        await asker.call(ECHO, Named(model="m"), timeout=1)
+        await asker.call(ECHO, Named(model="m"), timeout=5)
 
 
 async def test_a_request_of_the_wrong_type_is_400_and_names_the_field(net: Net) -> None:
@@ -232,7 +232,7 @@ async def test_a_request_of_the_wrong_type_is_400_and_names_the_field(net: Net) 
     await serve(server)
     wrong: Call[Cancel, Named] = Call(ECHO.pattern, Cancel, Named, queue=True)
     with pytest.raises(Refusal, match=r"400: Named: .*type"):
-        await asker.call(wrong, Cancel(request_id="r"), timeout=1)
+        await asker.call(wrong, Cancel(request_id="r"), timeout=5)
 
 
 async def test_the_context_travels_and_the_earlier_deadline_counts(net: Net) -> None:
@@ -281,14 +281,14 @@ async def test_too_much_is_refused_before_it_is_sent_and_the_bus_lives_on(net: N
     asker, server = await net.connect("a"), await net.connect("b")
     await serve(server)
     with pytest.raises(TooLarge, match=r"svc.echo.say.*1048576"):
-        await asker.call(ECHO, Named(model="x" * (1 << 20)), timeout=1)
+        await asker.call(ECHO, Named(model="x" * (1 << 20)), timeout=5)
     frame = TokenFrame(worker="w", step=0, rows=[Tokens(request_id="r" * (1 << 20), index=0, token_ids=[])])
     with pytest.raises(TooLarge, match=r"tok.g"):
         asker.publish(TOKENS, frame, gateway="g")
     # Just under the limit without headers, over it with them.
     with pytest.raises(TooLarge):
-        await asker.call(ECHO, Named(model="x" * ((1 << 20) - 60)), timeout=1)
-    assert await asker.call(ECHO, Named(model="m"), timeout=1) == Named(model="m")
+        await asker.call(ECHO, Named(model="x" * ((1 << 20) - 60)), timeout=5)
+    assert await asker.call(ECHO, Named(model="m"), timeout=5) == Named(model="m")
 
 
 async def test_an_answer_that_is_too_large_is_500(net: Net) -> None:
@@ -299,7 +299,7 @@ async def test_an_answer_that_is_too_large_is_500(net: Net) -> None:
 
     await serve(server, grow)
     with pytest.raises(Refusal, match=r"500.*1048576"):
-        await asker.call(ECHO, Named(model="m"), timeout=1)
+        await asker.call(ECHO, Named(model="m"), timeout=5)
 
 
 async def test_a_pending_call_fails_when_the_server_dies(net: Net) -> None:
@@ -339,7 +339,7 @@ async def test_after_the_server_is_back_everything_goes_on(net: Net) -> None:
     async with asyncio.timeout(5):
         await asyncio.gather(*(event.wait() for event in back.values()))
     assert changes == [False, True]
-    assert await asker.call(ECHO, Named(model="m"), timeout=1) == Named(model="m")
+    assert await asker.call(ECHO, Named(model="m"), timeout=5) == Named(model="m")
     asker.publish(CANCEL, Cancel(request_id="after"))
     async with asyncio.timeout(2):
         async for received in cancels:
@@ -361,7 +361,7 @@ async def test_closing_answers_what_is_in_hand(net: Net) -> None:
     await server.close()
     assert [answer.model for answer in await asyncio.gather(*asked)] == [str(n) for n in range(20)]
     with pytest.raises(ServiceAbsent):
-        await asker.call(ECHO, Named(model="m"), timeout=1)
+        await asker.call(ECHO, Named(model="m"), timeout=5)
 
 
 async def test_readers_end_when_the_bus_closes(net: Net) -> None:

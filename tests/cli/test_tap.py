@@ -64,7 +64,7 @@ async def test_traffic_is_printed_as_it_passes(tmp_path: Path) -> None:
             env=os.environ | {"NATS_URL": server.url},
         )
         talking = asyncio.create_task(talk(bus))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             out, _ = await child.communicate()
         talking.cancel()
         await asyncio.wait([talking])
@@ -84,7 +84,7 @@ async def test_a_subject_that_is_none_is_named(tmp_path: Path) -> None:
 
 
 async def talk(bus: NatsBus) -> None:
-    for _ in range(1000):
+    while True:
         bus.publish(CANCEL, Cancel(request_id="not listened to"))
         bus.publish(HEARTBEAT, Beat(service="router", id="r-0", epoch=1), service="router", id="r-0")
         await asyncio.sleep(0.02)

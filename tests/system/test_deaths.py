@@ -37,7 +37,7 @@ def rested(stage: Stage) -> Stage:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("deaths", [1, 2, 3])
+@pytest.mark.parametrize("deaths", [1, pytest.param(2, marks=pytest.mark.slow), 3])
 async def test_streams_of_killed_workers_go_on_elsewhere(rested: Stage, deaths: int) -> None:
     """Three: nobody is left, and requests wait for those who are started again."""
     victims = [*rested.workers("serving"), *rested.workers("spare")][:deaths]
@@ -50,6 +50,7 @@ async def test_streams_go_on_while_the_router_is_away(rested: Stage) -> None:
 
 
 @pytest.mark.system
+@pytest.mark.slow
 async def test_a_standby_router_takes_over(rested: Stage) -> None:
     with another(rested.system, "router", "router-1"):
         await asyncio.to_thread(wait_for_member, rested.system, "router-1")

@@ -68,7 +68,11 @@ async def until(holds: Callable[[], bool], what: str) -> None:
 
 @pytest.mark.system
 @pytest.mark.parametrize(
-    ("sign", "seconds"), [(signal.SIGSTOP, STOPPED_SECONDS), (signal.SIGUSR1, HANG_SECONDS)], ids=["stopped", "hanging"]
+    ("sign", "seconds"),
+    [
+        pytest.param(signal.SIGSTOP, STOPPED_SECONDS, id="stopped", marks=pytest.mark.slow),
+        pytest.param(signal.SIGUSR1, HANG_SECONDS, id="hanging"),
+    ],
 )
 async def test_a_worker_that_does_nothing_is_replaced_and_wakes_as_a_spare(
     rested: Stage, told: Told, sign: signal.Signals, seconds: float

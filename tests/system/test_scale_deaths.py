@@ -101,7 +101,7 @@ async def test_a_source_killed_in_mid_transfer_is_replaced_and_nothing_is_sent_t
 
 
 @pytest.mark.system
-@pytest.mark.parametrize(("whom", "model"), [("target", "half"), ("source", "m")])
+@pytest.mark.parametrize(("whom", "model"), [("target", "half"), pytest.param("source", "m", marks=pytest.mark.slow)])
 async def test_a_worker_stopped_in_mid_transfer_is_replaced_and_wakes_as_a_spare(
     stages: dict[str, Stage], whom: str, model: str
 ) -> None:
