@@ -49,6 +49,7 @@ async def until(holds: Callable[[], bool], what: str) -> None:
 
 
 @pytest.mark.system
+@pytest.mark.slow
 async def test_a_host_without_memory_says_so_and_reads_the_model_when_it_has_some(stage: Stage) -> None:
     system = stage.system
 

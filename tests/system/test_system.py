@@ -163,6 +163,7 @@ def shared_memory(pids: list[int]) -> set[Path]:
 
 
 @pytest.mark.system
+@pytest.mark.slow
 def test_nothing_is_left_when_up_is_killed_and_the_next_start_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,7 +108,7 @@ def _two_threads() -> Iterator[None]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_batch_composition_changes_no_bit_on_two_threads(kind: Kind) -> None:
     engine = kind.engine("llama2-untied")
-    requests = mixed_requests(LENGTHS[5::2])
+    requests = mixed_requests(LENGTHS[4::3])
     alone = serve_each(engine, requests)
     together = serve(engine, [(0, request) for request in requests])
     for key, served in alone.items():
