@@ -21,14 +21,15 @@ class Room:
     cut: int = PREFILL_CHUNK
 
 
-def choose(ready: List[Sequence], requests: int, limits: Limits, pace: Pace) -> Iterator[Chosen]:
-    """Of those that may run, at most so many requests."""
+def choose(ready: List[Sequence], requests: int, limits: Limits, pace: Pace, under_way: int = 0) -> Iterator[Chosen]:
+    """Of those that may run, at most so many requests. `under_way`: decodes of a batch that is computed before this
+    one: they come again after it, and so wait for it, too."""
     decoding = [sequence for sequence in ready if sequence.decodes][:requests]
     prefilling = sorted((sequence for sequence in ready if not sequence.decodes), key=order)
     prefilling = prefilling[: requests - len(decoding)]
     for sequence in decoding:
         yield sequence, sequence.decode()
-    room = prompt_room(len(decoding), len(prefilling), limits, pace)
+    room = prompt_room(len(decoding) or under_way, len(prefilling), limits, pace)
     yield from share_rows(prefilling, room.rows, room.cut)
 
 

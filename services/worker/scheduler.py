@@ -248,7 +248,8 @@ class Scheduler:
     def _choose(self, at_once: int, pace: Pace) -> Iterator[Chosen]:
         to_run = [one for one in self._admission.running.values() if not one.held and not one.lacks_kv]
         ready = [one for one in to_run if not one.in_flight and self._admission.has_room(one)]
-        yield from choose(ready, -(-len(to_run) // at_once), self.limits, pace)
+        under_way = (sum(piece.decode for _, piece in chosen) for chosen in self._under_way.values())
+        yield from choose(ready, -(-len(to_run) // at_once), self.limits, pace, max(under_way, default=0))
         decodes = sum(sequence.decodes for sequence in ready)
         if self._admission.contexts is not None and decodes == len(ready) and not self._under_way:
             yield from self._admission.contexts.fill(prompt_room(decodes, 1, self.limits, pace).rows)

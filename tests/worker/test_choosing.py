@@ -127,3 +127,17 @@ def test_all_come_to_their_end_in_any_mix(arrivals: list[tuple[int, int, int]], 
         batch = run.step()
         assert batch.prefill_rows + batch.decode_rows <= 512
         steps += 1
+
+
+def test_a_batch_of_prompts_holds_up_the_decodes_of_those_under_way_no_longer_than_one_with_decodes() -> None:
+    run = Run(max_num_seqs=8)
+    run.decodes(2)
+    for number in range(2):
+        run.add(f"prompt-{number}", 400, 5)
+    decodes, prompts = (run.scheduler.next_batch(2, known(2)) for _ in range(2))
+    assert decodes is not None
+    assert prompts is not None
+    assert (decodes.decode_rows, decodes.prefill_rows, prompts.decode_rows) == (2, 0, 0)
+    assert prompts.prefill_rows * ROW <= 0.8 * DECODES
+    run.scheduler.complete(decodes, [7, 7], 0.0)
+    run.scheduler.complete(prompts, [], 0.0)

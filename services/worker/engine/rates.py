@@ -107,10 +107,16 @@ class Rates:
             self._prefill.observe(rows, seconds)
 
     def observe_part(self, pieces: Sequence[Piece], share: float, seconds: float) -> None:
-        """Learn from `pieces`, run through such a share of the model's layers."""
+        """Learn from `pieces`, run through such a share of the model's layers: the whole takes that much longer."""
+        if not share:
+            return
         rows = sum(len(piece.tokens) for piece in pieces)
-        if share and sum(len(piece.tokens) for piece in pieces if not piece.decode) >= PREFILL_SHARE * rows:
+        prompts = sum(len(piece.tokens) for piece in pieces if not piece.decode)
+        if prompts >= PREFILL_SHARE * rows:
             self._part.observe(rows * share, seconds)
+        # Positions that were generated before are computed together: they say nothing of what decodes take.
+        if all(piece.draw is not None for piece in pieces if piece.decode):
+            self.pace.observe(prompts, rows - prompts, seconds / share)
 
 
 def layers_share(blocks: range, layers: int) -> float:

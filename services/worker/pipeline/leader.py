@@ -8,14 +8,13 @@ from dataclasses import dataclass
 import structlog
 
 from services.worker.batch import Batch
+from services.worker.live.parts import Parts
 from services.worker.pipeline.counts import PipelineCounts
 from services.worker.pipeline.filling import Filling
 from services.worker.pipeline.moving import Moving
 from services.worker.pipeline.wire import stage_pieces
 from services.worker.scheduler import Scheduler
-from services.worker.serving import Serving
 from shared.messages.pipelines import Pipeline, StageBatch, StageDone, StageFill
-from shared.process import World
 
 STEP_SECONDS = 20.0  # for all stages together; then the pipeline is given up
 
@@ -42,15 +41,15 @@ class Leader:
         self,
         command: Pipeline,
         scheduler: Scheduler,
-        serving: Serving,
-        world: World,
+        parts: Parts,
         counts: PipelineCounts,
         first: Callable[[StageBatch], None],
     ) -> None:
         self._command = command
         self._scheduler = scheduler
-        self._serving = serving
-        self._clock = world.clock
+        self._serving = parts.serving
+        self._runner = parts.runner
+        self._clock = parts.world.clock
         self._counts = counts
         self._first = first
         self._steps: dict[int, Step] = {}
@@ -58,7 +57,7 @@ class Leader:
         self._ends = False
         self._fills = False
         self._filling = Filling(list(dict.fromkeys(stage.node.id for stage in command.stages)))
-        self._moving = Moving(command.id, self._filling, scheduler, world.bus, serving.wake)
+        self._moving = Moving(command.id, self._filling, scheduler, parts.world.bus, parts.serving.wake)
 
     @property
     def shares(self) -> dict[str, str]:
@@ -125,7 +124,7 @@ class Leader:
         """As many as may be under way."""
         at_once = len(self._command.stages)
         while not self._ends and len(self._steps) < at_once:
-            batch = self._scheduler.next_batch(at_once)
+            batch = self._scheduler.next_batch(at_once, self._runner.rates.pace)
             if batch is None:
                 return
             if batch.preempted:
@@ -140,12 +139,12 @@ class Leader:
                     block_tokens=self._scheduler.limits.kv_block_tokens,
                     pieces=stage_pieces(batch.pieces),
                     activation_bytes=0,
-                    fills=[] if batch.prefill_rows else self._fill(batch.step),
+                    fills=self._fill(batch.step),
                 )
             )
 
     def _fill(self, step: int) -> list[StageFill]:
-        """What one of the workers is to compute along with this step, which is none of prompts: that is long enough."""
+        """What one of the workers is to compute along with this step."""
         if not self._fills or self._ends:
             return []
         worker, pieces = self._filling.begin(step, self._scheduler.placed)

@@ -67,11 +67,10 @@ class Leading:
         """Raises Ended after the last."""
         await stages.ready.wait()
         scheduler = self._instance.go_live(self._loading, stages.command.kv_blocks)
-        serving, world = self._parts.serving, self._parts.world
-        self.leader = Leader(stages.command, scheduler, serving, world, self._counts, stages.take)
+        self.leader = Leader(stages.command, scheduler, self._parts, self._counts, stages.take)
         self._instance.changed()
         await self.leader.run()
-        if serving.scheduler is scheduler:  # else nothing here is this worker's any more
+        if self._parts.serving.scheduler is scheduler:  # else nothing here is this worker's any more
             self.shares = self._new_shares(stages, scheduler)
         raise Ended
 
