@@ -39,8 +39,9 @@ def pipeline(repeats: int, rate: float, report: Path) -> None:
     k = 1: the instance that serves; its host's process is stopped. k = 2: its host's memory, too. Real processes, bus
     and links; engines are modelled. The first token: seconds from the first SEND until a new instance made one, against
     when the first pipeline should have every block by the plan, and the modelled prefill of one prompt. The pause:
-    of any request while pipelines end, against the modelled prefill of the share of one of their workers; also with KV
-    that is moved, and computed again, whatever takes less.
+    between two tokens of any request while pipelines end, at most what it takes to compute the share of one of their
+    workers, prompts and tokens, in one step; also with all KV computed again, and, with no bar, with all of it moved.
+    With k = 1 a node is whole as soon as there could be a pipeline, and so there is none.
     """
     check_report_path(report)
     printer = Printer(BENCH)
@@ -70,4 +71,6 @@ async def measure(printer: Printer, checkpoint: Path, repeats: int, rate: float,
                 run = await stage.run(mode, sources)
                 runs.append(run)
                 printer.progress(f"  whole after {run.load_seconds:.2f} s, {run.finished_loading} requests finished")
+                for pipeline in run.unformed if mode == "pipeline" else ():
+                    printer.progress(f"  no pipeline {pipeline}")
     return runs

@@ -17,6 +17,7 @@ from shared.settings import SwitchKv
 
 BENCH = "pipeline"
 FIRST_TOKEN = 1.1  # times the prediction, at most
+PAUSE = 1.0  # of the prefill of a share, at most
 SWITCH_SECONDS = 1.5  # within it everybody goes on with what a pipeline had
 
 
@@ -64,6 +65,11 @@ class Run:
         return sum(one.running_at is not None for one in self.scale.pipelines)
 
     @property
+    def unformed(self) -> list[str]:
+        """Pipelines that did not run, and why."""
+        return [f"{one.id}: {one.reason}" for one in self.scale.pipelines if one.running_at is None]
+
+    @property
     def finished_loading(self) -> int:
         """Requests that ended before all new instances were whole."""
         whole = max(self._phases("whole"))
@@ -71,7 +77,8 @@ class Run:
 
     @property
     def longest_pause(self) -> float:
-        """Between two tokens of a request that was running when the workers of a pipeline took up their shares."""
+        """The longest time between two tokens of one request, of all that begin before everybody goes on with what a
+        pipeline had, and end after its workers were told to: whatever it is for, other requests' prompts included."""
         gaps = [(before, after) for record in self.records for before, after in pairwise(record.token_at)]
         ends = [
             (one.switching_at or one.ended_at, one.ended_at + SWITCH_SECONDS)
@@ -98,7 +105,11 @@ def prefill_seconds(latency: Latency, speed: float, prompts: int, tokens: int) -
 
 
 def rows(runs: Sequence[Run], latency: Latency, speed: float, prompt: int, share: int) -> Iterator[Record]:
-    """Medians. `prompt`: tokens of each; `share`: how many requests each worker of a pipeline takes up."""
+    """Medians. `prompt`: tokens of each; `share`: how many requests each worker of a pipeline takes up.
+
+    As a pipeline ends no stream is to pause for longer than such a share takes to be computed, in one step that does
+    nothing else: so long would each worker's first step be if it had nothing of it.
+    """
     prefill = prefill_seconds(latency, speed, 1, prompt)
     firsts = {}
     for sources in sorted({run.sources for run in runs}):
@@ -117,7 +128,9 @@ def rows(runs: Sequence[Run], latency: Latency, speed: float, prompt: int, share
         for switch_kv, told in (("auto", ""), ("move", ", KV moved"), ("recompute", ", KV computed again")):
             ended = [run.longest_pause for run in chosen_runs(runs, sources, "pipeline", switch_kv) if run.formed]
             if ended:
-                yield measured(BENCH, f"{case}: longest pause as pipelines end{told}", median(ended), "s", again)
+                # To have KV moved over any link, however slow, is not what `auto` does.
+                pause, bar = f"{case}: longest pause as pipelines end{told}", None if switch_kv == "move" else PAUSE
+                yield measured(BENCH, pause, median(ended), "s", again, at_most=bar)
     few, *more = firsts
     for sources in more:
         case = f"k = {sources} before k = {few}"

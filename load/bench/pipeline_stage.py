@@ -69,10 +69,12 @@ class PipelineStage:
         return once all are answered and one instance is left."""
         async with self._without_host() if sources == 1 else nullcontext():
             requests = asks(REQUESTS, PROMPT, TOKENS)
-            sending = asyncio.gather(*(self.client.fetch(ask, self.client.now()) for ask in requests))
-            await self.watch.until(lambda: self.watch.requests == REQUESTS, "all requests wait")
+            sending = [asyncio.create_task(self.client.fetch(ask, self.client.now())) for ask in requests]
+            await self.watch.until(
+                lambda: self.watch.requests + sum(one.done() for one in sending) >= REQUESTS, "all requests wait"
+            )
             _, record = await ask_scale(self.stack.bus, MODEL, 1 + NEW, SCALE_SECONDS, mode)
-            done, records = whole(record), await sending
+            done, records = whole(record), await asyncio.gather(*sending)
         for each in records:
             right = self.tokens.setdefault(each.index, each.token_ids)
             if fault := find_fault(each) or ("other tokens than before" if each.token_ids != right else None):

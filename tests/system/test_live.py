@@ -42,11 +42,11 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Stage
         assert stop(system) == 0
 
 
-async def count(site: Site, metric: str) -> float:
-    """Over all workers that are there."""
+async def count(site: Site, metric: str, *processes: str) -> float:
+    """Over these, or all workers that are there."""
     total = 0.0
-    for worker in site.watch.reports:
-        text = (await site.bus.call(METRICS, AskMetrics(), timeout=5, id=worker)).text
+    for id in processes or site.watch.reports:
+        text = (await site.bus.call(METRICS, AskMetrics(), timeout=5, id=id)).text
         total += sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(metric))
     return total
 

@@ -23,8 +23,9 @@ pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 MODELS: tuple[tuple[str, DType], ...] = (("m", "float32"), ("half", "bfloat16"))
 STREAMS, TOKENS_EACH = 9, 120
+ROUTER = "router-0"
 RATE = {"m": 0.6e6, "half": 0.3e6}  # bytes a second: some seconds for a whole model
-STEPS = "livescale_worker_pipeline_steps_total"
+STEPS, LOST = "livescale_worker_pipeline_steps_total", "livescale_router_lost_total"
 
 
 @pytest.fixture(scope="module", params=MODELS, ids=[model for model, _ in MODELS])
@@ -67,7 +68,7 @@ async def test_a_pipeline_makes_the_tokens_of_an_undisturbed_run_and_then_each_o
     stage: Stage,
 ) -> None:
     async with running(stage) as (site, leader):
-        before = await count(site, STEPS)
+        before, lost = await count(site, STEPS), await count(site, LOST, ROUTER)
         loading = site.load()
         await site.watch.until(lambda: leader in site.watch.speakers, "it makes tokens")
         shown = await asyncio.to_thread(stage.system.status)
@@ -75,6 +76,7 @@ async def test_a_pipeline_makes_the_tokens_of_an_undisturbed_run_and_then_each_o
         await site.watch.until(lambda: len(site.watch.serving(site.model)) == 4, "all serve")
         await site.check("pipeline", loading)
         assert await count(site, STEPS) > before
+        assert await count(site, LOST, ROUTER) == lost, "what moves as it ends is nobody's to begin anew"
         told = await asyncio.to_thread(stage.system.command, "why", site.model)
         assert "pipeline" in told.stdout
 

@@ -74,7 +74,13 @@ def test_what_ended_before_all_were_whole_is_counted_and_pauses_only_where_a_pip
     assert (found["k = 2: finished while it loads"].value, found["k = 2: pipelines formed"].value) == (1, 1)
     pause = found["k = 2: longest pause as pipelines end"]
     assert (pause.value, pause.against) == (pytest.approx(8.0), pytest.approx(0.2))
+    assert (pause.bar, pause.ok) == (1.0, False)
     assert "k = 1: longest pause as pipelines end" not in found
+
+
+def test_why_there_was_no_pipeline_is_told() -> None:
+    unformed = PipelineRecord(id="scale-1-1", ended_at=104.0, reason="b is whole already")
+    assert run("pipeline", 1, 5.0, FORMED, unformed).unformed == ["scale-1-1: b is whole already"]
 
 
 def test_pauses_are_told_of_each_way_that_kv_took() -> None:
