@@ -39,6 +39,7 @@ class CompiledLayer:
 
     def __init__(self, layer: Layer, numbers: Sequence[int], epsilon: float, memory: LayerMemory) -> None:
         self._layer = layer
+        self._memory = memory  # lives as long as its addresses are known here
         self._run = memory.kernels.run_layer
         self._numbers = array("q", (*numbers, *memory.attention.layers[layer.index], *memory.addresses))
         self._address = self._numbers.buffer_info()[0]
