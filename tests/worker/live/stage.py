@@ -38,7 +38,7 @@ LEASE_SECONDS = 0.4  # from a death until it is known
 
 @dataclass
 class Stage:
-    """`aborted`: those who are told of no blocks any more."""
+    """`aborted`: those who are told of no blocks any more; `fenced`: who was declared dead and has not joined anew."""
 
     broker: LocalBroker
     bus: LocalBus
@@ -52,6 +52,7 @@ class Stage:
     reports: dict[str, WorkerReport] = field(default_factory=dict)
     kv_ways: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     aborted: set[str] = field(default_factory=set)
+    fenced: set[str] = field(default_factory=set)
     acts: list[asyncio.Task[None]] = field(default_factory=list)
     one_load: asyncio.Lock = field(default_factory=asyncio.Lock)
     meetings: Meetings = field(default_factory=Meetings)
@@ -70,7 +71,7 @@ class Stage:
 
     def living(self) -> list[str]:
         """Who may be asked for something."""
-        return [worker for worker in self.members if "." not in worker]
+        return [worker for worker in self.members if "." not in worker and worker not in self.fenced]
 
     def act(self, work: Coroutine[None, None, None]) -> None:
         """Do this meanwhile."""
@@ -205,6 +206,7 @@ class Stage:
 
     def fence(self, worker: str) -> None:
         """It lives, and is declared dead."""
+        self.fenced.add(worker)
         self._declare_dead(worker)
         self.bus.publish(STALE, Stale(id=worker, epoch=1), id=worker)
 
@@ -261,6 +263,7 @@ async def stage(*workers: str, kind: Kind = FLOAT32) -> AsyncIterator[Stage]:
     bus = broker.connect()
 
     async def join(message: Join, context: Context) -> Joined:
+        made.fenced.discard(message.id)
         return Joined(epoch=1)
 
     await bus.serve(ServiceInfo("registry", "registry-0", "lets everyone in"), [Endpoint(JOIN, join)])
