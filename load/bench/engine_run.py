@@ -10,12 +10,11 @@ from load.bench.engine_cases import (
     CASES,
     CHECKED,
     CHECKED_TOKENS,
-    DECODES,
     FIRST_LATER,
     FIRST_TOKENS,
-    PREFILLS,
     WARM_UPS,
     Case,
+    PrefillCase,
     kept_question,
     mixed_question,
     prompts,
@@ -80,11 +79,13 @@ class SizeBench:
             for number in range(rounds):
                 for case in CASES:
                     self._tell(f"{self.run.size}, round {number + 1} of {rounds}: {case.name}")
+                    # Before and after, as the core is not as fast all the time.
+                    self._measure_roof(case, roof)
                     # Everybody is the first as often as the last.
                     for name, took in self._ask_all(case, self._engines[:: 1 if number % 2 else -1]):
                         self.run.rates.setdefault(case.name, {}).setdefault(name, []).append(case.tokens / took.cpu)
                         self.run.count(took)
-                self._measure_roofs(roof)
+                    self._measure_roof(case, roof)
                 self._tell(f"{self.run.size}, round {number + 1} of {rounds}: mixed")
                 mixed = self._engines[0].ask(mixed_question(next(self._seeds), self._vocab_size), Mixed)
                 self.run.mixed.append(mixed)
@@ -134,12 +135,16 @@ class SizeBench:
                 self._leave_out(member.name, error)
         return answers
 
-    def _measure_roofs(self, roof: Member) -> None:
-        for case in PREFILLS:
+    def _measure_roof(self, case: Case, roof: Member) -> None:
+        """What bounds a prompt, and a row that decodes alone; many rows are bounded by both."""
+        if isinstance(case, PrefillCase):
             rows = min(GEMM_ROWS, case.tokens)
-            self.run.roofs.setdefault(case.name, []).append(rows / roof.ask(Multiply(rows), Took).cpu)
-        rate = roof.ask(Read(), Rate).bytes_per_second / self._read_bytes
-        self.run.roofs.setdefault(DECODES[0].name, []).append(rate)
+            rate = rows / roof.ask(Multiply(rows), Took).cpu
+        elif case.rows == 1:
+            rate = roof.ask(Read(), Rate).bytes_per_second / self._read_bytes
+        else:
+            return
+        self.run.roofs.setdefault(case.name, []).append(rate)
 
     def _leave_out(self, name: str, error: MemberFailed) -> None:
         if name in (OWN, TRANSFORMERS):
