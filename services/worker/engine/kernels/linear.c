@@ -111,12 +111,13 @@ static inline __attribute__((always_inline)) void multiply(const Part *part, con
 /* In even groups. For few rows the CPU itself reads ahead, and best where it is left alone. With more, memory pauses
    while they compute: so they ask for what follows meanwhile, each group for its share. */
 static inline __attribute__((always_inline)) void multiply_part(const Part *part, Rows rows, int64_t count, int vectors) {
-    int64_t groups = (count + GROUP - 1) / GROUP, size = (count + groups - 1) / groups;
+    int64_t groups = (count + GROUP - 1) / GROUP;
     int64_t left = count < GROUP ? 0 : VECTORS, share = (VECTORS + groups - 1) / groups;
     const char *ahead = (const char *)part->next;
-    for (; count > 0; count -= size, rows = rows_after(&rows, part->linear, size)) {
+    for (int64_t size; groups > 0; groups--, count -= size, rows = rows_after(&rows, part->linear, size)) {
         int64_t lines = share < left ? share : left;
-        switch (size < count ? size : count) {
+        size = (count + groups - 1) / groups;
+        switch (size) {
         case 1: multiply(part, &rows, ahead, lines, 1, vectors); break;
         case 2: multiply(part, &rows, ahead, lines, 2, vectors); break;
         case 3: multiply(part, &rows, ahead, lines, 3, vectors); break;
