@@ -22,7 +22,7 @@ class Limits:
     kv_blocks: int
     kv_block_tokens: int
     max_num_waiting: int = 1024
-    tbt_ratio: float = 1.8
+    tbt_ratio: float = 1.85
     enable_prefix_caching: bool = True
     host_kv_blocks: int = 0
     context_blocks: int = 0

@@ -54,7 +54,7 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
     max_num_seqs: MaxNumSeqs = 16
     max_num_waiting: MaxNumWaiting = 64
     max_num_batched_tokens: MaxNumBatchedTokens = 512
-    tbt_ratio: TbtRatio = 1.8  # twice as long is what is meant to be kept: some rows take longer than others
+    tbt_ratio: TbtRatio = 1.85  # twice as long is what is meant to be kept: some rows take longer than others
     block_size: BlockSize = 16
     host_kv_bytes: Annotated[
         int,

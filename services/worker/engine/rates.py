@@ -12,6 +12,9 @@ PREFILL_SHARE = 0.75
 # Where there are prompts beside decodes all the time, they wait for a step after so many: what decodes take is seen
 # only when they run alone.
 STEPS_BESIDE = 16
+# What a step of as many decodes counts for that took longer than before: a single one between others is longer, as it
+# finds nothing of the parameters in the caches.
+LONGER = 1 / 8
 
 
 class Rate:
@@ -44,7 +47,8 @@ class Pace:
         """Learn from a step of so many rows."""
         alone = self._alone(decode_rows)
         if prompt_rows == 0:
-            self._seconds = (alone + seconds) / 2 if self._decodes else seconds
+            counts = LONGER if decode_rows == self._decodes and seconds > alone else 1 / 2
+            self._seconds = alone + (seconds - alone) * (counts if self._decodes else 1)
             self._decodes, self._beside = decode_rows, 0
         elif decode_rows == 0:
             self._prompts.observe(prompt_rows, seconds)

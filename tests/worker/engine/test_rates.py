@@ -100,6 +100,21 @@ def test_what_prompts_add_is_learned_beside_decodes() -> None:
     assert pace.prompt_rows(8, 2.0) == pytest.approx(10, rel=0.01)
 
 
+def test_a_step_that_takes_longer_once_hardly_counts_and_one_that_always_does_is_learned() -> None:
+    pace = Pace()
+    pace.observe(100, 0, 0.1)
+    pace.observe(0, 8, 0.020)
+    pace.observe(0, 8, 0.024)
+    assert pace.prompt_rows(8, 2.0) == pytest.approx(20.5), "single ones among prompts find caches cold"
+    for _ in range(30):
+        pace.observe(0, 8, 0.024)
+    assert pace.prompt_rows(8, 2.0) == pytest.approx(24, rel=0.01)
+    pace.observe(0, 8, 0.020)
+    assert pace.prompt_rows(8, 2.0) == pytest.approx(22, rel=0.01), "what they can do counts half at once"
+    pace.observe(0, 16, 0.060)
+    assert pace.prompt_rows(16, 2.0) > 40, "of more decodes nothing was known"
+
+
 def test_decodes_that_were_never_seen_alone_are_to_be_after_a_step_with_prompts() -> None:
     pace = Pace()
     assert not pace.is_stale
