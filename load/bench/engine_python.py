@@ -110,7 +110,7 @@ def layer_cost(few: StepCost, many: StepCost) -> LayerCost:
     """By the layers that one has and the other has not."""
     layers = MANY - FEW
     layer = (many.whole - few.whole) / layers
-    return LayerCost(layer, layer - (many.kernels - few.kernels) / layers, few.whole - FEW * layer)
+    return LayerCost(layer, layer - (many.kernels - few.kernels) / layers)
 
 
 async def measure(layers: int, rows: int, steps: int) -> StepCost:

@@ -170,4 +170,3 @@ def worker_rows(cost: LayerCost, spare_seconds: float) -> Iterator[Record]:
     case = "python of a layer, batch 8"
     yield measured(BENCH, case, cost.outside * 1e6, "us", PYTHON_MICROSECONDS, at_most=1.0)
     yield measured(BENCH, "a layer without size, batch 8", cost.layer * 1e6, "us")
-    yield measured(BENCH, "a step besides its layers, batch 8", cost.step * 1e6, "us")

@@ -140,11 +140,10 @@ class Rate(msgspec.Struct, frozen=True, tag=True):
 
 class LayerCost(msgspec.Struct, frozen=True, tag=True):
     """Seconds of a layer in a model so small that its kernels cost next to nothing: whole, and what of it a profile
-    finds outside of kernels; and of a step besides its layers."""
+    finds outside of kernels."""
 
     layer: float
     outside: float
-    step: float
 
 
 Answer = Ready | Failed | Chosen | Took | Mixed | Kept | Rate | LayerCost

@@ -116,7 +116,6 @@ def test_a_layer_costs_what_more_layers_cost() -> None:
     cost = layer_cost(StepCost(1e-3, 0.4e-3), StepCost(1e-3 + (MANY - FEW) * 3e-4, 0.4e-3 + (MANY - FEW) * 1e-4))
     assert cost.layer == pytest.approx(3e-4)
     assert cost.outside == pytest.approx(2e-4)
-    assert cost.step == pytest.approx(1e-3 - FEW * 3e-4)
 
 
 def test_all_engines_are_asked_the_same_and_no_two_questions_alike() -> None:
