@@ -156,7 +156,7 @@ READ_WHILE_CUT_OFF: Sequence = [
 ]
 
 
-@examples(70, shrinks=True)
+@examples(45, shrinks=True)
 @example(9311, READ_WHILE_CUT_OFF, "off")
 @given(st.integers(0, 2**32), sequences, st.sampled_from(["off", "zigzag", "pipeline"]))
 def test_after_any_sequence_of_events_every_stream_is_whole(

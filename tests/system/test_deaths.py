@@ -37,7 +37,7 @@ def rested(stage: Stage) -> Stage:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("deaths", [1, pytest.param(2, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("deaths", [1, *(pytest.param(more, marks=pytest.mark.slow) for more in (2, 3))])
 async def test_streams_of_killed_workers_go_on_elsewhere(rested: Stage, deaths: int) -> None:
     """Three: nobody is left, and requests wait for those who are started again."""
     victims = [*rested.workers("serving"), *rested.workers("spare")][:deaths]

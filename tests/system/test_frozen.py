@@ -110,7 +110,13 @@ async def ask(url: str) -> None:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "stopped"])
+@pytest.mark.parametrize(
+    "sign",
+    [
+        pytest.param(signal.SIGKILL, id="killed"),
+        pytest.param(signal.SIGTERM, id="stopped", marks=pytest.mark.slow),
+    ],
+)
 async def test_a_standby_places_new_requests_when_the_router_is_gone(
     rested: Stage, log: Path, told: Told, sign: signal.Signals
 ) -> None:
@@ -129,6 +135,7 @@ async def test_a_standby_places_new_requests_when_the_router_is_gone(
 
 
 @pytest.mark.system
+@pytest.mark.slow
 async def test_a_router_that_was_stopped_finds_another_in_office_and_stands_behind_it(
     rested: Stage, log: Path, told: Told
 ) -> None:

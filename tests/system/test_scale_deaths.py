@@ -101,7 +101,8 @@ async def test_a_source_killed_in_mid_transfer_is_replaced_and_nothing_is_sent_t
 
 
 @pytest.mark.system
-@pytest.mark.parametrize(("whom", "model"), [("target", "half"), pytest.param("source", "m", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("whom", "model"), [("target", "half"), ("source", "m")])
 async def test_a_worker_stopped_in_mid_transfer_is_replaced_and_wakes_as_a_spare(
     stages: dict[str, Stage], whom: str, model: str
 ) -> None:
@@ -150,6 +151,7 @@ async def test_a_planner_killed_in_mid_scale_goes_on_with_it_when_it_is_back(slo
 
 
 @pytest.mark.system
+@pytest.mark.slow
 async def test_a_host_killed_while_it_sends_reads_again_and_sends_what_is_missing(half: Stage) -> None:
     async with watching(half) as site:
         watch = site.watch
