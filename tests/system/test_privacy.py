@@ -33,7 +33,7 @@ async def converse(system: System, events: list[bytes]) -> tuple[list[int], str]
                 await answer.read()
         # Long, and the victim is known before it begins, so that it dies in the midst of it.
         victim = next(one["pid"] for one in system.status()["workers"] if one["state"] == "serving")
-        async with http.post("/v1/completions", json=ask | {"max_tokens": 1_500, "stream": True}) as answer:
+        async with http.post("/v1/completions", json=ask | {"max_tokens": 500, "stream": True}) as answer:
             await answer.content.readline()
             os.kill(victim, signal.SIGKILL)
             assert (await answer.content.read()).endswith(b"[DONE]\n\n")
