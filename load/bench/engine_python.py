@@ -40,7 +40,7 @@ class Operations(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.seen: list[Callable[[], object]] = []
+        self.seen: list[partial[object]] = []
 
     def __torch_dispatch__(
         self,
