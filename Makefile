@@ -22,8 +22,8 @@ install: $(STAMP)  ## make .venv and install everything, pinned
 demo: $(STAMP)  ## the main job: serve, burst, scale out over UCX, check every token
 	$(BIN)/livescale demo $(ARGS)
 
-test: $(STAMP)  ## the tests
-	$(BIN)/pytest $(ARGS)
+test: $(STAMP)  ## the tests, on two cores: whole systems one after the other, all else beside them
+	$(BIN)/pytest --numprocesses 2 --dist loadgroup $(ARGS)
 
 test-slow: $(STAMP)  ## the tests that take long: the data plane with real processes, machines in network namespaces, benches
 	$(BIN)/pytest -m slow $(ARGS)

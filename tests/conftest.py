@@ -18,6 +18,14 @@ settings.load_profile("suite")
 os.environ.setdefault("LIVESCALE_DEVICE", "cpu")  # where there are GPUs too: tests that need one name it
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where tests run on several cores, those of real processes do so on one of them: they have the fixtures of their
+    module in common, and two systems at a time would wait for each other."""
+    for item in items:
+        if item.get_closest_marker("system"):
+            item.add_marker(pytest.mark.xdist_group("system"))
+
+
 @pytest.fixture(autouse=True)
 def _no_leftovers(request: pytest.FixtureRequest) -> Iterator[None]:
     if inspect.iscoroutinefunction(getattr(request, "function", None)):
