@@ -70,8 +70,10 @@ class TimedKernels:
     def choose(self, _: KernelsName) -> "TimedKernels | None":
         return None if self._kernels is None else self
 
-    def __getattr__(self, name: str) -> Callable[..., object]:
+    def __getattr__(self, name: str) -> object:
         kernel = getattr(self._kernels, name)
+        if not callable(kernel):
+            return kernel
 
         def timed(*numbers: float) -> object:
             began = time.thread_time()

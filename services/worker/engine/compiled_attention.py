@@ -12,6 +12,8 @@ from services.worker.engine.kv_store import KvStore
 from services.worker.engine.parameters import MIN_ROWS
 from services.worker.engine.rope import RopeTable
 
+RUN_NUMBERS = 4
+
 
 class CompiledAttention:
     """Of one model in bfloat16, for requests of `positions` tokens; `group`: query heads to a KV head."""
@@ -21,6 +23,7 @@ class CompiledAttention:
         self._store = store
         self._rope = rope
         self._positions = positions
+        self._run_rows = kernels.LAYER_ROWS
         _, _, kv_heads, slots, head_dim = store.cache.shape
         self._scratch = torch.empty(kernels.scratch_floats(positions, head_dim))
         self.width = kv_heads * group * head_dim
@@ -33,13 +36,14 @@ class CompiledAttention:
     def over(self, pieces: Sequence[Piece]) -> "CompiledStep":
         """Raises ValueError for pieces that the cache or the tables have no room for: the kernels do not look."""
         # An array and no tensor, which would take longer to make than all that is in it.
-        runs, first = array("q"), 0
+        runs, rows = array("q"), 0
         for piece in pieces:
             self._check(piece)
             slot = piece.blocks.start * self._store.block_tokens
-            runs.extend((first, len(piece.tokens), slot, piece.start, int(piece.decode)))
-            first += len(piece.tokens)
-        return CompiledStep(self, runs, len(pieces), max(first, MIN_ROWS))
+            for start in range(piece.start, piece.stop, self._run_rows):
+                runs.extend((min(piece.stop - start, self._run_rows), slot, start, int(piece.decode)))
+            rows += len(piece.tokens)
+        return CompiledStep(self, runs, max(rows, MIN_ROWS))
 
     def _check(self, piece: Piece) -> None:
         room = min(self._positions, len(piece.blocks) * self._store.block_tokens)
@@ -49,12 +53,12 @@ class CompiledAttention:
 
 
 class CompiledStep:
-    """`runs`: first row, rows, slot of position 0, first position, whether generated, of each of so many pieces."""
+    """`runs`: rows, slot of position 0, first position, whether generated, of each."""
 
-    def __init__(self, attention: CompiledAttention, runs: "array[int]", pieces: int, rows: int) -> None:
+    def __init__(self, attention: CompiledAttention, runs: "array[int]", rows: int) -> None:
         self._attend, self._layers = attention.attend, attention.layers
         self._numbers = runs
-        self.runs = runs.buffer_info()[0], pieces
+        self.runs = runs.buffer_info()[0], len(runs) // RUN_NUMBERS
         self._shape = rows, attention.width
 
     @cached_property

@@ -1,4 +1,5 @@
-"""A layer as one call of a compiled kernel, where rows are few: so that next to nothing is between its matrices."""
+"""A layer as one call of a compiled kernel: next to nothing is between its matrices, and what they make stays in the
+CPU's cache."""
 
 from array import array
 from collections.abc import Sequence
@@ -14,13 +15,10 @@ from services.worker.engine.norm import CompiledNorm
 from services.worker.engine.rows import Rows
 from shared.messages.parameters import ModelConfig
 
-# Of more, what is between the kernels takes next to nothing of a step.
-FEW_ROWS = min(256, MOST_ROWS)
-
 
 class LayerMemory:
-    """What the layers of a model have in common: where they put what they make of few rows, one layer after the other.
-    It is in bfloat16, and touched."""
+    """What the layers of a model have in common: where they put what they make of some rows, one layer after the
+    other. It is in bfloat16, and touched."""
 
     def __init__(self, config: ModelConfig, kernels: Kernels, attention: CompiledAttention) -> None:
         hidden, between, head = config.hidden_size, config.intermediate_size, config.head_dim
@@ -28,7 +26,7 @@ class LayerMemory:
         projected = -(-(gathered + 2 * config.num_key_value_heads * head) // ROW_STEP) * ROW_STEP
         # As the kernel names them: normed, projected, gathered, hidden, gate and up, gated.
         widths = hidden, projected, gathered, hidden, 2 * between, between
-        self._parts = [torch.empty(FEW_ROWS, width, dtype=torch.bfloat16).zero_() for width in widths]
+        self._parts = [torch.empty(kernels.LAYER_ROWS, width, dtype=torch.bfloat16).zero_() for width in widths]
         self.addresses = [part.data_ptr() for part in self._parts]
         self.kernels = kernels
         self.attention = attention
@@ -46,8 +44,8 @@ class CompiledLayer:
         self._epsilon = epsilon
 
     def __call__(self, hidden: torch.Tensor, rows: Rows) -> torch.Tensor:
-        """`[row, hidden]` -> `[row, hidden]`: few of them where they are, the padding as it was."""
-        if rows.count > FEW_ROWS:
+        """`[row, hidden]` -> `[row, hidden]`, where they are; the padding as it was."""
+        if rows.count > MOST_ROWS:
             return self._layer(hidden, rows)
         step = rows.attend
         assert isinstance(step, CompiledStep)

@@ -8,13 +8,13 @@ import torch
 from load.bench.engine_python import Operations
 from services.worker.batch import PREFILL_CHUNK, Piece
 from services.worker.engine import compiled_linear
-from services.worker.engine.compiled_layer import FEW_ROWS, CompiledLayer
+from services.worker.engine.compiled_layer import CompiledLayer
 from services.worker.engine.engine import Engine
 from services.worker.engine.layer import Layer
 from tests.worker.engine.models import ALL_CONFIGS, KERNELS, checkpointed, needs_kernels
 
 pytestmark = needs_kernels
-BLOCKS = 16  # of each request
+BLOCKS = 20  # of each request
 
 
 def engine(name: str) -> Engine:
@@ -42,12 +42,15 @@ def prompts(first: int, rows: int) -> list[Piece]:
 
 
 def steps() -> Iterator[list[Piece]]:
-    """Prompts and decodes, alone and together, of few rows and of one more."""
+    """Prompts and decodes, alone and together, as many rows as are computed at a time, one more, and many more."""
+    assert KERNELS is not None
+    rows = KERNELS.LAYER_ROWS
     yield [piece(0, 0, 1, decode=False)]
-    yield prompts(1, FEW_ROWS)
-    yield [*prompts(4, FEW_ROWS), piece(0, 1, 2, decode=True)]
+    yield prompts(1, rows)
+    yield [*prompts(4, rows), piece(0, 1, 2, decode=True)]
     yield [piece(0, 2, 3, decode=True)]
     yield [piece(1, 48, 49, decode=True), piece(7, 0, 11, decode=False), piece(0, 3, 6, decode=True)]
+    yield [piece(0, 6, rows + 20, decode=True), *prompts(1, 2 * rows - 3), piece(7, 11, 12, decode=True)]
 
 
 @torch.inference_mode()

@@ -16,8 +16,9 @@ typedef struct {
 /* Of each row: the largest score until now, the weights of a span relative to it, the sum of all; and by how much what
    was gathered before has to fade (online softmax, Milakov and Gimelshein). */
 typedef struct {
-    float scores[ROWS][SPAN], most[ROWS], sum[ROWS], faded[ROWS];
-    bf16 weights[ROWS][SPAN];
+    _Alignas(64) float scores[ROWS][SPAN];
+    _Alignas(64) bf16 weights[ROWS][SPAN];
+    float most[ROWS], sum[ROWS], faded[ROWS];
 } Softmax;
 
 int64_t scratch_floats(int64_t positions, int64_t head_dim) {
@@ -89,25 +90,39 @@ static inline __attribute__((always_inline)) void multiply(const bf16 *const row
     }
 }
 
-/* Positions `begin` .. `stop` as weights, and what was gathered before them in terms of the same largest score. */
-static void weigh(const Tile *tile, Softmax *softmax, const int32_t *keys, int64_t begin, int64_t stop) {
-    __m512 sums[ROWS][VECTORS];
-    float scale = 1.0f / __builtin_sqrtf((float)tile->head_dim);
+/* The scores of positions `begin` .. `stop`, and of each row the largest until now. */
+static void score(const Tile *tile, Softmax *softmax, const int32_t *keys, int64_t begin, int64_t stop) {
+    __m512 sums[ROWS][VECTORS], most[ROWS];
+    for (int row = 0; row < ROWS; row++)
+        most[row] = _mm512_set1_ps(softmax->most[row]);
     for (int64_t at = begin; at < stop; at += HALVES) {
         for (int row = 0; row < ROWS; row++)
             for (int v = 0; v < VECTORS; v++)
                 sums[row][v] = _mm512_setzero_ps();
         multiply(tile->queries, keys + at * (tile->head_dim / 2), tile->head_dim / 2, sums);
-        for (int row = 0; row < ROWS; row++)
-            for (int v = 0; v < VECTORS; v++)
-                _mm512_storeu_ps(softmax->scores[row] + at - begin + v * FLOATS, sums[row][v]);
+        for (int row = 0; row < ROWS; row++) {
+            __mmask32 seen = first_halves(tile->lengths[row] - at);
+            for (int v = 0; v < VECTORS; v++) {
+                _mm512_store_ps(softmax->scores[row] + at - begin + v * FLOATS, sums[row][v]);
+                most[row] = _mm512_mask_max_ps(most[row], (__mmask16)(seen >> v * FLOATS), most[row], sums[row][v]);
+            }
+        }
     }
+    for (int row = 0; row < ROWS; row++)
+        softmax->most[row] = _mm512_reduce_max_ps(most[row]);
+}
+
+/* Positions `begin` .. `stop` as weights, and what was gathered before them in terms of the same largest score. */
+static void weigh(const Tile *tile, Softmax *softmax, const int32_t *keys, int64_t begin, int64_t stop) {
+    const __mmask16 all = (1 << ROWS) - 1;
+    float scale = 1.0f / __builtin_sqrtf((float)tile->head_dim);
+    __m512 before = _mm512_maskz_loadu_ps(all, softmax->most);
+    score(tile, softmax, keys, begin, stop);
+    __m512 less = _mm512_sub_ps(before, _mm512_maskz_loadu_ps(all, softmax->most));
+    _mm512_mask_storeu_ps(softmax->faded, all, exponential(_mm512_mul_ps(less, _mm512_set1_ps(scale))));
     for (int row = 0; row < ROWS; row++) {
         int64_t count = tile->lengths[row] < stop ? tile->lengths[row] - begin : stop - begin;
-        float before = softmax->most[row], most = largest(softmax->scores[row], count);
-        softmax->most[row] = most = most > before ? most : before;
-        softmax->faded[row] = _mm512_cvtss_f32(exponential(_mm512_set1_ps((before - most) * scale)));
-        float sum = soften(softmax->scores[row], softmax->weights[row], count, stop - begin, most, scale);
+        float sum = soften(softmax->scores[row], softmax->weights[row], count, stop - begin, softmax->most[row], scale);
         softmax->sum[row] = softmax->sum[row] * softmax->faded[row] + sum;
     }
 }

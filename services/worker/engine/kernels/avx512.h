@@ -10,6 +10,7 @@
 
 #define FLOATS 16
 #define HALVES 32
+#define ALL ((__mmask16)0xffff) /* of 16: known as it is compiled it costs nothing, where other masks do */
 #define LOG2_E 1.44269504f
 
 /* The first `count` of 32, or of 16, elements. */
@@ -37,14 +38,13 @@ static inline __m512bh pair_everywhere(const bf16 *from) {
 
 /* 2^x for x <= 0, to 3 millionths of it, of which a bfloat16 shows none; 0 for what is too small for a float. */
 static inline __m512 two_to(__m512 x) {
-    x = _mm512_max_ps(x, _mm512_set1_ps(-150.0f));
-    __m512 whole = _mm512_roundscale_ps(x, 0), rest = _mm512_sub_ps(x, whole);
-    __m512 sum = _mm512_set1_ps(0.00957009941f);
-    sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(0.0559178591f));
-    sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(0.240247443f));
-    sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(0.693121791f));
-    sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(0.999999285f));
-    return _mm512_scalef_ps(sum, whole);
+    __m512 rest = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF); /* x - floor(x), 0 where x has no end */
+    __m512 sum = _mm512_set1_ps(0.0135341679f);
+    sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(0.0520114606f));
+    sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(0.241442757f));
+    sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(0.693003834f));
+    sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(1.00000259f));
+    return _mm512_scalef_ps(sum, x); /* times 2^floor(x) */
 }
 
 /* e^x for x <= 0. */
@@ -52,26 +52,35 @@ static inline __m512 exponential(__m512 x) { return two_to(_mm512_mul_ps(x, _mm5
 
 static inline float largest(const float *scores, int64_t count) {
     __m512 most = _mm512_set1_ps(-__builtin_inff());
-    for (int64_t i = 0; i < count; i += FLOATS)
-        most = _mm512_mask_max_ps(most, first_floats(count - i), most, _mm512_loadu_ps(scores + i));
+    int64_t i = 0;
+    for (; i + FLOATS <= count; i += FLOATS)
+        most = _mm512_max_ps(most, _mm512_loadu_ps(scores + i));
+    __mmask16 rest = first_floats(count - i);
+    most = _mm512_mask_max_ps(most, rest, most, _mm512_maskz_loadu_ps(rest, scores + i));
     return _mm512_reduce_max_ps(most);
 }
 
-/* Scores -> weights that are not divided by their sum yet, as bfloat16; zeros from `count` to `padded`, a multiple of
-   32. Returns their sum as they were rounded. */
+static inline __attribute__((always_inline)) __m512 weights_of(const float *scores, __mmask16 mask, __m512 unit,
+                                                               __m512 top) {
+    return _mm512_maskz_mov_ps(mask, two_to(_mm512_fmsub_ps(_mm512_maskz_loadu_ps(mask, scores), unit, top)));
+}
+
+/* Scores -> weights that are not divided by their sum yet, as bfloat16; zeros from `count` to `padded`, the
+   multiple of 32 that comes next. Returns their sum as they were rounded. */
 static inline float soften(const float *scores, bf16 *weights, int64_t count, int64_t padded, float most, float scale) {
+    const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);
     __m512 unit = _mm512_set1_ps(scale * LOG2_E), top = _mm512_mul_ps(_mm512_set1_ps(most), unit);
     __m512 sum = _mm512_setzero_ps();
-    const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);
     for (int64_t i = 0; i < padded; i += HALVES) {
-        __m512 weight[2];
-        for (int v = 0; v < 2; v++) {
-            int64_t left = count - i - v * FLOATS;
-            __mmask16 mask = left > 0 ? first_floats(left) : 0;
-            __m512 score = _mm512_maskz_loadu_ps(mask, scores + i + v * FLOATS);
-            weight[v] = _mm512_maskz_mov_ps(mask, two_to(_mm512_fmsub_ps(score, unit, top)));
+        const float *next = scores + i + FLOATS;
+        __m512bh rounded;
+        if (count - i >= HALVES) {
+            rounded = _mm512_cvtne2ps_pbh(weights_of(next, ALL, unit, top), weights_of(scores + i, ALL, unit, top));
+        } else {
+            __mmask32 mask = first_halves(count - i);
+            __mmask16 low = (__mmask16)mask, high = (__mmask16)(mask >> FLOATS);
+            rounded = _mm512_cvtne2ps_pbh(weights_of(next, high, unit, top), weights_of(scores + i, low, unit, top));
         }
-        __m512bh rounded = _mm512_cvtne2ps_pbh(weight[1], weight[0]);
         _mm512_storeu_si512(weights + i, (__m512i)rounded);
         sum = _mm512_dpbf16_ps(sum, rounded, ones);
     }

@@ -11,6 +11,10 @@ COMPILED, TORCH, FLASHINFER = "avx512_bf16", "torch", "flashinfer"
 class Kernels(Protocol):
     """They are compiled at installation where there is a compiler."""
 
+    @property
+    def LAYER_ROWS(self) -> int:
+        """So many rows `run_layer` computes at a time, and a run has at most."""
+
     def __hash__(self) -> int: ...
 
     def supported(self) -> bool:

@@ -12,10 +12,10 @@ typedef struct {
     int64_t slots, kv_heads, group, head_dim;
 } Cache;
 
-/* Rows of one request: `rows` of them from row `first`, at position `begin` and those after it. The request's position
-   0 lies in `slot`. Rows of a prompt's chunk are computed together, others (`decode`) one by one. */
+/* Rows of one request, after those of the run before: `rows` of them, at position `begin` and those after it. The
+   request's position 0 lies in `slot`. Rows of a prompt's chunk are computed together, others (`decode`) one by one. */
 typedef struct {
-    int64_t first, rows, slot, begin, decode;
+    int64_t rows, slot, begin, decode;
 } Run;
 
 /* A matrix as oneDNN lays it out, and a bias or none. Sums are taken of `span` inputs each, and then added; a
@@ -33,7 +33,9 @@ typedef struct {
     float *scratch;
 } Attention;
 
-/* Where a layer puts what it makes of its rows, in this order. */
+#define LAYER_ROWS 256 /* that a layer computes at a time, and in a run that it is given, at most */
+
+/* Where a layer puts what it makes of LAYER_ROWS rows, in this order. */
 typedef struct {
     bf16 *normed, *projected, *gathered, *hidden, *gate_up, *gated;
 } Between;

@@ -3,23 +3,22 @@
 
 #include <stddef.h>
 
-static void attend_run(bf16 *rows, int64_t stride, bf16 *out, const Run *run, const Attention *attention) {
+static void attend_run(bf16 *rows, int64_t stride, bf16 *out, int64_t width, const Run *run, const Attention *attention) {
     const Cache *cache = &attention->cache;
-    int64_t width = cache->kv_heads * cache->group * cache->head_dim;
-    bf16 *row = rows + run->first * stride, *result = out + run->first * width;
-    turn_and_store(row, stride, run, cache, attention->cosines, attention->sines);
+    turn_and_store(rows, stride, run, cache, attention->cosines, attention->sines);
     if (!run->decode)
-        attend_chunk(row, stride, result, run, cache, attention->scratch);
+        attend_chunk(rows, stride, out, run, cache, attention->scratch);
     for (int64_t i = 0; run->decode && i < run->rows; i++)
-        attend_row(row + i * stride, result + i * width, run->slot, run->begin + i + 1, cache, attention->scratch);
+        attend_row(rows + i * stride, out + i * width, run->slot, run->begin + i + 1, cache, attention->scratch);
 }
 
 void attend(bf16 *rows, int64_t stride, bf16 *out, const Run *runs, int64_t count, const Attention *attention) {
-    for (int64_t i = 0; i < count; i++)
-        attend_run(rows, stride, out, &runs[i], attention);
+    int64_t width = attention->cache.kv_heads * attention->cache.group * attention->cache.head_dim;
+    for (const Run *run = runs; run < runs + count; rows += run->rows * stride, out += run->rows * width, run++)
+        attend_run(rows, stride, out, width, run, attention);
 }
 
-void run_layer(const Layer *layer, bf16 *hidden, int64_t rows, const Run *runs, int64_t count, float epsilon) {
+static void run_rows(const Layer *layer, bf16 *hidden, int64_t rows, const Run *runs, int64_t count, float epsilon) {
     const Linear *qkv = &layer->qkv, *output = &layer->output, *gate_up = &layer->gate_up, *down = &layer->down;
     const Between *between = &layer->between;
     rms_norm(hidden, layer->input_norm, between->normed, rows, qkv->in, epsilon);
@@ -30,4 +29,16 @@ void run_layer(const Layer *layer, bf16 *hidden, int64_t rows, const Run *runs, 
     multiply_rows(gate_up, between->normed, NULL, between->gate_up, rows);
     silu_times(between->gate_up, between->gated, rows, down->in);
     multiply_rows(down, between->gated, between->hidden, hidden, rows);
+}
+
+/* In parts of about as many rows each: what a layer makes of them stays in the cache until it is used. */
+void run_layer(const Layer *layer, bf16 *hidden, int64_t rows, const Run *runs, int64_t count, float epsilon) {
+    for (int64_t part, taken; rows > 0; rows -= part, runs += taken, count -= taken, hidden += part * layer->qkv.in) {
+        int64_t parts = (rows + LAYER_ROWS - 1) / LAYER_ROWS, even = (rows + parts - 1) / parts;
+        part = runs->rows;
+        for (taken = 1; taken < count; part += runs[taken++].rows)
+            if (part + runs[taken].rows / 2 > even || part + runs[taken].rows > LAYER_ROWS)
+                break;
+        run_rows(layer, hidden, part, runs, taken, epsilon);
+    }
 }

@@ -101,4 +101,9 @@ static PyMethodDef methods[] = {
 
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "compiled", "Kernels for AVX512-BF16.", -1, methods};
 
-PyMODINIT_FUNC PyInit_compiled(void) { return PyModule_Create(&definition); }
+PyMODINIT_FUNC PyInit_compiled(void) {
+    PyObject *module = PyModule_Create(&definition);
+    if (module && PyModule_AddIntMacro(module, LAYER_ROWS))
+        Py_CLEAR(module);
+    return module;
+}

@@ -2,33 +2,48 @@
    (RoFormer). */
 #include "avx512.h"
 
+static inline __attribute__((always_inline)) __m512 square(__mmask16 mask, const bf16 *in, __m512 squares) {
+    __m512 values = load_floats(mask, in);
+    return _mm512_fmadd_ps(values, values, squares);
+}
+
+static inline __attribute__((always_inline)) void weigh(__mmask16 mask, const bf16 *in, const bf16 *weight, bf16 *out,
+                                                        __m512 scale) {
+    __m512 normed = _mm512_mul_ps(load_floats(mask, in), scale);
+    store_floats(out, mask, _mm512_mul_ps(normed, load_floats(mask, weight)));
+}
+
 void rms_norm(const bf16 *in, const bf16 *weight, bf16 *out, int64_t rows, int64_t size, float epsilon) {
+    int64_t whole = size / FLOATS * FLOATS;
+    __mmask16 rest = first_floats(size - whole);
     for (int64_t row = 0; row < rows; row++, in += size, out += size) {
         __m512 squares = _mm512_setzero_ps();
-        for (int64_t i = 0; i < size; i += FLOATS) {
-            __m512 values = load_floats(first_floats(size - i), in + i);
-            squares = _mm512_fmadd_ps(values, values, squares);
-        }
+        for (int64_t i = 0; i < whole; i += FLOATS)
+            squares = square(ALL, in + i, squares);
+        squares = square(rest, in + whole, squares);
         __m512 scale = _mm512_set1_ps(1.0f / __builtin_sqrtf(_mm512_reduce_add_ps(squares) / (float)size + epsilon));
-        for (int64_t i = 0; i < size; i += FLOATS) {
-            __mmask16 mask = first_floats(size - i);
-            __m512 normed = _mm512_mul_ps(load_floats(mask, in + i), scale);
-            store_floats(out + i, mask, _mm512_mul_ps(normed, load_floats(mask, weight + i)));
-        }
+        for (int64_t i = 0; i < whole; i += FLOATS)
+            weigh(ALL, in + i, weight + i, out + i, scale);
+        weigh(rest, in + whole, weight + whole, out + whole, scale);
     }
 }
 
-void silu_times(const bf16 *in, bf16 *out, int64_t rows, int64_t size) {
+static inline __attribute__((always_inline)) void gate_up(__mmask16 mask, const bf16 *in, const bf16 *other, bf16 *out) {
     const __m512 one = _mm512_set1_ps(1.0f);
-    for (int64_t row = 0; row < rows; row++, in += 2 * size, out += size)
-        for (int64_t i = 0; i < size; i += FLOATS) {
-            __mmask16 mask = first_floats(size - i);
-            __m512 gate = load_floats(mask, in + i), up = load_floats(mask, in + size + i);
-            __m512 small = exponential(_mm512_sub_ps(_mm512_setzero_ps(), _mm512_abs_ps(gate)));
-            __mmask16 negative = _mm512_cmp_ps_mask(gate, _mm512_setzero_ps(), _CMP_LT_OQ);
-            __m512 sigmoid = _mm512_div_ps(_mm512_mask_mov_ps(one, negative, small), _mm512_add_ps(one, small));
-            store_floats(out + i, mask, _mm512_mul_ps(_mm512_mul_ps(gate, sigmoid), up));
-        }
+    __m512 gate = load_floats(mask, in), up = load_floats(mask, other);
+    __m512 small = exponential(_mm512_sub_ps(_mm512_setzero_ps(), _mm512_abs_ps(gate)));
+    __mmask16 negative = _mm512_cmp_ps_mask(gate, _mm512_setzero_ps(), _CMP_LT_OQ);
+    __m512 sigmoid = _mm512_div_ps(_mm512_mask_mov_ps(one, negative, small), _mm512_add_ps(one, small));
+    store_floats(out, mask, _mm512_mul_ps(_mm512_mul_ps(gate, sigmoid), up));
+}
+
+void silu_times(const bf16 *in, bf16 *out, int64_t rows, int64_t size) {
+    int64_t whole = size / FLOATS * FLOATS;
+    for (int64_t row = 0; row < rows; row++, in += 2 * size, out += size) {
+        for (int64_t i = 0; i < whole; i += FLOATS)
+            gate_up(ALL, in + i, in + size + i, out + i);
+        gate_up(first_floats(size - whole), in + whole, in + size + whole, out + whole);
+    }
 }
 
 static inline void turn(const bf16 *in, bf16 *out, const bf16 *cosines, const bf16 *sines, int64_t head_dim) {
