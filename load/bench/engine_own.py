@@ -95,10 +95,15 @@ class Own:
         return Chosen(chosen[0], seen)
 
     def prefill(self, prompts: Prompts) -> Took:
-        watch = Stopwatch()
-        self._run(self._ask(prompts, 1))
-        watch.mark()
-        return watch.took()
+        """Inside of the loop: to start and stop one is no part of it."""
+
+        async def measured() -> Took:
+            watch = Stopwatch()
+            await self._ask(prompts, 1)
+            watch.mark()
+            return watch.took()
+
+        return self._run(measured())
 
     def decode(self, prompts: Prompts, steps: int) -> Took:
         """Of steps in which all decode and nothing else runs."""

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import torch
 
+from load.bench.engine_arithmetic import layer_shapes
 from load.peers.member import serve
 from load.peers.questions import Answer, Failed, Multiply, Question, Rate, Read, Ready, Start, Took
 from load.peers.stopwatch import Stopwatch
-from shared.messages.parameters import ModelConfig
 from shared.model_config import load_model_config
 
 READ_BYTES = 512 << 20  # many times what caches hold
@@ -62,18 +62,6 @@ class Roof:
             self._memory.sum()
             watch.mark()
         return Rate(READ_BYTES / min(watch.took().steps))
-
-
-def layer_shapes(config: ModelConfig) -> list[tuple[int, int]]:
-    """`[out, in]` of a layer's matrices; those with the same input are one."""
-    queries = config.num_attention_heads * config.head_dim
-    keys_values = 2 * config.num_key_value_heads * config.head_dim
-    return [
-        (queries + keys_values, config.hidden_size),
-        (config.hidden_size, queries),
-        (2 * config.intermediate_size, config.hidden_size),
-        (config.hidden_size, config.intermediate_size),
-    ]
 
 
 def main(descriptor: int) -> None:

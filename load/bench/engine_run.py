@@ -6,12 +6,14 @@ from typing import IO
 
 import numpy as np
 
+from load.bench.engine_arithmetic import attention_share
 from load.bench.engine_cases import (
     CASES,
     CHECKED,
     CHECKED_TOKENS,
     FIRST_LATER,
     FIRST_TOKENS,
+    PREFILLS,
     WARM_UPS,
     Case,
     PrefillCase,
@@ -59,6 +61,7 @@ class SizeBench:
     def __init__(self, run: SizeRun, checkpoint: Path, members: Members, tell: Tell) -> None:
         opened = open_checkpoint(checkpoint, "bfloat16")
         self.run = run
+        run.attention = {case.name: attention_share(opened.config, case.lengths) for case in PREFILLS}
         self._vocab_size = opened.config.vocab_size
         # All that is read for a row: of the embedding it is next to nothing, unless it is the head too.
         embedding = 0 if opened.config.tie_word_embeddings else opened.layouts[0].size_bytes
@@ -70,7 +73,7 @@ class SizeBench:
 
     def measure(self, rounds: int, *, with_peers: bool) -> None:
         """Raises MemberFailed."""
-        self._start(with_peers=with_peers)
+        self._start(rounds, with_peers=with_peers)
         self._check()
         with self._members.started(ROOF) as roof:
             # Not before: after a process has started, or a pause, the first steps of any engine take a fifth longer.
@@ -91,22 +94,29 @@ class SizeBench:
                 self.run.mixed.append(mixed)
                 self.run.kept.append(self._engines[0].ask(kept_question(next(self._seeds), self._vocab_size), Kept))
 
-    def _start(self, *, with_peers: bool) -> None:
+    def _start(self, rounds: int, *, with_peers: bool) -> None:
         for program in PROGRAMS:
             if program.package is not None and not (with_peers and program.is_installed):
                 self.run.absent[program.name] = "not installed" if with_peers else "not asked for"
                 continue
             self._tell(f"{self.run.size}: starting {program.name}")
             try:
+                # A bar depends on this engine's first request, of which each start has one.
+                others = range(rounds - 1 if program.name == OWN else 0)
+                firsts = [self._start_for_a_moment(program) for _ in others]
                 member, self.run.ready[program.name] = self._members.start(program)
                 self._engines.append(member)
-                self.run.firsts[program.name] = [self._first(member) for _ in range(1 + FIRST_LATER)]
+                self.run.firsts[program.name] = [*firsts, self._first_requests(member)]
             except MemberFailed as error:
                 self._leave_out(program.name, error)
 
-    def _first(self, member: Member) -> float:
-        question = Prefill(prompts(next(self._seeds), self._vocab_size, (FIRST_TOKENS,)))
-        return member.ask(question, Took).cpu
+    def _start_for_a_moment(self, program: Program) -> list[float]:
+        with self._members.started(program) as member:
+            return self._first_requests(member)
+
+    def _first_requests(self, member: Member) -> list[float]:
+        asked = [prompts(next(self._seeds), self._vocab_size, (FIRST_TOKENS,)) for _ in range(1 + FIRST_LATER)]
+        return [member.ask(Prefill(prompt), Took).cpu for prompt in asked]
 
     def _check(self) -> None:
         self._tell(f"{self.run.size}: comparing logits with transformers in float32")

@@ -9,10 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 from load.bench import engine as bench
+from load.bench.engine_arithmetic import attention_share, layer_shapes
 from load.bench.engine_cases import CASES, PREFILLS, mixed_question, prompts
 from load.bench.engine_members import MemberFailed, Program, members_of
 from load.bench.engine_page import render_engine
-from load.bench.engine_python import FEW, MANY, StepCost, layer_cost
+from load.bench.engine_python import FEW, MANY, StepCost, layer_cost, small_model
 from load.bench.engine_rows import LLAMA, OWN, TRANSFORMERS, VLLM, SizeRun, kept_rows, mixed_rows, p99, rows, values
 from load.bench.engine_run import PROGRAMS, relative_error
 from load.bench.engine_table import rate_cells
@@ -29,8 +30,9 @@ def measured_run(rates: dict[str, float], size: str = "500m") -> SizeRun:
     run.errors = dict.fromkeys(rates, 0.01)
     run.rates = {case.name: {name: [rate] for name, rate in rates.items()} for case in CASES}
     run.roofs = {case.name: [100.0] for case in CASES}
+    run.attention = {case.name: 0.25 for case in PREFILLS}
     run.ready = {name: Ready(4.0) for name in rates} | {OWN: Ready(3.0, 0.01)}
-    run.firsts = {name: [0.1] * 6 for name in rates}
+    run.firsts = {name: [[0.1] * 6] for name in rates}
     run.mixed = [Mixed(Took([0.1] * 10, 1.0), Took([1.0], 1.0), Took([0.1] * 9 + [0.3], 1.2), 160)]
     run.kept = [Kept(Took([8.0], 8.0), Took([0.5], 0.5), Took([0.75], 0.75))]
     return run
@@ -45,6 +47,33 @@ def test_the_fastest_peer_counts_and_the_bar_is_that_of_the_size() -> None:
     assert verdicts([*rows(measured_run(slower))])["500m prefill 512 / fastest peer (vLLM)"] is False
     assert verdicts([*rows(measured_run(slower, "120m"))])["120m prefill 512 / fastest peer (vLLM)"] is True
     assert verdicts([*rows(measured_run(slower, "30m"))])["30m prefill 512 / fastest peer (vLLM)"] is None
+
+
+def test_first_requests_are_those_of_several_starts() -> None:
+    run = measured_run({OWN: 97.0, TRANSFORMERS: 50.0})
+    run.firsts[OWN] = [[0.105, 0.1, 0.1], [0.3, 0.1, 0.1], [0.104, 0.1, 0.2]]
+    (row,) = (record for record in rows(run) if record.case == "500m first request / later, livescale")
+    assert (row.ratio, row.ok) == (pytest.approx(1.05), True)
+    run.firsts[OWN][0][0] = 0.2
+    assert verdicts([*rows(run)])[row.case] is False
+
+
+def test_what_attention_multiplies_counts_where_the_model_is_small() -> None:
+    rates = {OWN: 79.0, TRANSFORMERS: 50.0}
+    small, large = verdicts([*rows(measured_run(rates, "30m"))]), verdicts([*rows(measured_run(rates))])
+    assert (small["30m prefill 512 / GEMM"], large["500m prefill 512 / GEMM"]) == (None, False)
+    assert small["30m prefill 512 / GEMM, attention's as well"] is True  # 79 of 80
+    assert small["30m prefill 2048 / GEMM, attention's as well"] is True
+    assert large["500m prefill 512 / GEMM, attention's as well"] is None
+
+
+def test_what_attention_multiplies_grows_with_the_square() -> None:
+    config = small_model(2).config
+    one, two = (attention_share(config, [length]) for length in (1, 1_999))
+    assert two == pytest.approx(1_000 * one)
+    assert attention_share(config, [512] * 4) == attention_share(config, [512])
+    heads = config.num_attention_heads * config.head_dim
+    assert one * sum(rows * columns for rows, columns in layer_shapes(config)) == pytest.approx(2 * heads)
 
 
 def test_an_engine_whose_logits_are_wrong_is_not_ranked() -> None:
