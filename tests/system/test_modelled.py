@@ -5,6 +5,7 @@ import json
 import random
 import re
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -26,17 +27,18 @@ ARENA_BYTES = 8 * MIB
 # A worker without torch, its parameters included: three times less than with it.
 MOST_RESIDENT_BYTES = 160 * MIB
 VOCABULARY = 1_019
-STREAMS, TOKENS_EACH, APART_SECONDS = 40, 24, 0.05
+STREAMS, TOKENS_EACH = 40, 24
+SOME, MANY = ((1, 60, 300), 0.05), ((300, 900), 0.0)  # lengths of prompts, seconds between them; many are a queue
 
 
-def make_streams(version: str) -> Streams:
+def make_streams(version: str, lengths: Sequence[int], apart_seconds: float) -> Streams:
     """Some greedy, some sampled, and what any modelled engine answers."""
     chance = random.Random(5)
     asks = [
         Ask(
             index,
-            index * APART_SECONDS,
-            chance.choices(range(1_000), k=chance.choice([1, 60, 300])),
+            index * apart_seconds,
+            chance.choices(range(1_000), k=chance.choice(lengths)),
             TOKENS_EACH,
             0.0 if index % 3 == 0 else 0.8,
             index,
@@ -71,7 +73,7 @@ async def test_a_small_machine_scales_from_one_to_eight_while_streams_run(tmp_pa
         assert {row["engine"] for row in status["workers"]} == {"modelled"}
         assert MADE_UP in (tmp_path / "up.log").read_text()
         assert warning(system, "/ready") == warning(system, "/v1/models") == MADE_UP
-        async with watching(Stage(system, make_streams(status["models"][0]["version"]))) as site:
+        async with watching(Stage(system, make_streams(status["models"][0]["version"], *SOME))) as site:
             loading = site.load()
             await asyncio.sleep(0.2)
             await site.have(BUSY)
@@ -92,7 +94,7 @@ async def test_two_instances_help_six_that_load_and_all_tokens_are_right(tmp_pat
     system = start(tmp_path, *options, "--arena-bytes", str(ARENA_BYTES))
     try:
         version = system.status()["models"][0]["version"]
-        async with watching(Stage(system, make_streams(version))) as site:
+        async with watching(Stage(system, make_streams(version, *MANY))) as site:
             await site.have(2)
             await site.watch.until(lambda: len(site.watch.serving()) == 2, "two serve")
             await site.have(BUSY)
