@@ -73,4 +73,5 @@ def kernels_name(settings: WorkerSettings, device: str, used: OnGpu = PLAIN) -> 
         return None
     if device != CPU:
         return FLASHINFER if used.flashinfer else TORCH
-    return TORCH if choose_kernels(settings.kernels) is None else COMPILED
+    kernels = choose_kernels(settings.kernels)
+    return TORCH if kernels is None else f"{COMPILED}-{kernels.BITS}"

@@ -21,6 +21,11 @@ def test_a_worker_with_other_kernels_is_refused() -> None:
         check_kernels(join("worker-1", "torch"), [member("gateway-0", None), member("worker-0", "avx512_bf16")])
 
 
+def test_a_worker_with_the_same_kernels_of_another_release_is_refused() -> None:
+    with pytest.raises(Refusal, match=r"worker-0 with avx512_bf16-1: .* install the same ones for all of them"):
+        check_kernels(join("worker-1", "avx512_bf16-2"), [member("worker-0", "avx512_bf16-1")])
+
+
 def test_who_has_the_same_or_computes_elsewhere_is_taken() -> None:
     members = [member("worker-0", "torch"), member("worker-9", None)]
     check_kernels(join("worker-1", "torch"), members)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -34,6 +35,8 @@ def test_workers_say_what_they_compute_with(monkeypatch: pytest.MonkeyPatch) -> 
     assert worker_main.kernels_name(WorkerSettings(engine="modelled"), "cpu") is None
     assert worker_main.kernels_name(WorkerSettings(), "cuda:0") == "torch"
     assert worker_main.kernels_name(WorkerSettings(), "cuda:0", OnGpu(flashinfer=True)) == "flashinfer"
+    monkeypatch.setattr(contract, "find_kernels", lambda: SimpleNamespace(BITS=7))
+    assert worker_main.kernels_name(WorkerSettings(), "cpu") == "avx512_bf16-7"
     monkeypatch.setattr(contract, "find_kernels", lambda: None)
     assert worker_main.kernels_name(WorkerSettings(), "cpu") == "torch"
 

@@ -12,6 +12,10 @@ class Kernels(Protocol):
     """They are compiled at installation where there is a compiler."""
 
     @property
+    def BITS(self) -> int:
+        """Another number where results have other bits."""
+
+    @property
     def LAYER_ROWS(self) -> int:
         """So many rows `run_layer` computes at a time, and a run has at most."""
 

@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#define BITS 2 /* raised whenever a kernel gives other bits than before: workers of one pool have the same */
+
 typedef uint16_t bf16;
 
 /* Keys and values of one layer: `[kv_head, slot, head_dim]` each. Query heads `group * i` .. share KV head i. */

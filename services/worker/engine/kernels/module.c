@@ -103,7 +103,7 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "compiled", "Kern
 
 PyMODINIT_FUNC PyInit_compiled(void) {
     PyObject *module = PyModule_Create(&definition);
-    if (module && PyModule_AddIntMacro(module, LAYER_ROWS))
+    if (module && (PyModule_AddIntMacro(module, BITS) || PyModule_AddIntMacro(module, LAYER_ROWS)))
         Py_CLEAR(module);
     return module;
 }
