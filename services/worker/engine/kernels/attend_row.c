@@ -1,6 +1,15 @@
 /* Attention of one row: its keys and values are read once, from wherever in memory they lie. */
 #include "avx512.h"
 
+#define HEADS 4 /* whose sums are kept in registers */
+
+/* Of query heads: how many positions they see, what each weighs them with, and by what its sums are scaled at last. */
+typedef struct {
+    int64_t length;
+    bf16 *weights[HEADS];
+    float scales[HEADS];
+} Heads;
+
 /* 16 vectors -> the sum of each. */
 static inline __m512 sums(__m512 v[FLOATS]) {
     for (int i = 0; i < 8; i++)
@@ -17,7 +26,8 @@ static inline __m512 sums(__m512 v[FLOATS]) {
 }
 
 /* Scores of up to 16 keys. */
-static inline __attribute__((always_inline)) __m512 score(const bf16 *query, const bf16 *keys, int64_t count, int64_t head_dim) {
+static inline __attribute__((always_inline)) __m512 score(const bf16 *query, const bf16 *keys, int64_t count,
+                                                          int64_t head_dim) {
     __m512 products[FLOATS];
     for (int i = 0; i < FLOATS; i++) {
         products[i] = _mm512_setzero_ps();
@@ -30,53 +40,97 @@ static inline __attribute__((always_inline)) __m512 score(const bf16 *query, con
     return sums(products);
 }
 
-/* 32 of the head's dimensions: the sum of all values, each times its weight. Two sums, of every other pair of
-   positions, as one would wait for itself. */
-static inline __attribute__((always_inline)) void mix(const bf16 *weights, const bf16 *values, bf16 *out, int64_t count, int64_t head_dim,
-                       __mmask32 mask, __m512 scale) {
-    __m512 low[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()}, high[2] = {low[0], low[0]};
-    for (int64_t i = 0; i < count; i += 4)
+/* Asks memory for so many numbers: they come while others are computed with. */
+static inline __attribute__((always_inline)) void expect(const bf16 *from, int64_t count) {
+    for (int64_t i = 0; i < count; i += HALVES)
+        _mm_prefetch((const char *)(from + i), _MM_HINT_T1);
+}
+
+/* 32 of the dimensions of `heads` query heads: the sum of all values, each times its weight. Two sums, of every other
+   pair of positions, as one would wait for itself. `next`: what is read after the values, or none. */
+static inline __attribute__((always_inline)) void mix(const Heads *of, const bf16 *values, bf16 *out, int64_t size,
+                                                      const bf16 *next, __mmask32 mask, int heads) {
+    __m512 low[HEADS][2], high[HEADS][2];
+#pragma GCC unroll 4
+    for (int head = 0; head < heads; head++)
+        low[head][0] = low[head][1] = high[head][0] = high[head][1] = _mm512_setzero_ps();
+    for (int64_t i = 0, last = of->length - 1; i <= last; i += 4) {
+        if (next)
+            expect(next + i * size, 4 * size);
+#pragma GCC unroll 2
         for (int chain = 0; chain < 2; chain++) {
-            int64_t at = i + 2 * chain, last = count - 1;
-            __m512i even = (__m512i)load_halves(mask, values + (at < last ? at : last) * head_dim);
-            __m512i odd = (__m512i)load_halves(mask, values + (at + 1 < last ? at + 1 : last) * head_dim);
-            __m512bh pair = pair_everywhere(weights + at);
-            low[chain] = _mm512_dpbf16_ps(low[chain], (__m512bh)_mm512_unpacklo_epi16(even, odd), pair);
-            high[chain] = _mm512_dpbf16_ps(high[chain], (__m512bh)_mm512_unpackhi_epi16(even, odd), pair);
+            int64_t at = i + 2 * chain;
+            __m512i even = (__m512i)load_halves(mask, values + (at < last ? at : last) * size);
+            __m512i odd = (__m512i)load_halves(mask, values + (at + 1 < last ? at + 1 : last) * size);
+            __m512bh lower = (__m512bh)_mm512_unpacklo_epi16(even, odd);
+            __m512bh higher = (__m512bh)_mm512_unpackhi_epi16(even, odd);
+#pragma GCC unroll 4
+            for (int head = 0; head < heads; head++) {
+                __m512bh pair = pair_everywhere(of->weights[head] + at);
+                low[head][chain] = _mm512_dpbf16_ps(low[head][chain], lower, pair);
+                high[head][chain] = _mm512_dpbf16_ps(high[head][chain], higher, pair);
+            }
         }
-    __m512 lower = _mm512_mul_ps(_mm512_add_ps(low[0], low[1]), scale);
-    __m512 higher = _mm512_mul_ps(_mm512_add_ps(high[0], high[1]), scale);
+    }
     /* Of each eight dimensions four are in `lower` and four in `higher`. */
     const __m512i begin = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
     const __m512i end = _mm512_add_epi32(begin, _mm512_set1_epi32(8));
-    store_floats(out, (__mmask16)mask, _mm512_permutex2var_ps(lower, begin, higher));
-    store_floats(out + FLOATS, (__mmask16)(mask >> FLOATS), _mm512_permutex2var_ps(lower, end, higher));
-}
-
-static inline __attribute__((always_inline)) void attend_head(const bf16 *queries, bf16 *out, const bf16 *keys, const bf16 *values, int64_t length,
-                               const Cache *cache, float *scratch, int64_t size) {
-    int64_t padded = (length + HALVES - 1) / HALVES * HALVES;
-    bf16 *weights = (bf16 *)(scratch + padded);
-    for (int64_t head = 0; head < cache->group; head++) {
-        for (int64_t i = 0; i < length; i += FLOATS)
-            _mm512_storeu_ps(scratch + i, score(queries + head * size, keys + i * size, length - i, size));
-        float root = __builtin_sqrtf((float)size), most = largest(scratch, length);
-        __m512 scale = _mm512_set1_ps(1.0f / soften(scratch, weights, length, padded, most, 1.0f / root));
-        for (int64_t d = 0; d < size; d += HALVES)
-            mix(weights, values + d, out + head * size + d, length, size, first_halves(size - d), scale);
+#pragma GCC unroll 4
+    for (int head = 0; head < heads; head++, out += size) {
+        __m512 scale = _mm512_set1_ps(of->scales[head]);
+        __m512 lower = _mm512_mul_ps(_mm512_add_ps(low[head][0], low[head][1]), scale);
+        __m512 higher = _mm512_mul_ps(_mm512_add_ps(high[head][0], high[head][1]), scale);
+        store_floats(out, (__mmask16)mask, _mm512_permutex2var_ps(lower, begin, higher));
+        store_floats(out + FLOATS, (__mmask16)(mask >> FLOATS), _mm512_permutex2var_ps(lower, end, higher));
     }
 }
 
+/* Query heads that share keys and values, which come from memory once, and while others are computed with: values with
+   the scores, with the values the keys that are `next`. */
+static inline __attribute__((always_inline)) void attend_heads(const bf16 *queries, bf16 *out, const bf16 *keys,
+                                                               const bf16 *values, const bf16 *next, int64_t length,
+                                                               float *scratch, int64_t size, int heads) {
+    int64_t padded = (length + HALVES - 1) / HALVES * HALVES;
+    Heads of = {.length = length};
+    for (int64_t i = 0; i < length; i += FLOATS) {
+        expect(values + i * size, FLOATS * size);
+        for (int head = 0; head < heads; head++) {
+            __m512 scores = score(queries + head * size, keys + i * size, length - i, size);
+            _mm512_storeu_ps(scratch + head * padded + i, scores);
+        }
+    }
+    for (int head = 0; head < heads; head++) {
+        float *scores = scratch + head * padded, root = __builtin_sqrtf((float)size);
+        of.weights[head] = (bf16 *)(scratch + HEADS * padded) + head * padded;
+        of.scales[head] = 1.0f / soften(scores, of.weights[head], length, padded, largest(scores, length), 1.0f / root);
+    }
+    for (int64_t d = 0; d < size; d += HALVES)
+        mix(&of, values + d, out + d, size, d ? NULL : next, first_halves(size - d), heads);
+}
+
+static inline __attribute__((always_inline)) void attend_group(const bf16 *queries, bf16 *out, const bf16 *keys,
+                                                               const bf16 *values, const bf16 *next, int64_t length,
+                                                               float *scratch, int64_t size, int64_t group) {
+    for (; group > 0; group -= HEADS, queries += HEADS * size, out += HEADS * size)
+        switch (group) {
+        case 1: attend_heads(queries, out, keys, values, next, length, scratch, size, 1); break;
+        case 2: attend_heads(queries, out, keys, values, next, length, scratch, size, 2); break;
+        case 3: attend_heads(queries, out, keys, values, next, length, scratch, size, 3); break;
+        default: attend_heads(queries, out, keys, values, next, length, scratch, size, HEADS); break;
+        }
+}
+
 void attend_row(const bf16 *queries, bf16 *out, int64_t slot, int64_t length, const Cache *cache, float *scratch) {
-    int64_t size = cache->head_dim, stride = cache->group * size;
+    int64_t size = cache->head_dim, group = cache->group, stride = group * size;
     for (int64_t head = 0; head < cache->kv_heads; head++, queries += stride, out += stride) {
         int64_t place = (head * cache->slots + slot) * size;
         const bf16 *keys = cache->keys + place, *values = cache->values + place;
+        const bf16 *next = keys + cache->slots * size; /* of the last head, another's: it is only asked for */
         if (size == 64) /* The usual sizes as constants: without masks, and unrolled. */
-            attend_head(queries, out, keys, values, length, cache, scratch, 64);
+            attend_group(queries, out, keys, values, next, length, scratch, 64, group);
         else if (size == 128)
-            attend_head(queries, out, keys, values, length, cache, scratch, 128);
+            attend_group(queries, out, keys, values, next, length, scratch, 128, group);
         else
-            attend_head(queries, out, keys, values, length, cache, scratch, size);
+            attend_group(queries, out, keys, values, next, length, scratch, size, group);
     }
 }
