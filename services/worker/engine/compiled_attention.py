@@ -25,7 +25,7 @@ class CompiledAttention:
         self._positions = positions
         self._run_rows = kernels.LAYER_ROWS
         _, _, kv_heads, slots, head_dim = store.cache.shape
-        self._scratch = torch.empty(kernels.scratch_floats(positions, head_dim))
+        self._scratch = torch.empty(kernels.scratch_floats(positions, head_dim)).zero_()  # touched
         self.width = kv_heads * group * head_dim
         # What every call is told, and what those of a layer are: looked up once, as it takes longer than the call.
         shape = slots, kv_heads, group, head_dim

@@ -20,6 +20,7 @@ from services.worker.engine.partial import Partial, Passed
 from services.worker.engine.process_group import ProcessGroup, open_store, reach_store
 from services.worker.engine.rates import Rates, layers_share
 from services.worker.engine.tensor_parallel import least
+from services.worker.engine.warm_up import warm_up
 from services.worker.send_pauses import SendPauses
 from shared.devices import CPU
 from shared.links.contract import View
@@ -65,6 +66,7 @@ class EngineRunner:
         self._memory = self._thread.submit(allocate_kv_memory, kv_bytes, device)
         self._host_memory = self._thread.submit(allocate_host_kv_memory, host_kv_bytes, device)
         self._heap = self._thread.submit(touch_heap, packed_bytes if device == CPU else 0)
+        self._thread.submit(warm_up)
 
     async def ready(self) -> None:
         """Return once its memory is touched. Raises MemoryError."""
