@@ -3,18 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# With CUDA: make install CONSTRAINTS=constraints-cuda.txt EXTRAS=embedded,ucx-cu13,load,dev
-CONSTRAINTS ?= constraints.txt
+# With FlashInfer: make install EXTRAS=embedded,ucx,load,dev,flashinfer
 EXTRAS ?= embedded,ucx,load,dev
 
 PEERS := .peers
 
 .PHONY: install demo test test-slow fuzz check up audit bench-peers clean
 
-$(STAMP): pyproject.toml $(CONSTRAINTS) $(wildcard services/worker/engine/kernels/*.[ch])
+$(STAMP): pyproject.toml constraints.txt $(wildcard services/worker/engine/kernels/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --disable-pip-version-check -q -c $(CONSTRAINTS) setuptools
-	$(BIN)/pip install --disable-pip-version-check --no-build-isolation -c $(CONSTRAINTS) -e ".[$(EXTRAS)]"
+	$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt setuptools
+	$(BIN)/pip install --disable-pip-version-check --no-build-isolation -c constraints.txt -e ".[$(EXTRAS)]"
 	touch $@
 
 install: $(STAMP)  ## make .venv and install everything, pinned

@@ -12,7 +12,7 @@ from services.worker.engine.kv_store import KvStore
 from services.worker.engine.parameters import MIN_ROWS
 from services.worker.engine.rope import RopeTable
 
-RUN_NUMBERS = 4
+RUN_NUMBERS = 4  # as kernels.h has them
 
 
 class CompiledAttention:

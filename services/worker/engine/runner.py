@@ -66,13 +66,14 @@ class EngineRunner:
         self._memory = self._thread.submit(allocate_kv_memory, kv_bytes, device)
         self._host_memory = self._thread.submit(allocate_host_kv_memory, host_kv_bytes, device)
         self._heap = self._thread.submit(touch_heap, packed_bytes if device == CPU else 0)
-        self._thread.submit(warm_up)
 
     async def ready(self) -> None:
-        """Return once its memory is touched. Raises MemoryError."""
+        """Return once its memory is touched and torch is warm. Raises MemoryError."""
         await self.call(self._memory.result)
         await self.call(self._host_memory.result)
         await self.call(self._heap.result)
+        if self._device == CPU:
+            await self.call(warm_up)
 
     async def open_meeting(self, address: str) -> int:
         """A place at `address` where the ranks of an instance find each other, until `unload`; its port. Raises

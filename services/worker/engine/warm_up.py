@@ -10,6 +10,6 @@ from shared.messages.requests import Sampling
 
 @torch.inference_mode()
 def warm_up() -> None:
-    """To be called on the torch thread, before there is a model."""
+    """On a CPU. To be called on the torch thread, before there is a model."""
     hidden = embedding(torch.tensor([0, 1, 2]), torch.zeros(4, 32, dtype=torch.bfloat16))
     choose_tokens(hidden[torch.tensor([1])], [Draw(Sampling(temperature=0.0), 0)])

@@ -65,6 +65,14 @@ static inline __attribute__((always_inline)) __m512 weights_of(const float *scor
     return _mm512_maskz_mov_ps(mask, two_to(_mm512_fmsub_ps(_mm512_maskz_loadu_ps(mask, scores), unit, top)));
 }
 
+/* Of 32 scores, or the first of them, as they are rounded. */
+static inline __attribute__((always_inline)) __m512bh rounded_weights(const float *scores, __mmask32 mask, __m512 unit,
+                                                                      __m512 top) {
+    __m512 low = weights_of(scores, (__mmask16)mask, unit, top);
+    __m512 high = weights_of(scores + FLOATS, (__mmask16)(mask >> FLOATS), unit, top);
+    return _mm512_cvtne2ps_pbh(high, low);
+}
+
 /* Scores -> weights that are not divided by their sum yet, as bfloat16; zeros from `count` to `padded`, the
    multiple of 32 that comes next. Returns their sum as they were rounded. */
 static inline float soften(const float *scores, bf16 *weights, int64_t count, int64_t padded, float most, float scale) {
@@ -72,15 +80,8 @@ static inline float soften(const float *scores, bf16 *weights, int64_t count, in
     __m512 unit = _mm512_set1_ps(scale * LOG2_E), top = _mm512_mul_ps(_mm512_set1_ps(most), unit);
     __m512 sum = _mm512_setzero_ps();
     for (int64_t i = 0; i < padded; i += HALVES) {
-        const float *next = scores + i + FLOATS;
-        __m512bh rounded;
-        if (count - i >= HALVES) {
-            rounded = _mm512_cvtne2ps_pbh(weights_of(next, ALL, unit, top), weights_of(scores + i, ALL, unit, top));
-        } else {
-            __mmask32 mask = first_halves(count - i);
-            __mmask16 low = (__mmask16)mask, high = (__mmask16)(mask >> FLOATS);
-            rounded = _mm512_cvtne2ps_pbh(weights_of(next, high, unit, top), weights_of(scores + i, low, unit, top));
-        }
+        __m512bh rounded = count - i >= HALVES ? rounded_weights(scores + i, 0xffffffffu, unit, top)
+                                               : rounded_weights(scores + i, first_halves(count - i), unit, top);
         _mm512_storeu_si512(weights + i, (__m512i)rounded);
         sum = _mm512_dpbf16_ps(sum, rounded, ones);
     }
