@@ -10,7 +10,7 @@ PEERS := .peers
 
 .PHONY: install demo test test-slow fuzz check up audit bench-peers clean
 
-$(STAMP): pyproject.toml constraints.txt $(wildcard services/worker/engine/kernels/*.[ch])
+$(STAMP): pyproject.toml constraints.txt $(wildcard services/worker/engine/kernels/*.[ch] services/worker/engine/kernels/*/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt setuptools
 	$(BIN)/pip install --disable-pip-version-check --no-build-isolation -c constraints.txt -e ".[$(EXTRAS)]"

@@ -2,8 +2,8 @@
 
 Tensors of a block lie one after the other at multiples of 64 bytes (a cache line, an AVX-512 register), gaps are
 zero. What is multiplied with the same input is adjacent (q, k, v; gate, up), so that it can be one matrix.
-In the layout `panels` matrices of bfloat16 lie as oneDNN and our kernels read them, so that a worker computes with them
-where they arrived; but for those that do not fill whole panels, and the embedding, which is looked up by row.
+In the layout `panels` matrices of bfloat16 lie as kernels for CPUs read them, so that a worker computes with them where
+they arrived; but for those that do not fill whole panels, and the embedding, which is looked up by row.
 A model that is cut for several ranks is the blocks of the first rank, then those of the second, and so on.
 """
 

@@ -1,4 +1,4 @@
-"""Matrices in panels, as oneDNN lays bfloat16 out where a CPU has AVX-512.
+"""Matrices of bfloat16 in panels, as kernels for CPUs read them.
 
 A panel is 64 rows; of these each pair of columns lies together, row after row.
 """
@@ -13,12 +13,6 @@ def to_panels(matrix: torch.Tensor) -> torch.Tensor:
     rows, columns = matrix.shape
     pairs = matrix.view(torch.int32).view(rows // PANEL_ROWS, PANEL_ROWS, columns // 2)
     return pairs.transpose(1, 2).contiguous().view(matrix.dtype).view(-1, columns // 2, PANEL_ROWS, 2)
-
-
-def from_panels(panels: torch.Tensor) -> torch.Tensor:
-    """`[out / 64, in / 2, 64, 2]` -> `[out, in]`."""
-    count, pairs, rows, _ = panels.shape
-    return panels.transpose(1, 2).reshape(count * rows, 2 * pairs)
 
 
 def lay_in_panels(matrix: torch.Tensor) -> None:

@@ -21,8 +21,6 @@ from load.peers.member import ask_engine, serve
 from load.peers.questions import Answer, Chosen, Keep, Mix, Mixed, Prompts, Question, Ready, Start, Took
 from load.peers.stopwatch import Stopwatch
 from services.host.checkpoint import open_checkpoint
-from services.supervisor.checks import choose_form
-from services.supervisor.settings import StackSettings
 from services.worker.batch import Draw
 from services.worker.engine.heap import keep_freed_memory
 from services.worker.engine.sampling import choose_tokens
@@ -32,7 +30,6 @@ from services.worker.scheduler import Scheduler
 from services.worker.settings import WorkerSettings
 from shared.arena import Arena, placed_bytes
 from shared.devices import CPU
-from shared.messages.parameters import Layout
 from shared.messages.requests import Submit
 from shared.world import SystemClock
 
@@ -56,7 +53,7 @@ class Own:
         self.ready = self._loop.run(self._load(start))
 
     async def _load(self, start: Start) -> Ready:
-        checkpoint = open_checkpoint(Path(start.checkpoint), "bfloat16", layout=layout_here())
+        checkpoint = open_checkpoint(Path(start.checkpoint), "bfloat16", layout="panels")
         sizes = [block.size_bytes for block in checkpoint.layouts]
         memory = Arena(placed_bytes(sizes)).place(sizes)
         settings = replace(SETTINGS, arena_bytes=placed_bytes(sizes))
@@ -164,11 +161,6 @@ class Own:
     def _request(self, prompt: list[int], tokens: int) -> Submit:
         name = f"r{next(self._names)}"
         return Submit(request_id=name, model="bench", gateway="none", prompt=prompt, max_tokens=tokens, deadline=NEVER)
-
-
-def layout_here() -> Layout:
-    """How parameters lie in a system on this machine."""
-    return choose_form(StackSettings(device="cpu"), Path("/proc/cpuinfo").read_text())[1]
 
 
 def main(descriptor: int) -> None:

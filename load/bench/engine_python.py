@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
-from unittest.mock import patch
+from typing import cast
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from load.peers.member import serve
 from load.peers.questions import Answer, CountPython, Failed, LayerCost, Question, Ready, Start
-from services.worker.engine.kernels.contract import KernelsName, find_kernels
+from services.worker.engine.kernels.contract import Chosen, Kernels, choose_kernels
 from services.worker.engine.runner import EngineRunner
 from services.worker.scheduler import Scheduler
 from services.worker.settings import MIB, WorkerSettings
@@ -61,14 +61,14 @@ class Operations(TorchDispatchMode):
 
 
 class TimedKernels:
-    """The compiled kernels, where there are any; `seconds` of a thread's time that they took so far."""
+    """The compiled kernels that a worker here would use, where there are any; `seconds` of a thread's time that they
+    took so far."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self._kernels = find_kernels()
-
-    def choose(self, _: KernelsName) -> "TimedKernels | None":
-        return None if self._kernels is None else self
+        chosen = choose_kernels("auto")
+        self._kernels = chosen.kernels
+        self.chosen = Chosen(chosen.variant, None if chosen.kernels is None else cast(Kernels, self))
 
     def __getattr__(self, name: str) -> object:
         kernel = getattr(self._kernels, name)
@@ -119,8 +119,7 @@ async def measure(layers: int, rows: int, steps: int) -> StepCost:
     """Steps in which so many requests decode."""
     settings = WorkerSettings(kv_bytes=64 * MIB, max_num_seqs=rows)
     timed = TimedKernels()
-    with patch("services.worker.engine.runner.choose_kernels", timed.choose):
-        runner = EngineRunner(settings.kv_bytes, settings.block_size, settings.threads)
+    runner = EngineRunner(settings.kv_bytes, settings.block_size, settings.threads, kernels=timed.chosen)
     try:
         manifest = small_model(layers)
         limits = settings.limits(CONTEXT, manifest.config.vocab_size, await runner.load(manifest, CONTEXT))

@@ -25,7 +25,8 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     """`ready` of `total` blocks of `model` are whole and verified. `paths`: which way parameters came, by sender.
 
     While it is live it can run requests through `live_layers`, and has `live_queue` of them; `helping`: from whom it
-    takes requests over. `pipeline`, `stage`: the execution pipeline that it is part of, and the blocks it runs there.
+    takes requests over. `kernels`: the name of the bits that it computes. `pipeline`, `stage`: the execution pipeline
+    that it is part of, and the blocks it runs there.
     """
 
     id: str
@@ -34,6 +35,7 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     place: str | None
     device: str
     engine: str
+    kernels: str | None
     model: str | None
     instance: str | None
     rank: int
@@ -139,6 +141,7 @@ def worker_row(report: WorkerReport, member: Member | None) -> WorkerRow:
         place=member.place if member else None,
         device=report.device,
         engine=report.engine,
+        kernels=member.kernels if member else None,
         model=report.model,
         instance=report.instance,
         rank=report.rank,

@@ -21,7 +21,7 @@ option = partial(click.option, show_default=True, show_envvar=True)
     type=click.Choice(get_args(Layout)),
     default="plain",
     envvar="LIVESCALE_LAYOUT",
-    help="How matrices lie: as hosts are told when the model is registered; panels are for CPUs with AVX-512.",
+    help="How matrices lie: as hosts are told when the model is registered; panels are for workers on CPUs.",
 )
 @option(
     "--tensor-parallel-size",

@@ -3,6 +3,7 @@
 import os
 import socket
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 
 from services.supervisor.settings import ModelSettings, StackSettings
@@ -15,7 +16,8 @@ LAST_PORT = 65535
 
 # Flags in /proc/cpuinfo of CPUs that multiply bfloat16 matrices: x86 with AVX-512 or AMX, ARM.
 BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
-PANELS_FLAG = "avx512_bf16"
+# There where a C compiler was when this was installed.
+KERNELS_MODULE = "services.worker.engine.kernels.compiled"
 
 
 class BadSettings(Exception):
@@ -72,13 +74,16 @@ def check_live(settings: StackSettings) -> None:
         raise BadSettings(str(error)) from None
 
 
-def choose_form(settings: StackSettings, cpuinfo: str) -> tuple[DType, Layout]:
-    """What `auto` is: bfloat16 on GPUs, and where the CPU of this /proc/cpuinfo computes in it (emulated it is slower
-    than float32); panels where that CPU's kernels read them."""
+def has_compiled_kernels() -> bool:
+    return find_spec(KERNELS_MODULE) is not None
+
+
+def choose_form(settings: StackSettings, cpuinfo: str, compiled: bool) -> tuple[DType, Layout]:
+    """What `auto` is. bfloat16 on GPUs, by the compiled kernels, and where the CPU of this /proc/cpuinfo multiplies it;
+    by torch on other CPUs it is slower than float32. On CPUs all kernels read panels."""
     if on_gpus(settings):
         return "bfloat16", "plain"
-    flags = _find_flags(cpuinfo)
-    return "bfloat16" if BFLOAT16_FLAGS & flags else "float32", "panels" if PANELS_FLAG in flags else "plain"
+    return "bfloat16" if compiled or BFLOAT16_FLAGS & _find_flags(cpuinfo) else "float32", "panels"
 
 
 def _find_flags(cpuinfo: str) -> set[str]:

@@ -106,13 +106,16 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
     api_keys: Annotated[str, Meta(description="YAML file with more keys and their limits; see SECURITY.md")] = ""
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16"],
-        Meta(description="Type the models run in; auto is bfloat16 on GPUs, and where the CPU computes in it"),
+        Meta(
+            description="Type the models run in; auto is bfloat16, or float32 on CPUs that lack it where no kernels "
+            "were compiled"
+        ),
     ] = "auto"
     layout: Annotated[
         Literal["auto", "plain", "panels"],
         Meta(
-            description="How matrices of bfloat16 lie in files, memory and on the way; panels: as CPUs with AVX-512 "
-            "multiply them, so that a worker need not lay them out; auto: panels on such CPUs"
+            description="How matrices of bfloat16 lie in files, memory and on the way; panels: as kernels for CPUs "
+            "read them, so that a worker need not lay them out; auto: panels unless workers have GPUs"
         ),
     ] = "auto"
     min_instances: Annotated[int, Meta(description="Instances that every model keeps", ge=0)] = 1

@@ -19,6 +19,7 @@ from services.supervisor.checks import (
     check_models,
     choose_form,
     find_ports,
+    has_compiled_kernels,
     make_spec,
 )
 from services.supervisor.commands import NATS, bus_files, gateway_commands, ready_file, service_commands
@@ -114,7 +115,7 @@ class Stack:
         self.supervisor.start(*gateways)
         names = [name for name in self.supervisor.children if name != NATS]
         await self._wait(lambda snapshot: missing_members(snapshot, names), deadline)
-        auto = choose_form(settings, read_proc("cpuinfo"))
+        auto = choose_form(settings, read_proc("cpuinfo"), has_compiled_kernels())
         specs = [make_spec(model, settings, *auto) for model in settings.models]
         for spec in specs:
             await self._register(spec, deadline)

@@ -65,11 +65,9 @@ class Worker:
         open_link: Callable[[], Awaitable[Link]],
         open_door: OpenDoor = lambda address: None,
         device: str = CPU,
-        kernels: str | None = None,
     ) -> None:
         self._world = world
         self._device = device
-        self._kernels = kernels
         self._id = world.info.id
         self._settings = settings
         self._make_runner = make_runner
@@ -103,7 +101,7 @@ class Worker:
         return DeviceArena(size_bytes, self._device)
 
     async def _work(self, resources: Resources) -> None:
-        world = self._world
+        world, kernels = self._world, await resources.runner.kernels_name()
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             self._membership = Membership(
@@ -116,7 +114,7 @@ class Worker:
                 report=self._report,
                 on_stale=self._fence,
                 place=self._settings.place,
-                kernels=self._kernels,
+                kernels=kernels,
             )
             self._deployment = Deployment(world, self._settings, resources, self._serving, tasks, self._membership)
             await self._serve_endpoints()

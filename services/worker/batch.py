@@ -15,7 +15,7 @@ from shared.messages.requests import Sampling
 PROMPT_CUT = 8
 # Rows of a prompt in one piece, at most.
 PREFILL_CHUNK = 128
-# Beyond this many rows the linear kernels are no longer known to give every row the same bits.
+# A step has no more rows, whatever is asked for: activations take memory.
 MAX_BATCH_ROWS = 2_048
 # Below this a temperature means greedy, as in vLLM: the division would overflow.
 LEAST_TEMPERATURE = 1e-5

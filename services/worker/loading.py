@@ -164,6 +164,9 @@ class Loading:
 
     async def _lay_out(self, meet: Callable[[Load], Awaitable[None]]) -> None:
         await meet(self.command)
+        if shapes := self._runner.copied_shapes(self.manifest):
+            # Loading takes longer, and the model more memory.
+            log.info("matrices_copied", model=self.command.model, shapes=shapes)
         # The engine makes itself ready while the first bytes are on their way.
         self.kv_blocks = self.kv_blocks or await self._runner.load(self.manifest, self.command.max_model_len)
         while self._laid_out < len(self.manifest.blocks):

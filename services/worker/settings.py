@@ -74,9 +74,10 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
     kernels: Annotated[
         KernelsName,
         Meta(
-            description="What computes attention in bfloat16: on a CPU the compiled kernels, torch's, or auto, the "
-            "compiled where they were installed and the CPU has AVX512-BF16; on a GPU torch's, or else FlashInfer's "
-            "where it is installed; the same on all workers"
+            description="Whose kernels compute. On a CPU: amx (AMX-BF16), avx512_bf16, portable (any CPU), "
+            "amx-emulated (any CPU, with the bits of amx, for pools of unlike CPUs), torch, compiled (the best of the "
+            "first three), or auto, which is torch where they were not compiled. On a GPU: torch, or else FlashInfer "
+            "where it is installed. All workers of a pool must compute the same bits"
         ),
     ] = "auto"
     cuda_graphs: Annotated[

@@ -18,7 +18,7 @@ class Join(Message, frozen=True, kw_only=True):
     """A process -> registry, at its start and whenever its epoch was refused.
 
     `host` is the machine's name; `address` its link address and `place` the GPU or host of the topology that it is
-    (workers and hosts only). `kernels`: with whose a worker computes; None where it computes nothing, or on a GPU.
+    (workers and hosts only). `kernels`: the name of the bits that a worker computes; None where it computes nothing.
     """
 
     service: ServiceName

@@ -148,7 +148,7 @@ class ModelSpec(Message, frozen=True, kw_only=True):
     `downscale_to_zero_delay_s` before the last one is.
     `max_model_len`: tokens a request may have, prompt and output together; None takes the checkpoint's own limit.
     `tensor_parallel_size`: how many workers make an instance, each with its shard of every layer.
-    `layout`: how its parameters lie wherever they are kept, and are moved; `panels` is for CPUs with AVX-512.
+    `layout`: how its parameters lie wherever they are kept, and are moved; `panels` is for workers on CPUs.
     """
 
     name: Name

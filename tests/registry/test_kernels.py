@@ -15,15 +15,23 @@ def member(id: str, kernels: str | None, lease: LeaseState = "alive") -> Member:
     return Member(service="worker", id=id, pid=2, host="a", epoch=1, lease=lease, kernels=kernels)
 
 
-def test_a_worker_with_other_kernels_is_refused() -> None:
-    said = "worker-1 computes with the kernels torch, worker-0 with avx512_bf16: .* --kernels torch"
+@pytest.mark.parametrize(
+    ("own", "others", "setting"),
+    [
+        ("portable-1a", "amx-2b", "this worker --kernels amx-emulated"),
+        ("avx512_bf16-1a", "amx-2b", "this worker --kernels amx-emulated"),
+        ("torch-2.13.0-AVX2-1a", "amx-2b", "this worker --kernels amx-emulated"),
+        ("amx-1a", "avx512_bf16-2b", "this worker --kernels avx512_bf16; where its CPU lacks that, .* portable"),
+        ("amx-1a", "portable-2b", "this worker --kernels portable$"),
+        ("amx-1a", "torch-2.13.0-AVX2-2b", "all workers --kernels portable: .* C compiler"),
+        ("torch-2.13.0-AVX512-1a", "torch-2.13.0-AVX2-2b", "all workers --kernels portable"),
+        ("amx-1a", "amx-2b", "other kernels of the same name: install the same release"),
+    ],
+)
+def test_a_worker_with_other_bits_is_refused_and_told_which_setting_fits(own: str, others: str, setting: str) -> None:
+    said = f"worker-1 computes with the kernels {own}, worker-0 with {others}: their bits differ. .*{setting}"
     with pytest.raises(Refusal, match=said):
-        check_kernels(join("worker-1", "torch"), [member("gateway-0", None), member("worker-0", "avx512_bf16")])
-
-
-def test_a_worker_with_the_same_kernels_of_another_release_is_refused() -> None:
-    with pytest.raises(Refusal, match=r"worker-0 with avx512_bf16-1: .* install the same ones for all of them"):
-        check_kernels(join("worker-1", "avx512_bf16-2"), [member("worker-0", "avx512_bf16-1")])
+        check_kernels(join("worker-1", own), [member("gateway-0", None), member("worker-0", others)])
 
 
 def test_who_has_the_same_or_computes_elsewhere_is_taken() -> None:

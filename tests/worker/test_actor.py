@@ -18,7 +18,7 @@ from tests.worker.serving import random_prompt, serve, submit
 
 def undisturbed(made: Fleet, **requests: int) -> dict[str, list[int]]:
     """What an engine alone makes of prompts of these seeds."""
-    engine = Engine(made.manifest, allocate_kv_memory(16 * MIB), 16, CONTEXT, choose_kernels("auto"))
+    engine = Engine(made.manifest, allocate_kv_memory(16 * MIB), 16, CONTEXT, choose_kernels("auto").kernels)
     for index, view in enumerate(made.memory):
         engine.add_block(index, view)
 

@@ -31,7 +31,7 @@ def requests(count: int = COUNT) -> list[Submit]:
 
 
 def undisturbed(made: Fleet, asked: list[Submit]) -> dict[str, list[int]]:
-    engine = Engine(made.manifest, allocate_kv_memory(16 * MIB), 16, CONTEXT, choose_kernels("auto"))
+    engine = Engine(made.manifest, allocate_kv_memory(16 * MIB), 16, CONTEXT, choose_kernels("auto").kernels)
     for index, view in enumerate(made.memory):
         engine.add_block(index, view)
     served = serve(engine, [(0, request) for request in asked])

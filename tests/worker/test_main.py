@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +10,7 @@ from services.worker.engine import flashinfer_kernels
 from services.worker.engine.contract import PLAIN, OnGpu
 from services.worker.engine.kernels import contract
 from services.worker.settings import WorkerSettings
+from shared.settings import EngineName
 
 
 def test_a_device_that_is_not_there_ends_it_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,20 +25,15 @@ def test_a_latency_that_is_not_there_ends_it_with_a_sentence() -> None:
 
 
 def test_kernels_that_are_not_there_end_it_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contract, "find_kernels", lambda: None)
-    with pytest.raises(SystemExit, match=r"^Error: kernels: compiled was asked for, and .*; choose --kernels auto or"):
+    monkeypatch.setattr(contract, "find_compiled", lambda: None)
+    with pytest.raises(SystemExit, match=r"^Error: kernels: compiled was asked for, and .*\. Choose --kernels auto"):
         worker_main.main(WorkerSettings(device="cpu", kernels="compiled"))
 
 
-def test_workers_say_what_they_compute_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert worker_main.kernels_name(WorkerSettings(kernels="torch"), "cpu") == "torch"
-    assert worker_main.kernels_name(WorkerSettings(engine="modelled"), "cpu") is None
-    assert worker_main.kernels_name(WorkerSettings(), "cuda:0") == "torch"
-    assert worker_main.kernels_name(WorkerSettings(), "cuda:0", OnGpu(flashinfer=True)) == "flashinfer"
-    monkeypatch.setattr(contract, "find_kernels", lambda: SimpleNamespace(BITS=7))
-    assert worker_main.kernels_name(WorkerSettings(), "cpu") == "avx512_bf16-7"
-    monkeypatch.setattr(contract, "find_kernels", lambda: None)
-    assert worker_main.kernels_name(WorkerSettings(), "cpu") == "torch"
+@pytest.mark.parametrize(("engine", "device", "computes"), [("torch", "cpu", True), ("torch", "cuda:0", False)])
+def test_who_computes_on_a_cpu_has_kernels_for_one(engine: EngineName, device: str, computes: bool) -> None:
+    assert worker_main.computes_on_cpu(WorkerSettings(engine=engine), device) == computes
+    assert not worker_main.computes_on_cpu(WorkerSettings(engine="modelled"), device)
 
 
 @pytest.mark.parametrize("found", [False, True])

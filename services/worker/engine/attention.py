@@ -7,12 +7,16 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 
 from services.worker.batch import PROMPT_CUT, Piece
 from services.worker.engine.kv_store import KvStore
 from services.worker.engine.parameters import padded, padded_count
 from services.worker.engine.rope import RopeTable, turn
+
+# On a CPU the bits of torch's attention depend on where its queries begin, modulo 16 bytes: rows of projections have a
+# multiple of so many numbers.
+ROW_STEP = 32
 
 
 def use_math_kernels() -> None:
@@ -114,6 +118,8 @@ class TorchStep:
 
     def __call__(self, layer: int, projected: torch.Tensor) -> torch.Tensor:
         rows, group, kv_heads, head_dim = len(self._slots), self._group, self._kv_heads, self._head_dim
+        if not projected.is_cuda and projected.shape[1] % ROW_STEP:
+            projected = pad(projected, (0, -projected.shape[1] % ROW_STEP))
         features = (group + 2) * kv_heads * head_dim
         heads = projected[:, :features].view(len(projected), -1, head_dim)
         turn(heads[:, : (group + 1) * kv_heads], *self._turns)

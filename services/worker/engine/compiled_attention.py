@@ -7,31 +7,34 @@ from functools import cached_property
 import torch
 
 from services.worker.batch import Piece
-from services.worker.engine.kernels.contract import Kernels
+from services.worker.engine.kernels.contract import TYPES, Kernels, find_compiled
 from services.worker.engine.kv_store import KvStore
-from services.worker.engine.parameters import MIN_ROWS
+from services.worker.engine.parameters import DTYPES
 from services.worker.engine.rope import RopeTable
 
 RUN_NUMBERS = 4  # as kernels.h has them
 
 
 class CompiledAttention:
-    """Of one model in bfloat16, for requests of `positions` tokens; `group`: query heads to a KV head."""
+    """Of one model, for requests of `positions` tokens; `group`: query heads to a KV head."""
 
     def __init__(self, kernels: Kernels, store: KvStore, rope: RopeTable, group: int, positions: int) -> None:
+        compiled = find_compiled()
+        assert compiled is not None
         self.attend = kernels.attend
+        self.dtype = store.cache.dtype
+        self.type = TYPES[DTYPES[self.dtype]]
         self._store = store
         self._rope = rope
         self._positions = positions
-        self._run_rows = kernels.LAYER_ROWS
+        self._run_rows = compiled.LAYER_ROWS
         _, _, kv_heads, slots, head_dim = store.cache.shape
-        self._scratch = torch.empty(kernels.scratch_floats(positions, head_dim)).zero_()  # touched
         self.width = kv_heads * group * head_dim
-        # What every call is told, and what those of a layer are: looked up once, as it takes longer than the call.
-        shape = slots, kv_heads, group, head_dim
-        tables = rope.cosines.data_ptr(), rope.sines.data_ptr(), self._scratch.data_ptr()
+        # `Attention` of kernels.h, of each layer: looked up once, as it takes longer than the call.
+        shape, tables = (slots, kv_heads, group, head_dim), (rope.cosines.data_ptr(), rope.sines.data_ptr())
         caches = [[part.data_ptr() for part in layer.unbind(0)] for layer in store.cache.unbind(0)]
-        self.layers = [(*cache, *shape, *tables) for cache in caches]
+        self.layers = [array("q", (*cache, *shape, *tables)) for cache in caches]
+        self.addresses = [layer.buffer_info()[0] for layer in self.layers]
 
     def over(self, pieces: Sequence[Piece]) -> "CompiledStep":
         """Raises ValueError for pieces that the cache or the tables have no room for: the kernels do not look."""
@@ -43,7 +46,7 @@ class CompiledAttention:
             for start in range(piece.start, piece.stop, self._run_rows):
                 runs.extend((min(piece.stop - start, self._run_rows), slot, start, int(piece.decode)))
             rows += len(piece.tokens)
-        return CompiledStep(self, runs, max(rows, MIN_ROWS))
+        return CompiledStep(self, runs, rows)
 
     def _check(self, piece: Piece) -> None:
         room = min(self._positions, len(piece.blocks) * self._store.block_tokens)
@@ -56,17 +59,18 @@ class CompiledStep:
     """`runs`: rows, slot of position 0, first position, whether generated, of each."""
 
     def __init__(self, attention: CompiledAttention, runs: "array[int]", rows: int) -> None:
-        self._attend, self._layers = attention.attend, attention.layers
+        self._attention = attention
         self._numbers = runs
         self.runs = runs.buffer_info()[0], len(runs) // RUN_NUMBERS
-        self._shape = rows, attention.width
+        self._rows = rows
 
     @cached_property
     def _out(self) -> torch.Tensor:
         """Used anew by every layer."""
-        return torch.zeros(self._shape, dtype=torch.bfloat16)
+        return torch.zeros(self._rows, self._attention.width, dtype=self._attention.dtype)
 
     def __call__(self, layer: int, projected: torch.Tensor) -> torch.Tensor:
-        out = self._out
-        self._attend(projected.data_ptr(), projected.stride(0), out.data_ptr(), *self.runs, *self._layers[layer])
+        attention, out = self._attention, self._out
+        projected_and_out = projected.data_ptr(), projected.stride(0), out.data_ptr()
+        attention.attend(attention.type, *projected_and_out, *self.runs, attention.addresses[layer])
         return out

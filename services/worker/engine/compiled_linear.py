@@ -1,75 +1,88 @@
-"""Matrices by a compiled kernel, which reads what oneDNN laid out and gives oneDNN's bits."""
+"""Linear maps by the compiled kernels."""
 
-import sys
-from functools import cache
+from array import array
 
 import torch
 
-from services.worker.engine.kernels.contract import Kernels
-from services.worker.engine.parameters import OneDnnLinear, Tensors
+from services.worker.engine.kernels.contract import TYPES, Kernels
+from services.worker.engine.parameters import DTYPES, Tensors
 from shared.block_layout import PANEL_ROWS, PANEL_STEP
+from shared.messages.parameters import Manifest
 
-# Beyond so many rows oneDNN is faster: on CPUs with AMX, of which the kernel knows nothing. The bits are the same.
-MOST_ROWS = 64 if torch.cpu._is_amx_tile_supported() else sys.maxsize
-# Of how many inputs oneDNN takes a sum before it adds it to the others.
-SPANS = (1_024, 512)
+MOST_PARTS = 3  # as kernels.h has it
+PART_NUMBERS = 3
 
 
-class CompiledLinear(OneDnnLinear):
-    """As OneDnnLinear, in bfloat16, and faster; the kernel is for one thread, and used where there are no others."""
+class CompiledLinear:
+    """One or more matrices with the same input as one. Those that arrived in panels are used where they lie; others are
+    laid out in panels here."""
 
-    def __init__(self, kernels: Kernels, tensors: Tensors, *names: str, out_step: int = 1) -> None:
-        super().__init__(tensors, *names, out_step=out_step)
-        self._kernels = kernels
-        outputs, inputs = self.packed.shape
-        span = matching_span(kernels, outputs, inputs) if torch.get_num_threads() == 1 else None
-        self._most_rows = 0 if span is None else MOST_ROWS
-        bias = 0 if self._bias is None else self._bias.data_ptr()
-        matrix = torch.ops.mkldnn.data_ptr(self.packed)
-        self.numbers = None if span is None else (matrix, bias, inputs, outputs, span)
+    def __init__(self, kernels: Kernels, tensors: Tensors, *names: str) -> None:
+        if len(names) > MOST_PARTS:
+            raise ValueError(f"one linear map has at most {MOST_PARTS} matrices, not {len(names)}")
+        weights = [tensors[f"{name}.weight"] for name in names]
+        dtype = weights[0].dtype
+        self._multiply = kernels.multiply
+        self._type = TYPES[DTYPES[dtype]]
+        self._panels = [in_panels(kernels, weight) for weight in weights]
+        self._biases = [tensors.get(f"{name}.bias") for name in names]
+        self.inputs, self.outputs = input_count(weights[0]), sum(map(output_count, weights))
+        parts = [
+            (panels.data_ptr(), 0 if bias is None else bias.data_ptr(), output_count(weight))
+            for panels, bias, weight in zip(self._panels, self._biases, weights, strict=True)
+        ]
+        missing = (0,) * (PART_NUMBERS * (MOST_PARTS - len(parts)))
+        # `Linear` of kernels.h.
+        self.numbers = (self.inputs, self.outputs, len(parts), *(number for part in parts for number in part), *missing)
+        self._struct = array("q", self.numbers)
+        self._address = self._struct.buffer_info()[0]
 
     def padded(self, rows: torch.Tensor) -> torch.Tensor:
-        """One row takes the kernel as long as it takes to read the matrix."""
-        return super().padded(rows) if self.numbers is None else rows
+        """`rows` as they are: the kernels take any number of them."""
+        return rows
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        return self._multiply(rows, 0) if rows.shape[0] <= self._most_rows else super().__call__(rows)
+        return self._run(rows, 0)
 
     def plus(self, rows: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        if rows.shape[0] > self._most_rows:
-            return super().plus(rows, residual)
         residual = residual.contiguous()
-        return self._multiply(rows, residual.data_ptr())
+        return self._run(rows, residual.data_ptr())
 
-    def _multiply(self, rows: torch.Tensor, residual: int) -> torch.Tensor:
+    def _run(self, rows: torch.Tensor, residual: int) -> torch.Tensor:
         rows = rows.contiguous()
         count = rows.shape[0]  # len() takes as long as the rest
-        assert self.numbers is not None
-        result = rows.new_empty(count, self.numbers[3])
-        self._kernels.multiply(*self.numbers, rows.data_ptr(), residual, result.data_ptr(), count)
+        result = rows.new_empty(count, self.outputs)
+        self._multiply(self._type, self._address, rows.data_ptr(), residual, result.data_ptr(), count)
         return result
 
 
-@cache
-def matching_span(kernels: Kernels, outputs: int, inputs: int) -> int | None:
-    """With which the kernel gives oneDNN's bits for matrices of this shape; None where it never does.
+def in_panels(kernels: Kernels, weight: torch.Tensor) -> torch.Tensor:
+    """The panels of a matrix, which are the matrix itself where it arrived so."""
+    if weight.dim() == 4:
+        return weight
+    outputs, inputs = weight.shape
+    weight = weight.contiguous()
+    panels = weight.new_zeros(rounded_up(outputs, PANEL_ROWS) * rounded_up(inputs, PANEL_STEP))
+    kernels.lay_out(TYPES[DTYPES[weight.dtype]], weight.data_ptr(), outputs, inputs, panels.data_ptr())
+    return panels
 
-    Neither oneDNN's layout nor its order of sums is promised: so they are looked at, once a shape.
-    """
-    noise = torch.randn(outputs + 5 * inputs, generator=torch.Generator().manual_seed(1)).bfloat16()
-    weight, rows = noise[: outputs + inputs].unfold(0, inputs, 1)[:outputs], noise[-4 * inputs :].view(4, inputs)
-    fills = outputs % PANEL_ROWS == 0 and inputs % PANEL_STEP == 0
-    panels = (outputs // PANEL_ROWS, inputs // 2, PANEL_ROWS, 2)
-    # In panels it is noise as well, and need not be laid out.
-    known = OneDnnLinear({"m.weight": weight.contiguous().view(panels if fills else weight.shape)}, "m")
-    # Less what they are rounded to, even the last bit of the sums can be seen.
-    rest = -known(rows)
-    right, packed = known.plus(rows, rest), torch.ops.mkldnn.data_ptr(known.packed)
-    for span in sorted({min(span, inputs) for span in (*SPANS, inputs)}):
-        result = torch.empty_like(right)
-        kernels.multiply(
-            packed, 0, inputs, outputs, span, rows.data_ptr(), rest.data_ptr(), result.data_ptr(), len(rows)
-        )
-        if torch.equal(result, right):
-            return span
-    return None
+
+def laid_out_shapes(manifest: Manifest) -> list[str]:
+    """Of a model's layers and head, the matrices that do not arrive in panels: each is copied when it is here."""
+    tensors = [tensor for block in manifest.blocks[1:] for tensor in block.tensors]
+    return sorted(
+        {"x".join(map(str, tensor.shape)) for tensor in tensors if len(tensor.shape) == 2 and tensor.layout == "plain"}
+    )
+
+
+def output_count(weight: torch.Tensor) -> int:
+    """Of a matrix, in panels or not."""
+    return int(weight.shape[0]) * (PANEL_ROWS if weight.dim() == 4 else 1)
+
+
+def input_count(weight: torch.Tensor) -> int:
+    return int(weight.shape[1]) * (2 if weight.dim() == 4 else 1)
+
+
+def rounded_up(count: int, step: int) -> int:
+    return -(-count // step) * step

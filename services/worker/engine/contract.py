@@ -53,6 +53,12 @@ class Runner(Protocol):
     async def ready(self) -> None:
         """Return once the KV memory is there. Raises MemoryError."""
 
+    async def kernels_name(self) -> str | None:
+        """The name of the bits that it computes; None where it computes nothing."""
+
+    def copied_shapes(self, manifest: Manifest) -> list[str]:
+        """Of the model's matrices, those that are copied once they are here, as the kernels want them otherwise."""
+
     async def open_meeting(self, address: str) -> int:
         """A place at `address` where the ranks of an instance find each other, until `unload`; its port. Raises
         RankLost."""

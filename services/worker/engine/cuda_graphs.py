@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 
 from services.worker.engine.layer import Layer
-from services.worker.engine.parameters import SLAB_ROWS
+from services.worker.engine.parameters import GPU_SLAB_ROWS
 from services.worker.engine.rows import Rows
 from shared.messages.parameters import ModelConfig
 
@@ -50,9 +50,9 @@ class LayerGraphs:
     def __init__(self, config: ModelConfig, like: torch.Tensor, capture: Capture) -> None:
         gathered = config.num_attention_heads * config.head_dim
         kept = 2 * config.num_key_value_heads * config.head_dim
-        self.hidden = like.new_zeros(SLAB_ROWS, config.hidden_size)
-        self.projected = like.new_zeros(SLAB_ROWS, gathered + kept)
-        self.gathered = like.new_zeros(SLAB_ROWS, gathered)
+        self.hidden = like.new_zeros(GPU_SLAB_ROWS, config.hidden_size)
+        self.projected = like.new_zeros(GPU_SLAB_ROWS, gathered + kept)
+        self.gathered = like.new_zeros(GPU_SLAB_ROWS, gathered)
         self.capture = capture
 
 
@@ -68,7 +68,7 @@ class GraphedLayer:
 
     def __call__(self, hidden: torch.Tensor, rows: Rows) -> torch.Tensor:
         """`[row, hidden]` -> `[row, hidden]`, there until the next call of any layer."""
-        if len(hidden) != SLAB_ROWS:
+        if len(hidden) != GPU_SLAB_ROWS:
             return self._layer(hidden, rows)
         graphs = self._graphs
         graphs.hidden.copy_(hidden)

@@ -1,8 +1,8 @@
 """The engine: embed, layers and head as separate steps over rows of many requests, on the device of its KV cache.
 
-On a CPU a row's result depends on its own tokens only, bit for bit: linear kernels give every row the same bits in any
-batch, attention is computed per sequence, prompts are cut at fixed positions, generated positions attend one by one.
-On a GPU the steps are the same, and so are their rules; its matrices see the same number of rows in every batch.
+A row's result depends on its own tokens only, bit for bit. The compiled kernels take every sum in a fixed order.
+Torch's kernels, on a CPU or a GPU, see the same number of rows at every call; attention is computed per sequence,
+prompts are cut at fixed positions, generated positions attend one by one.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,8 +40,8 @@ AnyLayer = Layer | GraphedLayer | CompiledLayer
 class Engine:
     """One model, its KV cache in `memory`, for requests of `max_model_len` tokens. To be called on the torch thread.
 
-    `kernels` are used for bfloat16; whoever exchanges activations or KV must have them too, or must not. Of a model
-    that is cut for several `ranks` it has one shard, and all of them take the same steps.
+    `kernels` are the compiled ones, None for torch's; whoever exchanges activations or KV must have the same. Of a
+    model that is cut for several `ranks` it has one shard, and all of them take the same steps.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class Engine:
         self._own_tokens = vocabulary(manifest.config, manifest.shard, manifest.shards)
         self._row_bytes = config.hidden_size * dtype.itemsize
         group = config.num_attention_heads // config.num_key_value_heads
-        rope = RopeTable(config, max_model_len, dtype, memory.device)
-        self._kernels = kernels if manifest.dtype == "bfloat16" else None
+        rope = RopeTable(config, max_model_len, dtype, memory.device, kernels)
+        self._kernels = kernels
         self._attention: Attention
         self._memory: LayerMemory | None = None
         if self._kernels is None:
@@ -83,8 +83,6 @@ class Engine:
         self._norm: Norm | None = None
         self._head: Linear | None = None
         self.on_last_layer: Callable[[], None] = lambda: None
-        if self._kernels is not None and manifest.layout == "panels":
-            self._see_shapes()
 
     @torch.inference_mode()
     def add_block(self, index: int, buffer: View) -> None:
@@ -114,13 +112,6 @@ class Engine:
         if not self._config.tie_word_embeddings:
             self._head = make_linear(tensors, "lm_head", kernels=self._kernels)
 
-    def _see_shapes(self) -> None:
-        """What is found out once a shape is known before the first layer is here, which is waited for."""
-        block = self._manifest.blocks[1]
-        untouched = torch.empty(block.size_bytes, dtype=torch.uint8).numpy().data
-        tensors = block_tensors(block, untouched, self._manifest.dtype)
-        Layer(self._config, 0, tensors, self._kernels, self._ranks)
-
     def rows(self, pieces: Sequence[Piece]) -> Rows:
         """What the other steps need to know of `pieces`; made once, used for all layers."""
         return Rows(pieces, self._attention, self.store.cache.device)
@@ -143,7 +134,7 @@ class Engine:
         missing = [layer for layer in range(start, end) if layer not in self._layers]
         if missing:
             raise BlockMissing(f"cannot run layer {missing[0]}: block {missing[0] + 1} was not added")
-        hidden = padded(hidden)
+        hidden = padded(hidden) if self._kernels is None else hidden
         for layer in range(start, end):
             if layer == self._config.num_hidden_layers - 1:
                 self.on_last_layer()

@@ -10,9 +10,6 @@ from services.worker.engine.rows import Rows
 from services.worker.engine.tensor_parallel import Adding, Ranks, row_parallel
 from shared.messages.parameters import ModelConfig
 
-# The attention kernel's bits depend on where its queries begin, modulo 16 bytes: each row begins at a multiple of 64.
-ROW_STEP = 32
-
 
 class Layer:
     """Layer `index`, made of the tensors of its block."""
@@ -25,7 +22,7 @@ class Layer:
         self.index = index
         self._input_norm = make_norm(tensors[f"{prefix}.input_layernorm.weight"], config.rms_norm_eps, kernels)
         projections = (f"{attention}.{name}_proj" for name in "qkv")
-        self._qkv = make_linear(tensors, *projections, out_step=ROW_STEP, kernels=kernels)
+        self._qkv = make_linear(tensors, *projections, kernels=kernels)
         self._output = row_parallel(make_linear(tensors, f"{attention}.o_proj", kernels=kernels), ranks)
         self._mlp_norm = make_norm(tensors[f"{prefix}.post_attention_layernorm.weight"], config.rms_norm_eps, kernels)
         self._gated = make_gated(tensors, f"{mlp}.gate_proj", f"{mlp}.up_proj", kernels)

@@ -5,17 +5,13 @@ from typing import Protocol
 import torch
 
 from services.worker.engine.compiled_linear import CompiledLinear
-from services.worker.engine.kernels.contract import Kernels
-from services.worker.engine.parameters import Linear, OneDnnLinear, PlainLinear, Tensors
+from services.worker.engine.kernels.contract import TYPES, Kernels
+from services.worker.engine.parameters import DTYPES, Linear, Tensors, TorchLinear, stable_silu
 
 
-def make_linear(tensors: Tensors, *names: str, out_step: int = 1, kernels: Kernels | None = None) -> Linear:
+def make_linear(tensors: Tensors, *names: str, kernels: Kernels | None = None) -> Linear:
     """Matrices with the same input as one."""
-    if tensors[f"{names[0]}.weight"].is_cuda:
-        return PlainLinear(tensors, *names)
-    if kernels is not None:
-        return CompiledLinear(kernels, tensors, *names, out_step=out_step)
-    return OneDnnLinear(tensors, *names, out_step=out_step)
+    return TorchLinear(tensors, *names) if kernels is None else CompiledLinear(kernels, tensors, *names)
 
 
 class Gated(Protocol):
@@ -26,20 +22,18 @@ class Gated(Protocol):
 
 
 class TorchGated:
-    """What follows a product happens in its kernel."""
-
     def __init__(self, gate: Linear, up: Linear) -> None:
         self._gate = gate
         self._up = up
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        return self._up.times(rows, self._gate.swish(rows))
+        return stable_silu(self._gate(rows)) * self._up(rows)
 
 
 class CompiledGated:
     """Both matrices as one, and the rest in one pass over what they make."""
 
-    def __init__(self, kernels: Kernels, both: Linear) -> None:
+    def __init__(self, kernels: Kernels, both: CompiledLinear) -> None:
         self._silu_times = kernels.silu_times
         self.both = both
 
@@ -47,11 +41,11 @@ class CompiledGated:
         made = self.both(rows)
         count, width = made.shape[0], made.shape[1] // 2
         result = made.new_empty(count, width)
-        self._silu_times(made.data_ptr(), result.data_ptr(), count, width)
+        self._silu_times(TYPES[DTYPES[made.dtype]], made.data_ptr(), result.data_ptr(), count, width)
         return result
 
 
 def make_gated(tensors: Tensors, gate: str, up: str, kernels: Kernels | None) -> Gated:
     if kernels is None:
-        return TorchGated(make_linear(tensors, gate), make_linear(tensors, up))
-    return CompiledGated(kernels, make_linear(tensors, gate, up, kernels=kernels))
+        return TorchGated(TorchLinear(tensors, gate), TorchLinear(tensors, up))
+    return CompiledGated(kernels, CompiledLinear(kernels, tensors, gate, up))

@@ -68,6 +68,14 @@ class ModelledRunner:
     async def ready(self) -> None:
         log.warning("tokens_are_made_up", engine="modelled", latency=self._latency.source, speed=self._speed)
 
+    async def kernels_name(self) -> str | None:
+        """It computes nothing."""
+        return None
+
+    def copied_shapes(self, manifest: Manifest) -> list[str]:
+        """It has no kernels."""
+        return []
+
     async def open_meeting(self, address: str) -> int:
         return 0
 

@@ -5,7 +5,8 @@ from typing import Protocol
 import torch
 from torch.nn.functional import rms_norm
 
-from services.worker.engine.kernels.contract import Kernels
+from services.worker.engine.kernels.contract import TYPES, Kernels
+from services.worker.engine.parameters import DTYPES
 
 
 class Norm(Protocol):
@@ -29,6 +30,7 @@ class CompiledNorm:
 
     def __init__(self, kernels: Kernels, weight: torch.Tensor, epsilon: float) -> None:
         self._rms_norm = kernels.rms_norm
+        self._type = TYPES[DTYPES[weight.dtype]]
         self._weight = weight
         self.address, self._size = weight.data_ptr(), len(weight)
         self.epsilon = epsilon
@@ -36,7 +38,8 @@ class CompiledNorm:
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         hidden = hidden.contiguous()
         normed = torch.empty_like(hidden)
-        self._rms_norm(hidden.data_ptr(), self.address, normed.data_ptr(), hidden.shape[0], self._size, self.epsilon)
+        numbers = hidden.data_ptr(), self.address, normed.data_ptr(), hidden.shape[0], self._size
+        self._rms_norm(self._type, *numbers, self.epsilon)
         return normed
 
 

@@ -1,23 +1,23 @@
-"""Parameters as torch sees them: tensors over the arena's bytes, and matrices as the device's kernels want them."""
+"""A model's parameters as the engine's kernels want them."""
 
 from collections.abc import Mapping
 from typing import Protocol
 
 import torch
-from torch.nn.functional import linear, silu
+from torch.nn.functional import linear, pad, silu
 
-from services.worker.engine.onednn import as_rows, joined, lay_out
 from shared.block_layout import PANEL_ROWS
 from shared.devices import CPU
 from shared.links.contract import View
 from shared.messages.parameters import Block, DType, Tensor
 
 TORCH_DTYPES: dict[DType, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-# Kernels for fewer rows are slower than those for this many.
-MIN_ROWS = 4
-# cuBLAS chooses its kernel, and with it the bits, by the number of rows: on a GPU matrices see so many, always. To read
-# a matrix takes a GPU as long as to multiply it by 100 to 300 rows, so that few rows lose little by it, and many.
-SLAB_ROWS = 128
+DTYPES: dict[torch.dtype, DType] = {dtype: name for name, dtype in TORCH_DTYPES.items()}
+# Libraries choose their kernel, and with it the bits, by the number of rows. So torch's matrices see the same number of
+# rows at every call, a slab of them. To read a matrix takes a GPU as long as to multiply it by 100 to 300 rows, and a
+# CPU core as long as by 10 to 20.
+GPU_SLAB_ROWS, CPU_SLAB_ROWS = 128, 16
+WIDENED_PANELS = 64  # that are in float32 at a time
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -52,94 +52,75 @@ class Linear(Protocol):
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """`[row, in]` -> `[row, out]`."""
 
-    def swish(self, rows: torch.Tensor) -> torch.Tensor:
-        """SiLU of what this makes of `rows`."""
-
     def plus(self, rows: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         """`residual` `[row, out]` plus what this makes of `rows`."""
 
-    def times(self, rows: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-        """`factor` `[row, out]` times what this makes of `rows`."""
 
-
-class PlainLinear:
-    """The matrices where they are, by torch's own kernels: nothing of a GPU's memory is taken twice, unless they lie as
-    a CPU wants them. Rows are multiplied a slab at a time."""
+class TorchLinear:
+    """The matrices where they are, by torch's kernels on any device, a slab of rows at a time."""
 
     def __init__(self, tensors: Tensors, *names: str) -> None:
-        self._parts = [(as_rows(tensors[f"{name}.weight"]), tensors.get(f"{name}.bias")) for name in names]
+        self._parts = [(tensors[f"{name}.weight"], tensors.get(f"{name}.bias")) for name in names]
 
     def padded(self, rows: torch.Tensor) -> torch.Tensor:
         return padded(rows)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        slabs = [self._slab(slab) for slab in torch.split(rows, SLAB_ROWS)]
+        """Rows fill whole slabs."""
+        slabs = [self._multiply(slab) for slab in torch.split(rows, slab_rows(rows.device.type))]
         return slabs[0] if len(slabs) == 1 else torch.cat(slabs)
 
-    def _slab(self, rows: torch.Tensor) -> torch.Tensor:
-        results = [linear(rows, weight, bias) for weight, bias in self._parts]
+    def _multiply(self, rows: torch.Tensor) -> torch.Tensor:
+        results = [multiply_part(rows, weight, bias) for weight, bias in self._parts]
         return results[0] if len(results) == 1 else torch.cat(results, dim=1)
-
-    def swish(self, rows: torch.Tensor) -> torch.Tensor:
-        return silu(self(rows))
 
     def plus(self, rows: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         return residual + self(rows)
 
-    def times(self, rows: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-        return factor * self(rows)
+
+def multiply_part(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    if weight.dim() == 2:
+        return linear(rows, weight, bias)
+    product = multiply_panels(rows, weight)
+    return product if bias is None else product + bias
 
 
-class OneDnnLinear:
-    """One or more matrices with the same input as one, laid out for oneDNN.
+def multiply_panels(rows: torch.Tensor, panels: torch.Tensor) -> torch.Tensor:
+    """`rows` `[row, in]` times a matrix in panels `[out / 64, in / 2, 64, 2]`, where it lies: `[row, out]`.
 
-    Its rows have the same bits in every batch, and the layout serves every number of rows. `out` is rounded up to a
-    multiple of `out_step` by features that are zero.
+    A panel is a matrix `[in / 2, 128]` whose columns belong to even and odd inputs in turn. Even and odd inputs are
+    multiplied with all of its columns, and half of what comes of each is used.
     """
+    count = len(rows)
+    halves = torch.cat((rows[:, 0::2], rows[:, 1::2]))
+    matrices = panels.flatten(2)
+    if rows.device.type == CPU and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        # Torch's own kernels for batches of bfloat16 matrices are 16 times slower than those for float32.
+        parts = [torch.matmul(halves.float(), part.float()) for part in torch.split(matrices, WIDENED_PANELS)]
+        products = torch.cat(parts)
+    else:
+        products = torch.matmul(halves, matrices)
+    even, odd = products[:, :count, 0::2], products[:, count:, 1::2]
+    return (even + odd).to(rows.dtype).transpose(0, 1).reshape(count, -1)
 
-    def __init__(self, tensors: Tensors, *names: str, out_step: int = 1) -> None:
-        self._weights = [tensors[f"{name}.weight"] for name in names]
-        biases = [tensors[f"{name}.bias"] for name in names if f"{name}.bias" in tensors]
-        # Of what lies in panels nothing is missing to any step.
-        missing = -sum(len(weight) for weight in self._weights if weight.dim() == 2) % out_step
-        self.packed = lay_out(self._weights, missing)
-        self._bias = joined(biases, missing) if biases else None
 
-    def padded(self, rows: torch.Tensor) -> torch.Tensor:
-        return padded(rows)
+def stable_silu(rows: torch.Tensor) -> torch.Tensor:
+    """SiLU of `[row, n]`, row by row on a CPU: torch computes the last numbers of a tensor, and of each thread's share,
+    by other instructions, with other bits."""
+    return silu(rows) if rows.is_cuda else torch.stack([silu(row) for row in rows])
 
-    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        return self._unary(rows, "none")
 
-    # What follows the product happens in its kernel, before rounding. Besides being fast, it keeps a row's bits with
-    # several threads too: in torch's own SiLU they depend on where the batch is cut between two.
-
-    def swish(self, rows: torch.Tensor) -> torch.Tensor:
-        return self._unary(rows, "swish")
-
-    def plus(self, rows: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        return self._binary(rows, residual, "add")
-
-    def times(self, rows: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-        return self._binary(rows, factor, "mul")
-
-    def _unary(self, rows: torch.Tensor, operation: str) -> torch.Tensor:
-        unary = torch.ops.mkldnn._linear_pointwise.default
-        result: torch.Tensor = unary(rows, self.packed, self._bias, operation, [], "")
-        return result
-
-    def _binary(self, rows: torch.Tensor, other: torch.Tensor, operation: str) -> torch.Tensor:
-        binary = torch.ops.mkldnn._linear_pointwise.binary
-        result: torch.Tensor = binary(rows, other, self.packed, self._bias, operation)
-        return result
+def slab_rows(device: str) -> int:
+    """How many rows torch's kernels see at a time on a `device` of this type."""
+    return CPU_SLAB_ROWS if device == CPU else GPU_SLAB_ROWS
 
 
 def padded_count(rows: int, device: str) -> int:
-    """How many rows the kernels of a `device` of this type are given for `rows`."""
-    return max(rows, MIN_ROWS) if device == CPU else -(-rows // SLAB_ROWS) * SLAB_ROWS
+    """How many rows are in the slabs for `rows`."""
+    return -(-rows // slab_rows(device)) * slab_rows(device)
 
 
 def padded(rows: torch.Tensor) -> torch.Tensor:
-    """`rows` `[row, n]` with zero rows added, as many as the kernels want."""
+    """`rows` `[row, n]` with zero rows added, up to whole slabs."""
     missing = padded_count(len(rows), rows.device.type) - len(rows)
-    return torch.nn.functional.pad(rows, (0, 0, 0, missing)) if missing > 0 else rows
+    return pad(rows, (0, 0, 0, missing)) if missing > 0 else rows

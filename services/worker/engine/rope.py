@@ -4,22 +4,34 @@ from math import pi
 
 import torch
 
+from services.worker.engine.kernels.contract import TYPES, Kernels
+from services.worker.engine.parameters import DTYPES
 from shared.messages.parameters import ModelConfig, RopeScaling
 
-# Tables are made for a multiple of this many positions: vector kernels and their scalar tails differ in the last
-# bit, and tables of different lengths must not differ anywhere.
+# Torch's tables are made for a multiple of this many positions: vector kernels and their scalar tails differ in the
+# last bit, and tables of different lengths must not differ anywhere.
 TABLE_STEP = 1_024
 
 
 class RopeTable:
-    """Cosines and signed sines `[position, 1, head_dim]`, for every head at once."""
+    """Cosines and signed sines `[position, 1, head_dim]`, for every head at once. The compiled `kernels` make the same
+    ones on every CPU; torch's cosines differ by a CPU's instructions."""
 
-    def __init__(self, config: ModelConfig, positions: int, dtype: torch.dtype, device: torch.device) -> None:
-        steps = torch.arange(-(-positions // TABLE_STEP) * TABLE_STEP).float()
-        angles = torch.outer(steps, inverse_frequencies(config))
-        cosines, sines = angles.cos(), angles.sin()
-        self.cosines = torch.cat((cosines, cosines), dim=1).to(device, dtype).unsqueeze(1)
-        self.sines = torch.cat((-sines, sines), dim=1).to(device, dtype).unsqueeze(1)
+    def __init__(
+        self,
+        config: ModelConfig,
+        positions: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        kernels: Kernels | None = None,
+    ) -> None:
+        frequencies = inverse_frequencies(config)
+        cosines, sines = (
+            _tables(frequencies, positions, dtype, device)
+            if kernels is None
+            else _compiled_tables(kernels, frequencies, positions, dtype)
+        )
+        self.cosines, self.sines = cosines.unsqueeze(1), sines.unsqueeze(1)
 
     def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and signed sines `[row, 1, head_dim]` of `positions` `[row]`."""
@@ -32,10 +44,31 @@ def turn(heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> Non
     heads.mul_(cosines).addcmul_(swapped, sines)
 
 
+def _tables(
+    frequencies: torch.Tensor, positions: int, dtype: torch.dtype, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    steps = torch.arange(-(-positions // TABLE_STEP) * TABLE_STEP).float()
+    angles = torch.outer(steps, frequencies)
+    cosines, sines = angles.cos(), angles.sin()
+    return torch.cat((cosines, cosines), dim=1).to(device, dtype), torch.cat((-sines, sines), dim=1).to(device, dtype)
+
+
+def _compiled_tables(
+    kernels: Kernels, frequencies: torch.Tensor, positions: int, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    half = len(frequencies)
+    cosines, sines = (torch.empty(positions, 2 * half, dtype=dtype) for _ in range(2))
+    tables = cosines.data_ptr(), sines.data_ptr()
+    kernels.make_rope_tables(TYPES[DTYPES[dtype]], frequencies.data_ptr(), half, positions, *tables)
+    return cosines, sines
+
+
 def inverse_frequencies(config: ModelConfig) -> torch.Tensor:
     """Radians per position, `[head_dim / 2]`, in float32 as the models were trained with."""
+    # Python's powers, rounded to float32, are the same everywhere; torch's are not.
     exponents = torch.arange(0, config.head_dim, 2).float() / config.head_dim
-    frequencies = 1.0 / config.rope_theta**exponents
+    powers = torch.tensor([config.rope_theta**exponent for exponent in exponents.tolist()]).float()
+    frequencies = 1.0 / powers
     return frequencies if config.rope_scaling is None else _scaled(frequencies, config.rope_scaling)
 
 

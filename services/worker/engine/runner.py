@@ -11,10 +11,12 @@ from torch._C._distributed_c10d import Store
 
 from services.worker.batch import Batch, KvSlice, Piece
 from services.worker.engine.attention import use_math_kernels
+from services.worker.engine.bits import name_of_bits
+from services.worker.engine.compiled_linear import laid_out_shapes
 from services.worker.engine.contract import CPU_ROWS, GPU_ROWS, PLAIN, OnGpu
 from services.worker.engine.engine import Engine
 from services.worker.engine.heap import touch_heap
-from services.worker.engine.kernels.contract import KernelsName, choose_kernels
+from services.worker.engine.kernels.contract import TORCH, Chosen, choose_kernels
 from services.worker.engine.kv_store import allocate_host_kv_memory, allocate_kv_memory
 from services.worker.engine.partial import Partial, Passed
 from services.worker.engine.process_group import ProcessGroup, open_store, reach_store
@@ -43,18 +45,19 @@ class EngineRunner:
         block_tokens: int,
         threads: int = 1,
         device: str = CPU,
-        kernels: KernelsName = "auto",
+        kernels: Chosen | None = None,
         host_kv_bytes: int = 0,
         packed_bytes: int = 0,
         on_gpu: OnGpu = PLAIN,
     ) -> None:
-        """`packed_bytes`: on a CPU, so much is at hand to lay parameters out in."""
+        """`kernels`: of a CPU, the best ones unless they are given. `packed_bytes`: on a CPU, so much is at hand to lay
+        parameters out in."""
         self.rates = Rates()
         self.pauses = SendPauses()
         self.joined_rows = CPU_ROWS if device == CPU else GPU_ROWS
         self.on_last_layer: Callable[[], None] | None = None
         self._device = device
-        self._kernels = choose_kernels(kernels) if device == CPU else None
+        self._kernels = (kernels or choose_kernels("auto", threads)) if device == CPU else Chosen(TORCH, None)
         self._on_gpu = on_gpu
         self._block_tokens = block_tokens
         self._engine: Engine | None = None
@@ -74,6 +77,14 @@ class EngineRunner:
         await self.call(self._heap.result)
         if self._device == CPU:
             await self.call(warm_up)
+
+    async def kernels_name(self) -> str | None:
+        """The name of the bits that it computes."""
+        return await self.call(lambda: name_of_bits(self._kernels, self._device, self._on_gpu.flashinfer))
+
+    def copied_shapes(self, manifest: Manifest) -> list[str]:
+        """Of the model's matrices, those that are copied once they are here, as the kernels want them otherwise."""
+        return [] if self._kernels.kernels is None else laid_out_shapes(manifest)
 
     async def open_meeting(self, address: str) -> int:
         """A place at `address` where the ranks of an instance find each other, until `unload`; its port. Raises
@@ -105,7 +116,7 @@ class EngineRunner:
                 memory,
                 self._block_tokens,
                 max_model_len,
-                self._kernels,
+                self._kernels.kernels,
                 ranks,
                 host_memory,
                 self._on_gpu,

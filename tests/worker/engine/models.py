@@ -1,20 +1,22 @@
 """Small models of many shapes: the reference in transformers, and our engine over the same checkpoint."""
 
+import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
+from _pytest.mark import ParameterSet
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, PreTrainedModel, Qwen2Config
 from transformers.utils.logging import disable_progress_bar
 
 from services.host.checkpoint import open_checkpoint
 from services.worker.engine.contract import PLAIN, OnGpu
 from services.worker.engine.engine import Engine
-from services.worker.engine.kernels.contract import Kernels, find_kernels
+from services.worker.engine.kernels.contract import VARIANTS, Kernels, KernelsName, choose_kernels, open_variant
 from services.worker.engine.kv_store import allocate_kv_memory
 from services.worker.engine.tensor_parallel import Ranks
 from shared.messages.parameters import DType, Layout, Manifest
@@ -145,10 +147,42 @@ GPU_CONFIGS: dict[str, PreTrainedConfig] = {
     ),
 }
 
-ALL_CONFIGS = CONFIGS | PANEL_CONFIGS | CUT_CONFIGS | GPU_CONFIGS
+ONE_LAYER: dict[str, PreTrainedConfig] = {
+    "llama-one-layer": _config(
+        LlamaConfig,
+        vocab_size=600,
+        hidden_size=40,
+        intermediate_size=72,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=20,
+        tie_word_embeddings=False,
+        num_hidden_layers=1,
+    ),
+}
 
-KERNELS = find_kernels()
-needs_kernels = pytest.mark.skipif(KERNELS is None, reason="kernels were not compiled, or this CPU has no AVX512-BF16")
+ALL_CONFIGS = ONE_LAYER | CONFIGS | PANEL_CONFIGS | CUT_CONFIGS | GPU_CONFIGS
+
+# Those that workers of this machine use; the environment says which where the machine stands for another.
+KERNELS = choose_kernels(cast(KernelsName, os.environ.get("LIVESCALE_KERNELS", "auto"))).kernels
+needs_kernels = pytest.mark.skipif(
+    KERNELS is None, reason="torch's kernels are used: none were compiled, or it was asked for"
+)
+
+
+def find_variants() -> tuple[dict[str, Kernels], dict[str, str]]:
+    """Every variant of the compiled kernels that this CPU can run, and why it cannot run the others."""
+    found: dict[str, Kernels] = {}
+    missing: dict[str, str] = {}
+    for name in VARIANTS:
+        try:
+            found[name] = open_variant(name)
+        except ValueError as error:
+            missing[name] = str(error)
+    return found, missing
+
+
+VARIANTS_HERE, VARIANTS_MISSING = find_variants()
 
 
 @dataclass(frozen=True)
@@ -191,10 +225,19 @@ class Kind:
         return checkpointed(name, self.dtype).engine(kv_tokens, self.kernels)
 
 
+def kind(variant: str, dtype: DType) -> ParameterSet:
+    """A variant in one type of numbers, to be skipped where this CPU has not what it takes."""
+    reason = f"{variant}: {VARIANTS_MISSING.get(variant, '')}"
+    marks = [] if variant in VARIANTS_HERE else [pytest.mark.skip(reason=reason)]
+    return pytest.param(Kind(dtype, VARIANTS_HERE.get(variant)), id=f"{variant}-{dtype}", marks=marks)
+
+
+# In float32 all variants compute alike, but for denormal numbers.
 KINDS = [
-    pytest.param(Kind("float32"), id="float32"),
-    pytest.param(Kind("bfloat16"), id="bfloat16"),
-    pytest.param(Kind("bfloat16", KERNELS), id="compiled", marks=needs_kernels),
+    pytest.param(Kind("float32"), id="torch-float32"),
+    pytest.param(Kind("bfloat16"), id="torch-bfloat16"),
+    kind("portable", "float32"),
+    *(kind(variant, "bfloat16") for variant in VARIANTS),
 ]
 
 

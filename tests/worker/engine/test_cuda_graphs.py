@@ -11,18 +11,15 @@ import pytest
 import torch
 
 from services.worker.engine import engine as engine_module
-from services.worker.engine import layer as layer_module
-from services.worker.engine import matrices as matrices_module
 from services.worker.engine import parameters
 from services.worker.engine.contract import PLAIN, OnGpu
 from services.worker.engine.cuda_graphs import CudaCapture, Job
 from services.worker.engine.engine import Engine
 from services.worker.engine.kv_store import KvStore
 from services.worker.engine.paged_attention import PagedParts
-from services.worker.engine.parameters import SLAB_ROWS, PlainLinear, padded, padded_count
+from services.worker.engine.parameters import GPU_SLAB_ROWS, TorchLinear, padded, padded_count
 from tests.worker.engine.models import CONFIGS, are_greedy, checkpointed, reference_logits
 from tests.worker.engine.test_paged_attention import GatheringKernels
-from tests.worker.engine.test_plain_kernels import plain
 from tests.worker.serving import Served, random_prompt, serve, submit
 
 PROMPTS = {str(length): random_prompt(length, length) for length in (1, 40, 129, 300)}
@@ -50,8 +47,6 @@ class CountedCapture:
 
 @pytest.fixture(autouse=True)
 def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (layer_module, matrices_module, engine_module):
-        monkeypatch.setattr(module, "make_linear", plain)
     monkeypatch.setattr(parameters, "CPU", "no device")
     monkeypatch.setattr(engine_module, "CudaCapture", CountedCapture)
 
@@ -87,15 +82,15 @@ def test_steps_of_one_slab_are_replayed_and_longer_ones_are_not() -> None:
     engine = engine_of("qwen2-tied", OnGpu(graphs=True))
     assert engine._graphs is not None
     capture: Any = engine._graphs.capture
-    serve(engine, [(0, submit("long", random_prompt(1, SLAB_ROWS + 1), max_tokens=1))])
+    serve(engine, [(0, submit("long", random_prompt(1, GPU_SLAB_ROWS + 1), max_tokens=1))])
     assert capture.replays == 0
-    serve(engine, [(0, submit("short", random_prompt(2, SLAB_ROWS), max_tokens=3))])
+    serve(engine, [(0, submit("short", random_prompt(2, GPU_SLAB_ROWS), max_tokens=3))])
     assert capture.replays == 3 * 2 * engine.store.layers
 
 
 @pytest.mark.parametrize(("rows", "slabs"), [(1, 1), (128, 1), (129, 2), (2_048, 16)])
 def test_on_a_gpu_matrices_see_whole_slabs(rows: int, slabs: int) -> None:
-    assert padded_count(rows, "cuda") == len(padded(torch.ones(rows, 3))) == slabs * SLAB_ROWS
+    assert padded_count(rows, "cuda") == len(padded(torch.ones(rows, 3))) == slabs * GPU_SLAB_ROWS
 
 
 def test_rows_are_multiplied_a_slab_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,9 +102,9 @@ def test_rows_are_multiplied_a_slab_at_a_time(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(parameters, "linear", linear)
     matrices = {"q.weight": torch.eye(4)[:3], "k.weight": torch.eye(4)}
-    rows = torch.randn(3 * SLAB_ROWS, 4)
-    torch.testing.assert_close(PlainLinear(matrices, "q", "k")(rows), torch.cat((rows[:, :3], rows), dim=1))
-    assert seen == [SLAB_ROWS] * 6
+    rows = torch.randn(3 * GPU_SLAB_ROWS, 4)
+    torch.testing.assert_close(TorchLinear(matrices, "q", "k")(rows), torch.cat((rows[:, :3], rows), dim=1))
+    assert seen == [GPU_SLAB_ROWS] * 6
 
 
 class FakeCuda:

@@ -1,7 +1,7 @@
 """The compiled kernels against the same in float64; and of each row the same bits in any company."""
 
 import math
-from typing import cast
+from array import array
 
 import pytest
 import torch
@@ -9,19 +9,33 @@ from torch.nn.functional import silu
 
 from services.worker.batch import Piece
 from services.worker.engine.compiled_attention import CompiledAttention
-from services.worker.engine.compiled_linear import CompiledLinear, matching_span
-from services.worker.engine.kernels.contract import Kernels
+from services.worker.engine.compiled_linear import CompiledLinear
+from services.worker.engine.kernels.contract import TYPES, VARIANTS, Kernels
 from services.worker.engine.kv_store import KvStore, allocate_kv_memory
 from services.worker.engine.norm import CompiledNorm, TorchNorm
-from services.worker.engine.parameters import OneDnnLinear
+from services.worker.engine.parameters import DTYPES
 from services.worker.engine.rope import RopeTable
 from shared.messages.parameters import ModelConfig
-from tests.worker.engine.models import BLOCK_TOKENS, KERNELS, needs_kernels
+from tests.worker.engine.models import BLOCK_TOKENS, Kind, kind
 
-pytestmark = needs_kernels
 POSITIONS = 640
-HEADS = [(10, 5, 64), (7, 1, 10), (6, 2, 20), (4, 1, 128), (2, 2, 72)]
+HEADS = [(10, 5, 64), (7, 1, 10), (6, 2, 20), (4, 1, 128), (2, 2, 72), (3, 3, 16)]
 CPU = torch.device("cpu")
+WAYS = [kind("portable", "float32"), *(kind(variant, "bfloat16") for variant in VARIANTS)]
+# How far numbers may be from those of float64.
+ATTENTION = {torch.bfloat16: 0.02, torch.float32: 1e-5}
+ROUNDED = {torch.bfloat16: 2**-8, torch.float32: 1e-6}
+
+every_way = pytest.mark.parametrize("way", WAYS)
+
+
+def kernels_of(way: Kind) -> Kernels:
+    assert way.kernels is not None
+    return way.kernels
+
+
+def dtype_of(way: Kind) -> torch.dtype:
+    return torch.bfloat16 if way.dtype == "bfloat16" else torch.float32
 
 
 def config(query_heads: int, kv_heads: int, head_dim: int) -> ModelConfig:
@@ -43,17 +57,16 @@ def config(query_heads: int, kv_heads: int, head_dim: int) -> ModelConfig:
 class Model:
     """Attention of layer 1 over a cache that is full of noise, and the projections of every position of a request."""
 
-    def __init__(self, query_heads: int, kv_heads: int, head_dim: int) -> None:
-        assert KERNELS is not None
-        shape = config(query_heads, kv_heads, head_dim)
+    def __init__(self, way: Kind, query_heads: int, kv_heads: int, head_dim: int) -> None:
+        shape, dtype = config(query_heads, kv_heads, head_dim), dtype_of(way)
         self.heads = query_heads, kv_heads, head_dim
-        self.store = KvStore(allocate_kv_memory(1 << 23), shape, "bfloat16", BLOCK_TOKENS)
+        self.store = KvStore(allocate_kv_memory(1 << 24), shape, way.dtype, BLOCK_TOKENS)
         generator = torch.Generator().manual_seed(head_dim)
         self.store.cache.copy_(torch.randn(self.store.cache.shape, generator=generator))
-        self.rope = RopeTable(shape, POSITIONS, torch.bfloat16, CPU)
-        self.attention = CompiledAttention(KERNELS, self.store, self.rope, query_heads // kv_heads, POSITIONS)
+        self.rope = RopeTable(shape, POSITIONS, dtype, CPU, kernels_of(way))
+        self.attention = CompiledAttention(kernels_of(way), self.store, self.rope, query_heads // kv_heads, POSITIONS)
         features = (query_heads + 2 * kv_heads) * head_dim
-        self.projected = torch.randn(POSITIONS, features, generator=generator).bfloat16()
+        self.projected = torch.randn(POSITIONS, features, generator=generator).to(dtype)
 
     def attend(self, *pieces: Piece) -> torch.Tensor:
         """`[row, query_head * head_dim]`"""
@@ -83,16 +96,21 @@ def prompt(stop: int, block: int = 0) -> list[Piece]:
 
 
 @pytest.mark.parametrize("heads", HEADS, ids=str)
-def test_attention_is_that_of_float64(heads: tuple[int, int, int]) -> None:
-    model = Model(*heads)
+@every_way
+def test_attention_is_that_of_float64(way: Kind, heads: tuple[int, int, int]) -> None:
+    model = Model(way, *heads)
     rows = model.attend(*prompt(601), piece(601, 607, decode=True))
+    near = ATTENTION[rows.dtype]
     for start, stop in ((0, 128), (128, 256), (256, 384), (384, 512), (512, 601), (601, 607)):
-        torch.testing.assert_close(rows[start:stop].double(), model.right(start, stop), atol=0.02, rtol=0.02)
+        torch.testing.assert_close(rows[start:stop].double(), model.right(start, stop), atol=near, rtol=near)
 
 
 @pytest.mark.parametrize("heads", HEADS, ids=str)
-def test_a_rows_bits_are_the_same_alone_and_in_company_wherever_its_keys_lie(heads: tuple[int, int, int]) -> None:
-    model = Model(*heads)
+@every_way
+def test_a_rows_bits_are_the_same_alone_and_in_company_wherever_its_keys_lie(
+    way: Kind, heads: tuple[int, int, int]
+) -> None:
+    model = Model(way, *heads)
     alone = [
         model.attend(one) for one in (*prompt(301), *(piece(row, row + 1, decode=True) for row in range(301, 307)))
     ]
@@ -101,77 +119,89 @@ def test_a_rows_bits_are_the_same_alone_and_in_company_wherever_its_keys_lie(hea
     assert torch.equal(torch.cat(alone), together[101:])
 
 
-def test_what_lies_behind_a_row_in_the_cache_is_not_read() -> None:
-    model = Model(6, 2, 20)
+@every_way
+def test_what_lies_behind_a_row_in_the_cache_counts_as_nothing_be_it_no_number(way: Kind) -> None:
+    model, other = Model(way, 6, 2, 20), Model(way, 6, 2, 20)
     model.store.cache[:, :, :, 77:] = float("nan")
-    rows = model.attend(*prompt(70), piece(70, 77, decode=True))
-    assert torch.isfinite(rows).all()
+    other.store.cache[:, :, :, 77:] = 0.0
+    pieces = *prompt(70), piece(70, 77, decode=True)
+    assert torch.equal(model.attend(*pieces), other.attend(*pieces))
 
 
-@pytest.mark.parametrize("blocks", [range(3), range(600, 604), range(-1, 3)])
+@pytest.mark.parametrize("blocks", [range(3), range(6_000, 6_004), range(-1, 3)])
 def test_pieces_that_the_cache_has_no_room_for_are_refused(blocks: range) -> None:
-    model = Model(10, 5, 64)
-    assert model.store.blocks < 600
+    way: Kind = WAYS[0].values[0]  # type: ignore[assignment]
+    model = Model(way, 10, 5, 64)
+    assert model.store.blocks < 6_000
     with pytest.raises(ValueError, match=r"positions 0 \.\. 50 are not in"):
         model.attention.over([Piece("r", tuple(range(50)), 0, blocks, False)])
-
-
-def test_positions_beyond_the_tables_are_refused() -> None:
     with pytest.raises(ValueError, match=r"positions 640 \.\. 641 are not in"):
-        Model(10, 5, 64).attention.over([piece(640, 641, decode=True)])
+        model.attention.over([piece(640, 641, decode=True)])
 
 
 @pytest.mark.parametrize("size", [60, 64, 70, 800])
-def test_normalisation_is_that_of_torch(size: int) -> None:
-    assert KERNELS is not None
+@every_way
+def test_normalisation_is_that_of_float64(way: Kind, size: int) -> None:
     generator = torch.Generator().manual_seed(size)
-    hidden, weight = (torch.randn(*shape, generator=generator).bfloat16() for shape in ((9, size), (size,)))
-    ours = CompiledNorm(KERNELS, weight, 1e-5)(hidden)
-    theirs = TorchNorm(weight.double(), 1e-5)(hidden.double())
-    torch.testing.assert_close(ours.double(), theirs, atol=0.0, rtol=2**-8)
-    assert torch.equal(CompiledNorm(KERNELS, weight, 1e-5)(hidden[4:5]), ours[4:5])
+    hidden, weight = (torch.randn(*shape, generator=generator).to(dtype_of(way)) for shape in ((9, size), (size,)))
+    norm = CompiledNorm(kernels_of(way), weight, 1e-5)
+    ours, theirs = norm(hidden), TorchNorm(weight.double(), 1e-5)(hidden.double())
+    torch.testing.assert_close(ours.double(), theirs, atol=0.0, rtol=ROUNDED[ours.dtype])
+    assert torch.equal(norm(hidden[4:5]), ours[4:5])
 
 
-def test_numbers_that_are_missing_are_refused() -> None:
-    assert KERNELS is not None
-    with pytest.raises(TypeError, match="attend takes 14 numbers, not 1"):
-        KERNELS.attend(1)  # type: ignore[call-arg]
-    with pytest.raises(TypeError):
-        KERNELS.scratch_floats("a", 1)  # type: ignore[arg-type]
+@pytest.mark.parametrize("size", [16, 43, 172])
+@every_way
+def test_the_gate_is_that_of_float64(way: Kind, size: int) -> None:
+    dtype = dtype_of(way)
+    gate_up = (8 * torch.randn(5, 2 * size, generator=torch.Generator().manual_seed(size))).to(dtype)
+    out = torch.empty(5, size, dtype=dtype)
+    kernels_of(way).silu_times(TYPES[DTYPES[dtype]], gate_up.data_ptr(), out.data_ptr(), 5, size)
+    gate, up = gate_up.double().chunk(2, dim=1)
+    torch.testing.assert_close(out.double(), silu(gate) * up, atol=1e-20, rtol=ROUNDED[dtype])
 
 
 @pytest.mark.parametrize(("outputs", "inputs"), [(64, 64), (70, 131), (172, 512), (96, 640), (200, 1_024), (80, 2_336)])
 @pytest.mark.parametrize("bias", [False, True])
-def test_rows_times_a_matrix_have_onednns_bits(outputs: int, inputs: int, bias: bool) -> None:
-    """Less what they are rounded to, so that even the last bit of the sums shows."""
-    assert KERNELS is not None
-    generator = torch.Generator().manual_seed(inputs)
-    tensors = {"m.weight": torch.randn(outputs, inputs, generator=generator).bfloat16()}
+@every_way
+def test_rows_times_a_matrix_of_any_shape_are_those_of_float64_and_the_same_in_any_company(
+    way: Kind, outputs: int, inputs: int, bias: bool
+) -> None:
+    generator, dtype = torch.Generator().manual_seed(inputs), dtype_of(way)
+    tensors = {"m.weight": torch.randn(outputs, inputs, generator=generator).to(dtype)}
     if bias:
-        tensors["m.bias"] = torch.randn(outputs, generator=generator).bfloat16()
-    ours, theirs = CompiledLinear(KERNELS, tensors, "m"), OneDnnLinear(tensors, "m")
-    assert matching_span(KERNELS, outputs, inputs) is not None
-    for count in (4, 5, 6, 13, 66, 67, 140):
-        rows = torch.randn(count, inputs, generator=generator).bfloat16()
-        assert torch.equal(ours(rows), theirs(rows))
-        rest = -theirs(rows)
-        assert torch.equal(ours.plus(rows, rest), theirs.plus(rows, rest))
+        tensors["m.bias"] = torch.randn(outputs, generator=generator).to(dtype)
+    linear = CompiledLinear(kernels_of(way), tensors, "m")
+    rows = torch.randn(140, inputs, generator=generator).to(dtype)
+    residual = torch.randn(140, outputs, generator=generator).to(dtype)
+    made = linear.plus(rows, residual)
+    right = rows.double() @ tensors["m.weight"].double().T + residual.double()
+    right = right + tensors["m.bias"].double() if bias else right
+    size = math.sqrt(inputs)
+    torch.testing.assert_close(made.double(), right, atol=1e-6 * size, rtol=ROUNDED[dtype])
+    # Less what they are rounded to, so that even the last bit of the sums shows.
+    rest = linear.plus(rows, -linear(rows))
+    for count in (0, 1, 2, 4, 5, 6, 13, 16, 17, 66, 67, 121, 140):
+        assert torch.equal(linear.plus(rows[-count:] if count else rows[:0], residual[-count:]), made[-count:][:count])
+        few = rows[-count:] if count else rows[:0]
+        assert torch.equal(linear.plus(few, -linear(few)), rest[140 - count :])
 
 
-def test_a_kernel_that_sums_in_another_order_than_onednn_is_not_used() -> None:
-    class Wrong:
-        def multiply(self, *numbers: int) -> None:
-            assert KERNELS is not None
-            KERNELS.multiply(*numbers[:4], 32, *numbers[5:])  # type: ignore[call-arg]
+@every_way
+def test_numbers_that_are_missing_are_refused(way: Kind) -> None:
+    kernels = kernels_of(way)
+    with pytest.raises(TypeError, match="attend takes 7 arguments, not 1"):
+        kernels.attend(1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="rms_norm takes 7 arguments, not 6"):
+        kernels.rms_norm(0, 1, 2, 3, 4, 5)  # type: ignore[call-arg]
+    with pytest.raises(TypeError):
+        kernels.silu_times("a", 1, 2, 3, 4)  # type: ignore[arg-type]
 
-    assert matching_span(cast(Kernels, Wrong()), 128, 1_024) is None
 
-
-@pytest.mark.parametrize("size", [16, 43, 172])
-def test_the_gate_is_that_of_float64(size: int) -> None:
-    assert KERNELS is not None
-    gate_up = (8 * torch.randn(5, 2 * size, generator=torch.Generator().manual_seed(size))).bfloat16()
-    out = torch.empty(5, size, dtype=torch.bfloat16)
-    KERNELS.silu_times(gate_up.data_ptr(), out.data_ptr(), 5, size)
-    gate, up = gate_up.double().chunk(2, dim=1)
-    torch.testing.assert_close(out.double(), silu(gate) * up, atol=1e-20, rtol=2**-8)
+@every_way
+def test_no_rows_are_no_work(way: Kind) -> None:
+    kernels, nothing = kernels_of(way), array("q", [0] * 100)
+    address = nothing.buffer_info()[0]
+    kernels.run_layer(TYPES[way.dtype], address, address, 0, address, 0, 1e-5)
+    kernels.attend(TYPES[way.dtype], address, 0, address, address, 0, address)
+    kernels.rms_norm(TYPES[way.dtype], address, address, address, 0, 16, 1e-5)

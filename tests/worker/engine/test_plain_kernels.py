@@ -1,23 +1,15 @@
-"""What runs on a GPU, run on the CPU: torch's own kernels over parameters in a device's memory."""
+"""Torch's own kernels, which run on GPUs and where no others were compiled: right, over parameters in a device's
+memory, and of each row the same bits wherever it stands."""
 
 import pytest
 import torch
 
-from services.worker.engine import engine as engine_module
-from services.worker.engine import layer as layer_module
-from services.worker.engine import matrices as matrices_module
 from services.worker.engine.engine import Engine
-from services.worker.engine.kernels.contract import Kernels
-from services.worker.engine.matrices import make_linear
-from services.worker.engine.parameters import OneDnnLinear, PlainLinear, Tensors
+from services.worker.engine.parameters import CPU_SLAB_ROWS, TorchLinear, stable_silu
 from shared.arena import placed_bytes
 from shared.device_arena import DeviceArena
 from tests.worker.engine.models import CONFIGS, are_greedy, checkpointed, reference_logits
 from tests.worker.serving import random_prompt, serve, submit
-
-
-def plain(tensors: Tensors, *names: str, out_step: int = 1, kernels: Kernels | None = None) -> PlainLinear:
-    return PlainLinear(tensors, *names)
 
 
 def on_device(name: str) -> Engine:
@@ -32,9 +24,7 @@ def on_device(name: str) -> Engine:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_tokens_are_right(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (layer_module, matrices_module, engine_module):
-        monkeypatch.setattr(module, "make_linear", plain)
+def test_tokens_are_right(name: str) -> None:
     prompts = {str(length): random_prompt(length, length) for length in (1, 40, 129, 300)}
     served = serve(on_device(name), ((0, submit(key, prompt, max_tokens=16)) for key, prompt in prompts.items()))
     for key, prompt in prompts.items():
@@ -43,21 +33,21 @@ def test_tokens_are_right(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert are_greedy(logits, tokens), key
 
 
-def test_they_do_what_the_cpus_own_do() -> None:
-    generator = torch.Generator().manual_seed(1)
-    tensors = {
-        "q.weight": torch.randn(6, 8, generator=generator),
-        "q.bias": torch.randn(6, generator=generator),
-        "k.weight": torch.randn(4, 8, generator=generator),
-        "k.bias": torch.randn(4, generator=generator),
-    }
-    rows, other = torch.randn(5, 8, generator=generator), torch.randn(5, 10, generator=generator)
-    ours, theirs = PlainLinear(tensors, "q", "k"), OneDnnLinear(tensors, "q", "k")
-    torch.testing.assert_close(ours(rows), theirs(rows))
-    torch.testing.assert_close(ours.swish(rows), theirs.swish(rows))
-    torch.testing.assert_close(ours.plus(rows, other), theirs.plus(rows, other))
-    torch.testing.assert_close(ours.times(rows, other), theirs.times(rows, other))
-
-
-def test_a_cpus_parameters_get_a_cpus_kernels() -> None:
-    assert isinstance(make_linear({"q.weight": torch.zeros(2, 2)}, "q"), OneDnnLinear)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("inputs", [512, 1_536, 4_096])
+def test_a_row_has_the_same_bits_at_every_place_in_its_slab(inputs: int, threads: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(inputs)
+    tensors = {"m.weight": torch.randn(1_100, inputs, generator=generator).to(dtype)}
+    rows = torch.randn(CPU_SLAB_ROWS, inputs, generator=generator).to(dtype)
+    linear = TorchLinear(tensors, "m")
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        right, gated = linear(rows), stable_silu(linear(rows))
+        for shift in range(1, CPU_SLAB_ROWS):
+            made = linear(rows.roll(shift, 0))
+            assert torch.equal(made.roll(-shift, 0), right), shift
+            assert torch.equal(stable_silu(made).roll(-shift, 0), gated), shift
+    finally:
+        torch.set_num_threads(before)

@@ -58,7 +58,7 @@ class Undisturbed:
     def _engine(self, rank: int) -> Engine:
         manifest = self._manifest.of_shard(rank)
         group = ProcessGroup(self._store, rank, manifest.shards, "127.0.0.1") if manifest.shards > 1 else None
-        engine = Engine(manifest, allocate_kv_memory(4 * MIB), 16, CONTEXT, choose_kernels("auto"), group)
+        engine = Engine(manifest, allocate_kv_memory(4 * MIB), 16, CONTEXT, choose_kernels("auto").kernels, group)
         for index, view in enumerate(_shard(self._memory, rank)):
             engine.add_block(index, view)
         return engine

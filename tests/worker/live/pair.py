@@ -87,7 +87,7 @@ class Pair:
 
     def undisturbed(self, *requests: Submit) -> dict[str, list[int]]:
         """What an engine alone makes of them."""
-        engine = Engine(self.made.manifest, allocate_kv_memory(16 * MIB), 16, CONTEXT, choose_kernels("auto"))
+        engine = Engine(self.made.manifest, allocate_kv_memory(16 * MIB), 16, CONTEXT, choose_kernels("auto").kernels)
         for index, view in enumerate(self.made.memory):
             engine.add_block(index, view)
         return {one.request_id: serve(engine, [(0, one)]).tokens[one.request_id] for one in requests}

@@ -1,44 +1,123 @@
-/* A layer in one call: what comes in between lies where it lay the last time. */
-#include "kernels.h"
-
+/* What the kernels do on all of their threads, up to a whole layer in one call. */
 #include <stddef.h>
 
-static void attend_run(bf16 *rows, int64_t stride, bf16 *out, int64_t width, const Run *run, const Attention *attention) {
-    const Cache *cache = &attention->cache;
-    turn_and_store(rows, stride, run, cache, attention->cosines, attention->sines);
-    if (!run->decode)
-        attend_chunk(rows, stride, out, run, cache, attention->scratch);
-    for (int64_t i = 0; run->decode && i < run->rows; i++)
-        attend_row(rows + i * stride, out + i * width, run->slot, run->begin + i + 1, cache, attention->scratch);
+#include "threads.h"
+
+static int64_t size_of(Type type) { return type == BFLOAT16 ? sizeof(bf16) : sizeof(float); }
+
+typedef struct {
+    const Operations *operations;
+    int64_t size;
+    const Linear *linear;
+    const void *in, *weight, *residual;
+    void *out;
+    int64_t rows, width;
+    float epsilon;
+} RowsJob;
+
+static void multiply_share(void *context, Share panels) {
+    const RowsJob *job = context;
+    job->operations->multiply(job->linear, job->in, job->residual, job->out, job->rows, panels);
 }
 
-void attend(bf16 *rows, int64_t stride, bf16 *out, const Run *runs, int64_t count, const Attention *attention) {
-    int64_t width = attention->cache.kv_heads * attention->cache.group * attention->cache.head_dim;
-    for (const Run *run = runs; run < runs + count; rows += run->rows * stride, out += run->rows * width, run++)
-        attend_run(rows, stride, out, width, run, attention);
+void kernels_multiply(const Kernels *kernels, Type type, const Linear *linear, const void *rows, const void *residual, void *out,
+              int64_t count) {
+    RowsJob job = {.operations = &kernels->variant->of[type], .linear = linear, .in = rows, .residual = residual,
+                   .out = out, .rows = count};
+    int64_t panels = 0;
+    for (int64_t part = 0; part < linear->parts; part++)
+        panels += (linear->part[part].out + PANEL - 1) / PANEL;
+    if (count > 0)
+        divide(kernels, panels, multiply_share, &job);
 }
 
-static void run_rows(const Layer *layer, bf16 *hidden, int64_t rows, const Run *runs, int64_t count, float epsilon) {
+static void norm_share(void *context, Share rows) {
+    const RowsJob *job = context;
+    int64_t first = rows.begin * job->width * job->size;
+    job->operations->rms_norm((const char *)job->in + first, job->weight, (char *)job->out + first,
+                              rows.end - rows.begin, job->width, job->epsilon);
+}
+
+void kernels_rms_norm(const Kernels *kernels, Type type, const void *in, const void *weight, void *out, int64_t rows,
+              int64_t size, float epsilon) {
+    RowsJob job = {.operations = &kernels->variant->of[type], .size = size_of(type), .in = in, .weight = weight,
+                   .out = out, .width = size, .epsilon = epsilon};
+    divide(kernels, rows, norm_share, &job);
+}
+
+static void silu_share(void *context, Share rows) {
+    const RowsJob *job = context;
+    int64_t first = rows.begin * job->width * job->size;
+    job->operations->silu_times((const char *)job->in + 2 * first, (char *)job->out + first, rows.end - rows.begin,
+                                job->width);
+}
+
+void kernels_silu_times(const Kernels *kernels, Type type, const void *in, void *out, int64_t rows, int64_t size) {
+    RowsJob job = {.operations = &kernels->variant->of[type], .size = size_of(type), .in = in, .out = out, .width = size};
+    divide(kernels, rows, silu_share, &job);
+}
+
+typedef struct {
+    const Operations *operations;
+    int64_t size, stride;
+    void *rows, *out;
+    const Run *runs;
+    const Attention *attention;
+} AttendJob;
+
+/* Items are the KV heads of all runs, run by run. */
+static void attend_share(void *context, Share items) {
+    const AttendJob *job = context;
+    const Cache *cache = &job->attention->cache;
+    int64_t width = cache->kv_heads * cache->group * cache->head_dim, first_row = 0, first = 0;
+    for (const Run *run = job->runs; first < items.end; first_row += run++->rows, first += cache->kv_heads) {
+        Share heads = {items.begin > first ? items.begin - first : 0,
+                       items.end < first + cache->kv_heads ? items.end - first : cache->kv_heads};
+        if (heads.begin < heads.end)
+            job->operations->attend((char *)job->rows + first_row * job->stride * job->size, job->stride,
+                                    (char *)job->out + first_row * width * job->size, run, job->attention, heads);
+    }
+}
+
+void kernels_attend(const Kernels *kernels, Type type, void *rows, int64_t stride, void *out, const Run *runs, int64_t count,
+            const Attention *attention) {
+    AttendJob job = {&kernels->variant->of[type], size_of(type), stride, rows, out, runs, attention};
+    divide(kernels, count * attention->cache.kv_heads, attend_share, &job);
+}
+
+static void run_rows(const Kernels *kernels, Type type, const Layer *layer, void *hidden, int64_t rows, const Run *runs,
+                     int64_t count, float epsilon) {
     const Linear *qkv = &layer->qkv, *output = &layer->output, *gate_up = &layer->gate_up, *down = &layer->down;
     const Between *between = &layer->between;
-    rms_norm(hidden, layer->input_norm, between->normed, rows, qkv->in, epsilon);
-    multiply_rows(qkv, between->normed, NULL, between->projected, rows);
-    attend(between->projected, qkv->out, between->gathered, runs, count, &layer->attention);
-    multiply_rows(output, between->gathered, hidden, between->hidden, rows);
-    rms_norm(between->hidden, layer->mlp_norm, between->normed, rows, gate_up->in, epsilon);
-    multiply_rows(gate_up, between->normed, NULL, between->gate_up, rows);
-    silu_times(between->gate_up, between->gated, rows, down->in);
-    multiply_rows(down, between->gated, between->hidden, hidden, rows);
+    kernels_rms_norm(kernels, type, hidden, layer->input_norm, between->normed, rows, qkv->in, epsilon);
+    kernels_multiply(kernels, type, qkv, between->normed, NULL, between->projected, rows);
+    kernels_attend(kernels, type, between->projected, qkv->out, between->attended, runs, count, &layer->attention);
+    kernels_multiply(kernels, type, output, between->attended, hidden, between->hidden, rows);
+    kernels_rms_norm(kernels, type, between->hidden, layer->mlp_norm, between->normed, rows, gate_up->in, epsilon);
+    kernels_multiply(kernels, type, gate_up, between->normed, NULL, between->gate_up, rows);
+    kernels_silu_times(kernels, type, between->gate_up, between->gated, rows, down->in);
+    kernels_multiply(kernels, type, down, between->gated, between->hidden, hidden, rows);
 }
 
 /* In parts of about as many rows each: what a layer makes of them stays in the cache until it is used. */
-void run_layer(const Layer *layer, bf16 *hidden, int64_t rows, const Run *runs, int64_t count, float epsilon) {
-    for (int64_t part, taken; rows > 0; rows -= part, runs += taken, count -= taken, hidden += part * layer->qkv.in) {
+void kernels_run_layer(const Kernels *kernels, Type type, const Layer *layer, void *hidden, int64_t rows, const Run *runs,
+               int64_t count, float epsilon) {
+    char *next = hidden;
+    for (int64_t part, taken; rows > 0; rows -= part, runs += taken, count -= taken) {
         int64_t parts = (rows + LAYER_ROWS - 1) / LAYER_ROWS, even = (rows + parts - 1) / parts;
         part = runs->rows;
         for (taken = 1; taken < count; part += runs[taken++].rows)
             if (part + runs[taken].rows / 2 > even || part + runs[taken].rows > LAYER_ROWS)
                 break;
-        run_rows(layer, hidden, part, runs, taken, epsilon);
+        run_rows(kernels, type, layer, next, part, runs, taken, epsilon);
+        next += part * layer->qkv.in * size_of(type);
     }
+}
+
+int64_t panels_bytes(Type type, int64_t out, int64_t in) {
+    return (out + PANEL - 1) / PANEL * PANEL * ((in + INPUTS - 1) / INPUTS * INPUTS) * size_of(type);
+}
+
+void kernels_lay_out(const Kernels *kernels, Type type, const void *matrix, int64_t out, int64_t in, void *panels) {
+    kernels->variant->of[type].lay_out(matrix, out, in, panels);
 }

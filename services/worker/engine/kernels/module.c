@@ -1,12 +1,21 @@
-/* The kernels for Python, by addresses of tensors, and whether this CPU has what they need. The lock of the interpreter is not held while they compute. */
+/* The kernels for Python: an object of one variant, whose methods take addresses and numbers. The interpreter's lock is
+   not held while they compute. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
 #include "kernels.h"
 
+typedef struct {
+    PyObject_HEAD
+    Kernels kernels;
+} Object;
+
+#define KERNELS(object) (&((Object *)(object))->kernels)
+
+/* Whole numbers from Python; -1 arguments are refused, as no address and no count is negative. */
 static int take(const char *name, PyObject *const *given, Py_ssize_t count, int64_t *numbers, Py_ssize_t expected) {
     if (count != expected) {
-        PyErr_Format(PyExc_TypeError, "%s takes %zd numbers, not %zd", name, expected, count);
+        PyErr_Format(PyExc_TypeError, "%s takes %zd arguments, not %zd", name, expected, count);
         return 0;
     }
     for (Py_ssize_t i = 0; i < count; i++) {
@@ -17,93 +26,168 @@ static int take(const char *name, PyObject *const *given, Py_ssize_t count, int6
     return 1;
 }
 
-static PyObject *py_supported(PyObject *module, PyObject *nothing) {
-    return PyBool_FromLong(__builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") &&
-                           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"));
+/* The same, of which the last is a float. */
+static int take_epsilon(const char *name, PyObject *const *given, Py_ssize_t count, int64_t *numbers,
+                        Py_ssize_t expected, float *epsilon) {
+    if (count != expected + 1) {
+        PyErr_Format(PyExc_TypeError, "%s takes %zd arguments, not %zd", name, expected + 1, count);
+        return 0;
+    }
+    *epsilon = (float)PyFloat_AsDouble(given[expected]);
+    return !PyErr_Occurred() && take(name, given, expected, numbers, expected);
 }
 
-static PyObject *py_scratch_floats(PyObject *module, PyObject *const *given, Py_ssize_t count) {
-    int64_t n[2];
-    if (!take("scratch_floats", given, count, n, 2))
+static PyObject *multiply(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    int64_t n[6];
+    if (!take("multiply", given, count, n, 6))
         return NULL;
-    return PyLong_FromLongLong(scratch_floats(n[0], n[1]));
+    Py_BEGIN_ALLOW_THREADS;
+    kernels_multiply(KERNELS(self), (Type)n[0], (const Linear *)n[1], (const void *)n[2], (const void *)n[3],
+                     (void *)n[4], n[5]);
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
 }
 
-static PyObject *py_rms_norm(PyObject *module, PyObject *const *given, Py_ssize_t count) {
+static PyObject *rms_norm(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    int64_t n[6];
+    float epsilon;
+    if (!take_epsilon("rms_norm", given, count, n, 6, &epsilon))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    kernels_rms_norm(KERNELS(self), (Type)n[0], (const void *)n[1], (const void *)n[2], (void *)n[3], n[4], n[5],
+                     epsilon);
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
+}
+
+static PyObject *silu_times(PyObject *self, PyObject *const *given, Py_ssize_t count) {
     int64_t n[5];
-    double epsilon = count == 6 ? PyFloat_AsDouble(given[5]) : 0.0;
-    if ((epsilon == -1.0 && PyErr_Occurred()) || !take("rms_norm", given, count - 1, n, 5))
+    if (!take("silu_times", given, count, n, 5))
         return NULL;
     Py_BEGIN_ALLOW_THREADS;
-    rms_norm((const bf16 *)n[0], (const bf16 *)n[1], (bf16 *)n[2], n[3], n[4], (float)epsilon);
+    kernels_silu_times(KERNELS(self), (Type)n[0], (const void *)n[1], (void *)n[2], n[3], n[4]);
     Py_END_ALLOW_THREADS;
     Py_RETURN_NONE;
 }
 
-static PyObject *py_silu_times(PyObject *module, PyObject *const *given, Py_ssize_t count) {
-    int64_t n[4];
-    if (!take("silu_times", given, count, n, 4))
+static PyObject *attend(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    int64_t n[7];
+    if (!take("attend", given, count, n, 7))
         return NULL;
     Py_BEGIN_ALLOW_THREADS;
-    silu_times((const bf16 *)n[0], (bf16 *)n[1], n[2], n[3]);
+    kernels_attend(KERNELS(self), (Type)n[0], (void *)n[1], n[2], (void *)n[3], (const Run *)n[4], n[5],
+                   (const Attention *)n[6]);
     Py_END_ALLOW_THREADS;
     Py_RETURN_NONE;
 }
 
-static PyObject *py_multiply(PyObject *module, PyObject *const *given, Py_ssize_t count) {
-    int64_t n[9];
-    if (!take("multiply", given, count, n, 9))
+static PyObject *run_layer(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    int64_t n[6];
+    float epsilon;
+    if (!take_epsilon("run_layer", given, count, n, 6, &epsilon))
         return NULL;
-    Linear linear = {(const bf16 *)n[0], (const bf16 *)n[1], n[2], n[3], n[4]};
     Py_BEGIN_ALLOW_THREADS;
-    multiply_rows(&linear, (const bf16 *)n[5], (const bf16 *)n[6], (bf16 *)n[7], n[8]);
+    kernels_run_layer(KERNELS(self), (Type)n[0], (const Layer *)n[1], (void *)n[2], n[3], (const Run *)n[4], n[5],
+                      epsilon);
     Py_END_ALLOW_THREADS;
     Py_RETURN_NONE;
 }
 
-static PyObject *py_attend(PyObject *module, PyObject *const *given, Py_ssize_t count) {
-    int64_t n[14];
-    if (!take("attend", given, count, n, 14))
-        return NULL;
-    Cache cache = {(bf16 *)n[5], (bf16 *)n[6], n[7], n[8], n[9], n[10]};
-    Attention attention = {cache, (const bf16 *)n[11], (const bf16 *)n[12], (float *)n[13]};
-    Py_BEGIN_ALLOW_THREADS;
-    attend((bf16 *)n[0], n[1], (bf16 *)n[2], (const Run *)n[3], n[4], &attention);
-    Py_END_ALLOW_THREADS;
-    Py_RETURN_NONE;
-}
-
-static PyObject *py_run_layer(PyObject *module, PyObject *const *given, Py_ssize_t count) {
+static PyObject *lay_out(PyObject *self, PyObject *const *given, Py_ssize_t count) {
     int64_t n[5];
-    double epsilon = count == 6 ? PyFloat_AsDouble(given[5]) : 0.0;
-    if ((epsilon == -1.0 && PyErr_Occurred()) || !take("run_layer", given, count - 1, n, 5))
+    if (!take("lay_out", given, count, n, 5))
         return NULL;
     Py_BEGIN_ALLOW_THREADS;
-    run_layer((const Layer *)n[0], (bf16 *)n[1], n[2], (const Run *)n[3], n[4], (float)epsilon);
+    kernels_lay_out(KERNELS(self), (Type)n[0], (const void *)n[1], n[2], n[3], (void *)n[4]);
     Py_END_ALLOW_THREADS;
     Py_RETURN_NONE;
 }
+
+static PyObject *py_make_rope_tables(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    int64_t n[6];
+    (void)self;
+    if (!take("make_rope_tables", given, count, n, 6))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    make_rope_tables((Type)n[0], (const float *)n[1], n[2], n[3], (void *)n[4], (void *)n[5]);
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_digest(PyObject *self, PyObject *nothing) {
+    uint64_t made;
+    (void)nothing;
+    Py_BEGIN_ALLOW_THREADS;
+    made = digest(KERNELS(self));
+    Py_END_ALLOW_THREADS;
+    return PyUnicode_FromFormat("%08x%08x", (unsigned)(made >> 32), (unsigned)made);
+}
+
+static PyObject *create(PyTypeObject *type, PyObject *given, PyObject *named) {
+    const char *variant, *level, *reason;
+    int threads;
+    static char *names[] = {"variant", "level", "threads", NULL};
+    if (!PyArg_ParseTupleAndKeywords(given, named, "ssi", names, &variant, &level, &threads))
+        return NULL;
+    const Variant *found = find_variant(variant, level, &reason);
+    if (!found)
+        return PyErr_Format(PyExc_ValueError, "%s", reason);
+    Object *made = (Object *)type->tp_alloc(type, 0);
+    if (made)
+        made->kernels = (Kernels){found, threads < 1 ? 1 : threads};
+    return (PyObject *)made;
+}
+
+static PyObject *levels(PyObject *module, PyObject *nothing) {
+    (void)module, (void)nothing;
+    PyObject *made = PyList_New(0);
+    for (const char *const *level = find_levels(); made && *level; level++) {
+        PyObject *name = PyUnicode_FromString(*level);
+        if (!name || PyList_Append(made, name))
+            Py_CLEAR(made);
+        Py_XDECREF(name);
+    }
+    return made;
+}
+
+#define FAST(function) (PyCFunction)(void (*)(void))function, METH_FASTCALL
 
 static PyMethodDef methods[] = {
-    {"supported", py_supported, METH_NOARGS, "Whether this CPU has what the kernels need."},
-    {"scratch_floats", (PyCFunction)(void (*)(void))py_scratch_floats, METH_FASTCALL,
-     "(positions, head_dim): floats that attend works in."},
-    {"rms_norm", (PyCFunction)(void (*)(void))py_rms_norm, METH_FASTCALL, "(in, weight, out, rows, size, epsilon)"},
-    {"silu_times", (PyCFunction)(void (*)(void))py_silu_times, METH_FASTCALL, "(in, out, rows, size)"},
-    {"multiply", (PyCFunction)(void (*)(void))py_multiply, METH_FASTCALL,
-     "(matrix, bias, inputs, outputs, span, rows, residual, out, row count)"},
-    {"attend", (PyCFunction)(void (*)(void))py_attend, METH_FASTCALL,
-     "(rows, stride, out, runs, run count, keys, values, slots, kv heads, group, head_dim, cosines, sines, scratch)"},
-    {"run_layer", (PyCFunction)(void (*)(void))py_run_layer, METH_FASTCALL,
-     "(layer, hidden, rows, runs, run count, epsilon)"},
+    {"multiply", FAST(multiply), "(type, linear, rows, residual, out, row count)"},
+    {"rms_norm", FAST(rms_norm), "(type, in, weight, out, rows, size, epsilon)"},
+    {"silu_times", FAST(silu_times), "(type, in, out, rows, size)"},
+    {"attend", FAST(attend), "(type, rows, stride, out, runs, run count, attention)"},
+    {"run_layer", FAST(run_layer), "(type, layer, hidden, rows, runs, run count, epsilon)"},
+    {"lay_out", FAST(lay_out), "(type, matrix, outputs, inputs, panels)"},
+    {"make_rope_tables", FAST(py_make_rope_tables), "(type, frequencies, half, positions, cosines, sines)"},
+    {"digest", py_digest, METH_NOARGS, "What tells the bits of these kernels from those of others."},
     {NULL, NULL, 0, NULL},
 };
 
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "compiled", "Kernels for AVX512-BF16.", -1, methods};
+static PyTypeObject kernels_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "compiled.Kernels",
+    .tp_basicsize = sizeof(Object),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "(variant, level, threads): what kernels.h describes. Raises ValueError where this CPU lacks something.",
+    .tp_methods = methods,
+    .tp_new = create,
+};
+
+static PyMethodDef functions[] = {
+    {"levels", levels, METH_NOARGS, "The levels of vector instructions that this CPU has, best first."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "compiled", "The engine's kernels for CPUs.", -1, functions,
+                                        NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit_compiled(void) {
+    if (PyType_Ready(&kernels_type))
+        return NULL;
     PyObject *module = PyModule_Create(&definition);
-    if (module && (PyModule_AddIntMacro(module, BITS) || PyModule_AddIntMacro(module, LAYER_ROWS)))
+    if (module && (PyModule_AddObjectRef(module, "Kernels", (PyObject *)&kernels_type) ||
+                   PyModule_AddIntMacro(module, LAYER_ROWS) || PyModule_AddIntMacro(module, PANEL) ||
+                   PyModule_AddIntMacro(module, INPUTS)))
         Py_CLEAR(module);
     return module;
 }

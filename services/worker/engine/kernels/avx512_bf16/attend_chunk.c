@@ -1,5 +1,7 @@
 /* Attention of a prompt's chunk: keys and values of a head are laid out once for all of its rows. */
-#include "avx512.h"
+#ifdef __x86_64__
+#include "operations.h"
+#include "vectors.h"
 
 /* Rows, and vectors of each, of which sums are kept in registers. */
 #define ROWS 8
@@ -166,15 +168,16 @@ static void attend_tile(const Tile *tile, int64_t count, const int32_t *keys, co
         }
 }
 
-void attend_chunk(const bf16 *queries, int64_t stride, bf16 *out, const Run *run, const Cache *cache, float *scratch) {
+void attend_chunk(const bf16 *queries, int64_t stride, bf16 *out, const Run *run, const Cache *cache, float *scratch,
+                  Share kv_heads) {
     int64_t size = cache->head_dim, length = run->begin + run->rows, heads = cache->kv_heads * cache->group;
     int64_t padded = (length + HALVES - 1) / HALVES * HALVES, dims = (size + HALVES - 1) / HALVES * HALVES;
     int32_t *keys = (int32_t *)(scratch + ROWS * dims), *values = keys + padded * (dims / 2);
-    for (int64_t head = 0; head < heads; head++) {
+    for (int64_t head = kv_heads.begin * cache->group; head < kv_heads.end * cache->group; head++) {
         int64_t place = (head / cache->group * cache->slots + run->slot) * size;
         if (head % cache->group == 0) {
-            pack_keys(cache->keys + place, keys, padded, length, size);
-            pack_values(cache->values + place, values, padded, length, size);
+            pack_keys((const bf16 *)cache->keys + place, keys, padded, length, size);
+            pack_values((const bf16 *)cache->values + place, values, padded, length, size);
         }
         for (int64_t first = 0; first < run->rows; first += ROWS) {
             Tile tile = {.head_dim = size};
@@ -189,3 +192,6 @@ void attend_chunk(const bf16 *queries, int64_t stride, bf16 *out, const Run *run
         }
     }
 }
+
+#include "../end_target.h"
+#endif

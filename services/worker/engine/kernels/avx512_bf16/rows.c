@@ -1,6 +1,7 @@
-/* What is done with each row by itself: normalisation (RMSNorm), a gate (SwiGLU), rotary position embedding
-   (RoFormer). */
-#include "avx512.h"
+/* What is done with each row by itself: RMSNorm, SwiGLU, rotary position embedding. */
+#ifdef __x86_64__
+#include "operations.h"
+#include "vectors.h"
 
 static inline __attribute__((always_inline)) __m512 square(__mmask16 mask, const bf16 *in, __m512 squares) {
     __m512 values = load_floats(mask, in);
@@ -13,7 +14,10 @@ static inline __attribute__((always_inline)) void weigh(__mmask16 mask, const bf
     store_floats(out, mask, _mm512_mul_ps(normed, load_floats(mask, weight)));
 }
 
-void rms_norm(const bf16 *in, const bf16 *weight, bf16 *out, int64_t rows, int64_t size, float epsilon) {
+void rms_norm_by_vectors(const void *rows_in, const void *weights, void *rows_out, int64_t rows, int64_t size,
+                         float epsilon) {
+    const bf16 *in = rows_in, *weight = weights;
+    bf16 *out = rows_out;
     int64_t whole = size / FLOATS * FLOATS;
     __mmask16 rest = first_floats(size - whole);
     for (int64_t row = 0; row < rows; row++, in += size, out += size) {
@@ -37,7 +41,9 @@ static inline __attribute__((always_inline)) void gate_up(__mmask16 mask, const 
     store_floats(out, mask, _mm512_mul_ps(_mm512_mul_ps(gate, sigmoid), up));
 }
 
-void silu_times(const bf16 *in, bf16 *out, int64_t rows, int64_t size) {
+void silu_times_by_vectors(const void *rows_in, void *rows_out, int64_t rows, int64_t size) {
+    const bf16 *in = rows_in;
+    bf16 *out = rows_out;
     int64_t whole = size / FLOATS * FLOATS;
     for (int64_t row = 0; row < rows; row++, in += 2 * size, out += size) {
         for (int64_t i = 0; i < whole; i += FLOATS)
@@ -46,7 +52,7 @@ void silu_times(const bf16 *in, bf16 *out, int64_t rows, int64_t size) {
     }
 }
 
-static inline void turn(const bf16 *in, bf16 *out, const bf16 *cosines, const bf16 *sines, int64_t head_dim) {
+static inline void rotate(const bf16 *in, bf16 *out, const bf16 *cosines, const bf16 *sines, int64_t head_dim) {
     int64_t half = head_dim / 2;
     for (int64_t i = 0; i < half; i += FLOATS) {
         __mmask16 mask = first_floats(half - i);
@@ -57,18 +63,22 @@ static inline void turn(const bf16 *in, bf16 *out, const bf16 *cosines, const bf
     }
 }
 
-void turn_and_store(bf16 *row, int64_t stride, const Run *run, const Cache *cache, const bf16 *cosines,
-                    const bf16 *sines) {
+void rotate_and_store_by_vectors(bf16 *row, int64_t stride, const Run *run, const Attention *attention, Share kv_heads) {
+    const Cache *cache = &attention->cache;
     int64_t size = cache->head_dim, queries = cache->kv_heads * cache->group;
     for (int64_t position = run->begin; position < run->begin + run->rows; position++, row += stride) {
-        const bf16 *cosine = cosines + position * size, *sine = sines + position * size;
+        const bf16 *cosine = (const bf16 *)attention->cosines + position * size;
+        const bf16 *sine = (const bf16 *)attention->sines + position * size;
         const bf16 *key = row + queries * size, *value = key + cache->kv_heads * size;
-        for (int64_t head = 0; head < queries; head++)
-            turn(row + head * size, row + head * size, cosine, sine, size);
-        for (int64_t head = 0; head < cache->kv_heads; head++) {
+        for (int64_t head = kv_heads.begin * cache->group; head < kv_heads.end * cache->group; head++)
+            rotate(row + head * size, row + head * size, cosine, sine, size);
+        for (int64_t head = kv_heads.begin; head < kv_heads.end; head++) {
             int64_t place = (head * cache->slots + run->slot + position) * size;
-            turn(key + head * size, cache->keys + place, cosine, sine, size);
-            memcpy(cache->values + place, value + head * size, size * sizeof(bf16));
+            rotate(key + head * size, (bf16 *)cache->keys + place, cosine, sine, size);
+            memcpy((bf16 *)cache->values + place, value + head * size, size * sizeof(bf16));
         }
     }
 }
+
+#include "../end_target.h"
+#endif

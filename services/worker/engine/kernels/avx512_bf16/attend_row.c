@@ -1,5 +1,7 @@
 /* Attention of one row: its keys and values are read once, from wherever in memory they lie. */
-#include "avx512.h"
+#ifdef __x86_64__
+#include "operations.h"
+#include "vectors.h"
 
 #define HEADS 4 /* whose sums are kept in registers */
 
@@ -120,17 +122,23 @@ static inline __attribute__((always_inline)) void attend_group(const bf16 *queri
         }
 }
 
-void attend_row(const bf16 *queries, bf16 *out, int64_t slot, int64_t length, const Cache *cache, float *scratch) {
+void attend_row(const bf16 *queries, bf16 *out, int64_t slot, int64_t length, const Cache *cache, float *scratch,
+                Share kv_heads) {
     int64_t size = cache->head_dim, group = cache->group, stride = group * size;
-    for (int64_t head = 0; head < cache->kv_heads; head++, queries += stride, out += stride) {
+    for (int64_t head = kv_heads.begin; head < kv_heads.end; head++) {
+        const bf16 *own = queries + head * stride;
+        bf16 *result = out + head * stride;
         int64_t place = (head * cache->slots + slot) * size;
-        const bf16 *keys = cache->keys + place, *values = cache->values + place;
+        const bf16 *keys = (const bf16 *)cache->keys + place, *values = (const bf16 *)cache->values + place;
         const bf16 *next = keys + cache->slots * size; /* of the last head, another's: it is only asked for */
         if (size == 64) /* The usual sizes as constants: without masks, and unrolled. */
-            attend_group(queries, out, keys, values, next, length, scratch, 64, group);
+            attend_group(own, result, keys, values, next, length, scratch, 64, group);
         else if (size == 128)
-            attend_group(queries, out, keys, values, next, length, scratch, 128, group);
+            attend_group(own, result, keys, values, next, length, scratch, 128, group);
         else
-            attend_group(queries, out, keys, values, next, length, scratch, size, group);
+            attend_group(own, result, keys, values, next, length, scratch, size, group);
     }
 }
+
+#include "../end_target.h"
+#endif

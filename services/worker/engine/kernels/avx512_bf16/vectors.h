@@ -1,12 +1,17 @@
 /* What the kernels do with vectors of 16 floats and of 32 bfloat16. */
 #pragma once
 
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")
 #include <immintrin.h>
 #include <stddef.h>
 #include <string.h>
 
-#include "kernels.h"
+#include "../kernels.h"
+
+#ifdef __clang__ /* It ends where a source file ends. */
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16"))), apply_to = function)
+#else
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")
+#endif
 
 #define FLOATS 16
 #define HALVES 32

@@ -1,0 +1,71 @@
+"""The name of the bits that a worker computes: it is made of what its kernels make of fixed inputs, so that nobody has
+to remember to change it. Workers of one pool have the same name."""
+
+import hashlib
+from collections.abc import Iterator
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from services.worker.engine.kernels.contract import FLASHINFER, TORCH, Chosen
+from services.worker.engine.norm import TorchNorm
+from services.worker.engine.parameters import TorchLinear, slab_rows, stable_silu
+from services.worker.engine.rope import turn
+from shared.devices import CPU
+
+DIGITS = 16
+EMULATED = "amx-emulated"
+# Of matrices `[out, in]`: libraries take sums of more than 512 inputs in several parts.
+SHAPES = ((96, 64), (160, 640), (128, 1_536), (64, 2_560))
+
+
+def name_of_bits(chosen: Chosen, device: str, flashinfer: bool = False) -> str:
+    """To be called on the thread that computes, as torch's bits may depend on its number of threads."""
+    if chosen.kernels is not None:
+        # What is emulated has the bits of the instruction.
+        variant = "amx" if chosen.variant == EMULATED else chosen.variant
+        return f"{variant}-{chosen.kernels.digest()}"
+    kind = torch.backends.cpu.get_cpu_capability() if device == CPU else torch.cuda.get_device_name(device)
+    name = FLASHINFER if flashinfer else TORCH
+    return f"{name}-{torch.__version__}-{kind.replace(' ', '_')}-{torch_digest(device)}"
+
+
+@torch.inference_mode()
+def torch_digest(device: str) -> str:
+    """Of what torch's kernels make of fixed inputs."""
+    found = hashlib.sha256()
+    for dtype in (torch.bfloat16, torch.float32):
+        for made in _results(Noise(dtype, device)):
+            found.update(made.cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()[:DIGITS]
+
+
+class Noise:
+    """Random numbers that are the same on every machine (Mersenne Twister)."""
+
+    def __init__(self, dtype: torch.dtype, device: str) -> None:
+        self._generator = torch.Generator().manual_seed(1)
+        self._dtype = dtype
+        self._device = device
+
+    def __call__(self, *shape: int) -> torch.Tensor:
+        # Whole numbers first: they are drawn alike by any instructions.
+        drawn = torch.randint(-4_096, 4_096, shape, generator=self._generator)
+        return (drawn / 1_024).to(self._dtype).to(self._device)
+
+
+def _results(noise: Noise) -> Iterator[torch.Tensor]:
+    """Matrices, norms, activations, positions, attention of a prompt's rows and of a generated one."""
+    rows = slab_rows(noise(1).device.type)
+    for outputs, inputs in SHAPES:
+        given = noise(rows, inputs)
+        product = TorchLinear({"m.weight": noise(outputs, inputs), "m.bias": noise(outputs)}, "m")(given)
+        yield product
+        yield TorchNorm(noise(inputs), 1e-5)(given)
+        yield stable_silu(product)
+        heads = noise(rows, 2, 64)
+        turn(heads, noise(rows, 1, 64), noise(rows, 1, 64))
+        yield heads
+    keys, values = noise(2, 700, 64), noise(2, 700, 64)
+    for queries in (8, 1):
+        yield scaled_dot_product_attention(noise(2, queries, 64), keys, values)

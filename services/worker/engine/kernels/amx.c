@@ -1,0 +1,37 @@
+/* bfloat16 by AMX. */
+#ifdef __x86_64__
+#define WITH_AMX
+#include "level_avx512.h"
+
+#include "wide.h"
+
+#include "elementwise.h"
+#include "panels.h"
+#include "product_amx.h"
+
+#include "attention.h"
+#include "matrix_amx.h"
+
+static void rms_norm_halves(const void *in, const void *weight, void *out, int64_t rows, int64_t size, float epsilon) {
+    rms_norm_of(BFLOAT16, in, weight, out, rows, size, epsilon);
+}
+
+static void silu_times_halves(const void *in, void *out, int64_t rows, int64_t size) {
+    silu_times_of(BFLOAT16, in, out, rows, size);
+}
+
+static void attend_by_tiles(void *rows, int64_t stride, void *out, const Run *run, const Attention *attention,
+                            Share kv_heads) {
+    configure_tiles();
+    attend_as(BFLOAT16, rows, stride, out, run, attention, kv_heads);
+    release_tiles();
+}
+
+static void lay_out_halves(const void *matrix, int64_t out, int64_t in, void *panels) {
+    lay_out_as(BFLOAT16, matrix, out, in, panels);
+}
+
+const Operations amx_operations = {multiply_by_tiles, rms_norm_halves, silu_times_halves, attend_by_tiles, lay_out_halves};
+
+#include "end_target.h"
+#endif

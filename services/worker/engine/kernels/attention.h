@@ -1,0 +1,240 @@
+/* Attention over one request's cache. Positions are taken in spans that begin at fixed multiples, each span relative to
+   the largest score until then (online softmax, Milakov and Gimelshein), so that a row's result is the same whether it is
+   computed with others or alone. To be included after elementwise.h and one of product_*.h. */
+#pragma once
+
+#include "workspace.h"
+
+#define SPAN 128
+#define TILE 16 /* queries that are computed together */
+
+/* A query: a row of the run and one of the heads that share keys and values. */
+typedef struct {
+    int64_t row, head;
+} Query;
+
+/* Of a tile of queries, what is known after some spans: for each its largest score, and the sum of values, each times its
+   weight. Behind a value's numbers there is a one, so that weights are added up as well. */
+typedef struct {
+    float *largest, *gathered;
+} State;
+
+/* What one KV head of a run is computed in. While one tile's scores become weights, the scores of the next one are made,
+   and the values of the one before are gathered: so there are two sets of scores and weights. */
+typedef struct {
+    const Run *run;
+    const Cache *cache;
+    int64_t head, queries, inputs, width; /* `inputs`: head_dim padded to 32; `width`: head_dim and 1, padded to 16 */
+    int64_t *lengths; /* how many positions each query sees */
+    Packed *packed_queries, *keys, *values, *packed_weights;
+    float *states, *scores[2];
+    void *weights[2];
+} Work;
+
+ALWAYS Query query_of(const Work *work, int64_t number) {
+    if (number >= work->queries)
+        number = work->queries - 1;
+    int64_t row = number / work->cache->group;
+    return (Query){row, work->head * work->cache->group + number % work->cache->group};
+}
+
+ALWAYS State state_of(const Work *work, int64_t tile) {
+    float *first = work->states + tile * TILE * (1 + work->width);
+    return (State){first, first + TILE};
+}
+
+/* How many queries of this number of tile there are. */
+ALWAYS int64_t count_queries(const Work *work, int64_t tile) {
+    return work->queries - tile * TILE < TILE ? work->queries - tile * TILE : TILE;
+}
+
+ALWAYS void scale_by(float *numbers, int64_t count, float factor) {
+    for (int64_t i = 0; i < count; i += WIDE)
+        wide_store(FLOAT32, numbers + i, wide_multiply(wide_load(FLOAT32, numbers + i), wide_everywhere(factor)));
+}
+
+/* The largest of the scores that each of `count` queries sees, and of those before. Scores behind these, up to 16 of them,
+   become minus infinity. */
+ALWAYS void find_largest(float *scores, const int64_t *seen, int64_t count, float *largest) {
+    float lanes[TILE][WIDE], queries[WIDE][TILE];
+    for (int64_t row = 0; row < TILE; row++, scores += SPAN) {
+        Wide most = wide_everywhere(-__builtin_inff());
+        for (int64_t i = row < count ? seen[row] : 0; i % WIDE; i++)
+            scores[i] = -__builtin_inff();
+        for (int64_t i = 0; row < count && i < seen[row]; i += WIDE)
+            most = wide_larger(wide_load(FLOAT32, scores + i), most);
+        wide_store(FLOAT32, lanes[row], most);
+    }
+    transpose((const int32_t *)lanes, WIDE, (int32_t *)queries, TILE);
+    Wide most = wide_load(FLOAT32, largest);
+    for (int lane = 0; lane < WIDE; lane++)
+        most = wide_larger(wide_load(FLOAT32, queries[lane]), most);
+    wide_store(FLOAT32, largest, most);
+}
+
+/* By how much what is relative to the scores `before` counts less beside what is relative to those `after`. */
+ALWAYS void find_fades(const float *before, const float *after, float scale, float *fades) {
+    Wide less = wide_load(FLOAT32, before);
+    FOR_EACH_VECTOR less.v[v] = (less.v[v] - load(after + v * LANES)) * everywhere(scale * LOG2_E);
+    wide_store(FLOAT32, fades, wide_power_of_two(FLOAT32, less));
+    for (int i = 0; i < TILE; i++)
+        if (before[i] == after[i])
+            fades[i] = 1.0f;
+}
+
+/* Turns a query's scores of `seen` positions into weights, relative to its largest score until now. */
+ALWAYS void weigh(Type type, const float *scores, int64_t seen, float largest, float scale, void *weights) {
+    Wide unit = wide_everywhere(scale * LOG2_E), top = wide_everywhere(-(largest * (scale * LOG2_E)));
+    for (int64_t i = 0; i < SPAN; i += 2 * WIDE) {
+        Wide first = wide_everywhere(0.0f), second = first;
+        if (i < seen) {
+            first = wide_power_of_two(type, wide_multiply_add(wide_load(FLOAT32, scores + i), unit, top));
+            second = wide_power_of_two(type, wide_multiply_add(wide_load(FLOAT32, scores + i + WIDE), unit, top));
+        }
+        wide_store_two(type, (void *)address(type, weights, i), first, second);
+    }
+    /* Of 32 positions some may not be seen. */
+    int64_t unseen = padded(seen, 2 * WIDE) - seen;
+    memset((void *)address(type, weights, seen), 0, unseen * (type == BFLOAT16 ? sizeof(bf16) : sizeof(float)));
+}
+
+/* A tile's scores over the positions from `begin` on -> weights, and what they do to the tile's state. */
+ALWAYS void weigh_tile(Type type, const Work *work, int64_t tile, int64_t begin) {
+    State state = state_of(work, tile);
+    float scale = 1.0f / __builtin_sqrtf((float)work->cache->head_dim), before[TILE], fades[TILE];
+    float *scores = work->scores[tile % 2];
+    int64_t count = count_queries(work, tile), seen[TILE];
+    for (int64_t i = 0; i < count; i++) {
+        int64_t left = work->lengths[tile * TILE + i] - begin;
+        seen[i] = left < 0 ? 0 : left < SPAN ? left : SPAN;
+    }
+    memcpy(before, state.largest, sizeof before);
+    find_largest(scores, seen, count, state.largest);
+    find_fades(before, state.largest, scale, fades);
+    for (int64_t i = 0; i < count; i++) {
+        if (fades[i] != 1.0f)
+            scale_by(state.gathered + i * work->width, work->width, fades[i]);
+        weigh(type, scores + i * SPAN, seen[i], state.largest[i], scale,
+              (void *)address(type, work->weights[tile % 2], i * SPAN));
+    }
+}
+
+/* A tile's scores of the positions `begin` to `stop`, whose keys are packed. */
+ALWAYS void score_tile(const Work *work, int64_t tile, int64_t begin, int64_t stop) {
+    const Packed *queries = work->packed_queries + tile * TILE * work->inputs;
+    for (int64_t first = 0; first < stop - begin; first += PANEL) {
+        int64_t width = stop - begin - first < PANEL ? padded(stop - begin - first, WIDE) : PANEL;
+        product(queries, work->inputs, work->keys + first * work->inputs, PANEL, work->scores[tile % 2] + first, SPAN,
+                count_queries(work, tile), width, work->inputs / INPUTS, 1);
+    }
+}
+
+/* Adds to a tile's state the values of these positions, each times its weight. */
+ALWAYS void gather_tile(Type type, const Work *work, int64_t tile, int64_t begin, int64_t stop) {
+    int64_t count = count_queries(work, tile);
+    const Packed *weights = pack_weights(type, work->weights[tile % 2], count, SPAN, work->packed_weights);
+    product(weights, SPAN, work->values, work->width, state_of(work, tile).gathered, work->width, count, work->width,
+            padded(stop - begin, INPUTS) / INPUTS, 0);
+}
+
+ALWAYS void begin_work(Type type, const Work *work, const void *rows, int64_t stride) {
+    for (int64_t number = 0; number < padded(work->queries, TILE); number++) {
+        Query query = query_of(work, number);
+        const void *from = address(type, rows, query.row * stride + query.head * work->cache->head_dim);
+        pack_row(type, from, work->cache->head_dim, work->packed_queries + number * work->inputs);
+        work->lengths[number] = work->run->begin + query.row + 1;
+    }
+    for (int64_t tile = 0; tile * TILE < work->queries; tile++) {
+        State state = state_of(work, tile);
+        memset(state.largest, 0, TILE * (1 + work->width) * sizeof(float));
+        for (int i = 0; i < TILE; i++)
+            state.largest[i] = -__builtin_inff();
+    }
+}
+
+ALWAYS void end_work(Type type, const Work *work, void *out) {
+    int64_t size = work->cache->head_dim, heads = work->cache->kv_heads * work->cache->group;
+    for (int64_t number = 0; number < work->queries; number++) {
+        Query query = query_of(work, number);
+        State state = state_of(work, number / TILE);
+        float *gathered = state.gathered + number % TILE * work->width;
+        scale_by(gathered, work->width, 1.0f / gathered[size]);
+        for (int64_t i = 0; i < size; i += WIDE)
+            wide_store_some(type, (void *)address(type, out, (query.row * heads + query.head) * size + i),
+                            wide_load(FLOAT32, gathered + i), size - i);
+    }
+}
+
+ALWAYS Work make_work(const Run *run, const Cache *cache, int64_t head) {
+    int64_t queries = run->rows * cache->group, tiles = padded(queries, TILE) / TILE;
+    Work work = {.run = run, .cache = cache, .head = head, .queries = queries,
+                 .inputs = padded(cache->head_dim, INPUTS), .width = padded(cache->head_dim + 1, WIDE)};
+    int64_t of_states = tiles * TILE * (1 + work.width), of_tile = TILE * SPAN;
+    int64_t of_queries = tiles * TILE * work.inputs, of_span = SPAN * padded(work.width, INPUTS);
+    float *memory = workspace((of_states + 4 * of_tile) * sizeof(float) + tiles * TILE * sizeof(int64_t) +
+                              (of_tile + of_queries + 2 * of_span) * sizeof(Packed));
+    work.states = memory;
+    for (int i = 0; i < 2; i++) {
+        work.scores[i] = memory + of_states + i * of_tile;
+        work.weights[i] = memory + of_states + (2 + i) * of_tile;
+    }
+    work.lengths = (int64_t *)(memory + of_states + 4 * of_tile);
+    work.packed_weights = (Packed *)(work.lengths + tiles * TILE);
+    work.packed_queries = work.packed_weights + of_tile;
+    work.keys = work.packed_queries + of_queries;
+    work.values = work.keys + of_span;
+    return work;
+}
+
+/* Asks memory for some numbers, which come while others are computed with. */
+ALWAYS void ask_for(Type type, const void *numbers, int64_t count) {
+    for (const char *line = numbers; line < (const char *)address(type, numbers, count); line += 64)
+        __builtin_prefetch(line, 0, 2);
+}
+
+ALWAYS void pack_span(Type type, const Work *work, int64_t begin, int64_t stop) {
+    const Cache *cache = work->cache;
+    int64_t size = cache->head_dim, place = (work->head * cache->slots + work->run->slot + begin) * size;
+    const void *values = address(type, cache->values, place);
+    ask_for(type, values, (stop - begin) * size);
+    for (int64_t first = 0; first < stop - begin; first += PANEL) {
+        int64_t count = stop - begin - first < PANEL ? stop - begin - first : PANEL;
+        pack_keys(type, address(type, cache->keys, place + first * size), count, size,
+                  work->keys + first * work->inputs);
+    }
+    /* What follows is this head's next span, or the next head's first one. */
+    int64_t end = work->run->begin + work->run->rows, left = end > stop ? end - stop : end;
+    int64_t next = end > stop ? place + SPAN * size : place + (cache->slots - begin) * size;
+    if (end > stop || work->head + 1 < cache->kv_heads)
+        ask_for(type, address(type, cache->keys, next), (left < SPAN ? left : SPAN) * size);
+    pack_values(type, values, stop - begin, size, work->width, work->values);
+}
+
+ALWAYS void attend_head(Type type, const void *rows, int64_t stride, void *out, const Run *run, const Cache *cache,
+                        int64_t head) {
+    Work work = make_work(run, cache, head);
+    begin_work(type, &work, rows, stride);
+    int64_t end = run->begin + run->rows, tiles = padded(work.queries, TILE) / TILE;
+    for (int64_t begin = 0; begin < end; begin += SPAN) {
+        int64_t stop = end - begin < SPAN ? end : begin + SPAN;
+        pack_span(type, &work, begin, stop);
+        /* Rows that end before this span see nothing of it. */
+        int64_t first = begin > run->begin ? (begin - run->begin) * cache->group / TILE : 0;
+        for (int64_t tile = first; tile < tiles + 2; tile++) {
+            if (tile < tiles)
+                score_tile(&work, tile, begin, stop);
+            if (tile > first && tile <= tiles)
+                weigh_tile(type, &work, tile - 1, begin);
+            if (tile > first + 1)
+                gather_tile(type, &work, tile - 2, begin, stop);
+        }
+    }
+    end_work(type, &work, out);
+}
+
+ALWAYS void attend_as(Type type, void *rows, int64_t stride, void *out, const Run *run, const Attention *attention,
+                      Share kv_heads) {
+    rotate_and_store(type, rows, stride, run, attention, kv_heads);
+    for (int64_t head = kv_heads.begin; head < kv_heads.end; head++)
+        attend_head(type, rows, stride, out, run, &attention->cache, head);
+}

@@ -1,0 +1,59 @@
+/* Vectors of 4 floats in C itself, for every other CPU. See level_avx512.h for what each function does. Where the CPU has
+   no fused multiply-add, the C library computes it, right and slowly. */
+#pragma once
+
+#include <math.h>
+#include <string.h>
+
+#ifdef __ARM_NEON
+#include <arm_neon.h>
+#endif
+
+#include "kernels.h"
+
+#define LANES 4
+typedef float Floats __attribute__((vector_size(16)));
+typedef int32_t Bits __attribute__((vector_size(16)));
+
+static inline Floats load(const float *from) {
+    Floats values;
+    memcpy(&values, from, sizeof values);
+    return values;
+}
+
+static inline void store(float *to, Floats values) { memcpy(to, &values, sizeof values); }
+static inline Floats everywhere(float value) { return (Floats){value, value, value, value}; }
+
+static inline Floats multiply_add(Floats a, Floats b, Floats c) {
+#ifdef __ARM_NEON
+    return (Floats)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+    return (Floats){fmaf(a[0], b[0], c[0]), fmaf(a[1], b[1], c[1]), fmaf(a[2], b[2], c[2]), fmaf(a[3], b[3], c[3])};
+#endif
+}
+
+/* `a` where all bits of `mask` are set, else `b`. */
+static inline Floats choose(Bits mask, Floats a, Floats b) { return (Floats)((mask & (Bits)a) | (~mask & (Bits)b)); }
+
+static inline Floats larger(Floats a, Floats b) { return choose(a > b, a, b); }
+static inline Floats where_negative(Floats x, Floats a, Floats b) { return choose(x < everywhere(0.0f), a, b); }
+static inline Floats magnitude(Floats x) { return (Floats)((Bits)x & 0x7fffffff); }
+static inline Floats scale_by_bits(Floats x, Floats bits) { return (Floats)((Bits)x + ((Bits)bits << 23)); }
+
+static inline Floats widen(const bf16 *from) { return (Floats)(Bits){from[0] << 16, from[1] << 16, from[2] << 16, from[3] << 16}; }
+static inline Floats widen_even(const bf16 *from) { return (Floats)((Bits)load((const float *)from) << 16); }
+static inline Floats widen_odd(const bf16 *from) { return (Floats)((Bits)load((const float *)from) & (int32_t)0xffff0000); }
+
+static inline void narrow(bf16 *to, Floats values) {
+    Bits bits = (Bits)values, rounded = bits + ((bits >> 16) & 1) + 0x7fff;
+    Bits nan = {0x7fc00000, 0x7fc00000, 0x7fc00000, 0x7fc00000};
+    Bits halves = (Bits)choose(values == values, (Floats)rounded, (Floats)nan) >> 16;
+    for (int i = 0; i < LANES; i++)
+        to[i] = (bf16)halves[i];
+}
+
+static inline void transpose(const int32_t *from, int64_t stride, int32_t *to, int64_t to_stride) {
+    for (int row = 0; row < 16; row++)
+        for (int column = 0; column < 16; column++)
+            memcpy(to + column * to_stride + row, from + row * stride + column, sizeof *to); /* at any address */
+}

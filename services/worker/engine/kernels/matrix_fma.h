@@ -1,0 +1,51 @@
+/* Rows times a matrix, by product_fma.h. */
+#pragma once
+
+#include "workspace.h"
+
+#define ROWS_AT_ONCE 120 /* a multiple of GROUP */
+#define SPAN_BLOCKS 4    /* blocks of inputs that are in the cache, as float32, while rows go by */
+
+/* What rows are multiplied in: the rows themselves, a piece of a panel, and sums. */
+typedef struct {
+    Packed *rows, *piece;
+    float *sums;
+} Tools;
+
+/* All rows that there are at once, times one panel. */
+ALWAYS void multiply_panel(Type type, const Tools *tools, const void *panel, int64_t count, int64_t blocks) {
+    for (int64_t block = 0; block < blocks; block += SPAN_BLOCKS) {
+        int64_t span = blocks - block < SPAN_BLOCKS ? blocks - block : SPAN_BLOCKS;
+        const float *piece = address(type, panel, block * INPUTS * PANEL);
+        if (type == BFLOAT16) {
+            widen_panel((const bf16 *)piece, span, tools->piece);
+            piece = tools->piece;
+        }
+        product(tools->rows + block * INPUTS, blocks * INPUTS, piece, PANEL, tools->sums, PANEL, count, PANEL, span,
+                block == 0);
+    }
+}
+
+ALWAYS void multiply_as(Type type, const Linear *linear, const void *rows, const void *residual, void *out,
+                        int64_t count, Share panels) {
+    int64_t blocks = padded(linear->in, INPUTS) / INPUTS;
+    int64_t most = count < ROWS_AT_ONCE ? count : ROWS_AT_ONCE;
+    int64_t row_numbers = most * blocks * INPUTS, piece_numbers = SPAN_BLOCKS * INPUTS * PANEL;
+    Packed *memory = workspace((row_numbers + piece_numbers + most * PANEL) * sizeof(float));
+    Tools tools = {memory, memory + row_numbers, memory + row_numbers + piece_numbers};
+    for (int64_t first = 0; first < count; first += most) {
+        int64_t here = count - first < most ? count - first : most;
+        for (int64_t row = 0; row < here; row++)
+            pack_row(type, address(type, rows, (first + row) * linear->in), linear->in,
+                     tools.rows + row * blocks * INPUTS);
+        for (int64_t number = panels.begin; number < panels.end; number++) {
+            Panel panel = find_panel(type, linear, number);
+            multiply_panel(type, &tools, panel.numbers, here, blocks);
+            for (int64_t row = 0; row < here; row++) {
+                int64_t place = (first + row) * linear->out;
+                finish(type, tools.sums + row * PANEL, &panel, residual ? address(type, residual, place) : NULL,
+                       (void *)address(type, out, place));
+            }
+        }
+    }
+}

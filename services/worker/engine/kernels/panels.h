@@ -1,0 +1,76 @@
+/* How numbers get into panels of matrices, and how products with them end. To be included after wide.h. */
+#pragma once
+
+/* Adds bias and residual to one row's sums for a panel, and puts them where they belong. */
+ALWAYS void finish(Type type, const float *sums, const Panel *panel, const void *residual, void *out) {
+    for (int64_t i = 0; i < panel->width; i += WIDE) {
+        Wide made = wide_load(FLOAT32, sums + i);
+        if (panel->bias)
+            made = wide_add(made, wide_load_some(type, address(type, panel->bias, i), panel->width - i));
+        if (residual)
+            made = wide_add(made, wide_load_some(type, address(type, residual, panel->column + i), panel->width - i));
+        wide_store_some(type, (void *)address(type, out, panel->column + i), made, panel->width - i);
+    }
+}
+
+/* 32 inputs of 16 rows of a matrix, or as many as there are, with zeros in place of the others. */
+typedef struct {
+    _Alignas(64) float numbers[WIDE * INPUTS];
+} Corner;
+
+/* The 16 rows from `rows` on, `count` of which are there, from input `first` of `in` on; `stride` becomes the distance of
+   rows where they are found. */
+ALWAYS const void *whole_corner(Type type, const void *rows, int64_t count, int64_t first, int64_t in, int64_t *stride,
+                                Corner *corner) {
+    int64_t inputs = in - first < INPUTS ? in - first : INPUTS;
+    if (count >= WIDE && inputs == INPUTS)
+        return address(type, rows, first);
+    memset(corner, 0, sizeof *corner);
+    for (int64_t row = 0; row < count && row < WIDE; row++)
+        memcpy((void *)address(type, corner->numbers, row * INPUTS), address(type, rows, row * *stride + first),
+               inputs * (type == BFLOAT16 ? sizeof(bf16) : sizeof(float)));
+    *stride = INPUTS;
+    return corner->numbers;
+}
+
+/* Rows `[row, in]`, up to 64 of them, as columns of a panel of bfloat16: `[pair of inputs, column, of the pair]`. */
+ALWAYS void pair_inputs(const void *rows, int64_t count, int64_t stride, int64_t in, int32_t *panel, int64_t column) {
+    Corner corner;
+    for (int64_t first = 0; first < in; first += INPUTS) {
+        int64_t step = stride;
+        const bf16 *numbers = whole_corner(BFLOAT16, rows, count, first, in, &step, &corner);
+        if (step % 2 == 0) {
+            transpose((const int32_t *)numbers, step / 2, panel + first / 2 * PANEL + column, PANEL);
+            continue;
+        }
+        for (int64_t row = 0; row < WIDE; row++) /* Rows of an odd length are no rows of pairs. */
+            memcpy((bf16 *)corner.numbers + row * INPUTS, numbers + row * step, INPUTS * sizeof(bf16));
+        transpose((const int32_t *)corner.numbers, INPUTS / 2, panel + first / 2 * PANEL + column, PANEL);
+    }
+}
+
+/* The same in float32: of 32 inputs the even ones come first. */
+ALWAYS void halve_inputs(const void *rows, int64_t count, int64_t stride, int64_t in, float *panel, int64_t column) {
+    Corner corner;
+    for (int64_t first = 0; first < in; first += INPUTS) {
+        int64_t step = stride;
+        int32_t columns[INPUTS][WIDE];
+        const int32_t *numbers = whole_corner(FLOAT32, rows, count, first, in, &step, &corner);
+        transpose(numbers, step, columns[0], WIDE);
+        transpose(numbers + WIDE, step, columns[WIDE], WIDE);
+        for (int64_t i = 0; i < INPUTS; i++)
+            memcpy(panel + (first + i % 2 * WIDE + i / 2) * PANEL + column, columns[i], sizeof columns[i]);
+    }
+}
+
+/* A matrix `[out, in]` -> panels, which are zero before. */
+ALWAYS void lay_out_as(Type type, const void *matrix, int64_t out, int64_t in, void *panels) {
+    for (int64_t row = 0; row < out; row += WIDE) {
+        void *panel = (void *)address(type, panels, row / PANEL * PANEL * padded(in, INPUTS));
+        const void *rows = address(type, matrix, row * in);
+        if (type == BFLOAT16)
+            pair_inputs(rows, out - row, in, in, panel, row % PANEL);
+        else
+            halve_inputs(rows, out - row, in, in, panel, row % PANEL);
+    }
+}

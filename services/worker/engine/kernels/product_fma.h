@@ -1,0 +1,156 @@
+/* Products of rows and panels by fused multiply-add, in the order in which AMX adds up (TDPBF16PS): of 32 inputs, the
+   even ones and the odd ones are added each by themselves, one after the other from zero on; then the two sums are added,
+   and the result to what came before. To be included after panels.h. */
+#pragma once
+
+/* What products are made of: float32, of 32 inputs the even ones first. */
+typedef float Packed;
+
+#define GROUP 6 /* rows whose sums are kept in registers */
+#if LANES == 8
+#define COLUMNS 2 /* vectors of each row */
+#define FEW_ROWS_COLUMNS 8
+#else
+#define COLUMNS 4
+#define FEW_ROWS_COLUMNS 4
+#endif
+
+/* Adds 16 inputs of some rows to `sums`, one after the other. */
+ALWAYS void add_inputs(const float *a, int64_t a_stride, const float *b, int64_t b_stride, Floats *sums, int rows,
+                       int columns) {
+#pragma GCC unroll 48
+    for (int i = 0; i < rows * columns; i++)
+        sums[i] = everywhere(0.0f);
+    for (int input = 0; input < INPUTS / 2; input++, b += b_stride) {
+        Floats column[FEW_ROWS_COLUMNS];
+#pragma GCC unroll 8
+        for (int c = 0; c < columns; c++)
+            column[c] = load(b + c * LANES);
+#pragma GCC unroll 6
+        for (int row = 0; row < rows; row++) {
+            Floats value = everywhere(a[row * a_stride + input]);
+#pragma GCC unroll 8
+            for (int c = 0; c < columns; c++)
+                sums[row * columns + c] = multiply_add(value, column[c], sums[row * columns + c]);
+        }
+    }
+}
+
+ALWAYS void add_products(const float *a, int64_t a_stride, const float *b, int64_t b_stride, float *c, int64_t c_stride,
+                         int64_t blocks, int rows, int columns) {
+    for (int64_t block = 0; block < blocks; block++, a += INPUTS, b += INPUTS * b_stride) {
+        Floats sums[GROUP * COLUMNS];
+        float even[GROUP * COLUMNS * LANES];
+        add_inputs(a, a_stride, b, b_stride, sums, rows, columns);
+#pragma GCC unroll 48
+        for (int i = 0; i < rows * columns; i++)
+            store(even + i * LANES, sums[i]);
+        add_inputs(a + INPUTS / 2, a_stride, b + INPUTS / 2 * b_stride, b_stride, sums, rows, columns);
+#pragma GCC unroll 6
+        for (int row = 0; row < rows; row++)
+#pragma GCC unroll 8
+            for (int i = 0; i < columns; i++) {
+                float *to = c + row * c_stride + i * LANES;
+                store(to, load(to) + (load(even + (row * columns + i) * LANES) + sums[row * columns + i]));
+            }
+    }
+}
+
+/* The columns of up to GROUP rows. */
+ALWAYS void add_rows(const float *a, int64_t a_stride, const float *b, int64_t b_stride, float *c, int64_t c_stride,
+                     int64_t width, int64_t blocks, int rows, int columns) {
+    int64_t column = 0;
+    for (; column + columns * LANES <= width; column += columns * LANES)
+        add_products(a, a_stride, b + column, b_stride, c + column, c_stride, blocks, rows, columns);
+    for (; column < width; column += WIDE)
+        add_products(a, a_stride, b + column, b_stride, c + column, c_stride, blocks, rows, VECTORS);
+}
+
+/* Adds to `c` `[row, width]` the product of `a` `[row, 32 * blocks]` and `b` `[32 * blocks, width]`, or puts it there if
+   it is the first one; strides are from row to row. The width is a multiple of 16. */
+static void product(const float *a, int64_t a_stride, const float *b, int64_t b_stride, float *c, int64_t c_stride,
+                    int64_t rows, int64_t width, int64_t blocks, int is_first) {
+    for (int64_t row = 0; is_first && row < rows; row++)
+        memset(c + row * c_stride, 0, width * sizeof(float));
+    for (int64_t group; rows > 0; rows -= group, a += group * a_stride, c += group * c_stride) {
+        group = rows < GROUP ? rows : GROUP;
+        switch (group) {
+        case 1: add_rows(a, a_stride, b, b_stride, c, c_stride, width, blocks, 1, FEW_ROWS_COLUMNS); break;
+        case 2: add_rows(a, a_stride, b, b_stride, c, c_stride, width, blocks, 2, COLUMNS); break;
+        case 3: add_rows(a, a_stride, b, b_stride, c, c_stride, width, blocks, 3, COLUMNS); break;
+        case 4: add_rows(a, a_stride, b, b_stride, c, c_stride, width, blocks, 4, COLUMNS); break;
+        case 5: add_rows(a, a_stride, b, b_stride, c, c_stride, width, blocks, 5, COLUMNS); break;
+        default: add_rows(a, a_stride, b, b_stride, c, c_stride, width, blocks, GROUP, COLUMNS); break;
+        }
+    }
+}
+
+/* `count` numbers of a row -> `to`, up to a multiple of 32. */
+ALWAYS void pack_row(Type type, const void *row, int64_t count, Packed *to) {
+    for (int64_t first = 0; first < count; first += INPUTS, to += INPUTS) {
+        Corner corner;
+        int64_t none = 0;
+        const void *numbers = count - first < INPUTS ? whole_corner(type, row, 1, first, count, &none, &corner)
+                                                     : address(type, row, first);
+        if (type == BFLOAT16)
+            for (int64_t i = 0; i < WIDE; i += LANES) {
+                store(to + i, widen_even((const bf16 *)numbers + 2 * i));
+                store(to + WIDE + i, widen_odd((const bf16 *)numbers + 2 * i));
+            }
+        else
+            for (int64_t i = 0; i < WIDE; i++) {
+                to[i] = ((const float *)numbers)[2 * i];
+                to[WIDE + i] = ((const float *)numbers)[2 * i + 1];
+            }
+    }
+}
+
+/* `blocks` of 32 inputs of a panel of bfloat16, of whose width the first columns are wanted. */
+ALWAYS void widen_panel(const bf16 *panel, int64_t blocks, float *to) {
+    for (int64_t block = 0; block < blocks; block++, to += INPUTS * PANEL)
+        for (int64_t pair = 0; pair < WIDE; pair++, panel += 2 * PANEL)
+#pragma GCC unroll 16
+            for (int64_t column = 0; column < PANEL; column += LANES) {
+                store(to + pair * PANEL + column, widen_even(panel + 2 * column));
+                store(to + (WIDE + pair) * PANEL + column, widen_odd(panel + 2 * column));
+            }
+}
+
+/* Up to 64 keys `[position, head_dim]` as the columns of a panel `[head_dim, position]`. */
+ALWAYS void pack_keys(Type type, const void *keys, int64_t count, int64_t head_dim, Packed *to) {
+    bf16 pairs[PANEL * INPUTS];
+    for (int64_t first = 0; first < head_dim; first += INPUTS, to += INPUTS * PANEL) {
+        int64_t here = head_dim - first < INPUTS ? head_dim - first : INPUTS;
+        for (int64_t position = 0; position < padded(count, WIDE); position += WIDE) {
+            const void *from = address(type, keys, position * head_dim + first);
+            if (type == BFLOAT16)
+                pair_inputs(from, count - position, head_dim, here, (int32_t *)pairs, position);
+            else
+                halve_inputs(from, count - position, head_dim, here, to, position);
+        }
+        if (type == BFLOAT16)
+            widen_panel(pairs, 1, to);
+    }
+}
+
+/* Values `[position, head_dim]`, with a one behind each, as inputs `[position, width]`, of every 32 the even ones first;
+   zeros where there are none, up to a multiple of 32 positions. */
+ALWAYS void pack_values(Type type, const void *values, int64_t count, int64_t head_dim, int64_t width, Packed *to) {
+    for (int64_t position = 0; position < padded(count, INPUTS); position++) {
+        int64_t block = position / INPUTS * INPUTS, place = block + position % 2 * WIDE + position % INPUTS / 2;
+        for (int64_t i = 0; i < width; i += WIDE) {
+            int64_t left = position < count && head_dim > i ? head_dim - i : 0;
+            wide_store(FLOAT32, to + place * width + i,
+                       wide_load_some(type, address(type, values, left ? position * head_dim + i : 0), left));
+        }
+        if (position < count)
+            to[place * width + head_dim] = 1.0f;
+    }
+}
+
+/* `count` rows of a span's weights, as a product takes them. */
+ALWAYS const Packed *pack_weights(Type type, const void *weights, int64_t count, int64_t span, Packed *to) {
+    for (int64_t row = 0; row < count; row++)
+        pack_row(type, address(type, weights, row * span), span, to + row * span);
+    return to;
+}

@@ -1,0 +1,135 @@
+#include "threads.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
+#define MOST_THREADS 256
+#define SPINS 20000 /* some 50 us: about as long as it takes to wake a thread up */
+
+/* Rounding to nearest, no traps; denormal numbers count unless the variant flushes them. Returns what was set before. */
+static uint64_t begin_arithmetic(int flushes) {
+#if defined(__x86_64__)
+    uint64_t before = _mm_getcsr();
+    _mm_setcsr(flushes ? 0x9fc0 : 0x1f80);
+    return before;
+#elif defined(__aarch64__)
+    uint64_t before;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(before));
+    __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)0));
+    return (void)flushes, before;
+#else
+    return (void)flushes, 0;
+#endif
+}
+
+static void end_arithmetic(uint64_t before) {
+#if defined(__x86_64__)
+    _mm_setcsr((uint32_t)before);
+#elif defined(__aarch64__)
+    __asm__ volatile("msr fpcr, %0" : : "r"(before));
+#else
+    (void)before;
+#endif
+}
+
+static void relax(void) {
+#if defined(__x86_64__)
+    _mm_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* One round of work at a time: `round` counts them, and `left` the threads that have not done their share yet. */
+static struct {
+    pthread_mutex_t caller, lock;
+    pthread_cond_t begun;
+    pid_t process; /* whose threads these are */
+    int threads;
+    int first_rounds[MOST_THREADS];
+    atomic_int round, left;
+    int shares, flushes;
+    int64_t items;
+    Job job;
+    void *context;
+} pool = {.caller = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER, .begun = PTHREAD_COND_INITIALIZER};
+
+static void do_share(int number) {
+    if (number >= pool.shares)
+        return;
+    uint64_t before = begin_arithmetic(pool.flushes);
+    pool.job(pool.context, (Share){pool.items * number / pool.shares, pool.items * (number + 1) / pool.shares});
+    end_arithmetic(before);
+}
+
+static void wait_for_round_after(int known) {
+    for (int i = 0; i < SPINS; i++, relax())
+        if (atomic_load_explicit(&pool.round, memory_order_acquire) != known)
+            return;
+    pthread_mutex_lock(&pool.lock);
+    while (atomic_load(&pool.round) == known)
+        pthread_cond_wait(&pool.begun, &pool.lock);
+    pthread_mutex_unlock(&pool.lock);
+}
+
+/* Every thread has a part in every round, be it that its share is empty: so none can meet the next round too early. */
+static void *serve(void *given) {
+    int number = (int)(intptr_t)given;
+    for (int round = pool.first_rounds[number];; round++) {
+        wait_for_round_after(round);
+        do_share(number);
+        atomic_fetch_sub_explicit(&pool.left, 1, memory_order_release);
+    }
+    return NULL;
+}
+
+/* The caller counts as one of `wanted`; fewer are there where the system gives no more. A process that was forked has none
+   of its parent's. */
+static void start_threads(int wanted) {
+    if (pool.process != getpid()) {
+        pool.process = getpid();
+        pool.threads = 1;
+    }
+    for (; pool.threads < wanted && pool.threads < MOST_THREADS; pool.threads++) {
+        pthread_t thread;
+        pool.first_rounds[pool.threads] = atomic_load(&pool.round);
+        if (pthread_create(&thread, NULL, serve, (void *)(intptr_t)pool.threads))
+            return;
+        pthread_detach(thread);
+    }
+}
+
+static void run_round(const Kernels *kernels, int64_t items, Job job, void *context) {
+    start_threads(kernels->threads);
+    pool.shares = kernels->threads < pool.threads ? kernels->threads : pool.threads;
+    pool.flushes = kernels->variant->flushes;
+    pool.items = items, pool.job = job, pool.context = context;
+    atomic_store(&pool.left, pool.threads - 1);
+    pthread_mutex_lock(&pool.lock);
+    atomic_fetch_add_explicit(&pool.round, 1, memory_order_release);
+    pthread_cond_broadcast(&pool.begun);
+    pthread_mutex_unlock(&pool.lock);
+    do_share(0);
+    for (int64_t i = 0; atomic_load_explicit(&pool.left, memory_order_acquire); i++)
+        if (i < SPINS)
+            relax();
+        else
+            sched_yield();
+}
+
+void divide(const Kernels *kernels, int64_t items, Job job, void *context) {
+    if (kernels->threads > 1 && items > 1 && pthread_mutex_trylock(&pool.caller) == 0) {
+        run_round(kernels, items, job, context);
+        pthread_mutex_unlock(&pool.caller);
+        return;
+    }
+    uint64_t before = begin_arithmetic(kernels->variant->flushes);
+    job(context, (Share){0, items});
+    end_arithmetic(before);
+}

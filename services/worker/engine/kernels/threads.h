@@ -1,0 +1,10 @@
+/* Work that is divided among threads, and the arithmetic that all of them follow. */
+#pragma once
+
+#include "kernels.h"
+
+typedef void (*Job)(void *context, Share share);
+
+/* Does `job` for all `items`, on the threads of `kernels`, each of which gets one share of them. Returns when all is done.
+   Where two callers meet, one of them does its work alone. */
+void divide(const Kernels *kernels, int64_t items, Job job, void *context);

@@ -1,0 +1,93 @@
+"""The name of the bits: computed from what kernels make of fixed inputs, the same for the same bits and for no
+others."""
+
+import time
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+import torch
+
+from services.worker.engine.bits import name_of_bits, torch_digest
+from services.worker.engine.contract import OnGpu
+from services.worker.engine.kernels.contract import VARIANTS, Chosen, Kernels, find_compiled, open_variant
+from services.worker.engine.runner import EngineRunner
+from tests.worker.engine.models import KERNELS, VARIANTS_HERE, VARIANTS_MISSING, needs_kernels
+
+# On every CPU and by every compiler. Where kernels come to give other bits on purpose, write what comes of it here:
+# workers of two releases are not in one pool then.
+KNOWN = {
+    "amx": "dda997cc61290bfe",
+    "amx-emulated": "dda997cc61290bfe",
+    "avx512_bf16": "2d627edc883d7913",
+    "portable": "11dd1a5864037ce6",
+}
+# What /proc/cpuinfo calls the instructions that a variant takes.
+FLAGS = {"amx": {"amx_bf16", "amx_tile"}, "avx512_bf16": {"avx512_bf16"}, "portable": set(), "amx-emulated": set()}
+DIGEST_SECONDS = 0.3
+
+
+def named(variant: str, threads: int) -> str:
+    return name_of_bits(Chosen(variant, open_variant(variant, threads)), "cpu")  # type: ignore[arg-type]
+
+
+@needs_kernels
+def test_no_variant_that_this_cpu_can_run_is_left_out() -> None:
+    flags: set[str] = set()
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith(("flags", "Features")):
+            flags = set(line.partition(":")[2].split())
+    possible = {variant for variant, needed in FLAGS.items() if needed <= flags}
+    assert set(VARIANTS_HERE) == possible, VARIANTS_MISSING
+
+
+@needs_kernels
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_variant_gives_the_bits_that_it_always_gave_on_any_number_of_threads(variant: str, threads: int) -> None:
+    if variant in VARIANTS_MISSING:
+        pytest.skip(f"{variant}: {VARIANTS_MISSING[variant]}")
+    assert open_variant(variant, threads).digest() == KNOWN[variant]  # type: ignore[arg-type]
+
+
+@needs_kernels
+@pytest.mark.parametrize("variant", ["portable", "amx-emulated"])
+def test_every_level_of_vector_instructions_gives_the_same_bits(variant: str) -> None:
+    compiled = find_compiled()
+    assert compiled is not None
+    assert {compiled.Kernels(variant, level, 1).digest() for level in compiled.levels()} == {KNOWN[variant]}
+
+
+@needs_kernels
+def test_settings_that_have_other_bits_have_other_names_and_those_that_have_the_same_have_one() -> None:
+    names = {(variant, threads): named(variant, threads) for variant in VARIANTS_HERE for threads in (1, 2)}
+    for (one, _), (other, _) in combinations(names, 2):
+        same = KNOWN[one] == KNOWN[other]
+        assert all((names[one, i] == names[other, j]) == same for i in (1, 2) for j in (1, 2)), (one, other)
+    assert KNOWN["amx"] == KNOWN["amx-emulated"]
+    assert named("amx-emulated", 1) == f"amx-{KNOWN['amx']}"
+
+
+def test_torchs_bits_are_named_by_its_version_its_instructions_and_what_comes_of_them() -> None:
+    name = name_of_bits(Chosen("torch", None), "cpu")
+    kind = torch.backends.cpu.get_cpu_capability()
+    assert name == f"torch-{torch.__version__}-{kind}-{torch_digest('cpu')}"
+    assert torch_digest("cpu") == torch_digest("cpu")
+    assert name_of_bits(Chosen("torch", None), "cpu", flashinfer=True).startswith("flashinfer-")
+
+
+@pytest.mark.parametrize("kernels", [None, pytest.param(KERNELS, marks=needs_kernels)], ids=["torch", "compiled"])
+def test_the_name_is_there_in_time(kernels: Kernels | None) -> None:
+    chosen = Chosen("torch" if kernels is None else "portable", kernels)
+    name_of_bits(chosen, "cpu")  # what torch does only once
+    began = time.thread_time()
+    name_of_bits(chosen, "cpu")
+    assert time.thread_time() - began < DIGEST_SECONDS
+
+
+async def test_a_runner_says_what_it_computes_with() -> None:
+    runner = EngineRunner(1 << 20, 16, kernels=Chosen("torch", None), on_gpu=OnGpu())
+    try:
+        assert (await runner.kernels_name() or "").startswith("torch-")
+    finally:
+        await runner.close()

@@ -1,0 +1,106 @@
+"""Row invariance at the shapes that people serve: libraries choose other kernels for matrices of many inputs."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from services.worker.batch import PROMPT_CUT, Piece
+from services.worker.engine.engine import Engine
+from services.worker.engine.kv_store import allocate_kv_memory
+from services.worker.engine.parameters import TORCH_DTYPES
+from shared.block_layout import block_layouts
+from shared.messages.parameters import DType, Manifest, ModelConfig
+from tests.worker.engine.models import BLOCK_TOKENS, KINDS, Kind
+
+HEAD_DIM = 128
+VOCABULARY = 640
+CONTEXT = 256
+BLOCKS = CONTEXT // BLOCK_TOKENS  # of each request
+PROMPT = 75
+ANSWER = 5
+GAIN = 1.6
+
+
+def shape(hidden: int) -> ModelConfig:
+    heads = hidden // HEAD_DIM
+    return ModelConfig(
+        family="llama",
+        vocab_size=VOCABULARY,
+        hidden_size=hidden,
+        intermediate_size=hidden * 11 // 8,
+        num_hidden_layers=2,
+        num_attention_heads=heads,
+        num_key_value_heads=heads // 4,
+        head_dim=HEAD_DIM,
+        rms_norm_eps=1e-5,
+        rope_theta=500_000.0,
+        max_position_embeddings=CONTEXT,
+    )
+
+
+def noise(shape: Sequence[int], dtype: DType) -> torch.Tensor:
+    """As wide as keeps activations as they are, from one layer to the next."""
+    flat = torch.empty(torch.Size(shape).numel(), dtype=TORCH_DTYPES[dtype])
+    pattern = torch.randn(1_000_003, generator=torch.Generator().manual_seed(flat.numel())).to(flat.dtype)
+    for start in range(0, flat.numel(), len(pattern)):
+        part = flat[start : start + len(pattern)]
+        part.copy_(pattern[: len(part)])
+    return flat * (GAIN / shape[-1] ** 0.5 if len(shape) == 2 else 1.0)
+
+
+def engine_of(hidden: int, way: Kind) -> Engine:
+    """With parameters that arrive as a CPU's workers get them."""
+    config = shape(hidden)
+    layouts = block_layouts(config, way.dtype, layout="panels")
+    manifest = Manifest(
+        version="v", config=config, dtype=way.dtype, blocks=[one.block(0) for one in layouts], layout="panels"
+    )
+    engine = Engine(manifest, allocate_kv_memory(1 << 25), BLOCK_TOKENS, CONTEXT, way.kernels)
+    for layout in layouts:
+        buffer = torch.zeros(layout.size_bytes, dtype=torch.uint8)
+        for tensor in layout.tensors:
+            made = noise(tensor.shape, way.dtype).view(torch.uint8).flatten()
+            buffer[tensor.offset : tensor.offset + len(made)] = made
+        engine.add_block(layout.index, buffer.numpy().data)
+    return engine
+
+
+def piece(request: int, start: int, stop: int, *, decode: bool = False) -> Piece:
+    tokens = tuple((7 * position + 31 * request) % VOCABULARY for position in range(start, stop))
+    return Piece(f"r{request}", tokens, start, range(BLOCKS * request, BLOCKS * (request + 1)), decode)
+
+
+def through(engine: Engine, *pieces: Piece) -> dict[str, torch.Tensor]:
+    """Logits of all rows of each request, of one step."""
+    rows = engine.rows(pieces)
+    logits = engine.head(engine.layers(0, 2, engine.embed(rows), rows))
+    parts = torch.split(logits, [len(one.tokens) for one in pieces])
+    return {one.request_id: part.clone() for one, part in zip(pieces, parts, strict=True)}
+
+
+@pytest.mark.parametrize("hidden", [512, 1_024, 2_048, 4_096])
+@pytest.mark.parametrize("way", KINDS)
+@torch.inference_mode()
+def test_rows_have_the_same_bits_however_they_are_batched_cut_and_computed_again(way: Kind, hidden: int) -> None:
+    engine = engine_of(hidden, way)
+    alone = through(engine, piece(1, 0, PROMPT))["r1"]
+    generated = [through(engine, piece(1, at, at + 1, decode=True))["r1"] for at in range(PROMPT, PROMPT + ANSWER)]
+    answer = torch.cat(generated)
+    assert alone.std() > 0.1
+    for cut in range(PROMPT_CUT, PROMPT, PROMPT_CUT):
+        first, rest = through(engine, piece(2, 0, cut))["r2"], through(engine, piece(2, cut, PROMPT))["r2"]
+        other = through(engine, piece(2, 0, PROMPT))["r2"]
+        assert torch.equal(torch.cat((first, rest)), other), cut
+    company = piece(0, 0, 100), piece(3, 0, 31), piece(4, 0, 1)
+    together = through(engine, *company[:1], piece(1, 0, PROMPT), *company[1:])["r1"]
+    assert torch.equal(together, alone)
+    # The answer in a batch with decodes and a prompt, in its places again, and all at once as after a death.
+    for at, right in zip(range(PROMPT, PROMPT + ANSWER), answer, strict=True):
+        others = piece(0, 100, 101, decode=True), piece(5, 0, 17), piece(4, 1, 2, decode=True)
+        made = through(engine, others[0], piece(1, at, at + 1, decode=True), *others[1:])["r1"]
+        assert torch.equal(made[0], right), at
+    again = through(engine, piece(1, 0, PROMPT), piece(6, 0, 3))["r1"]
+    replayed = through(engine, piece(3, 31, 32, decode=True), piece(1, PROMPT, PROMPT + ANSWER, decode=True))["r1"]
+    assert torch.equal(again, alone)
+    assert torch.equal(replayed, answer)
