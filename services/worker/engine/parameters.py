@@ -17,6 +17,8 @@ DTYPES: dict[torch.dtype, DType] = {dtype: name for name, dtype in TORCH_DTYPES.
 # rows at every call, a slab of them. To read a matrix takes a GPU as long as to multiply it by 100 to 300 rows, and a
 # CPU core as long as by 10 to 20.
 GPU_SLAB_ROWS, CPU_SLAB_ROWS = 128, 16
+# Where rows lie in a slab decides the bits of products with fewer than 12 outputs (float32, MKL on a CPU of AMD's).
+CPU_LEAST_OUTPUTS = 32
 WIDENED_PANELS = 64  # that are in float32 at a time
 
 Tensors = Mapping[str, torch.Tensor]
@@ -80,7 +82,11 @@ class TorchLinear:
 
 def multiply_part(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     if weight.dim() == 2:
-        return linear(rows, weight, bias)
+        outputs = len(weight)
+        if outputs >= CPU_LEAST_OUTPUTS or rows.is_cuda:
+            return linear(rows, weight, bias)
+        product = linear(rows, pad(weight, (0, 0, 0, CPU_LEAST_OUTPUTS - outputs)), None)[:, :outputs]
+        return product if bias is None else product + bias
     product = multiply_panels(rows, weight)
     return product if bias is None else product + bias
 

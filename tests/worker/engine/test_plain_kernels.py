@@ -35,10 +35,14 @@ def test_tokens_are_right(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("inputs", [512, 1_536, 4_096])
-def test_a_row_has_the_same_bits_at_every_place_in_its_slab(inputs: int, threads: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("inputs", "outputs"), [(512, 1_100), (1_536, 1_100), (4_096, 1_100), (8_192, 1_100), (70, 2), (70, 10), (131, 31)]
+)
+def test_a_row_has_the_same_bits_at_every_place_in_its_slab(
+    inputs: int, outputs: int, threads: int, dtype: torch.dtype
+) -> None:
     generator = torch.Generator().manual_seed(inputs)
-    tensors = {"m.weight": torch.randn(1_100, inputs, generator=generator).to(dtype)}
+    tensors = {"m.weight": torch.randn(outputs, inputs, generator=generator).to(dtype)}
     rows = torch.randn(CPU_SLAB_ROWS, inputs, generator=generator).to(dtype)
     linear = TorchLinear(tensors, "m")
     before = torch.get_num_threads()

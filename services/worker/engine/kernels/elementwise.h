@@ -1,21 +1,41 @@
 /* What is done with each row by itself: RMSNorm, SwiGLU, rotary position embedding. To be included after wide.h. */
 #pragma once
 
+/* `count` is the number of values from `i` on: constant in all turns of a loop but the last. */
+ALWAYS Wide add_squares(Type type, const void *in, int64_t i, int64_t count, Wide sums) {
+    Wide values = wide_load_some(type, address(type, in, i), count);
+    return wide_multiply_add(values, values, sums);
+}
+
+ALWAYS void scale_values(Type type, const void *in, Wide scale, const void *weight, void *out, int64_t i, int64_t count) {
+    Wide normed = wide_multiply(wide_load_some(type, address(type, in, i), count), scale);
+    normed = wide_multiply(normed, wide_load_some(type, address(type, weight, i), count));
+    wide_store_some(type, (void *)address(type, out, i), normed, count);
+}
+
 ALWAYS void rms_norm_of(Type type, const void *in, const void *weight, void *out, int64_t rows, int64_t size,
                         float epsilon) {
+    int64_t whole = size - size % WIDE;
     for (int64_t row = 0; row < rows; row++, in = address(type, in, size), out = (void *)address(type, out, size)) {
         Wide squares = wide_everywhere(0.0f);
-        for (int64_t i = 0; i < size; i += WIDE) {
-            Wide values = wide_load_some(type, address(type, in, i), size - i);
-            squares = wide_multiply_add(values, values, squares);
-        }
+        for (int64_t i = 0; i < whole; i += WIDE)
+            squares = add_squares(type, in, i, WIDE, squares);
+        if (whole < size)
+            squares = add_squares(type, in, whole, size - whole, squares);
         Wide scale = wide_everywhere(1.0f / __builtin_sqrtf(wide_sum(squares) / (float)size + epsilon));
-        for (int64_t i = 0; i < size; i += WIDE) {
-            Wide normed = wide_multiply(wide_load_some(type, address(type, in, i), size - i), scale);
-            normed = wide_multiply(normed, wide_load_some(type, address(type, weight, i), size - i));
-            wide_store_some(type, (void *)address(type, out, i), normed, size - i);
-        }
+        for (int64_t i = 0; i < whole; i += WIDE)
+            scale_values(type, in, scale, weight, out, i, WIDE);
+        if (whole < size)
+            scale_values(type, in, scale, weight, out, whole, size - whole);
     }
+}
+
+/* 1 / x for 1 <= x <= 2 to 1 in 80,000, by steps of Newton's from a line: divisions take longer. */
+ALWAYS Floats reciprocal(Floats x) {
+    Floats guess = multiply_add(x, everywhere(-8.0f / 17), everywhere(24.0f / 17)), two = everywhere(2.0f);
+    for (int step = 0; step < 2; step++)
+        guess = guess * multiply_add(-x, guess, two);
+    return guess;
 }
 
 /* The sigmoid is 1 / (1 + e^-x), or e^x / (1 + e^x) for negative x: no power is above 1. */
@@ -24,19 +44,26 @@ ALWAYS Wide silu(Type type, Wide gate) {
     FOR_EACH_VECTOR power.v[v] = magnitude(gate.v[v]) * everywhere(-LOG2_E);
     power = wide_power_of_two(type, power);
     FOR_EACH_VECTOR {
-        Floats one = everywhere(1.0f);
-        gate.v[v] = gate.v[v] * (where_negative(gate.v[v], power.v[v], one) / (one + power.v[v]));
+        Floats one = everywhere(1.0f), part = where_negative(gate.v[v], power.v[v], one), sum = one + power.v[v];
+        gate.v[v] = gate.v[v] * (type == FLOAT32 ? part / sum : part * reciprocal(sum));
     }
     return gate;
 }
 
+ALWAYS void gate_values(Type type, const void *in, int64_t size, void *out, int64_t i, int64_t count) {
+    Wide gate = wide_load_some(type, address(type, in, i), count);
+    Wide up = wide_load_some(type, address(type, in, size + i), count);
+    wide_store_some(type, (void *)address(type, out, i), wide_multiply(silu(type, gate), up), count);
+}
+
 ALWAYS void silu_times_of(Type type, const void *in, void *out, int64_t rows, int64_t size) {
-    for (int64_t row = 0; row < rows; row++, in = address(type, in, 2 * size), out = (void *)address(type, out, size))
-        for (int64_t i = 0; i < size; i += WIDE) {
-            Wide gate = wide_load_some(type, address(type, in, i), size - i);
-            Wide up = wide_load_some(type, address(type, in, size + i), size - i);
-            wide_store_some(type, (void *)address(type, out, i), wide_multiply(silu(type, gate), up), size - i);
-        }
+    int64_t whole = size - size % WIDE;
+    for (int64_t row = 0; row < rows; row++, in = address(type, in, 2 * size), out = (void *)address(type, out, size)) {
+        for (int64_t i = 0; i < whole; i += WIDE)
+            gate_values(type, in, size, out, i, WIDE);
+        if (whole < size)
+            gate_values(type, in, size, out, whole, size - whole);
+    }
 }
 
 /* One head at one position: its halves are turned against each other. `in` and `out` may be the same. */

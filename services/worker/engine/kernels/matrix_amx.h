@@ -4,8 +4,8 @@
 #include "workspace.h"
 
 #define PIECE_LINES (INPUTS * PANEL * (int64_t)sizeof(bf16) / 64) /* of a panel, for 32 inputs */
+#define SPAN_BLOCKS 7 /* blocks of inputs of a panel that stay in the nearest cache while rows go by */
 #define FEW_TILES 2
-#define SPAN_BLOCKS 6 /* blocks of inputs that stay in the nearest cache, of one panel, while rows go by */
 
 /* Rows that are a multiple of 16 and 32 inputs; `stride` is in bytes. The last 16 are copied where that takes zeros. */
 typedef struct {
@@ -19,21 +19,44 @@ ALWAYS const bf16 *rows_of(const Rows *rows, int64_t first, int64_t *stride) {
     return is_copy ? rows->last : rows->rows + first * rows->stride / (int64_t)sizeof(bf16);
 }
 
-/* All rows times one panel; sums are `[row, 64]`. Few rows go by one after the other while the panel comes from memory,
-   and ask for a little of what comes next. With more rows memory would pause: so all of them go by one piece of the panel
-   at a time, while it is in the nearest cache, and ask for the next piece. */
-static void multiply_panel(const Rows *rows, const bf16 *panel, int64_t blocks, float *sums) {
-    int64_t tiles = padded(rows->count, TILE_ROWS) / TILE_ROWS, stride;
+/* What is multiplied by one panel, and where it ends. */
+typedef struct {
+    const Rows *rows;
+    const Linear *linear;
+    const bf16 *residual;
+    bf16 *out;
+    float *sums; /* `[row, 64]` */
+} Product;
+
+ALWAYS void finish_tile(const Product *product, const Panel *panel, const float *sums, int64_t first) {
+    int64_t out = product->linear->out, end = first + TILE_ROWS < product->rows->count ? first + TILE_ROWS : product->rows->count;
+    for (int64_t row = first; row < end; row++, sums += PANEL)
+        finish(BFLOAT16, sums, panel, product->residual ? product->residual + row * out : NULL, product->out + row * out);
+}
+
+/* All rows times one panel. Few rows go by one after the other while the panel comes from memory, and ask for a little of
+   what comes next. With more rows memory would pause: so all of them go by one piece of the panel at a time, while it is in
+   the nearest cache, and ask for the next piece. */
+static void multiply_panel(const Product *product, const Panel *panel, int64_t blocks) {
+    const Rows *rows = product->rows;
+    int64_t tiles = padded(rows->count, TILE_ROWS) / TILE_ROWS;
     int is_few = tiles <= FEW_TILES;
-    int64_t most = is_few ? blocks : SPAN_BLOCKS, lines = (PIECE_LINES + tiles - 1) / tiles;
+    int64_t pieces = is_few ? 1 : (blocks + SPAN_BLOCKS - 1) / SPAN_BLOCKS, most = (blocks + pieces - 1) / pieces;
+    _Alignas(64) float last[TILE_ROWS * PANEL]; /* in the nearest cache */
+    TileJob job = {.b_stride = 2 * PANEL * sizeof(bf16), .c_stride = PANEL * sizeof(float)};
     for (int64_t block = 0; block < blocks; block += most) {
-        int64_t span = blocks - block < most ? blocks - block : most;
-        const bf16 *piece = panel + block * INPUTS * PANEL;
-        const char *ahead = (const char *)piece + (is_few ? PIECE_LINES / 2 : PIECE_LINES * span) * 64;
+        job.blocks = blocks - block < most ? blocks - block : most;
+        job.b = (const bf16 *)panel->numbers + block * INPUTS * PANEL;
+        job.ahead = (const char *)job.b + (is_few ? PIECE_LINES / 2 : PIECE_LINES * job.blocks) * 64;
         for (int64_t first = 0; first < rows->count; first += TILE_ROWS) {
-            const bf16 *from = rows_of(rows, first, &stride) + block * INPUTS;
-            add_tiles(from, stride, piece, 2 * PANEL * sizeof(bf16), sums + first * PANEL, PANEL * sizeof(float), span, 4,
-                      block == 0, &ahead, !is_few ? lines : first ? 0 : PIECE_LINES);
+            int is_last = block + job.blocks == blocks;
+            job.a = rows_of(rows, first, &job.a_stride) + block * INPUTS;
+            job.from = block ? product->sums + first * PANEL : NULL;
+            job.to = is_last ? last : product->sums + first * PANEL;
+            job.lines = !is_few ? (PIECE_LINES + tiles - 1) / tiles : first ? 0 : PIECE_LINES;
+            job.ahead = multiply_tiles(job, 4);
+            if (is_last)
+                finish_tile(product, panel, last, first);
         }
     }
 }
@@ -59,13 +82,11 @@ static void multiply_by_tiles(const Linear *linear, const void *rows, const void
     int64_t inputs = padded(linear->in, INPUTS), all = padded(count, TILE_ROWS);
     float *sums = workspace(all * PANEL * sizeof(float) + all * inputs * sizeof(bf16));
     Rows whole = whole_rows(rows, count, linear->in, (bf16 *)(sums + all * PANEL));
+    Product product = {&whole, linear, residual, out, sums};
     configure_tiles();
     for (int64_t number = panels.begin; number < panels.end; number++) {
         Panel panel = find_panel(BFLOAT16, linear, number);
-        multiply_panel(&whole, panel.numbers, inputs / INPUTS, sums);
-        for (int64_t row = 0; row < count; row++)
-            finish(BFLOAT16, sums + row * PANEL, &panel,
-                   residual ? (const bf16 *)residual + row * linear->out : NULL, (bf16 *)out + row * linear->out);
+        multiply_panel(&product, &panel, inputs / INPUTS);
     }
     release_tiles();
 }

@@ -4,6 +4,7 @@
 #include "workspace.h"
 
 #define ROWS_AT_ONCE 120 /* a multiple of GROUP */
+#define FEW_ROWS 32      /* for which it takes longer to widen a panel first */
 #define SPAN_BLOCKS 4    /* blocks of inputs that are in the cache, as float32, while rows go by */
 
 /* What rows are multiplied in: the rows themselves, a piece of a panel, and sums. */
@@ -14,6 +15,10 @@ typedef struct {
 
 /* All rows that there are at once, times one panel. */
 ALWAYS void multiply_panel(Type type, const Tools *tools, const void *panel, int64_t count, int64_t blocks) {
+    if (type == BFLOAT16 && count <= FEW_ROWS) {
+        product_of_few(tools->rows, blocks * INPUTS, panel, tools->sums, count, blocks);
+        return;
+    }
     for (int64_t block = 0; block < blocks; block += SPAN_BLOCKS) {
         int64_t span = blocks - block < SPAN_BLOCKS ? blocks - block : SPAN_BLOCKS;
         const float *piece = address(type, panel, block * INPUTS * PANEL);

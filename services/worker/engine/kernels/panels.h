@@ -1,16 +1,26 @@
 /* How numbers get into panels of matrices, and how products with them end. To be included after wide.h. */
 #pragma once
 
-/* Adds bias and residual to one row's sums for a panel, and puts them where they belong. */
+/* 16 of a row's sums for a panel, from `i` on: adds bias and residual, and puts them where they belong. */
+ALWAYS void finish_wide(Type type, const float *sums, const Panel *panel, const void *residual, void *out, int64_t i,
+                        int64_t count) {
+    Wide made = wide_load(FLOAT32, sums + i);
+    if (panel->bias)
+        made = wide_add(made, wide_load_some(type, address(type, panel->bias, i), count));
+    if (residual)
+        made = wide_add(made, wide_load_some(type, address(type, residual, panel->column + i), count));
+    wide_store_some(type, (void *)address(type, out, panel->column + i), made, count);
+}
+
+/* One row's sums for a panel, which is whole more often than not. */
 ALWAYS void finish(Type type, const float *sums, const Panel *panel, const void *residual, void *out) {
-    for (int64_t i = 0; i < panel->width; i += WIDE) {
-        Wide made = wide_load(FLOAT32, sums + i);
-        if (panel->bias)
-            made = wide_add(made, wide_load_some(type, address(type, panel->bias, i), panel->width - i));
-        if (residual)
-            made = wide_add(made, wide_load_some(type, address(type, residual, panel->column + i), panel->width - i));
-        wide_store_some(type, (void *)address(type, out, panel->column + i), made, panel->width - i);
-    }
+    if (panel->width == PANEL)
+#pragma GCC unroll 4
+        for (int64_t i = 0; i < PANEL; i += WIDE)
+            finish_wide(type, sums, panel, residual, out, i, WIDE);
+    else
+        for (int64_t i = 0; i < panel->width; i += WIDE)
+            finish_wide(type, sums, panel, residual, out, i, panel->width - i);
 }
 
 /* 32 inputs of 16 rows of a matrix, or as many as there are, with zeros in place of the others. */

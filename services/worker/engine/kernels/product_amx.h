@@ -8,8 +8,11 @@ typedef bf16 Packed;
 #define TILE_ROWS 16
 #define TILE_STEP 32 /* of the numbers in a row */
 
-/* Tiles 0 to 3 and 7 are sums of 16 rows and 16 columns each, 4 is 16 rows and 32 inputs, 5 and 6 are 32 inputs and 16
-   columns. They are this thread's until `release_tiles`. */
+/* Compilers do not know what the instructions that load tiles read: without this, stores may come too late. */
+ALWAYS void finish_stores(void) { __asm__ volatile("" : : : "memory"); }
+
+/* Tiles 0 to 3 are sums of 16 rows and 16 columns each, 4 is 16 rows and 32 inputs, 5 to 7 are 32 inputs and 16 columns.
+   They are this thread's until `release_tiles`. */
 static void configure_tiles(void) {
     struct {
         uint8_t palette, start_row, reserved[14];
@@ -20,68 +23,71 @@ static void configure_tiles(void) {
         config.row_bytes[tile] = 64;
         config.rows[tile] = TILE_ROWS;
     }
+    finish_stores();
     _tile_loadconfig(&config);
 }
 
 static void release_tiles(void) { _tile_release(); }
 
-/* Asks memory for some lines. */
-ALWAYS void expect(const char **from, int64_t lines) {
-    for (; lines > 0; lines--, *from += 64)
-        _mm_prefetch(*from, _MM_HINT_T1);
-}
+/* The product of 16 rows and up to 64 columns: `a` `[row, 32 * blocks]` times `b` `[16 * blocks, column, 2]`; strides are in
+   bytes, from row to row and from pair to pair. It is added to what is at `from`, unless that is NULL, and put to `to`, both
+   `[row, column]`. Meanwhile, for each block, some lines of what is `ahead` in memory are asked for. */
+typedef struct {
+    const bf16 *a, *b;
+    const float *from;
+    float *to;
+    int64_t a_stride, b_stride, c_stride, blocks, lines;
+    const char *ahead;
+} TileJob;
 
-/* Adds to `c` `[16 rows, 16 * tiles]` the product of `a` `[row, 32 * blocks]` and `b` `[16 * blocks, column, 2]`, or puts
-   it there where it is the first one. Strides are in bytes, from row to row and from pair to pair. Meanwhile it asks
-   for `lines` of what is `ahead`, for each block. */
-ALWAYS void add_tiles(const bf16 *a, int64_t a_stride, const bf16 *b, int64_t b_stride, float *c, int64_t c_stride,
-                      int64_t blocks, int tiles, int is_first, const char **ahead, int64_t lines) {
-    if (is_first) {
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
-        _tile_zero(7);
-    } else {
-        _tile_loadd(0, c, c_stride);
-        if (tiles > 1) _tile_loadd(1, c + 16, c_stride);
-        if (tiles > 2) _tile_loadd(2, c + 32, c_stride);
-        if (tiles > 3) _tile_loadd(3, c + 48, c_stride);
-        if (tiles > 4) _tile_loadd(7, c + 64, c_stride);
+/* Loads of the next tiles are before products that do not need them, as a tile is not loaded while one is computed with
+   it. Returns what is ahead then. */
+ALWAYS const char *multiply_tiles(TileJob job, int tiles) {
+    const float *from = job.from;
+    finish_stores();
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    if (from) {
+        _tile_loadd(0, from, job.c_stride);
+        if (tiles > 1) _tile_loadd(1, from + 16, job.c_stride);
+        if (tiles > 2) _tile_loadd(2, from + 32, job.c_stride);
+        if (tiles > 3) _tile_loadd(3, from + 48, job.c_stride);
     }
-    for (int64_t block = 0; block < blocks; block++, a += TILE_STEP, b += 8 * b_stride) {
-        _tile_loadd(4, a, a_stride);
-        expect(ahead, lines);
-        _tile_loadd(5, b, b_stride);
+    for (int64_t block = 0; block < job.blocks; block++, job.a += TILE_STEP, job.b += 8 * job.b_stride) {
+        _tile_loadd(4, job.a, job.a_stride);
+        for (int64_t line = 0; line < job.lines; line++, job.ahead += 64)
+            _mm_prefetch(job.ahead, _MM_HINT_T1);
+        _tile_loadd(5, job.b, job.b_stride);
+        if (tiles > 1) _tile_loadd(6, job.b + 32, job.b_stride);
+        if (tiles > 2) _tile_loadd(7, job.b + 64, job.b_stride);
         _tile_dpbf16ps(0, 4, 5);
-        if (tiles > 1) { _tile_loadd(6, b + 32, b_stride); _tile_dpbf16ps(1, 4, 6); }
-        if (tiles > 2) { _tile_loadd(5, b + 64, b_stride); _tile_dpbf16ps(2, 4, 5); }
-        if (tiles > 3) { _tile_loadd(6, b + 96, b_stride); _tile_dpbf16ps(3, 4, 6); }
-        if (tiles > 4) { _tile_loadd(5, b + 128, b_stride); _tile_dpbf16ps(7, 4, 5); }
+        if (tiles > 3) _tile_loadd(5, job.b + 96, job.b_stride);
+        if (tiles > 1) _tile_dpbf16ps(1, 4, 6);
+        if (tiles > 2) _tile_dpbf16ps(2, 4, 7);
+        if (tiles > 3) _tile_dpbf16ps(3, 4, 5);
     }
-    _tile_stored(0, c, c_stride);
-    if (tiles > 1) _tile_stored(1, c + 16, c_stride);
-    if (tiles > 2) _tile_stored(2, c + 32, c_stride);
-    if (tiles > 3) _tile_stored(3, c + 48, c_stride);
-    if (tiles > 4) _tile_stored(7, c + 64, c_stride);
+    _tile_stored(0, job.to, job.c_stride);
+    if (tiles > 1) _tile_stored(1, job.to + 16, job.c_stride);
+    if (tiles > 2) _tile_stored(2, job.to + 32, job.c_stride);
+    if (tiles > 3) _tile_stored(3, job.to + 48, job.c_stride);
+    return job.ahead;
 }
-
-#define MOST_TILES 5
 
 /* As `product` of product_fma.h, but always of 16 rows; strides are in numbers. */
 ALWAYS void product(const bf16 *a, int64_t a_stride, const bf16 *b, int64_t b_stride, float *c, int64_t c_stride,
                     int64_t rows, int64_t width, int64_t blocks, int is_first) {
-    const char *nothing = NULL;
+    TileJob job = {.a = a, .a_stride = a_stride * sizeof *a, .b_stride = b_stride * 2 * sizeof *b,
+                   .c_stride = c_stride * sizeof *c, .blocks = blocks};
     (void)rows;
-    a_stride *= sizeof *a, b_stride *= 2 * sizeof *b, c_stride *= sizeof *c;
-    for (int64_t tiles; width > 0; width -= tiles * WIDE, b += 2 * tiles * WIDE, c += tiles * WIDE) {
-        tiles = width / WIDE < MOST_TILES ? width / WIDE : MOST_TILES;
-        switch (tiles) {
-        case 1: add_tiles(a, a_stride, b, b_stride, c, c_stride, blocks, 1, is_first, &nothing, 0); break;
-        case 2: add_tiles(a, a_stride, b, b_stride, c, c_stride, blocks, 2, is_first, &nothing, 0); break;
-        case 3: add_tiles(a, a_stride, b, b_stride, c, c_stride, blocks, 3, is_first, &nothing, 0); break;
-        case 4: add_tiles(a, a_stride, b, b_stride, c, c_stride, blocks, 4, is_first, &nothing, 0); break;
-        default: add_tiles(a, a_stride, b, b_stride, c, c_stride, blocks, 5, is_first, &nothing, 0); break;
+    for (; width > 0; width -= PANEL, b += 2 * PANEL, c += PANEL) {
+        job.b = b, job.to = c, job.from = is_first ? NULL : c;
+        switch (width / WIDE) {
+        case 1: multiply_tiles(job, 1); break;
+        case 2: multiply_tiles(job, 2); break;
+        case 3: multiply_tiles(job, 3); break;
+        default: multiply_tiles(job, 4); break;
         }
     }
 }

@@ -85,6 +85,36 @@ static void product(const float *a, int64_t a_stride, const float *b, int64_t b_
     }
 }
 
+#define DIRECT_COLUMNS 4 /* vectors whose sums of even and odd inputs are kept in registers */
+
+/* `product` of few rows and a whole panel of bfloat16 as it lies in memory. */
+static void product_of_few(const float *a, int64_t a_stride, const bf16 *panel, float *c, int64_t rows, int64_t blocks) {
+    memset(c, 0, rows * PANEL * sizeof(float));
+    for (int64_t block = 0; block < blocks; block++, a += INPUTS, panel += INPUTS * PANEL)
+        for (int64_t row = 0; row < rows; row++)
+            for (int64_t column = 0; column < PANEL; column += DIRECT_COLUMNS * LANES) {
+                const float *inputs = a + row * a_stride;
+                const bf16 *pairs = panel + 2 * column;
+                float *to = c + row * PANEL + column;
+                Floats even[DIRECT_COLUMNS], odd[DIRECT_COLUMNS];
+#pragma GCC unroll 4
+                for (int i = 0; i < DIRECT_COLUMNS; i++)
+                    even[i] = odd[i] = everywhere(0.0f);
+#pragma GCC unroll 2
+                for (int input = 0; input < INPUTS / 2; input++, pairs += 2 * PANEL) {
+                    Floats first = everywhere(inputs[input]), second = everywhere(inputs[INPUTS / 2 + input]);
+#pragma GCC unroll 4
+                    for (int i = 0; i < DIRECT_COLUMNS; i++) {
+                        even[i] = multiply_add(first, widen_even(pairs + 2 * i * LANES), even[i]);
+                        odd[i] = multiply_add(second, widen_odd(pairs + 2 * i * LANES), odd[i]);
+                    }
+                }
+#pragma GCC unroll 4
+                for (int i = 0; i < DIRECT_COLUMNS; i++)
+                    store(to + i * LANES, load(to + i * LANES) + (even[i] + odd[i]));
+            }
+}
+
 /* `count` numbers of a row -> `to`, up to a multiple of 32. */
 ALWAYS void pack_row(Type type, const void *row, int64_t count, Packed *to) {
     for (int64_t first = 0; first < count; first += INPUTS, to += INPUTS) {
