@@ -8,11 +8,12 @@ import structlog
 
 from shared.bus.contract import Bus, BusError, Refusal
 from shared.bus.seldom import SeldomLog
-from shared.messages.membership import Beat, Join, Leave, Report, ServiceName
-from shared.subjects import HEARTBEAT, JOIN, LEAVE, STALE
+from shared.messages.membership import Beat, Join, Leave, Report, ServiceName, WasAway
+from shared.subjects import AWAY, HEARTBEAT, JOIN, LEAVE, STALE
 from shared.world import Clock
 
 REPORT_SECONDS = 0.5
+TOLD_SECONDS = 1.0  # who slept for less than this was not missed
 JOIN_TIMEOUT_SECONDS = 2.0
 RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)  # the last one repeats
 
@@ -41,6 +42,7 @@ class Membership:
         kernels: str | None = None,
     ) -> None:
         self._bus = bus
+        self._clock = clock
         self._join = Join(
             service=service,
             id=id,
@@ -111,8 +113,17 @@ class Membership:
         self.changed()
         log.info("joined", epoch=answer.epoch)
 
+    def _tell_away(self, seconds: float) -> None:
+        service, id, at = self._join.service, self._join.id, self._clock.wall()
+        told = WasAway(service=service, id=id, host=self._join.host, seconds=seconds, at=at)
+        self._bus.publish(AWAY, told, service=service, id=id)
+
     async def _report_for_ever(self) -> None:
+        away = self._clock.away
         while True:
+            if (slept := self._clock.away - away) >= TOLD_SECONDS:
+                self._tell_away(slept)
+            away = self._clock.away
             epoch = await self.joined()
             self._changed.clear()
             self._bus.publish(HEARTBEAT, self._report(epoch), service=self._join.service, id=self._join.id)

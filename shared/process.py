@@ -15,21 +15,22 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
 import uvloop
 
-from shared.bus.contract import Bus, BusError, Context, Endpoint, ServiceInfo
+from shared.bus.contract import Bus, BusError, Context, Endpoint, Refusal, ServiceInfo
 from shared.bus.identity import NatsFiles
 from shared.bus.nats import NatsBus
 from shared.messages.membership import AskMetrics, MetricsText, ServiceName
+from shared.running_loop import RunningLoop
 from shared.settings import ProcessSettings
 from shared.subjects import METRICS
 from shared.telemetry import Telemetry, configure_logging
-from shared.world import Clock, Ids, RandomIds, SystemClock
+from shared.world import Clock, Ids, RandomIds, RunningClock
 
 CONNECT_SECONDS = 30.0
 STOP_SECONDS = 15.0
@@ -45,6 +46,10 @@ DESCRIPTIONS: dict[ServiceName, str] = {
 }
 
 log = structlog.get_logger()
+
+
+class Ends(Exception):
+    """A process ends because that is right; the text says why, and nobody need look for a bug."""
 
 
 class Actor(Protocol):
@@ -73,15 +78,35 @@ def run_process(settings: ProcessSettings, service: ServiceName, build: Build) -
     id = settings.id or f"{service}-0"
     configure_logging(service, id, settings.log_level, settings.log_format)
     try:
-        code = uvloop.run(_main(settings, ServiceInfo(service, id, DESCRIPTIONS[service]), build))
-    except BusError as error:
-        log.error("bus_failed", error=str(error))
-        code = 1
-    except Exception:  # the process's main: whatever it is, say it and end
-        log.exception("process_failed")
+        main = _main(settings, ServiceInfo(service, id, DESCRIPTIONS[service]), build)
+        code = uvloop.run(main, loop_factory=RunningLoop)
+    except Exception as error:  # noqa: BLE001 the process's main: whatever it is, say it and end
+        tell_failure(error)
         code = 1
     sys.stderr.flush()
     sys.exit(code)
+
+
+def tell_failure(error: Exception) -> None:
+    """What is no bug is told in a line."""
+    causes = list(_leaves(error))
+    if not all(isinstance(cause, BusError | Ends) for cause in causes):
+        log.error("process_failed", exc_info=error)
+        return
+    for cause in causes:
+        if isinstance(cause, Ends):
+            log.warning("process_ends", reason=str(cause))
+        else:
+            log.error("bus_failed", error=cause.message if isinstance(cause, Refusal) else str(cause))
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    """What task groups have gathered."""
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from _leaves(each)
+    else:
+        yield error
 
 
 async def _main(settings: ProcessSettings, info: ServiceInfo, build: Build) -> int:
@@ -106,7 +131,7 @@ async def _main(settings: ProcessSettings, info: ServiceInfo, build: Build) -> i
 
 
 async def _live(settings: ProcessSettings, info: ServiceInfo, build: Build, on_closed: Callable[[], None]) -> None:
-    telemetry = Telemetry(info.name, info.id)
+    telemetry, clock = Telemetry(info.name, info.id), RunningClock()
     bus = await NatsBus.connect(
         settings.nats_url,
         settings.namespace,
@@ -114,8 +139,9 @@ async def _live(settings: ProcessSettings, info: ServiceInfo, build: Build, on_c
         files=NatsFiles.of(settings),
         timeout=CONNECT_SECONDS,
         on_closed=on_closed,
+        clock=clock,
     )
-    world = World(info, settings.host_name or socket.gethostname(), bus, SystemClock(), RandomIds(), telemetry)
+    world = World(info, settings.host_name or socket.gethostname(), bus, clock, RandomIds(), telemetry)
     try:
         await _serve_metrics(world)
         if info.name == "registry":

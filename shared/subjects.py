@@ -4,9 +4,11 @@ from shared.bus.contract import Call, Topic
 from shared.messages.copies import CheckModel, FetchModel, ModelChecked, ModelRead, ReadModel, ReleaseModel
 from shared.messages.live import Help, Pull, Pulled, RequestsMoved, Took, Withdraw
 from shared.messages.membership import (
+    AskIncidents,
     AskMetrics,
     AskModels,
     AskSnapshot,
+    IncidentList,
     Join,
     Joined,
     LeaseChanged,
@@ -15,10 +17,12 @@ from shared.messages.membership import (
     ModelEntry,
     ModelList,
     Named,
+    ProcessEnded,
     Register,
     Report,
     Snapshot,
     Stale,
+    WasAway,
 )
 from shared.messages.message import Ack
 from shared.messages.parameters import Manifest
@@ -57,6 +61,9 @@ SNAPSHOT: Call[AskSnapshot, Snapshot] = Call(
 )
 MODELS: Call[AskModels, ModelList] = Call(
     "svc.registry.models", AskModels, ModelList, queue=True, doc="registered models"
+)
+INCIDENTS: Call[AskIncidents, IncidentList] = Call(
+    "svc.registry.incidents", AskIncidents, IncidentList, queue=True, doc="deaths, restarts and stalls of late"
 )
 REGISTER: Call[Register, ModelEntry] = Call(
     "svc.registry.register", Register, ModelEntry, queue=True, doc="register a model"
@@ -127,11 +134,13 @@ ENDED: Topic[RequestsEnded] = Topic("req.{worker}.ended", RequestsEnded)
 MOVED: Topic[RequestsMoved] = Topic("req.{previous}.moved", RequestsMoved)
 HEARTBEAT: Topic[Report] = Topic("hb.{service}.{id}", Report, json=True)
 LEAVE: Topic[Leave] = Topic("leave.{service}.{id}", Leave)
+AWAY: Topic[WasAway] = Topic("away.{service}.{id}", WasAway)
 STALE: Topic[Stale] = Topic("proc.{id}.stale", Stale)
 
 # Events, for people, for JetStream, and for whoever follows a scale.
 EVENTS = "evt.>"
 LEASE: Topic[LeaseChanged] = Topic("evt.lease.{id}", LeaseChanged, json=True)
+PROCESS: Topic[ProcessEnded] = Topic("evt.process.{id}", ProcessEnded, json=True)
 DECISION: Topic[Decision] = Topic("evt.decision.{model}", Decision, json=True)
 PLAN: Topic[ScaleRecord] = Topic("evt.plan.{id}", ScaleRecord, json=True)
 TRANSFER: Topic[Transfer] = Topic("evt.transfer.{plan}", Transfer, json=True)

@@ -20,7 +20,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ TTFT_BUCKETS = (
     *(2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
 )
 PREFIXES = ("livescale_", "vllm:")
+
+Values = Mapping[tuple[str, ...], float]
 
 _propagator = TraceContextTextMapPropagator()
 
@@ -121,7 +123,15 @@ class Telemetry:
 
     def watch_counts(self, name: str, doc: str, label: str, counts: Callable[[], Mapping[str, int]]) -> None:
         """A counter family whose values are read from `counts` when somebody asks."""
-        self.registry.register(_Counts(_checked(name), doc, label, counts))
+
+        def values() -> Values:
+            return {(value,): count for value, count in counts().items()}
+
+        self.registry.register(_Watched(CounterMetricFamily, _checked(name), doc, [label], values))
+
+    def watch_gauge(self, name: str, doc: str, labels: Sequence[str], values: Callable[[], Values]) -> None:
+        """A gauge family, by label values, read when somebody asks: it cannot be out of date."""
+        self.registry.register(_Watched(GaugeMetricFamily, _checked(name), doc, labels, values))
 
     def exposition(self) -> str:
         """Prometheus text format."""
@@ -160,16 +170,26 @@ def parent(traceparent: str | None) -> Context | None:
     return None if traceparent is None else _propagator.extract({"traceparent": traceparent})
 
 
-class _Counts(Collector):
-    def __init__(self, name: str, doc: str, label: str, counts: Callable[[], Mapping[str, int]]) -> None:
-        self._family = (name, doc, label)
-        self._counts = counts
+class _Watched(Collector):
+    """A family whose samples are read when somebody asks."""
 
-    def collect(self) -> Iterable[CounterMetricFamily]:
-        name, doc, label = self._family
-        family = CounterMetricFamily(name, doc, labels=[label])
-        for value, count in sorted(self._counts().items()):
-            family.add_metric([value], count)
+    def __init__(
+        self,
+        kind: type[CounterMetricFamily | GaugeMetricFamily],
+        name: str,
+        doc: str,
+        labels: Sequence[str],
+        values: Callable[[], Values],
+    ) -> None:
+        self._kind = kind
+        self._family = (name, doc, labels)
+        self._values = values
+
+    def collect(self) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
+        name, doc, labels = self._family
+        family = self._kind(name, doc, labels=labels)
+        for each, value in sorted(self._values().items()):
+            family.add_metric(each, value)
         yield family
 
 

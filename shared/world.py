@@ -8,8 +8,20 @@ from collections import Counter
 from typing import Protocol
 
 
+def seconds_away(loop: asyncio.AbstractEventLoop) -> float:
+    """By how much the loop's time is behind the machine's: what its process slept. Most loops never are."""
+    seconds: float = getattr(loop, "away", 0.0)
+    return seconds
+
+
 class Clock(Protocol):
-    """`now()` never goes back and is for durations; `wall()` is seconds since the epoch, for what others read."""
+    """`now()` never goes back and is for durations; `wall()` is seconds since the epoch, for what others read.
+
+    `away`: seconds that this process has slept, stopped or its machine without a processor. `now()` leaves them out.
+    """
+
+    @property
+    def away(self) -> float: ...
 
     def now(self) -> float: ...
 
@@ -17,10 +29,29 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's. Not the event loop's: uvloop's stands still for a millisecond at a time."""
+    """The machine's, for those who judge nobody's silence: tools, tests."""
+
+    away = 0.0
 
     def now(self) -> float:
         return time.monotonic()
+
+    def wall(self) -> float:
+        return time.time()
+
+
+class RunningClock:
+    """Of a process: the time of its event loop, in which `now()` is made, from any thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def away(self) -> float:
+        return seconds_away(self._loop)
+
+    def now(self) -> float:
+        return self._loop.time()
 
     def wall(self) -> float:
         return time.time()
@@ -32,11 +63,15 @@ class LoopClock:
     def __init__(self, epoch: float) -> None:
         self._epoch = epoch
 
+    @property
+    def away(self) -> float:
+        return seconds_away(asyncio.get_running_loop())
+
     def now(self) -> float:
         return asyncio.get_running_loop().time()
 
     def wall(self) -> float:
-        return self._epoch + self.now()
+        return self._epoch + self.now() + self.away
 
 
 class Ids(Protocol):

@@ -22,9 +22,12 @@ CONNECT_SECONDS = 2.0
 
 
 class BusAddress(NamedTuple):
+    """`origin`: how the url was found, for whoever cannot reach it."""
+
     url: str
     namespace: str
     files: NatsFiles
+    origin: str = ""
 
 
 def bus_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -43,7 +46,8 @@ def bus_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def find_bus(nats_url: str | None, namespace: str | None) -> BusAddress:
     """Flag or environment first, then the system that runs on this machine, then the default."""
-    running = find_running(pointer_path()) if nats_url is None else None
+    note = pointer_path()
+    running = find_running(note) if nats_url is None else None
     default = ProcessSettings()
     url = nats_url or (running.nats_url if running else default.nats_url)
     return BusAddress(
@@ -51,6 +55,7 @@ def find_bus(nats_url: str | None, namespace: str | None) -> BusAddress:
         namespace=namespace or (running.namespace if running else default.namespace),
         # A url with a password says all that is needed.
         files=NatsFiles.from_environment(os.environ) if hide_password(url) == url else NatsFiles(),
+        origin="" if nats_url or running else f"; {note} names no `livescale up` that runs, and NATS_URL is not set",
     )
 
 
@@ -67,7 +72,7 @@ async def _ask(address: BusAddress, question: Callable[[Bus], Awaitable[T]]) -> 
     try:
         bus = await NatsBus.connect(address.url, address.namespace, "cli", files=address.files, timeout=CONNECT_SECONDS)
     except BusError as error:
-        raise connection_error(error) from None
+        raise connection_error(error, address) from None
     try:
         return await question(bus)
     except Refusal as refusal:
@@ -84,8 +89,8 @@ async def _ask(address: BusAddress, question: Callable[[Bus], Awaitable[T]]) -> 
         await bus.close()
 
 
-def connection_error(error: BusError) -> click.ClickException:
-    return click.ClickException(f"{error}: start `livescale up`, or name a server with --nats-url")
+def connection_error(error: BusError, address: BusAddress) -> click.ClickException:
+    return click.ClickException(f"{error}{address.origin}: start `livescale up`, or name a server with --nats-url")
 
 
 def nats_req(address: BusAddress, subject: str, body: str = "") -> str:

@@ -1,5 +1,6 @@
 """Commands named by strings and imported when they are called: `livescale --help` loads nothing but click."""
 
+import difflib
 import importlib
 from collections.abc import Mapping
 from types import ModuleType
@@ -19,7 +20,7 @@ class LazyGroup(click.Group):
     """A group that imports a command only to run it or to show its own help."""
 
     def __init__(self, name: str, lazy: Mapping[str, LazyCommand], help: str) -> None:
-        super().__init__(name, help=help)
+        super().__init__(name, help=help, context_settings={"help_option_names": ["-h", "--help"]})
         self._lazy = lazy
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -29,6 +30,14 @@ class LazyGroup(click.Group):
         if cmd_name not in self._lazy:
             return None
         return load_command(self._lazy[cmd_name].target)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        near = [] if args[0] in self._lazy else difflib.get_close_matches(args[0], self._lazy, n=1)
+        if near:
+            raise click.UsageError(f"No such command {args[0]!r}. Did you mean {near[0]!r}?", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

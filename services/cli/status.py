@@ -1,21 +1,28 @@
 """`livescale status`: who runs, who serves what, what waits."""
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 
 import click
 import msgspec
 
 from services.cli.connection import CALL_SECONDS, ask, bus_options, find_bus
+from services.cli.incidents_view import IncidentRow, ask_incidents
 from services.cli.status_view import Status, make_status
 from services.cli.tables import open_console, print_rows
+from services.cli.times import clock_time
 from shared.bus.contract import Bus, BusError
-from shared.messages.membership import AskSnapshot, QueueLoad, RouterReport
+from shared.messages.membership import AskMetrics, AskSnapshot, Member, QueueLoad, RouterReport
 from shared.messages.scaling import AskDecisions, Decision
-from shared.subjects import DECISIONS, HEARTBEAT, SNAPSHOT
+from shared.subjects import DECISIONS, HEARTBEAT, METRICS, SNAPSHOT
 
 # Routers report twice a second.
 REPORT_SECONDS = 1.5
+RECENT = 10
+MEMORY_SECONDS = 1.0
+# Of no interest where they are zero everywhere.
+QUIET = frozenset({"rank", "ready", "total", "live_layers", "live_queue"})
 
 EPILOG = """
 \b
@@ -32,6 +39,7 @@ def status(as_json: bool, nats_url: str | None, namespace: str | None) -> None:
     """Processes, workers, instances and queues.
 
     Ready and total count blocks of parameters; a queue of which no router has reported is unknown, null in JSON.
+    Recent events are deaths, restarts, and moments in which a process or the machine stood still.
     Where requests are held, the monitor's last word says why the model scales, or does not.
     """
     found = ask(find_bus(nats_url, namespace), ask_status)
@@ -53,7 +61,28 @@ async def ask_status(bus: Bus) -> Status:
                     break
     await reports.close()
     held = [queue.model for queue in queues or [] if queue.waiting_requests]
-    return make_status(snapshot, queues, await ask_decisions(bus, held))
+    decisions, incidents = await ask_decisions(bus, held), await ask_incidents(bus, RECENT)
+    return make_status(snapshot, queues, decisions, incidents, await ask_memory(bus, snapshot.members))
+
+
+async def ask_memory(bus: Bus, members: Sequence[Member]) -> dict[str, int]:
+    """What each process that lives and answers takes; shared pages count in each."""
+
+    async def ask_one(id: str) -> tuple[str, int | None]:
+        with suppress(BusError):
+            answer = await bus.call(METRICS, AskMetrics(), timeout=MEMORY_SECONDS, id=id)
+            return id, find_resident(answer.text)
+        return id, None
+
+    found = await asyncio.gather(*(ask_one(each.id) for each in members if each.lease == "alive"))
+    return {id: size for id, size in found if size is not None}
+
+
+def find_resident(exposition: str) -> int | None:
+    for line in exposition.splitlines():
+        if line.startswith("process_resident_memory_bytes"):
+            return int(float(line.rsplit(" ", 1)[1]))
+    return None
 
 
 async def ask_decisions(bus: Bus, models: list[str]) -> list[Decision]:
@@ -77,10 +106,23 @@ def print_status(found: Status) -> None:
         ("Instances", found.instances),
         ("Live scaling", found.live),
         ("Queues", found.queues),
+        ("Recent events", [recent_row(row) for row in found.events]),
     ):
         if rows is None:
             console.print(f"{title}: unknown, no router reported")
         elif not rows:
             console.print(f"{title}: none\n")
         else:
-            print_rows(console, title, rows)
+            print_rows(console, title, rows, quiet=QUIET)
+
+
+class RecentRow(msgspec.Struct, frozen=True, kw_only=True):
+    """An incident for people."""
+
+    at: str
+    who: str
+    what: str
+
+
+def recent_row(row: IncidentRow) -> RecentRow:
+    return RecentRow(at=clock_time(row.at), who=row.who, what=row.what)

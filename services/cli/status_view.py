@@ -1,12 +1,14 @@
 """The registry's picture as operators want it: flat rows, for people and for `--json`."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
+from services.cli.incidents_view import IncidentRow, incident_rows
 from services.cli.live_view import LiveRow, live_rows
 from shared.latency import MADE_UP
-from shared.messages.membership import Member, QueueLoad, Snapshot, WorkerReport
+from shared.messages.membership import Incident, Member, QueueLoad, Snapshot, WorkerReport
 from shared.messages.scaling import Decision
 
 # An instance of several workers is as far as its slowest rank.
@@ -14,11 +16,14 @@ PROGRESS = ("spare", "loading", "live", "draining", "serving")
 
 
 class ProcessRow(msgspec.Struct, frozen=True, kw_only=True):
+    """`memory_bytes`: what it takes, pages that it shares with others included; None of one that does not say."""
+
     service: str
     id: str
     pid: int
     host: str
     lease: str
+    memory_bytes: int | None
 
 
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,18 +101,32 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     live: list[LiveRow]
     models: list[ModelRow]
     queues: list[QueueRow] | None
+    events: list[IncidentRow]
 
     @property
     def warning(self) -> str | None:
         return MADE_UP if any(worker.engine == "modelled" for worker in self.workers) else None
 
 
-def make_status(snapshot: Snapshot, queues: Sequence[QueueLoad] | None, decisions: Sequence[Decision] = ()) -> Status:
+def make_status(
+    snapshot: Snapshot,
+    queues: Sequence[QueueLoad] | None,
+    decisions: Sequence[Decision] = (),
+    incidents: Sequence[Incident] = (),
+    memory: Mapping[str, int] = MappingProxyType({}),
+) -> Status:
     """`decisions`: the last of each model that has requests held."""
     members = {member.id: member for member in snapshot.members}
     return Status(
         processes=[
-            msgspec.convert(each, ProcessRow, from_attributes=True)
+            ProcessRow(
+                service=each.service,
+                id=each.id,
+                pid=each.pid,
+                host=each.host,
+                lease=each.lease,
+                memory_bytes=memory.get(each.id),
+            )
             for each in sorted(snapshot.members, key=lambda each: (each.service, each.id))
         ],
         workers=[worker_row(each, members.get(each.id)) for each in sorted(snapshot.workers, key=lambda w: w.id)],
@@ -130,10 +149,12 @@ def make_status(snapshot: Snapshot, queues: Sequence[QueueLoad] | None, decision
             for each in sorted(snapshot.models, key=lambda each: each.spec.name)
         ],
         queues=queue_rows(queues, {each.model: each for each in decisions}),
+        events=incident_rows(incidents),
     )
 
 
 def worker_row(report: WorkerReport, member: Member | None) -> WorkerRow:
+    loads = report.state in ("loading", "live")  # once it serves these are of the past
     return WorkerRow(
         id=report.id,
         pid=member.pid if member else None,
@@ -149,8 +170,8 @@ def worker_row(report: WorkerReport, member: Member | None) -> WorkerRow:
         state=report.state,
         ready=len(report.holding.ready) if report.holding else 0,
         total=report.holding.total if report.holding else 0,
-        live_layers=report.live_layers,
-        live_queue=report.live_waiting,
+        live_layers=report.live_layers if loads else 0,
+        live_queue=report.live_waiting if loads else 0,
         helping=report.helping,
         pipeline=report.pipeline,
         stage=report.stage,

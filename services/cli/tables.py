@@ -2,14 +2,21 @@
 
 import sys
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from shared.units import format_size
+
 if TYPE_CHECKING:  # slow to import, and not needed for --help or --json
     from rich.console import Console
+    from rich.table import Table
 
 WIDE = 200
+ANY_WIDTH = 10_000
+HASHES = ("version", "kernels")
+HASH_LETTERS = 8
 
 
 def open_console() -> "Console":
@@ -19,17 +26,56 @@ def open_console() -> "Console":
     return Console(width=None if sys.stdout.isatty() else WIDE, highlight=False)
 
 
-def print_rows(console: "Console", title: str, rows: Sequence[msgspec.Struct]) -> None:
-    """A table of at least one row, and an empty line."""
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for name in rows[0].__struct_fields__:
-        table.add_column(name.replace("_", " "), overflow="fold")
-    for row in rows:
-        table.add_row(*map(cell, msgspec.structs.astuple(row)))
+def print_rows(
+    console: "Console", title: str, rows: Sequence[msgspec.Struct], *, quiet: AbstractSet[str] = frozenset()
+) -> None:
+    """A table of at least one row, and an empty line. Columns of which nothing is to be told are left out: those
+    without a value, and those of `quiet` that are zero. Where the width is too small, what is the same in all rows is
+    told once.
+    """
+    names = [name for name in rows[0].__struct_fields__ if any(tells(row, name, quiet) for row in rows)]
+    table = make_table(rows, names)
+    width = console.measure(table, options=console.options.update(width=ANY_WIDTH)).maximum
+    if len(rows) > 1 and width > console.width:
+        same = [name for name in names[1:] if len({cell_of(row, name) for row in rows}) == 1]
+        common = ", ".join(f"{heading(name)} {cell_of(rows[0], name)}" for name in same)
+        names = [name for name in names if name not in same]
+        title = f"{title} (all: {common})" if same else title
+        table = make_table(rows, names)
+    console.print(title, style="italic", markup=False)
     console.print(table)
     console.print()
+
+
+def tells(row: msgspec.Struct, name: str, quiet: AbstractSet[str]) -> bool:
+    value = getattr(row, name)
+    return bool(value) if name in quiet else value not in (None, "", [], {})
+
+
+def make_table(rows: Sequence[msgspec.Struct], names: Sequence[str]) -> "Table":
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name in names:
+        table.add_column(heading(name), overflow="fold")
+    for row in rows:
+        table.add_row(*(cell_of(row, name) for name in names))
+    return table
+
+
+def heading(name: str) -> str:
+    return name.removesuffix("_bytes").replace("_", " ")
+
+
+def cell_of(row: msgspec.Struct, name: str) -> str:
+    """Sizes in units, and of names that are hashes the beginning, which tells them apart."""
+    value = getattr(row, name)
+    if name.endswith("_bytes") and isinstance(value, int):
+        return format_size(value)
+    if name in HASHES and isinstance(value, str):
+        variant, dash, digest = value.rpartition("-")
+        return variant + dash + digest[:HASH_LETTERS]
+    return cell(value)
 
 
 def cell(value: object) -> str:

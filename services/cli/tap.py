@@ -62,7 +62,7 @@ async def listen(address: BusAddress, subject: str, limit: int | None, full: boo
     try:
         await connect(client, address.url, "tap", CONNECT_SECONDS, Callbacks(closed=end), address.files)
     except BusError as error:
-        raise connection_error(error) from None
+        raise connection_error(error, address) from None
     try:
         await client.subscribe(prefix + subject, cb=messages.put)
         while count != limit and (message := await messages.get()) is not None:

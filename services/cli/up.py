@@ -8,11 +8,14 @@ import signal
 import click
 import msgspec
 
+from services.cli.checkpoints import check_checkpoint
+from services.cli.grouped import GroupedCommand
 from services.cli.options import settings_options
+from services.cli.printer import JsonPrinter, Printer, make_printer
 from services.supervisor.checks import BadSettings
 from services.supervisor.commands import worker_flags
 from services.supervisor.processes import ChildFailed
-from services.supervisor.running import announce, pointer_path
+from services.supervisor.running import NotOurs, announce, make_place, pointer_path
 from services.supervisor.settings import ModelSettings, StackSettings
 from services.supervisor.stack import Stack, StackFailed
 from shared.latency import MADE_UP
@@ -61,7 +64,26 @@ class NamedDirectory(click.ParamType[ModelSettings]):
             self.fail(f"{name!r} is no name for a model: letters, digits and . _ / - only", param, ctx)
 
 
-@click.command(epilog=EPILOG)
+# Every option of a system is in one of them.
+GROUPS = {
+    "Models": (
+        *("models", "dtype", "layout", "max_model_len", "tensor_parallel_size"),
+        *("min_instances", "max_instances"),
+    ),
+    "Clients": ("host", "port", "gateways", "api_key", "api_keys"),
+    "Processes": ("workers", "device", "threads", "routers", "start_timeout_s", "kill_hung_s"),
+    "Memory of workers": ("arena_bytes", "kv_bytes", "block_size", "host_kv_bytes"),
+    "Batches": ("max_num_seqs", "max_num_waiting", "max_num_batched_tokens", "tbt_ratio"),
+    "Prompts that begin alike": ("enable_prefix_caching", "context_share", "context_seconds"),
+    "Scaling": ("live", "live_every_hop", "live_when", "ttft_slo", "switch_kv", "plan_policy"),
+    "Links": ("transport", "share_memory", "link_rate", "topology", "shaped"),
+    "Emulated GPUs": ("engine", "engine_profile", "engine_speed"),
+    "Bus": ("nats_url", "nats_creds", "nats_nkey", "nats_ca", "nats_cert", "nats_key", "namespace"),
+    "Logs and configuration": ("log_level", "log_format", "config", "print_config"),
+}
+
+
+@click.command(cls=GroupedCommand, groups=GROUPS, epilog=EPILOG)
 @settings_options(StackSettings, models=NamedDirectory())
 def up(settings: StackSettings) -> None:
     """Serve models on this machine until Ctrl-C.
@@ -69,19 +91,39 @@ def up(settings: StackSettings) -> None:
     Starts a NATS server, every service and the workers; each model starts with its minimum of instances, the other
     workers are spare. When all is ready one line of JSON is printed on stdout; logs go to stderr.
     """
+    printer = make_printer(settings.log_format)
+    try:
+        check_all(settings)
+        run_system(settings, printer)
+    except click.ClickException as error:
+        if not isinstance(printer, JsonPrinter):
+            raise
+        printer.failed(error.format_message())
+        raise SystemExit(error.exit_code) from None
+
+
+def check_all(settings: StackSettings) -> None:
+    """What can be known before anything is started. Raises ClickException."""
     if not settings.models:
         raise click.UsageError("no model to serve: give --model NAME=DIR, or models in a --config file")
     check_keys(settings)
     check_workers(settings)
-    configure_logging("up", "up", settings.log_level)
+    for model in settings.models:
+        check_checkpoint(model)
+    check_place()
+
+
+def run_system(settings: StackSettings, printer: Printer) -> None:
+    """Until Ctrl-C. Raises ClickException."""
+    configure_logging("up", "up", settings.log_level, settings.log_format)
     try:
-        asyncio.run(serve(settings))
+        asyncio.run(serve(settings, printer))
     except BadSettings as error:
         raise click.UsageError(str(error)) from None
     except (ChildFailed, StackFailed) as error:
         raise click.ClickException(str(error)) from None
     except (KeyboardInterrupt, asyncio.CancelledError):
-        click.echo("stopped", err=True)
+        printer.progress("stopped")
 
 
 def check_keys(settings: StackSettings) -> None:
@@ -102,15 +144,24 @@ def check_workers(settings: StackSettings) -> None:
         raise click.UsageError(str(error)) from None
 
 
-async def serve(settings: StackSettings) -> None:
+def check_place() -> None:
+    """Other commands are to find the system, before anything is started. Raises ClickException."""
+    try:
+        make_place(pointer_path())
+    except (NotOurs, OSError) as error:
+        raise click.ClickException(str(error)) from None
+
+
+async def serve(settings: StackSettings, printer: Printer) -> None:
     """Until Ctrl-C or SIGTERM, which cancel this task. Raises ChildFailed when an essential process is given up."""
     cancel_on_signals()
     if settings.engine == "modelled":
-        print_progress(MADE_UP)
-    async with Stack(settings, progress=print_progress, echo=print_line) as stack:
+        printer.progress(MADE_UP)
+    async with Stack(settings, progress=printer.progress, echo=printer.line, ended=printer.ended) as stack:
         with announce(pointer_path(), url=stack.url, nats_url=stack.nats_url, namespace=settings.namespace):
             urls = list(stack.urls.values())
             ready = {"ready": True, "url": stack.url, "urls": urls, "nats_url": stack.nats_url}
+            ready["memory_bytes"] = stack.memory_bytes()
             click.echo(json.dumps(ready if settings.engine == "torch" else {**ready, "warning": MADE_UP}))
             raise await stack.supervisor.failed()
 
@@ -127,11 +178,3 @@ def cancel_on_signals() -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, cancel)
-
-
-def print_line(name: str, line: str) -> None:
-    click.echo(f"{name:<10} | {line}", err=True)
-
-
-def print_progress(text: str) -> None:
-    click.echo(f"{'up':<10} | {text}", err=True)

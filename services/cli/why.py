@@ -4,11 +4,14 @@ import click
 import msgspec
 
 from services.cli.connection import CALL_SECONDS, ask, bus_options, find_bus
+from services.cli.incidents_view import ask_incidents
 from services.cli.why_view import explain
 from shared.bus.contract import Bus
-from shared.messages.membership import AskModels
+from shared.messages.membership import AskModels, Incident
 from shared.messages.scaling import AskDecisions, AskScales, Decision, ScaleRecord
 from shared.subjects import DECISIONS, MODELS, SCALES
+
+MOST_DECISIONS = 1_000
 
 EPILOG = """
 \b
@@ -19,39 +22,49 @@ The same with the nats CLI:
 
 
 class Why(msgspec.Struct, frozen=True):
-    """What `--json` prints; decisions and scales newest last. `error`: why the model cannot be read, if it cannot."""
+    """What `--json` prints; all newest last. `error`: why the model cannot be read, if it cannot. `incidents`: deaths,
+    restarts and stalls of late, of all processes."""
 
     decisions: list[Decision]
     scales: list[ScaleRecord]
     error: str | None = None
+    incidents: list[Incident] = []
 
 
 @click.command(epilog=EPILOG)
 @click.argument("name")
 @click.option("--limit", type=click.IntRange(min=1, max=1000), default=10, show_default=True, help="How many of each.")
+@click.option(
+    "--verbose", is_flag=True, envvar="LIVESCALE_VERBOSE", show_envvar=True, help="With what each was decided from."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 @bus_options
-def why(name: str, limit: int, as_json: bool, nats_url: str | None, namespace: str | None) -> None:
+def why(name: str, limit: int, verbose: bool, as_json: bool, nats_url: str | None, namespace: str | None) -> None:
     """Why the model NAME was scaled, or was not.
 
-    Each decision with its inputs, rule and reason; of a scale the plan, the moments of its phases and the outcome.
+    Each decision with its rule and reason, holds in a row as one; of a scale the plan, the moments of its phases and
+    the outcome; between them deaths, restarts and stalls.
     """
-    found = ask(find_bus(nats_url, namespace), lambda bus: ask_why(bus, name, limit))
+    # Holds in a row are one of them.
+    decisions = limit if as_json else MOST_DECISIONS
+    found = ask(find_bus(nats_url, namespace), lambda bus: ask_why(bus, name, limit, decisions))
     if as_json:
         click.echo(msgspec.json.encode(found))
         return
     from rich.console import Console
 
     console = Console(highlight=False)
-    for line in explain(name, found.decisions, found.scales, found.error):
+    told = explain(name, found.decisions, found.scales, found.error, found.incidents, limit=limit, verbose=verbose)
+    for line in told:
         console.print(line, markup=False, soft_wrap=True)
 
 
-async def ask_why(bus: Bus, model: str, limit: int) -> Why:
+async def ask_why(bus: Bus, model: str, limit: int, decisions_limit: int) -> Why:
     scales = await bus.call(SCALES, AskScales(model=model, limit=limit), timeout=CALL_SECONDS)
-    decisions = await bus.call(DECISIONS, AskDecisions(model=model, limit=limit), timeout=CALL_SECONDS)
+    decisions = await bus.call(DECISIONS, AskDecisions(model=model, limit=decisions_limit), timeout=CALL_SECONDS)
     entries = {entry.spec.name: entry for entry in (await bus.call(MODELS, AskModels(), timeout=CALL_SECONDS)).models}
     if model not in entries and not scales.records and not decisions.decisions:
         known = ", ".join(sorted(entries)) or "none"
         raise click.ClickException(f"no model {model!r} is registered; there are {known}")
-    return Why(decisions.decisions, scales.records, entries[model].error if model in entries else None)
+    error = entries[model].error if model in entries else None
+    return Why(decisions.decisions, scales.records, error, await ask_incidents(bus))

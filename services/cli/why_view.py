@@ -1,54 +1,76 @@
 """Decisions and scales in words."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 
+from services.cli.incidents_view import tell_incident
+from services.cli.times import clock_time
 from services.cli.why_pipelines import tell_pipelines
 from services.cli.why_times import tell_times
+from shared.messages.membership import Incident
 from shared.messages.scaling import Decision, Phase, ScaleRecord
 from shared.messages.transfers import Plan
+from shared.units import format_size
+
+Told = list[Decision]  # one decision, or the holds in a row that are told as one
 
 
 def explain(
-    model: str, decisions: Sequence[Decision], scales: Sequence[ScaleRecord], error: str | None = None
+    model: str,
+    decisions: Sequence[Decision],
+    scales: Sequence[ScaleRecord],
+    error: str | None = None,
+    incidents: Sequence[Incident] = (),
+    *,
+    limit: int = 1_000,
+    verbose: bool = False,
 ) -> Iterator[str]:
-    """Lines, oldest first. A decision that led to a scale is told with it; equal holds in a row are told once.
+    """Lines, oldest first, of the last `limit`. A decision that led to a scale is told with it; holds in a row are told
+    once; between them is what befell processes and machines since the first of them. `verbose`: what decisions were
+    made from.
 
     `error`: why the model could not be read when that was last tried.
     """
     records = {record.decision.id: record for record in scales}
     known = {decision.id for decision in decisions}
     # Operators' decisions are the planner's alone; the monitor has never seen them.
-    told = [*decisions, *(record.decision for record in scales if record.decision.id not in known)]
-    told.sort(key=lambda decision: (decision.at, decision.id))
+    all_told = [*decisions, *(record.decision for record in scales if record.decision.id not in known)]
+    told = fold_holds(sorted(all_told, key=lambda decision: (decision.at, decision.id)))[-limit:]
     if not told:
         yield f"{model}: nothing was decided yet; the monitor decides when load is reported"
-    for decision, repeats in merge_holds(told):
-        yield from tell_decision(decision, repeats)
-        if decision.id in records:
-            yield from tell_scale(records[decision.id])
+    waiting = [each for each in incidents if told and each.at >= told[0][0].at]
+    for folded in told:
+        while waiting and waiting[0].at < folded[0].at:
+            yield tell_incident(waiting.pop(0))
+        yield from tell_decisions(folded, verbose)
+        if folded[-1].id in records:
+            yield from tell_scale(records[folded[-1].id])
+    yield from map(tell_incident, waiting)
     if error is not None:
         yield f"{model} could not be read: {error}; that is tried again, ever more seldom"
 
 
-def merge_holds(decisions: Sequence[Decision]) -> list[tuple[Decision, int]]:
-    """Each decision and how many holds by the same rule it stands for, itself included; the last of them is shown."""
-    merged: list[tuple[Decision, int]] = []
+def fold_holds(decisions: Sequence[Decision]) -> list[Told]:
+    """Under a changing load one reason to hold follows another, several times a second."""
+    folded: list[Told] = []
     for decision in decisions:
-        if merged and decision.action == "hold" == merged[-1][0].action and decision.rule == merged[-1][0].rule:
-            merged[-1] = (decision, merged[-1][1] + 1)
+        if folded and decision.action == "hold" == folded[-1][0].action:
+            folded[-1].append(decision)
         else:
-            merged.append((decision, 1))
-    return merged
+            folded.append([decision])
+    return folded
 
 
-def tell_decision(decision: Decision, repeats: int) -> Iterator[str]:
-    change = f"{decision.current} -> {decision.target}" if decision.action != "hold" else f"at {decision.current}"
-    times = f" ({repeats} times)" if repeats > 1 else ""
-    yield f"{clock_time(decision.at)} {decision.action} {change}, by {decision.by}{times}"
-    yield f"    {decision.rule}: {decision.reason}"
-    if decision.inputs:
-        yield "    from " + ", ".join(f"{name} {number(value)}" for name, value in sorted(decision.inputs.items()))
+def tell_decisions(folded: Told, verbose: bool) -> Iterator[str]:
+    last = folded[-1]
+    change = f"{last.current} -> {last.target}" if last.action != "hold" else f"at {last.current}"
+    until = f" to {clock_time(last.at)}" if len(folded) > 1 else ""
+    rules = Counter(each.rule for each in folded)
+    times = ", ".join(f"{rule} {count} times" if count > 1 else rule for rule, count in rules.most_common())
+    yield f"{clock_time(folded[0].at)}{until} {last.action} {change}, by {last.by}" + (f": {times}" if until else "")
+    yield f"    {'last ' if until else ''}{last.rule}: {last.reason}"
+    if verbose and last.inputs:
+        yield "    from " + ", ".join(f"{name} {number(value)}" for name, value in sorted(last.inputs.items()))
 
 
 def tell_scale(record: ScaleRecord) -> Iterator[str]:
@@ -71,17 +93,13 @@ def tell_plan(plan: Plan) -> Iterator[str]:
     for instance in plan.instances:
         yield f"      {instance.id} on {', '.join(instance.ranks)}"
     for path in plan.paths:
-        yield f"      {plan.size_bytes / 1e6:.1f} MB along {' -> '.join(path)}"
+        yield f"      {format_size(plan.size_bytes)} along {' -> '.join(path)}"
     for reason in plan.reasons:
         yield f"      because {reason}"
 
 
 def since(phase: Phase, start: float) -> str:
     return f"{(phase.at - start) * 1000:+9.1f} ms"
-
-
-def clock_time(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
 
 
 def number(value: float | None) -> str:

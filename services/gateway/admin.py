@@ -6,15 +6,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from services.gateway.answers import Listing
-from services.gateway.bodies import ScaleRequest
+from services.gateway.bodies import ModelRequest, ScaleRequest
 from services.gateway.errors import bad_request, from_bus
 from services.gateway.models import Models
 from services.gateway.parse import parse_body
 from services.gateway.pool_view import instances
 from services.gateway.reading import json_answer, read_body
 from shared.bus.contract import A, Bus, BusError, Call, Q
-from shared.messages.membership import AskSnapshot, Named, Register
-from shared.messages.parameters import ModelSpec
+from shared.messages.membership import AskSnapshot, Named
 from shared.messages.scaling import AskDecisions, Scale
 from shared.subjects import DECISIONS, REGISTER, REMOVE, SCALE, SNAPSHOT
 
@@ -37,8 +36,10 @@ class Admin:
         return json_answer(Listing(data=self.models.entries))
 
     async def register(self, request: Request) -> Response:
-        spec = parse_body(await read_body(request, self.max_body_bytes), ModelSpec)
-        entry = await self._ask(REGISTER, Register(spec=spec), ORDER_TIMEOUT_SECONDS)
+        body = parse_body(await read_body(request, self.max_body_bytes), ModelRequest)
+        if body.path is not None:
+            await self.models.check_text(body.name, body.path, ORDER_TIMEOUT_SECONDS)
+        entry = await self._ask(REGISTER, body.register(), ORDER_TIMEOUT_SECONDS)
         await self.models.refresh_for_client()
         return json_answer(entry, 201)
 

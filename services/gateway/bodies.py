@@ -5,6 +5,10 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from shared.messages.membership import Register
+from shared.messages.message import Amount, Count, Positive
+from shared.messages.parameters import DType, Layout, ModelSpec, Path, Share, TensorParallelSize
+
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
 Stops = Annotated[list[StopString], Meta(max_length=4)]
@@ -116,3 +120,41 @@ class ScaleRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     model: ModelName
     instances: Annotated[int, Meta(ge=0)]
+
+
+class BoundsRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="ScalingBounds"):
+    """When instances are added (hi) and given back (lo), by part of what one instance can do."""
+
+    prefill_lo: Annotated[Share | None, Meta(description="Seconds of prompts that wait, an instance")] = None
+    prefill_hi: Annotated[Share | None, Meta(description="Seconds of prompts that wait, an instance")] = None
+    decode_lo: Annotated[Share | None, Meta(description="Share of KV blocks or slots")] = None
+    decode_hi: Annotated[Share | None, Meta(description="Share of KV blocks or slots")] = None
+
+
+class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="ModelSpec"):
+    """POST /admin/v1/models. What is left out stays as it is; a new model has the system's defaults."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=256, description="What clients call it")]
+    path: Annotated[Path | None, Meta(description="A directory in Hugging Face format on all hosts, or a hub id")] = (
+        None
+    )
+    dtype: DType | None = None
+    min_instances: Count | None = None
+    max_instances: Positive | None = None
+    bounds: BoundsRequest = BoundsRequest()
+    upscale_delay_s: Annotated[Amount | None, Meta(description="Too little for so long before one is added")] = None
+    downscale_delay_s: Annotated[Amount | None, Meta(description="Idle for so long before one is given back")] = None
+    downscale_to_zero_delay_s: Annotated[Amount | None, Meta(description="The same of the last one")] = None
+    max_model_len: Annotated[Positive | None, Meta(description="Tokens of a request, prompt and output")] = None
+    tensor_parallel_size: Annotated[TensorParallelSize | None, Meta(description="Workers of an instance")] = None
+    layout: Annotated[Layout | None, Meta(description="How parameters lie; panels is for workers on CPUs")] = None
+
+    def register(self) -> Register:
+        """What the registry is asked, and which parts of it were said."""
+        bounds, said = _given(self.bounds), {**_given(self), "bounds": {}}
+        spec = msgspec.convert({"path": "", **said, "bounds": bounds}, ModelSpec)
+        return Register(spec=spec, named=sorted([*said.keys() - {"bounds"}, *(f"bounds.{part}" for part in bounds)]))
+
+
+def _given(body: msgspec.Struct) -> dict[str, object]:
+    return {name: value for name, value in msgspec.structs.asdict(body).items() if value is not None}

@@ -60,6 +60,10 @@ def bad_request(message: str, param: str | None = None, code: str | None = None)
     return ApiError(400, message, param=param, code=code)
 
 
+def bad_checkpoint(message: str) -> ApiError:
+    return ApiError(422, message, param="path", code="invalid_checkpoint")
+
+
 def too_long(message: str, param: str) -> ApiError:
     return ApiError(400, message, param=param, code="context_length_exceeded")
 
@@ -92,22 +96,23 @@ def internal(message: str) -> ApiError:
 
 
 def from_bus(error: BusError, model: str | None = None) -> ApiError:
-    """The client's view of a call that another process refused or did not answer."""
+    """The client's view of a call that another process refused or did not answer. What the bus has to say of it, in its
+    own words, is for the log."""
     match error:
         case Refusal():
             return _from_refusal(error, model)
         case TooLarge():
-            return ApiError(413, f"The request is too large for the bus: {error}", code="request_too_large")
+            return ApiError(413, "The request is too large to be handed on; shorten it.", code="request_too_large")
         case CallTimeout():
-            return overloaded(f"A service did not answer in time: {error}")
+            return overloaded("A service that is needed did not answer in time; the request may be sent again.")
         case _:
-            return overloaded(f"A service cannot be reached: {error}")
+            return overloaded("A service that is needed cannot be reached; the request may be sent again.")
 
 
 def from_end(code: int | None, reason: str) -> ApiError:
     """The client's view of an accepted request that ended with an error."""
     match code:
-        case 400:
+        case 400 | 413 | 422:
             return bad_request(reason)
         case 503:
             return overloaded(reason, None)
@@ -127,7 +132,11 @@ def _from_refusal(refusal: Refusal, model: str | None) -> ApiError:
             return timed_out(refusal.message)
         case 409:
             return ApiError(409, refusal.message, code="conflict")
+        case 422:
+            return bad_checkpoint(refusal.message)
         case 429:
             return queue_full(refusal.message, refusal.retry_after_ms)
+        case 500:
+            return internal("A service failed at this request; its log says why.")
         case _:
             return overloaded(refusal.message, refusal.retry_after_ms)

@@ -15,6 +15,7 @@ from services.gateway.app import make_app
 from services.gateway.catalog import Catalog
 from services.gateway.completing import Completing
 from services.gateway.generation import Engine
+from services.gateway.holding import Holding
 from services.gateway.keys import Keyring
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.models import Models
@@ -64,7 +65,8 @@ class Gateway:
 
     def _operations(self, models: Models, executor: ThreadPoolExecutor) -> list[Operation]:
         world, limit = self._world, self._settings.max_body_bytes
-        engine = Engine(world.bus, world.clock, self._streams, self._metrics)
+        holding = Holding(self._metrics.router_waits, self._settings.max_held)
+        engine = Engine(world.bus, world.clock, self._streams, self._metrics, holding)
         catalog = Catalog(world.bus, models, self._templates, limit)
         return operations(
             Completing(self._settings, self._id, world.ids, engine, models, self._templates, world.telemetry.tracer),

@@ -10,6 +10,7 @@ import msgspec
 import structlog
 
 from services.gateway.errors import ApiError, from_bus, from_end, overloaded, timed_out
+from services.gateway.holding import Holding
 from services.gateway.lifecycle import MOVES, RequestState
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.output import Output, Piece
@@ -25,8 +26,8 @@ from shared.world import Clock
 SUBMIT_TIMEOUT_SECONDS = 1.0
 RETRY_SECONDS = 0.1  # doubles with every refusal
 LONGEST_RETRY_SECONDS = 1.0
-# A new request waits so long for a router, or a bus, that is away; an accepted one until its deadline.
-PATIENCE_SECONDS = 5.0
+# A request that waits for a router, or a bus, that is away tells its client so after this time, and waits on.
+TOLD_SECONDS = 1.0
 # A request that is lost so often at the same token may be what kills its workers.
 LOSSES = 5
 # A request that no worker has begun for so many silences is submitted again: the word of its loss may be lost.
@@ -51,12 +52,13 @@ class Engine:
     clock: Clock
     streams: Streams
     metrics: GatewayMetrics
+    holding: Holding
 
 
 class Generation:
     """Hands pieces to `emit` in order. Whoever cancels `run`, or makes `emit` fail, cancels the request.
 
-    `wait` is called for every second in which nothing comes, once the request is accepted: it is held, or being made.
+    `wait` is called for every second in which nothing comes: the request is held, or being made.
 
     `generated` are the tokens that were handed on, `cached_tokens` those of the prompt that were not computed.
     """
@@ -136,42 +138,58 @@ class Generation:
                     self._engine.streams.stop(submit.request_id, stream.worker)
 
     async def _send(self, submit: Submit, stream: Stream, wait: Wait) -> None:
-        """Until the router has it. Raises ApiError: a refusal of a new request is for its client to know; one that was
-        accepted before waits for whatever is in the way."""
-        began, pause = self._engine.clock.now(), RETRY_SECONDS
-        while not await self._ask_router(submit, stream, began):
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_RETRY_SECONDS)
-            if self.state is not RequestState.NEW:
-                await wait()
+        """Until the router has it: while none is there the request is held, as for a model that has no instance. Raises
+        ApiError: a refusal of a new request is for its client to know; one that was accepted before waits for whatever
+        is in the way."""
+        began = self._engine.clock.now()
+        if not await self._ask_router(submit, stream):
+            with self._engine.holding.hold(is_new=self.state is RequestState.NEW):
+                await self._send_again(submit, stream, wait, began)
         self._move(RequestState.ACCEPTED)
+
+    async def _send_again(self, submit: Submit, stream: Stream, wait: Wait, began: float) -> None:
+        for pause in pauses():
+            if self._engine.clock.now() - began >= TOLD_SECONDS:
+                await wait()
+            await asyncio.sleep(pause)
+            if await self._ask_router(submit, stream):
+                return
 
     def _move(self, state: RequestState) -> None:
         """Submitted again by the same name, it stays."""
         if state is not self.state:
             self.state = MOVES.advance(self.state, state)
 
-    async def _ask_router(self, submit: Submit, stream: Stream, began: float) -> bool:
+    async def _ask_router(self, submit: Submit, stream: Stream) -> bool:
         submit = leaving(submit, self._engine.clock.wall())
         try:
             answer = await self._engine.bus.call(SUBMIT, submit, timeout=SUBMIT_TIMEOUT_SECONDS, context=self._context)
         except BusError as error:
             if isinstance(error, Refusal) and error.code == 409:
                 return True  # an earlier call, unanswered, brought it there
-            if self._is_final(error, self._engine.clock.now() - began):
+            if self._is_final(error):
                 raise from_bus(error, submit.model) from None
+            log.debug("router_away", request=submit.request_id, error=str(error))
             return False
         stream.worker = stream.worker or answer.worker
         return True
 
-    def _is_final(self, error: BusError, waited: float) -> bool:
+    def _is_final(self, error: BusError) -> bool:
+        """Whether it says something of the request, and not only that nobody can take it now. Deadlines are kept here:
+        a call that came too late may be made again."""
         match error:
             case TooLarge():
                 return True
+            case Refusal(code=400 | 404):
+                return True
+            case Refusal(code=408 | 504):
+                return False
+            case Refusal(code=503, retry_after_ms=int()):
+                return False
             case Refusal():
-                return self.state is RequestState.NEW or error.code in (400, 404, 504)
+                return self.state is RequestState.NEW
             case _:
-                return self.state is RequestState.NEW and waited >= PATIENCE_SECONDS
+                return False
 
     async def _next(self, stream: Stream, wait: Wait) -> Fresh | Lost | TooSlow | Unplaced:
         for silences in count(1):
@@ -218,6 +236,14 @@ class Generation:
         elif tokens:
             self._metrics.tbt.observe((now - self._last) / tokens)
         self._last = now
+
+
+def pauses() -> Iterator[float]:
+    """Between one attempt and the next."""
+    pause = RETRY_SECONDS
+    while True:
+        yield pause
+        pause = min(2 * pause, LONGEST_RETRY_SECONDS)
 
 
 def resumed(submit: Submit, generated: list[int], attempt: int, version: str | None) -> Submit:

@@ -41,6 +41,9 @@ class GatewayMetrics:
         self._held = telemetry.gauge(
             "livescale_gateway_held", "Requests accepted and still without a token", ["model_name"]
         )
+        self.router_waits = telemetry.gauge(
+            "livescale_gateway_router_waits", "Requests held because no router can be reached"
+        )
         self.disconnects = telemetry.counter(
             "livescale_gateway_disconnects_total", "Clients that left before their answer was whole"
         )

@@ -7,7 +7,7 @@ from concurrent.futures import Executor
 import structlog
 
 from services.gateway.checkpoint_text import BadCheckpoint, CheckpointText, load_checkpoint_text
-from services.gateway.errors import from_bus, internal, model_not_found, overloaded
+from services.gateway.errors import bad_checkpoint, from_bus, internal, model_not_found, overloaded, timed_out
 from services.gateway.metrics import GatewayMetrics
 from shared.bus.contract import Bus, BusError
 from shared.hub import resolve_model_path
@@ -83,6 +83,17 @@ class Models:
             self._texts.pop(key, None)
             log.error("checkpoint_text_unreadable", model=entry.spec.name, error=str(error))
             raise internal(f"The gateway cannot read the tokenizer of {entry.spec.name!r}: {error}") from None
+
+    async def check_text(self, name: str, path: str, seconds: float) -> None:
+        """Of a model that is to be registered. Raises ApiError 422 where its text files cannot be read here."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(seconds):
+                await loop.run_in_executor(self._executor, _load_text, path, self._clock.wall)
+        except (BadCheckpoint, CheckpointError) as error:
+            raise bad_checkpoint(f"model {name!r}: {error}") from None
+        except TimeoutError:
+            raise timed_out(f"model {name!r}: {path} could not be fetched within {seconds:.0f} s") from None
 
     async def encode(self, text: CheckpointText, prompt: str, *, add_special_tokens: bool) -> list[int]:
         """Token ids; a long prompt is encoded in a thread (the tokenizer releases the interpreter's lock)."""

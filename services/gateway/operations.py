@@ -13,7 +13,6 @@ from services.gateway.catalog import Catalog
 from services.gateway.completing import Completing
 from services.gateway.probes import Probes
 from shared.messages.membership import ModelEntry
-from shared.messages.parameters import ModelSpec
 from shared.messages.scaling import ScaleAccepted
 
 Serve = Callable[[Request], Awaitable[Response]]
@@ -167,10 +166,10 @@ def _admin_orders(admin: Admin) -> list[Operation]:
             "POST",
             "/admin/v1/models",
             admin.register,
-            "Register a model, or a new version of one; answered once its checkpoint was checked",
+            "Register a model, a new version of one, or other limits; answered once its checkpoint was checked",
             {201: ModelEntry},
-            body=ModelSpec,
-            errors=(*BODY_ERRORS, 404, 409, *BUS_ERRORS),
+            body=bodies.ModelRequest,
+            errors=(*BODY_ERRORS, 404, 409, 422, *BUS_ERRORS),
             protected=True,
         ),
         Operation(

@@ -11,6 +11,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from services.gateway.protocol import LimitedHttp
+from shared.process import Ends
 
 CLEANUP_SECONDS = 1.0
 BACKLOG = 2048
@@ -29,7 +30,7 @@ def allow_connections() -> int:
     return hard
 
 
-class PortInUse(Exception):
+class PortInUse(Ends):
     """The address cannot be listened on; the text says which and why."""
 
 

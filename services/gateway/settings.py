@@ -25,6 +25,9 @@ class GatewaySettings(ProcessSettings, frozen=True, kw_only=True):
     max_timeout_s: Annotated[float, Meta(description="Longest deadline a request may ask for", gt=0)] = 3600.0
     max_body_bytes: Annotated[int, Meta(description="Larger request bodies are refused with 413", ge=1024)] = 4 << 20
     max_requests: Annotated[int, Meta(description="Requests under way at once; more are refused with 429", ge=1)] = 4096
+    max_held: Annotated[
+        int, Meta(description="Requests held while no router can be reached; more are refused with 429", ge=0)
+    ] = 1024
     max_prompts: Annotated[int, Meta(description="Prompts in one completion request", ge=1)] = 128
     stream_queue: Annotated[
         int, Meta(description="Engine steps a client may lag behind before its request is cancelled", ge=1)

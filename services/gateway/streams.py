@@ -6,13 +6,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import assert_never
 
-import structlog
-
 from services.gateway.errors import queue_full
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.sequence import Fresh, Gap, TokenSequence
 from services.gateway.silence import Silence
 from shared.bus.contract import Bus, BusError, Refusal, ServiceAbsent, Subscription
+from shared.bus.seldom import SeldomLog
 from shared.invariants import check
 from shared.messages.requests import Cancel, Replay, RequestLost, TokenFrame, Tokens
 from shared.subjects import CANCEL, CANCEL_WORK, REPLAY, TOKENS
@@ -24,8 +23,6 @@ REPLAYS = 3  # for one gap
 # A worker that reconnects to the bus is absent for a moment; one that is missed twice is gone.
 ABSENCES = 2
 ABSENT_SECONDS = 0.5
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
@@ -122,6 +119,8 @@ class Streams:
     def __init__(self, bus: Bus, gateway: str, metrics: GatewayMetrics, max_requests: int, stream_queue: int) -> None:
         self._bus = bus
         self._gateway = gateway
+        # Of a worker that hangs each of its streams asks again.
+        self._seldom = SeldomLog(lambda: asyncio.get_running_loop().time())
         self._metrics = metrics
         self._max_requests = max_requests
         self._stream_queue = stream_queue
@@ -233,7 +232,8 @@ class Streams:
             stream.lose(f"tokens from {stream.received} on are missing and worker {stream.worker} does not resend them")
             return
         stream.replays += 1
-        log.warning("tokens_missing", request=stream.request_id, worker=stream.worker, index=stream.received)
+        worker = stream.worker or "nobody"
+        self._seldom.warning("tokens_missing", worker, request=stream.request_id, index=stream.received)
         self.ask_again(stream)
 
     async def _replay(self, stream: Stream, worker: str) -> None:
@@ -246,7 +246,7 @@ class Streams:
             if isinstance(error, Refusal) and error.code == 404 and stream.worker == worker:
                 stream.lose(f"worker {worker} does not know the request any more: {error.message}")
             else:
-                log.warning("replay_not_answered", request=stream.request_id, worker=worker, error=str(error))
+                self._seldom.warning("replay_not_answered", worker, request=stream.request_id, error=str(error))
         finally:
             stream.replaying = False
 

@@ -72,7 +72,7 @@ class Checkpoints:
         try:
             return await self._disk.open(spec)
         except (CheckpointError, OSError) as error:
-            raise Refusal(400, f"model {spec.name!r}: {error}") from error
+            raise Refusal(422, f"model {spec.name!r}: {error}") from error
 
     def _begin(self, spec: ModelSpec, stored: Stored) -> Held | None:
         """What of it is here or on its way already; `stored` is closed then, else it is read from."""
@@ -113,6 +113,6 @@ def _max_model_len(spec: ModelSpec, stored: Stored) -> int:
     limit = stored.checkpoint.config.max_position_embeddings
     if spec.max_model_len is not None and spec.max_model_len > limit:
         raise Refusal(
-            400, f"model {spec.name!r}: max_model_len {spec.max_model_len} is more than the checkpoint's own {limit}"
+            422, f"model {spec.name!r}: max_model_len {spec.max_model_len} is more than the checkpoint's own {limit}"
         )
     return spec.max_model_len or limit

@@ -46,7 +46,7 @@ class Monitor:
         self._calls = asyncio.TaskGroup()
         self._news = asyncio.Event()
         self._decisions = world.telemetry.counter(
-            "livescale_monitor_decisions_total", "Decisions by action and rule", ["action", "rule"]
+            "livescale_monitor_decisions_total", "Decisions by model, action and rule", ["model_name", "action", "rule"]
         )
         self._target = world.telemetry.gauge(
             "livescale_monitor_target_instances", "Instances last decided on", ["model_name"]
@@ -164,7 +164,7 @@ class Monitor:
             inputs=verdict.inputs,
         )
         self._journal.add(decision)
-        self._decisions.labels(verdict.action, verdict.rule).inc()
+        self._decisions.labels(verdict.model, verdict.action, verdict.rule).inc()
         log.info(
             "decided",
             model=verdict.model,

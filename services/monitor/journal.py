@@ -1,7 +1,7 @@
 """The monitor's memory of its decisions. Pure.
 
-Every decision to scale is kept; a hold only when it holds for another reason than the one before, or twenty a second
-would bury the rest.
+Every decision to scale is recorded; a hold only when it holds for another reason than the one before, or twenty a
+second would bury the rest. Holds are kept apart, so that they push out no scale.
 """
 
 from collections import deque
@@ -16,7 +16,9 @@ class Journal:
     """The last decisions of all models, oldest first."""
 
     def __init__(self) -> None:
-        self._decisions: deque[Decision] = deque(maxlen=KEPT)
+        self._scales: deque[tuple[int, Decision]] = deque(maxlen=KEPT)
+        self._holds: deque[tuple[int, Decision]] = deque(maxlen=KEPT)
+        self._count = 0
         self._last: dict[str, tuple[str, str]] = {}
 
     def is_news(self, verdict: Verdict) -> bool:
@@ -24,10 +26,12 @@ class Journal:
         return verdict.action != "hold" or self._last.get(verdict.model) != (verdict.action, verdict.rule)
 
     def add(self, decision: Decision) -> None:
-        self._decisions.append(decision)
+        self._count += 1
+        (self._holds if decision.action == "hold" else self._scales).append((self._count, decision))
         self._last[decision.model] = (decision.action, decision.rule)
 
     def last(self, model: str | None, limit: int) -> list[Decision]:
         """The newest `limit` of one model, or of all; newest last."""
-        chosen = [one for one in self._decisions if model is None or one.model == model]
+        kept = sorted([*self._scales, *self._holds], key=lambda one: one[0])
+        chosen = [one for _, one in kept if model is None or one.model == model]
         return chosen[-limit:] if limit > 0 else []

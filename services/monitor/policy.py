@@ -2,11 +2,14 @@
 
 The need is a range: with fewer than `low` instances some bound is exceeded, with more than `high` capacity lies
 idle. Below the range go to its midpoint at once; above it give back one instance a round, once fewer would have
-been enough for the model's downscale delay (a longer one for the last instance).
+been enough for the model's downscale delay (a longer one for the last instance) - or at once, where another model
+needs an instance and no worker is spare.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from services.monitor.donors import Donor, Lack, choose_donors
 from services.monitor.needs import Need, Unknown, weigh
 from services.monitor.signals import Observed, Signals
 from shared.backoff import Backoff
@@ -49,6 +52,14 @@ class Verdict:
 
 
 _Act = tuple[Action, int, str, str]  # action, target, rule, reason
+
+
+@dataclass(frozen=True)
+class _Judged:
+    entry: ModelEntry
+    observed: Observed
+    need: Need | Unknown
+    verdict: Verdict
 
 
 class ScalingPolicy:
@@ -95,15 +106,47 @@ class ScalingPolicy:
 
     def decide(self, now: float) -> list[Verdict]:
         """A verdict on every model that can be loaded."""
-        return [self._judge(entry, now) for entry in self._signals.models() if entry.state in ("ready", "removing")]
+        entries = [entry for entry in self._signals.models() if entry.state in ("ready", "removing")]
+        judged = [self._judge(entry, now) for entry in entries]
+        given = self._make_room(judged, now)
+        return [_give(one, given[name]) if (name := one.verdict.model) in given else one.verdict for one in judged]
 
-    def _judge(self, entry: ModelEntry, now: float) -> Verdict:
+    def _judge(self, entry: ModelEntry, now: float) -> _Judged:
         observed = self._signals.observe(entry, now)
         need = weigh(observed, entry.spec)
         act = self._clear if entry.state == "removing" else self._act
         action, target, rule, reason = act(entry.spec, observed, need, now)
         inputs = _inputs(observed, need)
-        return Verdict(entry.spec.name, action, observed.current, target, rule, reason, inputs)
+        verdict = Verdict(entry.spec.name, action, observed.current, target, rule, reason, inputs)
+        return _Judged(entry, observed, need, verdict)
+
+    def _make_room(self, judged: Sequence[_Judged], now: float) -> dict[str, str]:
+        """Who gives an instance back for whom."""
+        lacks = [lack for one in judged if (lack := _lack(one)) is not None]
+        if not lacks:
+            return {}
+        donors = [donor for one in judged if (donor := self._donor(one, now)) is not None]
+        given = choose_donors(lacks, donors, sum(self._freeing(one, now) for one in judged))
+        for model in given:
+            self._idle_since[model] = now
+        return given
+
+    def _donor(self, one: _Judged, now: float) -> Donor | None:
+        spec, observed, idle_since = one.entry.spec, one.observed, self._idle_since.get(one.entry.spec.name)
+        if one.verdict.rule != "idle" or idle_since is None or observed.current <= spec.min_instances:
+            return None
+        if observed.outdated or observed.loading or observed.coming or observed.leaving:
+            return None
+        arena = self._signals.least_arena(spec.name)
+        return Donor(spec.name, now - idle_since, spec.tensor_parallel_size, arena)
+
+    def _freeing(self, one: _Judged, now: float) -> int:
+        """Workers that a model is giving back, planned or only asked for."""
+        asked = self._asked.get(one.entry.spec.name)
+        fewer = 0
+        if asked is not None and now - asked.at < self._pace.asked_seconds:
+            fewer = max(0, one.observed.current - asked.target)
+        return (one.observed.leaving + fewer) * one.entry.spec.tensor_parallel_size
 
     def _act(self, spec: ModelSpec, observed: Observed, need: Need | Unknown, now: float) -> _Act:
         current = observed.current
@@ -153,7 +196,7 @@ class ScalingPolicy:
 
 
 def _out(spec: ModelSpec, observed: Observed, need: Need, short: float) -> _Act:
-    current, wanted = observed.current, (need.low + need.high + 1) // 2
+    current, wanted = observed.current, _wanted(need)
     if short < spec.upscale_delay_s and need.rule in ("prefill", "decode"):
         return "hold", current, "delay", f"{wanted} wanted; adding after {spec.upscale_delay_s:g} s: {need.reason}"
     target = min(wanted, current + observed.spare)
@@ -161,6 +204,27 @@ def _out(spec: ModelSpec, observed: Observed, need: Need, short: float) -> _Act:
         return "hold", current, "capacity", f"{wanted} wanted, no spare worker fits: {need.reason}"
     limit = f"; only {observed.spare} spare workers of {wanted - current} wanted" if target < wanted else ""
     return "out", target, need.rule, need.reason + limit
+
+
+def _lack(one: _Judged) -> Lack | None:
+    """What a model that is held up by capacity alone waits for; which version it serves is no reason to take anything
+    from others."""
+    need, current = one.need, one.observed.current
+    if one.verdict.rule != "capacity" or not isinstance(need, Need) or current >= need.low:
+        return None
+    ranks = one.entry.spec.tensor_parallel_size
+    return Lack(one.entry.spec.name, (_wanted(need) - current) * ranks, one.entry.rank_bytes)
+
+
+def _give(one: _Judged, to: str) -> Verdict:
+    """One instance fewer, for another model."""
+    current = one.observed.current
+    reason = f"{to} needs an instance and no spare worker fits; this one is idle: {one.verdict.reason}"
+    return replace(one.verdict, action="in", target=current - 1, rule="yield", reason=reason)
+
+
+def _wanted(need: Need) -> int:
+    return (need.low + need.high + 1) // 2
 
 
 def _renew(spec: ModelSpec, observed: Observed, need: Need) -> _Act:

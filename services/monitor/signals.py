@@ -134,6 +134,10 @@ class Signals:
             stale=self._staleness(loaded, now),
         )
 
+    def least_arena(self, model: str) -> int:
+        """Of the workers that have this model."""
+        return min((report.arena_bytes for report, _ in self._workers.values() if report.model == model), default=0)
+
     def _queue(self, model: str) -> QueueLoad:
         queues = [] if self._router is None else self._router[0].queues
         nothing = QueueLoad(model=model, waiting_requests=0, waiting_tokens=0, oldest_seconds=0.0, running=0)

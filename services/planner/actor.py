@@ -16,7 +16,7 @@ from services.planner.scales import Command
 from services.planner.scales import Scale as RunningScale
 from services.planner.sending import send
 from services.planner.settings import PlannerSettings
-from shared.bus.contract import BusError, Context, Endpoint, Refusal, Subscription
+from shared.bus.contract import BusError, Context, Endpoint, Refusal, ServiceAbsent, Subscription, TooLarge
 from shared.membership import Membership
 from shared.messages.membership import LeaseChanged, Report, WorkerReport
 from shared.messages.scaling import AskScales, Scale, ScaleAccepted, ScaleRecord, ScaleRecords
@@ -27,6 +27,8 @@ from shared.topology import Topology
 
 TICK_SECONDS = 0.5
 TAKE_OVER_SECONDS = 1.0
+AGAIN_SECONDS = 0.25  # until a command is told again
+TOO_LATE = 504  # a refusal that says nothing of the command
 
 log = structlog.get_logger()
 
@@ -39,9 +41,10 @@ class Planner:
         self._picture = Picture(world.bus, world.clock)
         self._book = Book(first_ticket=int(world.clock.wall()))
         self._drafts = Drafts(world.ids, settings, self._book, topology)
-        self._metrics = PlannerMetrics(world.telemetry)
+        self._metrics = PlannerMetrics(world.telemetry, self._picture.reports)
         self._membership = Membership(world.bus, world.clock, "planner", world.info.id, world.host)
         self._calls = asyncio.TaskGroup()
+        self._away = world.clock.away
         self._aborting: set[str] = set()
         self._replanning: set[str] = set()
         self._saved = SavedRecords(world.bus.kv)
@@ -108,7 +111,7 @@ class Planner:
             return ScaleAccepted(scale_id=None, actual=actual, target=actual, reason=f"{actual} are there already")
         scale = self._drafts.scale(asked, view, fleet, asked_at)
         target = actual + (1 if isinstance(scale, ScaleOut) else -1) * len(scale.instances)
-        self._metrics.accepted(asked.model, actual, target)
+        self._metrics.accepted(asked.model, target)
         self._book.add(scale)
         commands = scale.start(self._clock.wall())
         log.info("planned", scale=scale.id, model=scale.model, actual=actual, target=target)
@@ -155,14 +158,24 @@ class Planner:
         self._after(scale, commands)
 
     async def _command(self, scale: RunningScale, command: Command) -> None:
-        try:
-            await send(self._bus, command)
-        except BusError as error:
-            reason = error.message if isinstance(error, Refusal) else str(error)
-            log.warning("command_refused", scale=scale.id, node=command.node, error=reason)
-            self._after(scale, scale.refused(command, reason, self._clock.wall()))
-        else:
-            self._after(scale, scale.acknowledged(command, self._clock.wall()))
+        """Nobody who lives is given up for a late answer: whoever was told already says so, and the lease tells of the
+        dead. The scale has a deadline of its own."""
+        while True:
+            try:
+                await send(self._bus, command)
+            except BusError as error:
+                reason = error.message if isinstance(error, Refusal) else str(error)
+                if is_final(error) or not scale.wants(command):
+                    log.warning("command_refused", scale=scale.id, node=command.node, error=reason)
+                    self._after(scale, scale.refused(command, reason, self._clock.wall()))
+                    return
+                log.warning("command_not_answered", scale=scale.id, node=command.node, error=reason)
+            else:
+                self._after(scale, scale.acknowledged(command, self._clock.wall()))
+                return
+            await asyncio.sleep(AGAIN_SECONDS)
+            if not scale.wants(command):
+                return
 
     async def _follow_transfers(self, transfers: Subscription[Transfer]) -> None:
         async for received in transfers:
@@ -182,7 +195,7 @@ class Planner:
             for scale in self._book.concerned(event.instance):
                 self._after(scale, scale.on_instance(event, self._clock.wall()))
                 if event.what == "first_token":
-                    self._metrics.first_token(event.at - scale.decision.at)
+                    self._metrics.first_token(event.at - event.unasked_seconds - scale.decision.at)
 
     async def _follow_leases(self, leases: Subscription[LeaseChanged]) -> None:
         async for received in leases:
@@ -221,6 +234,13 @@ class Planner:
 
     async def _keep_time(self) -> None:
         while True:
+            slept, self._away = self._clock.away - self._away, self._clock.away
             for scale in self._book.running():
+                scale.excuse(slept)
                 self._after(scale, scale.tick(self._clock.wall()))
             await asyncio.sleep(TICK_SECONDS)
+
+
+def is_final(error: BusError) -> bool:
+    """Whether it says something of the command or its node, and not only that there was no answer in time."""
+    return isinstance(error, TooLarge | ServiceAbsent) or (isinstance(error, Refusal) and error.code != TOO_LATE)

@@ -89,6 +89,14 @@ class Delivery:
         """Whether nothing else was commanded since."""
         return {flow.ticket for flow in load.inflows} == {flow.ticket for flow in self._flows.into(worker)}
 
+    def awaits(self, worker: str, load: Load) -> bool:
+        """Whether its answer to this is what it waits for."""
+        return self.targets.is_in(worker, TargetState.COMMANDED) and self.is_current(worker, load)
+
+    def is_sending(self, tickets: AbstractSet[int]) -> bool:
+        """Whether somebody still receives along one of these."""
+        return any(flow.ticket in tickets and self.targets.is_in(flow.receiver, *RECEIVING) for flow in self._flows)
+
     def accept(self, worker: str) -> None:
         if self.targets.is_in(worker, TargetState.COMMANDED):
             self.targets.move(worker, TargetState.ACCEPTED)

@@ -1,14 +1,21 @@
 """What the planner shows to Prometheus."""
 
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from shared.messages.membership import WorkerReport
 from shared.messages.scaling import ScaleRecord
 from shared.telemetry import Telemetry
 
 PHASES = ("planned", "commanded", "first_byte", "live", "first_layer", "whole", "serving", "spare")
+THERE = ("loading", "live", "serving")
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
 class PlannerMetrics:
-    def __init__(self, telemetry: Telemetry) -> None:
+    """`reports`: what workers last said."""
+
+    def __init__(self, telemetry: Telemetry, reports: Callable[[], Iterable[WorkerReport]]) -> None:
         self._phases = telemetry.histogram(
             "livescale_scale_phase_seconds",
             "From the decision to each phase of a scale",
@@ -18,21 +25,30 @@ class PlannerMetrics:
         )
         self._first_token = telemetry.histogram(
             "livescale_scale_to_first_token_seconds",
-            "From the decision to a new instance's first token",
+            "From the decision to a new instance's first token, without the time in which nobody asked it anything",
             buckets=BUCKETS,
         )
         self._tracer = telemetry.tracer
         self._target = telemetry.gauge("livescale_planner_target_instances", "Instances last asked for", ["model_name"])
-        self._actual = telemetry.gauge(
-            "livescale_planner_actual_instances", "Instances that served or loaded when last asked", ["model_name"]
+        self._asked: set[str] = set()
+        self._reports = reports
+        telemetry.watch_gauge(
+            "livescale_planner_actual_instances", "Instances that serve or load now", ["model_name"], self._count
         )
         self._scales = telemetry.counter(
             "livescale_scales_total", "Scales that ended, by outcome", ["state"], [("done",), ("failed",)]
         )
 
-    def accepted(self, model: str, actual: int, target: int) -> None:
-        self._actual.labels(model).set(actual)
+    def accepted(self, model: str, target: int) -> None:
+        self._asked.add(model)
         self._target.labels(model).set(target)
+
+    def _count(self) -> dict[tuple[str, ...], float]:
+        """Zero of a model that there was once."""
+        leaders = [report for report in self._reports() if report.rank == 0 and report.state in THERE]
+        present = Counter(report.model for report in leaders if report.model is not None)
+        self._asked |= present.keys()
+        return {(model,): float(present[model]) for model in sorted(self._asked)}
 
     def ended(self, record: ScaleRecord) -> None:
         self._trace(record)

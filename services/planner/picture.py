@@ -11,7 +11,7 @@ from shared.messages.parameters import Manifest
 from shared.subjects import KEEP, MANIFEST, SNAPSHOT
 from shared.world import Clock
 
-CALL_SECONDS = 2.0
+CALL_SECONDS = 4.0  # longer than a lease: who is stopped for less than that answers yet
 FRESH_SECONDS = 1.5  # a report says what serving moves for so long: three heartbeats
 
 
@@ -36,6 +36,10 @@ class Picture:
         if change.state == "dead" and known is not None and known.epoch <= change.epoch:
             del self._reports[change.id], self._heard[change.id]
 
+    def reports(self) -> list[WorkerReport]:
+        """The last word of every worker that lives."""
+        return list(self._reports.values())
+
     async def look(self, model: str) -> View:
         """Raises Refusal: 404 unknown model, 503 one that is not in memory yet, or no registry."""
         try:
@@ -43,7 +47,7 @@ class Picture:
         except Refusal:
             raise
         except BusError as error:
-            raise Refusal(503, f"the registry does not answer: {error}", retry_after_ms=500) from error
+            raise Refusal(503, "the registry does not answer", retry_after_ms=500) from error
 
     async def keep(self, model: str) -> None:
         """A host has to have a copy before the last instance is given back. Raises Refusal until one has."""
@@ -52,7 +56,7 @@ class Picture:
         except Refusal:
             raise
         except BusError as error:
-            raise Refusal(503, f"the registry does not answer: {error}", retry_after_ms=500) from error
+            raise Refusal(503, "the registry does not answer", retry_after_ms=500) from error
 
     async def _look(self, model: str) -> View:
         cached = self._manifests.get(model)

@@ -59,6 +59,9 @@ class ScaleIn(Scale):
             self._errors.append(f"{command.node} did not drain: {error}")
         return self._left(command.node, now)
 
+    def wants(self, command: Command) -> bool:
+        return command.node in self._busy and not self.ended
+
     def on_report(self, report: WorkerReport, now: float) -> list[Command]:
         leaves = report.id in self._busy and report.instance != self._busy[report.id]
         return self._left(report.id, now) if leaves else []

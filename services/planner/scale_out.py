@@ -142,6 +142,20 @@ class ScaleOut(Scale):
                 return self._pipelines.refused(node, pipeline, error, now)
         return []
 
+    def wants(self, command: Command) -> bool:
+        match command.message:
+            case Load() as load:
+                return self.delivery.awaits(command.node, load)
+            case Send() as send:
+                return self.delivery.is_sending({flow.ticket for flow in send.outflows})
+            case Serve():
+                return self._targets.is_in(command.node, TargetState.WHOLE)
+            case _:  # what was told of help and pipelines may have been replaced meanwhile
+                return False
+
+    def excuse(self, seconds: float) -> None:
+        self._progress += seconds
+
     def on_transfer(self, event: Transfer, now: float) -> list[Command]:
         node = event.node
         if self.ended or node not in self._targets:

@@ -79,7 +79,11 @@ class Scale:
 
     @abstractmethod
     def refused(self, command: Command, error: str, now: float) -> list[Command]:
-        """A command was refused, or not answered in time."""
+        """A command was refused, or not answered although it was not wanted any more."""
+
+    def wants(self, command: Command) -> bool:
+        """Whether a command that was not answered in time is to be told again. Told twice it does no harm."""
+        return False
 
     @abstractmethod
     def on_report(self, report: WorkerReport, now: float) -> list[Command]:
@@ -104,6 +108,9 @@ class Scale:
     def tick(self, now: float) -> list[Command]:
         """Time goes by."""
         return []
+
+    def excuse(self, seconds: float) -> None:
+        """The planner slept for so long: it heard of nothing meanwhile."""
 
     def follow_up(self, now: float) -> list[Command]:
         """After every event: what else is to be said now."""

@@ -1,17 +1,20 @@
 """The registry: hears everyone, judges who is alive, knows which models there are and who holds them."""
 
 import asyncio
+from collections.abc import Mapping
 
 import structlog
 
 from services.registry.copies import READ_TIMEOUT_SECONDS, Copies
 from services.registry.kernels import check_kernels
-from services.registry.leases import LeaseMoved, Leases, LeaseTimes, SpokeFalse, SpokeStale
+from services.registry.leases import LEFT, LeaseMoved, Leases, LeaseTimes, SpokeFalse, SpokeStale
+from services.registry.metrics import RegistryMetrics
 from services.registry.places import check_place
 from services.registry.pool import Pool
 from services.registry.saved import SavedState
 from services.registry.settings import RegistrySettings
-from services.registry.specs import check_spec
+from services.registry.specs import check_spec, complete_spec
+from services.registry.witness import Witness
 from shared.bus.contract import BusError, Context, Endpoint, Refusal, Subscription
 from shared.bus.seldom import SeldomLog
 from shared.membership import Membership
@@ -25,12 +28,14 @@ from shared.messages.membership import (
     Joined,
     LeaseChanged,
     Leave,
+    Member,
     ModelEntry,
     ModelList,
     Named,
     Register,
     Report,
     RouterReport,
+    ServiceName,
     Snapshot,
     Stale,
     WorkerReport,
@@ -57,6 +62,17 @@ from shared.topology import Topology
 TICK_SECONDS = 0.1
 EPOCHS_RESERVED, EPOCHS_LEFT = 1000, 500
 
+# What is done about a death, for those who read the log.
+THEN: Mapping[ServiceName, str] = {
+    "gateway": "its requests end; clients ask another, or once it is back",
+    "router": "the next in line takes office, or itself when it is started again",
+    "registry": "it goes on from what it had saved",
+    "planner": "running scales go on once it is back",
+    "monitor": "nothing is scaled until it is back",
+    "host": "copies that only it had are made elsewhere",
+    "worker": "its requests go on at other workers, its transfers from other senders",
+}
+
 log = structlog.get_logger()
 
 
@@ -66,20 +82,18 @@ class Registry:
     def __init__(self, world: World, settings: RegistrySettings, topology: Topology | None = None) -> None:
         self._bus, self._clock = world.bus, world.clock
         self._topology = topology
+        self._default_spec = default_spec(settings)
         self._info = world.info
         self._leases = Leases(LeaseTimes(settings.suspect_seconds, settings.dead_seconds), world.info.id)
         self._pool = Pool()
+        self._witness = Witness(world.bus, world.clock, self._leases.members)
         self._saved = SavedState(world.bus.kv)
         self._membership = Membership(world.bus, world.clock, "registry", world.info.id, world.host)
         self._copies = Copies(world, self._pool, self._saved, self._leases.by_id, settings.suspect_seconds)
         self._seldom = SeldomLog(world.clock.now)
+        self._before: dict[str, Member] = {}
         self._reconnected = asyncio.Event()
-        self._moves = world.telemetry.counter(
-            "livescale_registry_lease_changes_total",
-            "Changes of leases by new state",
-            ["state"],
-            [("alive",), ("suspect",), ("dead",)],
-        )
+        self._metrics = RegistryMetrics(world.telemetry, self._leases, self._pool.holds)
 
     async def run(self) -> None:
         await self._keep_events()
@@ -91,6 +105,7 @@ class Registry:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._hear(heartbeats), name="heartbeats")
             group.create_task(self._follow_leaves(leaves), name="leaves")
+            group.create_task(self._witness.run(), name="incidents")
             group.create_task(self._judge(), name="leases")
             group.create_task(self._copies.run(), name="copies")
             group.create_task(self._saved.run(), name="saved")
@@ -102,6 +117,7 @@ class Registry:
             Endpoint(JOIN, self._join),
             Endpoint(SNAPSHOT, self._snapshot),
             Endpoint(MODELS, self._models),
+            self._witness.endpoint,
             Endpoint(REGISTER, self._register, limit=16),
             Endpoint(REMOVE, self._remove),
             Endpoint(KEEP, self._keep),
@@ -126,6 +142,7 @@ class Registry:
         for saved in models:
             self._pool.restore(*saved)
         # Its own lease died with the registry before this one.
+        self._before = {one.id: one for one in members if one.service == "registry"}
         others = (one for one in members if one.service != "registry")
         self._leases.restore(others, self._clock.now(), self._saved.epochs)
         self._reserve_epochs()
@@ -146,7 +163,9 @@ class Registry:
     async def _join(self, join: Join, context: Context) -> Joined:
         check_place(join, self._leases.members(), self._topology)
         check_kernels(join, self._leases.members())
+        before = self._leases.by_id().get(join.id) or self._before.pop(join.id, None)
         member, moves = self._leases.join(join, self._clock.now())
+        self._witness.joined(join, before)
         self._pool.gone(join.id)
         for move in moves:
             self._announce(move)
@@ -170,7 +189,8 @@ class Registry:
 
     async def _register(self, register: Register, context: Context) -> ModelEntry:
         """A model is there once a host has found its checkpoint well-formed, and hosts have room for it."""
-        spec = register.spec
+        known = self._pool.declared(register.spec.name)
+        spec = complete_spec(register.spec, register.named, known or self._default_spec)
         check_spec(spec)
         try:
             host = self._pool.host_to_check(spec.name)
@@ -195,7 +215,7 @@ class Registry:
         except Refusal:
             raise
         except BusError as error:
-            raise Refusal(503, f"the host did not answer: {error}", retry_after_ms=1000) from error
+            raise Refusal(503, "the host did not answer", retry_after_ms=1000) from error
 
     async def _remove(self, named: Named, context: Context) -> ModelEntry:
         """Answered at once; its instances drain."""
@@ -248,15 +268,19 @@ class Registry:
             self._seldom.warning("false_heartbeat", effect.id, epoch=effect.epoch, reason=effect.reason)
             return
         if isinstance(effect, SpokeStale):
-            log.warning("stale_epoch", member=effect.id, epoch=effect.epoch)
+            # Whoever slept has said it many times before it hears this.
+            self._seldom.warning("stale_epoch", effect.id, member=effect.id, epoch=effect.epoch)
             self._bus.publish(STALE, Stale(id=effect.id, epoch=effect.epoch), id=effect.id)
             return
         if effect.state == "dead":
+            self._witness.died(effect.id, effect.reason)
             self._pool.gone(effect.id)
             self._copies.look()
             self._saved.delete_member(effect.id)
-        self._moves.labels(effect.state).inc()
-        log.info("lease_changed", member=effect.id, epoch=effect.epoch, state=effect.state, reason=effect.reason)
+        self._metrics.lease_moved(effect.state)
+        tell = log.warning if effect.state == "dead" and effect.reason != LEFT else log.info
+        then = {"then": THEN[effect.service]} if effect.state == "dead" else {}
+        tell("lease_changed", member=effect.id, epoch=effect.epoch, state=effect.state, reason=effect.reason, **then)
         change = LeaseChanged(
             service=effect.service,
             id=effect.id,
@@ -266,3 +290,17 @@ class Registry:
             at=self._clock.wall(),
         )
         self._bus.publish(LEASE, change, id=effect.id)
+
+
+def default_spec(settings: RegistrySettings) -> ModelSpec:
+    """What is not said of a model that is new."""
+    return ModelSpec(
+        name="",
+        path="",
+        dtype=settings.dtype,
+        layout=settings.layout,
+        min_instances=settings.min_instances,
+        max_instances=settings.max_instances,
+        max_model_len=settings.max_model_len,
+        tensor_parallel_size=settings.tensor_parallel_size,
+    )

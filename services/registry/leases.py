@@ -1,4 +1,6 @@
-"""Who is alive: leases renewed by heartbeats, fenced by epochs. Pure; times are seconds of one monotonic clock."""
+"""Who is alive: leases renewed by heartbeats, fenced by epochs. Pure; times are seconds of the registry's running time:
+while it was away itself nobody was silent.
+"""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,6 +20,8 @@ MOVES: Moves[LeaseState] = Moves(
         "dead": frozenset(),
     },
 )
+
+LEFT = "it ended, and said so"
 
 # What heartbeats of an earlier registry's time are believed of its epochs: more than can have been given out, and
 # far from the largest of a message.
@@ -85,7 +89,6 @@ class Leases:
         # One counter for all: an id that comes back after it was forgotten still gets a higher epoch.
         self._last_epoch = 0
         self._most_epochs = MOST_EPOCHS
-        self._ticked: float | None = None
         self._frozen = False
 
     def members(self) -> list[Member]:
@@ -172,7 +175,7 @@ class Leases:
             return []
         if (lease.member.service, lease.member.epoch) != (service, epoch):
             return []
-        return [lease.move("dead", "it ended, and said so")]
+        return [lease.move("dead", LEFT)]
 
     def freeze(self) -> None:
         """The bus is down: silence says nothing about anyone."""
@@ -187,12 +190,9 @@ class Leases:
 
     def tick(self, now: float) -> list[LeaseMoved]:
         """Judge the silent. To be called several times a second."""
-        late = self._ticked is not None and now - self._ticked >= self._times.suspect_seconds
-        self._ticked = now
         if self._frozen:
             return []
-        if late or self._is_deaf(now):
-            # The registry itself was stopped, and what was sent meanwhile is still unread; or nothing reaches it.
+        if self._is_deaf(now):
             self.thaw(now)
         self._forget(now)
         moves = (self._judge(self._leases[id], now) for id in sorted(self._leases))

@@ -74,6 +74,13 @@ class Pool:
             raise Refusal(404, f"model {name!r} is not registered; there are: {', '.join(self.names()) or '-'}")
         return self._models[name]
 
+    def declared(self, name: str) -> ModelSpec | None:
+        """What was last declared of a model, be its content still on the way; None of one that is not in service."""
+        model = self._models.get(name)
+        if model is None or model.removed_at is not None:
+            return None
+        return (model.next or model.current).spec
+
     def host_to_check(self, name: str) -> str:
         """Who may know the model's files from an earlier read, else the least filled host. Raises Refusal 503 where
         there is none."""
@@ -145,6 +152,18 @@ class Pool:
         why = why_no_room(self.holds.memories(), self._demands(now), name, size_bytes)
         if why is not None:
             raise Refusal(409, f"cache_bytes: {why}")
+        self._check_arenas(content)
+
+    def _check_arenas(self, content: Content) -> None:
+        """A model that no worker can ever hold. Of those that have not said how large they are nothing is known."""
+        needed = content.entry(0).rank_bytes
+        largest = max((report.arena_bytes for report in self.holds.workers()), default=0)
+        if 0 < largest < needed:
+            raise Refusal(
+                409,
+                f"model {content.spec.name!r} takes {needed} bytes of a worker, and the largest arena has {largest}: "
+                f"start workers with --arena-bytes {needed} or more",
+            )
 
     def remove(self, name: str, now: float) -> ModelEntry:
         """No requests from now on. Its instances drain, and then it is forgotten. Idempotent; raises Refusal 404."""

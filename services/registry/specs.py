@@ -1,6 +1,9 @@
 """What an operator may declare of a model. Pure."""
 
 import re
+from collections.abc import Sequence
+
+from msgspec.structs import asdict, replace
 
 from shared.bus.contract import Refusal
 from shared.messages.parameters import ModelSpec
@@ -16,7 +19,11 @@ def check_spec(spec: ModelSpec) -> None:
         (NAME.fullmatch(spec.name) is not None, "name must be 1 to 128 of letters, digits and . _ / -"),
         (spec.path != "", "path must name a directory"),
         (spec.min_instances >= 0, "min_instances must be 0 or more"),
-        (spec.max_instances >= max(1, spec.min_instances), "max_instances must be at least 1 and min_instances"),
+        (spec.max_instances >= 1, "max_instances must be 1 or more"),
+        (
+            spec.max_instances >= spec.min_instances,
+            f"max_instances must be at least min_instances, which is {spec.min_instances}: name both",
+        ),
         (LEAST <= bounds.prefill_lo <= bounds.prefill_hi, f"bounds: {LEAST} <= prefill_lo <= prefill_hi must hold"),
         (
             LEAST <= bounds.decode_lo <= bounds.decode_hi <= 1,
@@ -30,3 +37,12 @@ def check_spec(spec: ModelSpec) -> None:
     for holds, message in rules:
         if not holds:
             raise Refusal(400, f"model {spec.name!r}: {message}")
+
+
+def complete_spec(said: ModelSpec, named: Sequence[str] | None, rest: ModelSpec) -> ModelSpec:
+    """What an operator `said`, where he named it; all else as in `rest`: the model as it is registered, or defaults."""
+    if named is None:
+        return said
+    parts = {name.partition(".")[2]: getattr(said.bounds, name.partition(".")[2]) for name in named if "." in name}
+    values = {name: value for name, value in asdict(said).items() if name in named}
+    return replace(rest, **{"bounds": replace(rest.bounds, **parts), **values, "name": said.name})

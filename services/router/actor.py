@@ -1,275 +1,58 @@
-"""The router: takes requests from gateways, hands each to an instance, and sees that it ends."""
+"""The router: of several one is in office, the others stand by. Who loses the office stands behind the others."""
 
 import asyncio
-from typing import assert_never
 
-import structlog
-
-from services.router.admission import Limits
-from services.router.effects import AdmitTo, Effect, Finish, Learn, Lose, StopWork
 from services.router.metrics import RouterMetrics
-from services.router.policy import RouterPolicy
+from services.router.office import Office
 from services.router.settings import RouterSettings
 from services.router.standby import Standby
-from shared.bus.contract import BusError, Context, Endpoint, Refusal, Subscription, TooLarge
-from shared.deadlines import arrived, leaving
+from shared.bus.contract import Subscription
 from shared.membership import Membership
-from shared.messages.live import RequestsMoved
-from shared.messages.membership import AskModels, Beat, LeaseChanged, Report, RouterReport, Snapshot, WorkerReport
-from shared.messages.requests import (
-    Admit,
-    AskRunning,
-    Cancel,
-    RequestLost,
-    RequestsEnded,
-    Submit,
-    Submitted,
-    TokenFrame,
-    Tokens,
-)
+from shared.messages.membership import Beat, LeaseChanged, Report, RouterReport
 from shared.process import World
-from shared.subjects import (
-    ADMIT,
-    CANCEL,
-    CANCEL_WORK,
-    ENDED,
-    HEARTBEAT,
-    LEASE,
-    MODELS,
-    MOVED,
-    RUNNING,
-    SUBMIT,
-    TOKENS,
-)
-
-TICK_SECONDS = 0.1
-MODELS_SECONDS = 0.5
-REPORT_SECONDS = 0.05  # how soon after another a report of a changed queue may follow
-CALL_SECONDS = 2.0
-ADMIT_SECONDS = 1.0  # saying it twice does no harm, and a worker that died says nothing
-AWAY_SECONDS = 2.5  # a lease: who did nothing for so long may have lost its office
-LEARN_SECONDS = 1.0  # nothing of a model is placed meanwhile
-
-log = structlog.get_logger()
-
-
-class Deposed(Exception):
-    """The registry had declared this router dead: another is in office, and what this one knows is out of date."""
+from shared.subjects import LEASE
 
 
 class Router:
-    """One queue per model; the policy decides, this performs. Of several routers one is in office, the others wait."""
+    """`office` is the one that it holds. The next one begins with what workers say, not with what was known before."""
 
     def __init__(self, world: World, settings: RouterSettings) -> None:
-        self._bus, self._clock, self._info = world.bus, world.clock, world.info
-        self._policy = RouterPolicy(
-            Limits(settings.max_waiting, settings.max_waiting_tokens, settings.look_ahead), settings.retry_after_ms
-        )
+        self._world = world
+        self._settings = settings
         self._membership = Membership(
             world.bus, world.clock, "router", world.info.id, world.host, None, self._report, self._stale
         )
         self._metrics = RouterMetrics(world.telemetry)
-        self._calls = asyncio.TaskGroup()
-        self._queues_changed = asyncio.Event()
-        self._depths: dict[str, int] = {}
         self._standby = Standby(world.bus, self._membership, world.info.id)
-        self._in_office = False
-        self._awake_at = 0.0
+        self.office: Office | None = None
 
     async def run(self) -> None:
-        """Raises Deposed when another router may be in office: this one's successor starts from what workers say."""
-        leases = await self._bus.subscribe(LEASE)
-        async with self._calls as group:
+        leases = await self._world.bus.subscribe(LEASE)
+        async with asyncio.TaskGroup() as group:
             group.create_task(self._follow_leases(leases), name="leases")
             group.create_task(self._membership.run(), name="membership")
-            await self._take_office(await self._standby.wait())
-
-    async def _take_office(self, snapshot: Snapshot) -> None:
-        group, self._in_office, self._awake_at = self._calls, True, self._clock.now()
-        workers = await self._bus.subscribe(HEARTBEAT, service="worker")
-        ended = await self._bus.subscribe(ENDED)
-        moved = await self._bus.subscribe(MOVED)
-        cancels = await self._bus.subscribe(CANCEL)
-        self._policy.on_members(snapshot.members, self._clock.wall())
-        for report in snapshot.workers:
-            self._perform(self._policy.on_report(report, self._clock.wall()))
-        await self._bus.serve(self._info, [Endpoint(SUBMIT, self._submit)])
-        group.create_task(self._hear_workers(workers), name="workers")
-        group.create_task(self._follow_ended(ended), name="ended")
-        group.create_task(self._follow_moved(moved), name="moved")
-        group.create_task(self._follow_cancels(cancels), name="cancels")
-        group.create_task(self._keep_time(), name="deadlines")
-        group.create_task(self._keep_models(), name="models")
-        group.create_task(self._report_changes(), name="reports")
-        self._membership.changed()
+            while True:
+                snapshot = await self._standby.wait()
+                self.office = Office(self._world, self._settings, self._membership, self._standby, self._metrics)
+                self._metrics.holds_office(True)
+                try:
+                    await self.office.hold(snapshot)
+                finally:
+                    self.office = None
+                self._metrics.holds_office(False)
+                self._membership.changed()
 
     def _stale(self) -> None:
-        if self._in_office:
-            raise Deposed("another router may be in office")
-
-    def _was_away(self) -> bool:
-        """Stopped, and now awake. What it reads meanwhile was told to its successor as well."""
-        return self._clock.now() - self._awake_at >= AWAY_SECONDS
-
-    async def _submit(self, request: Submit, context: Context) -> Submitted:
-        """Idempotent, as gateways submit again what they cannot be sure of; 409 says that it waits already."""
-        if self._was_away():
-            raise Refusal(503, "this router was away; another may be in office", retry_after_ms=1000)
-        request = arrived(request, self._clock.wall())
-        worker = self._policy.runs_at(request.request_id)
-        if worker is not None:
-            return Submitted(ahead=0, worker=worker)
-        if not self._policy.knows(request.model) and not await self._refresh_models():
-            raise Refusal(503, "the registry has not said yet which models there are", retry_after_ms=1000)
-        started, now = self._clock.now(), self._clock.wall()
-        try:
-            ahead = self._policy.submit(request, now)
-        except Refusal as refusal:
-            self._metrics.refused(refusal.code)
-            raise
-        self._dispatch()
-        self._metrics.decided(self._clock.now() - started)
-        return Submitted(ahead=ahead)
-
-    def _dispatch(self) -> None:
-        """After every event: whatever has room now is admitted."""
-        if self._was_away():
-            return
-        self._perform(self._policy.dispatch(self._clock.wall()))
-        depths = self._policy.depths()
-        if depths != self._depths:
-            self._depths = depths
-            self._queues_changed.set()
-            self._metrics.queues(depths)
-
-    def _perform(self, effects: list[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case AdmitTo():
-                    self._calls.create_task(self._admit(effect), name=f"admit {effect.request.request_id}")
-                case Finish():
-                    self._finish(effect)
-                case Lose():
-                    self._lose(effect)
-                case StopWork():
-                    self._bus.publish(CANCEL_WORK, Cancel(request_id=effect.request_id), id=effect.worker)
-                case Learn():
-                    self._calls.create_task(self._learn(effect), name=f"learn {effect.worker}")
-                case _:
-                    assert_never(effect)
-
-    def _finish(self, effect: Finish) -> None:
-        log.info("request_ended_here", request=effect.request_id, reason=effect.finish_reason, error=effect.error)
-        row = Tokens(
-            request_id=effect.request_id,
-            index=effect.index,
-            token_ids=[],
-            finish_reason=effect.finish_reason,
-            error=effect.error,
-            code=effect.code,
-        )
-        self._bus.publish(TOKENS, TokenFrame(worker=self._info.id, step=0, rows=[row]), gateway=effect.gateway)
-
-    def _lose(self, effect: Lose) -> None:
-        log.warning("request_lost", request=effect.request_id, reason=effect.reason)
-        self._metrics.lost()
-        lost = RequestLost(request_id=effect.request_id, reason=effect.reason)
-        self._bus.publish(TOKENS, lost, gateway=effect.gateway)
-
-    async def _admit(self, effect: AdmitTo) -> None:
-        request_id, worker = effect.request.request_id, effect.worker
-        context = Context(effect.request.deadline, effect.epoch, request_id)
-        admit = Admit(request=leaving(effect.request, self._clock.wall()), attempt=effect.attempt)
-        try:
-            await self._bus.call(ADMIT, admit, timeout=ADMIT_SECONDS, context=context, id=worker)
-        except BusError as error:
-            code = _code_of(error)
-            log.warning("admission_refused", request=request_id, worker=worker, code=code, error=str(error))
-            self._perform(
-                self._policy.refused(effect, code, error.message if isinstance(error, Refusal) else str(error))
-            )
-        else:
-            self._metrics.admitted()
-            self._perform(self._policy.admitted(worker, request_id))
-        self._dispatch()
-
-    async def _learn(self, effect: Learn) -> None:
-        try:
-            answer = await self._bus.call(RUNNING, AskRunning(), timeout=LEARN_SECONDS, id=effect.worker)
-        except BusError as error:
-            log.warning("worker_not_asked", worker=effect.worker, error=str(error))
-            self._policy.learned(effect.worker, [], self._clock.wall())
-        else:
-            log.info("worker_asked", worker=effect.worker, reason=effect.reason, running=len(answer.requests))
-            self._policy.learned(effect.worker, answer.requests, self._clock.wall())
-        self._dispatch()
-
-    async def _hear_workers(self, heartbeats: Subscription[Report]) -> None:
-        async for received in heartbeats:
-            if isinstance(received.message, WorkerReport):
-                self._perform(self._policy.on_report(received.message, self._clock.wall()))
-                self._dispatch()
+        if self.office is not None:
+            self.office.doubt("the registry had declared this router dead")
 
     async def _follow_leases(self, leases: Subscription[LeaseChanged]) -> None:
         async for received in leases:
             self._standby.look_again()
-            self._perform(self._policy.on_lease(received.message))
-            self._dispatch()
-
-    async def _follow_ended(self, ended: Subscription[RequestsEnded]) -> None:
-        async for received in ended:
-            self._policy.on_ended(received.message)
-            self._dispatch()
-
-    async def _follow_moved(self, moved: Subscription[RequestsMoved]) -> None:
-        async for received in moved:
-            self._perform(self._policy.on_moved(received.message, self._clock.wall()))
-            self._dispatch()
-
-    async def _follow_cancels(self, cancels: Subscription[Cancel]) -> None:
-        async for received in cancels:
-            self._perform(self._policy.cancel(received.message.request_id))
-            self._dispatch()
-
-    async def _keep_time(self) -> None:
-        while True:
-            if self._was_away():
-                raise Deposed("another router may be in office: this one was away")
-            self._awake_at = self._clock.now()
-            self._perform(self._policy.expire(self._clock.wall()))
-            self._dispatch()
-            await asyncio.sleep(TICK_SECONDS)
-
-    async def _keep_models(self) -> None:
-        while True:
-            await self._refresh_models()
-            await asyncio.sleep(MODELS_SECONDS)
-
-    async def _refresh_models(self) -> bool:
-        """Whether the registry answered."""
-        try:
-            answer = await self._bus.call(MODELS, AskModels(), timeout=CALL_SECONDS)
-        except BusError as error:
-            log.debug("models_unknown", error=str(error))
-            return False
-        self._perform(self._policy.on_models(answer.models))
-        return True
-
-    async def _report_changes(self) -> None:
-        while True:
-            await self._queues_changed.wait()
-            self._queues_changed.clear()
-            self._membership.changed()
-            await asyncio.sleep(REPORT_SECONDS)
+            if self.office is not None:
+                self.office.on_lease(received.message)
 
     def _report(self, epoch: int) -> Report:
-        if not self._in_office:
-            return Beat(service="router", id=self._info.id, epoch=epoch)
-        return RouterReport(id=self._info.id, epoch=epoch, queues=self._policy.loads(self._clock.wall()))
-
-
-def _code_of(error: BusError) -> int:
-    """A worker that was not reached may be another time; a request that does not fit a message never will."""
-    if isinstance(error, Refusal):
-        return error.code
-    return 413 if isinstance(error, TooLarge) else 503
+        if self.office is None:
+            return Beat(service="router", id=self._world.info.id, epoch=epoch)
+        return RouterReport(id=self._world.info.id, epoch=epoch, queues=self.office.queues())

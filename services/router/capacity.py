@@ -30,6 +30,10 @@ class Capacity:
         """From its first call on, workers are listened to."""
         self._started = now if self._started is None else self._started
 
+    def listen_again(self, now: float) -> None:
+        """Nobody was listened to for a while."""
+        self._started = now
+
     def heard(self, report: WorkerReport, now: float) -> None:
         self._reports[report.id] = report
         self._lost.pop(report.id, None)

@@ -108,6 +108,18 @@ class Fleet:
         instance.adopt([one for one in running if self.runs_at(one.request_id) is None], now)
         return instance.admitted.keys()
 
+    def was_away(self) -> None:
+        """How long nobody has reported a request is not known any more."""
+        for one in self._instances.values():
+            one.idle_since = None
+
+    def ask_again(self, reason: str) -> list[Effect]:
+        """Whoever serves has to say anew what it runs: something of that may have been missed."""
+        serving = [one for _, one in sorted(self._instances.items()) if one.serves]
+        for one in serving:
+            one.learned = False
+        return [Learn(one.worker, reason) for one in serving]
+
     def on_ended(self, ended: RequestsEnded) -> None:
         """Requests left a worker."""
         for request_id in ended.request_ids:

@@ -15,6 +15,9 @@ class RouterMetrics:
         self._depth = telemetry.gauge(
             "livescale_router_queue_depth", "Requests that wait at the router", ["model_name"]
         )
+        self._in_office = telemetry.gauge(
+            "livescale_router_in_office", "1 at the router that is in office, 0 at those that stand by"
+        )
         self._admitted = telemetry.counter("livescale_router_admissions_total", "Requests that a worker took")
         self._lost = telemetry.counter("livescale_router_lost_total", "Started requests whose worker is gone")
         self._refused = telemetry.counter(
@@ -30,6 +33,9 @@ class RouterMetrics:
     def queues(self, depths: dict[str, int]) -> None:
         for model, waiting in depths.items():
             self._depth.labels(model).set(waiting)
+
+    def holds_office(self, it_does: bool) -> None:
+        self._in_office.set(int(it_does))
 
     def admitted(self) -> None:
         self._admitted.inc()

@@ -107,6 +107,15 @@ class RouterPolicy:
         for queue in self._queues.values():
             queue.remove_if(lambda waiting: waiting.request.request_id in there)
 
+    def was_away(self, now: float) -> None:
+        """Time went by in which this router heard nothing: silence of then says nothing of anybody."""
+        self._capacity.listen_again(now)
+        self._fleet.was_away()
+
+    def ask_again(self, reason: str) -> list[Effect]:
+        """Nothing of a model is placed before its instances have said what they run."""
+        return self._fleet.ask_again(reason)
+
     def on_ended(self, ended: RequestsEnded) -> None:
         """Requests left a worker."""
         self._fleet.on_ended(ended)

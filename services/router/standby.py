@@ -14,6 +14,8 @@ from shared.subjects import SNAPSHOT
 CALL_SECONDS = 2.0
 LOOK_SECONDS = 0.5  # beside every change of a lease
 
+Place = tuple[int, str]  # in the line of routers: its epoch and id
+
 log = structlog.get_logger()
 
 
@@ -29,28 +31,37 @@ class Standby:
     def look_again(self) -> None:
         self._news.set()
 
+    async def look(self) -> tuple[Place, Snapshot | None]:
+        """This router's own place, once it has joined, and the registry's picture; None where it does not answer."""
+        self._news.clear()
+        epoch = await self._membership.joined()
+        try:
+            return (epoch, self._id), await self._bus.call(SNAPSHOT, AskSnapshot(), timeout=CALL_SECONDS)
+        except BusError as error:
+            log.debug("members_unknown", error=str(error))
+            return (epoch, self._id), None
+
+    async def pause(self) -> None:
+        """Until it is time to look again."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_SECONDS):
+                await self._news.wait()
+
     async def wait(self) -> Snapshot:
         """Until it is this router's turn; the registry's picture at that moment."""
         while True:
-            self._news.clear()
-            epoch = await self._membership.joined()
-            try:
-                snapshot = await self._bus.call(SNAPSHOT, AskSnapshot(), timeout=CALL_SECONDS)
-            except BusError as error:
-                log.debug("members_unknown", error=str(error))
-            else:
-                if takes_office(self._id, epoch, snapshot.members):
-                    log.info("router_takes_office", epoch=epoch)
-                    return snapshot
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
-                    await self._news.wait()
+            own, snapshot = await self.look()
+            if snapshot is not None and first_in_line(snapshot.members) == own:
+                log.info("router_takes_office", epoch=own[0])
+                return snapshot
+            await self.pause()
 
 
-def takes_office(id: str, epoch: int, members: Iterable[Member]) -> bool:
-    """Whether the router `id` of this epoch is in office, in the registry's eyes.
+def first_in_line(members: Iterable[Member]) -> Place | None:
+    """Which router is in office, in the registry's eyes.
 
     A suspect still is: it may only be slow, and two would be worse than a pause.
     """
-    living = [(one.epoch, one.id) for one in members if one.service == "router" and one.lease != "dead"]
-    return bool(living) and min(living) == (epoch, id)
+    return min(
+        ((one.epoch, one.id) for one in members if one.service == "router" and one.lease != "dead"), default=None
+    )

@@ -6,6 +6,8 @@ from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from services.supervisor.settings import ModelSettings, StackSettings
 from shared.devices import CPU, count_gpus
 from shared.latency_file import find_latency
@@ -86,6 +88,16 @@ def choose_form(settings: StackSettings, cpuinfo: str, compiled: bool) -> tuple[
     return "bfloat16" if compiled or BFLOAT16_FLAGS & _find_flags(cpuinfo) else "float32", "panels"
 
 
+def resolve_form(settings: StackSettings, dtype: DType, layout: Layout) -> StackSettings:
+    """With these in place of `auto`, for each model too."""
+    return replace(
+        settings,
+        dtype=dtype if settings.dtype == "auto" else settings.dtype,
+        layout=layout if settings.layout == "auto" else settings.layout,
+        models=tuple(replace(model, dtype=dtype) if model.dtype == "auto" else model for model in settings.models),
+    )
+
+
 def _find_flags(cpuinfo: str) -> set[str]:
     for line in cpuinfo.splitlines():
         key, _, value = line.partition(":")
@@ -132,10 +144,10 @@ def check_path(model: ModelSettings) -> None:
 
 def check_memory(settings: StackSettings, meminfo: str) -> None:
     """Raises BadSettings if workers on CPUs would touch more memory than this /proc/meminfo has to give."""
+    arena_bytes, kv_bytes = settings.arena_bytes or 0, (settings.kv_bytes or 0) + settings.host_kv_bytes
     # Parameters as they came, and as the kernels want them.
-    kv_bytes = settings.kv_bytes + settings.host_kv_bytes
-    computing = 0 if settings.engine == "modelled" else settings.arena_bytes + kv_bytes
-    needed = 0 if on_gpus(settings) else count_workers(settings) * (settings.arena_bytes + computing)
+    computing = 0 if settings.engine == "modelled" else arena_bytes + kv_bytes
+    needed = 0 if on_gpus(settings) else count_workers(settings) * (arena_bytes + computing)
     for line in meminfo.splitlines():
         name, _, value = line.partition(":")
         if name == "MemAvailable" and needed > (available := int(value.split()[0]) * 1024):
@@ -188,15 +200,18 @@ def ranks_of(model: ModelSettings, settings: StackSettings) -> int:
     return model.tensor_parallel_size or settings.tensor_parallel_size
 
 
-def make_spec(model: ModelSettings, settings: StackSettings, auto_dtype: DType, auto_layout: Layout) -> ModelSpec:
-    """What is registered of a model. Directories become absolute: the host may have another working directory."""
-    dtype = model.dtype or settings.dtype
+def make_spec(model: ModelSettings, settings: StackSettings) -> ModelSpec:
+    """What is registered of a model, by settings without `auto`. Directories become absolute: the host may have another
+    working directory."""
+    dtype, layout = model.dtype or settings.dtype, settings.layout
+    assert dtype != "auto"
+    assert layout != "auto"
     lowest, highest = spec_bounds(model, settings)
     path = Path(model.path)
     return ModelSpec(
         name=model.name,
         path=str(path.resolve()) if path.is_dir() else model.path,
-        dtype=auto_dtype if dtype == "auto" else dtype,
+        dtype=dtype,
         min_instances=lowest,
         max_instances=highest,
         bounds=ScalingBounds(
@@ -210,5 +225,5 @@ def make_spec(model: ModelSettings, settings: StackSettings, auto_dtype: DType, 
         downscale_to_zero_delay_s=model.downscale_to_zero_delay_s,
         max_model_len=model.max_model_len or settings.max_model_len,
         tensor_parallel_size=ranks_of(model, settings),
-        layout=auto_layout if settings.layout == "auto" else settings.layout,
+        layout=layout,
     )

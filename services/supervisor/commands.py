@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from services.supervisor.checks import count_workers, worker_device
+from services.supervisor.checks import count_workers, spec_bounds, worker_device
 from services.supervisor.placement import Placement
 from services.supervisor.processes import Command
-from services.supervisor.settings import WORKER_FLAGS, StackSettings
+from services.supervisor.settings import WORKER_FLAGS, ModelSettings, StackSettings
 from shared.bus.identity import NatsFiles
 from shared.messages.membership import ServiceName
 
@@ -110,7 +110,7 @@ def control_flags(service: ServiceName, settings: StackSettings, placement: Plac
     cluster: Flags = {"topology": placement.topology} if placement else {}
     match service:
         case "registry":
-            return cluster
+            return {**cluster, **spec_flags(settings)}
         case "planner":
             return {
                 "link_rate": settings.link_rate,
@@ -123,6 +123,21 @@ def control_flags(service: ServiceName, settings: StackSettings, placement: Plac
             }
         case _:
             return {}
+
+
+def spec_flags(settings: StackSettings) -> Flags:
+    """What models have that are registered later, and of which nothing else is said: what those have that are named at
+    the start."""
+    lowest, highest = spec_bounds(ModelSettings(name="later", path="later"), settings)
+    flags = {
+        "dtype": settings.dtype,
+        "layout": settings.layout,
+        "min_instances": lowest,
+        "max_instances": max(highest, lowest),
+        "max_model_len": settings.max_model_len,
+        "tensor_parallel_size": settings.tensor_parallel_size,
+    }
+    return {name: value for name, value in flags.items() if value not in ("auto", None)}
 
 
 def places(settings: StackSettings, placement: Placement | None) -> tuple[list[Flags], list[Flags]]:
@@ -160,7 +175,7 @@ def ready_file(run_dir: Path, gateway: str) -> Path:
 
 
 def bus_flags(settings: StackSettings) -> Flags:
-    return {"namespace": settings.namespace, "log_level": settings.log_level}
+    return {"namespace": settings.namespace, "log_level": settings.log_level, "log_format": settings.log_format}
 
 
 def bus_env(settings: StackSettings, nats_url: str) -> Mapping[str, str]:

@@ -46,13 +46,14 @@ class ChildFailed(Exception):
 class Child:
     """One program, started again whenever it ends."""
 
-    def __init__(self, command: Command, policy: RestartPolicy, echo: Echo, grace_seconds: float) -> None:
+    def __init__(self, command: Command, policy: RestartPolicy, echo: Echo, ended: Echo, grace_seconds: float) -> None:
         self.command = command
         self.pid: int | None = None
         self.starts = 0
         self.last_lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._policy = policy
         self._echo = echo
+        self._ended = ended
         self._grace_seconds = grace_seconds
 
     async def keep_up(self) -> None:
@@ -65,7 +66,7 @@ class Child:
                 case GiveUp(reason=reason):
                     raise ChildFailed(self.command.name, reason, list(self.last_lines)[-12:])
                 case restart:
-                    self._echo(self.command.name, f"(supervisor) {restart.reason}; starting it again")
+                    self._ended(self.command.name, f"{restart.reason}; starting it again")
                     await asyncio.sleep(restart.delay_seconds)
 
     async def _live_once(self) -> str:
@@ -138,12 +139,16 @@ def status_text(returncode: int) -> str:
 
 
 class Supervisor:
-    """Keeps programs running from `start` until the end of its `async with`, which ends the last started first."""
+    """Keeps programs running from `start` until the end of its `async with`, which ends the last started first.
+
+    `ended` is told how a program ended that is started again; by default it is echoed.
+    """
 
     def __init__(
         self,
         echo: Echo,
         *,
+        ended: Echo | None = None,
         make_policy: Callable[[], RestartPolicy] = RestartPolicy,
         grace_seconds: float = 12.0,
     ) -> None:
@@ -153,6 +158,7 @@ class Supervisor:
         self._given_up: dict[str, ChildFailed] = {}
         self._failure: asyncio.Future[ChildFailed] = asyncio.get_running_loop().create_future()
         self._echo = echo
+        self._ended = ended or (lambda name, reason: echo(name, f"(supervisor) {reason}"))
         self._make_policy = make_policy
         self._grace_seconds = grace_seconds
 
@@ -172,7 +178,7 @@ class Supervisor:
             self._start(command)
 
     def _start(self, command: Command) -> None:
-        child = Child(command, self._make_policy(), self._echo, self._grace_seconds)
+        child = Child(command, self._make_policy(), self._echo, self._ended, self._grace_seconds)
         task = asyncio.create_task(child.keep_up(), name=f"supervise-{command.name}")
         self.children[command.name] = child
         self._tasks[command.name] = task
@@ -183,6 +189,15 @@ class Supervisor:
         pid = self.children[name].pid
         if pid is not None:
             signal_group(pid, signal.SIGTERM)
+
+    def running(self) -> dict[str, int]:
+        """The pids of the programs that run now, by name."""
+        return {name: child.pid for name, child in self.children.items() if child.pid is not None}
+
+    def kill(self, name: str, pid: int) -> None:
+        """End a program that does not do anything any more, if it is still this one; so it is started again."""
+        if self.children[name].pid == pid:
+            signal_group(pid, signal.SIGKILL)
 
     async def failed(self) -> ChildFailed:
         """Return once an essential program was given up."""
@@ -205,7 +220,7 @@ class Supervisor:
         error = task.exception()
         if not isinstance(error, ChildFailed):
             error = ChildFailed(command.name, repr(error), [])
-        self._echo(command.name, f"(supervisor) {str(error).splitlines()[0]}")
+        self._ended(command.name, str(error).splitlines()[0])
         self._given_up[command.name] = error
         if command.essential and not self._failure.done():
             self._failure.set_result(error)

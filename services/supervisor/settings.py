@@ -138,9 +138,19 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
     engine_profile: EngineProfile = "llama3-8b-a100"
     engine_speed: EngineSpeed = 1.0
     arena_bytes: Annotated[
-        int, Meta(description="Memory of each worker for parameters; on a CPU twice, see `run worker`", ge=MIB)
-    ] = 1024 * MIB
-    kv_bytes: Annotated[int, Meta(description="Memory of each worker for its KV cache", ge=MIB)] = 512 * MIB
+        Annotated[int, Meta(ge=MIB)] | None,
+        Meta(
+            description="Memory of each worker for parameters, on a CPU twice, see `run worker`; when left out as much "
+            "as the largest of the models that are named takes, as much again for others, and 64 MiB"
+        ),
+    ] = None
+    kv_bytes: Annotated[
+        Annotated[int, Meta(ge=MIB)] | None,
+        Meta(
+            description="Memory of each worker for its KV cache; when left out for twice as many requests of full "
+            "length as run at once, at least 16 MiB and at most 512"
+        ),
+    ] = None
     host_kv_bytes: Annotated[
         int, Meta(description="Memory of each worker for KV of prompts that its KV cache has no room for", ge=0)
     ] = 0
@@ -177,6 +187,17 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
     start_timeout_s: Annotated[
         float, Meta(description="How long processes and models may take until all is ready", gt=0)
     ] = 300.0
+    kill_hung_s: Annotated[
+        float,
+        Meta(
+            description="A process that was declared dead, and still runs without joining again, is killed and started "
+            "again after so many seconds; 0 leaves it alone, as for a debugger",
+            ge=0,
+        ),
+    ] = 1.0
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="Least severe log event that is printed")
     ] = "info"
+    log_format: Annotated[
+        Literal["text", "json"], Meta(description="How log events are printed; json: nothing else is on stderr")
+    ] = "text"

@@ -1,8 +1,9 @@
 """A whole system on one machine: `async with Stack(settings) as stack:` and everything serves inside."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,8 +22,11 @@ from services.supervisor.checks import (
     find_ports,
     has_compiled_kernels,
     make_spec,
+    resolve_form,
 )
 from services.supervisor.commands import NATS, bus_files, gateway_commands, ready_file, service_commands
+from services.supervisor.lease_watch import LeaseWatch
+from services.supervisor.model_sizes import measure_models, resolve_memory
 from services.supervisor.placement import place_workers
 from services.supervisor.processes import Child, Echo, Supervisor
 from services.supervisor.readiness import failed_models, missing_instances, missing_members
@@ -32,9 +36,9 @@ from services.supervisor.store_watch import StoreWatch
 from shared.bus.contract import Bus, BusError, Refusal
 from shared.bus.credentials import OPERATOR, ROWS
 from shared.bus.nats import NatsBus
-from shared.messages.membership import AskSnapshot, ModelEntry, Register, Snapshot
+from shared.messages.membership import AskSnapshot, ModelEntry, ProcessEnded, Register, Snapshot
 from shared.messages.parameters import ModelSpec
-from shared.subjects import REGISTER, SNAPSHOT
+from shared.subjects import PROCESS, REGISTER, SNAPSHOT
 
 POLL_SECONDS = 0.05
 CALL_SECONDS = 5.0
@@ -49,7 +53,7 @@ class StackFailed(Exception):
 
 class Stack:
     """The bus, the services and the models. `urls` (by gateway), `nats_url`, `bus` and `supervisor` are set inside
-    `async with`.
+    `async with`. `ended` is told how processes end that are started again; by default that is echoed.
 
     Raises BadSettings before anything was started, ChildFailed and StackFailed while starting.
     """
@@ -59,11 +63,13 @@ class Stack:
     bus: Bus
     supervisor: Supervisor
 
-    def __init__(self, settings: StackSettings, *, progress: Progress, echo: Echo) -> None:
+    def __init__(self, settings: StackSettings, *, progress: Progress, echo: Echo, ended: Echo | None = None) -> None:
         self._settings = settings
         self._progress = progress
         self._echo = echo
+        self._ended = ended or (lambda name, reason: echo(name, f"(supervisor) {reason}"))
         self._cleanup = AsyncExitStack()
+        self._is_connected = False
 
     async def __aenter__(self) -> Self:
         check_devices(self._settings)
@@ -71,7 +77,12 @@ class Stack:
         self._placement = place_workers(self._settings)
         if self._placement is not None:
             self._settings = msgspec.structs.replace(self._settings, workers=len(self._placement.gpus))
+        auto = choose_form(self._settings, read_proc("cpuinfo"), has_compiled_kernels())
+        self._settings = resolve_form(self._settings, *auto)
         check_models(self._settings)
+        # Hub ids are asked for over the network.
+        sizes = await asyncio.to_thread(measure_models, self._settings)
+        self._settings = resolve_memory(self._settings, sizes)
         check_memory(self._settings, read_proc("meminfo"))
         ports = find_ports(self._settings)
         async with AsyncExitStack() as cleanup:
@@ -90,9 +101,14 @@ class Stack:
         """The first gateway's."""
         return next(iter(self.urls.values()))
 
+    def memory_bytes(self) -> dict[str, int]:
+        """What each process takes now; pages that several share count in each."""
+        found = {name: resident_bytes(pid) for name, pid in self.supervisor.running().items()}
+        return {name: size for name, size in found.items() if size is not None}
+
     async def _start(self, cleanup: AsyncExitStack, run_dir: Path, ports: Sequence[int]) -> None:
         settings = self._settings
-        self.supervisor = await cleanup.enter_async_context(Supervisor(self._echo))
+        self.supervisor = await cleanup.enter_async_context(Supervisor(self._echo, ended=self._tell_end))
         # What is started last ends first: streams before those who feed them, the bus after all.
         try:
             # Its files are of this run alone: models of an earlier run do not come back.
@@ -103,9 +119,12 @@ class Stack:
             )
         except BusError as error:
             raise StackFailed(f"{error}; without NATS_URL and --nats-url a server is started") from None
-        cleanup.push_async_callback(self.bus.close)
+        cleanup.push_async_callback(self._disconnect)
+        self._is_connected = True
         if not settings.nats_url:
-            self._watch_store(cleanup, run_dir / "nats")
+            store = run_dir / "nats"
+            watch_store = StoreWatch(self.bus, store, partial(self.supervisor.restart, NATS), self._progress)
+            self._run_beside(cleanup, watch_store.run(), "store watch")
         deadline = asyncio.get_running_loop().time() + settings.start_timeout_s
         if self._placement is not None and settings.shaped:
             # Below the run's directory, as it must not outlive the processes.
@@ -113,10 +132,12 @@ class Stack:
         self.supervisor.start(*service_commands(settings, nats_urls, self._placement))
         gateways = gateway_commands(settings, nats_urls, ports, run_dir)
         self.supervisor.start(*gateways)
+        if settings.kill_hung_s:
+            watch = LeaseWatch(self.bus, self.supervisor, settings.kill_hung_s, self._tell_end)
+            self._run_beside(cleanup, watch.run(), "lease watch")
         names = [name for name in self.supervisor.children if name != NATS]
         await self._wait(lambda snapshot: missing_members(snapshot, names), deadline)
-        auto = choose_form(settings, read_proc("cpuinfo"), has_compiled_kernels())
-        specs = [make_spec(model, settings, *auto) for model in settings.models]
+        specs = [make_spec(model, settings) for model in settings.models]
         for spec in specs:
             await self._register(spec, deadline)
         await self._wait(lambda snapshot: missing_instances(snapshot, specs), deadline)
@@ -124,13 +145,24 @@ class Stack:
         await self._wait(lambda _: [name for name, file in files.items() if not read_url(file)], deadline)
         self.urls = {name: read_url(file) for name, file in files.items()}
 
-    def _watch_store(self, cleanup: AsyncExitStack, store: Path) -> None:
-        watch = StoreWatch(self.bus, store, partial(self.supervisor.restart, NATS), self._progress)
-        watching = asyncio.create_task(watch.run(), name="store watch")
+    async def _disconnect(self) -> None:
+        self._is_connected = False
+        await self.bus.close()
+
+    def _tell_end(self, name: str, reason: str) -> None:
+        """To whoever watches now, and by the registry to whoever asks later."""
+        self._ended(name, reason)
+        if self._is_connected:
+            self.bus.publish(PROCESS, ProcessEnded(id=name, reason=reason, at=time.time()), id=name)
+
+    @staticmethod
+    def _run_beside(cleanup: AsyncExitStack, work: Coroutine[None, None, None], name: str) -> None:
+        """Until the system ends."""
+        running = asyncio.create_task(work, name=name)
 
         async def end() -> None:
-            watching.cancel()
-            await asyncio.wait([watching])
+            running.cancel()
+            await asyncio.wait([running])
 
         cleanup.push_async_callback(end)
 
@@ -171,16 +203,11 @@ class Stack:
         """A hub id is fetched before this is answered, so it may take all the time there is."""
         self._progress(f"registering {spec.name} ({spec.dtype}) from {spec.path}")
         try:
-            entry = await self._ask_to_register(spec, deadline)
+            await self._ask_to_register(spec, deadline)
         except Refusal as refusal:
             raise StackFailed(refusal.message) from None
         except BusError as error:
             raise StackFailed(f"model {spec.name} could not be registered: {error}") from None
-        if entry.size_bytes > self._settings.arena_bytes:
-            raise StackFailed(
-                f"model {spec.name} has {entry.size_bytes} bytes of parameters and a worker's arena "
-                f"{self._settings.arena_bytes}: raise --arena-bytes"
-            )
 
     async def _ask_to_register(self, spec: ModelSpec, deadline: float) -> ModelEntry:
         """Raises BusError."""
@@ -197,6 +224,15 @@ class Stack:
 
 def read_proc(name: str) -> str:
     return Path("/proc", name).read_text()
+
+
+def resident_bytes(pid: int) -> int | None:
+    """None of a process that has ended."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+    return None
 
 
 def read_url(file: Path) -> str:

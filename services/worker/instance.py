@@ -63,5 +63,6 @@ class Instance:
             plan_id=assignment.plan_id,
             what=what,
             at=self._world.clock.wall(),
+            unasked_seconds=(self.serving.unasked_seconds or 0.0) if what == "first_token" else 0.0,
         )
         self._world.bus.publish(INSTANCE, event, instance=assignment.instance)

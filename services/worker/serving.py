@@ -44,6 +44,8 @@ class Serving:
         self.on_batch: Callable[[Batch], None] = lambda batch: None  # it is going to be run
         self.on_rank_lost: Callable[[str], None] = lambda reason: None
         self._version: str | None = None
+        self._opened_at = clock.now()
+        self.unasked_seconds: float | None = None
         self._steps_run = True  # else the layers of what is here are run one by one, by somebody else
         self.changes = Changes()
         self._running: Batch | None = None
@@ -55,6 +57,7 @@ class Serving:
         """Take requests from now on. While the model is not `whole` no step is run."""
         scheduler = self.scheduler = Scheduler(limits)
         self._version = version
+        self._opened_at, self.unasked_seconds = self._clock.now(), None
         self._steps_run = whole
         if whole:
             scheduler.keep_prefixes()
@@ -117,9 +120,15 @@ class Serving:
         if request.request_id in self.scheduler:
             return
         self.scheduler.add(request)
+        self._asked()
         self._metrics.admitted(request, self._clock.now())
         self.idle.clear()
         self.wake()
+
+    def _asked(self) -> None:
+        """How long requests were taken before there was one."""
+        if self.unasked_seconds is None:
+            self.unasked_seconds = self._clock.now() - self._opened_at
 
     def adopt(
         self, scheduler: Scheduler, request: Submit, entry: Entry | None, filled: Filled | None, waited: float
@@ -127,6 +136,7 @@ class Serving:
         """Take over a request that waited so many seconds at another worker, as `Scheduler.adopt`. Its gateway learns
         whose it is now."""
         late = scheduler.adopt(request, entry, filled)
+        self._asked()
         self._metrics.admitted(request, self._clock.now() - waited)
         self.idle.clear()
         # Whoever missed a token of the worker before may ask for it here.

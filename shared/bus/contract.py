@@ -56,7 +56,7 @@ class TooLarge(BusError):
 
 
 class Refusal(BusError):
-    """The other side refused, with a code of HTTP's meaning (400, 404, 408, 409, 429, 499, 503, 504).
+    """The other side refused, with a code of HTTP's meaning (400, 404, 408, 409, 422, 429, 499, 503, 504).
 
     Handlers raise it; callers catch it. `retry_after_ms` goes with 429 and 503.
     """
@@ -87,6 +87,7 @@ class Received(Generic[M]):
 
 
 Handler = Callable[[Any, Context], Awaitable[Message]]
+Withdraw = Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -149,10 +150,11 @@ class Bus(Protocol):
     async def subscribe(self, topic: Topic[M], *, limit: int = 4096, **holes: str) -> Subscription[M]:
         """Listen; a hole that is left out matches anything. On return the subscription is known to the server."""
 
-    async def serve(self, info: ServiceInfo, endpoints: list[Endpoint]) -> None:
+    async def serve(self, info: ServiceInfo, endpoints: list[Endpoint]) -> Withdraw:
         """Register as a micro service and answer `endpoints` until `close`. On return the server knows them.
 
-        A second call with the same `info` adds endpoints.
+        A second call with the same `info` adds endpoints. What is returned, called, takes these back: no more calls are
+        taken, and those in hand are answered.
         """
 
     def watch_connection(self, on_change: Callable[[bool], None]) -> None:

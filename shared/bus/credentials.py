@@ -31,7 +31,8 @@ class Row:
 
 
 EVERYBODY = Row(answers=(subjects.METRICS,), asks=(subjects.JOIN,), hears=(subjects.STALE,))
-MEMBERSHIP = (subjects.HEARTBEAT, subjects.LEAVE)  # everybody tells them, in the name of its role
+MEMBERSHIP = (subjects.HEARTBEAT, subjects.LEAVE, subjects.AWAY)  # everybody tells them, in the name of its role
+SUPERVISION = (subjects.PROCESS,)  # the supervisor tells it, who may do all that operators may
 
 ROWS: Mapping[str, Row] = {
     "gateway": Row(
@@ -51,14 +52,17 @@ ROWS: Mapping[str, Row] = {
     "registry": Row(
         answers=(
             *(subjects.JOIN, subjects.SNAPSHOT, subjects.MODELS, subjects.MANIFEST),
-            *(subjects.REGISTER, subjects.REMOVE, subjects.KEEP),
+            *(subjects.REGISTER, subjects.REMOVE, subjects.KEEP, subjects.INCIDENTS),
         ),
         asks=(
             *(subjects.CHECK_MODEL, subjects.READ_MODEL, subjects.FETCH_MODEL, subjects.RELEASE_MODEL),
             subjects.SEND,
         ),
         tells=(subjects.STALE, subjects.LEASE),
-        hears=(subjects.HEARTBEAT, subjects.LEAVE, subjects.MODEL_READ, subjects.TRANSFER),
+        hears=(
+            *(subjects.HEARTBEAT, subjects.LEAVE, subjects.AWAY, subjects.PROCESS),
+            *(subjects.MODEL_READ, subjects.TRANSFER),
+        ),
         keeps=True,
     ),
     "planner": Row(

@@ -30,6 +30,7 @@ from shared.bus.contract import (
     ServiceInfo,
     Subscription,
     Topic,
+    Withdraw,
 )
 from shared.bus.headers import Headers, pack
 from shared.bus.limits import MAX_PAYLOAD_BYTES, check_size
@@ -155,7 +156,8 @@ class LocalBus:
         self._listen(listener)
         return subscription
 
-    async def serve(self, info: ServiceInfo, endpoints: list[Endpoint]) -> None:
+    async def serve(self, info: ServiceInfo, endpoints: list[Endpoint]) -> Withdraw:
+        listening: list[tuple[Listener, ServedEndpoint]] = []
         for endpoint in endpoints:
             served = ServedEndpoint(endpoint, self._broker.clock)
             self._served.append(served)
@@ -163,6 +165,15 @@ class LocalBus:
             door = Listener(fill(endpoint.call.pattern, endpoint.holes), queue, self._deliver_to(served))
             self._doors.append(door)
             self._listen(door)
+            listening.append((door, served))
+        return partial(self._withdraw, listening)
+
+    async def _withdraw(self, listening: Sequence[tuple[Listener, ServedEndpoint]]) -> None:
+        for door, served in listening:
+            self._doors.remove(door)
+            self._leave(door)
+            self._served.remove(served)
+            await served.drain(DRAIN_SECONDS if self.connected else 0)
 
     def hold(self) -> None:
         """Nothing comes in or goes out until `release`."""

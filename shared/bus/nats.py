@@ -35,6 +35,7 @@ from shared.bus.contract import (
     ServiceInfo,
     Subscription,
     Topic,
+    Withdraw,
 )
 from shared.bus.headers import Headers, pack
 from shared.bus.identity import NatsFiles
@@ -128,15 +129,27 @@ class NatsBus:
         await self.flush()
         return subscription
 
-    async def serve(self, info: ServiceInfo, endpoints: list[Endpoint]) -> None:
+    async def serve(self, info: ServiceInfo, endpoints: list[Endpoint]) -> Withdraw:
         service = self._services.get(info.id) or await self._register(info)
+        listening: list[tuple[NatsSubscription, MicroEndpoint]] = []
         for endpoint in endpoints:
             subject = self._prefix + fill(endpoint.call.pattern, endpoint.holes)
             served = ServedEndpoint(endpoint, self._clock)
             queue = info.name if endpoint.call.queue else ""
-            self._serving.append(await self._listen(subject, partial(self._accept, served), queue))
-            service.endpoints.append(MicroEndpoint(subject, queue, served))
+            theirs = await self._listen(subject, partial(self._accept, served), queue)
+            listening.append((theirs, MicroEndpoint(subject, queue, served)))
+            self._serving.append(theirs)
+            service.endpoints.append(listening[-1][1])
         await self.flush()
+        return partial(self._withdraw, service, listening)
+
+    async def _withdraw(self, service: MicroService, listening: list[tuple[NatsSubscription, MicroEndpoint]]) -> None:
+        for theirs, endpoint in listening:
+            self._serving.remove(theirs)
+            service.endpoints.remove(endpoint)
+            with suppress(nats.errors.Error):  # it was drained already, or the connection is closed
+                await theirs.unsubscribe()
+            await endpoint.served.drain(DRAIN_SECONDS if self.connected else 0.0)
 
     def watch_connection(self, on_change: Callable[[bool], None]) -> None:
         self._watchers.append(on_change)

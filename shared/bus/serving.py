@@ -1,6 +1,7 @@
 """The answering end of a call: decode, run the handler within its deadline, encode. Both buses use it."""
 
 import asyncio
+import contextvars
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -39,22 +40,24 @@ class EndpointStats:
 
 @dataclass
 class ServedEndpoint:
-    """An endpoint, what it is doing and what it has done."""
+    """An endpoint, what it is doing and what it has done. Its handler runs in the `context` of who serves it."""
 
     endpoint: Endpoint
     clock: Clock
     stats: EndpointStats = field(default_factory=EndpointStats)
     running: dict[asyncio.Task[None], int] = field(default_factory=dict)  # bytes of each, in the order of arrival
     running_bytes: int = 0
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
 
     def accept(self, data: bytes, headers: Mapping[str, str], reply: Reply) -> None:
         """Answer in a task of its own, or at once with 429 when too many or too large ones are under way. Never
         raises."""
         self.stats.num_requests += 1
         if len(self.running) >= self.endpoint.limit or self.running_bytes + len(data) > LIMIT_BYTES:
-            reply(b"", self._refused(Refusal(429, f"{self._subject} is at its limit of calls", RETRY_AFTER_MS)))
+            reply(b"", self._refused(Refusal(429, "too many calls of this kind are under way", RETRY_AFTER_MS)))
             return
-        task = asyncio.create_task(self._answer(data, headers, reply), name=f"answer {self._subject}")
+        answering, context = self._answer(data, headers, reply), self.context.copy()
+        task = asyncio.create_task(answering, name=f"answer {self._subject}", context=context)
         self.running[task] = len(data)
         self.running_bytes += len(data)
         task.add_done_callback(self._ended)
@@ -81,6 +84,7 @@ class ServedEndpoint:
             message = await self._handle(data, headers, json)
             body, extra = encode(message, json=json), {CONTENT_TYPE: content_type(json)}
         except BusError as error:
+            log.debug("call_refused", subject=self._subject, error=str(error))
             body, extra = b"", self._refused(_refusal_of(error))
         except Exception as error:  # the boundary: one bad message must not stop the process
             log.exception("handler_failed", subject=self._subject)
@@ -96,7 +100,7 @@ class ServedEndpoint:
         context = read_context(headers, wall)
         seconds = DEADLINE_SECONDS if context.deadline is None else context.deadline - wall
         if seconds <= 0:
-            raise Refusal(504, f"the deadline passed before {self._subject} was reached")
+            raise Refusal(504, "the deadline passed before the call was answered")
         try:
             body = b"{}" if json and not data else data
             message = decode(self.endpoint.call.request, body, json=json)
@@ -109,7 +113,7 @@ class ServedEndpoint:
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise Refusal(504, f"{self._subject} did not finish within its deadline") from None
+            raise Refusal(504, "the deadline passed before the call was answered") from None
 
     def _refused(self, refusal: Refusal) -> Headers:
         self.stats.num_errors += 1
@@ -118,13 +122,14 @@ class ServedEndpoint:
 
 
 def _refusal_of(error: BusError) -> Refusal:
-    """What a handler's own refusal, or the failure of somebody it had to ask, means for its caller."""
+    """What a handler's own refusal, or the failure of somebody it had to ask, means for its caller. Clients may read
+    it: what the bus calls its subjects is for the log."""
     match error:
         case Refusal():
             return error
         case ServiceAbsent() | Disconnected():
-            return Refusal(503, str(error), RETRY_AFTER_MS)
+            return Refusal(503, "a service that is needed cannot be reached", RETRY_AFTER_MS)
         case CallTimeout():
-            return Refusal(504, str(error))
+            return Refusal(504, "a service that is needed did not answer in time")
         case _:
             return Refusal(500, str(error))

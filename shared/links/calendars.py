@@ -5,7 +5,7 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
@@ -41,12 +41,14 @@ class LocalCalendar:
 
 
 class SharedCalendar:
-    """For links that several processes use: each maps `file`. Times are of the machine's monotonic clock.
+    """For links that several processes use: each maps `file`. Times in it are of the machine's monotonic clock, behind
+    which the running time of this process is by `away`.
 
     Raises LinkError where the file cannot be made or is something else.
     """
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, away: Callable[[], float] = lambda: 0.0) -> None:
+        self._away = away
         try:
             self._file = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -62,13 +64,14 @@ class SharedCalendar:
         self._offsets: dict[Resource, int] = {}
 
     def book(self, path: Sequence[Resource], size_bytes: int, since: float) -> float:
+        away = self._away()
         with self._alone():
             offsets = [self._offset(link) for link in path]
             before = [UNTIL.unpack_from(self._map, offset)[0] for offset in offsets]
-            until = booked(before, path, size_bytes, since)
+            until = booked(before, path, size_bytes, since + away)
             for offset, time_booked in zip(offsets, until, strict=True):
                 UNTIL.pack_into(self._map, offset, time_booked)
-        return max(until, default=since)
+        return max(until, default=since + away) - away
 
     def close(self) -> None:
         """Idempotent. The file stays: others use it."""

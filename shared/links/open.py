@@ -1,6 +1,8 @@
 """The one place where a transport is chosen, and whether it is shaped."""
 
+import asyncio
 import os
+from functools import partial
 from pathlib import Path
 
 from shared.links.calendars import LocalCalendar, SharedCalendar
@@ -10,6 +12,7 @@ from shared.links.shaping import Cluster, ShapedLink, SingleRate
 from shared.links.sockets import SocketLink
 from shared.settings import LinkSettings
 from shared.topology_file import find_topology
+from shared.world import seconds_away
 
 # stdout belongs to what a command prints; ucxx sets variables that some libucx do not know.
 UCX_LOGGING = {"UCX_LOG_FILE": "stderr", "UCX_WARN_UNUSED_ENV_VARS": "n"}
@@ -28,7 +31,8 @@ async def open_link(settings: LinkSettings, memory: str = "host") -> Link:
 
 def _shaped(link: Link, settings: LinkSettings) -> Link:
     if settings.shaping_file:
-        return ShapedLink(link, _cluster(settings), SharedCalendar(Path(settings.shaping_file)))
+        away = partial(seconds_away, asyncio.get_running_loop())
+        return ShapedLink(link, _cluster(settings), SharedCalendar(Path(settings.shaping_file), away))
     if settings.link_rate:
         return ShapedLink(link, SingleRate(settings.link_rate), LocalCalendar())
     return link

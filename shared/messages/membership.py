@@ -183,6 +183,46 @@ class LeaseChanged(Message, frozen=True, kw_only=True):
     at: Amount
 
 
+class WasAway(Message, frozen=True, kw_only=True):
+    """A process -> registry: it slept, stopped or its machine without a processor, and woke up less than a heartbeat
+    before `at`."""
+
+    service: ServiceName
+    id: Name
+    host: Name
+    seconds: Amount
+    at: Amount
+
+
+class ProcessEnded(Message, frozen=True, kw_only=True):
+    """Event of a supervisor: how a process ended, or why it was killed, and what is done about it."""
+
+    id: Name
+    reason: str
+    at: Amount
+
+
+class Incident(Message, frozen=True, kw_only=True):
+    """Something that befell a process or a machine, `who`."""
+
+    at: Amount
+    kind: Literal["death", "end", "start", "stall"]
+    who: Name
+    text: str
+
+
+class AskIncidents(Message, frozen=True, kw_only=True):
+    """Ask the registry for the last incidents; newest last."""
+
+    limit: Positive = 20
+
+
+class IncidentList(Message, frozen=True, kw_only=True):
+    """Newest last."""
+
+    incidents: list[Incident] = []
+
+
 class Stale(Message, frozen=True, kw_only=True):
     """Registry -> a process that speaks with an old epoch: join again (a worker rejoins as spare).
 
@@ -246,9 +286,14 @@ class Snapshot(Message, frozen=True, kw_only=True):
 
 
 class Register(Message, frozen=True, kw_only=True):
-    """Operator -> registry: serve this model. Answered once the checkpoint was checked (not yet read)."""
+    """Operator -> registry: serve this model. Answered once the checkpoint was checked (not yet read).
+
+    `named`: what the operator said of it, `bounds.prefill_hi` and the like by parts; the rest stays as it is, or is by
+    default. None: all of `spec` is meant.
+    """
 
     spec: ModelSpec
+    named: list[Name] | None = None
 
 
 class Named(Message, frozen=True, kw_only=True):

@@ -234,7 +234,8 @@ class BlockReady(Message, frozen=True, kw_only=True):
 
 
 class InstanceServing(Message, frozen=True, kw_only=True):
-    """Event: `what` an instance did first. While it is live that is to run its first layer."""
+    """Event: `what` an instance did first. While it is live that is to run its first layer. `unasked_seconds`: of its
+    first token, for how long it took requests before there was one."""
 
     instance: Name
     model: Name
@@ -242,3 +243,4 @@ class InstanceServing(Message, frozen=True, kw_only=True):
     plan_id: Name
     what: Literal["first_layer", "serving", "first_token", "spare"]
     at: Amount
+    unasked_seconds: Amount = 0.0

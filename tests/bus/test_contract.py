@@ -39,6 +39,40 @@ async def serve(bus: Bus, handler: Any = echo, limit: int = 1024) -> None:
     await bus.serve(INFO, [Endpoint(ECHO, handler, limit=limit)])
 
 
+async def test_what_is_withdrawn_is_answered_to_its_end_and_then_by_nobody(net: Net) -> None:
+    server, caller = await net.connect("a"), await net.connect("b")
+    begun, release = asyncio.Event(), asyncio.Event()
+
+    async def slowly(message: Named, context: Context) -> Named:
+        begun.set()
+        await release.wait()
+        return message
+
+    withdraw = await server.serve(INFO, [Endpoint(ECHO, slowly)])
+    asking = asyncio.create_task(caller.call(ECHO, Named(model="m"), timeout=5.0))
+    await begun.wait()
+    withdrawing = asyncio.ensure_future(withdraw())
+    await asyncio.sleep(0.1)
+    release.set()
+    await withdrawing
+    assert await asking == Named(model="m")
+    await server.flush()
+    with pytest.raises(ServiceAbsent):
+        await caller.call(ECHO, Named(model="m"), timeout=5.0)
+    await serve(server)
+    assert await caller.call(ECHO, Named(model="m"), timeout=5.0) == Named(model="m")
+
+
+async def test_what_was_drained_or_closed_can_still_be_withdrawn(net: Net) -> None:
+    server: Any = await net.connect("a")  # both have `drain`, for the end of a process
+    other = await net.connect("b")
+    withdraw, late = await server.serve(INFO, [Endpoint(ECHO, echo)]), await other.serve(INFO, [Endpoint(ECHO, echo)])
+    await server.drain()
+    await withdraw()
+    await other.close()
+    await late()
+
+
 async def test_a_message_arrives_with_the_values_of_its_holes(net: Net) -> None:
     sender, reader = await net.connect("a"), await net.connect("b")
     beats = await reader.subscribe(HEARTBEAT)

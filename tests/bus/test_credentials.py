@@ -14,7 +14,7 @@ from services.supervisor.bus_server import start_nats
 from services.supervisor.processes import Supervisor
 from shared import subjects
 from shared.bus.contract import Call, CallTimeout, Disconnected, Endpoint, ServiceAbsent, ServiceInfo, Topic
-from shared.bus.credentials import EVERYBODY, MEMBERSHIP, ROWS, permissions
+from shared.bus.credentials import EVERYBODY, MEMBERSHIP, ROWS, SUPERVISION, permissions
 from shared.bus.nats import NatsBus
 from shared.messages.membership import AskMetrics, AskSnapshot, MetricsText, Named, Snapshot, Stale
 from shared.messages.message import Ack
@@ -49,7 +49,7 @@ def test_every_subject_has_who_speaks_and_who_hears() -> None:
     for name, subject in vars(subjects).items():
         if isinstance(subject, Call):
             assert any(subject in row.answers for row in (EVERYBODY, *ROWS.values())), name
-        elif isinstance(subject, Topic) and subject not in MEMBERSHIP:
+        elif isinstance(subject, Topic) and subject not in (*MEMBERSHIP, *SUPERVISION):
             assert any(subject in row.tells for row in ROWS.values()), name
 
 

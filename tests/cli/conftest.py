@@ -11,7 +11,7 @@ import structlog
 def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     for name in ("NATS_URL", "LIVESCALE_NATS_URL", "LIVESCALE_NAMESPACE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("LIVESCALE_STATE_DIR", str(tmp_path))
     before = structlog.get_config()
     yield
     structlog.configure(**before)

@@ -14,9 +14,14 @@ from shared.bus.contract import Context, Endpoint, Refusal, ServiceInfo
 from shared.bus.nats import NatsBus
 from shared.bus.server import NatsServer
 from shared.messages.membership import (
+    AskIncidents,
+    AskMetrics,
     AskModels,
     AskSnapshot,
+    Incident,
+    IncidentList,
     Member,
+    MetricsText,
     ModelEntry,
     ModelList,
     QueueLoad,
@@ -35,7 +40,7 @@ from shared.messages.scaling import (
     ScaleRecord,
     ScaleRecords,
 )
-from shared.subjects import DECISIONS, HEARTBEAT, MODELS, SCALE, SCALES, SNAPSHOT
+from shared.subjects import DECISIONS, HEARTBEAT, INCIDENTS, METRICS, MODELS, SCALE, SCALES, SNAPSHOT
 
 DECISION = Decision(
     id="d-1", model="tiny", at=1.0, action="out", current=1, target=2, rule="by hand", reason="asked", by="operator"
@@ -82,6 +87,14 @@ class Answers:
             records=[ScaleRecord(id="scale-1", decision=DECISION, state=state, outcome="told")]  # type: ignore[arg-type]
         )
 
+    async def metrics(self, message: AskMetrics, context: Context) -> MetricsText:
+        return MetricsText(text="# HELP process_resident_memory_bytes x\nprocess_resident_memory_bytes 3.45e+08\n")
+
+    async def incidents(self, message: AskIncidents, context: Context) -> IncidentList:
+        return IncidentList(
+            incidents=[Incident(at=1e9, kind="stall", who="box", text="the machine stood still for 2.1 s")]
+        )
+
     async def models(self, message: AskModels, context: Context) -> ModelList:
         return ModelList(models=[ModelEntry(spec=ModelSpec(name="tiny", path="/m"), state="ready")])
 
@@ -111,6 +124,8 @@ async def answers(bus: NatsBus) -> Answers:
         Endpoint(SCALES, answers.scales),
         Endpoint(DECISIONS, answers.decisions),
         Endpoint(MODELS, answers.models),
+        Endpoint(INCIDENTS, answers.incidents),
+        Endpoint(METRICS, answers.metrics, {"id": "worker-0"}),
     ]
     await bus.serve(ServiceInfo("registry", "registry-0", "test"), endpoints)
     return answers
@@ -134,7 +149,11 @@ async def test_status_shows_processes_workers_and_the_routers_queues(
     result = await run(server, "status", "--json")
     reporting.cancel()
     found = json.loads(result.output)
-    assert found["processes"] == [{"service": "worker", "id": "worker-0", "pid": 4711, "host": "h", "lease": "alive"}]
+    [process] = found["processes"]
+    assert process == {
+        **{"service": "worker", "id": "worker-0", "pid": 4711, "host": "h", "lease": "alive"},
+        "memory_bytes": 345_000_000,
+    }
     assert found["workers"][0]["state"] == "spare"
     assert found["queues"][0]["waiting_requests"] == 2
     assert found["queues"][0]["scaling"] == "hold at 0: 1 wanted, no spare worker fits"
@@ -143,8 +162,15 @@ async def test_status_shows_processes_workers_and_the_routers_queues(
 async def test_status_in_tables_says_what_is_unknown(server: NatsServer, answers: Answers) -> None:
     output = (await run(server, "status")).output
     assert "4711" in output
+    assert "345 MB" in output
     assert "Instances: none" in output
     assert "Queues: unknown, no router reported" in output
+
+
+async def test_status_tells_of_recent_events(server: NatsServer, answers: Answers) -> None:
+    assert "the machine stood still for 2.1 s" in (await run(server, "status")).output
+    [event] = json.loads((await run(server, "status", "--json")).output)["events"]
+    assert event == {"at": 1e9, "who": "box", "what": "the machine stood still for 2.1 s"}
 
 
 async def test_scale_prints_the_answer_and_the_same_for_the_nats_cli(server: NatsServer, answers: Answers) -> None:
@@ -205,6 +231,12 @@ async def test_the_system_of_this_machine_is_found_without_flags(server: NatsSer
     with announce(pointer_path(), url="", nats_url=server.url, namespace="default"):
         result = await asyncio.to_thread(CliRunner().invoke, cli, ["status", "--json"])
     assert json.loads(result.output)["processes"][0]["id"] == "worker-0"
+
+
+def test_without_a_server_it_is_told_where_one_was_looked_for(tmp_path: Path) -> None:
+    result = CliRunner().invoke(cli, ["status"])
+    assert result.exit_code == 1
+    assert f"{tmp_path / 'run.json'} names no `livescale up` that runs, and NATS_URL is not set" in result.output
 
 
 def test_without_a_server_the_remedy_is_told() -> None:

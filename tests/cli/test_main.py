@@ -12,6 +12,8 @@ from click.testing import CliRunner
 from services.cli.lazy import LazyCommand, LazyGroup, load_command
 from services.cli.main import BENCHES, COMMANDS, cli
 from services.cli.run import SUMMARIES
+from services.cli.up import GROUPS
+from services.supervisor.settings import StackSettings
 
 EVERY_COMMAND = [
     *([name] for name in COMMANDS),
@@ -94,3 +96,33 @@ def test_a_group_imports_a_command_only_when_it_is_called() -> None:
     group = LazyGroup("group", {"broken": LazyCommand("nowhere.at_all:command", "Never loaded.")}, "Help.")
     assert "Never loaded." in CliRunner().invoke(group, ["--help"]).output
     assert "nowhere" in CliRunner().invoke(group, ["broken"]).output
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"), [(["run", "wroker"], "worker"), (["stauts"], "status"), (["bench", "piepline"], "pipeline")]
+)
+def test_a_misspelt_command_is_told_the_one_that_is_like_it(words: list[str], meant: str) -> None:
+    result = CliRunner().invoke(cli, words)
+    assert result.exit_code == 2
+    assert f"Did you mean {meant!r}?" in result.output
+
+
+def test_a_command_like_no_other_is_refused_as_ever() -> None:
+    result = CliRunner().invoke(cli, ["xyzzy"])
+    assert result.exit_code == 2
+    assert "No such command 'xyzzy'" in result.output
+
+
+@pytest.mark.parametrize("words", [[], ["up"], ["run"], ["run", "worker"], ["bench"]], ids=" ".join)
+def test_h_is_help(words: list[str]) -> None:
+    result = CliRunner().invoke(cli, [*words, "-h"])
+    assert result.exit_code == 0
+    assert result.output == CliRunner().invoke(cli, [*words, "--help"]).output
+
+
+def test_every_option_of_up_is_in_one_group_of_its_help() -> None:
+    grouped = [name for names in GROUPS.values() for name in names]
+    assert sorted(grouped) == sorted([*StackSettings.__struct_fields__, "config", "print_config"])
+    output = CliRunner().invoke(cli, ["up", "-h"]).output
+    assert all(f"{title}:" in output for title in GROUPS)
+    assert output.split("Help:")[1].strip().startswith("-h, --help")

@@ -50,6 +50,12 @@ def test_live_workers_are_shown_with_their_layers_and_queue_and_who_helps_them()
     assert found == [(0, 0, ["worker-1"]), (2, 5, [])]
 
 
+def test_what_a_worker_was_while_it_loaded_is_told_no_more_once_it_serves() -> None:
+    served = replace(worker("worker-1", "serving", "i-1"), live_layers=4, live_waiting=1)
+    (row,) = make_status(Snapshot(workers=[served]), []).workers
+    assert (row.live_layers, row.live_queue) == (0, 0)
+
+
 def test_who_is_part_of_a_pipeline_is_shown_with_its_stage() -> None:
     leader = replace(worker("worker-0", "live", "i-0"), pipeline="scale-1-0", stage="0-2", live_layers=2)
     follower = replace(worker("worker-1", "loading", "i-1"), pipeline="scale-1-0", stage="3-5", live_layers=3)

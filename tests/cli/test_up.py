@@ -1,5 +1,6 @@
 """`livescale up`: what is refused before anything starts."""
 
+import json
 import socket
 from pathlib import Path
 
@@ -7,14 +8,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from services.cli.up import up
+from tests.made import copy
 
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    directory = tmp_path / "tiny"
-    directory.mkdir()
-    (directory / "config.json").write_text("{}")
-    return directory
+    return copy("qwen2", tmp_path)
 
 
 def run(*arguments: str) -> Result:
@@ -44,6 +43,61 @@ def test_a_directory_that_is_not_there_is_refused_at_once() -> None:
     result = run("--model", "tiny=/nowhere/tiny")
     assert result.exit_code == 2
     assert "model 'tiny': there is no directory /nowhere/tiny" in result.output
+
+
+def test_what_is_refused_is_json_too_where_logs_are(checkpoint: Path) -> None:
+    (checkpoint / "tokenizer.json").unlink()
+    result = run("--model", f"tiny={checkpoint}", "--port", "0", "--log-format", "json")
+    assert result.exit_code == 2
+    event = json.loads(result.output)
+    assert (event["event"], event["level"]) == ("up_failed", "error")
+    assert "tokenizer.json is missing" in event["error"]
+
+
+def change_config(checkpoint: Path, **changes: object) -> None:
+    path = checkpoint / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_a_checkpoint_without_a_tokenizer_is_refused_before_anything_starts(checkpoint: Path) -> None:
+    (checkpoint / "tokenizer.json").unlink()
+    result = run("--model", f"tiny={checkpoint}", "--port", "0")
+    assert result.exit_code == 2
+    assert f"model 'tiny': {checkpoint / 'tokenizer.json'} is missing" in result.output
+
+
+def test_an_architecture_that_nothing_computes_is_refused_before_anything_starts(checkpoint: Path) -> None:
+    change_config(checkpoint, model_type="mamba", architectures=["MambaForCausalLM"])
+    result = run("--model", f"tiny={checkpoint}", "--port", "0")
+    assert result.exit_code == 2
+    assert "model_type 'mamba' is not supported; supported are dense Llama" in result.output
+
+
+def test_a_checkpoint_without_its_parameters_is_refused_before_anything_starts(checkpoint: Path) -> None:
+    (checkpoint / "model.safetensors").unlink()
+    result = run("--model", f"tiny={checkpoint}", "--port", "0")
+    assert result.exit_code == 2
+    assert "has neither model.safetensors nor model.safetensors.index.json" in result.output
+
+
+def test_a_degree_that_does_not_divide_is_refused_with_those_that_do(checkpoint: Path) -> None:
+    result = run("--model", f"tiny={checkpoint}", "--port", "0", "--workers", "3", "--tensor-parallel-size", "3")
+    assert result.exit_code == 2
+    assert "tensor_parallel_size is 3 and neither divides num_key_value_heads" in result.output
+    assert "this model can have 1, 2" in result.output
+
+
+def test_a_hub_id_that_cannot_be_fetched_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    result = run("--model", "tiny=nobody/no-such-model", "--port", "0")
+    assert result.exit_code == 2
+    assert "model 'tiny': nobody/no-such-model: no directory of that name here" in result.output
+
+
+def test_a_request_longer_than_the_checkpoint_allows_is_refused(checkpoint: Path) -> None:
+    result = run("--model", f"tiny={checkpoint}", "--port", "0", "--max-model-len", "1000000")
+    assert result.exit_code == 2
+    assert "max-model-len 1000000 is more than the checkpoint's own" in result.output
 
 
 def test_an_unknown_dtype_is_refused(checkpoint: Path) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from services.cli.why_view import explain
+from shared.messages.membership import Incident
 from shared.messages.scaling import Action, Decision, Phase, ScaleRecord
 from shared.messages.transfers import Flow, Plan, PlannedInstance
 
@@ -31,13 +32,13 @@ def record(of: Decision) -> ScaleRecord:
     return ScaleRecord(id="scale-1", decision=of, state="done", plan=plan, phases=phases, outcome="1 instance serves")
 
 
-def text(decisions: list[Decision], scales: list[ScaleRecord]) -> str:
-    return "\n".join(explain("tiny", decisions, scales))
+def text(decisions: list[Decision], scales: list[ScaleRecord], **more: Any) -> str:
+    return "\n".join(explain("tiny", decisions, scales, **more))
 
 
 def test_a_scale_is_told_from_its_decision_to_its_outcome() -> None:
     out = decision("d-1", "out", inputs={"waiting_tokens": 512.0, "tokens_per_second": None})
-    told = text([out], [record(out)])
+    told = text([out], [record(out)], verbose=True)
     assert "out 1 -> 2, by monitor" in told
     assert "above hi: queue grows" in told
     assert "from tokens_per_second unknown, waiting_tokens 512" in told
@@ -71,23 +72,44 @@ def test_where_nothing_was_predicted_that_is_said() -> None:
     assert "nothing is predicted without --link-rate or --topology" in told
 
 
-def test_equal_holds_in_a_row_are_told_once() -> None:
-    holds = [decision(f"d-{index}", at=100.0 + index, inputs={"queue": float(index)}) for index in range(3)]
+def test_holds_in_a_row_are_told_once_whatever_they_alternate_between() -> None:
+    holds = [
+        decision(f"d-{index}", at=100.0 + index, rule=("idle", "within")[index % 2], inputs={"queue": float(index)})
+        for index in range(5)
+    ]
     told = text(holds, [])
     assert told.count("hold at 1") == 1
-    assert "(3 times)" in told
-    assert "queue 2" in told
+    assert "idle 3 times, within 2 times" in told
+    assert "last idle: queue grows" in told
+    assert "queue 4" not in told
+    assert "queue 4" in text(holds, [], verbose=True)
 
 
-def test_holds_by_another_rule_are_told_apart() -> None:
-    told = text([decision("d-1"), decision("d-2", rule="unknown load")], [])
-    assert told.count("hold at 1") == 2
+def test_holds_before_and_after_a_scale_are_told_apart() -> None:
+    decisions = [decision("d-1"), decision("d-2", "out", at=101.0), decision("d-3", at=102.0)]
+    assert text(decisions, []).count("hold at 1") == 2
+
+
+def test_as_many_are_told_as_are_asked_for_and_a_row_of_holds_is_one() -> None:
+    scales = [decision(f"s-{index}", "out", at=10.0 * index) for index in range(3)]
+    holds = [decision(f"h-{index}", at=25.0 + index) for index in range(9)]
+    told = text([*scales, *holds], [], limit=2)
+    assert (told.count("out 1 -> 2"), told.count("hold at 1")) == (1, 1)
 
 
 def test_what_an_operator_ordered_is_told_among_the_monitors_decisions() -> None:
     ordered = decision("d-9", "out", at=101.0, by="operator", rule="by hand")
     told = text([decision("d-1", at=100.0), decision("d-2", at=102.0)], [record(ordered)])
     assert told.index("by monitor") < told.index("by operator") < told.rindex("by monitor")
+
+
+def test_what_befell_processes_is_told_among_decisions_since_the_first_of_them() -> None:
+    moments = [Incident(at=at, kind="death", who=f"worker-{at:.0f}", text="declared dead") for at in (50, 101, 103)]
+    decisions = [decision("d-1", at=100.0), decision("d-2", "out", at=102.0)]
+    told = "\n".join(explain("tiny", decisions, [], None, moments))
+    assert "worker-50" not in told
+    assert told.index("hold") < told.index("worker-101: declared dead") < told.index("out 1 -> 2")
+    assert told.index("out 1 -> 2") < told.index("worker-103")
 
 
 def test_nothing_decided_is_said() -> None:

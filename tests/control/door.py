@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from services.gateway.errors import ApiError
 from services.gateway.generation import Engine, Generation
+from services.gateway.holding import Holding
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.output import Piece
 from services.gateway.peers import Peers
@@ -48,7 +49,7 @@ class Door:
         self.id = id
         metrics = GatewayMetrics(Telemetry("gateway", id))
         self.streams = Streams(bus, id, metrics, 1000, 1024)
-        self.engine = Engine(bus, CLOCK, self.streams, metrics)
+        self.engine = Engine(bus, CLOCK, self.streams, metrics, Holding(metrics.router_waits, 1000))
         self.membership = Membership(bus, CLOCK, "gateway", id, "box-a")
         self.tasks: dict[int, asyncio.Task[None]] = {}
         self.generations: dict[int, Generation] = {}

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine
+from contextvars import copy_context
 from dataclasses import dataclass
 
 from services.worker.history import History
@@ -52,6 +53,7 @@ from shared.subjects import (
     TOKENS,
     TRANSFER,
 )
+from shared.virtual_time import Process, this_process
 from shared.world import LoopClock
 from tests.control.fake_stages import FakeStages
 
@@ -88,10 +90,10 @@ def whole(model: str, version: str) -> Holding:
     return Holding(model=model, version=version, ready=list(range(BLOCKS)), total=BLOCKS)
 
 
-def start(tasks: asyncio.TaskGroup, work: Coroutine[None, None, None]) -> None:
-    """Nothing of somebody who is ending."""
+def start(node: "Node", work: Coroutine[None, None, None]) -> None:
+    """In its own process, whoever asks for it. Nothing of somebody who is ending."""
     try:
-        tasks.create_task(work)
+        node.tasks.create_task(work, context=node.context.copy())
     except RuntimeError:
         work.close()
 
@@ -103,8 +105,19 @@ class Node:
         self.bus = bus
         self.fabric = fabric
         self.tasks: asyncio.TaskGroup = asyncio.TaskGroup()
+        self.context = copy_context()
+        self.process: Process | None = None
         self.sends: list[Send] = []
         self.aborts: list[Abort] = []
+
+    def enter(self) -> None:
+        """From here on it is what this process does."""
+        self.context, self.process = copy_context(), this_process()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Nothing comes from it."""
+        return self.process is not None and self.process.is_stopped
 
     async def send(self, send: Send, context: Context) -> Ack:
         self.sends.append(send)
@@ -154,6 +167,7 @@ class FakeHost(Node):
         )
 
     async def run(self) -> None:
+        self.enter()
         holes = {"id": self.id}
         endpoints = [
             Endpoint(CHECK_MODEL, self.check, holes),
@@ -171,7 +185,7 @@ class FakeHost(Node):
         if stored is not None and self.find(stored.spec.name, send.version) is None:
             self.reads.append(stored.spec.name)
             self.hold(stored.spec.name, send.version, [])
-            start(self.tasks, self.read_blocks(stored.spec.name, send.version, send.version, broken=False))
+            start(self, self.read_blocks(stored.spec.name, send.version, send.version, broken=False))
         return await super().send(send, context)
 
     def version_of(self, spec: ModelSpec) -> str:
@@ -183,7 +197,7 @@ class FakeHost(Node):
 
     async def check(self, check: CheckModel, context: Context) -> ModelChecked:
         if "missing" in check.spec.path:
-            raise Refusal(400, f"{check.spec.path}: no config.json")
+            raise Refusal(422, f"{check.spec.path}: no config.json")
         version = self.version_of(check.spec)
         knows = self.knows or self.find(check.spec.name, version) is not None
         return ModelChecked(
@@ -245,7 +259,7 @@ class FakeHost(Node):
             return Ack()
         self.orders[version] = fetch
         self.fetches.update({flow.ticket: fetch for flow in fetch.inflows})
-        start(self.tasks, self.read_alone(fetch, ALONE_SECONDS if fetch.inflows else 0.0))
+        start(self, self.read_alone(fetch, ALONE_SECONDS if fetch.inflows else 0.0))
         return Ack()
 
     async def read_alone(self, fetch: FetchModel, seconds: float) -> None:
@@ -262,14 +276,14 @@ class FakeHost(Node):
         """Bytes come in along a flow; not of one that has begun, nor that an earlier process was asked to fetch."""
         fetch = self.fetches.pop(ticket, None)
         if fetch is not None:
-            start(self.tasks, self.receive(fetch))
+            start(self, self.receive(fetch))
 
     async def receive(self, fetch: FetchModel) -> None:
         name, version, [flow] = fetch.spec.name, fetch.manifest.version, fetch.inflows
         while self.orders.get(version) is fetch and (held := self.find(name, version)) and len(held.ready) < BLOCKS:
             await asyncio.sleep(BLOCK_BYTES / RATE)
             sender = self.fabric.get(flow.upstream.id)
-            if sender is None or not sender.has(version, len(held.ready)):
+            if sender is None or sender.is_stopped or not sender.has(version, len(held.ready)):
                 self.fetches[flow.ticket] = fetch
                 self.tell_lost(fetch, f"{flow.upstream.id} is gone")
                 await self.read_alone(fetch, ALONE_SECONDS)
@@ -279,7 +293,7 @@ class FakeHost(Node):
     def take(self, name: str, version: str, sender: str) -> None:
         """One block more of what is being fetched."""
         held = self.find(name, version)
-        if held is None:
+        if held is None or len(held.ready) == BLOCKS:
             return
         self.brought.append((sender, len(held.ready)))
         self.hold(name, version, [*held.ready, len(held.ready)])
@@ -351,6 +365,7 @@ class FakeWorker(Node):
         fabric[id] = self
 
     async def run(self) -> None:
+        self.enter()
         holes = {"id": self.id}
         endpoints = [
             Endpoint(LOAD, self.load, holes),
@@ -474,6 +489,8 @@ class FakeWorker(Node):
                 if not isinstance(target, FakeWorker) or not target.may_be_helped:
                     self.helped.discard(id)
                     self.membership.changed()
+                elif target.is_stopped:
+                    continue
                 elif self.state == "serving" and not any(one.prefill_left > 0 for one in self.running.values()):
                     self.take(target)
 
@@ -529,7 +546,7 @@ class FakeWorker(Node):
 
     def begin(self, ticket: int) -> None:
         """Bytes come in along a flow; to nobody who is ending."""
-        start(self.tasks, self.receive(ticket))
+        start(self, self.receive(ticket))
 
     def inflow(self, ticket: int) -> Inflow | None:
         """As it was last commanded; None where it ended."""
@@ -573,7 +590,7 @@ class FakeWorker(Node):
             if self.inflow(flow.ticket) is None:
                 return False
             assert upstream is not None
-            if upstream.has(version, index):
+            if upstream.has(version, index) and not upstream.is_stopped:
                 break
             waited += self.faults.block_seconds
         lanes = self.lanes.setdefault((load.plan_id, index), set())

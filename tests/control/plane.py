@@ -25,10 +25,11 @@ from shared.process import Actor, World
 from shared.settings import LiveName, PolicyName
 from shared.subjects import CANCEL, DECISIONS, REGISTER, REMOVE, SCALE, SCALES, SNAPSHOT, SUBMIT, TOKENS
 from shared.telemetry import Telemetry
+from shared.virtual_time import Process
 from shared.world import CountedIds
 from tests.control.fakes import CLOCK, RATE, FakeHost, FakeWorker, Faults, Node
 
-LOGGED = ("evt.>", "hb.>", "tok.>", "req.>")
+LOGGED = ("evt.>", "hb.>", "tok.>", "req.>", "worker.*.running")
 
 
 @dataclass
@@ -107,7 +108,9 @@ class Plane:
         self.fabric: dict[str, Node] = {}
         self.ids = CountedIds()
         self.tasks: dict[str, asyncio.Task[None]] = {}
+        self.processes: dict[str, Process] = {}
         self.buses: dict[str, LocalBus] = {}
+        self.telemetry: dict[str, Telemetry] = {}
         self._group = group
         self.operator = self.broker.connect()
         self.buses["gateway-0"] = self.broker.connect()
@@ -118,13 +121,15 @@ class Plane:
     def world(self, service: str) -> World:
         bus = self.buses[f"{service}-0"] = self.broker.connect()
         info = ServiceInfo(service, f"{service}-0", f"the {service}")
-        return World(info, "box-a", bus, CLOCK, self.ids, Telemetry(service, f"{service}-0"))
+        telemetry = self.telemetry[service] = Telemetry(service, f"{service}-0")
+        return World(info, "box-a", bus, CLOCK, self.ids, telemetry)
 
     def start(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
         async def running() -> None:
             await run()
 
-        self.tasks[name] = self._group.create_task(running(), name=name)
+        process = self.processes[name] = Process()
+        self.tasks[name] = self._group.create_task(running(), name=name, context=process.context())
 
     def start_services(
         self,
@@ -171,6 +176,19 @@ class Plane:
         host = FakeHost(bus, id, self.fabric)
         self.start(id, host.run)
         return host
+
+    async def freeze(self, seconds: float, *names: str) -> None:
+        """These processes, or all there are, are stopped, and go on."""
+        stopped = [self.processes[name] for name in names or self.tasks]
+        for process in stopped:
+            process.stop()
+        await asyncio.sleep(seconds)
+        for process in stopped:
+            process.go_on()
+
+    def count(self, subject: str) -> int:
+        """Messages on it so far."""
+        return sum(one == subject for one, _ in self.log)
 
     async def kill(self, name: str) -> None:
         """The process is gone, without a word."""

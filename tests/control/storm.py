@@ -14,17 +14,22 @@ from services.planner.actor import Planner
 from services.planner.settings import PlannerSettings
 from services.registry.actor import Registry
 from services.registry.settings import RegistrySettings
-from services.router.actor import Deposed, Router
+from services.router.actor import Router
+from services.router.office import Office
 from services.router.settings import RouterSettings
+from shared.bus.addressing import fill_wildcards
+from shared.bus.codec import decode
 from shared.bus.contract import BusError, ServiceInfo
 from shared.bus.local import LocalBroker, LocalBus
 from shared.bus.local_routes import Listener
 from shared.invariants import InvariantBroken
-from shared.messages.scaling import Scale
+from shared.messages.membership import LeaseChanged
+from shared.messages.scaling import Scale, ScaleRecord
 from shared.process import Actor, World
 from shared.settings import LiveName
-from shared.subjects import SCALE
+from shared.subjects import LEASE, PLAN, SCALE
 from shared.telemetry import Telemetry
+from shared.virtual_time import Process
 from shared.world import CountedIds
 from tests.control.door import Ask, Door
 from tests.control.fakes import CLOCK, RATE, FakeHost, FakeWorker, Faults, Node
@@ -55,11 +60,17 @@ class Storm:
         self.messages = 0
         self.starts: Counter[str] = Counter()
         self.epochs: dict[str, int] = {}
+        self.leases: Counter[str] = Counter()  # changes of them, by new state
+        self.ended: list[str] = []  # scales, by how
         self.operator = self.broker.connect()
         self._processes: dict[str, asyncio.Task[None]] = {}
+        self._sleeps: dict[str, Process] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._check_is_due = False
+        self._ended: set[str] = set()
         self.broker.routes.add(Listener(">", "", lambda *message: self._check_soon()))
+        self.broker.routes.add(Listener(fill_wildcards(LEASE.pattern, {}), "", self._note_lease))
+        self.broker.routes.add(Listener(fill_wildcards(PLAN.pattern, {}), "", self._note_scale))
 
     def start(self, *names: str) -> None:
         for name in names:
@@ -69,7 +80,9 @@ class Storm:
         """What a supervisor does."""
         while True:
             self.starts[name] += 1
-            process = self._processes[name] = asyncio.create_task(self._make(name), name=name)
+            self._sleeps[name] = Process()
+            context = self._sleeps[name].context()
+            process = self._processes[name] = asyncio.create_task(self._make(name), name=name, context=context)
             try:
                 await asyncio.wait([process])
             finally:
@@ -78,7 +91,7 @@ class Storm:
                 self.running.pop(name, None)
                 self.fabric.pop(name, None)
                 await self._cut(name)
-            if not process.cancelled() and not is_deposed(process.exception()):
+            if not process.cancelled():
                 self.trouble.append(f"{name} ended: {process.exception()!r}")
             await asyncio.sleep(RESTART_SECONDS)
 
@@ -110,6 +123,7 @@ class Storm:
         """Without a word."""
         if name in self.buses:
             self.buses[name].hold()
+        self._sleeps[name].go_on()  # to its end
         self._processes[name].cancel()
 
     def stop(self, name: str) -> None:
@@ -124,23 +138,29 @@ class Storm:
         self._keep(leave())
 
     def freeze(self, name: str, seconds: float) -> None:
-        """Nothing reaches or leaves it meanwhile; all of it does afterwards."""
-        self._hold(name, seconds, lambda bus: bus.release())
+        """It is stopped, and goes on: what was sent to it meanwhile is there then."""
+        process = self._sleeps[name]
+        process.stop()
+        self.later(seconds, process.go_on)
+
+    def stall(self, seconds: float) -> None:
+        """The machine has no processor: all processes stand still together."""
+        for name in self.lives:
+            self.freeze(name, seconds)
 
     def part(self, name: str, seconds: float) -> None:
         """Nothing reaches or leaves it meanwhile, and all of it is lost."""
 
-        def join(bus: LocalBus) -> None:
-            bus.forget()
-            bus.release()
-
-        self._hold(name, seconds, join)
-
-    def _hold(self, name: str, seconds: float, end: Callable[[LocalBus], None]) -> None:
         bus = self.buses.get(name)
+
+        def join() -> None:
+            if bus is not None and self.buses.get(name) is bus:
+                bus.forget()
+                bus.release()
+
         if bus is not None and name in self.running:
             bus.hold()
-            self._later(seconds, lambda: end(bus) if self.buses.get(name) is bus else None)
+            self.later(seconds, join)
 
     def hurt(self, name: str, **faults: Any) -> None:
         """What goes wrong at this worker from here on, until it is calm or another is started in its place."""
@@ -151,7 +171,7 @@ class Storm:
     def outage(self, seconds: float) -> None:
         if self.broker.connected:
             self.broker.down()
-            self._later(seconds, self.broker.up)
+            self.later(seconds, self.broker.up)
 
     def disturb(self, losses: float, delays: float, copies: float) -> None:
         """From here on shares of all messages are lost, late, or come twice."""
@@ -192,7 +212,7 @@ class Storm:
                 if isinstance(door, Door):
                     door.leave(ask)
 
-    def _later(self, seconds: float, act: Callable[[], None]) -> None:
+    def later(self, seconds: float, act: Callable[[], None]) -> None:
         async def wait() -> None:
             await asyncio.sleep(seconds)
             act()
@@ -203,6 +223,15 @@ class Storm:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+    def _note_lease(self, subject: str, data: bytes, *others: object) -> None:
+        self.leases[decode(LeaseChanged, data, json=LEASE.json).state] += 1
+
+    def _note_scale(self, subject: str, data: bytes, *others: object) -> None:
+        record = decode(ScaleRecord, data, json=PLAN.json)
+        if record.state in ("done", "failed") and record.id not in self._ended:
+            self._ended.add(record.id)
+            self.ended.append(record.state)
 
     def _check_soon(self) -> None:
         """After the event that made this message, not in the middle of its effects."""
@@ -233,8 +262,8 @@ class Storm:
                 actor._book.check_invariants()
             case Monitor():
                 actor._policy.check_invariants()
-            case Router():
-                actor._policy.check_invariants()
+            case Router(office=Office() as office):
+                office.policy.check_invariants()
             case FakeWorker():
                 actor.lifecycle.check_invariants()
             case Door():
@@ -243,14 +272,11 @@ class Storm:
                     generation.check_invariants()
 
     async def end(self) -> None:
+        for process in self._sleeps.values():
+            process.go_on()
         tasks = [*self._background, *self.lives.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for bus in list(self.broker.buses):
             await bus.close()
-
-
-def is_deposed(error: BaseException | None) -> bool:
-    """A router that ended because another may be in office."""
-    return isinstance(error, BaseExceptionGroup) and error.split(Deposed)[1] is None

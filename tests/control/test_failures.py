@@ -158,7 +158,7 @@ def test_a_store_that_lost_everything_gets_it_back() -> None:
 
 @pytest.mark.parametrize(
     ("path", "code", "words"),
-    [("/missing", 400, "/missing: no config.json"), ("", 400, "path must name a directory")],
+    [("/missing", 422, "/missing: no config.json"), ("", 400, "path must name a directory")],
 )
 def test_a_host_s_refusal_is_the_operator_s_error(path: str, code: int, words: str) -> None:
     async def main() -> None:

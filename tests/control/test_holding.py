@@ -123,3 +123,21 @@ def test_over_the_bound_while_it_loads_the_answer_is_what_is_left_of_the_load() 
             assert refused.value.retry_after_ms == pytest.approx(2000, rel=0.2)
 
     virtual_time.run(main(), limit_seconds=100)
+
+
+def test_a_model_that_waits_takes_the_idle_instance_of_another_at_once() -> None:
+    async def main() -> None:
+        async with control_plane(workers=1) as plane:
+            await plane.register(spec(min_instances=0, downscale_to_zero_delay_s=60.0))
+            await plane.register(spec("z", min_instances=0, downscale_to_zero_delay_s=60.0))
+            await asyncio.sleep(2.0)
+            begun = CLOCK.wall()
+            await plane.gateway.submit("first", model="z", max_tokens=1)
+            await plane.until_serving(1, "z")
+            assert CLOCK.wall() - begun < 2.0
+            given = [one for one in await plane.decisions("m") if one.action == "in"]
+            assert [(one.rule, one.target) for one in given] == [("yield", 0)]
+            assert given[0].reason.startswith("z needs an instance and no spare worker fits")
+            assert plane.gateway.finished == {"first": "length"}
+
+    virtual_time.run(main(), limit_seconds=100)

@@ -9,7 +9,7 @@ from services.router.actor import Router
 from shared import virtual_time
 from shared.messages.membership import Register
 from shared.subjects import REGISTER
-from tests.control.fakes import CLOCK, SLOTS, FakeWorker
+from tests.control.fakes import SLOTS, FakeWorker
 from tests.control.plane import spec
 from tests.control.storm import RESTART_SECONDS, Storm
 
@@ -93,7 +93,8 @@ async def play(happening: Callable[[Storm], None], after: float) -> None:
         left = [id for name in WORKERS for id in worker(storm, name).running]
         router = storm.running["router-0"]
         assert isinstance(router, Router)
-        left += [load.model for load in router._policy.loads(CLOCK.wall()) if load.running or load.waiting_requests]
+        assert router.office is not None
+        left += [load.model for load in router.office.queues() if load.running or load.waiting_requests]
     finally:
         await storm.end()
     assert storm.trouble == []

@@ -51,6 +51,7 @@ happenings = st.one_of(
     happening("kill", names),
     happening("stop", names),
     happening("freeze", names, st.floats(0.1, 6.0)),
+    happening("stall", st.floats(0.1, 6.0)),
     happening("part", names, st.floats(0.1, 6.0)),
     happening("outage", st.floats(0.1, 5.0)),
     happening("scale", models, st.integers(0, 4)),

@@ -3,10 +3,13 @@
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
 from shared import virtual_time
 from shared.bus.contract import Refusal
+from shared.messages.membership import AskIncidents, ProcessEnded
 from shared.messages.scaling import ScaleRecord
+from shared.subjects import INCIDENTS, PROCESS
 from tests.control.fakes import CLOCK, Faults
 from tests.control.plane import Plane, control_plane, spec
 
@@ -230,5 +233,67 @@ def test_two_models_share_the_workers() -> None:
             await asyncio.gather(*(plane.gateway.submit(f"r-{i}", model="mn"[i % 2]) for i in range(8)))
             await asyncio.sleep(3.0)
             assert len(plane.gateway.finished) == 8
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+def shown(plane: Plane, service: str, line: str) -> bool:
+    """Whether a process tells this of itself now."""
+    return line in plane.telemetry[service].exposition().splitlines()
+
+
+def test_what_an_operator_is_woken_by_is_measured_now() -> None:
+    async def main() -> None:
+        async with control_plane() as plane:
+            assert shown(plane, "registry", 'livescale_registry_members{service="worker"} 3.0')
+            assert shown(plane, "registry", 'livescale_registry_workers{state="spare"} 2.0')
+            assert shown(plane, "planner", 'livescale_planner_actual_instances{model_name="m"} 1.0')
+            assert shown(plane, "router", "livescale_router_in_office 1.0")
+            decided = 'livescale_monitor_decisions_total{action="out",model_name="m",rule="minimum"} 1.0'
+            assert shown(plane, "monitor", decided)
+            await plane.kill("worker-1")
+            await plane.remove("m")
+            await asyncio.sleep(5.0)
+            assert shown(plane, "registry", 'livescale_registry_members{service="worker"} 2.0')
+            assert shown(plane, "registry", 'livescale_registry_workers{state="spare"} 2.0')
+            assert shown(plane, "planner", 'livescale_planner_actual_instances{model_name="m"} 0.0')
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+def test_a_death_is_a_warning_that_says_how_long_it_was_silent_and_what_is_done() -> None:
+    async def main() -> None:
+        async with control_plane() as plane:
+            with capture_logs() as logs:
+                await plane.kill("worker-1")
+                await plane.stop("worker-2")
+                await asyncio.sleep(5.0)
+            dead = {line["member"]: line for line in logs if line.get("state") == "dead"}
+            assert dead["worker-1"]["log_level"] == "warning"
+            assert dead["worker-1"]["reason"].startswith("silent for 2.")
+            assert dead["worker-1"]["then"].startswith("its requests go on at other workers")
+            assert dead["worker-2"]["log_level"] == "info"
+
+    virtual_time.run(main(), limit_seconds=100)
+
+
+def test_deaths_and_who_comes_back_are_told_when_somebody_asks() -> None:
+    async def main() -> None:
+        async with control_plane() as plane:
+            asked = AskIncidents(limit=10)
+            assert (await plane.operator.call(INCIDENTS, asked, timeout=1.0)).incidents == []
+            end = ProcessEnded(id="worker-1", reason="killed by SIGKILL after 9 s; starting it again", at=CLOCK.wall())
+            plane.operator.publish(PROCESS, end, id="worker-1")
+            await plane.kill("worker-1")
+            await asyncio.sleep(4.0)
+            plane.add_worker(1)
+            await asyncio.sleep(1.0)
+            told = (await plane.operator.call(INCIDENTS, asked, timeout=1.0)).incidents
+            assert [(one.kind, one.who) for one in told] == [
+                ("end", "worker-1"),
+                ("death", "worker-1"),
+                ("start", "worker-1"),
+            ]
+            assert told[1].text.startswith("declared dead: silent for 2.")
 
     virtual_time.run(main(), limit_seconds=100)

@@ -7,6 +7,9 @@ import pytest
 
 from shared import virtual_time
 from shared.bus.contract import BusError, Refusal
+from shared.messages.membership import Register
+from shared.messages.parameters import ModelSpec
+from shared.subjects import REGISTER
 from tests.control.plane import Plane, control_plane, spec
 from tests.control.test_pool import copies, entry_of, host, kept
 
@@ -103,6 +106,18 @@ def test_edited_files_are_a_new_version_and_unedited_ones_are_none() -> None:
             host(plane).edited["/models/m"] = NEW
             await plane.register(spec())
             await until_replaced(plane, 1)
+
+    virtual_time.run(main(), limit_seconds=200)
+
+
+def test_a_limit_that_is_changed_leaves_all_else_as_it_was() -> None:
+    async def main() -> None:
+        async with control_plane(workers=2) as plane:
+            await plane.register(spec(max_instances=2, layout="panels"))
+            said = Register(spec=ModelSpec(name="m", path="", min_instances=0), named=["name", "min_instances"])
+            entry = await plane.operator.call(REGISTER, said, timeout=5.0)
+            known = entry.spec if entry.next is None else entry.next
+            assert known == spec(min_instances=0, max_instances=2, layout="panels")
 
     virtual_time.run(main(), limit_seconds=200)
 

@@ -48,6 +48,7 @@ from shared.subjects import (
 
 WORKER = "worker-1"
 CONTEXT_TOKENS = 256
+INFO = ServiceInfo("cluster", "cluster", "the rest")
 WORKER_METRICS = """# HELP vllm:num_requests_running Requests that run.
 # TYPE vllm:num_requests_running gauge
 vllm:num_requests_running{engine="worker-1",model_name="tiny"} 3.0
@@ -90,8 +91,8 @@ class Cluster:
         self._running: dict[str, asyncio.Task[None]] = {}
 
     async def start(self) -> None:
+        await self.take_office()
         endpoints = [
-            Endpoint(SUBMIT, self._submit),
             Endpoint(MODELS, self._models),
             Endpoint(SNAPSHOT, self._snapshot),
             Endpoint(JOIN, self._join),
@@ -102,7 +103,7 @@ class Cluster:
             Endpoint(REPLAY, self._replay, {"id": WORKER}),
             Endpoint(METRICS, self._metrics, {"id": WORKER}),
         ]
-        await self.bus.serve(ServiceInfo("cluster", "cluster", "the rest"), endpoints)
+        await self.bus.serve(INFO, endpoints)
         cancels = await self.bus.subscribe(CANCEL)
 
         async def follow_cancels() -> None:
@@ -121,6 +122,10 @@ class Cluster:
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
         await self.bus.close()
+
+    async def take_office(self) -> None:
+        """As a router."""
+        self.leave_office = await self.bus.serve(INFO, [Endpoint(SUBMIT, self._submit)])
 
     def hang_before(self, position: int) -> "asyncio.Future[None]":
         """Requests that are not resumed stop there until the future has a result."""
@@ -213,7 +218,7 @@ class Cluster:
 
     async def _register(self, message: Register, context: Context) -> ModelEntry:
         if "missing" in message.spec.path:
-            raise Refusal(400, f"{message.spec.path}: no such directory")
+            raise Refusal(422, f"{message.spec.path}: no such directory")
         self.models.append(ModelEntry(spec=message.spec, state="reading", max_model_len=CONTEXT_TOKENS))
         return self.models[-1]
 

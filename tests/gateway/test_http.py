@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import socket
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from services.gateway.server import PortInUse
 from tests.gateway.conftest import Site, eventually, open_site, port_of
+from tests.made import copy
 
 ASK = {"model": "tiny", "prompt": "abc", "max_tokens": 2}
 
@@ -133,7 +135,8 @@ async def test_operators_register_scale_and_ask_why(site: Site) -> None:
     assert [model.id async for model in site.client.models.list()] == ["new", "tiny"]
     assert (await site.client.models.retrieve("new")).model_dump()["livescale"]["state"] == "cold"
     status, body = await site.post("/admin/v1/models", {"name": "new", "path": "/missing"})
-    assert (status, body["error"]["message"]) == (400, "/missing: no such directory")
+    assert (status, body["error"]["code"], body["error"]["param"]) == (422, "invalid_checkpoint", "path")
+    assert body["error"]["message"].startswith("model 'new': /missing: no such directory")
     status, body = await site.post("/admin/v1/scale", {"model": "tiny", "instances": 3})
     assert (status, body["target"], site.cluster.scaled[0].instances) == (202, 3, 3)
     assert (await site.post("/admin/v1/scale", {"model": "x", "instances": 3}))[0] == 404
@@ -152,8 +155,24 @@ async def test_a_model_that_could_not_be_read_says_why(site: Site) -> None:
     assert (await site.client.models.retrieve("tiny")).model_dump()["livescale"]["error"] == "truncated"
 
 
+async def test_a_model_without_a_tokenizer_is_not_registered(site: Site, tmp_path: Path) -> None:
+    directory = copy("qwen2", tmp_path)
+    (directory / "tokenizer.json").unlink()
+    status, body = await site.post("/admin/v1/models", {"name": "new", "path": str(directory)})
+    assert (status, body["error"]["code"]) == (422, "invalid_checkpoint")
+    assert f"{directory / 'tokenizer.json'} is missing" in body["error"]["message"]
+    assert [entry.spec.name for entry in site.cluster.models] == ["tiny"]
+
+
+async def test_what_a_host_says_of_a_checkpoint_is_a_422_as_well(site: Site, tmp_path: Path) -> None:
+    directory = Path(shutil.copytree(copy("qwen2", tmp_path), tmp_path / "missing"))
+    status, body = await site.post("/admin/v1/models", {"name": "new", "path": str(directory)})
+    assert (status, body["error"]["message"]) == (422, f"{directory}: no such directory")
+
+
 async def test_an_unreadable_tokenizer_is_a_500_that_names_the_file(site: Site, tmp_path: Path) -> None:
-    await site.post("/admin/v1/models", {"name": "empty", "path": str(tmp_path)})
+    spec = msgspec.structs.replace(site.cluster.models[0].spec, name="empty", path=str(tmp_path))
+    site.cluster.models.append(msgspec.structs.replace(site.cluster.models[0], spec=spec))
     status, body = await site.post("/v1/completions", {**ASK, "model": "empty"})
     assert status == 500
     assert str(tmp_path / "config.json") in body["error"]["message"]

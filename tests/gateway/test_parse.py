@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.gateway.bodies import ChatRequest, CompletionRequest, ScaleRequest
+from services.gateway.bodies import BoundsRequest, ChatRequest, CompletionRequest, ModelRequest, ScaleRequest
 from services.gateway.errors import ApiError
 from services.gateway.parse import UNSUPPORTED, parse_body
-from shared.messages.parameters import ModelSpec
+from shared.messages.parameters import ModelSpec, ScalingBounds
 
 COMPLETION = {"model": "m", "prompt": "abc"}
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -131,10 +131,30 @@ def test_whole_numbers_are_numbers() -> None:
 
 def test_admin_bodies_are_checked_as_well() -> None:
     assert refusal({"model": "m", "instances": -1}, ScaleRequest) == ("instances", "invalid_value")
-    assert refusal({"name": "m"}, ModelSpec) == ("path", "invalid_value")
-    assert refusal({"name": "m", "path": "/p", "bounds": {"prefil_hi": 1}}, ModelSpec) == (
+    assert refusal({"path": "/p"}, ModelRequest) == ("name", "invalid_value")
+    assert refusal({"name": "m", "path": "/p", "max_instances": 0}, ModelRequest) == ("max_instances", "invalid_value")
+    assert refusal({"name": "m", "path": "/p", "bounds": {"prefil_hi": 1}}, ModelRequest) == (
         "bounds.prefil_hi",
         "unknown_parameter",
     )
-    spec = parse_body(b'{"type": "ModelSpec", "name": "m", "path": "/p", "bounds": {"prefill_lo": 0}}', ModelSpec)
-    assert spec.bounds.prefill_lo == 0
+
+
+def test_a_model_is_registered_with_what_was_said_of_it() -> None:
+    body = parse_body(
+        b'{"type": "ModelSpec", "name": "m", "min_instances": 0, "bounds": {"prefill_lo": 0}}', ModelRequest
+    )
+    said = body.register()
+    assert said.named == ["bounds.prefill_lo", "min_instances", "name"]
+    assert (said.spec.name, said.spec.min_instances, said.spec.bounds.prefill_lo) == ("m", 0, 0.0)
+
+
+def test_an_entry_of_the_list_can_be_sent_back() -> None:
+    spec = ModelSpec(name="m", path="/p", max_instances=2, layout="panels")
+    said = parse_body(msgspec.json.encode(spec), ModelRequest).register()
+    assert said.spec == spec
+    assert {"path", "max_instances", "layout", "bounds.decode_hi"} <= set(said.named or [])
+
+
+def test_a_request_for_a_model_has_every_field_of_its_declaration() -> None:
+    assert ModelRequest.__struct_fields__ == ModelSpec.__struct_fields__
+    assert BoundsRequest.__struct_fields__ == ScalingBounds.__struct_fields__

@@ -2,20 +2,25 @@
 
 import asyncio
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from services.gateway.errors import ApiError
 from services.gateway.generation import Engine, Generation
+from services.gateway.holding import Holding
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.output import Output
 from services.gateway.streams import Streams
-from shared.bus.contract import Context, Refusal
+from shared.bus.contract import Context, Endpoint, Refusal, ServiceInfo
+from shared.bus.contract import Context as CallContext
 from shared.bus.local import LocalBroker
 from shared.messages.membership import LeaseChanged, RouterReport
-from shared.messages.requests import RequestLost, Submit, TokenFrame, Tokens
-from shared.subjects import HEARTBEAT, LEASE, TOKENS
+from shared.messages.message import Ack
+from shared.messages.requests import Replay, RequestLost, Submit, TokenFrame, Tokens
+from shared.subjects import HEARTBEAT, LEASE, REPLAY, TOKENS
 from shared.telemetry import Telemetry
 from shared.world import LoopClock
 from tests.gateway.cluster import WORKER, running_cluster
@@ -194,7 +199,9 @@ async def test_a_client_that_reads_too_slowly_is_cancelled(checkpoint: Path) -> 
             request_id="req-1", model="tiny", gateway="gateway-0", prompt=[1], max_tokens=50, deadline=time.time() + 5
         )
         output = Output(lambda ids: "x" * len(ids), submit.prompt)
-        generation = Generation(Engine(bus, LoopClock(0.0), streams, metrics), submit, output, Context())
+        generation = Generation(
+            Engine(bus, LoopClock(0.0), streams, metrics, Holding(metrics.router_waits, 8)), submit, output, Context()
+        )
         running = asyncio.create_task(generation.run(lambda piece: reads))
         await eventually(lambda: cluster.cancelled == ["req-1"])
         assert not running.done()
@@ -221,23 +228,61 @@ async def test_requests_beyond_the_limit_are_refused_at_once(checkpoint: Path) -
         assert await token_ids(site) == WHOLE
 
 
-async def test_while_the_bus_is_down_requests_are_503(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.gateway.generation.PATIENCE_SECONDS", 0.0)
+async def router_waits(site: Site) -> float:
+    async with site.http.get(f"{site.url}/metrics") as answer:
+        lines = (await answer.text()).splitlines()
+    [line] = [line for line in lines if line.startswith("livescale_gateway_router_waits")]
+    return float(line.rsplit(" ", 1)[1])
+
+
+SUBJECTS = ("svc.", "livescale.", "Submit", "Error", "router")  # nothing of these is a client's to know
+
+
+async def test_a_request_without_a_bus_is_held_until_its_deadline(site: Site) -> None:
     await token_ids(site)
     site.broker.down()
-    status, body = await site.post("/v1/completions", ASK)
-    assert (status, body["error"]["code"]) == (503, "overloaded")
+    status, body = await site.post("/v1/completions", {**ASK, "timeout": 0.5})
+    assert (status, body["error"]["code"]) == (504, "timeout")
+    assert not [word for word in SUBJECTS if word in body["error"]["message"]]
     site.broker.up()
     assert await token_ids(site) == WHOLE
 
 
-async def test_a_new_request_waits_a_while_for_a_bus_that_is_away(site: Site) -> None:
+async def test_a_stream_without_a_router_has_comments_and_then_its_tokens(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.gateway.generation.TOLD_SECONDS", 0.1)
     await token_ids(site)
-    site.broker.down()
+    await site.cluster.leave_office()
+    async with site.http.post(f"{site.url}/v1/completions", json={**ASK, "stream": True}) as answer:
+        assert answer.status == 200
+        assert await answer.content.readline() == b": waiting\n"
+        assert await router_waits(site) == 1
+        await site.cluster.take_office()
+        assert (await answer.text()).endswith("data: [DONE]\n\n")
+    assert await router_waits(site) == 0
+
+
+@pytest.mark.parametrize("refusal", [Refusal(503, "not sure", retry_after_ms=100), Refusal(504, "too late")])
+async def test_a_request_that_a_router_cannot_take_just_now_is_held(site: Site, refusal: Refusal) -> None:
+    site.cluster.refusal = refusal
     asking = asyncio.create_task(token_ids(site))
-    await asyncio.sleep(0.2)
-    site.broker.up()
+    await eventually(lambda: site.cluster.refused > 1)
+    site.cluster.refusal = None
     assert await asking == WHOLE
+
+
+async def test_of_requests_without_a_router_a_bounded_number_is_held(checkpoint: Path) -> None:
+    async with open_site(checkpoint, max_held=1) as site:
+        await site.cluster.leave_office()
+        first = asyncio.create_task(token_ids(site))
+        async with asyncio.timeout(5.0):
+            while await router_waits(site) != 1:  # noqa: ASYNC110 told by HTTP
+                await asyncio.sleep(0.02)
+        status, body = await site.post("/v1/completions", ASK)
+        assert (status, body["error"]["code"]) == (429, "queue_full")
+        await site.cluster.take_office()
+        assert await first == WHOLE
 
 
 async def test_an_accepted_request_waits_for_a_router_however_often_it_is_refused(
@@ -415,3 +460,29 @@ async def test_tokens_of_another_version_are_not_taken_and_their_worker_is_stopp
     await eventually(lambda: request.request_id in site.cluster.stopped)
     held.set_result(None)
     assert await asking == WHOLE
+
+
+async def test_a_worker_that_does_not_answer_floods_no_log() -> None:
+    """Each of its streams asks again."""
+
+    async def refuse(message: Replay, context: CallContext) -> Ack:
+        raise Refusal(503, "busy")
+
+    broker = LocalBroker()
+    worker, bus = broker.connect(), broker.connect()
+    await worker.serve(ServiceInfo("worker", WORKER, "refuses"), [Endpoint(REPLAY, refuse, {"id": WORKER})])
+    streams = Streams(bus, "gateway-0", GatewayMetrics(Telemetry("gateway", "gateway-0")), 100, 4)
+    receiving = asyncio.create_task(streams.run(await streams.listen()))
+    await asyncio.sleep(0)
+    with ExitStack() as opened, capture_logs() as logs:
+        for index in range(50):
+            stream = opened.enter_context(streams.open(f"req-{index}", 0))
+            stream.worker = WORKER
+            streams.ask_again(stream)
+        await asyncio.sleep(0.2)
+    ours = [line["event"] for line in logs if line["event"] != "call_refused"]  # which the worker tells
+    assert ours == ["replay_not_answered"]
+    receiving.cancel()
+    await asyncio.wait([receiving])
+    await bus.close()
+    await worker.close()

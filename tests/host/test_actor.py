@@ -88,9 +88,9 @@ def test_a_bad_checkpoint_is_refused_at_once_with_its_file(tmp_path: Path) -> No
         (directory / "model.safetensors").unlink()
         async with site() as here:
             error = await refused(here, directory)
-            assert error.code == 400
+            assert error.code == 422
             assert str(directory) in error.message
-            assert (await refused(here, tmp_path / "nothing")).code == 400
+            assert (await refused(here, tmp_path / "nothing")).code == 422
             await asyncio.sleep(1)
             assert here.reports[-1].holdings == []
             assert here.reads == []

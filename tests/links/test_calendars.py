@@ -63,6 +63,15 @@ def test_bookings_of_one_process_count_for_the_others(file: Path) -> None:
     late.close()
 
 
+def test_a_process_that_slept_books_for_the_others_in_the_time_of_the_machine(file: Path) -> None:
+    awake, slept = SharedCalendar(file), SharedCalendar(file, lambda: 3.0)
+    assert awake.book((OUT,), 100, 5.0) == 6.0
+    assert slept.book((OUT,), 100, 2.0) == 4.0
+    assert awake.book((OUT,), 100, 5.0) == 8.0
+    awake.close()
+    slept.close()
+
+
 def test_a_link_is_known_by_its_kind_and_its_owner(file: Path) -> None:
     calendar = SharedCalendar(file)
     owners = [Resource(kind, f"host{index}", 1.0) for index in range(300) for kind in ("nic_in", "nic_out")]

@@ -270,6 +270,15 @@ def test_the_journal_keeps_scales_and_what_makes_it_hold() -> None:
     assert journal.last(None, 0) == []
 
 
+def test_holds_push_no_scale_out_of_the_journal() -> None:
+    journal = Journal()
+    journal.add(decision(2))
+    for _ in range(5_000):
+        journal.add(decision(2, "hold"))
+    kept = journal.last("m", 10_000)
+    assert (len(kept), kept[0].action, kept[-1].action) == (1_001, "out", "hold")
+
+
 def test_a_scale_whose_end_was_not_heard_stops_counting_once_the_planner_does_not_have_it() -> None:
     watched = Watched()
     watched.hear(0.0, queues(0), *SPARES)

@@ -3,6 +3,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from services.planner.metrics import PlannerMetrics
+from shared.messages.membership import WorkerReport, WorkerState
 from shared.messages.scaling import Phase, ScaleRecord
 from shared.telemetry import Telemetry
 from tests.planner.made import decision
@@ -17,7 +18,7 @@ RECORD = ScaleRecord(
 
 def test_phases_are_measured_from_the_decision() -> None:
     telemetry = Telemetry("planner", "planner-0")
-    PlannerMetrics(telemetry).ended(RECORD)
+    PlannerMetrics(telemetry, list).ended(RECORD)
     shown = telemetry.exposition()
     assert 'livescale_scale_phase_seconds_bucket{le="0.005",phase="first_byte"} 1.0' in shown
     assert 'livescale_scale_phase_seconds_bucket{le="0.0025",phase="first_byte"} 0.0' in shown
@@ -29,10 +30,32 @@ def test_a_scale_is_a_span_from_its_decision_with_its_phases() -> None:
     exporter, provider, telemetry = InMemorySpanExporter(), TracerProvider(), Telemetry("planner", "planner-0")
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     telemetry.tracer = provider.get_tracer("test")
-    PlannerMetrics(telemetry).ended(RECORD)
+    PlannerMetrics(telemetry, list).ended(RECORD)
     [span] = exporter.get_finished_spans()
     assert (span.name, span.start_time, span.end_time) == ("scale", 10_000_000_000, 10_004_000_000)
     assert [(event.name, event.timestamp) for event in span.events] == [
         ("decided", 10_000_000_000),
         ("first_byte", 10_004_000_000),
     ]
+
+
+def worker(id: str, state: WorkerState, model: str | None = "m", rank: int = 0) -> WorkerReport:
+    return WorkerReport(id=id, epoch=1, state=state, model=model, instance=f"i-{id}", rank=rank)
+
+
+def test_instances_are_counted_when_somebody_asks_and_are_none_once_they_are_gone() -> None:
+    telemetry, reports = Telemetry("planner", "planner-0"), [worker("a", "serving"), worker("b", "loading")]
+    metrics = PlannerMetrics(telemetry, lambda: reports)
+    metrics.accepted("asleep", 1)
+    shown = telemetry.exposition()
+    assert 'livescale_planner_actual_instances{model_name="m"} 2.0' in shown
+    assert 'livescale_planner_actual_instances{model_name="asleep"} 0.0' in shown
+    reports[:] = [
+        worker("a", "draining"),
+        worker("b", "spare", None),
+        worker("c", "serving", "t"),
+        worker("d", "serving", "t", 1),
+    ]
+    shown = telemetry.exposition()
+    assert 'livescale_planner_actual_instances{model_name="m"} 0.0' in shown
+    assert 'livescale_planner_actual_instances{model_name="t"} 1.0' in shown

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from services.registry.leases import LeaseMoved, Leases, LeaseTimes, SpokeFalse, SpokeStale
 from shared.bus.contract import Refusal
 from shared.messages.membership import Join, Member
+from shared.running_time import RunningTime
 
 TIMES = LeaseTimes(suspect_seconds=1.5, dead_seconds=2.5, forget_seconds=60.0)
 STEP = 0.1
@@ -114,11 +115,14 @@ def test_nobody_is_judged_while_the_bus_is_down_nor_for_a_lease_time_after() -> 
 
 
 def test_a_registry_that_was_itself_stopped_judges_nobody_by_it() -> None:
-    leases = Leases(TIMES)
-    leases.join(join("w"), 0.0)
-    tick(leases, 0.0, 0.5)
-    assert leases.tick(60.0) == []
-    assert tick(leases, 60.0, 61.0) == []
+    leases, running = Leases(TIMES), RunningTime(0.0)
+    leases.join(join("w"), running.at(0.0))
+    assert leases.tick(running.at(60.0)) == []
+    running.tick(60.0)
+    now = running.at(60.0)
+    assert now <= 0.5
+    # What was sent meanwhile is still unread; if nothing was, it dies as ever.
+    assert tick(leases, now, 3.0) == [(1.5, "w", "suspect"), (2.5, "w", "dead")]
 
 
 def test_the_dead_are_forgotten_in_the_end_and_their_epochs_never_come_again() -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from services.registry.specs import check_spec
+from services.registry.specs import check_spec, complete_spec
 from shared.bus.contract import Refusal
 from shared.messages.parameters import ModelSpec, ScalingBounds
 
@@ -32,3 +32,22 @@ def test_a_wrong_field_is_refused_by_name(wrong: dict[str, object], words: str) 
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "meta-llama/Llama-2-7b", "M_1"])
 def test_names_as_on_the_hub_are_taken(name: str) -> None:
     check_spec(ModelSpec(name=name, path="/m"))
+
+
+KNOWN = ModelSpec(
+    name="m", path="/m", dtype="float32", max_instances=2, layout="panels", bounds=ScalingBounds(prefill_lo=0.1)
+)
+
+
+def test_what_is_not_named_stays() -> None:
+    said = ModelSpec(name="m", path="", min_instances=0, bounds=ScalingBounds(prefill_hi=0.9))
+    found = complete_spec(said, ["bounds.prefill_hi", "min_instances", "name"], KNOWN)
+    assert (found.path, found.dtype, found.min_instances, found.max_instances, found.layout) == (
+        *("/m", "float32", 0, 2, "panels"),
+    )
+    assert found.bounds == ScalingBounds(prefill_lo=0.1, prefill_hi=0.9)
+
+
+def test_who_names_nothing_by_name_means_all_of_it() -> None:
+    said = ModelSpec(name="m", path="/other")
+    assert complete_spec(said, None, KNOWN) is said

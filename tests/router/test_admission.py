@@ -77,6 +77,15 @@ def test_a_router_that_takes_office_when_every_worker_is_dead_waits_for_their_re
         made.submit(request("r-2", deadline=NOW + 999), NOW + REPLACEMENT_SECONDS + 1)
 
 
+def test_a_router_that_was_away_listens_again_before_it_says_that_nobody_is_there() -> None:
+    made = policy()
+    made.expire(NOW)
+    made.was_away(LATER)
+    assert made.submit(request("r-1"), LATER) == 0
+    made.expire(LATER + 1)
+    assert made.depths()["m"] == 1
+
+
 def test_a_dead_gateway_is_no_worker_that_may_come_back() -> None:
     made = policy()
     made.expire(NOW)

@@ -307,6 +307,15 @@ def test_a_dead_gateway_takes_its_requests_with_it() -> None:
     assert admissions(made.dispatch(NOW)) == [("others", "a")]
 
 
+def test_what_a_router_slept_through_makes_no_worker_idle() -> None:
+    made = policy(report("a"))
+    admit(made, request("r-1"))
+    hear(made, report("a"), NOW + 0.1)
+    made.was_away(NOW + 5)
+    assert hear(made, report("a"), NOW + 5) == []
+    assert hear(made, report("a"), NOW + 8) == [Lose("gateway-0", "r-1", "a does not have it")]
+
+
 def test_a_worker_that_is_idle_for_long_has_lost_what_the_router_thinks_it_has() -> None:
     made = policy(report("a"))
     admit(made, request("r-1"))

@@ -1,6 +1,6 @@
 import pytest
 
-from services.router.standby import takes_office
+from services.router.standby import first_in_line
 from shared.messages.membership import LeaseState, Member, ServiceName
 
 
@@ -23,4 +23,4 @@ def member(id: str, epoch: int, lease: LeaseState = "alive", service: ServiceNam
     ],
 )
 def test_of_living_routers_the_first_that_joined_is_in_office(members: list[Member], office: bool) -> None:
-    assert takes_office("me", 5, members) is office
+    assert (first_in_line(members) == (5, "me")) is office

@@ -7,9 +7,10 @@ import pytest
 from shared import virtual_time
 from shared.bus.contract import Bus, Context, Endpoint, Refusal, ServiceInfo
 from shared.bus.local import LocalBroker
-from shared.membership import Membership
+from shared.membership import REPORT_SECONDS, Membership
 from shared.messages.membership import Beat, Join, Joined, Leave, Report, Stale
-from shared.subjects import HEARTBEAT, JOIN, LEAVE, STALE
+from shared.running_time import MOST_SECONDS
+from shared.subjects import AWAY, HEARTBEAT, JOIN, LEAVE, STALE
 from shared.world import LoopClock
 
 CLOCK = LoopClock(epoch=0.0)
@@ -190,3 +191,26 @@ async def stop(running: "asyncio.Task[None]", *buses: Bus) -> None:
     await asyncio.wait([running])
     for bus in buses:
         await bus.close()
+
+
+def test_who_slept_says_for_how_long() -> None:
+    async def main() -> None:
+        broker = LocalBroker(CLOCK)
+        registry, bus = broker.connect(), broker.connect()
+        await answer_joins(registry, [5])
+        aways = await registry.subscribe(AWAY)
+        process = virtual_time.Process()
+        running = asyncio.create_task(worker(bus).run(), context=process.context())
+        await asyncio.sleep(1.0)
+        process.stop()
+        await asyncio.sleep(2.1 + MOST_SECONDS)
+        process.go_on()
+        await asyncio.sleep(1.0)
+        told = (await anext(aiter(aways))).message
+        assert (told.id, told.host, told.seconds) == ("worker-0", "box", pytest.approx(2.1))
+        assert 3.35 <= told.at <= 3.35 + REPORT_SECONDS
+        running.cancel()
+        await asyncio.wait([running])
+        await aways.close()
+
+    in_virtual_time(main())

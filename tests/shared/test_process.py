@@ -116,6 +116,23 @@ async def test_an_actor_that_fails_ends_the_process_with_1_and_says_why(tmp_path
         assert "KeyError: 'lost'" in str(events[-1]["exception"])
 
 
+async def test_an_actor_that_ends_as_it_should_is_told_in_a_line(tmp_path: Path) -> None:
+    body = "from shared.process import Ends; raise ExceptionGroup('tasks', [Ends('another is in office')])"
+    async with NatsServer.start(tmp_path) as server, process(server.url, body) as child:
+        code, _, events = await end(child)
+        assert code == 1
+        last = events[-1]
+        assert (last["event"], last["level"], last["reason"]) == ("process_ends", "warning", "another is in office")
+        assert "exception" not in last
+
+
+async def test_a_refusal_to_join_is_told_in_a_line(tmp_path: Path) -> None:
+    body = "from shared.bus.contract import Refusal; raise ExceptionGroup('tasks', [Refusal(409, 'the id is taken')])"
+    async with NatsServer.start(tmp_path) as server, process(server.url, body) as child:
+        code, _, events = await end(child)
+        assert (code, events[-1]["event"], events[-1]["error"]) == (1, "bus_failed", "the id is taken")
+
+
 async def test_a_process_waits_for_a_server_that_comes_late(tmp_path: Path, unused_tcp_port: int) -> None:
     async with process(f"nats://127.0.0.1:{unused_tcp_port}") as child:
         assert child.stderr is not None

@@ -72,6 +72,16 @@ def test_counts_are_read_when_they_are_asked_for() -> None:
     assert 'livescale_bus_messages_total{outcome="sent"} 7.0' in telemetry.exposition()
 
 
+def test_a_gauge_that_is_watched_is_read_when_it_is_asked_for() -> None:
+    telemetry = Telemetry("registry", "registry-0")
+    found: dict[tuple[str, ...], float] = {("spare",): 1.0}
+    telemetry.watch_gauge("livescale_registry_workers", "Workers", ["state"], lambda: found)
+    found["serving",] = 2.0
+    shown = telemetry.exposition()
+    assert "# TYPE livescale_registry_workers gauge" in shown
+    assert 'livescale_registry_workers{state="serving"} 2.0' in shown
+
+
 async def test_without_an_endpoint_nothing_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
     telemetry = Telemetry("router", "router-0")

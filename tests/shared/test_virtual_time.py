@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from shared import virtual_time
+from shared.running_time import MOST_SECONDS
 from shared.world import LoopClock
 
 
@@ -79,3 +80,44 @@ def test_the_wall_clock_starts_at_the_given_epoch() -> None:
         return clock.wall()
 
     assert virtual_time.run(main()) == pytest.approx(1_000_005)
+
+
+def test_a_process_that_is_stopped_does_nothing_and_its_timers_leave_out_what_it_slept() -> None:
+    async def main() -> list[tuple[str, float]]:
+        process, clock, seen = virtual_time.Process(), LoopClock(epoch=100.0), list[tuple[str, float]]()
+        word: asyncio.Queue[str] = asyncio.Queue()
+
+        async def listen() -> None:
+            try:
+                async with asyncio.timeout(2.0):
+                    seen.append((await word.get(), clock.now()))
+            except TimeoutError:
+                seen.append(("nothing", clock.now()))
+            asyncio.get_running_loop().call_later(1.0, seen.append, ("never", 0.0)).cancel()
+            await asyncio.sleep(1.0)
+            seen.append(("slept", clock.now()))
+            seen.append(("away", clock.away))
+            seen.append(("wall", clock.wall()))
+
+        task = asyncio.create_task(listen(), context=process.context())
+        await asyncio.sleep(1.0)
+        process.stop()
+        await asyncio.sleep(9.0)
+        word.put_nowait("word")
+        assert seen == []
+        process.go_on()
+        await asyncio.sleep(0.5)
+        process.stop()
+        await asyncio.sleep(5.0)
+        process.go_on()
+        await task
+        assert clock.now() == clock.wall() - 100.0 == 10.0 + 5.5 + 0.25
+        return seen
+
+    awake = 1.0 + MOST_SECONDS
+    assert virtual_time.run(main()) == [
+        ("word", awake),
+        ("slept", awake + 1.0),
+        ("away", 9.0 + 5.0 - 2 * MOST_SECONDS),
+        ("wall", 100.0 + 15.75),
+    ]

@@ -20,6 +20,7 @@ from services.supervisor.checks import (
     find_ports,
     has_compiled_kernels,
     make_spec,
+    resolve_form,
     worker_device,
 )
 from services.supervisor.settings import Bounds, ModelSettings, StackSettings
@@ -218,28 +219,33 @@ def test_an_address_of_another_machine_is_refused() -> None:
 
 def test_a_model_takes_what_it_leaves_out_from_the_flags(checkpoint: str) -> None:
     settings = StackSettings(min_instances=0, max_instances=3, max_model_len=512, workers=4)
-    spec = make_spec(ModelSettings(name="a", path=checkpoint), settings, "bfloat16", "plain")
+    spec = make_spec(ModelSettings(name="a", path=checkpoint), resolve_form(settings, "bfloat16", "plain"))
     assert (spec.dtype, spec.min_instances, spec.max_instances) == ("bfloat16", 0, 3)
     assert spec.max_model_len == 512
     own = ModelSettings(
         name="a", path=checkpoint, dtype="float32", min_instances=1, max_instances=2, bounds=Bounds(decode_lo=0.5)
     )
-    spec = make_spec(own, settings, "bfloat16", "plain")
+    spec = make_spec(own, resolve_form(settings, "bfloat16", "plain"))
     assert (spec.dtype, spec.min_instances, spec.max_instances) == ("float32", 1, 2)
     assert spec.bounds == ScalingBounds(decode_lo=0.5)
 
 
 def test_all_workers_may_serve_a_model_without_a_bound(checkpoint: str) -> None:
-    spec = make_spec(ModelSettings(name="a", path=checkpoint), StackSettings(workers=7), "float32", "plain")
+    spec = make_spec(
+        ModelSettings(name="a", path=checkpoint), resolve_form(StackSettings(workers=7), "float32", "plain")
+    )
     assert spec.max_instances == 7
+
+
+PLAIN = resolve_form(StackSettings(), "float32", "plain")
 
 
 def test_a_directory_is_registered_as_an_absolute_path(checkpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(checkpoint).parent)
     model = ModelSettings(name="a", path=Path(checkpoint).name)
-    assert make_spec(model, StackSettings(), "float32", "plain").path == checkpoint
+    assert make_spec(model, PLAIN).path == checkpoint
     hub = ModelSettings(name="a", path="Qwen/Qwen2.5-0.5B")
-    assert make_spec(hub, StackSettings(), "float32", "plain").path == "Qwen/Qwen2.5-0.5B"
+    assert make_spec(hub, PLAIN).path == "Qwen/Qwen2.5-0.5B"
 
 
 def test_default_bounds_are_those_of_the_message() -> None:

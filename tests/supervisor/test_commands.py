@@ -10,9 +10,10 @@ from click.testing import CliRunner
 
 from services.cli.main import cli
 from services.supervisor.bus_server import write_config
+from services.supervisor.checks import make_spec, resolve_form
 from services.supervisor.commands import gateway_commands, nats_command, service_commands
 from services.supervisor.processes import Command
-from services.supervisor.settings import WORKER_FLAGS, StackSettings
+from services.supervisor.settings import WORKER_FLAGS, ModelSettings, StackSettings
 from services.worker.settings import WorkerSettings
 from shared.bus.credentials import ROWS, authorization, fresh_passwords
 from shared.settings import BusSettings
@@ -57,6 +58,15 @@ def test_each_gateway_has_a_name_a_port_and_a_ready_file_of_its_own() -> None:
     assert "id: gateway-1\n" in second
     assert "port: 4712" in second
     assert "ready-file: /run/gateway-1.json" in second
+
+
+def test_what_models_have_by_default_is_the_same_for_those_that_are_registered_later() -> None:
+    settings = resolve_form(StackSettings(workers=3, min_instances=0, max_model_len=512), "float32", "panels")
+    registry = resolve(next(each for each in service_commands(settings, URLS) if each.name == "registry-0"))
+    later = make_spec(ModelSettings(name="later", path="later"), settings)
+    for name in ("dtype", "layout", "min_instances", "max_instances", "max_model_len", "tensor_parallel_size"):
+        assert f"{kebab(name)}: {getattr(later, name)}\n" in registry
+    assert "max-instances: 3\n" in registry
 
 
 def test_the_planner_alone_is_told_how_to_plan() -> None:

@@ -8,7 +8,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from services.supervisor.running import Running, announce, find_running, pointer_path, process_started
+from services.supervisor.running import (
+    NotOurs,
+    Running,
+    announce,
+    find_running,
+    make_place,
+    pointer_path,
+    process_started,
+)
 
 ADDRESSES = {"url": "http://127.0.0.1:8000", "nats_url": "nats://127.0.0.1:4222", "namespace": "default"}
 
@@ -54,10 +62,32 @@ def test_the_note_of_a_later_system_is_left_alone(tmp_path: Path) -> None:
     assert find_running(path) == later
 
 
-def test_the_runtime_directory_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_place_serves_all_terminals_and_folders_of_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LIVESCALE_STATE_DIR", raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    assert pointer_path() == tmp_path / "livescale" / "run.json"
-    monkeypatch.setenv("XDG_RUNTIME_DIR", "/nowhere")
-    assert pointer_path() == Path(".livescale/run.json")
+    place = pointer_path()
+    assert place.is_absolute()
     monkeypatch.delenv("XDG_RUNTIME_DIR")
-    assert pointer_path() == Path(".livescale/run.json")
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert pointer_path() == place
+    monkeypatch.setenv("LIVESCALE_STATE_DIR", str(tmp_path))
+    assert pointer_path() == tmp_path / "run.json"
+
+
+def test_a_place_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
+    place = tmp_path / "livescale"
+    place.mkdir()
+    place.chmod(0o777)
+    with pytest.raises(NotOurs, match="LIVESCALE_STATE_DIR"):
+        make_place(place / "run.json")
+    place.rmdir()
+    place.symlink_to(tmp_path)
+    with pytest.raises(NotOurs):
+        make_place(place / "run.json")
+
+
+def test_the_place_is_for_its_owner_alone(tmp_path: Path) -> None:
+    make_place(tmp_path / "livescale" / "run.json")
+    assert (tmp_path / "livescale").stat().st_mode & 0o777 == 0o700

@@ -36,7 +36,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def up(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[str]]:
     monkeypatch.delenv("NATS_URL", raising=False)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("LIVESCALE_STATE_DIR", str(tmp_path))
     with (
         (tmp_path / "log").open("w") as log,
         subprocess.Popen(
@@ -81,6 +81,8 @@ def test_a_system_serves_scales_survives_and_leaves_nothing_behind(up: subproces
     ready = json.loads(up.stdout.readline())
     assert ready["ready"] is True
     assert ready["urls"] == [ready["url"]]
+    assert set(ready["memory_bytes"]) >= {"worker-0", "worker-1", "registry-0", "nats"}
+    assert max(ready["memory_bytes"].values()) < 1e9
     assert complete(ready["url"])["usage"]["completion_tokens"] == 4
 
     # The other commands find it without being told where it is.
@@ -106,7 +108,7 @@ def test_ctrl_c_stops_everything_even_while_it_starts(up: subprocess.Popen[str],
     up.send_signal(signal.SIGINT)
     assert up.wait(timeout=30) == 0
     assert not any(is_alive(pid) for pid in children)
-    assert not (tmp_path / "livescale" / "run.json").exists()
+    assert not (tmp_path / "run.json").exists()
     log = (tmp_path / "log").read_text()
     assert log.endswith("stopped\n")
     assert "Error" not in log

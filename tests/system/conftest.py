@@ -53,8 +53,9 @@ def start(directory: Path, *options: str, family: Family = "llama") -> System:
     )
     log = (directory / "up.log").open("w", encoding="utf-8")
     with log:
-        # Its own working directory: the pointer that `up` leaves for other commands lies there.
-        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log, text=True, cwd=directory)
+        # The pointer that `up` leaves for other commands is not to be in the way of a system of the user's own.
+        env = {**os.environ, "LIVESCALE_STATE_DIR": str(directory)}
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log, text=True, cwd=directory, env=env)
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:

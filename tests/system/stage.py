@@ -19,7 +19,7 @@ from load.chaos.reference import undisturbed
 from load.client import Client, open_session, send_open_loop
 from load.records import Ask, RequestRecord, find_fault
 from load.tally import Tally
-from shared.messages.parameters import DType, Family
+from shared.messages.parameters import DType, Family, Layout
 from shared.world import SystemClock
 from tests.made import tiny
 from tests.system.conftest import LIVESCALE, System
@@ -41,7 +41,9 @@ class Streams:
     expected: Reference
 
 
-def make_streams(model: str, dtype: DType, count: int, tokens: int, family: Family = "llama") -> Streams:
+def make_streams(
+    model: str, dtype: DType, count: int, tokens: int, family: Family = "llama", layout: Layout = "plain"
+) -> Streams:
     """A third greedy, the others sampled; one after the other over `SECONDS`."""
     chance = random.Random(11)
     asks = [
@@ -55,7 +57,7 @@ def make_streams(model: str, dtype: DType, count: int, tokens: int, family: Fami
         )
         for index in range(count)
     ]
-    return Streams(model, asks, asyncio.run(undisturbed(tiny(family), dtype, asks)))
+    return Streams(model, asks, asyncio.run(undisturbed(tiny(family), dtype, asks, layout)))
 
 
 @dataclass

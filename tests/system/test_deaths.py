@@ -92,9 +92,9 @@ async def test_a_killed_gateway_s_requests_are_stopped_and_another_serves_meanwh
 @pytest.mark.system
 def test_in_bfloat16_too_a_stream_is_continued_bit_for_bit(rested: Stage) -> None:
     """And by the only worker of its model, which its requests wait for."""
-    half = Stage(rested.system, make_streams("half", "bfloat16", 6, 120, "qwen2"))
+    half = Stage(rested.system, make_streams("half", "bfloat16", 6, 120, "qwen2", "panels"))
     form = {"dtype": "bfloat16", "layout": "panels"}
-    spec = {"name": "half", "path": str(tiny("qwen2")), "max_instances": 1, **form}
+    spec = {"name": "half", "path": str(tiny("qwen2")), "min_instances": 1, "max_instances": 1, **form}
     asyncio.run(register(rested.system.url, spec))
     half.rest(serving=3, spare=0)
     [victim] = [int(one["pid"]) for one in half.status["workers"] if one["model"] == "half"]

@@ -26,11 +26,11 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def stage(log: Path) -> Iterator[Stage]:
-    """Three workers, two of which serve; two routers. SIGUSR1 hangs any of them."""
+    """Three workers, two of which serve; two routers. SIGUSR1 hangs any of them, and they wake again."""
     streams = make_streams("m", "float32", 12, TOKENS)
-    sizes = ("--workers", "3", "--routers", "2", "--min-instances", "2", "--max-instances", "2")
+    sizes = ("--workers", "3", "--routers", "2", "--min-instances", "2", "--max-instances", "2", "--kill-hung-s", "0")
     with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("PYTHONPATH", str(Path(__file__).with_name("hang")))
+        environment.setenv("PYTHONPATH", str(Path(__file__).with_name("hang")), prepend=os.pathsep)
         environment.setenv("HANG_SECONDS", str(HANG_SECONDS))
         running = start(log.parent, "--transport", "socket", "--port", str(free_port()), *sizes)
     try:
@@ -143,15 +143,16 @@ async def test_a_router_that_was_stopped_finds_another_in_office_and_stands_behi
     pid, before = rested.pids()[first], await completed(rested.system.url)
     loading = asyncio.create_task(rested.load())
     await asyncio.sleep(KILL_AT)
-    rested.killed.add(pid)
     os.kill(pid, signal.SIGSTOP)
     try:
         await asyncio.gather(ask(rested.system.url), asyncio.sleep(ROUTER_SECONDS))
     finally:
         os.kill(pid, signal.SIGCONT)
     rested.check("SIGSTOP of the router", await loading)
-    await until(lambda: told(f"{first} ", "another router may be in office"), "the old one ends")
+    await until(lambda: told(f"{first} ", "router_steps_aside"), "the old one steps aside")
+    assert not told("Traceback")
     await asyncio.to_thread(rested.rest, 2, 1)
+    assert rested.pids()[first] == pid
     assert routers(log) == (second, first)
     await ask(rested.system.url)
     assert await completed(rested.system.url) == before + len(rested.streams.asks) + 2

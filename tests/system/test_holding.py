@@ -149,14 +149,15 @@ def queue(status: dict[str, Any], model: str) -> dict[str, Any]:
 
 
 @pytest.mark.system
-async def test_a_model_that_fits_nowhere_is_refused_at_once(http: aiohttp.ClientSession) -> None:
-    await register(http, "wide", "float32")
+async def test_a_model_that_fits_nowhere_is_refused_as_it_is_registered(http: aiohttp.ClientSession) -> None:
+    spec = {"name": "wide", "path": str(tiny("llama")), "dtype": "float32"}
     asked = time.monotonic()
-    async with http.post("/v1/completions", json=body("wide", stream=False)) as answer:
-        assert answer.status == 503
-        assert "retry-after" not in answer.headers
-        assert "the largest worker has" in (await answer.json())["error"]["message"]
+    async with http.post("/admin/v1/models", json=spec) as answer:
+        assert answer.status == 409
+        assert "or more" in (await answer.json())["error"]["message"].partition("start workers with --arena-bytes ")[2]
     assert time.monotonic() - asked < 5
+    async with http.post("/v1/completions", json=body("wide", stream=False)) as answer:
+        assert answer.status == 404
 
 
 @pytest.mark.system

@@ -35,7 +35,9 @@ def at_once(
 def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Stage]]:
     """Four workers behind slow links, and a model in each of two formats."""
     streams = [at_once("m", "float32"), at_once("half", "bfloat16")]
-    system = start(tmp_path_factory.mktemp("slow"), "--workers", str(WORKERS), "--link-rate", str(RATE))
+    system = start(
+        tmp_path_factory.mktemp("slow"), "--workers", str(WORKERS), "--link-rate", str(RATE), "--kill-hung-s", "0"
+    )
     try:
         spec = {"name": "half", "path": str(tiny("llama")), "dtype": "bfloat16", "min_instances": 0}
         asyncio.run(register(system.url, spec))

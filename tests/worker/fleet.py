@@ -21,10 +21,10 @@ from shared.messages.live import RequestsMoved
 from shared.messages.membership import Join, Joined, WorkerReport
 from shared.messages.parameters import DType, Manifest
 from shared.messages.requests import Admit, RequestLost, RequestsEnded, Submit, TokenFrame, Tokens
-from shared.messages.transfers import Inflow, Load, Node, Outflow, Send, Serve, Transfer
+from shared.messages.transfers import Inflow, InstanceServing, Load, Node, Outflow, Send, Serve, Transfer
 from shared.process import World
 from shared.settings import LinkSettings
-from shared.subjects import ADMIT, ENDED, HEARTBEAT, JOIN, LOAD, MOVED, SEND, SERVE, TOKENS, TRANSFER
+from shared.subjects import ADMIT, ENDED, HEARTBEAT, INSTANCE, JOIN, LOAD, MOVED, SEND, SERVE, TOKENS, TRANSFER
 from shared.telemetry import Telemetry
 from shared.transfer.chunks import Chunk
 from shared.transfer.part import FlowEnd, Part, TransferFailed
@@ -54,6 +54,7 @@ class Fleet:
     ended: list[str] = field(default_factory=list)
     moved: list[RequestsMoved] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
+    instances: list[InstanceServing] = field(default_factory=list)
     addresses: dict[str, bytes] = field(default_factory=dict)
     workers: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     telemetry: dict[str, Telemetry] = field(default_factory=dict)
@@ -81,6 +82,8 @@ class Fleet:
                 self.moved.append(message)
             case RequestLost():
                 self.lost.append(message.request_id)
+            case InstanceServing():
+                self.instances.append(message)
         self.changed.set()
 
     def state(self, worker: str) -> str:
@@ -211,6 +214,6 @@ async def _listen(made: Fleet) -> list[asyncio.Task[None]]:
         async for received in await made.bus.subscribe(topic):
             made.note(received.message)
 
-    tasks = [made.tasks.create_task(follow(topic)) for topic in (HEARTBEAT, TRANSFER, TOKENS, ENDED, MOVED)]
+    tasks = [made.tasks.create_task(follow(topic)) for topic in (HEARTBEAT, TRANSFER, TOKENS, ENDED, MOVED, INSTANCE)]
     await asyncio.sleep(0)
     return tasks

@@ -8,6 +8,7 @@ from services.worker.actor import Worker
 from services.worker.engine.contract import Runner
 from shared.bus.local import LocalBus
 from shared.telemetry import Telemetry
+from shared.virtual_time import Process
 
 
 @dataclass
@@ -17,6 +18,7 @@ class Member:
     runner: Runner
     bus: LocalBus
     telemetry: Telemetry
+    process: Process
 
 
 def used(member: Member) -> int:

@@ -22,6 +22,7 @@ from shared.messages.transfers import Abort, Drain, LiveMode, Node, Serve
 from shared.process import World
 from shared.subjects import ABORT, DRAIN, ENDED, HEARTBEAT, HELP, JOIN, LEASE, MOVED, SERVE, STALE, TOKENS
 from shared.telemetry import Telemetry
+from shared.virtual_time import Process
 from shared.world import CountedIds
 from tests.transfer.virtual_link import Mail, new_mail
 from tests.worker.live.client import Client
@@ -117,7 +118,9 @@ class Stage:
 
         runner = self._runner(told)
         made = Worker(world, told, lambda: runner, link)
-        self.members[worker] = Member(made, self.tasks.create_task(made.run(), name=worker), runner, bus, telemetry)
+        process = Process()
+        running = self.tasks.create_task(made.run(), name=worker, context=process.context())
+        self.members[worker] = Member(made, running, runner, bus, telemetry, process)
         await self.until(lambda: self.state(worker) == "spare")
 
     def _runner(self, told: WorkerSettings) -> Runner:
@@ -203,6 +206,15 @@ class Stage:
         await member.bus.close()
         await asyncio.sleep(LEASE_SECONDS)
         self._declare_dead(worker)
+
+    async def freeze(self, seconds: float, *workers: str) -> None:
+        """These workers, or all there are, are stopped, and go on."""
+        processes = [self.members[worker].process for worker in workers or self.members]
+        for process in processes:
+            process.stop()
+        await asyncio.sleep(seconds)
+        for process in processes:
+            process.go_on()
 
     def fence(self, worker: str) -> None:
         """It lives, and is declared dead."""

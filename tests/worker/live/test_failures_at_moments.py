@@ -60,6 +60,18 @@ async def kill_the_target(made: Stage) -> None:
     await made.kill("t")
 
 
+async def stop_the_source(made: Stage) -> None:
+    await made.freeze(2.0, "s")
+
+
+async def stop_the_target(made: Stage) -> None:
+    await made.freeze(2.0, "t")
+
+
+async def stop_all(made: Stage) -> None:
+    await made.freeze(4.0)
+
+
 async def abort_the_target(made: Stage) -> None:
     await made.abort("t")
 
@@ -79,6 +91,9 @@ async def fence_the_source(made: Stage) -> None:
         lack_the_link,
         kill_the_source,
         kill_the_target,
+        stop_the_source,
+        stop_the_target,
+        stop_all,
         abort_the_target,
         fence_the_source,
     ],

@@ -42,6 +42,20 @@ def test_a_worker_that_dies(who: str) -> None:
     running(act)
 
 
+@pytest.mark.parametrize("who", [("a",), ("b",), ("c",), ("a", "b", "c", "other")])
+def test_workers_that_are_stopped_and_go_on_run_it_further(who: tuple[str, ...]) -> None:
+    """Nobody gives it up for a pause, be it of one of them or of all."""
+
+    async def act(made: Stage) -> None:
+        await made.freeze(2.0, *who)
+        assert [made.reports[one].pipeline for one in ("a", "b", "c")] == ["p1"] * 3
+        await made.until(lambda: all(len(wish.tokens) >= 10 for wish in made.client.wishes[:3]))
+        assert [made.reports[one].pipeline for one in ("a", "b", "c")] == ["p1"] * 3
+        say_over(made, THREE)
+
+    running(act)
+
+
 @pytest.mark.parametrize("who", ["a", "b", "c"])
 def test_a_worker_whose_load_is_aborted(who: str) -> None:
     async def act(made: Stage) -> None:

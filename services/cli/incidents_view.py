@@ -1,0 +1,37 @@
+"""Deaths, restarts and stalls in words."""
+
+from collections.abc import Iterable
+from contextlib import suppress
+
+import msgspec
+
+from services.cli.times import clock_time
+from shared.bus.contract import Bus, BusError
+from shared.messages.membership import AskIncidents, Incident
+from shared.subjects import INCIDENTS
+
+ASKED = 200
+CALL_SECONDS = 5.0
+
+
+class IncidentRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What befell a process or a machine. `at` is in seconds since the epoch."""
+
+    at: float
+    who: str
+    what: str
+
+
+async def ask_incidents(bus: Bus, limit: int = ASKED) -> list[Incident]:
+    """None where the registry cannot say: the rest is worth showing."""
+    with suppress(BusError):
+        return (await bus.call(INCIDENTS, AskIncidents(limit=limit), timeout=CALL_SECONDS)).incidents
+    return []
+
+
+def incident_rows(incidents: Iterable[Incident]) -> list[IncidentRow]:
+    return [IncidentRow(at=each.at, who=each.who, what=each.text) for each in incidents]
+
+
+def tell_incident(incident: Incident) -> str:
+    return f"{clock_time(incident.at)} {incident.who}: {incident.text}"

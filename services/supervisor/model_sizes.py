@@ -1,0 +1,96 @@
+"""What the models that are named need of a worker, known from their configurations before anything starts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from services.supervisor.checks import BadSettings, ranks_of
+from services.supervisor.settings import MIB, ModelSettings, StackSettings
+from shared.arena import placed_bytes
+from shared.block_layout import ITEM_BYTES, block_layouts
+from shared.hub import resolve_model_path
+from shared.messages.parameters import ModelConfig
+from shared.model_config import CheckpointError, load_model_config
+from shared.sharding import check_shards, shard_config
+
+ROOM = 64 * MIB  # so that small models may come later that are larger than those that are named
+SLOTS = 16  # requests at once, where nothing is said of it: as `livescale run worker` has it
+LEAST_KV, MOST_KV = 16 * MIB, 512 * MIB
+ANY_ARENA = 1024 * MIB  # where no model is named
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """Of one worker of an instance: what its parameters take in the arena, and a token's keys and values. `tokens`: the
+    most that a request may have."""
+
+    name: str
+    arena_bytes: int
+    token_bytes: int
+    tokens: int
+
+
+def measure_models(settings: StackSettings) -> list[ModelSize]:
+    """Settings have no `auto` any more. Of hub ids configuration and tokenizer are fetched. Raises BadSettings for a
+    model that cannot be read, computed, or cut for so many workers."""
+    return [measure_model(model, settings) for model in settings.models]
+
+
+def measure_model(model: ModelSettings, settings: StackSettings) -> ModelSize:
+    ranks, dtype, layout = ranks_of(model, settings), model.dtype or settings.dtype, settings.layout
+    assert dtype != "auto"
+    assert layout != "auto"
+    try:
+        config = load_model_config(find_files(model))
+        check_shards(config, ranks)
+    except ValueError as error:
+        raise BadSettings(f"model {model.name!r}: {error}") from None
+    tokens = model.max_model_len or settings.max_model_len or config.max_position_embeddings
+    if tokens > config.max_position_embeddings:
+        raise BadSettings(
+            f"model {model.name!r}: max-model-len {tokens} is more than the checkpoint's own "
+            f"{config.max_position_embeddings}"
+        )
+    sizes = [block.size_bytes for block in block_layouts(config, dtype, ranks, layout)]
+    each = len(sizes) // ranks
+    arena = max(placed_bytes(sizes[rank * each : (rank + 1) * each]) for rank in range(ranks))
+    return ModelSize(model.name, arena, token_bytes(config, ranks, ITEM_BYTES[dtype]), tokens)
+
+
+def resolve_memory(settings: StackSettings, sizes: Sequence[ModelSize]) -> StackSettings:
+    """With what is left out, by the models that are named. Raises BadSettings for one that is too large for what is
+    said."""
+    largest = max(sizes, key=lambda one: one.arena_bytes, default=None)
+    if largest is None:
+        return replace(settings, arena_bytes=settings.arena_bytes or ANY_ARENA, kv_bytes=settings.kv_bytes or MOST_KV)
+    if settings.arena_bytes is not None and settings.arena_bytes < largest.arena_bytes:
+        raise BadSettings(
+            f"model {largest.name!r} takes {largest.arena_bytes} bytes of each worker, and arena-bytes is "
+            f"{settings.arena_bytes}: set --arena-bytes {largest.arena_bytes} or more, or leave it out"
+        )
+    slots = settings.max_num_seqs or SLOTS
+    kv = max(2 * slots * one.tokens * one.token_bytes for one in sizes)
+    return replace(
+        settings,
+        arena_bytes=settings.arena_bytes or round_up(2 * largest.arena_bytes + ROOM),
+        kv_bytes=settings.kv_bytes or round_up(min(max(kv, LEAST_KV), MOST_KV)),
+    )
+
+
+def round_up(size_bytes: int) -> int:
+    return -(-size_bytes // MIB) * MIB
+
+
+def token_bytes(config: ModelConfig, ranks: int, item_bytes: int) -> int:
+    part = shard_config(config, 0, ranks)
+    return 2 * part.num_hidden_layers * part.num_key_value_heads * part.head_dim * item_bytes
+
+
+def find_files(model: ModelSettings) -> Path:
+    """Where its configuration and tokenizer are. Raises CheckpointError."""
+    try:
+        return resolve_model_path(model.path, parameters=False)
+    except OSError as error:
+        raise CheckpointError(f"{model.path}: {error.strerror}") from None

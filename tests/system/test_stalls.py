@@ -1,0 +1,146 @@
+"""The machine is away: every process of a running system is stopped at once, in mid scale, and goes on.
+
+Nobody loses a request, a scale, an office or its life. Processes of a machine whose processor is taken away stand still
+together, the bus with them; so do those that are sent SIGSTOP one right after the other.
+"""
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.system.conftest import start, stop
+from tests.system.scales import WORKERS, Watch, watching
+from tests.system.stage import Stage
+from tests.system.test_scale_deaths import RATE, at_once
+
+# What nobody may say of anybody: all were away together.
+BLAMES = ("state=dead", "state=suspect", "stale_epoch", "Traceback", "starting it again", "request_lost", "rank_lost")
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("stalls") / "up.log"
+
+
+@pytest.fixture(scope="module")
+def stage(log: Path) -> Iterator[Stage]:
+    """Four workers behind slow links: a model takes two seconds to each."""
+    system = start(log.parent, "--workers", str(WORKERS), "--link-rate", str(RATE))
+    try:
+        yield Stage(system, at_once("m", "float32"))
+    finally:
+        stop(system)
+
+
+def family_of(pid: int) -> Iterator[int]:
+    """This process and all below it."""
+    yield pid
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        yield from family_of(int(child))
+
+
+def blames(log: Path) -> list[str]:
+    return [line for line in log.read_text().splitlines() if any(blame in line for blame in BLAMES)]
+
+
+def epochs_of(watch: Watch) -> dict[str, int]:
+    return {id: report.epoch for id, report in watch.reports.items()}
+
+
+async def stall(stage: Stage, seconds: float) -> None:
+    """All processes of the system, the supervisor and the NATS server too, do nothing for so long."""
+    pids = list(family_of(stage.system.process.pid))
+    try:
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        await asyncio.sleep(seconds)
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+async def away_in_mid_scale(stage: Stage, log: Path, told_as: str, stalls: Sequence[tuple[float, float]]) -> None:
+    """A scale is carried through, and costs nobody anything, over `stalls` of so many seconds and a rest after each."""
+    async with watching(stage) as site:
+        watch = site.watch
+        await site.rest(1)
+        stage.rest(1, WORKERS - 1)
+        epochs, pids, told = epochs_of(watch), stage.pids(), blames(log)
+        await site.have(3)
+        await watch.until(lambda: len(watch.blocks) == 2, "every target has a block")
+        [scale] = {watch.plan_of(target).id for target in watch.blocks}
+        loading = site.load()
+        for seconds, rest in stalls:
+            await stall(stage, seconds)
+            await asyncio.sleep(rest)
+        await watch.until(lambda: watch.records[scale].state in ("done", "failed"), "the scale has ended")
+        assert (watch.records[scale].state, watch.records[scale].outcome) == ("done", "2 new instances serve")
+        await site.check(told_as, loading)
+        assert blames(log)[len(told) :] == []
+        assert epochs_of(watch) == epochs
+        stage.rest(3, WORKERS - 3)
+        assert stage.pids() == pids
+
+
+@pytest.mark.system
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [2.0, 5.0])
+async def test_a_machine_that_is_away_in_mid_scale_costs_nobody_anything(
+    stage: Stage, log: Path, seconds: float
+) -> None:
+    await away_in_mid_scale(stage, log, f"away for {seconds:g} s", [(seconds, 0.0)])
+
+
+@pytest.mark.system
+@pytest.mark.slow
+async def test_a_machine_that_is_away_again_and_again_costs_nobody_anything(stage: Stage, log: Path) -> None:
+    chance = random.Random(1)
+    stalls = [(chance.uniform(0.5, 5.0), chance.uniform(0.1, 1.2)) for _ in range(6)]
+    await away_in_mid_scale(stage, log, "away again and again", stalls)
+
+
+def pid_of(stage: Stage, name: str, watch: Watch) -> int:
+    """Of a process by its name, or of who gives and who gets parameters."""
+    if name == "nats-server":
+        family = family_of(stage.system.process.pid)
+        return next(pid for pid in family if Path(f"/proc/{pid}/comm").read_text().strip() == name)
+    by_part = {"source": watch.serving()[:1], "target": list(watch.blocks)}
+    return stage.pids()[by_part.get(name, [name])[0]]
+
+
+ALONE = ("source", "target", "router-0", "registry-0", "planner-0", "monitor-0", "host-0", "gateway-0", "nats-server")
+
+
+@pytest.mark.system
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "seconds"), [*((name, 2.0) for name in ALONE), *((name, 6.0) for name in ALONE[2:6])])
+async def test_a_process_that_is_stopped_alone_costs_nobody_a_request_or_a_scale(
+    stage: Stage, log: Path, name: str, seconds: float
+) -> None:
+    """For less than a lease; who has no part in transfers, for longer: then it joins again."""
+    async with watching(stage) as site:
+        watch = site.watch
+        await site.rest(1)
+        stage.rest(1, WORKERS - 1)
+        pids, told = stage.pids(), blames(log)
+        await site.have(3)
+        await watch.until(lambda: len(watch.blocks) == 2, "every target has a block")
+        [scale] = {watch.plan_of(target).id for target in watch.blocks}
+        pid = pid_of(stage, name, watch)
+        loading = site.load()
+        try:
+            os.kill(pid, signal.SIGSTOP)
+            await asyncio.sleep(seconds)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        await watch.until(lambda: watch.records[scale].state in ("done", "failed"), "the scale has ended")
+        assert (watch.records[scale].state, watch.records[scale].outcome) == ("done", "2 new instances serve")
+        await site.check(f"{name} away for {seconds:g} s", loading)
+        assert not any("Traceback" in line or "starting it again" in line for line in blames(log)[len(told) :])
+        stage.rest(3, WORKERS - 3)
+        assert stage.pids() == pids
