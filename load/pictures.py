@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from load.incidents import Incident
 from load.outcome import Outcome
 from load.series import Points, gap_points, rate_of, running_percentile, ttft_points
 from load.story import Newcomer, Story
@@ -18,8 +19,9 @@ from load.story import Newcomer, Story
 # Stands for the page's own text colour until the SVG is written.
 INK = "#010203"
 BLUE, ORANGE, GREEN, VIOLET, GREY = "#3b82f6", "#f59e0b", "#10b981", "#8b5cf6", "#94a3b8"
+RED = "#ef4444"
 STATES = {"serving": GREEN, "live": BLUE, "loading": ORANGE, "draining": VIOLET, "spare": GREY}
-LINES = (BLUE, ORANGE, GREEN, VIOLET, "#ef4444", "#06b6d4")
+LINES = (BLUE, ORANGE, GREEN, VIOLET, RED, "#06b6d4")
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.size": 11,
@@ -107,7 +109,17 @@ def paint_frame(axes: Axes, outcome: Outcome, label: str) -> None:
     burst = outcome.periods[1]
     # Behind everything, so that it changes no colour.
     axes.axvspan(burst.start - outcome.start, burst.end - outcome.start, color=GREY, alpha=0.18, linewidth=0, zorder=0)
+    paint_incidents(axes, outcome.incidents, outcome.start)
     frame(axes, outcome.end - outcome.start, label)
+
+
+def paint_incidents(axes: Axes, incidents: Sequence[Incident], start: float) -> None:
+    for each in incidents:
+        at = each.at - start
+        if each.what == "stall":
+            axes.axvspan(at - each.seconds, at, color=RED, alpha=0.35, linewidth=0, zorder=0)
+        else:
+            axes.axvline(at, color=RED, linestyle=":" if each.what == "restart" else "-", linewidth=1.2)
 
 
 def frame(axes: Axes, seconds: float, label: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from load.newcomers import HEADINGS, NOTES, newcomer_row, tell_first_tokens
+from load.newcomers import HEADINGS, NOTES, newcomer_row, tell_first_tokens, tell_slower
 from load.outcome import Outcome
 from load.pictures import Picture, draw_pictures
 from load.records import RequestRecord
@@ -60,20 +60,26 @@ def render_report(outcome: Outcome) -> str:
     verdict = outcome.verdict
     body = f"""<p>{escape(describe_course(outcome))}</p>
 <p class="note">{escape(verdict.criterion)}</p>
-{render_list("Not complete", verdict.faults)}{render_list("Not right", verdict.wrong)}
+<p class="note">{escape(" ".join(outcome.hardware.lines()))}</p>
+{render_list("Not complete", verdict.faults)}{render_list("Not right", verdict.wrong)}\
+{render_list("Other tokens when asked again", verdict.changed)}
 <h2>Latency</h2>
 {render_summaries(outcome.summaries())}
 <p class="note">TTFT counts from when a request was due. A request belongs to the stretch in which it was due.</p>
 <h2>New instances</h2>
 {render_newcomers(outcome)}
 <h2>Over time</h2>
+<p class="note">In red what befell the system: a line where a process died, dotted where one was started again, and a
+stretch in which the machine stood still.</p>
 <div class="pictures">
 {"".join(render_picture(picture) for picture in draw_pictures(outcome))}</div>
+<h2>Deaths, restarts and stalls</h2>
+{render_incidents(outcome)}
 <h2>Decisions</h2>
 {render_decisions(outcome)}
 <h2>Settings</h2>
 {render_settings(outcome.settings)}"""
-    return render_page("livescale: a burst, served", verdict.sentence(), verdict.good, body)
+    return render_page("livescale: a burst, served", outcome.sentence(), outcome.good, body)
 
 
 def render_page(title: str, verdict: str, good: bool, body: str) -> str:
@@ -133,7 +139,11 @@ def render_newcomers(outcome: Outcome) -> str:
     newcomers = outcome.newcomers()
     if not newcomers:
         return '<p class="note">None: the load did not ask for more than one instance.</p>'
-    sentences = "".join(f"<p>{escape(line)}</p>\n" for line in tell_first_tokens(newcomers, outcome.records))
+    lines = (
+        *tell_first_tokens(newcomers, outcome.records),
+        *tell_slower(newcomers, outcome.records, outcome.prefill_seconds, outcome.incidents),
+    )
+    sentences = "".join(f"<p>{escape(line)}</p>\n" for line in lines)
     return sentences + render_newcomer_table(newcomers, outcome.records)
 
 
@@ -151,6 +161,14 @@ def render_decisions(outcome: Outcome) -> str:
         for decision in made
     ]
     return f"<dl>{''.join(lines)}</dl>" if made else '<p class="note">None.</p>'
+
+
+def render_incidents(outcome: Outcome) -> str:
+    lines = [
+        f"<dt>{incident.at - outcome.start:+.1f} s</dt><dd>{escape(incident.line)}</dd>"
+        for incident in outcome.incidents
+    ]
+    return f"<dl>{''.join(lines)}</dl>" if lines else '<p class="note">None.</p>'
 
 
 def render_settings(settings: Mapping[str, str]) -> str:

@@ -11,7 +11,7 @@ import msgspec
 
 from load.records import RequestRecord
 from shared.messages.live import RequestsMoved
-from shared.messages.membership import RouterReport, WorkerReport, WorkerState
+from shared.messages.membership import LeaseChanged, RouterReport, WorkerReport, WorkerState
 from shared.messages.message import Message
 from shared.messages.scaling import Decision, ScaleRecord
 from shared.messages.transfers import BlockReady
@@ -42,7 +42,8 @@ class HandOff(msgspec.Struct, frozen=True):
 class Newcomer(msgspec.Struct, frozen=True):
     """A worker that took up service in a scale-out, from decision to first token. None is not (yet) known, or was not:
     only a worker that is live takes requests before its parameters are whole, when the first layer is there
-    (`live_at`), runs it (`first_layer_at`), and hands requests over."""
+    (`live_at`), runs it (`first_layer_at`), and hands requests over. `predicted_at`: when it should have been whole, by
+    its plan."""
 
     instance: str
     worker: str
@@ -57,6 +58,7 @@ class Newcomer(msgspec.Struct, frozen=True):
     live_at: float | None = None
     first_layer_at: float | None = None
     hand_offs: list[HandOff] = []
+    predicted_at: float | None = None
 
     def since_decision(self, at: float | None) -> float | None:
         return None if at is None else at - self.decided_at
@@ -71,7 +73,7 @@ class Newcomer(msgspec.Struct, frozen=True):
         another worker ran the rest."""
         whole_at = inf if self.whole_at is None else self.whole_at
         handed_over = {each.request_id for each in self.hand_offs if each.layers and each.at <= whole_at}
-        times = [each.token_at[0] for each in records if each.token_at and _request_id(each) in handed_over]
+        times = [each.token_at[0] for each in records if each.token_at and request_id(each) in handed_over]
         return min(times, default=None)
 
 
@@ -84,6 +86,7 @@ class Story:
         self.decisions: list[Decision] = []
         self.queue: list[QueuePoint] = []
         self.scales: dict[str, ScaleRecord] = {}
+        self.deaths: list[LeaseChanged] = []
         self._states: dict[str, list[tuple[float, WorkerState]]] = defaultdict(list)
         self._heard: dict[str, float] = {}
         self._blocks: dict[tuple[str, str], list[BlockReady]] = defaultdict(list)
@@ -104,6 +107,8 @@ class Story:
                 self._blocks[message.plan_id, message.worker].append(message)
             case RequestsMoved(previous=target) if target in self.workers:
                 self._on_moved(message, self.workers[target].plan_id or "", at)
+            case LeaseChanged(state="dead"):
+                self.deaths.append(message)
             case _:
                 pass
 
@@ -166,6 +171,8 @@ class Story:
         blocks = sorted(self._blocks[record.plan.id, worker], key=lambda event: event.at)
         # The planner keeps the times, also of what it had to learn in another way because an event got lost.
         times = {phase.name: phase.at for phase in record.phases if phase.node == worker}
+        begun = next((phase.at for phase in record.phases if phase.name == "commanded"), None)
+        predicted = record.plan.predicted.get(worker)
         return Newcomer(
             instance=instance,
             worker=worker,
@@ -180,6 +187,7 @@ class Story:
             live_at=times.get("live"),
             first_layer_at=times.get("first_layer"),
             hand_offs=self._hand_offs[record.plan.id, worker],
+            predicted_at=None if begun is None or predicted is None else begun + predicted,
         )
 
     def settled(self) -> bool:
@@ -191,6 +199,6 @@ class Story:
         return sum(report.state == "serving" and report.model == self._model for report in self.workers.values())
 
 
-def _request_id(record: RequestRecord) -> str:
+def request_id(record: RequestRecord) -> str:
     """As processes call it among themselves, unless it was submitted again."""
     return "req-" + record.id.partition("-")[2]

@@ -10,6 +10,7 @@ from load.records import Ask
 from load.trace import Trace, fit
 
 T = TypeVar("T")
+MOST_LETTERS = 300
 # Ordinary text: its tokens are a sample of any model's vocabulary that needs no special tokens.
 SAMPLE = (
     "When many people ask at once, the answer should not take longer. A burst of requests comes without warning: "
@@ -43,6 +44,16 @@ class Models(msgspec.Struct, frozen=True):
 
 class Tokenized(msgspec.Struct, frozen=True):
     tokens: list[int]
+
+
+class FailureDetail(msgspec.Struct, frozen=True):
+    message: str
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """What an OpenAI server answers where it cannot serve."""
+
+    error: FailureDetail
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -84,11 +95,24 @@ async def fetch_json(session: aiohttp.ClientSession, method: str, path: str, bod
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         raise TargetError(f"no answer from /{path}: {error or type(error).__name__}") from error
     if response.status != 200:
-        raise TargetError(f"/{path} answered {response.status}: {answer[:300].decode(errors='replace')}")
+        raise TargetError(f"/{path} answered {response.status}: {tell_body(response.content_type, answer)}")
     try:
         return msgspec.json.decode(answer, type=kind)
     except msgspec.DecodeError as error:
-        raise TargetError(f"/{path} did not answer as an OpenAI server does: {error}") from error
+        raise TargetError(
+            f"/{path} did not answer as an OpenAI server does ({error}); is it another server's URL?"
+        ) from error
+
+
+def tell_body(content_type: str, body: bytes) -> str:
+    """The error that an OpenAI server gives, or a word on what this is instead: a page of HTML says nothing here."""
+    try:
+        return msgspec.json.decode(body, type=Failure).error.message[:MOST_LETTERS]
+    except msgspec.DecodeError:
+        pass
+    if content_type in ("text/plain", "application/json"):
+        return body[:MOST_LETTERS].decode(errors="replace")
+    return f"{content_type}, as no OpenAI server does; is it another server's URL?"
 
 
 def make_asks(trace: Trace, target: Target, seed: int) -> list[Ask]:

@@ -7,13 +7,14 @@ from typing import Any
 
 from load.story import Story
 from shared.bus.contract import Bus, Subscription, Topic
+from shared.messages.membership import LeaseChanged
 from shared.messages.message import Message
 from shared.messages.scaling import AskScales, Decision
 from shared.messages.transfers import InstanceServing, Transfer
-from shared.subjects import BLOCK, DECISION, HEARTBEAT, INSTANCE, MOVED, PLAN, SCALES, TRANSFER
+from shared.subjects import BLOCK, DECISION, HEARTBEAT, INSTANCE, LEASE, MOVED, PLAN, SCALES, TRANSFER
 from shared.world import Clock
 
-TOPICS: tuple[Topic[Any], ...] = (HEARTBEAT, DECISION, PLAN, BLOCK, TRANSFER, INSTANCE, MOVED)
+TOPICS: tuple[Topic[Any], ...] = (HEARTBEAT, DECISION, PLAN, BLOCK, TRANSFER, INSTANCE, MOVED, LEASE)
 CALL_SECONDS = 5.0
 
 
@@ -62,5 +63,7 @@ def describe(message: Message) -> str | None:
             return f"{message.worker}: first token"
         case InstanceServing(what="spare"):
             return f"{message.worker}: drained, spare again"
+        case LeaseChanged(state="dead"):
+            return f"{message.id} counts as dead: {message.reason}"
         case _:
             return None

@@ -2,12 +2,14 @@
 
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from services.cli.main import cli
+from services.gateway.keys import read_keys
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -43,3 +45,14 @@ def test_the_example_topology_is_understood() -> None:
     result = CliRunner().invoke(cli, ["topology", str(ROOT / "examples/lab.yaml")])
     assert result.exit_code == 0, result.output
     assert "2 hosts, 2 GPUs" in result.output
+
+
+def test_the_example_of_keys_makes_a_file_that_is_taken_with_the_usual_umask(tmp_path: Path) -> None:
+    [block] = [block for block in BLOCKS if "keys.yaml <<END" in block]
+    program = "umask 022\n" + block[: block.index("livescale up")]
+    subprocess.run(["bash", "-euc", program], cwd=tmp_path, check=True)
+    keyring = read_keys([], str(tmp_path / "keys.yaml"))
+    [alice, _] = [line.split("key: ")[1].split(",")[0] for line in (tmp_path / "keys.yaml").read_text().splitlines()]
+    client = keyring.find(alice.encode())
+    assert client is not None
+    assert client.name == "alice"

@@ -2,24 +2,27 @@
 
 import asyncio
 import random
-import statistics
 import sys
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import click
 import uvloop
 from msgspec import structs
 
+from load.bench.bare_stream import bare_stream
+from load.bench.control_cost import FEW, MANY, Cost, measure_costs
+from load.bench.control_rows import BENCH, OUTPUT_TOKENS, Latencies, Way, cost_rows, rows
 from load.bench.engine_alone import EngineAlone, engine_alone
-from load.bench.record import Printer, measured
+from load.bench.record import Printer
 from load.bench.system import logged
 from load.client import Client, open_session
 from load.kept import kept_model
 from load.records import Ask, find_fault
 from load.tally import Tally
 from services.cli.scale import ask_scale
+from services.supervisor.commands import NATS
 from services.supervisor.processes import Echo
 from services.supervisor.settings import ModelSettings, StackSettings
 from services.supervisor.stack import Stack
@@ -29,44 +32,32 @@ from shared.messages.requests import Submit
 from shared.subjects import MODELS, REGISTER
 from shared.world import SystemClock
 
-BENCH = "control"
 MODEL = "bench"
 PROMPT_TOKENS = 64
-OUTPUT_TOKENS = 8
 CONCURRENCY = 16
 LOAD_SHARE = 0.7
-FIRST_BYTE_MS = 20.0
+BETWEEN = {"gateway": "gateway-0", "router": "router-0", "bus": NATS}
 NEVER = 4e9
 
 AskOnce = Callable[[int], Awaitable[None]]
 
 
-@dataclass(frozen=True)
-class Latencies:
-    """Seconds of each request, sorted."""
-
-    seconds: Sequence[float]
-
-    def quantile(self, share: float) -> float:
-        return self.seconds[min(len(self.seconds) - 1, round(share * (len(self.seconds) - 1)))]
-
-
-@dataclass(frozen=True)
-class Way:
-    """How requests reach the engine, idle and under load."""
-
-    idle: Latencies
-    loaded: Latencies
-
-
 @click.command()
-@click.option("--requests", type=click.IntRange(20), default=200, show_default=True, help="In each case.")
+@click.option(
+    "--requests",
+    type=click.IntRange(20),
+    default=200,
+    show_default=True,
+    help="In each case; a p99 is told from 200 on.",
+)
 @click.option("--scales", type=click.IntRange(1), default=15, show_default=True, help="Out and in, for the first byte.")
 def control(requests: int, scales: int) -> None:
     """What gateway, router and bus add to the engine's latency; from a decision to the first byte moving.
 
     Every request is 64 tokens in, 8 out, float32, greedy, through the REST gateway and, in the same run, straight
     into the same engine in this process: one at a time, and as a Poisson stream of 70 % of the measured capacity.
+    CPU seconds of gateway, router and NATS are told by request and by token, beside those of a starlette server that
+    streams as much and has nothing behind it.
     """
     printer = Printer(BENCH)
     checkpoint = kept_model("tiny", printer.progress)
@@ -81,17 +72,29 @@ async def run(printer: Printer, checkpoint: Path, requests: int, scales: int, ec
         async with open_session(stack.url, "", 60.0) as session:
             client = Client(session, MODEL, SystemClock(), Tally())
             rate, through = await measure(printer, "gateway", lambda number: fetch(client, number), requests, None)
+            costs, bare = await measure_cpu(printer, stack, client, requests)
         await allow_two(stack.bus)
         firsts = [await first_byte(stack, printer, number, scales) for number in range(scales)]
     async with engine_alone(checkpoint, "float32") as engine:
         _, alone = await measure(printer, "engine", lambda number: ask_engine(engine, number), requests, rate)
-    for case, ours, bare in (("idle", through.idle, alone.idle), ("at 70 %", through.loaded, alone.loaded)):
-        for name, share in (("p50", 0.5), ("p99", 0.99)):
-            added = (ours.quantile(share) - bare.quantile(share)) * 1e3
-            printer.emit(measured(BENCH, f"added latency, {case}, {name}", added, "ms", bare.quantile(share) * 1e3))
-    printer.emit(measured(BENCH, "capacity", rate, "requests/s"))
-    median = statistics.median(firsts) * 1e3
-    printer.emit(measured(BENCH, "decision to first byte, p50", median, "ms", FIRST_BYTE_MS, at_most=1.0))
+    for record in (*rows(through, alone, rate, firsts), *cost_rows(costs, bare)):
+        printer.emit(record)
+
+
+async def measure_cpu(printer: Printer, stack: Stack, client: Client, requests: int) -> tuple[dict[str, Cost], Cost]:
+    """Of the processes between client and worker; and of a bare stream at the same pace, asked by the same client."""
+    printer.progress(f"CPU of {requests} requests with {FEW} and with {MANY} tokens each")
+    children = stack.supervisor.children
+    pids = {name: children[child].pid or 0 for name, child in BETWEEN.items()}
+    costs = await measure_costs(pids, partial(fetch, client), requests, CONCURRENCY)
+    printer.progress("the same of a bare stream")
+    gap = max(cost.gap for cost in costs.values())
+    with bare_stream(gap) as (url, pid):
+        async with open_session(url, "", 60.0) as session:
+            bare_client = Client(session, MODEL, SystemClock(), Tally())
+            await fetch(bare_client, 0)
+            bare = await measure_costs({"bare": pid}, partial(fetch, bare_client), requests, CONCURRENCY)
+    return costs, bare["bare"]
 
 
 def stack_settings(checkpoint: Path) -> StackSettings:
@@ -163,9 +166,9 @@ def prompt(number: int) -> list[int]:
     return random.Random(number).choices(range(1_000), k=PROMPT_TOKENS)
 
 
-async def fetch(client: Client, number: int) -> None:
-    """Through the gateway, streamed."""
-    record = await client.fetch(Ask(number, 0.0, prompt(number), OUTPUT_TOKENS), client.now())
+async def fetch(client: Client, number: int, tokens: int = OUTPUT_TOKENS) -> None:
+    """Streamed."""
+    record = await client.fetch(Ask(number, 0.0, prompt(number), tokens), client.now())
     if fault := find_fault(record):
         raise click.ClickException(f"request {number}: {fault}")
 

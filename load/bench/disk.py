@@ -5,7 +5,9 @@ import statistics
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from load.bench.disk_model import drop_cached, make_disk_model
 from load.bench.disk_ways import load_and_copy, read_model, read_raw, send_while_reading
@@ -15,6 +17,8 @@ from services.host.direct_file import CHUNK_BYTES
 from services.host.disk import READS, allocate
 from services.host.stored import open_stored
 from shared.settings import LinkSettings
+
+T = TypeVar("T")
 
 BENCH = "transfer"
 DISK_BAR, LOAD_BAR, FIRST_BAR = 0.9, 2.0, 1.0
@@ -41,14 +45,21 @@ def disk(printer: Printer, settings: LinkSettings, size_bytes: int, passes: int)
             printer.progress(f"disk: pass {number + 1} of {passes}")
             # What is read again may come from a cache below this machine: everybody is the first as often as the last.
             for way in range(len(ways))[:: 1 if number % 2 else -1]:
-                drop_cached(directory)
-                times[way].append(ways[way]())
+                times[way].append(printer.samples.take(partial(with_nothing_cached, directory, ways[way])))
         gigabytes = sum(block.nbytes for block in memory) / 1e9
         raw, read, unpacked, loaded = (gigabytes / statistics.median(each) for each in times)
         yield measured(BENCH, "disk, direct reads alone", raw, "GB/s")
         yield measured(BENCH, "disk, packed", read, "GB/s", raw, at_least=DISK_BAR)
         yield measured(BENCH, "disk, safetensors as hosts read them", unpacked, "GB/s", raw)
         yield measured(BENCH, "disk, packed against safetensors and copy", read, "GB/s", loaded, at_least=LOAD_BAR)
-        drop_cached(directory)
-        first, last = asyncio.run(send_while_reading(directory, memory, settings))
+        sent = partial(
+            with_nothing_cached, directory, lambda: asyncio.run(send_while_reading(directory, memory, settings))
+        )
+        first, last = printer.samples.take(sent)
         yield measured(BENCH, "disk, first block arrived", first, "s", last, at_most=FIRST_BAR)
+
+
+def with_nothing_cached(directory: Path, way: Callable[[], T]) -> T:
+    """Nothing of the model in the page cache."""
+    drop_cached(directory)
+    return way()

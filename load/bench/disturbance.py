@@ -4,6 +4,7 @@ import os
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 from load.bench.decoding import Decode, Source, block_sizes
@@ -20,7 +21,6 @@ from shared.transfer.chunks import chunk_bytes_for
 BENCH = "transfer"
 BAR = 0.93
 TARGETS = 3
-FIRST_TICKET = 1 << 20  # beyond those of chains
 
 
 def disturbance(printer: Printer, settings: LinkSettings, passes: int, size: Size = "medium") -> Iterator[Record]:
@@ -32,10 +32,9 @@ def disturbance(printer: Printer, settings: LinkSettings, passes: int, size: Siz
         done: dict[str, list[Done]] = {"undisturbed": [], "chain": [], "fan-out": []}
         for number in range(passes + 1):
             printer.progress(f"disturbance: pass {number} of {passes}" + (" (not counted)" if number == 0 else ""))
-            chunk_bytes = chunk_bytes_for(settings.link_rate)
-            done["undisturbed"].append(fleet.run({0: Decode(seconds)})[0])
-            done["chain"].append(feed(fleet, chain_jobs(fleet, TARGETS, number, chunk_bytes)))
-            done["fan-out"].append(feed(fleet, fan_out_jobs(fleet, number, chunk_bytes)))
+            one_pass = partial(all_cases, fleet, seconds, chunk_bytes_for(settings.link_rate))
+            for case, one in printer.samples.take(one_pass, fleet.renew).items():
+                done[case].append(one)
     yield from told(done, "tokens/s", lambda one: one.tokens / (one.ended - one.began), BAR)
     # What this process itself lost, whatever else its core was busy with.
     yield from told(done, "tokens/CPU s", lambda one: one.tokens / one.cpu)
@@ -43,6 +42,14 @@ def disturbance(printer: Printer, settings: LinkSettings, passes: int, size: Siz
     for case, each in done.items():
         share = statistics.median(one.loop / (one.ended - one.began) for one in each[1:])
         yield measured(BENCH, f"event loop of the source, {case}", share, "CPU s/s")
+
+
+def all_cases(fleet: Fleet, seconds: float, chunk_bytes: int) -> dict[str, Done]:
+    return {
+        "undisturbed": fleet.run({0: Decode(seconds)})[0],
+        "chain": feed(fleet, chain_jobs(fleet, TARGETS, chunk_bytes)),
+        "fan-out": feed(fleet, fan_out_jobs(fleet, chunk_bytes)),
+    }
 
 
 def told(
@@ -62,9 +69,8 @@ def decoding(checkpoint: Path, sizes: Sequence[int], settings: LinkSettings) -> 
     return running([Source(settings, str(checkpoint), first), *[target] * TARGETS])
 
 
-def fan_out_jobs(fleet: Fleet, number: int, chunk_bytes: int) -> dict[int, Job]:
-    ticket = FIRST_TICKET + number * TARGETS
-    flows = [Flow(sender="0", receiver=str(i + 1), ticket=ticket + i) for i in range(TARGETS)]
+def fan_out_jobs(fleet: Fleet, chunk_bytes: int) -> dict[int, Job]:
+    flows = [Flow(sender="0", receiver=str(i + 1), ticket=next(fleet.tickets)) for i in range(TARGETS)]
     return jobs_of(fleet, flows, chunk_bytes)
 
 

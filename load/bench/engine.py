@@ -4,6 +4,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import click
 import uvloop
@@ -11,7 +12,7 @@ from rich.console import Console
 
 from load.bench.engine_members import MemberFailed
 from load.bench.engine_page import write_page
-from load.bench.engine_rows import BENCH, SizeRun, rows, values, worker_rows
+from load.bench.engine_rows import BENCH, OWN, SizeRun, rows, values, worker_rows
 from load.bench.engine_run import measure_python, measure_size
 from load.bench.engine_spare import spare_seconds
 from load.bench.engine_table import rate_table
@@ -21,6 +22,8 @@ from load.bench.system import logged
 from load.kept import KEPT, kept_model
 from load.report import check_report_path
 from load.sizes import Size
+from services.worker.engine.kernels.contract import KernelsName
+from shared.messages.parameters import DType
 
 SIZES: Mapping[str, Size] = {"30m": "small", "120m": "medium", "500m": "large"}
 MOST_LOST = 0.1
@@ -38,14 +41,31 @@ option = partial(click.option, show_default=True, show_envvar=True)
     envvar="LIVESCALE_PEERS",
     help="vLLM and llama.cpp too, where `make bench-peers` installed them.",
 )
+@option(
+    "--kernels",
+    type=click.Choice(get_args(KernelsName)),
+    default="auto",
+    envvar="LIVESCALE_KERNELS",
+    help="Of this engine, as those of a worker. What is asked of it depends on which ran.",
+)
+@option(
+    "--dtype",
+    type=click.Choice(get_args(DType)),
+    default="bfloat16",
+    envvar="LIVESCALE_DTYPE",
+    help="vLLM and llama.cpp are only asked in bfloat16.",
+)
 @report_option("livescale-engine.html")
-def engine(sizes: Sequence[str], rounds: int, peers: bool, report: Path) -> None:
-    """A worker's scheduler and engine, Hugging Face transformers, vLLM and llama.cpp: bfloat16, a thread each, all on
-    one core and asked in turn, case by case.
+def engine(sizes: Sequence[str], rounds: int, peers: bool, kernels: KernelsName, dtype: DType, report: Path) -> None:
+    """A worker's scheduler and engine, Hugging Face transformers, vLLM and llama.cpp: a thread each, all on one core,
+    asked in turn, case by case.
 
-    Every engine's logits are compared with those of transformers in float32 first. Rates are tokens a second of CPU
-    time, so that what others take of the core does not count; starts are by the clock. About 10 minutes without vLLM
-    and llama.cpp.
+    Every engine's logits are compared with those of transformers first, in float32, or in float64 where float32 is
+    asked for. Rates are tokens a second of CPU time, so that what others take of the core does not count; starts are by
+    the clock. About 10 minutes without vLLM and llama.cpp.
+
+    One CPU stands for another with --kernels portable, ATEN_CPU_CAPABILITY=avx2 and ONEDNN_MAX_CPU_ISA=AVX2: then all
+    engines have the same instructions.
     """
     check_report_path(report)
     printer = Printer(BENCH)
@@ -55,8 +75,10 @@ def engine(sizes: Sequence[str], rounds: int, peers: bool, report: Path) -> None
     try:
         with LOG.open("w", encoding="utf-8") as log:
             for size, checkpoint in checkpoints.items():
-                run = measure_size(size, checkpoint, rounds, peers, log, printer.progress)
+                run = SizeRun(size, dtype)
+                measure_size(run, checkpoint, kernels, rounds, peers, log, printer.progress)
                 runs.append(run)
+                printer.progress(f"{size}: with the kernels {run.ready[OWN].kernels}, in {dtype}")
                 if run.lost > MOST_LOST:
                     printer.progress(f"{size}: somebody else had the core for {run.lost:.0%} of the time")
                 for record in values(run):
@@ -64,7 +86,7 @@ def engine(sizes: Sequence[str], rounds: int, peers: bool, report: Path) -> None
                 for record in rows(run):
                     printer.emit(record)
             printer.progress("what a layer costs besides its kernels")
-            cost = measure_python(next(iter(checkpoints.values())), log)
+            cost = measure_python(next(iter(checkpoints.values())), kernels, log)
         printer.progress("a worker's start, in a whole system")
         with logged() as echo:
             spare = uvloop.run(spare_seconds(rounds, printer.progress, echo))
@@ -75,6 +97,6 @@ def engine(sizes: Sequence[str], rounds: int, peers: bool, report: Path) -> None
     for run in runs:
         Console(stderr=True).print(rate_table(run))
     kept = printer.finish()
-    write_page(report, runs, printer.records, rounds)
+    write_page(report, runs, printer.records, rounds, printer.conditions())
     printer.progress(f"Report: {report}")
     sys.exit(0 if kept else 1)

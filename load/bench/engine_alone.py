@@ -1,18 +1,21 @@
 """The worker's engine in this process, without gateway, router and bus: what the control plane is measured against."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from time import time
+from typing import cast
 
 from services.host.checkpoint import open_checkpoint
 from services.worker.batch import Batch
 from services.worker.engine.contract import Runner
+from services.worker.engine.kernels.contract import KernelsName, choose_kernels
 from services.worker.engine.runner import EngineRunner
 from services.worker.scheduler import Scheduler
 from services.worker.settings import MIB, WorkerSettings
-from shared.messages.parameters import DType, Manifest
+from shared.messages.parameters import DType, Layout, Manifest
 from shared.messages.requests import Submit
 
 CONTEXT = 512
@@ -67,9 +70,10 @@ class EngineAlone:
 
 
 @asynccontextmanager
-async def engine_alone(checkpoint: Path, dtype: DType) -> AsyncIterator[EngineAlone]:
-    """The checkpoint, loaded as a worker would with its default settings."""
-    opened = open_checkpoint(checkpoint, dtype)
+async def engine_alone(checkpoint: Path, dtype: DType, layout: Layout = "plain") -> AsyncIterator[EngineAlone]:
+    """The checkpoint, loaded as a worker would with its default settings, and by the kernels that the environment names
+    for workers. By torch's kernels the bits of a layout are its own."""
+    opened = open_checkpoint(checkpoint, dtype, layout=layout)
     memory = [memoryview(bytearray(layout.size_bytes)) for layout in opened.layouts]
     manifest = opened.manifest([opened.read_block(index, view) for index, view in enumerate(memory)])
     async with engine_over(manifest, memory) as engine:
@@ -80,7 +84,9 @@ async def engine_alone(checkpoint: Path, dtype: DType) -> AsyncIterator[EngineAl
 async def engine_over(manifest: Manifest, memory: Sequence[memoryview]) -> AsyncIterator[EngineAlone]:
     """The model whose blocks are in `memory`."""
     settings = WorkerSettings(kv_bytes=64 * MIB, max_num_waiting=MOST_WAITING)
-    runner = EngineRunner(settings.kv_bytes, settings.block_size, settings.threads)
+    asked = cast(KernelsName, os.environ.get("LIVESCALE_KERNELS", "auto"))
+    kernels = choose_kernels(asked, settings.threads)
+    runner = EngineRunner(settings.kv_bytes, settings.block_size, settings.threads, kernels=kernels)
     try:
         kv_blocks = await runner.load(manifest, CONTEXT)
         for index, view in enumerate(memory):

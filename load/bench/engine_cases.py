@@ -13,6 +13,7 @@ CHECKED = (5, 60, 200)  # prompts whose logits are compared; the last is prefill
 CHECKED_TOKENS = 3
 MIXED_ROWS = 16
 MIXED_PROMPTS = (512, 512)
+TAIL_STEPS = 200  # in all rounds: of fewer a 99th percentile is their maximum
 KEPT_PROMPT = 2_048
 
 
@@ -58,9 +59,10 @@ CASES: tuple[Case, ...] = (*PREFILLS, *DECODES)
 WARM_UPS: tuple[Case, ...] = (PREFILLS[0], DECODES[0], DECODES[1])
 
 
-def mixed_question(seed: int, vocab_size: int) -> Mix:
+def mixed_question(seed: int, vocab_size: int, rounds: int) -> Mix:
+    """One of so many rounds."""
     decoding = prompts(seed, vocab_size, (CONTEXT,) * MIXED_ROWS)
-    return Mix(decoding, prompts(seed + 1, vocab_size, MIXED_PROMPTS), STEPS)
+    return Mix(decoding, prompts(seed + 1, vocab_size, MIXED_PROMPTS), -(-TAIL_STEPS // rounds))
 
 
 def kept_question(seed: int, vocab_size: int) -> Keep:

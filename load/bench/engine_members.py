@@ -3,9 +3,9 @@
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing import Pipe
 from pathlib import Path
 from subprocess import DEVNULL, STDOUT, Popen, TimeoutExpired
@@ -14,6 +14,7 @@ from typing import IO, Literal, TypeVar
 import msgspec
 
 from load.peers.questions import Answer, Failed, Question, Ready, Start
+from services.supervisor.commands import WORKER_ENV
 
 T = TypeVar("T")
 
@@ -30,14 +31,12 @@ class MemberFailed(Exception):
 
 @dataclass(frozen=True)
 class Program:
-    """How an engine is started. `package`: of the peers' environment, where it is no part of this one; `env`: besides
-    this process's."""
+    """How an engine is started. `package`: of the peers' environment, where it is no part of this one."""
 
     name: str
     module: str
     package: str | None = None
-    dtype: Literal["bfloat16", "float32"] = "bfloat16"
-    env: Mapping[str, str] = field(default_factory=dict)
+    dtype: Literal["bfloat16", "float32", "float64"] = "bfloat16"
 
     @property
     def is_installed(self) -> bool:
@@ -51,7 +50,7 @@ class Program:
 class Member:
     """One of the processes."""
 
-    def __init__(self, program: Program, checkpoint: Path, core: int, log: IO[str]) -> None:
+    def __init__(self, program: Program, checkpoint: Path, core: int, kernels: str, log: IO[str]) -> None:
         self.name = program.name
         ours, theirs = Pipe()
         began = time.monotonic()
@@ -61,11 +60,13 @@ class Member:
             stdin=DEVNULL,
             stdout=log,
             stderr=STDOUT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **program.env},
+            # A worker's, for all: huge pages, and one thread.
+            env={**os.environ, "PYTHONPATH": str(ROOT), **WORKER_ENV},
         )
         theirs.close()
         self._pipe = ours
-        ours.send_bytes(msgspec.msgpack.encode(Start(str(checkpoint.absolute()), core, began, program.dtype)))
+        start = Start(str(checkpoint.absolute()), core, began, program.dtype, kernels)
+        ours.send_bytes(msgspec.msgpack.encode(start))
 
     def ask(self, question: Question, kind: type[T]) -> T:
         """Raises MemberFailed."""
@@ -107,15 +108,16 @@ class Member:
 class Members:
     """Those of one checkpoint. The core is the last that this process may use."""
 
-    def __init__(self, checkpoint: Path, log: IO[str]) -> None:
+    def __init__(self, checkpoint: Path, log: IO[str], kernels: str) -> None:
         self._checkpoint = checkpoint
+        self._kernels = kernels
         self._log = log
         self._core = max(os.sched_getaffinity(0))
         self._members: list[Member] = []
 
     def start(self, program: Program) -> tuple[Member, Ready]:
         """Return when it can be asked. Raises MemberFailed."""
-        member = Member(program, self._checkpoint, self._core, self._log)
+        member = Member(program, self._checkpoint, self._core, self._kernels, self._log)
         self._members.append(member)
         return member, member.ready()
 
@@ -136,8 +138,9 @@ class Members:
 
 
 @contextmanager
-def members_of(checkpoint: Path, log: IO[str]) -> Iterator[Members]:
-    members = Members(checkpoint, log)
+def members_of(checkpoint: Path, log: IO[str], kernels: str = "auto") -> Iterator[Members]:
+    """`kernels` as `--kernels` of a worker has them."""
+    members = Members(checkpoint, log, kernels)
     try:
         yield members
     finally:

@@ -1,13 +1,12 @@
 """A worker's scheduler and engine as one process of `livescale bench engine`: asked as its peers are."""
 
 import asyncio
-import gc
 import itertools
 import time
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 from unittest.mock import patch
 
 import torch
@@ -22,7 +21,7 @@ from load.peers.questions import Answer, Chosen, Keep, Mix, Mixed, Prompts, Ques
 from load.peers.stopwatch import Stopwatch
 from services.host.checkpoint import open_checkpoint
 from services.worker.batch import Draw
-from services.worker.engine.heap import keep_freed_memory
+from services.worker.engine.kernels.contract import KernelsName, choose_kernels
 from services.worker.engine.sampling import choose_tokens
 from services.worker.engine.sizes import block_bytes
 from services.worker.main import runner_maker
@@ -49,15 +48,16 @@ class Own:
         self._loop = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         self._names = itertools.count()
         self._steps = Steps(0)
-        gc.freeze()  # as shared/process.py does: else a collection now and then doubles what a short prompt takes
         self.ready = self._loop.run(self._load(start))
 
     async def _load(self, start: Start) -> Ready:
-        checkpoint = open_checkpoint(Path(start.checkpoint), "bfloat16", layout="panels")
+        assert start.dtype != "float64"
+        checkpoint = open_checkpoint(Path(start.checkpoint), start.dtype, layout="panels")
         sizes = [block.size_bytes for block in checkpoint.layouts]
         memory = Arena(placed_bytes(sizes)).place(sizes)
         settings = replace(SETTINGS, arena_bytes=placed_bytes(sizes))
-        runner = runner_maker(settings, CPU)(SystemClock())
+        kernels = choose_kernels(cast(KernelsName, start.kernels), settings.threads)
+        runner = runner_maker(settings, CPU, kernels=kernels)(SystemClock())
         await runner.ready()
         manifest = checkpoint.manifest([checkpoint.read_block(index, view) for index, view in enumerate(memory)])
         kv_blocks = await runner.load(manifest, CONTEXT)
@@ -70,7 +70,7 @@ class Own:
         self._runner, self._limits = runner, limits
         self._engine = EngineAlone(runner, Scheduler(limits), lambda batch: self._steps.add(batch))
         self._running = asyncio.create_task(self._engine.run())  # whenever the loop runs
-        return Ready(time.monotonic() - start.began, last_block)
+        return Ready(time.monotonic() - start.began, last_block, kernels.variant)
 
     def answer(self, question: Question) -> Answer:
         if isinstance(question, Mix):
@@ -129,10 +129,14 @@ class Own:
         apart = prompts.took()
         async with self._decoding(question.decoding, question.steps) as alone:
             self._steps = Steps(len(question.decoding))
-            # Others than before: what is cached of those is of no use.
-            await self._ask_in_turn([prompt[::-1] for prompt in question.prompts])
-            both, decoded = self._steps.between_tokens(), self._steps.decoded
-        return Mixed(alone, apart, both, decoded)
+            prompted = 0
+            for beside in others_like(question.prompts):
+                await self._ask_in_turn([beside])
+                prompted += len(beside)
+                if len((both := self._steps.between_tokens()).steps) >= question.steps:
+                    break
+            decoded = self._steps.decoded
+        return Mixed(alone, apart, both, decoded, prompted)
 
     @asynccontextmanager
     async def _decoding(self, prompts: Prompts, steps: int) -> AsyncIterator[Took]:
@@ -163,6 +167,14 @@ class Own:
         return Submit(request_id=name, model="bench", gateway="none", prompt=prompt, max_tokens=tokens, deadline=NEVER)
 
 
+def others_like(prompts: Prompts) -> Iterator[list[int]]:
+    """As long, one after the other without an end, and none that begins as one before: what is kept of that is of no
+    use."""
+    for turn in itertools.count(1):
+        for prompt in prompts:
+            place = turn % len(prompt)
+            yield [*prompt[place:], *prompt[:place]]
+
+
 def main(descriptor: int) -> None:
-    keep_freed_memory()
     serve(descriptor, Own)

@@ -6,8 +6,10 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
+from load.bench.conditions import Conditions
+from load.bench.engine_bars import LLAMA, VLLM
 from load.bench.engine_cases import CASES
-from load.bench.engine_rows import ENGINES, LLAMA, OWN, TRANSFORMERS, VLLM, SizeRun
+from load.bench.engine_rows import ENGINES, OWN, TRANSFORMERS, SizeRun
 from load.bench.engine_table import rate_cells
 from load.bench.page import render_bench
 from load.bench.record import Record
@@ -18,19 +20,26 @@ COLOURS: Mapping[str, str] = {OWN: BLUE, TRANSFORMERS: GREY, VLLM: GREEN, LLAMA:
 BAR_WIDTH = 0.2
 
 
-def write_page(path: Path, runs: Sequence[SizeRun], records: Sequence[Record], rounds: int) -> None:
+def write_page(
+    path: Path, runs: Sequence[SizeRun], records: Sequence[Record], rounds: int, conditions: Conditions
+) -> None:
     """Raises ClickException, which names the path."""
-    save_page(path, render_engine(runs, records, rounds))
+    save_page(path, render_engine(runs, records, rounds, conditions))
 
 
-def render_engine(runs: Sequence[SizeRun], records: Sequence[Record], rounds: int) -> str:
+def render_engine(runs: Sequence[SizeRun], records: Sequence[Record], rounds: int, conditions: Conditions) -> str:
     """The whole page."""
-    tables = "".join(
-        f"<h2>{escape(run.size)}, tokens/s</h2>\n{render_table(('', *ENGINES), rate_cells(run))}" for run in runs
+    tables = "".join(map(render_size, runs))
+    intro = f"""One thread, one core. Medians of {rounds} rounds in which engines took turns; tokens a second of CPU
+time. Logits are compared with transformers in float32, and in float64 where engines compute in float32."""
+    return render_bench(
+        "livescale: the engine beside others", intro, list(map(draw_size, runs)), records, conditions, tables
     )
-    intro = f"""One thread, one core, bfloat16. Medians of {rounds} rounds in which engines took turns; tokens a
-second of CPU time. Logits are compared with transformers in float32."""
-    return render_bench("livescale: the engine beside others", intro, list(map(draw_size, runs)), records, tables)
+
+
+def render_size(run: SizeRun) -> str:
+    ran = f"<p>{run.dtype}, by the kernels {escape(run.ready[OWN].kernels)}</p>"
+    return f"<h2>{escape(run.size)}, tokens/s</h2>\n{ran}\n{render_table(('', *ENGINES), rate_cells(run))}"
 
 
 def draw_size(run: SizeRun) -> Picture:

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from load.peers.member import serve
 from load.peers.questions import Answer, CountPython, Failed, LayerCost, Question, Ready, Start
-from services.worker.engine.kernels.contract import Chosen, Kernels, choose_kernels
+from services.worker.engine.kernels.contract import Chosen, Kernels, KernelsName, choose_kernels
 from services.worker.engine.runner import EngineRunner
 from services.worker.scheduler import Scheduler
 from services.worker.settings import MIB, WorkerSettings
@@ -61,12 +61,12 @@ class Operations(TorchDispatchMode):
 
 
 class TimedKernels:
-    """The compiled kernels that a worker here would use, where there are any; `seconds` of a thread's time that they
+    """The compiled kernels that a worker would use, where there are any; `seconds` of a thread's time that they
     took so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, kernels: KernelsName) -> None:
         self.seconds = 0.0
-        chosen = choose_kernels("auto")
+        chosen = choose_kernels(kernels)
         self._kernels = chosen.kernels
         self.chosen = Chosen(chosen.variant, None if chosen.kernels is None else cast(Kernels, self))
 
@@ -99,12 +99,13 @@ class PythonCost:
     """Nothing of the checkpoint is used."""
 
     def __init__(self, start: Start) -> None:
+        self._kernels = cast(KernelsName, start.kernels)
         self.ready = Ready(time.monotonic() - start.began)
 
     def answer(self, question: Question) -> Answer:
         if not isinstance(question, CountPython):
             return Failed(f"this process does not answer {type(question).__name__}")
-        few, many = (asyncio.run(measure(layers, question.rows, question.steps)) for layers in (FEW, MANY))
+        few, many = (asyncio.run(measure(layers, question, self._kernels)) for layers in (FEW, MANY))
         return layer_cost(few, many)
 
 
@@ -115,10 +116,11 @@ def layer_cost(few: StepCost, many: StepCost) -> LayerCost:
     return LayerCost(layer, layer - (many.kernels - few.kernels) / layers)
 
 
-async def measure(layers: int, rows: int, steps: int) -> StepCost:
+async def measure(layers: int, question: CountPython, kernels: KernelsName) -> StepCost:
     """Steps in which so many requests decode."""
+    rows, steps = question.rows, question.steps
     settings = WorkerSettings(kv_bytes=64 * MIB, max_num_seqs=rows)
-    timed = TimedKernels()
+    timed = TimedKernels(kernels)
     runner = EngineRunner(settings.kv_bytes, settings.block_size, settings.threads, kernels=timed.chosen)
     try:
         manifest = small_model(layers)

@@ -1,26 +1,27 @@
 """What `livescale bench engine` says of what it measured, line by line (pure)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from statistics import median
 
-from load.bench.engine_cases import CASES, DECODES, KEPT_PROMPT, MIXED_PROMPTS, MIXED_ROWS, PREFILLS, Case
+from load.bench.engine_bars import (
+    FIRST,
+    LLAMA,
+    PYTHON_MICROSECONDS,
+    VLLM,
+    WRONG,
+    Bars,
+    bars_of,
+)
+from load.bench.engine_cases import CASES, DECODES, KEPT_PROMPT, MIXED_PROMPTS, MIXED_ROWS, PREFILLS, TAIL_STEPS, Case
 from load.bench.record import Record, measured
 from load.peers.questions import Kept, LayerCost, Mixed, Ready, Took
 from services.worker.settings import WorkerSettings
+from shared.messages.parameters import DType
 
 BENCH = "engine"
-OWN, TRANSFORMERS, VLLM, LLAMA = "livescale", "transformers", "vLLM", "llama.cpp"
+OWN, TRANSFORMERS = "livescale", "transformers"
 ENGINES = (OWN, TRANSFORMERS, VLLM, LLAMA)
-WRONG = 3.0  # so many times the error of transformers in bfloat16
-FASTEST: Mapping[str, float] = {"500m": 1.0, "120m": 0.95}  # of the fastest peer, at least
-ALONE: Mapping[str, Mapping[str, float]] = {"500m": {VLLM: 1.2, LLAMA: 0.9}}  # decoding one row, of these
-TWICE = 1.6  # decoding many, of transformers
-GEMM, LONG_GEMM = 0.9, 0.75
-BANDWIDTH = 0.7
-TBT, TOGETHER = 2.0, 0.9
-FIRST = 1.1
-PYTHON_MICROSECONDS = 100.0
 
 Rounds = dict[str, list[float]]  # by engine
 
@@ -34,6 +35,7 @@ class SizeRun:
     measured for rates."""
 
     size: str
+    dtype: DType = "bfloat16"
     absent: dict[str, str] = field(default_factory=dict)
     ready: dict[str, Ready] = field(default_factory=dict)
     firsts: dict[str, list[list[float]]] = field(default_factory=dict)
@@ -49,6 +51,10 @@ class SizeRun:
     def count(self, took: Took) -> None:
         self.cpu_seconds += took.cpu
         self.wall_seconds += took.wall
+
+    @property
+    def bars(self) -> Bars:
+        return bars_of(self.ready[OWN].kernels, self.dtype, self.size)
 
     @property
     def lost(self) -> float:
@@ -87,12 +93,13 @@ def rows(run: SizeRun) -> Iterator[Record]:
         most = WRONG if name == OWN else None
         yield measured(BENCH, f"{run.size} error of logits, {name}", error, "relative", reference, at_most=most)
     for case in PREFILLS:
-        yield from against_fastest(run, case, FASTEST.get(run.size))
+        yield from against_fastest(run, case)
+        yield against(run, case, TRANSFORMERS, run.ranked(case)[TRANSFORMERS], run.bars.prompts)
         yield from against_gemm(run, case)
     yield from one_row(run, DECODES[0])
     for many in DECODES[1:]:
-        yield from against_fastest(run, many, FASTEST.get(run.size))
-        yield against(run, many, TRANSFORMERS, run.ranked(many)[TRANSFORMERS], TWICE)
+        yield from against_fastest(run, many)
+        yield against(run, many, TRANSFORMERS, run.ranked(many)[TRANSFORMERS], run.bars.many)
     yield from mixed_rows(run)
     yield from kept_rows(run)
     yield from start_rows(run)
@@ -104,37 +111,39 @@ def against(run: SizeRun, case: Case, name: str, other: float, bar: float | None
     return measured(BENCH, f"{run.size} {case.name} / {name}", own, "tokens/s", other, at_least=bar)
 
 
-def against_fastest(run: SizeRun, case: Case, bar: float | None) -> Iterator[Record]:
+def against_fastest(run: SizeRun, case: Case) -> Iterator[Record]:
+    """Without vLLM nothing is said of the fastest: transformers is there in any case, and far from it."""
     rates = run.ranked(case)
     fastest = max(sorted(rates), key=lambda name: rates[name])
-    yield against(run, case, f"fastest peer ({fastest})", rates[fastest], bar)
+    others = [name for name in rates if name != fastest]
+    ran = f"{fastest}, before {' and '.join(others)}" if others else f"{fastest}, the only one"
+    yield against(run, case, f"fastest peer ({ran})", rates[fastest], run.bars.fastest if VLLM in rates else None)
 
 
 def against_gemm(run: SizeRun, case: Case) -> Iterator[Record]:
-    """Of a small model attention is so much of the work that the matrices alone are no measure."""
-    bar = LONG_GEMM if case.name == "prefill 2048" else GEMM
+    bar, counts_attention = run.bars.gemm.get(case.name), run.bars.counts_attention
     matrices = median(run.roofs[case.name])
     both = matrices / (1 + run.attention[case.name])
-    is_small = run.size not in FASTEST
-    yield against(run, case, "GEMM", matrices, None if is_small else bar)
-    yield against(run, case, "GEMM, attention's as well", both, bar if is_small else None)
+    yield against(run, case, "GEMM", matrices, None if counts_attention else bar)
+    yield against(run, case, "GEMM, attention's as well", both, bar if counts_attention else None)
 
 
 def one_row(run: SizeRun, case: Case) -> Iterator[Record]:
-    bars = ALONE.get(run.size, {})
+    bars = run.bars
     for name, rate in run.ranked(case).items():
-        yield against(run, case, name, rate, bars.get(name))
-    yield against(run, case, "memory", median(run.roofs[case.name]), BANDWIDTH)
+        yield against(run, case, name, rate, bars.one if name == TRANSFORMERS else bars.alone.get(name))
+    yield against(run, case, "memory", median(run.roofs[case.name]), bars.memory)
 
 
 def mixed_rows(run: SizeRun) -> Iterator[Record]:
-    beside = median(p99(one.both.steps) for one in run.mixed) * 1e3
-    alone = median(p99(one.alone.steps) for one in run.mixed) * 1e3
-    yield measured(BENCH, f"{run.size} mixed: TBT p99 / decode alone", beside, "ms", alone, at_most=TBT)
+    """Tails are those of all rounds together."""
+    beside = p99([seconds for one in run.mixed for seconds in one.both.steps]) * 1e3
+    alone = p99([seconds for one in run.mixed for seconds in one.alone.steps]) * 1e3
+    yield measured(BENCH, f"{run.size} mixed: TBT p99 / decode alone", beside, "ms", alone, at_most=run.bars.tbt)
     together = median(tokens_per_second(one) for one in run.mixed)
     apart = median(tokens_per_second_apart(one) for one in run.mixed)
     case = f"{run.size} mixed: together / apart"
-    yield measured(BENCH, case, together, "tokens/s", apart, at_least=TOGETHER)
+    yield measured(BENCH, case, together, "tokens/s", apart, at_least=run.bars.together)
 
 
 def kept_rows(run: SizeRun) -> Iterator[Record]:
@@ -150,17 +159,19 @@ def kept_rows(run: SizeRun) -> Iterator[Record]:
 
 
 def tokens_per_second(mixed: Mixed) -> float:
-    return (mixed.decoded + sum(MIXED_PROMPTS)) / mixed.both.cpu
+    return (mixed.decoded + mixed.prompted) / mixed.both.cpu
 
 
 def tokens_per_second_apart(mixed: Mixed) -> float:
     """As many tokens of both kinds, one kind after the other."""
     decoding = mixed.decoded / MIXED_ROWS * mixed.alone.cpu / len(mixed.alone.steps)
-    return (mixed.decoded + sum(MIXED_PROMPTS)) / (decoding + mixed.prompts.cpu)
+    prompts = mixed.prompted / sum(MIXED_PROMPTS) * mixed.prompts.cpu
+    return (mixed.decoded + mixed.prompted) / (decoding + prompts)
 
 
 def p99(steps: list[float]) -> float:
-    """The nearest rank: of fewer than a hundred, the longest."""
+    """The nearest rank. Of fewer it would be their maximum, or next to it."""
+    assert len(steps) >= TAIL_STEPS
     return sorted(steps)[-(len(steps) // 100) - 1]
 
 

@@ -1,12 +1,14 @@
 """One size of `livescale bench engine`: engines started, checked, and asked case by case in turn."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal
 
 import numpy as np
 
 from load.bench.engine_arithmetic import attention_share
+from load.bench.engine_bars import LLAMA, VLLM
 from load.bench.engine_cases import (
     CASES,
     CHECKED,
@@ -22,7 +24,7 @@ from load.bench.engine_cases import (
     prompts,
 )
 from load.bench.engine_members import Member, MemberFailed, Members, Program, members_of
-from load.bench.engine_rows import LLAMA, OWN, TRANSFORMERS, VLLM, SizeRun
+from load.bench.engine_rows import OWN, TRANSFORMERS, SizeRun
 from load.peers.questions import (
     Chosen,
     CountPython,
@@ -38,18 +40,17 @@ from load.peers.questions import (
     Took,
 )
 from services.host.checkpoint import open_checkpoint
-from services.supervisor.commands import WORKER_ENV
 
+TRANSFORMERS_MODULE = "load.peers.transformers_peer"
 PROGRAMS = (
-    Program(OWN, "load.bench.engine_own", env=WORKER_ENV),
-    Program(TRANSFORMERS, "load.peers.transformers_peer"),
+    Program(OWN, "load.bench.engine_own"),
+    Program(TRANSFORMERS, TRANSFORMERS_MODULE),
     Program(VLLM, "load.peers.vllm_peer", "vllm"),
     Program(LLAMA, "load.peers.llama_peer", "llama_cpp"),
 )
-REFERENCE = Program("reference", "load.peers.transformers_peer", dtype="float32")
-ROOF = Program("roof", "load.bench.engine_roof", env=WORKER_ENV)  # its memory is as a worker's: in huge pages
+EXACTER: Mapping[str, Literal["float32", "float64"]] = {"bfloat16": "float32", "float32": "float64"}
+ROOF = Program("roof", "load.bench.engine_roof")
 PYTHON = Program("python", "load.bench.engine_python")
-GEMM_ROWS = 512
 PYTHON_ROWS, PYTHON_STEPS = 8, 100
 
 Tell = Callable[[str], None]
@@ -59,7 +60,7 @@ class SizeBench:
     """The engines of one checkpoint. A peer that fails is left out from then on, this engine may not fail."""
 
     def __init__(self, run: SizeRun, checkpoint: Path, members: Members, tell: Tell) -> None:
-        opened = open_checkpoint(checkpoint, "bfloat16")
+        opened = open_checkpoint(checkpoint, run.dtype)
         self.run = run
         run.attention = {case.name: attention_share(opened.config, case.lengths) for case in PREFILLS}
         self._vocab_size = opened.config.vocab_size
@@ -75,7 +76,7 @@ class SizeBench:
         """Raises MemberFailed."""
         self._start(rounds, with_peers=with_peers)
         self._check()
-        with self._members.started(ROOF) as roof:
+        with self._members.started(replace(ROOF, dtype=self.run.dtype)) as roof:
             # Not before: after a process has started, or a pause, the first steps of any engine take a fifth longer.
             for case in WARM_UPS:
                 self._ask_all(case, self._engines)
@@ -90,16 +91,17 @@ class SizeBench:
                         self.run.count(took)
                     self._measure_roof(case, roof)
                 self._tell(f"{self.run.size}, round {number + 1} of {rounds}: mixed")
-                mixed = self._engines[0].ask(mixed_question(next(self._seeds), self._vocab_size), Mixed)
+                mixed = self._engines[0].ask(mixed_question(next(self._seeds), self._vocab_size, rounds), Mixed)
                 self.run.mixed.append(mixed)
                 self.run.kept.append(self._engines[0].ask(kept_question(next(self._seeds), self._vocab_size), Kept))
 
     def _start(self, rounds: int, *, with_peers: bool) -> None:
         for program in PROGRAMS:
-            if program.package is not None and not (with_peers and program.is_installed):
-                self.run.absent[program.name] = "not installed" if with_peers else "not asked for"
+            if (reason := self._why_absent(program, with_peers)) is not None:
+                self.run.absent[program.name] = reason
                 continue
             self._tell(f"{self.run.size}: starting {program.name}")
+            program = replace(program, dtype=self.run.dtype)
             try:
                 # A bar depends on this engine's first request, of which each start has one.
                 others = range(rounds - 1 if program.name == OWN else 0)
@@ -110,6 +112,15 @@ class SizeBench:
             except MemberFailed as error:
                 self._leave_out(program.name, error)
 
+    def _why_absent(self, program: Program, with_peers: bool) -> str | None:
+        if program.package is None:
+            return None
+        if not with_peers:
+            return "not asked for"
+        if self.run.dtype == "float32":
+            return "asked in bfloat16"
+        return None if program.is_installed else "not installed"
+
     def _start_for_a_moment(self, program: Program) -> list[float]:
         with self._members.started(program) as member:
             return self._first_requests(member)
@@ -119,9 +130,10 @@ class SizeBench:
         return [member.ask(Prefill(prompt), Took).cpu for prompt in asked]
 
     def _check(self) -> None:
-        self._tell(f"{self.run.size}: comparing logits with transformers in float32")
+        exacter = EXACTER[self.run.dtype]
+        self._tell(f"{self.run.size}: comparing logits with transformers in {exacter}")
         asked = prompts(0, self._vocab_size, CHECKED)
-        with self._members.started(REFERENCE) as reference:
+        with self._members.started(Program("reference", TRANSFORMERS_MODULE, dtype=exacter)) as reference:
             for member in list(self._engines):
                 try:
                     chosen = [member.ask(Greedy(prompt, CHECKED_TOKENS), Chosen) for prompt in asked]
@@ -148,8 +160,7 @@ class SizeBench:
     def _measure_roof(self, case: Case, roof: Member) -> None:
         """What bounds a prompt, and a row that decodes alone; many rows are bounded by both."""
         if isinstance(case, PrefillCase):
-            rows = min(GEMM_ROWS, case.tokens)
-            rate = rows / roof.ask(Multiply(rows), Took).cpu
+            rate = case.tokens / roof.ask(Multiply(case.tokens), Took).cpu
         elif case.rows == 1:
             rate = roof.ask(Read(), Rate).bytes_per_second / self._read_bytes
         else:
@@ -176,15 +187,15 @@ def relative_error(rows: list[bytes], exact: list[bytes]) -> float:
     return max(error(row, other) for row, other in zip(rows, exact, strict=True))
 
 
-def measure_size(size: str, checkpoint: Path, rounds: int, with_peers: bool, log: IO[str], tell: Tell) -> SizeRun:
-    """Raises MemberFailed."""
-    run = SizeRun(size)
-    with members_of(checkpoint, log) as members:
+def measure_size(
+    run: SizeRun, checkpoint: Path, kernels: str, rounds: int, with_peers: bool, log: IO[str], tell: Tell
+) -> None:
+    """`kernels`: as `--kernels` of a worker has them. Raises MemberFailed."""
+    with members_of(checkpoint, log, kernels) as members:
         SizeBench(run, checkpoint, members, tell).measure(rounds, with_peers=with_peers)
-    return run
 
 
-def measure_python(checkpoint: Path, log: IO[str]) -> LayerCost:
+def measure_python(checkpoint: Path, kernels: str, log: IO[str]) -> LayerCost:
     """Raises MemberFailed."""
-    with members_of(checkpoint, log) as members, members.started(PYTHON) as member:
+    with members_of(checkpoint, log, kernels) as members, members.started(PYTHON) as member:
         return member.ask(CountPython(PYTHON_ROWS, PYTHON_STEPS), LayerCost)

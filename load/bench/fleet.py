@@ -41,10 +41,12 @@ class Fleet:
         self.blocks: tuple[Block, ...] = ()
         self.tickets = itertools.count()
         self._children: list[tuple[Connection, Popen[bytes]]] = []
+        self._made_of: tuple[Sequence[Message], Sequence[Sequence[str]]] = ((), ())
 
     def start(self, outfits: Sequence[Message], inside: Sequence[Sequence[str]] = ()) -> None:
         """Return when all are up; an outfit's module is the program that it is for. `inside`: for each a command that
         runs it, as on another machine. Raises BenchFailed."""
+        self._made_of = outfits, inside
         for outfit, runner in zip(outfits, inside or [()] * len(outfits), strict=True):
             ours, theirs = Pipe()
             # A program of its own: a child forked from a process that has used UCX hangs.
@@ -69,6 +71,12 @@ class Fleet:
             process.kill()
             process.wait()
             pipe.close()
+        self._children.clear()
+
+    def renew(self) -> None:
+        """Other processes in the place of these, whose links may be broken. Raises BenchFailed."""
+        self.end()
+        self.start(*self._made_of)
 
     def run(self, jobs: Mapping[int, Message]) -> dict[int, Done]:
         """Run jobs at the same time, begun in the order given. Raises BenchFailed."""

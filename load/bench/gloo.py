@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -44,10 +45,10 @@ def take_turns(printer: Printer, ours: Fleet, theirs: Fleet, rate: float) -> tup
     chains, broadcasts, receivers = [], [], len(theirs.nodes) - 1
     for number in range(1, ROUNDS + 1):
         printer.progress(f"gloo: {receivers} receivers, round {number} of {ROUNDS}")
-        chains.append(repeat(ours, "chains", rate, receivers, rounds=1))
+        chains.append(repeat(printer.samples, ours, "chains", rate, receivers, rounds=1))
         # The source begins last, and so the clock.
         jobs = {rank: Broadcast(theirs.blocks) for rank in range(receivers, -1, -1)}
-        broadcasts.append(seconds(theirs.run(jobs)))
+        broadcasts.append(seconds(printer.samples.take(partial(theirs.run, jobs), theirs.renew)))
     return chains, broadcasts
 
 

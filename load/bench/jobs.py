@@ -3,19 +3,23 @@
 from collections.abc import Sequence
 
 from load.bench.fleet import Fleet
-from load.bench.nodes import Done, Job, Share
+from load.bench.nodes import Done, Hop, Job, Share
 from shared.messages.transfers import Flow, Inflow, Outflow
 
-MAX_FLOWS = 1024  # of a plan; its tickets differ from those of the plan before
+
+def hop_jobs(fleet: Fleet, count: int) -> dict[int, Job]:
+    """Node 0 gives node 1 the first blocks, so many of them, without checksums."""
+    takes = Hop(fleet.nodes[0], count, takes=fleet.blocks[:count])
+    return {1: takes, 0: Hop(fleet.nodes[1], count)}
 
 
-def chain_jobs(fleet: Fleet, length: int, ticket: int, chunk_bytes: int) -> dict[int, Job]:
-    """Node 0 gives, nodes 1 to `length` take and pass on; the last begins first."""
-    hops = [Flow(sender=str(i), receiver=str(i + 1), ticket=ticket * MAX_FLOWS + i) for i in range(length)]
-    return jobs_of(fleet, hops, chunk_bytes)
+def chain_jobs(fleet: Fleet, length: int, chunk_bytes: int, count: int | None = None) -> dict[int, Job]:
+    """Node 0 gives, nodes 1 to `length` take and pass on; the last begins first. `count`: of the first blocks only."""
+    hops = [Flow(sender=str(i), receiver=str(i + 1), ticket=next(fleet.tickets)) for i in range(length)]
+    return jobs_of(fleet, hops, chunk_bytes, count)
 
 
-def jobs_of(fleet: Fleet, flows: Sequence[Flow], chunk_bytes: int) -> dict[int, Job]:
+def jobs_of(fleet: Fleet, flows: Sequence[Flow], chunk_bytes: int, count: int | None = None) -> dict[int, Job]:
     """Everybody's share in a plan whose nodes are named by their numbers; node 0 has everything, and begins last."""
     nodes, jobs = fleet.nodes, dict[int, Job]()
     for index in sorted({int(end) for flow in flows for end in (flow.sender, flow.receiver)}, reverse=True):
@@ -32,7 +36,7 @@ def jobs_of(fleet: Fleet, flows: Sequence[Flow], chunk_bytes: int) -> dict[int, 
             for one in flows
             if one.sender == own
         ]
-        jobs[index] = Share(chunk_bytes, inflows, outflows, fleet.blocks)
+        jobs[index] = Share(chunk_bytes, inflows, outflows, fleet.blocks[:count])
     return jobs
 
 

@@ -2,10 +2,12 @@
 
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import TypeVar
 
 import click
 import uvloop
@@ -17,7 +19,7 @@ from load.bench.live_runs import Run, StepLog
 from load.bench.live_stage import DTYPE, LiveStage, asks, live_stage
 from load.bench.page import report_option
 from load.bench.record import Printer
-from load.bench.system import logged
+from load.bench.system import Renewable, logged, renewable
 from load.chaos.reference import undisturbed
 from load.kept import kept_model
 from load.records import Ask
@@ -27,6 +29,8 @@ from services.supervisor.processes import Echo
 from shared.block_layout import block_layouts
 from shared.messages.transfers import LiveMode
 from shared.model_config import load_model_config
+
+T = TypeVar("T")
 
 BENCH = "live"
 SIZE: Size = "large"
@@ -60,7 +64,7 @@ def live(repeats: int, report: Path) -> None:
     except BenchFailed as error:
         raise click.ClickException(str(error)) from None
     kept = printer.finish()
-    write_page(report, done, printer.records, repeats)
+    write_page(report, done, printer.records, repeats, printer.conditions())
     printer.progress(f"Report: {report}")
     sys.exit(0 if kept else 1)
 
@@ -74,13 +78,14 @@ async def measure(printer: Printer, checkpoint: Path, repeats: int, echo: Echo) 
     expected = await undisturbed(checkpoint, DTYPE, [*requests, *long])
     steps = StepLog(echo, config.num_hidden_layers)
     printer.progress("a system whose links are not shaped yet")
-    async with live_stage(checkpoint, UNSHAPED, steps, expected, printer.progress) as stage:
-        done = Measured(blocks, await layer_seconds(stage, printer))
+    async with renewable(lambda: live_stage(checkpoint, UNSHAPED, steps, expected, printer.progress)) as stages:
+        done = Measured(blocks, await layer_seconds(stages, printer))
     for factor in (FACTOR, *(factor for factor in FACTORS if factor != FACTOR)):
         rate = blocks[1] / (factor * done.layer)
         printer.progress(f"a system whose links carry {rate / 1e6:.0f} MB/s: a block takes {factor:g} layers")
-        async with live_stage(checkpoint, rate, steps, expected, printer.progress) as stage:
-            bench = Bench(printer, stage, done)
+        make = partial(live_stage, checkpoint, rate, steps, expected, printer.progress)
+        async with renewable(make) as stages:
+            bench = Bench(printer, stages, done)
             if factor == FACTOR:
                 done.rate = rate
                 await bench.everything(repeats, long)
@@ -92,50 +97,67 @@ async def measure(printer: Printer, checkpoint: Path, repeats: int, echo: Echo) 
     return done
 
 
-async def layer_seconds(stage: LiveStage, printer: Printer, requests: Sequence[Ask] = ()) -> float:
+async def layer_seconds(stages: Renewable[LiveStage], printer: Printer, requests: Sequence[Ask] = ()) -> float:
     """Of one request at a time, on one instance while nothing scales."""
     requests = requests or asks(WARM_UPS + CALIBRATIONS, PROMPT, 1)
     printer.progress(f"one instance, prompts of {len(requests[0].prompt)} tokens")
-    return statistics.median((await stage.alone(requests))[WARM_UPS:]) / stage.steps.model_layers
+    seconds = await printer.samples.take_async(lambda: stages.now.alone(requests), stages.renew)
+    return statistics.median(seconds[WARM_UPS:]) / stages.now.steps.model_layers
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What is measured in one system; all of it goes to `done`."""
+    """What is measured in one system, or in those that took its place; all of it goes to `done`. Each sample begins and
+    ends with one instance."""
 
     printer: Printer
-    stage: LiveStage
+    stages: Renewable[LiveStage]
     done: Measured
 
     async def everything(self, repeats: int, long: Sequence[Ask]) -> None:
-        self.done.layer = await layer_seconds(self.stage, self.printer)
-        self.done.long_layer = await layer_seconds(self.stage, self.printer, long)
+        self.done.layer = await layer_seconds(self.stages, self.printer)
+        self.done.long_layer = await layer_seconds(self.stages, self.printer, long)
         for number in range(repeats):
             for mode in (*MODES, *([ONCE] if number == 0 else [])):
                 await self.repeat(mode, f"{number + 1} of {repeats}")
         for mode in MODES:
             self.done.streams[mode] = [await self.scale(mode, f"{STREAM_TOKENS} tokens each", STREAM_TOKENS)]
         self.printer.progress(f"zigzag, prompts of {LONG_PROMPT} tokens")
-        await self.stage.scale("zigzag", long)
-        self.done.hand_offs += self.stage.steps.hand_offs
-        await self.stage.shrink()
+        self.done.hand_offs += await self.sampled(lambda: self.handed_over(long))
+
+    async def sampled(self, sample: Callable[[], Awaitable[T]]) -> T:
+        return await self.printer.samples.take_async(sample, self.stages.renew)
+
+    async def handed_over(self, long: Sequence[Ask]) -> list[float]:
+        """Seconds of each hand-off."""
+        stage = self.stages.now
+        await stage.scale("zigzag", long)
+        hand_offs = list(stage.steps.hand_offs)
+        await stage.shrink()
+        return hand_offs
 
     async def repeat(self, mode: LiveMode, which: str) -> None:
         """A scale, and while both serve what they answer a second."""
-        self.done.runs.setdefault(mode, []).append(await self.grown(mode, which, 1))
-        if mode in CALM:
-            self.printer.progress(f"{mode}, {which}: both serve, nothing scales")
-            seconds = await self.stage.closed(asks(QUIET_REQUESTS, PROMPT, 1), QUIET_LANES)
+        run, seconds = await self.sampled(lambda: self.once(mode, which, 1, is_quiet=mode in CALM))
+        self.done.runs.setdefault(mode, []).append(run)
+        if seconds is not None:
             self.done.quiet.setdefault(mode, []).append(QUIET_REQUESTS / seconds)
-        await self.stage.shrink()
 
     async def scale(self, mode: LiveMode, which: str, tokens: int = 1) -> Run:
-        run = await self.grown(mode, which, tokens)
-        await self.stage.shrink()
+        run, _ = await self.sampled(lambda: self.once(mode, which, tokens, is_quiet=False))
         return run
+
+    async def once(self, mode: LiveMode, which: str, tokens: int, *, is_quiet: bool) -> tuple[Run, float | None]:
+        """A scale; then, if asked for, seconds for some requests while both serve and nothing scales."""
+        run, seconds = await self.grown(mode, which, tokens), None
+        if is_quiet:
+            self.printer.progress(f"{mode}, {which}: both serve, nothing scales")
+            seconds = await self.stages.now.closed(asks(QUIET_REQUESTS, PROMPT, 1), QUIET_LANES)
+        await self.stages.now.shrink()
+        return run, seconds
 
     async def grown(self, mode: LiveMode, which: str, tokens: int) -> Run:
         self.printer.progress(f"{mode}, {which}")
-        run = await self.stage.scale(mode, asks(REQUESTS, PROMPT, tokens))
+        run = await self.stages.now.scale(mode, asks(REQUESTS, PROMPT, tokens))
         self.printer.progress(f"  whole after {run.load_seconds:.2f} s, mean TTFT {run.mean_ttft:.2f} s")
         return run

@@ -6,6 +6,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from load.bench.conditions import Conditions
 from load.bench.live_rows import Measured, middle
 from load.bench.live_runs import Run
 from load.bench.page import render_bench
@@ -29,16 +30,16 @@ SHARED = (
 CURVE = ("Slower links", "Mean time to first token by how many layers are run while one is loaded.")
 
 
-def write_page(path: Path, done: Measured, records: Sequence[Record], repeats: int) -> None:
+def write_page(path: Path, done: Measured, records: Sequence[Record], repeats: int, conditions: Conditions) -> None:
     """Raises ClickException, which names the path."""
-    save_page(path, render_live(done, records, repeats))
+    save_page(path, render_live(done, records, repeats, conditions))
 
 
-def render_live(done: Measured, records: Sequence[Record], repeats: int) -> str:
+def render_live(done: Measured, records: Sequence[Record], repeats: int, conditions: Conditions) -> str:
     """The whole page."""
     intro = f"""A second instance was asked for while {len(done.runs["off"][0].records)} requests waited; loading a
 layer took as long as running six. Medians of {repeats}; every token was that of an undisturbed engine."""
-    return render_bench("livescale: live against stop-the-world", intro, draw_pictures(done), records)
+    return render_bench("livescale: live against stop-the-world", intro, draw_pictures(done), records, conditions)
 
 
 def draw_pictures(done: Measured) -> list[Picture]:

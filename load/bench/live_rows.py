@@ -50,6 +50,8 @@ def rows(done: Measured) -> Iterator[Record]:
     yield from firsts(done, zigzag)
     rate = middle(zigzag, second_half)
     yield measured(BENCH, "layers/s of both", rate, "layers/s", middle(off, second_half), at_least=PAIR)
+    tail = middle(zigzag, whole_second_half)
+    yield measured(BENCH, "layers/s of both, idle tail included", tail, "layers/s", middle(off, whole_second_half))
     ideal = middle(zigzag, lambda run: second_half_as_predicted(done, run))
     yield measured(BENCH, "layers/s of both, ideal", ideal, "layers/s", 1 / done.layer)
     finished = middle(zigzag, lambda run: run.finished_loading)
@@ -131,6 +133,12 @@ def window(run: Run) -> tuple[float, float]:
 
 def second_half(run: Run) -> float:
     start, end = window(run)
+    return in_requests(run, run.layers_in(start, end)) / (end - start)
+
+
+def whole_second_half(run: Run) -> float:
+    """Until the new instance is whole, also where it, or both, had nothing to do any more."""
+    start, end = run.decided + run.load_seconds / 2, run.whole
     return in_requests(run, run.layers_in(start, end)) / (end - start)
 
 

@@ -67,6 +67,11 @@ class Watch:
         loads = ((report.id, report.load) for report in self.workers.values())
         return sorted(id for id, load in loads if load is not None and load.running_requests + load.waiting_requests)
 
+    def traffic(self) -> float:
+        """Bytes a second that serving moved of late, of the worker that has most."""
+        moved = (sum(each.sent + each.received for each in report.traffic or ()) for report in self.workers.values())
+        return max(moved, default=0.0)
+
     async def until(self, holds: Callable[[], bool], what: str) -> None:
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):

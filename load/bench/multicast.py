@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -10,10 +11,11 @@ from msgspec.structs import replace
 from load.bench.carry import Carried, carry_out
 from load.bench.fleet import Fleet, started
 from load.bench.record import Printer, Record, measured
+from load.bench.samples import Samples
 from load.bench.shaping import emulated
 from services.planner.plans.choose import make_plan
 from services.planner.plans.network import Multicast, multicast_over
-from services.planner.plans.plan import Policy
+from services.planner.plans.plan import Policy, TransferPlan
 from services.planner.plans.predict import predict
 from shared.settings import LinkSettings
 from shared.topology import Domain, Gpu, Host, Leaf, Topology
@@ -41,7 +43,7 @@ def chains(
     with started(max(receivers) + 1, settings, sizes) as fleet:
         for length in sorted(receivers):
             printer.progress(f"chain of {length}")
-            run = repeat(fleet, "chains", settings.link_rate, length)
+            run = repeat(printer.samples, fleet, "chains", settings.link_rate, length)
             show(f"chain of {length}", run)
             times[length] = run.seconds
             ideal = sum(sizes) / settings.link_rate
@@ -57,10 +59,10 @@ def policies(printer: Printer, settings: LinkSettings, sizes: Sequence[int], sho
     with started(max(RIVALS) + 1, settings, sizes) as fleet:
         for length, bars in RIVALS.items():
             printer.progress(f"chain of {length}")
-            chain = repeat(fleet, "chains", settings.link_rate, length)
+            chain = repeat(printer.samples, fleet, "chains", settings.link_rate, length)
             for rival, bar in bars.items():
                 printer.progress(f"{rival} to {length}")
-                run = repeat(fleet, rival, settings.link_rate, length, rounds=1)
+                run = repeat(printer.samples, fleet, rival, settings.link_rate, length, rounds=1)
                 show(f"{rival} to {length}", run)
                 yield measured(
                     BENCH, f"{rival} to {length}, against a chain", run.seconds, "s", chain.seconds, at_least=bar
@@ -76,7 +78,7 @@ def binomial(printer: Printer, settings: LinkSettings, size_bytes: int, show: Sh
         names, multicast = flat(NODES, sources, settings.link_rate, sizes)
         plan = make_plan("binomial", multicast, sources=sources, blocks=BLOCKS)
         with started(NODES, settings, sizes, sources=sources) as fleet:
-            run = middle([carry_out(fleet, names, plan, chunk_bytes) for _ in range(ROUNDS)])
+            run = carried(printer.samples, fleet, names, plan, chunk_bytes)
         case = f"binomial, k = {sources}"
         show(case, run)
         predicted = predict(multicast, plan, chunk_bytes).seconds
@@ -100,18 +102,26 @@ def lanes(printer: Printer, settings: LinkSettings, sizes: Sequence[int], rate: 
                 plan = make_plan("chains", multicast)
                 case = f"{LANES} targets of a domain, {count} lane{'s' * (count > 1)}"
                 printer.progress(case)
-                runs[count] = middle([carry_out(fleet, names, plan, chunk_bytes_for(rate)) for _ in range(ROUNDS)])
+                runs[count] = carried(printer.samples, fleet, names, plan, chunk_bytes_for(rate))
                 show(case, runs[count])
                 yield measured(BENCH, case, runs[count].seconds, "s", sum(sizes) / rate / count)
     one, several = runs[1].seconds, runs[LANES].seconds
     yield measured(BENCH, f"one lane, against {LANES}", one, "s", several, at_least=LANES_BAR)
 
 
-def repeat(fleet: Fleet, policy: Policy, rate: float, targets: int, rounds: int = ROUNDS) -> Carried:
+def repeat(samples: Samples, fleet: Fleet, policy: Policy, rate: float, targets: int, rounds: int = ROUNDS) -> Carried:
     """From the fleet's one source to so many of the others."""
     names, multicast = flat(len(fleet.nodes), 1, rate, [block.size_bytes for block in fleet.blocks], targets)
     plan = make_plan(policy, multicast)
-    return middle([carry_out(fleet, names, plan, chunk_bytes_for(rate)) for _ in range(rounds)])
+    return carried(samples, fleet, names, plan, chunk_bytes_for(rate), rounds)
+
+
+def carried(
+    samples: Samples, fleet: Fleet, names: Sequence[str], plan: TransferPlan, chunk_bytes: int, rounds: int = ROUNDS
+) -> Carried:
+    """Several times; the median counts."""
+    once = partial(carry_out, fleet, names, plan, chunk_bytes)
+    return middle([samples.take(once, fleet.renew) for _ in range(rounds)])
 
 
 def middle(runs: Sequence[Carried]) -> Carried:

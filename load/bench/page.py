@@ -1,11 +1,13 @@
 """The report of a bench: one HTML file with what was measured, and pictures of it."""
 
 from collections.abc import Callable, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
 import click
 
+from load.bench.conditions import Conditions
 from load.bench.record import Record
 from load.pictures import Picture
 from load.report import render_page, render_picture, render_table
@@ -27,17 +29,25 @@ def report_option(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any
 
 
 def render_bench(
-    title: str, intro: str, pictures: Sequence[Picture], records: Sequence[Record], tables: str = ""
+    title: str,
+    intro: str,
+    pictures: Sequence[Picture],
+    records: Sequence[Record],
+    conditions: Conditions,
+    tables: str = "",
 ) -> str:
     """The whole page; `tables` come before that of all records."""
     missed = [record.case for record in records if record.ok is False]
     verdict = f"Missed: {', '.join(missed)}." if missed else "Every bar was kept."
+    if conditions.samples.is_void:
+        verdict = "The run is void: the machine stood still too often."
     body = f"""<p>{intro}</p>
+<p class="note">{escape(" ".join(conditions.lines()))}</p>
 <div class="pictures">
 {"".join(map(render_picture, pictures))}</div>
 {tables}<h2>Measured</h2>
 {render_table(HEADINGS, [cells(record) for record in records])}"""
-    return render_page(title, verdict, not missed, body)
+    return render_page(title, verdict, not missed and not conditions.samples.is_void, body)
 
 
 def cells(record: Record) -> list[str]:

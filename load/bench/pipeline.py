@@ -1,7 +1,7 @@
 """`livescale bench pipeline`: new instances serve between them before any is whole, against stopping the world."""
 
 import sys
-from itertools import product
+from functools import partial
 from pathlib import Path
 
 import click
@@ -10,10 +10,18 @@ import uvloop
 from load.bench.fleet import BenchFailed
 from load.bench.page import report_option
 from load.bench.pipeline_page import write_page
-from load.bench.pipeline_runs import BENCH, Run, rows
-from load.bench.pipeline_stage import PROMPT, ROOM, TOKENS, kept_even_model, pipeline_stage, stack_settings
+from load.bench.pipeline_runs import BENCH, FORMED_RUNS, Run, rows
+from load.bench.pipeline_stage import (
+    PROMPT,
+    ROOM,
+    TOKENS,
+    PipelineStage,
+    kept_even_model,
+    pipeline_stage,
+    stack_settings,
+)
 from load.bench.record import Printer
-from load.bench.system import logged
+from load.bench.system import Renewable, logged, renewable
 from load.report import check_report_path
 from services.supervisor.processes import Echo
 from shared.latency_file import find_latency
@@ -26,6 +34,7 @@ CASES: dict[SwitchKv, tuple[tuple[int, LiveMode], ...]] = {
     "move": ((2, "pipeline"),),
     "recompute": ((2, "pipeline"),),
 }
+FORMING: tuple[int, LiveMode] = (2, "pipeline")
 PROFILE, SPEED = "llama3-8b-a100", 0.4
 
 
@@ -41,7 +50,8 @@ def pipeline(repeats: int, rate: float, report: Path) -> None:
     when the first pipeline should have every block by the plan, and the modelled prefill of one prompt. The pause:
     between two tokens of any request while pipelines end, at most what it takes to compute the share of one of their
     workers, prompts and tokens, in one step; also with all KV computed again, and, with no bar, with all of it moved.
-    With k = 1 a node is whole as soon as there could be a pipeline, and so there is none.
+    With k = 2 pipelines have to form in each of at least ten runs. With k = 1 a node is whole nearly as soon as there
+    could be a pipeline, and so there is none: what one could have gained at most is told.
     """
     check_report_path(report)
     printer = Printer(BENCH)
@@ -55,7 +65,7 @@ def pipeline(repeats: int, rate: float, report: Path) -> None:
     except BenchFailed as error:
         raise click.ClickException(str(error)) from None
     kept = printer.finish()
-    write_page(report, runs, printer.records, repeats)
+    write_page(report, runs, printer.records, repeats, printer.conditions())
     printer.progress(f"Report: {report}")
     sys.exit(0 if kept else 1)
 
@@ -65,12 +75,23 @@ async def measure(printer: Printer, checkpoint: Path, repeats: int, rate: float,
     runs, tokens = list[Run](), dict[int, list[int]]()
     for switch_kv, cases in CASES.items():
         told = stack_settings(checkpoint, rate, PROFILE, SPEED, switch_kv)
-        async with pipeline_stage(told, tokens, printer.progress, echo) as stage:
-            for number, (sources, mode) in product(range(repeats), cases):
-                printer.progress(f"{mode}, k = {sources}, KV {switch_kv}, {number + 1} of {repeats}")
-                run = await stage.run(mode, sources)
+        async with renewable(partial(pipeline_stage, told, tokens, printer.progress, echo)) as stages:
+            more = (FORMING,) * forming_runs(repeats) if switch_kv == "auto" else ()
+            asked = cases * repeats + more
+            for number, (sources, mode) in enumerate(asked, 1):
+                printer.progress(f"{mode}, k = {sources}, KV {switch_kv}: run {number} of {len(asked)}")
+                run = await sampled(printer, stages, mode, sources)
                 runs.append(run)
                 printer.progress(f"  whole after {run.load_seconds:.2f} s, {run.finished_loading} requests finished")
                 for pipeline in run.unformed if mode == "pipeline" else ():
-                    printer.progress(f"  no pipeline {pipeline}")
+                    printer.progress("; ".join([f"  no pipeline {pipeline}", *run.left_out]))
     return runs
+
+
+def forming_runs(repeats: int) -> int:
+    """How many more there have to be to tell whether pipelines form."""
+    return max(0, FORMED_RUNS - repeats * sum(cases.count(FORMING) for cases in CASES.values()))
+
+
+async def sampled(printer: Printer, stages: Renewable[PipelineStage], mode: LiveMode, sources: int) -> Run:
+    return await printer.samples.take_async(lambda: stages.now.run(mode, sources), stages.renew)

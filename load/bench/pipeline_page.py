@@ -8,6 +8,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from load.bench.conditions import Conditions
 from load.bench.page import render_bench
 from load.bench.pipeline_runs import Run, chosen_runs
 from load.bench.record import Record
@@ -25,16 +26,20 @@ FINISHED = ("Answered", "Requests that ended, from the first sender's start on; 
 Typical = Mapping[int, tuple[Run, Run]]  # off and pipeline, by sources
 
 
-def write_page(path: Path, runs: Sequence[Run], records: Sequence[Record], repeats: int) -> None:
+def write_page(
+    path: Path, runs: Sequence[Run], records: Sequence[Record], repeats: int, conditions: Conditions
+) -> None:
     """Raises ClickException, which names the path."""
-    save_page(path, render_pipeline(runs, records, repeats))
+    save_page(path, render_pipeline(runs, records, repeats, conditions))
 
 
-def render_pipeline(runs: Sequence[Run], records: Sequence[Record], repeats: int) -> str:
+def render_pipeline(runs: Sequence[Run], records: Sequence[Record], repeats: int, conditions: Conditions) -> str:
     """The whole page."""
     intro = f"""Four instances more were asked for while {len(runs[0].records)} requests waited. Processes, bus and
 links are real, engines are modelled. Medians of {repeats}."""
-    return render_bench("livescale: execution pipelines against stop-the-world", intro, draw_pictures(runs), records)
+    return render_bench(
+        "livescale: execution pipelines against stop-the-world", intro, draw_pictures(runs), records, conditions
+    )
 
 
 def draw_pictures(runs: Sequence[Run]) -> list[Picture]:

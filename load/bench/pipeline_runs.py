@@ -18,6 +18,8 @@ from shared.settings import SwitchKv
 BENCH = "pipeline"
 FIRST_TOKEN = 1.1  # times the prediction, at most
 PAUSE = 1.0  # of the prefill of a share, at most
+FORMED_RUNS = 10  # at least so many, from two sources, tell whether pipelines form
+MOST_GAIN = 0.05  # of the time to a first token, where no pipeline was formed
 SWITCH_SECONDS = 1.5  # within it everybody goes on with what a pipeline had
 
 
@@ -55,6 +57,17 @@ class Run:
         return min(pipeline_ready(one.members, arrived) for one in self._plan.pipelines) - self.begun
 
     @property
+    def first_whole(self) -> float:
+        """Seconds until the first new instance had every block itself."""
+        arrived = map(known, self.scale.arrived.values())
+        return min(max(times.values()) for times in arrived) - self.begun
+
+    @property
+    def window(self) -> float:
+        """Seconds in which the first pipeline has every block and nobody does by itself: all that it could be ahead."""
+        return max(0.0, self.first_whole - self.ready)
+
+    @property
     def first_token(self) -> float:
         """Seconds until a new instance had made one, as the leader of a pipeline or by itself."""
         return min(self._phases("first_token")) - self.begun
@@ -65,9 +78,19 @@ class Run:
         return sum(one.running_at is not None for one in self.scale.pipelines)
 
     @property
+    def all_formed(self) -> bool:
+        """Whether all that were planned ran, and there was one."""
+        return 0 < len(self._plan.pipelines) <= self.formed
+
+    @property
     def unformed(self) -> list[str]:
         """Pipelines that did not run, and why."""
         return [f"{one.id}: {one.reason}" for one in self.scale.pipelines if one.running_at is None]
+
+    @property
+    def left_out(self) -> list[str]:
+        """Who had the model, and was no source."""
+        return [reason for reason in self._plan.reasons if reason.startswith("not from")]
 
     @property
     def finished_loading(self) -> int:
@@ -121,6 +144,7 @@ def rows(runs: Sequence[Run], latency: Latency, speed: float, prompt: int, share
         yield measured(BENCH, f"{case}: first pipeline ready", median(run.ready for run in live), "s", predicted)
         promised = predicted + prefill
         yield measured(BENCH, f"{case}: pipelines formed", median(run.formed for run in live), "pipelines")
+        yield from forming(runs, sources)
         yield measured(BENCH, f"{case}: first token", firsts[sources], "s", promised, at_most=FIRST_TOKEN)
         finished, less = (median(run.finished_loading for run in each) for each in (live, off))
         yield measured(BENCH, f"{case}: finished while it loads", finished, "requests", less)
@@ -135,6 +159,20 @@ def rows(runs: Sequence[Run], latency: Latency, speed: float, prompt: int, share
     for sources in more:
         case = f"k = {sources} before k = {few}"
         yield measured(BENCH, case, firsts[sources], "s", firsts[few], at_most=1.0)
+
+
+def forming(runs: Sequence[Run], sources: int) -> Iterator[Record]:
+    """From several sources pipelines form in every run. From one the first node is whole soon after they could: where
+    none is formed, how much sooner a first token could have come, with no time at all for a pipeline to be formed."""
+    live = [run for run in runs if run.sources == sources and run.mode == "pipeline"]
+    formed = sum(run.all_formed for run in live)
+    case = f"k = {sources}: runs in which all pipelines formed"
+    yield measured(BENCH, case, formed, "runs", len(live), at_least=1.0 if sources > 1 else None)
+    without = [run for run in live if not run.formed]
+    if sources == 1 and without:
+        gain, first = median(run.window for run in without), median(run.first_token for run in without)
+        case = f"k = {sources}: most that a pipeline could have gained"
+        yield measured(BENCH, case, gain, "s", first, at_most=MOST_GAIN)
 
 
 def chosen_runs(runs: Sequence[Run], sources: int, mode: str, switch_kv: str = "auto") -> list[Run]:

@@ -18,6 +18,7 @@ from load.kept import KEPT, kept_model
 from load.records import find_fault
 from load.tally import Tally
 from services.cli.scale import ask_scale
+from services.planner.plans.traffic import BUSY_SHARE
 from services.supervisor.processes import Echo
 from services.supervisor.settings import ModelSettings, StackSettings
 from services.supervisor.stack import Stack
@@ -36,6 +37,9 @@ CONTEXT = 1_024
 MIB = 1024 * 1024
 KV_BYTES = ROOM * (PROMPT + TOKENS) * 2 * 2 * HIDDEN * LAYERS  # in bfloat16
 SCALE_SECONDS, PATIENCE_SECONDS = 300.0, 60.0
+# Of a link: what serving moved in the run before fades, and from a share on a plan takes nothing from who sent it. Then
+# only one source would be left, and no pipeline.
+TRAFFIC_LEFT = BUSY_SHARE / 10
 
 
 def kept_even_model(tell: Callable[[str], None]) -> Path:
@@ -63,10 +67,14 @@ class PipelineStage:
     client: Client
     tokens: dict[int, list[int]]
     switch_kv: SwitchKv
+    link_rate: float
 
     async def run(self, mode: LiveMode, sources: int) -> Run:
         """Have requests wait, scale out from one source (the instance that serves) or two (its host's memory, too), and
-        return once all are answered and one instance is left."""
+        return once all are answered and one instance is left. The KV that was moved in the run before is forgotten."""
+        await self.watch.until(
+            lambda: self.watch.traffic() < TRAFFIC_LEFT * self.link_rate, "serving has not moved anything of late"
+        )
         async with self._without_host() if sources == 1 else nullcontext():
             requests = asks(REQUESTS, PROMPT, TOKENS)
             sending = [asyncio.create_task(self.client.fetch(ask, self.client.now())) for ask in requests]
@@ -127,7 +135,7 @@ async def pipeline_stage(
             await watch.until(lambda: len(watch.workers) == 1 + NEW and len(watch.serving()) == 1, "one of all serves")
             async with open_session(stack.url, "", SCALE_SECONDS) as session:
                 yield PipelineStage(
-                    stack, watch, Client(session, MODEL, SystemClock(), Tally()), tokens, told.switch_kv
+                    stack, watch, Client(session, MODEL, SystemClock(), Tally()), tokens, told.switch_kv, told.link_rate
                 )
         finally:
             following.cancel()
@@ -155,4 +163,5 @@ def stack_settings(checkpoint: Path, rate: float, profile: str, speed: float, sw
         link_rate=rate,
         plan_policy="binomial",
         switch_kv=switch_kv,
+        kill_hung_s=0,  # the host wakes with what it has in memory
     )

@@ -1,9 +1,15 @@
-"""The one form of every bench: a JSON line a case on stdout, progress and a table on stderr."""
+"""The one form of every bench: a JSON line a case on stdout, and one of the machine; progress and a table on stderr."""
+
+from collections.abc import Mapping
 
 import click
 import msgspec
 from rich.console import Console
 from rich.table import Table
+
+from load.bench.conditions import Conditions
+from load.bench.samples import Samples
+from load.hardware import HardwareWatch
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +58,8 @@ class Printer:
     def __init__(self, bench: str) -> None:
         self.bench = bench
         self.records: list[Record] = []
+        self.samples = Samples(self.progress)
+        self._watch = HardwareWatch()
         self._console = Console(stderr=True)
 
     def progress(self, text: str) -> None:
@@ -60,21 +68,28 @@ class Printer:
     def emit(self, record: Record, *, in_table: bool = True) -> None:
         if in_table:
             self.records.append(record)
-        click.echo(msgspec.json.encode(_rounded(record)))
+        click.echo(msgspec.json.encode(_rounded(msgspec.structs.asdict(record))))
+
+    def conditions(self) -> Conditions:
+        """As they were until now."""
+        return Conditions(self._watch.seen(), self.samples.counts())
 
     def finish(self) -> bool:
-        """Print the table; whether every bar was kept."""
+        """Print the machine and the table; whether every bar was kept, and the run is not void."""
+        conditions = self.conditions()
+        click.echo(msgspec.json.encode(_rounded(conditions.as_line(self.bench))))
         table = Table("case", "value", "unit", "against", "ratio", "bar", "ok", title=f"bench {self.bench}")
         for record in self.records:
             figures = (record.value, record.unit, record.against, record.ratio, record.bar)
             verdict = {None: "", True: "yes", False: "[red]NO[/red]"}[record.ok]
             table.add_row(record.case, *map(_shown, figures), verdict)
         self._console.print(table)
-        return all(record.ok is not False for record in self.records)
+        for line in conditions.lines():
+            self._console.print(line, highlight=False, soft_wrap=True)
+        return all(record.ok is not False for record in self.records) and not conditions.samples.is_void
 
 
-def _rounded(record: Record) -> dict[str, object]:
-    fields = msgspec.structs.asdict(record)
+def _rounded(fields: Mapping[str, object]) -> dict[str, object]:
     return {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in fields.items()}
 
 

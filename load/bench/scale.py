@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -9,10 +10,9 @@ import click
 import uvloop
 
 from load.bench.fleet import BenchFailed, started
-from load.bench.jobs import seconds
-from load.bench.nodes import Hop
+from load.bench.jobs import hop_jobs, seconds
 from load.bench.record import Printer, Record, measured
-from load.bench.system import logged
+from load.bench.system import logged, renewable
 from load.kept import kept_model
 from services.cli.scale import ask_scale
 from services.supervisor.processes import Echo
@@ -47,7 +47,7 @@ def scale(transport: Literal["ucx", "socket"], rate: float, counts: Sequence[int
                 scales(printer, stack_settings(checkpoint, link, max(counts)), counts, echo)
             )
         printer.progress(f"probe: the same {size_bytes / 1e6:.0f} MB over one bare link")
-        probe = bare_link(link, size_bytes)
+        probe = printer.samples.take(partial(bare_link, link, size_bytes))
     except BenchFailed as error:
         raise click.ClickException(str(error)) from None
     for record in report(counts, records, probe):
@@ -76,16 +76,18 @@ async def scales(
     printer: Printer, settings: StackSettings, counts: Sequence[int], echo: Echo
 ) -> tuple[int, list[ScaleRecord]]:
     """Scale out by each of `counts`, back to one between; the model's bytes and the records."""
-    records = []
-    async with Stack(settings, progress=printer.progress, echo=echo) as stack:
-        models = await stack.bus.call(MODELS, AskModels(), timeout=5.0)
-        for count in counts:
+    async with renewable(lambda: Stack(settings, progress=printer.progress, echo=echo)) as stacks:
+        models = await stacks.now.bus.call(MODELS, AskModels(), timeout=5.0)
+
+        async def out_and_back(count: int) -> ScaleRecord:
             printer.progress(f"scaling out to {count} new workers")
-            _, record = await ask_scale(stack.bus, MODEL, 1 + count, SCALE_SECONDS)
+            _, record = await ask_scale(stacks.now.bus, MODEL, 1 + count, SCALE_SECONDS)
             if record is None or record.state != "done":
                 raise BenchFailed(f"the scale to {1 + count} failed: {record and record.outcome}")
-            records.append(record)
-            await ask_scale(stack.bus, MODEL, 1, SCALE_SECONDS)
+            await ask_scale(stacks.now.bus, MODEL, 1, SCALE_SECONDS)
+            return record
+
+        records = [await printer.samples.take_async(partial(out_and_back, count), stacks.renew) for count in counts]
     return models.models[0].size_bytes, records
 
 
@@ -95,7 +97,7 @@ def bare_link(link: LinkSettings, size_bytes: int) -> float:
     whole, rest = divmod(size_bytes, chunk)
     sizes = [chunk] * whole + [rest + -rest % ALIGNMENT]
     with started(2, link, sizes) as fleet:
-        return seconds(fleet.run({1: Hop(fleet.nodes[0], takes=fleet.blocks), 0: Hop(fleet.nodes[1])}))
+        return seconds(fleet.run(hop_jobs(fleet, len(sizes))))
 
 
 def report(counts: Sequence[int], records: Sequence[ScaleRecord], probe: float) -> Iterator[Record]:

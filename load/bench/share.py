@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -21,11 +22,16 @@ def share(printer: Printer, settings: LinkSettings, sizes: Sequence[int], passes
     count, gigabytes = max(RECEIVERS) + 1, sum(sizes) / 1e9
     shared = replace(settings, share_memory="auto")
     with started(count, settings, sizes) as sending, started(count, shared, sizes) as sharing:
+
+        def renew() -> None:
+            sending.renew()
+            sharing.renew()
+
         for receivers in RECEIVERS:
             rounds = []
             for number in range(passes + 1):
                 printer.progress(f"share, {receivers} receivers: pass {number} of {passes}")
-                rounds.append((chain(sending, receivers, number), chain(sharing, receivers, number, maps=True)))
+                rounds.append(printer.samples.take(partial(both_ways, sending, sharing, receivers), renew))
             sent, mapped = zip(*rounds[1:], strict=True)
             case = f"share, {receivers} receiver" + "s" * (receivers > 1)
             times = [statistics.median(map(seconds, dones)) for dones in (mapped, sent)]
@@ -34,8 +40,12 @@ def share(printer: Printer, settings: LinkSettings, sizes: Sequence[int], passes
             yield measured(BENCH, f"{case}, CPU of all", cpus[0], "CPU s/GB", cpus[1])
 
 
-def chain(fleet: Fleet, receivers: int, number: int, maps: bool = False) -> dict[int, Done]:
-    jobs = chain_jobs(fleet, receivers, number, MAX_CHUNK_BYTES)
+def both_ways(sending: Fleet, sharing: Fleet, receivers: int) -> tuple[dict[int, Done], dict[int, Done]]:
+    return chain(sending, receivers), chain(sharing, receivers, maps=True)
+
+
+def chain(fleet: Fleet, receivers: int, maps: bool = False) -> dict[int, Done]:
+    jobs = chain_jobs(fleet, receivers, MAX_CHUNK_BYTES)
     return fleet.run(
         {
             index: replace(job, maps=maps) if isinstance(job, Share) and job.inflows else job

@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -79,7 +80,8 @@ def starts(printer: Printer, settings: LinkSettings, size_bytes: int, rate: floa
                 printer.progress(start.case)
                 multicast = start.multicast(find_topology(str(topology)), sizes)
                 plan = make_plan("binomial", multicast, blocks=len(sizes))
-                run = middle([carry(fleet, plan, multicast, rate) for _ in range(ROUNDS)])
+                once = partial(carry, fleet, plan, multicast, rate)
+                run = middle([printer.samples.take(once, fleet.renew) for _ in range(ROUNDS)])
                 show(start.case, run)
                 seconds[start.case] = run.seconds
                 yield from told(start.case, run, multicast, plan, chunk_bytes_for(rate))

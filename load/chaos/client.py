@@ -28,7 +28,7 @@ class Cut(msgspec.Struct, frozen=True):
 
 class PatientClient(Client):
     """Goes from gateway to gateway. `refusals` counts how often each request was refused, by its index; `cuts` are the
-    streams whose connection broke and whose requests were made anew."""
+    streams whose connection broke and whose requests were made anew. However often that is, a request is due once."""
 
     def __init__(self, sessions: Mapping[str, aiohttp.ClientSession], model: str, clock: Clock, tally: Tally) -> None:
         super().__init__(next(iter(sessions.values())), model, clock, tally)
@@ -54,7 +54,6 @@ class PatientClient(Client):
                 break
             if record.broken:
                 self.cuts.append(Cut(gateway, record))
-                due = self.now()  # a request of its own
             else:
                 self.refusals[ask.index] += 1
             await asyncio.sleep(pause)

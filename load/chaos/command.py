@@ -37,6 +37,7 @@ def chaos(settings: ChaosSettings) -> None:
     \b
     livescale chaos --minutes 5 --seed 1
     livescale chaos --minutes 1 --dtype bfloat16 --disturb worker
+    livescale chaos --minutes 2 --stalls                  everything stands still for up to 5 s, again and again
     livescale chaos --trace AzureLLMInferenceTrace_conv.csv --rate-scale 0.2
 
     The same seed makes the same faults and the same requests. A refused request is sent again where the answer has
@@ -77,7 +78,7 @@ def describe_settings(settings: ChaosSettings) -> dict[str, str]:
 
 def show(console: Console, report: ChaosReport, run: Run) -> None:
     """For people."""
-    console.print(fault_table(run.happenings, run.records, run.start, run.end))
+    console.print(fault_table(run.happenings, run.seen, run.start, run.end))
     for line in report.complaints()[:SHOWN]:
         console.print(line, style="red", markup=False)
     console.print(report.sentence(), style="bold green" if report.good else "bold red")

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from shared.messages.scaling import Scale
 from shared.subjects import SCALE
 
 SCALE_SECONDS = 5.0
+STALL_LOOK_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class Tormentor:
         self._now = now
         self._tell = tell
         self.happenings: list[Happening] = []
+        self._holds: Counter[int] = Counter()  # by process: faults that have it stand still
 
     async def run(self, faults: Sequence[Fault], start: float) -> None:
         """Each fault at its time after `start`; whoever is frozen when this ends or is cancelled goes on."""
@@ -73,6 +76,8 @@ class Tormentor:
                     await self._thaw(pid, fault.seconds)
             case "scale":
                 await self._scale(fault)
+            case "stall":
+                await self._stall(fault)
 
     def _hit(self, fault: Fault, number: signal.Signals) -> int | None:
         """Signal the target; its pid if there was one."""
@@ -85,7 +90,10 @@ class Tormentor:
         if pid is None:  # between a death and the next start
             self._note(Happening(fault, at, "it was not running", victim, struck=False))
             return None
-        signal_group(pid, number)
+        if number == signal.SIGSTOP:
+            self._hold(pid)
+        else:
+            signal_group(pid, number)
         self._note(Happening(fault, at, "" if victim == fault.target else victim, victim))
         return pid
 
@@ -93,6 +101,31 @@ class Tormentor:
         try:
             await asyncio.sleep(seconds)
         finally:
+            self._let_go(pid)
+
+    async def _stall(self, fault: Fault) -> None:
+        """Also who is started again meanwhile stands still."""
+        at, held = self._now(), set[int]()
+        self._note(Happening(fault, at, ""))
+        try:
+            while self._now() < at + fault.seconds:
+                for child in self._stack.supervisor.children.values():
+                    if child.pid is not None and child.pid not in held:
+                        held.add(child.pid)
+                        self._hold(child.pid)
+                await asyncio.sleep(STALL_LOOK_SECONDS)
+        finally:
+            for pid in held:
+                self._let_go(pid)
+
+    def _hold(self, pid: int) -> None:
+        """By one fault; another may hold it, too."""
+        self._holds[pid] += 1
+        signal_group(pid, signal.SIGSTOP)
+
+    def _let_go(self, pid: int) -> None:
+        self._holds[pid] -= 1
+        if not self._holds[pid]:
             signal_group(pid, signal.SIGCONT)
 
     async def _scale(self, fault: Fault) -> None:

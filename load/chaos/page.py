@@ -36,7 +36,7 @@ process is there, nothing waits, runs or is held, every gateway serves, and noth
 <h2>New instances</h2>
 {render_newcomer_table(run.story.newcomers(run.start), run.records)}
 <h2>Faults</h2>
-{render_table(FAULT_HEADINGS, list(fault_rows(run.happenings, run.records, run.start, run.end)))}
+{render_table(FAULT_HEADINGS, list(fault_rows(run.happenings, run.seen, run.start, run.end)))}
 <p class="note">The pause is the longest of any stream until the next fault.</p>
 <h2>Settings</h2>
 {render_settings(settings)}"""

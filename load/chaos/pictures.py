@@ -7,11 +7,11 @@ from matplotlib.ticker import MaxNLocator
 
 from load.chaos.faults import Happening
 from load.chaos.run import Run
-from load.pictures import BLUE, INK, ORANGE, Picture, draw, frame, paint_states, place_legend, split
+from load.pictures import BLUE, GREY, INK, ORANGE, RED, Picture, draw, frame, paint_states, place_legend, split
 from load.series import Points, gap_points, running_percentile, ttft_points
 
-RED = "#ef4444"
-MARKS = "A red line is a kill, an orange stretch a freeze"
+STILL = {"freeze": (ORANGE, 0.2), "stall": (GREY, 0.5)}
+MARKS = "A red line is a kill, an orange stretch a freeze, a grey one a stall of everything"
 TTFT = ("Time to first token", f"A point is a request, at the time it was due. {MARKS}.")
 PAUSES = ("Pauses", f"The longest wait for a next token of any stream, in steps of 1 s. {MARKS}.")
 INSTANCES = ("Instances", f"Workers in each state. {MARKS}, a dotted line a decision to scale.")
@@ -21,13 +21,13 @@ def draw_pictures(run: Run) -> list[Picture]:
     """In the order in which they are read."""
     return [
         draw(*PAUSES, lambda axes: paint_pauses(axes, run)),
-        draw(*TTFT, lambda axes: paint_ttft(axes, run, ttft_points(run.records, run.start))),
+        draw(*TTFT, lambda axes: paint_ttft(axes, run, ttft_points(run.seen, run.start))),
         draw(*INSTANCES, lambda axes: paint_instances(axes, run)),
     ]
 
 
 def paint_pauses(axes: Axes, run: Run) -> None:
-    longest = running_percentile(gap_points(run.records, run.start), 100, width=1.0)
+    longest = running_percentile(gap_points(run.seen, run.start), 100, width=1.0)
     axes.bar(*split(longest), width=1.0, color=BLUE)
     paint_frame(axes, run, "longest pause (s)")
 
@@ -66,5 +66,6 @@ def paint_faults(axes: Axes, happenings: Sequence[Happening], start: float) -> N
                 fontsize=6,
                 color=INK,
             )
-        elif happening.struck and happening.fault.kind == "freeze":
-            axes.axvspan(at, at + happening.fault.seconds, color=ORANGE, alpha=0.2, linewidth=0, zorder=0)
+        elif happening.struck and happening.fault.kind in STILL:
+            colour, alpha = STILL[happening.fault.kind]
+            axes.axvspan(at, at + happening.fault.seconds, color=colour, alpha=alpha, linewidth=0, zorder=0)

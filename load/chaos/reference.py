@@ -6,15 +6,17 @@ from pathlib import Path
 
 from load.bench.engine_alone import EngineAlone, engine_alone
 from load.records import Ask
-from shared.messages.parameters import DType
+from shared.messages.parameters import DType, Layout
 from shared.messages.requests import Sampling, Submit
 
 NEVER = 4e9
 
 
-async def undisturbed(checkpoint: Path, dtype: DType, asks: Sequence[Ask]) -> dict[int, list[int]]:
+async def undisturbed(
+    checkpoint: Path, dtype: DType, asks: Sequence[Ask], layout: Layout = "plain"
+) -> dict[int, list[int]]:
     """Token ids by the requests' indices, from one engine in this process."""
-    async with engine_alone(checkpoint, dtype) as engine:
+    async with engine_alone(checkpoint, dtype, layout) as engine:
         answers = await asyncio.gather(*(_ask(engine, ask) for ask in asks))
     return {ask.index: tokens for ask, tokens in zip(asks, answers, strict=True)}
 

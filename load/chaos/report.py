@@ -26,7 +26,8 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
     still loading. `faults` are those that came true, by kind.
 
     `wrong_tokens` differ from an undisturbed run; `lost_tokens` were asked for and did not come. Pauses in seconds:
-    between two tokens of a stream, and from a request's being due to its first token. `not_whole`: what was amiss when
+    between two tokens of a request, and from its being due to its first token, at whichever gateways it was.
+    `stalled`: seconds for which everything stood still. `not_whole`: what was amiss when
     all was over; `left`: what was left after the end.
     """
 
@@ -45,6 +46,7 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
     scaled_in: int
     longest_pause: float
     longest_first: float
+    stalled: float
     wrong_tokens: int
     lost_tokens: int
     incomplete: list[str]
@@ -71,7 +73,8 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
             f"{self.streams} streams, {self.tokens} tokens under {sum(self.faults.values())} faults: {verdict}. "
             f"{self.wrong_tokens} tokens wrong, {self.lost_tokens} lost; {self.resumed} requests resumed, "
             f"{self.cut} connections lost with their gateway, {self.refused} refused first; "
-            f"longest pause {duration(self.longest_pause)}."
+            f"longest pause {duration(self.longest_pause)}"
+            + (f", everything stood still for {duration(self.stalled)} in all." if self.stalled else ".")
         )
 
 
@@ -85,11 +88,12 @@ def make_report(run: Run, undisturbed: Mapping[int, Sequence[int]], seed: int, d
     wrong = [count_wrong(came.get(index, []), right) for index, right in undisturbed.items()]
     # What came before a connection broke has to be right as well.
     wrong += [count_wrong(cut.record.token_ids, undisturbed[cut.record.index]) for cut in run.cuts]
+    seen, struck = run.seen, [happening for happening in run.happenings if happening.struck]
     return ChaosReport(
         seed=seed,
         dtype=dtype,
         seconds=round(run.end - run.start, 1),
-        faults=dict(sorted(Counter(happening.kind for happening in run.happenings if happening.struck).items())),
+        faults=dict(sorted(Counter(happening.kind for happening in struck).items())),
         streams=len(undisturbed),
         tokens=sum(map(len, came.values())),
         resumed=run.resumed,
@@ -99,8 +103,9 @@ def make_report(run: Run, undisturbed: Mapping[int, Sequence[int]], seed: int, d
         handed_over=run.handed_over,
         scaled_out=scales.count("out"),
         scaled_in=scales.count("in"),
-        longest_pause=round(max((gap for record in run.records for gap in record.gaps), default=0.0), 3),
-        longest_first=round(max((record.ttft or 0.0 for record in run.records), default=0.0), 3),
+        longest_pause=round(max((gap for record in seen for gap in record.gaps), default=0.0), 3),
+        longest_first=round(max((record.ttft or 0.0 for record in seen), default=0.0), 3),
+        stalled=round(sum(happening.fault.seconds for happening in struck if happening.fault.kind == "stall"), 3),
         wrong_tokens=sum(wrong),
         lost_tokens=sum(max(0, len(right) - len(came.get(index, []))) for index, right in undisturbed.items()),
         incomplete=sorted(faults + missing + find_unexplained(run.cuts, run.happenings)),

@@ -1,12 +1,12 @@
 """What goes wrong when: a schedule of faults from a seed, the same for the same seed and targets."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import msgspec
 
-Kind = Literal["kill", "freeze", "scale"]
+Kind = Literal["kill", "freeze", "scale", "stall"]
 
 # Of ten faults; a target that was just hit has time to come back before it is hit again.
 KINDS: tuple[tuple[Kind, int], ...] = (("kill", 5), ("freeze", 2), ("scale", 3))
@@ -20,6 +20,10 @@ REST_SECONDS = 12.0
 # The last quarter, or so many seconds, is left to recover in.
 CALM_SECONDS = 15.0
 
+# Everything stands still together, as a machine does whose CPUs are taken away: so long, and from one to the next.
+STALL_SECONDS = (0.3, 5.0)
+STALL_GAP_SECONDS = (6.0, 16.0)
+
 # Whoever has this part in the scale that is under way when the fault comes.
 LOADING, SOURCE = "a loading worker", "a source"
 # Of scales by hand, so many are to every worker, and somebody is hit so soon after the planner took them: mostly
@@ -30,8 +34,8 @@ PART_SHARE = 0.6
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """`at` seconds after the load's start. A target is frozen for `seconds`; a scale is to `instances`, and `then`
-    strikes `then.at` seconds after the planner took it."""
+    """`at` seconds after the load's start. A target is frozen for `seconds`, or everything in a stall; a scale is to
+    `instances`, and `then` strikes `then.at` seconds after the planner took it."""
 
     at: float
     kind: Kind
@@ -48,6 +52,8 @@ class Fault(msgspec.Struct, frozen=True):
                 return f"freeze {self.target} for {self.seconds:.1f} s"
             case "scale":
                 return f"scale to {self.instances}"
+            case "stall":
+                return f"freeze everything for {self.seconds:.1f} s"
 
 
 class Targets(msgspec.Struct, frozen=True):
@@ -62,13 +68,30 @@ class Targets(msgspec.Struct, frozen=True):
         return [*self.workers, *self.others]
 
 
-def plan_faults(seed: int, seconds: float, targets: Targets) -> tuple[Fault, ...]:
-    """Faults for a load of so many seconds."""
+def plan_faults(seed: int, seconds: float, targets: Targets, *, stalls: bool = False) -> tuple[Fault, ...]:
+    """Faults for a load of so many seconds. With stalls the others are the same as without."""
+    faults = plan_hits(seed, seconds, targets)
+    return tuple(sorted([*faults, *plan_stalls(seed, seconds)], key=lambda fault: fault.at)) if stalls else faults
+
+
+def plan_stalls(seed: int, seconds: float) -> Iterator[Fault]:
+    chance = random.Random(f"stalls {seed}")
+    at = FIRST_SECONDS
+    while (at := at + chance.uniform(*STALL_GAP_SECONDS)) < disturbed_until(seconds):
+        yield Fault(at, "stall", "", chance.uniform(*STALL_SECONDS))
+
+
+def disturbed_until(seconds: float) -> float:
+    return seconds - min(CALM_SECONDS, seconds / 4)
+
+
+def plan_hits(seed: int, seconds: float, targets: Targets) -> tuple[Fault, ...]:
+    """All but the stalls."""
     chance = random.Random(seed)
     rested: dict[str, float] = {}  # when a target may be hit again
     faults: list[Fault] = []
     at = FIRST_SECONDS
-    end = seconds - min(CALM_SECONDS, seconds / 4)
+    end = disturbed_until(seconds)
     while at < end:
         kind = chance.choices([kind for kind, _ in KINDS], [share for _, share in KINDS])[0]
         fault = _scale(chance, at, targets, rested) if kind == "scale" else _hit(chance, kind, at, targets, rested)

@@ -15,6 +15,7 @@ class ChaosSettings(Settings, frozen=True, kw_only=True):
     disturb: Annotated[str, Meta(description="Services whose processes are killed and frozen, with commas between")] = (
         "worker,gateway,router,registry,planner,monitor,host,nats"
     )
+    stalls: Annotated[bool, Meta(description="Freeze all processes together, too, for up to 5 s at a time")] = False
     workers: Annotated[int, Meta(description="Worker processes", ge=2, le=64)] = 3
     gateways: Annotated[int, Meta(description="Gateways that clients may choose from", ge=1, le=16)] = 2
     routers: Annotated[int, Meta(description="Routers; one is in office, the others stand by", ge=1, le=16)] = 2

@@ -111,7 +111,7 @@ class Course:
 
     async def _disturbed(self, client: PatientClient, tormentor: Tormentor, targets: Targets, start: float) -> None:
         """The load, and the faults meanwhile."""
-        faults = plan_faults(self._settings.seed, self._seconds, targets)
+        faults = plan_faults(self._settings.seed, self._seconds, targets, stalls=self._settings.stalls)
         self._screen.note(f"{len(self._asks)} requests and {len(faults)} faults in {self._seconds:.0f} s")
         async with asyncio.TaskGroup() as group:
             group.create_task(tormentor.run(faults, start), name="faults")

@@ -14,6 +14,7 @@ PREFILL_TOKENS = 256
 # About as many as a worker answers at a time in the burst; a larger batch would take longer than it tells.
 DECODE_BATCH = 8
 DECODE_TOKENS = 32
+DECODE_TRIES = 3
 
 
 class CalibrationFailed(Exception):
@@ -27,10 +28,20 @@ async def calibrate(client: Client, target: Target) -> Capacity:
     alone = [await fetch(client, make_ask(chance, target, prompt_tokens, 1)) for _ in range(PREFILLS)]
     # The first request also pays for whatever is done for the first time.
     ttft = median(record.token_at[0] - record.sent for record in alone[1:])
-    batch = await asyncio.gather(
-        *(fetch(client, make_ask(chance, target, 8, DECODE_TOKENS)) for _ in range(DECODE_BATCH))
-    )
-    return Capacity(prefill_rate=prompt_tokens / ttft, decode_rate=decode_rate(batch))
+    decoded = await measure_decode(client, target, chance)
+    return Capacity(prefill_rate=prompt_tokens / ttft, decode_rate=decoded)
+
+
+async def measure_decode(client: Client, target: Target, chance: random.Random) -> float:
+    """Tokens a second of a batch; longer answers are tried while a stall, say, keeps the streams apart."""
+    tokens = DECODE_TOKENS
+    for _ in range(DECODE_TRIES):
+        asks = [make_ask(chance, target, 8, tokens) for _ in range(DECODE_BATCH)]
+        batch = await asyncio.gather(*(fetch(client, ask) for ask in asks))
+        if rate := rate_together(batch):
+            return rate
+        tokens = min(2 * tokens, target.context - 8)
+    return rate_apart(batch)
 
 
 def make_ask(chance: random.Random, target: Target, prompt_tokens: int, max_tokens: int) -> Ask:
@@ -44,11 +55,16 @@ async def fetch(client: Client, ask: Ask) -> RequestRecord:
     return record
 
 
-def decode_rate(batch: list[RequestRecord]) -> float:
-    """Tokens a second of streams that decode together, from the last one's first token on."""
+def rate_together(batch: list[RequestRecord]) -> float | None:
+    """Tokens a second of streams that decode together, from the last one's first token on; None if they never do."""
     start = max(record.token_at[0] for record in batch)
     end = min(record.token_at[-1] for record in batch)
     tokens = sum(start < at <= end for record in batch for at in record.token_at)
-    if tokens == 0 or end <= start:
-        raise CalibrationFailed("the trial requests did not run together, so the decode rate is not known")
-    return tokens / (end - start)
+    return tokens / (end - start) if tokens and end > start else None
+
+
+def rate_apart(batch: list[RequestRecord]) -> float:
+    """Tokens a second from when the first was asked to the last token: what the worker can do at least."""
+    start = min(record.sent for record in batch)
+    end = max(record.token_at[-1] for record in batch)
+    return sum(len(record.token_at) for record in batch) / (end - start)

@@ -4,11 +4,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from load.outcome import Verdict, find_faults
-from load.records import Ask, RequestRecord
+from load.records import Ask, RequestRecord, find_fault
+from load.story import Newcomer, request_id
 from shared.messages.parameters import DType
 
 # How far the check has come is told this often, in shares of the whole.
 STEPS = 4
+# Asked again in the end: enough for every way in which a request may have been served, and done in some seconds.
+AGAIN = 8
 
 
 def check_run(
@@ -42,6 +45,33 @@ def check_run(
         ties_allowed=found.ties_allowed,
         criterion=describe_criterion(dtype, found.band),
     )
+
+
+def choose_again(
+    asks: Sequence[Ask], records: Sequence[RequestRecord], newcomers: Sequence[Newcomer], most: int = AGAIN
+) -> list[Ask]:
+    """Requests that ended well: first those that changed hands while parameters arrived, then as many over the whole
+    time as there is room for."""
+    moved = {each.request_id for newcomer in newcomers for each in newcomer.hand_offs}
+    complete = {record.index: request_id(record) in moved for record in records if find_fault(record) is None}
+    shared = [ask for ask in asks if complete.get(ask.index)][:most]
+    others = [ask for ask in asks if complete.get(ask.index) is False]
+    room = min(most - len(shared), len(others))
+    return [*shared, *(others[number * len(others) // room] for number in range(room))]
+
+
+def compare_again(records: Sequence[RequestRecord], again: Sequence[RequestRecord]) -> list[str]:
+    """A line for each of `again` that is not, token by token, what it was."""
+    before = {record.index: record.token_ids for record in records}
+    changed = []
+    for record in again:
+        if fault := find_fault(record):
+            changed.append(f"request {record.index}, asked again: {fault}")
+        elif record.token_ids != before[record.index]:
+            pairs = enumerate(zip(before[record.index], record.token_ids, strict=True))
+            index, (was, now) = next((index, pair) for index, pair in pairs if pair[0] != pair[1])
+            changed.append(f"request {record.index}: token {index} was {was}, and is {now} when asked undisturbed")
+    return changed
 
 
 def describe_criterion(dtype: DType, band: float) -> str:

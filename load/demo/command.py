@@ -10,10 +10,11 @@ import uvloop
 from rich.console import Console
 
 from load.demo.calibrate import CalibrationFailed
-from load.demo.check import check_run
+from load.demo.check import check_run, compare_again
 from load.demo.stage import Happened, Stage
+from load.hardware import Hardware, HardwareWatch
 from load.kept import KEPT, kept_model, open_log
-from load.newcomers import NOTES, newcomer_table, tell_first_tokens
+from load.newcomers import NOTES, newcomer_table, tell_first_tokens, tell_slower
 from load.outcome import Outcome, Verdict
 from load.report import check_report_path, write_report
 from load.screen import open_screen
@@ -27,9 +28,16 @@ from services.cli.options import settings_options
 from services.supervisor.checks import BadSettings
 from services.supervisor.processes import ChildFailed
 from services.supervisor.stack import StackFailed
+from shared.bus.contract import BusError
 from shared.world import SystemClock
 
 LOG = KEPT / "demo.log"
+
+
+class DemoFailed(click.ClickException):
+    """It could not be carried out, whatever would have come of it."""
+
+    exit_code = 2
 
 
 @click.command("demo")
@@ -45,31 +53,41 @@ def demo(settings: DemoSettings) -> None:
 
     A trace is scaled to this machine unless --rate-scale (TraceUpscaler: stamps are repeated, or thinned below 1)
     and --length-scale say how. Links are slowed to --link-rate so that blocks can be seen arriving.
-    Exits 0 only if every stream was complete and right; speed is shown, not judged.
+    Exits 0 only if every stream was complete and right and an instance was scaled out; speed is shown, not judged.
+    Exits 1 if not, and 2 if there was nothing to judge, as an option is wrong or the system did not run: the last lines
+    say why.
     """
-    check_report_path(Path(settings.report))
     console = Console()
     source = read_source(settings)
     checkpoint = find_checkpoint(settings, console)
+    watch = HardwareWatch()
     happened = run(settings, checkpoint, source, console)
+    hardware = watch.seen()  # of what is measured; the check is not
     console.print("The system is down. Checking every stream against transformers ...")
-    verdict = check_run(checkpoint, settings.dtype, happened.asks, happened.records, console.print)
-    outcome = make_outcome(settings, happened, verdict)
+    verdict = msgspec.structs.replace(
+        check_run(checkpoint, settings.dtype, happened.asks, happened.records, console.print),
+        again=len(happened.again),
+        changed=compare_again(happened.records, happened.again),
+    )
+    outcome = make_outcome(settings, happened, verdict, hardware)
     print_outcome(console, outcome)
     write_report(Path(settings.report), outcome)
     console.print(f"Report: {settings.report}", highlight=False, soft_wrap=True)
-    sys.exit(0 if verdict.good else 1)
+    sys.exit(0 if outcome.good else 1)
 
 
 def read_source(settings: DemoSettings) -> Trace | None:
-    """The trace to replay, if any. Raises ClickException."""
+    """The trace to replay, if any; and whether the report can be written. Raises DemoFailed."""
     try:
+        check_report_path(Path(settings.report))
         refuse_replay_without_trace(settings)
         if settings.window:
             parse_window(settings.window)
         return read_trace(Path(settings.trace)) if settings.trace else None
+    except click.ClickException as error:
+        raise DemoFailed(error.message) from None
     except (TraceError, ValueError) as error:
-        raise click.ClickException(str(error)) from None
+        raise DemoFailed(str(error)) from None
 
 
 def find_checkpoint(settings: DemoSettings, console: Console) -> Path:
@@ -80,15 +98,17 @@ def find_checkpoint(settings: DemoSettings, console: Console) -> Path:
 
 
 def run(settings: DemoSettings, checkpoint: Path, source: Trace | None, console: Console) -> Happened:
-    """The system's part of the demo. Raises ClickException, and Abort after Ctrl-C."""
+    """The system's part of the demo. Raises DemoFailed, and Abort after Ctrl-C."""
     try:
         with open_log(LOG) as log, open_screen(console) as screen:
             screen.note(describe_start(settings, checkpoint))
             return uvloop.run(Stage(settings, screen, SystemClock(), log).run(checkpoint, source))
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise click.Abort from None
-    except (BadSettings, StackFailed, ChildFailed, CalibrationFailed, TargetError, TraceError) as error:
-        raise click.ClickException(str(error)) from None
+    except (BadSettings, TraceError) as error:
+        raise DemoFailed(str(error)) from None
+    except (StackFailed, ChildFailed, CalibrationFailed, TargetError, BusError) as error:
+        raise DemoFailed(f"the demo could not be carried out: {error}\nThe processes' logs are in {LOG}") from None
 
 
 def describe_start(settings: DemoSettings, checkpoint: Path) -> str:
@@ -99,7 +119,7 @@ def describe_start(settings: DemoSettings, checkpoint: Path) -> str:
     return f"Starting a system that serves {checkpoint.name} in {settings.dtype}; {links}; logs in {LOG}"
 
 
-def make_outcome(settings: DemoSettings, happened: Happened, verdict: Verdict) -> Outcome:
+def make_outcome(settings: DemoSettings, happened: Happened, verdict: Verdict, hardware: Hardware) -> Outcome:
     start, load = happened.start, happened.load
     burst_start, burst_end = start + load.burst.start, start + (load.burst.end or load.seconds)
     return Outcome(
@@ -113,8 +133,16 @@ def make_outcome(settings: DemoSettings, happened: Happened, verdict: Verdict) -
         records=happened.records,
         story=happened.story,
         verdict=verdict,
+        hardware=hardware,
+        incidents=happened.incidents,
+        prefill_seconds=prefill_seconds(happened),
         settings=describe_settings(settings, happened),
     )
+
+
+def prefill_seconds(happened: Happened) -> float:
+    asks = happened.asks
+    return sum(len(ask.prompt) for ask in asks) / max(1, len(asks)) / happened.capacity.prefill_rate
 
 
 def describe_settings(settings: DemoSettings, happened: Happened) -> dict[str, str]:
@@ -135,13 +163,18 @@ def describe_settings(settings: DemoSettings, happened: Happened) -> dict[str, s
 
 def print_outcome(console: Console, outcome: Outcome) -> None:
     console.print(latency_table(outcome.summaries(), "Latency, counted from when each request was due"))
+    for line in outcome.hardware.lines():
+        console.print(line, highlight=False)
     newcomers = outcome.newcomers()
     if newcomers:
         console.print(newcomer_table(newcomers, outcome.records))
         for line in (*NOTES, *tell_first_tokens(newcomers, outcome.records)):
             console.print(line, highlight=False)
-    else:
-        console.print("No instance was added: the load did not ask for more than one.")
-    for line in [*outcome.verdict.faults[:10], *outcome.verdict.wrong[:10]]:
+        for line in tell_slower(newcomers, outcome.records, outcome.prefill_seconds, outcome.incidents):
+            console.print(line, highlight=False, style="yellow")
+    verdict = outcome.verdict
+    for line in [*verdict.faults[:10], *verdict.wrong[:10], *verdict.changed]:
         console.print(line, style="red", markup=False)
-    console.print(outcome.verdict.sentence(), style="bold green" if outcome.verdict.good else "bold red")
+    for incident in outcome.incidents:
+        console.print(f"{incident.at - outcome.start:+.1f} s  {incident.line}", style="red", markup=False)
+    console.print(outcome.sentence(), style="bold green" if outcome.good else "bold red")

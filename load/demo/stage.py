@@ -9,7 +9,9 @@ import msgspec
 
 from load.client import Client, open_session, send_open_loop
 from load.demo.calibrate import calibrate
+from load.demo.check import choose_again
 from load.demo.plan import Capacity, DemoLoad, plan_load
+from load.incidents import Incident
 from load.records import Ask, RequestRecord
 from load.screen import Screen
 from load.settings import DemoSettings
@@ -19,7 +21,8 @@ from load.tally import Tally
 from load.target import learn_target, make_asks
 from load.trace import Trace
 from load.view import View
-from load.watch import complete_story, watching
+from load.watch import complete_story, describe, watching
+from load.watchman import watching_lives
 from services.supervisor.settings import ModelSettings, StackSettings
 from services.supervisor.stack import Stack
 from shared.bus.contract import BusError
@@ -34,7 +37,8 @@ CALM_SECONDS = 60.0
 
 
 class Happened(msgspec.Struct, frozen=True):
-    """What a run left behind, to be checked and reported."""
+    """What a run left behind, to be checked and reported. `again`: requests that were asked a second time in the end,
+    with nothing else going on."""
 
     load: DemoLoad
     capacity: Capacity
@@ -43,6 +47,8 @@ class Happened(msgspec.Struct, frozen=True):
     story: Story
     start: float
     end: float
+    again: list[RequestRecord]
+    incidents: list[Incident]
 
 
 class Stage:
@@ -65,6 +71,7 @@ class Stage:
         async with (
             Stack(stack_settings, progress=self._screen.note, echo=self._log) as stack,
             watching(stack.bus, self._story, self._clock, self._screen.note),
+            watching_lives(stack.supervisor.children, self._clock, self._screen.note) as befell,
             open_session(stack.url, "", REQUEST_SECONDS) as session,
         ):
             target = await learn_target(session, MODEL)
@@ -83,7 +90,17 @@ class Stage:
             except BusError as error:
                 self._screen.note(f"the planner's records are missing from the report: {error}")
             end = client.now()
-        return Happened(load, capacity, self._asks, self._records, self._story, start, end)
+            again = await self._ask_again(Client(session, MODEL, self._clock, Tally()), start)
+            incidents = sorted(befell + deaths(self._story), key=lambda each: each.at)
+        return Happened(
+            *(load, capacity, self._asks, self._records, self._story, start, end), again=again, incidents=incidents
+        )
+
+    async def _ask_again(self, client: Client, start: float) -> list[RequestRecord]:
+        """One at a time: nothing is beside them."""
+        asks = choose_again(self._asks, self._records, self._story.newcomers(start))
+        self._screen.note(f"asking {len(asks)} of the requests again, undisturbed")
+        return [await client.fetch(ask, client.now()) for ask in asks]
 
     async def _calm_down(self, stage: str, start: float) -> None:
         """Until one instance serves and nothing moves, or for a minute."""
@@ -117,6 +134,11 @@ class Stage:
         self._screen.show(View(stage, elapsed, seconds, len(self._asks), now, self._story, self._tally))
 
 
+def deaths(story: Story) -> list[Incident]:
+    """By the registry's word: also of who runs, and was silent for too long."""
+    return [Incident(change.at, "death", describe(change) or "") for change in story.deaths]
+
+
 def end_on_sigterm() -> None:
     task = asyncio.current_task()
     assert task is not None
@@ -136,6 +158,7 @@ def make_stack_settings(settings: DemoSettings, checkpoint: Path) -> StackSettin
         arena_bytes=max(256 * MIB, 2 * parameters + 64 * MIB),
         transport=settings.transport,
         link_rate=settings.link_rate,
+        enable_prefix_caching=False,  # what is asked again in the end has to be computed again
         live=settings.live,
         live_every_hop=settings.live_every_hop,
         live_when=settings.live_when,

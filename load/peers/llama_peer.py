@@ -1,4 +1,4 @@
-"""llama.cpp by its C interface: parameters in bfloat16, its own settings for everything else."""
+"""llama.cpp by its C interface: parameters in bfloat16 and in memory, its own settings for everything else."""
 
 import sys
 import time
@@ -39,7 +39,9 @@ class LlamaCpp:
         before = time.monotonic()
         path = gguf_of(Path(start.checkpoint))
         converting = time.monotonic() - before  # once, and no part of a start
-        self._model = llama.llama_model_load_from_file(str(path).encode(), llama.llama_model_default_params())
+        parameters = llama.llama_model_default_params()
+        parameters.use_mmap = False  # in memory with huge pages, as all others have it
+        self._model = llama.llama_model_load_from_file(str(path).encode(), parameters)
         if not self._model:
             raise ValueError(f"{path}: llama.cpp does not load it")
         vocabulary = llama.llama_model_get_vocab(self._model)

@@ -1,6 +1,7 @@
 """A process with one engine, on one core: it answers one question after the other until the pipe ends."""
 
 import ctypes
+import gc
 import os
 import signal
 from collections.abc import Callable
@@ -11,6 +12,9 @@ from typing import Protocol
 import msgspec
 
 from load.peers.questions import Answer, Chosen, Decode, Failed, Greedy, Prefill, Prompts, Question, Ready, Start, Took
+
+# Of the standard library alone.
+from services.worker.engine.heap import keep_freed_memory
 
 PR_SET_PDEATHSIG = 1
 
@@ -35,7 +39,13 @@ class Engine(Protocol):
 
 
 def serve(descriptor: int, make: Callable[[Start], Member]) -> None:
-    """Make the engine once the pipe says of what, and answer."""
+    """Make the engine once the pipe says of what, and answer.
+
+    Every engine gets what a worker has: memory that is freed stays the process's, and what was imported is never looked
+    through for garbage. The environment, with huge pages, is that of a worker too.
+    """
+    keep_freed_memory()
+    gc.freeze()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     with Connection(descriptor) as pipe, suppress(EOFError, KeyboardInterrupt):
         start = msgspec.msgpack.decode(pipe.recv_bytes(), type=Start)

@@ -13,13 +13,15 @@ Prompts = list[list[int]]
 class Start(msgspec.Struct, frozen=True):
     """The first message: all processes of a bench get the same core, and are asked one at a time.
 
-    `began`: when the process was started, on the machine's monotonic clock.
+    `began`: when the process was started, on the machine's monotonic clock. `kernels`: of this engine, and of what is
+    measured to bound it.
     """
 
     checkpoint: str
     core: int
     began: float
-    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    dtype: Literal["bfloat16", "float32", "float64"] = "bfloat16"
+    kernels: str = "auto"
 
 
 class Greedy(msgspec.Struct, frozen=True, tag=True):
@@ -50,7 +52,8 @@ class Decode(msgspec.Struct, frozen=True, tag=True):
 
 
 class Mix(msgspec.Struct, frozen=True, tag=True):
-    """Prefill `prompts` one after the other, while all of `decoding` decode; these alone for `steps` before."""
+    """Prefill prompts like `prompts` one after the other while all of `decoding` decode, for at least so many `steps`;
+    and both alone before."""
 
     decoding: Prompts
     prompts: Prompts
@@ -85,10 +88,11 @@ Question = Greedy | Force | Prefill | Decode | Mix | Keep | Multiply | Read | Co
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
     """It can answer, so many seconds after the process was started; where parameters come in blocks, it had the last
-    one ready in `last_block`."""
+    one ready in `last_block`. `kernels`: those of this engine that were chosen."""
 
     answering: float
     last_block: float | None = None
+    kernels: str = ""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
@@ -116,12 +120,14 @@ class Took(msgspec.Struct, frozen=True, tag=True):
 
 
 class Mixed(msgspec.Struct, frozen=True, tag=True):
-    """Steps of decoding alone, prompts alone, and both together, in which `decoded` tokens came."""
+    """Steps of decoding alone, prompts alone, and both together, in which `decoded` tokens came beside `prompted` of
+    prompts."""
 
     alone: Took
     prompts: Took
     both: Took
     decoded: int
+    prompted: int
 
 
 class Kept(msgspec.Struct, frozen=True, tag=True):

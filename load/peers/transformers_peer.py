@@ -20,6 +20,9 @@ class Transformers:
         self._model = AutoModelForCausalLM.from_pretrained(
             start.checkpoint, dtype=getattr(torch, start.dtype), local_files_only=True, attn_implementation="sdpa"
         ).eval()
+        # Where it is read to, it lies in pages of its file: here as all others have it, in memory with huge pages.
+        for parameter in self._model.parameters():
+            parameter.data = parameter.data.clone()
         # Nothing ends a text early.
         self._model.generation_config = GenerationConfig(do_sample=False, pad_token_id=0)
         self.ready = Ready(time.monotonic() - start.began)

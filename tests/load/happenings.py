@@ -4,6 +4,7 @@ import random
 
 from msgspec.structs import replace
 
+from load.hardware import Hardware
 from load.outcome import Outcome, Verdict
 from load.records import RequestRecord
 from load.stats import Period
@@ -182,5 +183,8 @@ def outcome(events: list[tuple[float, Message]] | None = None) -> Outcome:
             ties_allowed=1,
             criterion="Right: each token is the reference's argmax.",
         ),
+        hardware=Hardware(cpu="AMD EPYC", cores=2, flags=["avx2"], stolen=0.0),
+        incidents=[],
+        prefill_seconds=0.2,
         settings={"seed": "0", "link-rate": "100 MB/s", "command": "livescale demo --trace <a & b>.csv"},
     )

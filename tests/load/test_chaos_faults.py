@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -31,12 +31,12 @@ async def victim() -> AsyncIterator[asyncio.subprocess.Process]:
         await process.wait()
 
 
-def tormentor(pid: int) -> Tormentor:
+def tormentor(pid: int, allowed: Sequence[str] = ALLOWED, name: str = "worker-0") -> Tormentor:
     """`worker-0` runs, `worker-1` is just being started again, and no planner answers."""
-    children = {"worker-0": SimpleNamespace(pid=pid), "worker-1": SimpleNamespace(pid=None)}
+    children = {name: SimpleNamespace(pid=pid), "worker-1": SimpleNamespace(pid=None)}
     bus = LocalBroker().connect()
     stack = SimpleNamespace(supervisor=SimpleNamespace(children=children), bus=bus)
-    return Tormentor(cast(Stack, stack), Story("m"), "m", ALLOWED, time.time, lambda line: None)
+    return Tormentor(cast(Stack, stack), Story("m"), "m", allowed, time.time, lambda line: None)
 
 
 def state(pid: int) -> str:
@@ -66,6 +66,23 @@ async def test_a_frozen_process_goes_on_after_its_time_and_when_the_run_is_cance
     await until(lambda: state(victim.pid) == "S")
     running = asyncio.create_task(made.run([Fault(0.0, "freeze", "worker-0", seconds=60.0)], time.time()))
     await until(lambda: state(victim.pid) == "T")
+    running.cancel()
+    await asyncio.wait([running])
+    await until(lambda: state(victim.pid) == "S")
+
+
+async def test_in_a_stall_everybody_stands_still_who_may_not_be_hit_and_who_is_frozen_besides_as_well(
+    victim: asyncio.subprocess.Process,
+) -> None:
+    made = tormentor(victim.pid, allowed=["worker-0"], name="planner-0")
+    await made.run([Fault(0.0, "stall", "", seconds=0.3)], time.time())
+    assert [(one.kind, one.struck) for one in made.happenings] == [("stall", True)]
+    await until(lambda: state(victim.pid) == "S")
+    made = tormentor(victim.pid)
+    faults = [Fault(0.0, "freeze", "worker-0", seconds=0.2), Fault(0.0, "stall", "", seconds=60.0)]
+    running = asyncio.create_task(made.run(faults, time.time()))
+    await asyncio.sleep(0.5)  # the freeze is over, and the stall is not
+    assert state(victim.pid) == "T"
     running.cancel()
     await asyncio.wait([running])
     await until(lambda: state(victim.pid) == "S")

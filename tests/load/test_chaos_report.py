@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from load.chaos.client import Cut
@@ -75,6 +76,10 @@ def judged(run: Run, right: dict[int, list[int]] | None = None) -> ChaosReport:
     return make_report(run, right or {0: [1, 2, 3]}, seed=1, dtype="float32")
 
 
+def page(run: Run) -> str:
+    return render_report(judged(run), run, {"gateways": "2", "seed": "1"})
+
+
 def killed(victim: str, at: float) -> Happening:
     return Happening(Fault(at, "kill", victim), at, "", victim)
 
@@ -102,6 +107,30 @@ def test_a_request_without_a_record_is_incomplete() -> None:
 
 def test_tokens_beyond_the_end_are_wrong() -> None:
     assert count_wrong([1, 2, 3, 4], [1, 2]) == 2
+
+
+def test_a_request_keeps_its_clock_when_its_gateway_dies() -> None:
+    # Two tokens by 3 s at a gateway that dies; the same two and the third at another, by 13 s.
+    cut = Cut("gateway-1", record(tokens=(1, 2)))
+    run = ran(
+        replace(record(due=0.0), sent=10.0, ended=13.0, token_at=[11.0, 12.0, 13.0]),
+        cuts=(cut,),
+        faults=(killed("gateway-1", 3.0),),
+    )
+    report = judged(run)
+    assert (report.longest_pause, report.longest_first) == (10.0, 1.0)
+    early = replace(cut.record, token_ids=[], token_at=[])
+    assert judged(replace(run, cuts=[Cut("gateway-1", early)])).longest_first == 11.0
+    assert ">10.00 s</td>" in page(run)
+
+
+def test_stalls_are_counted_and_told() -> None:
+    stalls = tuple(Happening(Fault(at, "stall", "", 2.5), at, "") for at in (1.0, 20.0))
+    report = judged(ran(record(), faults=stalls))
+    assert report.faults == {"stall": 2}
+    assert report.stalled == 5.0
+    assert "everything stood still for 5.00 s in all" in report.sentence()
+    assert "freeze everything for 2.5 s" in page(ran(record(), faults=stalls))
 
 
 def test_a_connection_lost_with_its_killed_gateway_counts_apart() -> None:
@@ -246,10 +275,10 @@ def test_what_is_left_of_a_system_is_found() -> None:
 def test_the_page_shows_the_faults_and_what_clients_noticed() -> None:
     faults = (killed("worker-0", 1.5), Happening(Fault(4.0, "freeze", SOURCE, seconds=2.0), 4.0, "<b>", "worker-1"))
     run = ran(record(), faults=faults, story=happenings.told(happenings.scale_out_and_in()), left=("process 7",))
-    page = render_report(judged(run), run, {"gateways": "2", "seed": "1"})
-    assert "left behind: process 7" in page
-    assert "&lt;b&gt;" in page
-    assert page.count("<svg") == 3
-    assert "first token, shared" in page
-    assert "worker-0</text>" in page or "worker-0" in page
-    assert not re.search(r'(?:src|href)="(?!#)', page)
+    told = page(run)
+    assert "left behind: process 7" in told
+    assert "&lt;b&gt;" in told
+    assert told.count("<svg") == 3
+    assert "first token, shared" in told
+    assert "worker-0</text>" in told or "worker-0" in told
+    assert not re.search(r'(?:src|href)="(?!#)', told)

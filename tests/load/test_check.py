@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from load.demo.check import check_run
+from load.demo.check import check_run, choose_again, compare_again
 from load.outcome import Verdict
 from load.records import Ask, RequestRecord
 from tests.load import happenings
@@ -68,6 +68,36 @@ def test_a_stream_that_is_not_complete_is_named_and_what_came_is_still_checked()
     assert verdict.wrong == []
     assert verdict.tokens == TOKENS + 5
     assert not verdict.good
+
+
+def asked(*indices: int) -> list[Ask]:
+    return [Ask(index, float(index), [1, 2, 3], TOKENS) for index in indices]
+
+
+def test_requests_that_changed_hands_are_asked_again_first_and_failed_ones_never() -> None:
+    records = [happenings.record(index, float(index)) for index in range(60)]
+    records[44] = msgspec.structs.replace(records[44], error="lost")
+    newcomers = happenings.told(happenings.live_scale()).newcomers(happenings.START)
+    chosen = [ask.index for ask in choose_again(asked(*range(60)), records, newcomers, 4)]
+    assert chosen == [45, 0, 19, 38]
+    assert [ask.index for ask in choose_again(asked(0, 1), records[:2], [])] == [0, 1]
+    assert choose_again(asked(0), [], newcomers) == []
+
+
+def test_other_tokens_when_asked_again_are_told_bit_by_bit() -> None:
+    before = [happenings.record(index, float(index)) for index in range(3)]
+    other = msgspec.structs.replace(before[1], token_ids=[*before[1].token_ids[:5], 7, *before[1].token_ids[6:]])
+    failed = msgspec.structs.replace(before[2], error="refused")
+    assert compare_again(before, before) == []
+    assert compare_again(before, [before[0], other, failed]) == [
+        f"request 1: token 5 was {before[1].token_ids[5]}, and is 7 when asked undisturbed",
+        "request 2, asked again: refused",
+    ]
+    verdict = Verdict(
+        streams=3, faults=[], tokens=24, wrong=[], ties=0, ties_allowed=1, criterion="", again=3, changed=["one"]
+    )
+    assert not verdict.good
+    assert "of 3 asked again undisturbed, 1 had other tokens" in verdict.sentence()
 
 
 def test_no_stream_at_all_shows_nothing() -> None:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from load.client import Client, EventStream, open_session, send_open_loop
 from load.records import Ask, RequestRecord, find_fault, write_records
@@ -93,6 +95,29 @@ async def test_an_absent_server_is_named() -> None:
     async with open_session("http://127.0.0.1:9", "", 10) as session:
         with pytest.raises(TargetError, match="no answer from /v1/models"):
             await learn_target(session, None)
+
+
+@pytest.mark.parametrize(
+    ("status", "content_type", "body", "said"),
+    [
+        (404, "text/html", b"<!DOCTYPE HTML><html><h1>Error response</h1></html>", "answered 404: text/html, as no"),
+        (200, "text/html", b"<!DOCTYPE HTML><html></html>", "did not answer as an OpenAI server does"),
+        (401, "application/json", b'{"error": {"message": "no such key"}}', "answered 401: no such key"),
+        (502, "text/plain", b"upstream is away", "answered 502: upstream is away"),
+    ],
+)
+async def test_what_is_no_server_for_models_is_told_without_its_pages(
+    status: int, content_type: str, body: bytes, said: str
+) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(status=status, body=body, content_type=content_type)
+
+    app = web.Application()
+    app.router.add_get("/v1/models", answer)
+    async with TestServer(app) as server, open_session(str(server.make_url("/")), "", 10) as session:
+        with pytest.raises(TargetError, match=said) as raised:
+            await learn_target(session, None)
+    assert "<" not in str(raised.value)
 
 
 def test_events_are_cut_out_of_bytes_however_they_are_split() -> None:

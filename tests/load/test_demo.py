@@ -9,6 +9,7 @@ from rich.console import Console
 from load.demo.command import demo, find_checkpoint, make_outcome, print_outcome
 from load.demo.plan import Capacity, DemoLoad
 from load.demo.stage import Happened, describe_load, make_stack_settings, phase_name
+from load.incidents import Incident
 from load.records import Ask
 from load.settings import DemoSettings
 from load.story import Story
@@ -83,10 +84,11 @@ def test_the_system_is_sized_for_the_checkpoint(tmp_path: Path) -> None:
     small = make_stack_settings(DemoSettings(link_rate=5e6, workers=3, live="zigzag"), tmp_path)
     assert (small.port, small.workers, small.link_rate, small.dtype) == (0, 3, 5e6, "float32")
     assert small.live == "zigzag"
+    assert small.enable_prefix_caching is False
     assert small.arena_bytes == 256 * 1024 * 1024
     with (tmp_path / "b.safetensors").open("wb") as file:
         file.truncate(400_000_000)
-    assert make_stack_settings(DemoSettings(), tmp_path).arena_bytes > 800_000_000
+    assert (make_stack_settings(DemoSettings(), tmp_path).arena_bytes or 0) > 800_000_000
 
 
 @pytest.mark.parametrize(("elapsed", "name"), [(0, "calm"), (14.9, "calm"), (15, "burst"), (35, "calm"), (70, "calm")])
@@ -110,8 +112,10 @@ def test_the_outcome_has_three_periods_and_what_was_chosen(capsys: pytest.Captur
         story=model.story,
         start=START,
         end=START + 62,
+        again=[],
+        incidents=[Incident(START + 30.0, "stall", "the machine stood still for 2.1 s", 2.1)],
     )
-    outcome = make_outcome(DemoSettings(seed=4), happened, model.verdict)
+    outcome = make_outcome(DemoSettings(seed=4), happened, model.verdict, model.hardware)
     assert [(each.name, each.start - START, each.end - START) for each in outcome.periods] == [
         ("before", 0, 15),
         ("burst", 15, 35),
@@ -122,7 +126,16 @@ def test_the_outcome_has_three_periods_and_what_was_chosen(capsys: pytest.Captur
     assert "trace" not in outcome.settings
     print_outcome(Console(width=120), outcome)
     printed = capsys.readouterr().out
-    for text in ("TTFT p50", "burst", "worker-1", "4.20 s", "4.80 s", "Every stream was complete"):
+    for text in (
+        "TTFT p50",
+        "burst",
+        "worker-1",
+        "4.20 s",
+        "4.80 s",
+        "Machine: AMD EPYC",
+        "+30.0 s  the machine stood still for 2.1 s",
+        "Every stream was complete",
+    ):
         assert text in printed
     print_outcome(Console(width=80), happenings.outcome(happenings.live_scale()))
     printed = capsys.readouterr().out
@@ -145,8 +158,22 @@ def test_the_outcome_has_three_periods_and_what_was_chosen(capsys: pytest.Captur
 )
 def test_bad_options_are_refused_before_anything_starts(arguments: list[str], message: str) -> None:
     result = CliRunner().invoke(demo, arguments)
-    assert result.exit_code in (1, 2)
+    assert result.exit_code == 2
     assert message in result.stderr
+
+
+def test_a_load_that_brought_no_instance_is_no_success() -> None:
+    calm = happenings.outcome([(-1.0, happenings.report("worker-0", "serving"))])
+    assert calm.verdict.good
+    assert not calm.good
+    assert "But no instance was scaled out" in calm.sentence()
+    assert happenings.outcome().good
+
+
+def test_a_demo_that_cannot_be_carried_out_ends_with_2_and_says_why(tmp_path: Path) -> None:
+    result = CliRunner().invoke(demo, ["--model", str(tmp_path), "--report", str(tmp_path / "report.html")])
+    assert result.exit_code == 2
+    assert "config.json" in result.stderr
 
 
 def test_a_given_checkpoint_is_taken_and_none_is_made() -> None:

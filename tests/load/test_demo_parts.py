@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from load.client import Client, open_session
-from load.demo.calibrate import CalibrationFailed, calibrate, decode_rate
+from load.demo.calibrate import CalibrationFailed, calibrate, rate_apart, rate_together
 from load.screen import LiveScreen, PlainScreen, open_screen
 from load.story import Story
 from load.tally import Tally
@@ -38,9 +38,19 @@ async def test_calibration_says_what_failed() -> None:
             await calibrate(Client(session, "tiny", SystemClock(), Tally()), target)
 
 
-def test_streams_that_did_not_run_together_give_no_rate() -> None:
-    with pytest.raises(CalibrationFailed, match="did not run together"):
-        decode_rate([happenings.record(0, 0.0), happenings.record(1, 10.0)])
+def test_streams_that_did_not_run_together_tell_at_least_a_rate() -> None:
+    first, second = happenings.record(0, 0.0), happenings.record(1, 10.0)
+    assert rate_together([first, second]) is None
+    seconds = second.token_at[-1] - first.sent
+    assert rate_apart([first, second]) == pytest.approx((len(first.token_at) + len(second.token_at)) / seconds)
+
+
+async def test_calibration_goes_on_where_every_token_of_an_answer_comes_at_once() -> None:
+    server = ScriptedServer(token_seconds=0.0)
+    async with server.serving() as url, open_session(url, "", 10) as session:
+        target = await learn_target(session, None)
+        capacity = await calibrate(Client(session, "tiny", SystemClock(), Tally()), target)
+    assert capacity.decode_rate > 0
 
 
 def view(at: float) -> View:

@@ -16,11 +16,15 @@ LIVESCALE = (sys.executable, "-m", "services.cli.main")
 def test_the_demo_serves_a_burst_checks_every_token_and_reports(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     arrivals = [*range(5), *(2 + tenth / 10 for tenth in range(20))]
-    trace.write_text("arrival_s,prompt,output\n" + "".join(f"{at},400,30\n" for at in sorted(arrivals)))
-    command = [*LIVESCALE, "demo", "--model", str(tiny("llama")), "--trace", str(trace), "--duration", "5"]
+    trace.write_text("arrival_s,prompt,output\n" + "".join(f"{at},1500,60\n" for at in sorted(arrivals)))
+    # As much more as has requests wait on any machine: the demo is good only if that brings an instance.
+    more = ["--rate-scale", "12", "--length-scale", "1", "--duration", "5"]
+    command = [*LIVESCALE, "demo", "--model", str(tiny("llama")), "--trace", str(trace), *more]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Every stream was complete and right" in done.stdout
+    assert "asked again undisturbed, had the same tokens" in " ".join(done.stdout.split())
+    assert "Machine: " in done.stdout
     assert re.search(r"burst +\d+ +0 ", done.stdout)
     page = (tmp_path / "livescale-demo.html").read_text()
     assert "Every stream was complete and right" in page

@@ -1,7 +1,6 @@
 """`livescale bench transfer --case disk` with a small model."""
 
 import asyncio
-import json
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from load.bench.transfer import transfer
 from services.host.disk import allocate
 from services.host.stored import open_stored
 from tests.host.test_direct_file import takes_direct_reads
+from tests.load.bench.printed import records_in
 
 MEGABYTES = 60
 
@@ -24,7 +24,7 @@ def test_it_prints_a_line_for_each_way_to_read(tmp_path: Path, monkeypatch: pyte
         pytest.skip("this file system has no direct reads")
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(transfer, ["--case", "disk", "--megabytes", str(MEGABYTES), "--passes", "1"])
-    records = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
+    records = records_in(result.stdout)
     assert [record["case"] for record in records] == [
         "disk, direct reads alone",
         "disk, packed",

@@ -1,7 +1,7 @@
 """`livescale bench engine`: what it says of what was measured, and engines in processes of their own."""
 
-import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,30 +10,38 @@ from click.testing import CliRunner
 
 from load.bench import engine as bench
 from load.bench.engine_arithmetic import attention_share, layer_shapes
+from load.bench.engine_bars import LLAMA, VLLM, bars_of
 from load.bench.engine_cases import CASES, PREFILLS, mixed_question, prompts
-from load.bench.engine_members import MemberFailed, Program, members_of
+from load.bench.engine_members import ROOT, Member, MemberFailed, Program, members_of
 from load.bench.engine_page import render_engine
 from load.bench.engine_python import FEW, MANY, StepCost, layer_cost, small_model
-from load.bench.engine_rows import LLAMA, OWN, TRANSFORMERS, VLLM, SizeRun, kept_rows, mixed_rows, p99, rows, values
+from load.bench.engine_rows import OWN, TRANSFORMERS, SizeRun, kept_rows, mixed_rows, p99, rows, values
 from load.bench.engine_run import PROGRAMS, relative_error
 from load.bench.engine_table import rate_cells
 from load.bench.record import Record
 from load.peers.questions import Chosen, CountPython, Decode, Greedy, Keep, Kept, Mixed, Prefill, Ready, Took
+from services.supervisor.commands import WORKER_ENV
+from shared.messages.parameters import DType
+from tests.load.bench.printed import CONDITIONS, records_in
 from tests.made import tiny
 
 OWN_PROGRAM = PROGRAMS[0]
 
 
-def measured_run(rates: dict[str, float], size: str = "500m") -> SizeRun:
+def measured_run(
+    rates: dict[str, float], size: str = "500m", kernels: str = "avx512_bf16", dtype: DType = "bfloat16"
+) -> SizeRun:
     """Every case has these rates, and the core's are 100."""
-    run = SizeRun(size)
+    run = SizeRun(size, dtype)
     run.errors = dict.fromkeys(rates, 0.01)
     run.rates = {case.name: {name: [rate] for name, rate in rates.items()} for case in CASES}
     run.roofs = {case.name: [100.0] for case in CASES}
     run.attention = {case.name: 0.25 for case in PREFILLS}
-    run.ready = {name: Ready(4.0) for name in rates} | {OWN: Ready(3.0, 0.01)}
+    run.ready = {name: Ready(4.0) for name in rates} | {OWN: Ready(3.0, 0.01, kernels)}
     run.firsts = {name: [[0.1] * 6] for name in rates}
-    run.mixed = [Mixed(Took([0.1] * 10, 1.0), Took([1.0], 1.0), Took([0.1] * 9 + [0.3], 1.2), 160)]
+    # Of the steps beside prompts three in two hundred take three times as long.
+    both = Took([0.1] * 197 + [0.3] * 3, 20.6)
+    run.mixed = [Mixed(Took([0.1] * 200, 20.0), Took([1.0], 1.0), both, 3_200, 1_024)]
     run.kept = [Kept(Took([8.0], 8.0), Took([0.5], 0.5), Took([0.75], 0.75))]
     return run
 
@@ -44,9 +52,41 @@ def verdicts(records: Sequence[Record]) -> dict[str, bool | None]:
 
 def test_the_fastest_peer_counts_and_the_bar_is_that_of_the_size() -> None:
     slower = {OWN: 97.0, TRANSFORMERS: 50.0, VLLM: 100.0, LLAMA: 80.0}
-    assert verdicts([*rows(measured_run(slower))])["500m prefill 512 / fastest peer (vLLM)"] is False
-    assert verdicts([*rows(measured_run(slower, "120m"))])["120m prefill 512 / fastest peer (vLLM)"] is True
-    assert verdicts([*rows(measured_run(slower, "30m"))])["30m prefill 512 / fastest peer (vLLM)"] is None
+    case = "prefill 512 / fastest peer (vLLM, before transformers and llama.cpp)"
+    assert verdicts([*rows(measured_run(slower))])[f"500m {case}"] is False
+    assert verdicts([*rows(measured_run(slower, "120m"))])[f"120m {case}"] is True
+    assert verdicts([*rows(measured_run(slower, "30m"))])[f"30m {case}"] is None
+
+
+def test_without_vllm_the_fastest_peer_is_told_and_not_judged() -> None:
+    alone = verdicts([*rows(measured_run({OWN: 40.0, TRANSFORMERS: 50.0}))])
+    assert alone["500m prefill 512 / fastest peer (transformers, the only one)"] is None
+    both = verdicts([*rows(measured_run({OWN: 40.0, TRANSFORMERS: 50.0, LLAMA: 60.0}))])
+    assert both["500m prefill 512 / fastest peer (llama.cpp, before transformers)"] is None
+
+
+def test_bars_are_those_of_the_kernels_that_ran() -> None:
+    rates = {OWN: 75.0, TRANSFORMERS: 50.0}
+    tiles = verdicts([*rows(measured_run(rates, kernels="amx"))])
+    assert tiles["500m prefill 512 / GEMM"] is None
+    assert tiles["500m prefill 512 / GEMM, attention's as well"] is True
+    assert tiles["500m decode b1 / memory"] is False
+    assert verdicts([*rows(measured_run(rates, kernels="amx-emulated"))])["500m decode b1 / memory"] is True
+    portable = verdicts([*rows(measured_run(rates, kernels="portable"))])
+    assert portable["500m prefill 512 / transformers"] is False
+    assert portable["500m decode b1 / transformers"] is portable["500m decode b8 / transformers"] is True
+    assert portable["500m decode b1 / memory"] is None
+    exact = verdicts([*rows(measured_run(rates, kernels="portable", dtype="float32"))])
+    assert exact["500m prefill 512 / transformers"] is True
+    unasked = verdicts([*rows(measured_run(rates, kernels="torch"))])
+    assert not any(unasked[case] is not None for case in exact if " / transformers" in case or " / memory" in case)
+
+
+@pytest.mark.parametrize("size", bench.SIZES)
+def test_every_size_has_bars_for_prompts_on_every_kind_of_cpu(size: str) -> None:
+    cases = {case.name for case in PREFILLS}
+    assert set(bars_of("avx512_bf16", "bfloat16", size).gemm) == cases
+    assert set(bars_of("amx", "bfloat16", size).gemm) == (set() if size == "30m" else cases)
 
 
 def test_first_requests_are_those_of_several_starts() -> None:
@@ -80,7 +120,7 @@ def test_an_engine_whose_logits_are_wrong_is_not_ranked() -> None:
     run = measured_run({OWN: 97.0, TRANSFORMERS: 50.0, VLLM: 100.0})
     run.errors[VLLM] = 0.5
     found = verdicts([*rows(run)])
-    assert found["500m prefill 512 / fastest peer (transformers)"] is True
+    assert found["500m prefill 512 / fastest peer (transformers, the only one)"] is None
     assert not any("vLLM" in case and "prefill" in case for case in found)
     assert rate_cells(run)[0][3] == "100 (wrong)"
 
@@ -103,12 +143,23 @@ def test_mixed_work_is_compared_with_the_same_tokens_apart() -> None:
     tbt, together = mixed_rows(measured_run({OWN: 1.0, TRANSFORMERS: 1.0}))
     assert tbt.ratio == pytest.approx(3.0)
     assert tbt.ok is False
-    # 160 tokens of 16 rows take ten steps of 0.1 s, the prompts one second; together it was 1.2 s.
-    assert together.ratio == pytest.approx(2.0 / 1.2)
+    # 3200 tokens of 16 rows take 200 steps of 0.1 s, the prompts one second; together it was 20.6 s.
+    assert together.ratio == pytest.approx(21.0 / 20.6)
+
+
+def test_the_tail_is_that_of_all_rounds_and_one_slow_step_in_a_hundred_is_none() -> None:
+    run = measured_run({OWN: 1.0, TRANSFORMERS: 1.0})
+    alone, slow = Took([0.1] * 100, 10.0), Took([0.1] * 99 + [0.3] * 2, 10.5)
+    run.mixed = [Mixed(alone, Took([1.0], 1.0), both, 1_600, 512) for both in (alone, slow)]
+    assert next(mixed_rows(run)).ratio == pytest.approx(1.0)  # two of 201
+
+
+@pytest.mark.parametrize(("rounds", "each"), [(1, 200), (3, 67)])
+def test_there_are_enough_steps_for_a_tail_however_many_rounds(rounds: int, each: int) -> None:
+    assert mixed_question(1, 100, rounds).steps == each
 
 
 def test_a_tail_is_the_nearest_rank() -> None:
-    assert p99([1.0, 3.0, 2.0]) == 3.0
     assert p99([float(number) for number in range(200)]) == 197.0
 
 
@@ -121,8 +172,11 @@ def test_what_is_not_installed_is_said_in_its_column() -> None:
 
 def test_the_report_names_the_bars_that_were_missed() -> None:
     run = measured_run({OWN: 85.0, TRANSFORMERS: 50.0})
-    page = render_engine([run], [*rows(run)], 3)
+    page = render_engine([run], [*rows(run)], 3, CONDITIONS)
     assert "Missed: " in page
+    assert "Machine: AMD &lt;EPYC&gt;, 2 cores" in page
+    assert "Warning: 7% of the CPU time was stolen" in page
+    assert "The machine stood still during 2 samples, which were taken again; 9 count." in page
     assert "500m prefill 512 / GEMM" in page
     assert page.count("<svg") == 1
 
@@ -161,8 +215,10 @@ def test_this_engine_answers_everything_it_is_asked(tmp_path: Path) -> None:
         asked = prompts(1, 1_000, (200, 60))
         assert member.ask(Prefill(asked), Took).cpu > 0
         assert len(member.ask(Decode(asked[1:] * 3, 5), Took).steps) == 5
-        mixed = member.ask(mixed_question(1, 1_000), Mixed)
-        assert mixed.decoded >= 16
+        mixed = member.ask(mixed_question(1, 1_000, 4), Mixed)
+        assert len(mixed.alone.steps) == 50 <= len(mixed.both.steps)
+        assert mixed.decoded >= 50 * 16
+        assert mixed.prompted % 512 == 0 < mixed.prompted
         assert mixed.both.cpu > 0
         kept = member.ask(Keep(prompts(2, 1_000, (400,))[0]), Kept)
         assert min(kept.none.cpu, kept.cached.cpu, kept.fetched.cpu) > 0
@@ -183,6 +239,20 @@ def test_a_process_that_ends_is_said_to_have_ended(tmp_path: Path) -> None:
     assert "config.json" in (tmp_path / "log").read_text()
 
 
+def test_every_engine_has_the_settings_of_a_worker_for_its_memory(tmp_path: Path) -> None:
+    tell = "import os, sys; from load.peers.member import serve; print(os.environ['GLIBC_TUNABLES'], flush=True)"
+    (tmp_path / "teller.py").write_text(tell)
+    with (tmp_path / "log").open("w") as log, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("load.bench.engine_members.ROOT", f"{ROOT}:{tmp_path}")
+        for program in PROGRAMS[:2]:
+            member = Member(replace(program, module="teller"), tmp_path, 0, "auto", log)
+            with pytest.raises(MemberFailed, match="ended"):
+                member.ready()
+            member.end()
+    told = (tmp_path / "log").read_text()
+    assert told.count(WORKER_ENV["GLIBC_TUNABLES"]) == 2
+
+
 def test_a_peer_is_installed_where_its_environment_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     peer = Program("peer", "load.peers.none", "peer_package")
@@ -197,7 +267,7 @@ def test_it_prints_every_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(bench, "SIZES", {"30m": "tiny"})
     result = CliRunner().invoke(bench.engine, ["--sizes", "30m", "--rounds", "1", "--no-peers"])
-    cases = [json.loads(line)["case"] for line in result.stdout.splitlines() if line.startswith("{")]
+    cases = [record["case"] for record in records_in(result.stdout)]
     expected = [*rows(measured_run({OWN: 1.0, TRANSFORMERS: 1.0}, "30m"))]
     assert {record.case for record in expected} <= set(cases), result.output
     assert "python of a layer, batch 8" in cases

@@ -1,6 +1,5 @@
 """`livescale bench transfer --case gloo`: what it refuses, and a small run over real processes in namespaces."""
 
-import json
 import os
 
 import pytest
@@ -13,6 +12,7 @@ from load.bench.gloo_member import Broadcast
 from load.bench.transfer import transfer
 from load.machines import namespaces, network, owners
 from shared.settings import LinkSettings
+from tests.load.bench.printed import records_in
 
 BARS = {1: 0.9, 2: 1.5}  # fewer processes than in earnest
 ASKED = ["--case", "gloo", "--megabytes", "17", "--rate", "50"]
@@ -32,7 +32,7 @@ def test_without_root_it_is_refused_before_anything_is_measured(monkeypatch: pyt
 def test_it_prints_chain_and_broadcast_for_each_number_of_receivers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("load.bench.gloo.BARS", BARS)
     result = CliRunner().invoke(transfer, ASKED)
-    records = {record["case"]: record for record in map(json.loads, result.stdout.splitlines())}
+    records = {record["case"]: record for record in records_in(result.stdout)}
     assert list(records) == [
         case
         for receivers in BARS

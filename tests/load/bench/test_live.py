@@ -1,6 +1,5 @@
 """`livescale bench live`: what it reads from logs, what it says of runs, and all of it with a small model."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,12 +9,13 @@ from click.testing import CliRunner
 from load.bench import live as bench
 from load.bench.fleet import BenchFailed
 from load.bench.live_page import render_live
-from load.bench.live_rows import Measured, curve, executed, predicted, rows, second_half
+from load.bench.live_rows import Measured, curve, executed, predicted, rows, second_half, whole_second_half
 from load.bench.live_runs import Execution, Run, StepLog, read_execution
 from load.bench.record import Record
 from load.kept import kept_model
 from load.records import RequestRecord
 from shared.messages.transfers import LiveMode
+from tests.load.bench.printed import CONDITIONS, records_in
 
 LAYERS, ROWS = 4, 300
 LAYER = 1.0  # seconds
@@ -96,6 +96,14 @@ def test_layers_are_counted_by_their_share_in_a_stretch_of_time() -> None:
     assert (second_half(OFF), second_half(LIVE)) == (1.0, 2.0)
 
 
+def test_the_second_half_is_told_with_its_idle_tail_as_well() -> None:
+    # Both are idle from 10 s until the last block at 12 s.
+    assert whole_second_half(LIVE) == pytest.approx(LIVE.layers_in(6.0, 10.0) / ROWS / 6.0)
+    assert whole_second_half(LIVE) < second_half(LIVE)
+    tail = told(done())["layers/s of both, idle tail included"]
+    assert (tail.value, tail.against, tail.ok) == (whole_second_half(LIVE), whole_second_half(OFF), None)
+
+
 def test_what_a_run_did_is_compared_with_what_the_policy_promises() -> None:
     assert executed(LIVE) == 1.5
     assert predicted(done(), LIVE) == pytest.approx(16 / 11)
@@ -121,7 +129,7 @@ def test_live_scaling_that_ran_nothing_has_no_figures() -> None:
 
 def test_the_page_says_what_was_missed_and_draws_every_mode() -> None:
     made = done()
-    page = render_live(made, list(told(made).values()), 1)
+    page = render_live(made, list(told(made).values()), 1, CONDITIONS)
     assert "Missed: finished while it loads." in page
     assert page.count("<svg") == 4
     assert page.count("best-effort") > 3
@@ -135,9 +143,10 @@ def test_it_measures_with_real_processes(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setattr(bench, name, value)
     assert kept_model("small", print).exists()
     result = CliRunner().invoke(bench.live, ["--repeats", "1"])
-    lines = {line["case"]: line for line in map(json.loads, result.stdout.splitlines())}
-    assert lines["load, zigzag"]["value"] > 0, result.output
     # Whether layers are run before the last one is there depends on the machine.
-    if "is the machine busy" not in result.output:
+    has_ended = "is the machine busy" not in result.output
+    lines = {line["case"]: line for line in records_in(result.stdout, has_ended=has_ended)}
+    assert lines["load, zigzag"]["value"] > 0, result.output
+    if has_ended:
         assert lines["a block takes 6 layers, zigzag: mean TTFT"]["value"] > 0, result.output
         assert "<svg" in (tmp_path / "livescale-live.html").read_text()

@@ -1,6 +1,5 @@
 """The cases of `livescale bench transfer` that carry out plans, small; and their picture."""
 
-import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from load.bench.transfer import transfer
 from services.planner.plans.choose import make_plan
 from services.planner.plans.network import multicast_over
 from shared.topology_file import find_topology
+from tests.load.bench.printed import records_in
 
 RATE = 100e6
 SIZES = [1_000_000] * 4
@@ -69,7 +69,7 @@ def test_every_case_prints_its_lines_and_draws_them(tmp_path: Path) -> None:
     picture = tmp_path / "transfer.svg"
     cases = ["--case", "binomial", "--case", "lanes"]
     result = CliRunner().invoke(transfer, [*cases, "--megabytes", "17", "--rate", "50", "--svg", str(picture)])
-    records = {record["case"]: record for record in map(json.loads, result.stdout.splitlines())}
+    records = {record["case"]: record for record in records_in(result.stdout)}
     schedules = [f"binomial, k = {sources}" for sources in (1, 2, 4)]
     assert {*schedules, *(f"{case}, first pipeline" for case in schedules)} <= set(records), result.output
     assert records["binomial, k = 1"]["against"] == pytest.approx(18 / 16 * 32 * (1 << 20) / 50e6, rel=0.05)

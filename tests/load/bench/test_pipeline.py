@@ -6,14 +6,23 @@ import pytest
 from msgspec.structs import replace
 
 from load.bench.fleet import BenchFailed
+from load.bench.live_stage import Watch
+from load.bench.multicast import flat
+from load.bench.pipeline import forming_runs
 from load.bench.pipeline_page import rate_at, render_pipeline
 from load.bench.pipeline_runs import Run, prefill_seconds, rows
+from load.bench.pipeline_stage import TRAFFIC_LEFT
 from load.bench.record import Record
 from load.records import RequestRecord
+from services.planner.plans.choose import make_plan
+from services.planner.plans.network import ServingFlow
+from services.planner.plans.traffic import BUSY_SHARE
 from shared.latency import Latency
+from shared.messages.membership import PeerTraffic, WorkerReport
 from shared.messages.scaling import Decision, Phase, PipelineRecord, ScaleRecord
 from shared.messages.transfers import LiveMode, Plan, PlannedPipeline
 from shared.settings import SwitchKv
+from tests.load.bench.printed import CONDITIONS
 
 LATENCY = Latency(source="made up", prefill=(100.0, 1.0, 0.0), decode=(10.0, 0.0, 0.0))
 DECISION = Decision(
@@ -78,6 +87,57 @@ def test_what_ended_before_all_were_whole_is_counted_and_pauses_only_where_a_pip
     assert "k = 1: longest pause as pipelines end" not in found
 
 
+def test_from_two_sources_pipelines_form_in_every_run() -> None:
+    case = "k = 2: runs in which all pipelines formed"
+    kept = said([*RUNS, Run("pipeline", 2, RUNS[3].scale, RUNS[3].records, "move")])[case]
+    assert (kept.value, kept.against, kept.ok) == (2, 2, True)
+    assert said([*RUNS, run("pipeline", 2, 2.2)])[case].ok is False
+    assert said(RUNS)["k = 1: runs in which all pipelines formed"].ok is None
+
+
+def test_from_one_source_it_is_told_what_a_pipeline_could_have_gained() -> None:
+    # Between them they have all at 2.1 s, and the first is whole at 4 s; its token comes at 5 s.
+    gain = said(RUNS)["k = 1: most that a pipeline could have gained"]
+    assert (gain.value, gain.against, gain.bar, gain.ok) == (pytest.approx(1.9), pytest.approx(5.0), 0.05, False)
+    assert run("pipeline", 1, 5.0).window == pytest.approx(1.9)
+    formed = [*RUNS[:1], run("pipeline", 1, 2.2, FORMED), *RUNS[2:]]
+    assert "k = 1: most that a pipeline could have gained" not in said(formed)
+
+
+def test_what_the_run_before_moved_is_seen_until_it_is_forgotten() -> None:
+    watch = Watch()
+    assert watch.traffic() == 0.0
+    peers = [PeerTraffic(peer=b"one", sent=3e5, received=1e5), PeerTraffic(peer=b"two", sent=0.0, received=2e5)]
+    quiet = WorkerReport(id="a", epoch=1, state="serving", arena_bytes=1)
+    watch.hear(quiet)
+    watch.hear(replace(quiet, id="b", traffic=peers))
+    assert watch.traffic() == pytest.approx(6e5)
+    watch.hear(replace(quiet, id="b", traffic=[]))
+    assert watch.traffic() == 0.0
+
+
+@pytest.mark.parametrize(("share", "pipelines"), [(TRAFFIC_LEFT, 2), (1.02 * BUSY_SHARE, 1)])
+def test_a_source_that_has_moved_too_much_of_late_is_left_out_and_two_pipelines_with_it(
+    share: float, pipelines: int
+) -> None:
+    _, multicast = flat(6, 2, 8e6, [8_000_000] * 6)
+    moved = ServingFlow(multicast.sources[0].node.id, "out", share * 8e6)
+    plan = make_plan("binomial", replace(multicast, serving=(moved,)))
+    assert len(plan.pipelines) == pipelines
+    assert any(reason.startswith("not from") for reason in plan.reasons) is (pipelines == 1)
+
+
+def test_who_was_left_out_as_a_source_is_told() -> None:
+    reasons = ["2 sub-groups", "not from a (NIC out 6 % busy)"]
+    scale = replace(RUNS[1].scale, plan=replace(PLAN, reasons=reasons))
+    assert Run("pipeline", 2, scale, RUNS[1].records).left_out == reasons[1:]
+
+
+@pytest.mark.parametrize(("repeats", "more"), [(1, 7), (3, 1), (4, 0)])
+def test_there_are_ten_runs_that_tell_whether_pipelines_form(repeats: int, more: int) -> None:
+    assert forming_runs(repeats) == more
+
+
 def test_why_there_was_no_pipeline_is_told() -> None:
     unformed = PipelineRecord(id="scale-1-1", ended_at=104.0, reason="b is whole already")
     assert run("pipeline", 1, 5.0, FORMED, unformed).unformed == ["scale-1-1: b is whole already"]
@@ -90,7 +150,7 @@ def test_pauses_are_told_of_each_way_that_kv_took() -> None:
     pauses = [found[f"k = 2: longest pause as pipelines end{way}"] for way in ("", ", KV moved", ", KV computed again")]
     assert [pause.value for pause in pauses] == [pytest.approx(8.0)] * 3
     assert found["k = 2: pipelines formed"].value == 1
-    assert render_pipeline([*RUNS, *forced], list(found.values()), 1).count("<svg") == 3
+    assert render_pipeline([*RUNS, *forced], list(found.values()), 1, CONDITIONS).count("<svg") == 3
 
 
 def test_a_pause_counts_from_when_workers_take_up_their_shares() -> None:
@@ -100,8 +160,8 @@ def test_a_pause_counts_from_when_workers_take_up_their_shares() -> None:
 
 
 def test_the_page_says_what_was_missed_and_draws_each_number_of_sources() -> None:
-    page = render_pipeline(RUNS, list(said(RUNS).values()), 1)
-    assert "Missed: k = 1: first token" in page
+    page = render_pipeline(RUNS, list(said(RUNS).values()), 1, CONDITIONS)
+    assert re.search("Missed: .*k = 1: first token", page)
     assert page.count("<svg") == 3
     assert {"off, k = 1", "pipeline, k = 2"} <= set(re.findall(r">([^<]*)<", page))
 

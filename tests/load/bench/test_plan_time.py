@@ -1,19 +1,18 @@
 """The plan times of `livescale bench transfer`, with small clusters."""
 
-import json
-
 import pytest
 from click.testing import CliRunner
 
 from load.bench import plan_time
 from load.bench.plan_time import slope
 from load.bench.transfer import transfer
+from tests.load.bench.printed import records_in
 
 
 def test_it_prints_a_line_for_each_size_and_the_exponent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_time, "SIZES", (4, 16))
     result = CliRunner().invoke(transfer, ["--case", "plan-time"])
-    records = {record["case"]: record for record in map(json.loads, result.stdout.splitlines())}
+    records = {record["case"]: record for record in records_in(result.stdout)}
     assert {"plan, chains, 4 targets", "plan, chains, 16 targets", "plan, chains, exponent"} <= set(records), (
         result.output
     )

@@ -33,13 +33,16 @@ def test_a_record_is_one_json_line_on_stdout(capsys: pytest.CaptureFixture[str])
     printer.emit(measured("b", "d", 7.0, "GB/s"))
     assert printer.finish()
     captured = capsys.readouterr()
-    first, second = map(json.loads, captured.out.splitlines())
+    first, second, machine = map(json.loads, captured.out.splitlines())
     assert list(first) == list(second) == KEYS
     assert first == {
         "bench": "b", "case": "c", "value": 1.235, "unit": "s", "against": 4.0, "ratio": 0.3086, "bar": 1.0, "ok": True
     }  # fmt: skip
     assert second["ok"] is None
     assert "working" in captured.err
+    assert machine["case"] == "machine"
+    assert machine["cpu"]
+    assert "Machine: " in captured.err
 
 
 def test_a_missed_bar_is_reported_at_the_end() -> None:

@@ -1,6 +1,5 @@
 """`livescale bench transfer --case starts`, small."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from services.planner.plans.pipelines import pipeline_ready
 from services.planner.plans.plan import TransferPlan
 from services.planner.plans.predict import Prediction, predict
 from shared.topology_file import find_topology
+from tests.load.bench.printed import records_in
 
 RATE = 100e6
 SIZES = [8_000_000] * 12
@@ -51,7 +51,7 @@ def test_it_prints_a_line_for_each_start_and_its_first_pipeline(
     monkeypatch.chdir(tmp_path)
     options = ["--case", "starts", "--megabytes", "40", "--rate", "200", "--transport", "socket"]
     result = CliRunner().invoke(transfer, options)
-    records = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
+    records = records_in(result.stdout)
     cases = [case for start in STARTS for case in (start.case, f"{start.case}, first pipeline")]
     assert [record["case"] for record in records] == [*cases, "cold, k = 3, against warm, k = 1"], result.output
     assert all(record["value"] > 0 for record in records)

@@ -1,0 +1,139 @@
+"""Samples of a bench, taken again where the machine stood still: such a one tells of the stall and of nothing else."""
+
+import threading
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import msgspec
+
+from load.bench.fleet import BenchFailed
+from load.incidents import TICK_SECONDS, Incident, Ticks, Times
+from services.supervisor.processes import ChildFailed
+from services.supervisor.stack import StackFailed
+from shared.bus.contract import BusError
+from shared.world import SystemClock
+
+T = TypeVar("T")
+
+TRIES = 4  # of one sample
+MOST_AGAIN = 1 / 3  # of all samples
+# What a stall may end in: flows are given up, leases end, calls are not answered in time.
+FAILURES = (BenchFailed, BusError, ChildFailed, StackFailed)
+
+Tell = Callable[[str], None]
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """Samples that count, and those that did not and were taken again."""
+
+    taken: int
+    again: int
+
+    @property
+    def is_void(self) -> bool:
+        """More than that, and what is left was measured on a machine that was not there."""
+        return self.again > MOST_AGAIN * self.taken
+
+    def lines(self) -> list[str]:
+        if not self.again:
+            return []
+        told = f"The machine stood still during {self.again} samples, which were taken again; {self.taken} count."
+        void = f"The run is void: that is more than {MOST_AGAIN:.0%} of them."
+        return [told, void] if self.is_void else [told]
+
+
+def nothing() -> None:
+    """A sample that makes all that it needs itself leaves nothing that could be broken."""
+
+
+class Samples:
+    """Takes them, and counts. `stalls` watches for stalls as long as it is entered."""
+
+    def __init__(self, tell: Tell, stalls: Callable[[], "StallWatch"] | None = None) -> None:
+        self.taken = 0
+        self.again = 0
+        self._tell = tell
+        self._stalls = stalls or StallWatch
+
+    def counts(self) -> Counts:
+        return Counts(self.taken, self.again)
+
+    def take(self, sample: Callable[[], T], renew: Callable[[], None] = nothing) -> T:
+        """Once more after a stall; `renew` makes anew what it may have left broken: a lease that ends a moment later
+        would be the next sample's. What fails without a stall is raised as it is. Raises BenchFailed where a stall
+        falls into every try."""
+        for number in range(TRIES):
+            failure: Exception | None = None
+            with self._stalls() as watch:
+                try:
+                    if number:
+                        renew()
+                    result = sample()
+                except FAILURES as error:
+                    failure = error
+            if self._counts(watch.found, failure):
+                return result
+        raise void()
+
+    async def take_async(self, sample: Callable[[], Awaitable[T]], renew: Callable[[], Awaitable[None]]) -> T:
+        """As `take`."""
+        for number in range(TRIES):
+            failure: Exception | None = None
+            with self._stalls() as watch:
+                try:
+                    if number:
+                        await renew()
+                    result = await sample()
+                except FAILURES as error:
+                    failure = error
+            if self._counts(watch.found, failure):
+                return result
+        raise void()
+
+    def _counts(self, stalls: list[Incident], failure: Exception | None) -> bool:
+        """Whether it is a sample. Raises its failure where that is no stall's."""
+        if stalls:
+            self.again += 1
+            ended = f" ({failure})" if failure is not None else ""
+            self._tell(f"{'; '.join(stall.line for stall in stalls)}{ended}: this sample is taken again")
+            return False
+        if failure is not None:
+            raise failure
+        self.taken += 1
+        return True
+
+
+def void() -> BenchFailed:
+    return BenchFailed(f"the run is void: the machine stood still during {TRIES} tries of one sample")
+
+
+class StallWatch:
+    """Looks at the clock from a thread of its own as long as it is entered: `found` has the stalls."""
+
+    def __init__(self) -> None:
+        self.found: list[Incident] = []
+        self._clock = SystemClock()
+        self._ticks = Ticks(self._times())
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="stall watch")
+
+    def __enter__(self) -> "StallWatch":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._tick()  # a stall that has only just ended
+
+    def _watch(self) -> None:
+        while not self._ended.wait(TICK_SECONDS):
+            self._tick()
+
+    def _tick(self) -> None:
+        stall = self._ticks.on_tick(self._times())
+        if stall is not None:
+            self.found.append(stall)
+
+    def _times(self) -> Times:
+        return Times(self._clock.now(), self._clock.wall())

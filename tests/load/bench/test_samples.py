@@ -1,0 +1,164 @@
+"""Samples that a stall of the machine fell into are taken again, and counted as such."""
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from load.bench.fleet import BenchFailed, started
+from load.bench.jobs import chain_jobs, seconds
+from load.bench.record import Printer, measured
+from load.bench.samples import TRIES, Counts, Samples, StallWatch
+from load.bench.system import renewable
+from load.incidents import Incident
+from shared.bus.contract import CallTimeout
+from shared.settings import LinkSettings
+from tests.load.bench.printed import records_in
+
+STALL = Incident(0.0, "stall", "the machine stood still for 2.1 s", 2.1)
+MIB = 1 << 20
+
+
+class Scripted(StallWatch):
+    """Finds what it is told to, and looks at no clock."""
+
+    def __init__(self, found: Sequence[Incident]) -> None:
+        self.found = list(found)
+
+    def __enter__(self) -> "Scripted":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def scripted(*stalls: bool) -> Callable[[], StallWatch]:
+    """Into which tries one falls; into none after these."""
+    script: Iterator[bool] = iter(stalls)
+    return lambda: Scripted([STALL] if next(script, False) else [])
+
+
+class Shaky:
+    """A sample that fails as often as it is told, each time in a way of transports or of the bus."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self.failures = list(failures)
+        self.renewed = 0
+
+    def sample(self) -> str:
+        if self.failures:
+            raise self.failures.pop(0)
+        return "sample"
+
+    def renew(self) -> None:
+        self.renewed += 1
+
+    async def sample_async(self) -> str:
+        return self.sample()
+
+    async def renew_async(self) -> None:
+        self.renew()
+
+
+def test_a_sample_with_a_stall_is_taken_again_and_what_it_may_have_broken_is_made_anew() -> None:
+    told: list[str] = []
+    samples, shaky = Samples(told.append, scripted(True, True)), Shaky(BenchFailed("process 1: given up"))
+    assert samples.take(shaky.sample, shaky.renew) == "sample"
+    assert samples.counts() == Counts(taken=1, again=2)
+    assert shaky.renewed == 2
+    assert told[0] == "the machine stood still for 2.1 s (process 1: given up): this sample is taken again"
+    assert told[1] == "the machine stood still for 2.1 s: this sample is taken again"
+
+
+def test_the_same_where_samples_are_taken_on_a_loop() -> None:
+    samples, shaky = Samples(print, scripted(True, False)), Shaky(CallTimeout("no answer"))
+    assert asyncio.run(samples.take_async(shaky.sample_async, shaky.renew_async)) == "sample"
+    assert (samples.counts(), shaky.renewed) == (Counts(taken=1, again=1), 1)
+
+
+def test_what_fails_without_a_stall_fails() -> None:
+    samples, shaky = Samples(print, scripted()), Shaky(BenchFailed("other bytes than were sent"))
+    with pytest.raises(BenchFailed, match="other bytes"):
+        samples.take(shaky.sample, shaky.renew)
+    assert (samples.counts(), shaky.renewed) == (Counts(taken=0, again=0), 0)
+
+
+def test_a_sample_that_never_gets_through_makes_the_run_void() -> None:
+    with pytest.raises(BenchFailed, match="the run is void: the machine stood still during 4 tries"):
+        Samples(print, scripted(*[True] * TRIES)).take(lambda: None, lambda: None)
+
+
+@pytest.mark.parametrize(("taken", "again", "void"), [(9, 0, False), (9, 3, False), (9, 4, True), (1, 1, True)])
+def test_a_third_may_be_taken_again_and_no_more(taken: int, again: int, void: bool) -> None:
+    counts = Counts(taken, again)
+    assert counts.is_void is void
+    assert len(counts.lines()) == (again > 0) + void
+
+
+def test_a_void_run_says_so_and_keeps_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    printer = Printer("b")
+    printer.samples.taken, printer.samples.again = 2, 1
+    printer.emit(measured("b", "c", 1.0, "s", 1.0, at_most=1.0))
+    assert not printer.finish()
+    assert "The run is void" in capsys.readouterr().err
+
+
+def test_a_stall_of_this_process_is_seen() -> None:
+    thaw = f"sleep 0.2; kill -STOP {os.getpid()}; sleep 1.2; kill -CONT {os.getpid()}"
+    with StallWatch() as watch, subprocess.Popen(["sh", "-c", thaw]):
+        time.sleep(0.4)
+    assert max(stall.seconds for stall in watch.found) > 0.5
+
+
+async def test_what_is_renewed_has_ended_before_the_next_begins() -> None:
+    course: list[str] = []
+
+    @asynccontextmanager
+    async def make() -> AsyncIterator[int]:
+        number = len(course)
+        course.append(f"begin {number}")
+        yield number
+        course.append(f"end {number}")
+
+    async with renewable(make) as made:
+        assert made.now == 0
+        await made.renew()
+        assert made.now == 2
+    assert course == ["begin 0", "end 0", "begin 2", "end 2"]
+
+
+def test_a_fleet_goes_on_with_other_processes_after_a_failure() -> None:
+    with started(2, LinkSettings(transport="socket"), [MIB] * 2) as fleet:
+        before = list(fleet.nodes)
+        fleet.run(chain_jobs(fleet, 1, MIB))
+        fleet.end()
+        fleet.renew()
+        assert all(one.address != other.address for one, other in zip(before, fleet.nodes, strict=True))
+        assert seconds(fleet.run(chain_jobs(fleet, 1, MIB))) > 0
+
+
+@pytest.mark.system
+@pytest.mark.slow
+def test_a_bench_carries_on_over_a_stall_of_everything() -> None:
+    flags = ["--megabytes", "34", "--rate", "10", "--case", "chains", "--receivers", "2"]
+    command = [sys.executable, "-m", "services.cli.main", "bench", "transfer", *flags]
+    bench = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert bench.stderr is not None
+    lines = iter(bench.stderr.readline, "")
+    assert any("chain of 2" in line for line in lines)
+    time.sleep(1.0)
+    os.killpg(bench.pid, signal.SIGSTOP)
+    time.sleep(3.0)
+    os.killpg(bench.pid, signal.SIGCONT)
+    out, err = bench.communicate(timeout=120)
+    assert "this sample is taken again" in err
+    [record] = records_in(out)
+    assert record["case"] == "chain of 2"
+    assert re.search(r"still during \d+ samples, which were taken again; 3 count", err)
+    assert bench.returncode == (0 if record["ok"] and "The run is void" not in err else 1)
