@@ -150,9 +150,7 @@ class Deployment:
 
     async def drain(self, command: Drain, context: Context) -> Ack:
         self._check_epoch(command.epoch)
-        draining = self.lifecycle.state is State.DRAINING
-        self.lifecycle.drain(command)
-        if not draining:
+        if self.lifecycle.drain(command):
             self._draining = self._tasks.create_task(self._drain(), name=f"drain {command.instance}")
             self._on_change()
         return Ack()

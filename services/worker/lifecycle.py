@@ -61,6 +61,7 @@ class Lifecycle:
         self.state = State.SPARE
         self.assignment: Assignment | None = None
         self.ready: set[int] = set()
+        self._drained = ""  # the instance that it was, until it loads another
 
     def goes_on(self, command: Load) -> bool:
         """Whether this is another LOAD of the plan that is being loaded for: what arrived stays."""
@@ -72,6 +73,7 @@ class Lifecycle:
         if self.state is not State.SPARE:
             raise Refusal(409, f"cannot load {command.instance}: the worker is {self.state}, not spare")
         self._advance(State.LOADING)
+        self._drained = ""
         self.assignment = Assignment(
             command.plan_id, command.instance, command.model, command.role, command.rank, command.manifest
         )
@@ -115,11 +117,15 @@ class Lifecycle:
             raise Refusal(409, f"cannot serve {command.instance}: {len(self.ready)} blocks are ready, not all")
         self._advance(State.SERVING)
 
-    def drain(self, command: Drain) -> None:
-        """serving -> draining. Told again, it stays."""
+    def drain(self, command: Drain) -> bool:
+        """serving -> draining; whether that is new. Told again, also after it has drained, it stays as it is."""
+        if command.instance == self._drained:
+            return False
         self._expect(command.instance)
-        if self.state is not State.DRAINING:
-            self.leave()
+        if self.state is State.DRAINING:
+            return False
+        self.leave()
+        return True
 
     def leave(self) -> None:
         """serving -> draining."""
@@ -136,7 +142,9 @@ class Lifecycle:
 
     def release(self) -> None:
         """loading, live or draining -> spare; forgets the parameters."""
+        drained = self.assignment.instance if self.assignment and self.state is State.DRAINING else self._drained
         self._advance(State.SPARE)
+        self._drained = drained
         self.assignment = None
         self.ready = set()
 

@@ -86,9 +86,21 @@ def test_commands_told_twice_change_nothing() -> None:
     lifecycle = loaded()
     lifecycle.serve(SERVE)
     lifecycle.serve(SERVE)
-    lifecycle.drain(DRAIN)
-    lifecycle.drain(DRAIN)
+    assert lifecycle.drain(DRAIN)
+    assert not lifecycle.drain(DRAIN)
     assert lifecycle.state is State.DRAINING
+
+
+def test_who_has_drained_takes_the_command_again_whose_answer_got_lost() -> None:
+    lifecycle = loaded()
+    lifecycle.serve(SERVE)
+    lifecycle.drain(DRAIN)
+    lifecycle.release()
+    assert not lifecycle.drain(DRAIN)
+    assert lifecycle.state is State.SPARE
+    lifecycle.load(LOAD)
+    with pytest.raises(Refusal, match="cannot go from loading to draining"):
+        lifecycle.drain(DRAIN)
 
 
 def test_an_abort_frees_only_the_plan_that_is_loading() -> None:
