@@ -13,6 +13,7 @@ COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY shared shared
 COPY services services
 COPY load load
+COPY livescale livescale
 # The compiler is for the kernels of CPUs; it does not stay.
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev \
  && pip install --no-cache-dir -c constraints.txt setuptools \

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from load.trace import Arrival, Trace
+from livescale.load.trace import Arrival, Trace
 
 
 class Phase(msgspec.Struct, frozen=True):

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 import aiohttp
 import msgspec
 
-from load.records import Ask, RequestRecord
-from load.tally import Tally
-from shared.world import Clock
+from livescale.load.records import Ask, RequestRecord
+from livescale.load.tally import Tally
+from livescale.shared.world import Clock
 
 
 class Choice(msgspec.Struct):

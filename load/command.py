@@ -11,18 +11,18 @@ import click
 import msgspec
 from rich.console import Console
 
-from load.arrivals import Shape, calm_burst_calm, poisson
-from load.client import Client, open_session, send_open_loop
-from load.records import RequestRecord, find_fault, write_records
-from load.settings import LoadSettings, refuse_replay_without_trace
-from load.stats import summarise
-from load.tables import duration, latency_table
-from load.tally import Tally
-from load.target import TargetError, learn_target, make_asks
-from load.trace import Trace, Window, parse_window, replay
-from load.traces import TraceError, read_trace
-from services.cli.options import settings_options
-from shared.world import SystemClock
+from livescale.load.arrivals import Shape, calm_burst_calm, poisson
+from livescale.load.client import Client, open_session, send_open_loop
+from livescale.load.records import RequestRecord, find_fault, write_records
+from livescale.load.settings import LoadSettings, refuse_replay_without_trace
+from livescale.load.stats import summarise
+from livescale.load.tables import duration, latency_table
+from livescale.load.tally import Tally
+from livescale.load.target import TargetError, learn_target, make_asks
+from livescale.load.trace import Trace, Window, parse_window, replay
+from livescale.load.traces import TraceError, read_trace
+from livescale.services.cli.options import settings_options
+from livescale.shared.world import SystemClock
 
 PROGRESS_SECONDS = 2.0
 

@@ -7,8 +7,8 @@ from typing import TextIO
 
 import structlog
 
-from load.sizes import Size
-from services.supervisor.processes import Echo
+from livescale.load.sizes import Size
+from livescale.services.supervisor.processes import Echo
 
 KEPT = Path(".livescale")
 
@@ -19,7 +19,7 @@ def kept_model(size: Size, tell: Callable[[str], None]) -> Path:
     # A directory that was made is whole, and only making one needs torch here.
     if not directory.exists():
         tell(f"Making a {size} checkpoint in {directory}, this once ...")
-        from load.make_model import make_model
+        from livescale.load.make_model import make_model
 
         make_model(directory, "llama", size, 0)
     return directory

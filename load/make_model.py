@@ -24,9 +24,9 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
-from load.make_tokenizer import DIALECTS, make_tokenizer, save_tokenizer
-from load.sizes import Size
-from shared.messages.parameters import Family
+from livescale.load.make_tokenizer import DIALECTS, make_tokenizer, save_tokenizer
+from livescale.load.sizes import Size
+from livescale.shared.messages.parameters import Family
 
 RECIPE_FILE = "livescale-made.json"
 CONTEXT = 4_096

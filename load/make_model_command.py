@@ -6,8 +6,8 @@ from typing import get_args
 
 import click
 
-from load.sizes import Size
-from shared.messages.parameters import Family
+from livescale.load.sizes import Size
+from livescale.shared.messages.parameters import Family
 
 option = partial(click.option, show_default=True, show_envvar=True)
 
@@ -23,7 +23,7 @@ def make_model_command(directory: Path, family: Family, size: Size, seed: int) -
     Sizes: tiny has about 1M parameters, small 30M, medium 120M, large 500M. The same seed makes the same bytes.
     """
     # Torch and transformers take seconds to import, and --help needs neither.
-    from load.make_model import make_model
+    from livescale.load.make_model import make_model
 
     try:
         made = make_model(directory, family, size, seed)

@@ -9,7 +9,7 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from shared.messages.parameters import Family
+from livescale.shared.messages.parameters import Family
 
 LINES = 6_000
 WORDS_PER_LINE = 12

@@ -5,10 +5,10 @@ from math import inf
 
 from rich.table import Table
 
-from load.incidents import Incident
-from load.records import RequestRecord
-from load.story import Newcomer
-from load.tables import duration, new_table
+from livescale.load.incidents import Incident
+from livescale.load.records import RequestRecord
+from livescale.load.story import Newcomer
+from livescale.load.tables import duration, new_table
 
 HEADINGS = (
     *("worker", "from", "first layer ready", "first layer run", "first token, shared", "whole", "first token, own"),

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from load.hardware import Hardware
-from load.incidents import Incident
-from load.records import RequestRecord, find_fault
-from load.stats import Period, Summary, summarise_periods
-from load.story import Newcomer, Story
+from livescale.load.hardware import Hardware
+from livescale.load.incidents import Incident
+from livescale.load.records import RequestRecord, find_fault
+from livescale.load.stats import Period, Summary, summarise_periods
+from livescale.load.story import Newcomer, Story
 
 NOTHING_ADDED = (
     "But no instance was scaled out, so what is to be shown was not: one instance was enough for this load. "

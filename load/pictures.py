@@ -11,10 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from load.incidents import Incident
-from load.outcome import Outcome
-from load.series import Points, gap_points, rate_of, running_percentile, ttft_points
-from load.story import Newcomer, Story
+from livescale.load.incidents import Incident
+from livescale.load.outcome import Outcome
+from livescale.load.series import Points, gap_points, rate_of, running_percentile, ttft_points
+from livescale.load.story import Newcomer, Story
 
 # Stands for the page's own text colour until the SVG is written.
 INK = "#010203"

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from load.newcomers import HEADINGS, NOTES, newcomer_row, tell_first_tokens, tell_slower
-from load.outcome import Outcome
-from load.pictures import Picture, draw_pictures
-from load.records import RequestRecord
-from load.stats import Summary
-from load.story import Newcomer
-from load.tables import duration
+from livescale.load.newcomers import HEADINGS, NOTES, newcomer_row, tell_first_tokens, tell_slower
+from livescale.load.outcome import Outcome
+from livescale.load.pictures import Picture, draw_pictures
+from livescale.load.records import RequestRecord
+from livescale.load.stats import Summary
+from livescale.load.story import Newcomer
+from livescale.load.tables import duration
 
 CSS = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8881; --good: #0a7d4f; --bad: #c62828; }

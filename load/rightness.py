@@ -18,7 +18,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
-from shared.messages.parameters import DType
+from livescale.shared.messages.parameters import DType
 
 FLOAT32_BAND = 1e-3
 FLOAT32_TIES = 1e-4

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from load.view import View, render_line, render_screen
+from livescale.load.view import View, render_line, render_screen
 
 PLAIN_SECONDS = 5.0
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from load.records import RequestRecord
-from load.stats import percentile
+from livescale.load.records import RequestRecord
+from livescale.load.stats import percentile
 
 Points = list[tuple[float, float]]
 

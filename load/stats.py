@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import numpy as np
 
-from load.records import RequestRecord, find_fault
+from livescale.load.records import RequestRecord, find_fault
 
 
 class Summary(msgspec.Struct, frozen=True):

@@ -9,12 +9,12 @@ from math import inf
 
 import msgspec
 
-from load.records import RequestRecord
-from shared.messages.live import RequestsMoved
-from shared.messages.membership import LeaseChanged, RouterReport, WorkerReport, WorkerState
-from shared.messages.message import Message
-from shared.messages.scaling import Decision, ScaleRecord
-from shared.messages.transfers import BlockReady
+from livescale.load.records import RequestRecord
+from livescale.shared.messages.live import RequestsMoved
+from livescale.shared.messages.membership import LeaseChanged, RouterReport, WorkerReport, WorkerState
+from livescale.shared.messages.message import Message
+from livescale.shared.messages.scaling import Decision, ScaleRecord
+from livescale.shared.messages.transfers import BlockReady
 
 # A worker that nobody has heard of for so long is no longer counted.
 SILENT_SECONDS = 5.0

@@ -6,7 +6,7 @@ from html import escape
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from load.pictures import INK, STYLE
+from livescale.load.pictures import INK, STYLE
 
 # A viewer that knows what its user prefers says so; everyone else gets black on white.
 COLOURS = """<style>

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from load.stats import Summary
+from livescale.load.stats import Summary
 
 
 def new_table(title: str) -> Table:

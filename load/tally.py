@@ -2,8 +2,8 @@
 
 from collections import deque
 
-from load.records import RequestRecord, find_fault
-from load.stats import percentile
+from livescale.load.records import RequestRecord, find_fault
+from livescale.load.stats import percentile
 
 RECENT_SECONDS = 5.0
 

@@ -6,8 +6,8 @@ from typing import TypeVar
 import aiohttp
 import msgspec
 
-from load.records import Ask
-from load.trace import Trace, fit
+from livescale.load.records import Ask
+from livescale.load.trace import Trace, fit
 
 T = TypeVar("T")
 MOST_LETTERS = 300

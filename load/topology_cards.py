@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from services.cli.topology_view import HostKind, Kinds, both_ways, name_all, uplink
-from shared.topology import Host, Leaf, Topology
-from shared.units import format_rate
+from livescale.services.cli.topology_view import HostKind, Kinds, both_ways, name_all, uplink
+from livescale.shared.topology import Host, Leaf, Topology
+from livescale.shared.units import format_rate
 
 FEW_HOSTS = 8
 MOST_CARDS = 12

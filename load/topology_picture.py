@@ -7,12 +7,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from load.pictures import BLUE, GREEN, INK, ORANGE, STYLE, VIOLET
-from load.svg_file import render_svg
-from load.topology_cards import HostCard, LeafCard, arrange
-from services.cli.topology_view import GpuKind, HostKind, group_gpus, summary
-from shared.topology import Topology
-from shared.units import format_rate, format_size
+from livescale.load.pictures import BLUE, GREEN, INK, ORANGE, STYLE, VIOLET
+from livescale.load.svg_file import render_svg
+from livescale.load.topology_cards import HostCard, LeafCard, arrange
+from livescale.services.cli.topology_view import GpuKind, HostKind, group_gpus, summary
+from livescale.shared.topology import Topology
+from livescale.shared.units import format_rate, format_size
 
 # All lengths are inches. From the top: title, spine, leaves, cards.
 MARGIN, TITLE, SPINE, LEAF = 0.25, 0.55, 0.75, 0.5

@@ -14,7 +14,7 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta
 
-from load.trace import Arrival, Trace
+from livescale.load.trace import Arrival, Trace
 
 T = TypeVar("T", int, float)
 

@@ -6,11 +6,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from load.story import Story
-from load.tables import duration
-from load.tally import Tally
-from services.cli.live_view import count_layers
-from shared.messages.membership import WorkerReport
+from livescale.load.story import Story
+from livescale.load.tables import duration
+from livescale.load.tally import Tally
+from livescale.services.cli.live_view import count_layers
+from livescale.shared.messages.membership import WorkerReport
 
 STATE_COLORS = {"spare": "dim", "loading": "yellow", "live": "cyan", "serving": "green", "draining": "magenta"}
 LOADING = ("loading", "live")

@@ -5,14 +5,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from load.story import Story
-from shared.bus.contract import Bus, Subscription, Topic
-from shared.messages.membership import LeaseChanged
-from shared.messages.message import Message
-from shared.messages.scaling import AskScales, Decision
-from shared.messages.transfers import InstanceServing, Transfer
-from shared.subjects import BLOCK, DECISION, HEARTBEAT, INSTANCE, LEASE, MOVED, PLAN, SCALES, TRANSFER
-from shared.world import Clock
+from livescale.load.story import Story
+from livescale.shared.bus.contract import Bus, Subscription, Topic
+from livescale.shared.messages.membership import LeaseChanged
+from livescale.shared.messages.message import Message
+from livescale.shared.messages.scaling import AskScales, Decision
+from livescale.shared.messages.transfers import InstanceServing, Transfer
+from livescale.shared.subjects import BLOCK, DECISION, HEARTBEAT, INSTANCE, LEASE, MOVED, PLAN, SCALES, TRANSFER
+from livescale.shared.world import Clock
 
 TOPICS: tuple[Topic[Any], ...] = (HEARTBEAT, DECISION, PLAN, BLOCK, TRANSFER, INSTANCE, MOVED, LEASE)
 CALL_SECONDS = 5.0

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
-from load.incidents import TICK_SECONDS, Incident, Life, Lives, Ticks, Times
-from services.supervisor.processes import Child
-from shared.world import Clock
+from livescale.load.incidents import TICK_SECONDS, Incident, Life, Lives, Ticks, Times
+from livescale.services.supervisor.processes import Child
+from livescale.shared.world import Clock
 
 
 @asynccontextmanager

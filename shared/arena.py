@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from shared.pinned import CudaRuntime, PinnedMap
+from livescale.shared.pinned import CudaRuntime, PinnedMap
 
 ALIGNMENT = 4096
 MADV_POPULATE_WRITE = 23  # Linux 5.14; not in Python's mmap module

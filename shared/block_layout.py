@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
-from shared.messages.parameters import Block, DType, Layout, ModelConfig, Tensor
-from shared.sharding import shard_config
+from livescale.shared.messages.parameters import Block, DType, Layout, ModelConfig, Tensor
+from livescale.shared.sharding import shard_config
 
 ALIGNMENT = 64
 PANEL_ROWS, PANEL_STEP = 64, 32  # a panel has so many rows, and a multiple of so many columns

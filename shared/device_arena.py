@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
-from shared.arena import Places
-from shared.device_bytes import DeviceBytes
+from livescale.shared.arena import Places
+from livescale.shared.device_bytes import DeviceBytes
 
 BOUNCE_BYTES = 16 << 20
 

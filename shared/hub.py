@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from shared.model_config import CheckpointError
+from livescale.shared.model_config import CheckpointError
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 TEXT_FILES = ["*.json", "*.jinja"]

@@ -3,8 +3,8 @@
 from importlib import resources
 from pathlib import Path
 
-from shared.latency import Latency
-from shared.yaml_file import convert, names_file, read_yaml
+from livescale.shared.latency import Latency
+from livescale.shared.yaml_file import convert, names_file, read_yaml
 
 SHIPPED = resources.files("shared") / "latencies.yaml"
 

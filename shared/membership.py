@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import structlog
 
-from shared.bus.contract import Bus, BusError, Refusal
-from shared.bus.seldom import SeldomLog
-from shared.messages.membership import Beat, Join, Leave, Report, ServiceName, WasAway
-from shared.subjects import AWAY, HEARTBEAT, JOIN, LEAVE, STALE
-from shared.world import Clock
+from livescale.shared.bus.contract import Bus, BusError, Refusal
+from livescale.shared.bus.seldom import SeldomLog
+from livescale.shared.messages.membership import Beat, Join, Leave, Report, ServiceName, WasAway
+from livescale.shared.subjects import AWAY, HEARTBEAT, JOIN, LEAVE, STALE
+from livescale.shared.world import Clock
 
 REPORT_SECONDS = 0.5
 TOLD_SECONDS = 1.0  # who slept for less than this was not missed

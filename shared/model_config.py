@@ -7,7 +7,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 
 import msgspec
 
-from shared.messages.parameters import Family, ModelConfig, RopeScaling
+from livescale.shared.messages.parameters import Family, ModelConfig, RopeScaling
 
 ARCHITECTURES: dict[str, str] = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
 SUPPORTED = "dense Llama 2/3 and Qwen2/2.5 in float32, bfloat16 or float16"

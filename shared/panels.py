@@ -5,7 +5,7 @@ A panel is 64 rows; of these each pair of columns lies together, row after row.
 
 import torch
 
-from shared.block_layout import PANEL_ROWS
+from livescale.shared.block_layout import PANEL_ROWS
 
 
 def to_panels(matrix: torch.Tensor) -> torch.Tensor:

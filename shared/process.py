@@ -22,15 +22,15 @@ from typing import Protocol
 import structlog
 import uvloop
 
-from shared.bus.contract import Bus, BusError, Context, Endpoint, Refusal, ServiceInfo
-from shared.bus.identity import NatsFiles
-from shared.bus.nats import NatsBus
-from shared.messages.membership import AskMetrics, MetricsText, ServiceName
-from shared.running_loop import RunningLoop
-from shared.settings import ProcessSettings
-from shared.subjects import METRICS
-from shared.telemetry import Telemetry, configure_logging
-from shared.world import Clock, Ids, RandomIds, RunningClock
+from livescale.shared.bus.contract import Bus, BusError, Context, Endpoint, Refusal, ServiceInfo
+from livescale.shared.bus.identity import NatsFiles
+from livescale.shared.bus.nats import NatsBus
+from livescale.shared.messages.membership import AskMetrics, MetricsText, ServiceName
+from livescale.shared.running_loop import RunningLoop
+from livescale.shared.settings import ProcessSettings
+from livescale.shared.subjects import METRICS
+from livescale.shared.telemetry import Telemetry, configure_logging
+from livescale.shared.world import Clock, Ids, RandomIds, RunningClock
 
 CONNECT_SECONDS = 30.0
 STOP_SECONDS = 15.0

@@ -14,7 +14,7 @@ from typing import TypeVarTuple
 import structlog
 import uvloop
 
-from shared.running_time import TICK_SECONDS, RunningTime
+from livescale.shared.running_time import TICK_SECONDS, RunningTime
 
 Ts = TypeVarTuple("Ts")
 

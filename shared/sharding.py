@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from shared.messages.parameters import ModelConfig
+from livescale.shared.messages.parameters import ModelConfig
 
 MOST_SHARDS = 64
 QUERIES = ("self_attn.q_proj.weight", "self_attn.q_proj.bias")

@@ -1,9 +1,9 @@
 """Every subject of the system, tied to its message types. The bus adds the prefix `livescale.<namespace>.`."""
 
-from shared.bus.contract import Call, Topic
-from shared.messages.copies import CheckModel, FetchModel, ModelChecked, ModelRead, ReadModel, ReleaseModel
-from shared.messages.live import Help, Pull, Pulled, RequestsMoved, Took, Withdraw
-from shared.messages.membership import (
+from livescale.shared.bus.contract import Call, Topic
+from livescale.shared.messages.copies import CheckModel, FetchModel, ModelChecked, ModelRead, ReadModel, ReleaseModel
+from livescale.shared.messages.live import Help, Pull, Pulled, RequestsMoved, Took, Withdraw
+from livescale.shared.messages.membership import (
     AskIncidents,
     AskMetrics,
     AskModels,
@@ -24,11 +24,11 @@ from shared.messages.membership import (
     Stale,
     WasAway,
 )
-from shared.messages.message import Ack
-from shared.messages.parameters import Manifest
-from shared.messages.pipelines import MoveKv, Pipeline, PipelineOver, StageBatch, StageDone
-from shared.messages.ranks import AskMeeting, Meeting, RankTake, Told
-from shared.messages.requests import (
+from livescale.shared.messages.message import Ack
+from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.pipelines import MoveKv, Pipeline, PipelineOver, StageBatch, StageDone
+from livescale.shared.messages.ranks import AskMeeting, Meeting, RankTake, Told
+from livescale.shared.messages.requests import (
     Admit,
     AskRunning,
     Cancel,
@@ -40,7 +40,7 @@ from shared.messages.requests import (
     Submitted,
     TokenFrame,
 )
-from shared.messages.scaling import (
+from livescale.shared.messages.scaling import (
     AskDecisions,
     AskScales,
     Decision,
@@ -50,7 +50,7 @@ from shared.messages.scaling import (
     ScaleRecord,
     ScaleRecords,
 )
-from shared.messages.transfers import Abort, BlockReady, Drain, InstanceServing, Load, Send, Serve, Transfer
+from livescale.shared.messages.transfers import Abort, BlockReady, Drain, InstanceServing, Load, Send, Serve, Transfer
 
 # All that listen hear it: only the router in office does, and one that was stopped must not swallow its share.
 SUBMIT: Call[Submit, Submitted] = Call("svc.router.submit", Submit, Submitted, doc="serve a request")

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from shared.topology_paths import FlowPath, Place, path_between
+from livescale.shared.topology_paths import FlowPath, Place, path_between
 
 Rate = Annotated[float, Meta(gt=0, le=1e15)]
 RateOrNone = Annotated[float, Meta(ge=0, le=1e15)]

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from shared.topology import ASSUMED_DISK, ASSUMED_MEMORY, ASSUMED_NIC, Domain, Gpu, Host, Leaf, Topology
-from shared.units import format_bit_rate, format_rate
+from livescale.shared.topology import ASSUMED_DISK, ASSUMED_MEMORY, ASSUMED_NIC, Domain, Gpu, Host, Leaf, Topology
+from livescale.shared.units import format_bit_rate, format_rate
 
 NETWORK_CARDS = Path("/sys/class/net")
 PCI_DEVICES = Path("/sys/bus/pci/devices")

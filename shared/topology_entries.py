@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from shared.topology import Domain, Gpu, Host, Leaf, PartKind, Topology, TopologyError
-from shared.units import Rate, Size
+from livescale.shared.topology import Domain, Gpu, Host, Leaf, PartKind, Topology, TopologyError
+from livescale.shared.units import Rate, Size
 
 Many = Annotated[int, Meta(ge=1, le=100_000)]
 Few = Annotated[int, Meta(ge=1, le=1024)]

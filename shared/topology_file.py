@@ -5,10 +5,10 @@ from pathlib import Path
 
 from msgspec import inspect
 
-from shared.topology import Topology
-from shared.topology_entries import TopologyFile, expand
-from shared.units import Rate, Size, parse_rate, parse_size
-from shared.yaml_file import convert, names_file, read_yaml, rename_keys
+from livescale.shared.topology import Topology
+from livescale.shared.topology_entries import TopologyFile, expand
+from livescale.shared.units import Rate, Size, parse_rate, parse_size
+from livescale.shared.yaml_file import convert, names_file, read_yaml, rename_keys
 
 SHIPPED = resources.files("shared") / "topologies"
 

@@ -15,8 +15,8 @@ from concurrent.futures import Executor
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar, TypeVarTuple, cast
 
-from shared.running_loop import RunningTimer
-from shared.running_time import MOST_SECONDS
+from livescale.shared.running_loop import RunningTimer
+from livescale.shared.running_time import MOST_SECONDS
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
-from load.make_model import make_model
-from shared.messages.parameters import Family
+from livescale.load.make_model import make_model
+from livescale.shared.messages.parameters import Family
 
 # Several threads on cores that other processes use wait for each other; these models are small.
 torch.set_num_threads(1)

@@ -8,9 +8,9 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from services.cli.main import cli
-from services.cli.run import SUMMARIES
-from services.worker.settings import WorkerSettings
+from livescale.services.cli.main import cli
+from livescale.services.cli.run import SUMMARIES
+from livescale.services.worker.settings import WorkerSettings
 
 ROOT = Path(__file__).parent.parent
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())

@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.deadlines import arrived, leaving
-from shared.messages.requests import Submit
+from livescale.shared.deadlines import arrived, leaving
+from livescale.shared.messages.requests import Submit
 
 MOMENTS = st.floats(1e6, 2e6)
 

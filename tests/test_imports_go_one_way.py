@@ -1,4 +1,4 @@
-"""load -> services -> shared: a service imports no other service, and shared knows neither."""
+"""load -> services -> shared: a service imports no other service, shared knows neither, and all are livescale's."""
 
 import ast
 from collections.abc import Iterator
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+FOLDERS = ("services", "shared", "load")
 # What starts processes and what people type may know the services by name, not the other way round.
 TOOLS = {"cli", "supervisor"}
 
@@ -30,22 +31,44 @@ def services() -> list[str]:
 
 @pytest.mark.parametrize("service", services())
 def test_a_service_imports_no_other_service(service: str) -> None:
-    foreign = {f"services.{other}" for other in services() if other != service}
+    foreign = {f"livescale.services.{other}" for other in services() if other != service}
     if service in TOOLS:
-        foreign = {f"services.{other}" for other in services() if other not in TOOLS}
+        foreign = {f"livescale.services.{other}" for other in services() if other not in TOOLS}
     for path in files(f"services/{service}"):
         for module in imported(path):
-            assert ".".join(module.split(".")[:2]) not in foreign, f"{path.relative_to(ROOT)} imports {module}"
+            assert ".".join(module.split(".")[:3]) not in foreign, f"{path.relative_to(ROOT)} imports {module}"
+
+
+def parts(path: Path) -> set[str]:
+    """Which of livescale's parts a file imports."""
+    return {module.split(".")[1] for module in imported(path) if module.startswith("livescale.")}
 
 
 def test_shared_imports_neither_services_nor_load() -> None:
     for path in files("shared"):
-        roots = {module.split(".")[0] for module in imported(path)}
-        assert not roots & {"services", "load", "tests"}, path.relative_to(ROOT)
+        assert not parts(path) & {"services", "load"}, path.relative_to(ROOT)
 
 
 def test_services_import_load_only_where_a_command_hands_over_to_it() -> None:
     for path in files("services"):
         if path.is_relative_to(ROOT / "services" / "cli"):
             continue
-        assert "load" not in {module.split(".")[0] for module in imported(path)}, path.relative_to(ROOT)
+        assert "load" not in parts(path), path.relative_to(ROOT)
+
+
+def test_what_is_installed_imports_no_tests() -> None:
+    for path in (path for folder in FOLDERS for path in files(folder)):
+        assert "tests" not in {module.split(".")[0] for module in imported(path)}, path.relative_to(ROOT)
+
+
+def test_every_import_goes_by_the_one_package() -> None:
+    # `services.x` and `livescale.services.x` would be two modules, with two of every class.
+    for path in (path for folder in (*FOLDERS, "tests") for path in files(folder)):
+        roots = {module.split(".")[0] for module in imported(path)}
+        assert not roots & set(FOLDERS), path.relative_to(ROOT)
+
+
+def test_the_package_links_to_every_folder() -> None:
+    assert {link.name: link.resolve() for link in (ROOT / "livescale").iterdir() if link.is_symlink()} == {
+        folder: ROOT / folder for folder in FOLDERS
+    }

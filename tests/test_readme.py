@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from services.cli.main import cli
-from services.gateway.keys import read_keys
+from livescale.services.cli.main import cli
+from livescale.services.gateway.keys import read_keys
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from load.bench.fleet import Fleet
-from load.bench.holders import Cold
-from load.bench.jobs import jobs_of
-from load.bench.nodes import Done, Share
-from services.planner.orders import ticketed
-from services.planner.plans.pipelines import pipeline_ready
-from services.planner.plans.plan import TransferPlan
+from livescale.load.bench.fleet import Fleet
+from livescale.load.bench.holders import Cold
+from livescale.load.bench.jobs import jobs_of
+from livescale.load.bench.nodes import Done, Share
+from livescale.services.planner.orders import ticketed
+from livescale.services.planner.plans.pipelines import pipeline_ready
+from livescale.services.planner.plans.plan import TransferPlan
 
 
 class Carried(msgspec.Struct, frozen=True):

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from load.bench.samples import Counts
-from load.hardware import Hardware
+from livescale.load.bench.samples import Counts
+from livescale.load.hardware import Hardware
 
 
 class Conditions(msgspec.Struct, frozen=True):

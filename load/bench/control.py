@@ -11,26 +11,26 @@ import click
 import uvloop
 from msgspec import structs
 
-from load.bench.bare_stream import bare_stream
-from load.bench.control_cost import FEW, MANY, Cost, measure_costs
-from load.bench.control_rows import BENCH, OUTPUT_TOKENS, Latencies, Way, cost_rows, rows
-from load.bench.engine_alone import EngineAlone, engine_alone
-from load.bench.record import Printer
-from load.bench.system import logged
-from load.client import Client, open_session
-from load.kept import kept_model
-from load.records import Ask, find_fault
-from load.tally import Tally
-from services.cli.scale import ask_scale
-from services.supervisor.commands import NATS
-from services.supervisor.processes import Echo
-from services.supervisor.settings import ModelSettings, StackSettings
-from services.supervisor.stack import Stack
-from shared.bus.contract import Bus
-from shared.messages.membership import AskModels, Register
-from shared.messages.requests import Submit
-from shared.subjects import MODELS, REGISTER
-from shared.world import SystemClock
+from livescale.load.bench.bare_stream import bare_stream
+from livescale.load.bench.control_cost import FEW, MANY, Cost, measure_costs
+from livescale.load.bench.control_rows import BENCH, OUTPUT_TOKENS, Latencies, Way, cost_rows, rows
+from livescale.load.bench.engine_alone import EngineAlone, engine_alone
+from livescale.load.bench.record import Printer
+from livescale.load.bench.system import logged
+from livescale.load.client import Client, open_session
+from livescale.load.kept import kept_model
+from livescale.load.records import Ask, find_fault
+from livescale.load.tally import Tally
+from livescale.services.cli.scale import ask_scale
+from livescale.services.supervisor.commands import NATS
+from livescale.services.supervisor.processes import Echo
+from livescale.services.supervisor.settings import ModelSettings, StackSettings
+from livescale.services.supervisor.stack import Stack
+from livescale.shared.bus.contract import Bus
+from livescale.shared.messages.membership import AskModels, Register
+from livescale.shared.messages.requests import Submit
+from livescale.shared.subjects import MODELS, REGISTER
+from livescale.shared.world import SystemClock
 
 MODEL = "bench"
 PROMPT_TOKENS = 64

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from load.bench.control_cost import Cost
-from load.bench.record import Record, measured
+from livescale.load.bench.control_cost import Cost
+from livescale.load.bench.record import Record, measured
 
 BENCH = "control"
 OUTPUT_TOKENS = 8

@@ -17,16 +17,16 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from load.bench.engine_alone import EngineAlone, engine_over
-from load.bench.nodes import Done, Failed, Hello, Mover, Share, end_with_parent, tell
-from services.host.checkpoint import open_checkpoint
-from shared.arena import Arena, placed_bytes
-from shared.links.contract import LinkError
-from shared.links.open import open_link
-from shared.messages.message import Message
-from shared.messages.parameters import DType, Manifest
-from shared.messages.requests import Submit
-from shared.settings import LinkSettings
+from livescale.load.bench.engine_alone import EngineAlone, engine_over
+from livescale.load.bench.nodes import Done, Failed, Hello, Mover, Share, end_with_parent, tell
+from livescale.services.host.checkpoint import open_checkpoint
+from livescale.shared.arena import Arena, placed_bytes
+from livescale.shared.links.contract import LinkError
+from livescale.shared.links.open import open_link
+from livescale.shared.messages.message import Message
+from livescale.shared.messages.parameters import DType, Manifest
+from livescale.shared.messages.requests import Submit
+from livescale.shared.settings import LinkSettings
 
 DTYPE: DType = "float32"
 REQUESTS = 4  # at a time

@@ -12,22 +12,22 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from load.bench.fleet import BenchFailed
-from services.host.direct_file import CHUNK_BYTES
-from services.host.disk import ThreadDisk
-from services.host.stored import open_stored
-from shared.block_layout import ITEM_BYTES, block_layouts
-from shared.links.contract import Link
-from shared.links.open import open_link
-from shared.messages.parameters import DType, ModelSpec
-from shared.messages.transfers import Inflow, Node, Outflow, Send
-from shared.model_config import load_model_config
-from shared.settings import LinkSettings
-from shared.transfer.chunks import MAX_CHUNK_BYTES
-from shared.transfer.incoming import Events, Incoming
-from shared.transfer.outgoing import Outgoing
-from shared.transfer.part import Part
-from shared.transfer.ready import ReadyBlocks
+from livescale.load.bench.fleet import BenchFailed
+from livescale.services.host.direct_file import CHUNK_BYTES
+from livescale.services.host.disk import ThreadDisk
+from livescale.services.host.stored import open_stored
+from livescale.shared.block_layout import ITEM_BYTES, block_layouts
+from livescale.shared.links.contract import Link
+from livescale.shared.links.open import open_link
+from livescale.shared.messages.parameters import DType, ModelSpec
+from livescale.shared.messages.transfers import Inflow, Node, Outflow, Send
+from livescale.shared.model_config import load_model_config
+from livescale.shared.settings import LinkSettings
+from livescale.shared.transfer.chunks import MAX_CHUNK_BYTES
+from livescale.shared.transfer.incoming import Events, Incoming
+from livescale.shared.transfer.outgoing import Outgoing
+from livescale.shared.transfer.part import Part
+from livescale.shared.transfer.ready import ReadyBlocks
 
 DTYPE: DType = "bfloat16"
 SECONDS = 60.0

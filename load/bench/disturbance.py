@@ -7,16 +7,16 @@ from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
-from load.bench.decoding import Decode, Source, block_sizes
-from load.bench.fleet import Fleet, running
-from load.bench.jobs import chain_jobs, jobs_of
-from load.bench.nodes import Done, Job, Outfit, Share
-from load.bench.record import Printer, Record, measured
-from load.kept import kept_model
-from load.sizes import Size
-from shared.messages.transfers import Flow
-from shared.settings import LinkSettings
-from shared.transfer.chunks import chunk_bytes_for
+from livescale.load.bench.decoding import Decode, Source, block_sizes
+from livescale.load.bench.fleet import Fleet, running
+from livescale.load.bench.jobs import chain_jobs, jobs_of
+from livescale.load.bench.nodes import Done, Job, Outfit, Share
+from livescale.load.bench.record import Printer, Record, measured
+from livescale.load.kept import kept_model
+from livescale.load.sizes import Size
+from livescale.shared.messages.transfers import Flow
+from livescale.shared.settings import LinkSettings
+from livescale.shared.transfer.chunks import chunk_bytes_for
 
 BENCH = "transfer"
 BAR = 0.93

@@ -10,20 +10,20 @@ import click
 import uvloop
 from rich.console import Console
 
-from load.bench.engine_members import MemberFailed
-from load.bench.engine_page import write_page
-from load.bench.engine_rows import BENCH, OWN, SizeRun, rows, values, worker_rows
-from load.bench.engine_run import measure_python, measure_size
-from load.bench.engine_spare import spare_seconds
-from load.bench.engine_table import rate_table
-from load.bench.page import report_option
-from load.bench.record import Printer
-from load.bench.system import logged
-from load.kept import KEPT, kept_model
-from load.report import check_report_path
-from load.sizes import Size
-from services.worker.engine.kernels.contract import KernelsName
-from shared.messages.parameters import DType
+from livescale.load.bench.engine_members import MemberFailed
+from livescale.load.bench.engine_page import write_page
+from livescale.load.bench.engine_rows import BENCH, OWN, SizeRun, rows, values, worker_rows
+from livescale.load.bench.engine_run import measure_python, measure_size
+from livescale.load.bench.engine_spare import spare_seconds
+from livescale.load.bench.engine_table import rate_table
+from livescale.load.bench.page import report_option
+from livescale.load.bench.record import Printer
+from livescale.load.bench.system import logged
+from livescale.load.kept import KEPT, kept_model
+from livescale.load.report import check_report_path
+from livescale.load.sizes import Size
+from livescale.services.worker.engine.kernels.contract import KernelsName
+from livescale.shared.messages.parameters import DType
 
 SIZES: Mapping[str, Size] = {"30m": "small", "120m": "medium", "500m": "large"}
 MOST_LOST = 0.1

@@ -8,15 +8,15 @@ from pathlib import Path
 from time import time
 from typing import cast
 
-from services.host.checkpoint import open_checkpoint
-from services.worker.batch import Batch
-from services.worker.engine.contract import Runner
-from services.worker.engine.kernels.contract import KernelsName, choose_kernels
-from services.worker.engine.runner import EngineRunner
-from services.worker.scheduler import Scheduler
-from services.worker.settings import MIB, WorkerSettings
-from shared.messages.parameters import DType, Layout, Manifest
-from shared.messages.requests import Submit
+from livescale.services.host.checkpoint import open_checkpoint
+from livescale.services.worker.batch import Batch
+from livescale.services.worker.engine.contract import Runner
+from livescale.services.worker.engine.kernels.contract import KernelsName, choose_kernels
+from livescale.services.worker.engine.runner import EngineRunner
+from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.settings import MIB, WorkerSettings
+from livescale.shared.messages.parameters import DType, Layout, Manifest
+from livescale.shared.messages.requests import Submit
 
 CONTEXT = 512
 MOST_WAITING = 1_000_000  # whoever asks here asks for all at once

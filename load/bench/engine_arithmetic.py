@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from shared.messages.parameters import ModelConfig
+from livescale.shared.messages.parameters import ModelConfig
 
 
 def layer_shapes(config: ModelConfig) -> list[tuple[int, int]]:

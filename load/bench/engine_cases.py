@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass
 
-from load.peers.questions import Decode, Keep, Mix, Prefill, Prompts
+from livescale.load.peers.questions import Decode, Keep, Mix, Prefill, Prompts
 
 CONTEXT = 64  # tokens of a prompt before a decode
 STEPS = 16

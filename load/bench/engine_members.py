@@ -13,12 +13,12 @@ from typing import IO, Literal, TypeVar
 
 import msgspec
 
-from load.peers.questions import Answer, Failed, Question, Ready, Start
-from services.supervisor.commands import WORKER_ENV
+from livescale.load.peers.questions import Answer, Failed, Question, Ready, Start
+from livescale.services.supervisor.commands import WORKER_ENV
 
 T = TypeVar("T")
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PEERS = Path(".peers")  # the environment that `make bench-peers` makes
 START_SECONDS = 600.0  # vLLM compiles the first time
 ANSWER_SECONDS = 300.0

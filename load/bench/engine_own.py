@@ -13,24 +13,24 @@ import torch
 import uvloop
 from msgspec.structs import replace
 
-from load.bench.engine_alone import EngineAlone
-from load.bench.engine_prefix import measure_kept
-from load.bench.engine_steps import Steps
-from load.peers.member import ask_engine, serve
-from load.peers.questions import Answer, Chosen, Keep, Mix, Mixed, Prompts, Question, Ready, Start, Took
-from load.peers.stopwatch import Stopwatch
-from services.host.checkpoint import open_checkpoint
-from services.worker.batch import Draw
-from services.worker.engine.kernels.contract import KernelsName, choose_kernels
-from services.worker.engine.sampling import choose_tokens
-from services.worker.engine.sizes import block_bytes
-from services.worker.main import runner_maker
-from services.worker.scheduler import Scheduler
-from services.worker.settings import WorkerSettings
-from shared.arena import Arena, placed_bytes
-from shared.devices import CPU
-from shared.messages.requests import Submit
-from shared.world import SystemClock
+from livescale.load.bench.engine_alone import EngineAlone
+from livescale.load.bench.engine_prefix import measure_kept
+from livescale.load.bench.engine_steps import Steps
+from livescale.load.peers.member import ask_engine, serve
+from livescale.load.peers.questions import Answer, Chosen, Keep, Mix, Mixed, Prompts, Question, Ready, Start, Took
+from livescale.load.peers.stopwatch import Stopwatch
+from livescale.services.host.checkpoint import open_checkpoint
+from livescale.services.worker.batch import Draw
+from livescale.services.worker.engine.kernels.contract import KernelsName, choose_kernels
+from livescale.services.worker.engine.sampling import choose_tokens
+from livescale.services.worker.engine.sizes import block_bytes
+from livescale.services.worker.main import runner_maker
+from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.settings import WorkerSettings
+from livescale.shared.arena import Arena, placed_bytes
+from livescale.shared.devices import CPU
+from livescale.shared.messages.requests import Submit
+from livescale.shared.world import SystemClock
 
 T = TypeVar("T")
 
@@ -87,7 +87,7 @@ class Own:
             seen.append(logits[0].float().numpy().tobytes())
             return choose_tokens(logits, draws)
 
-        with patch("services.worker.engine.engine.choose_tokens", see):
+        with patch("livescale.services.worker.engine.engine.choose_tokens", see):
             chosen = self._run(self._ask([prompt], tokens))
         return Chosen(chosen[0], seen)
 

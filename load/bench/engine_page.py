@@ -6,15 +6,15 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from load.bench.conditions import Conditions
-from load.bench.engine_bars import LLAMA, VLLM
-from load.bench.engine_cases import CASES
-from load.bench.engine_rows import ENGINES, OWN, TRANSFORMERS, SizeRun
-from load.bench.engine_table import rate_cells
-from load.bench.page import render_bench
-from load.bench.record import Record
-from load.pictures import BLUE, GREEN, GREY, INK, ORANGE, Picture, draw, place_legend
-from load.report import render_table, save_page
+from livescale.load.bench.conditions import Conditions
+from livescale.load.bench.engine_bars import LLAMA, VLLM
+from livescale.load.bench.engine_cases import CASES
+from livescale.load.bench.engine_rows import ENGINES, OWN, TRANSFORMERS, SizeRun
+from livescale.load.bench.engine_table import rate_cells
+from livescale.load.bench.page import render_bench
+from livescale.load.bench.record import Record
+from livescale.load.pictures import BLUE, GREEN, GREY, INK, ORANGE, Picture, draw, place_legend
+from livescale.load.report import render_table, save_page
 
 COLOURS: Mapping[str, str] = {OWN: BLUE, TRANSFORMERS: GREY, VLLM: GREEN, LLAMA: ORANGE}
 BAR_WIDTH = 0.2

@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
-from load.bench.engine_alone import EngineAlone, running
-from load.peers.questions import Kept, Took
-from load.peers.stopwatch import Stopwatch
-from services.worker.engine.contract import Runner
-from services.worker.limits import Limits
-from services.worker.scheduler import Scheduler
-from shared.messages.requests import Submit
+from livescale.load.bench.engine_alone import EngineAlone, running
+from livescale.load.peers.questions import Kept, Took
+from livescale.load.peers.stopwatch import Stopwatch
+from livescale.services.worker.engine.contract import Runner
+from livescale.services.worker.limits import Limits
+from livescale.services.worker.scheduler import Scheduler
+from livescale.shared.messages.requests import Submit
 
 NEVER = 4e9
 

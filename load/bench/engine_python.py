@@ -11,15 +11,15 @@ from typing import cast
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from load.peers.member import serve
-from load.peers.questions import Answer, CountPython, Failed, LayerCost, Question, Ready, Start
-from services.worker.engine.kernels.contract import Chosen, Kernels, KernelsName, choose_kernels
-from services.worker.engine.runner import EngineRunner
-from services.worker.scheduler import Scheduler
-from services.worker.settings import MIB, WorkerSettings
-from shared.block_layout import block_layouts
-from shared.messages.parameters import Manifest, ModelConfig
-from shared.messages.requests import Submit
+from livescale.load.peers.member import serve
+from livescale.load.peers.questions import Answer, CountPython, Failed, LayerCost, Question, Ready, Start
+from livescale.services.worker.engine.kernels.contract import Chosen, Kernels, KernelsName, choose_kernels
+from livescale.services.worker.engine.runner import EngineRunner
+from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.settings import MIB, WorkerSettings
+from livescale.shared.block_layout import block_layouts
+from livescale.shared.messages.parameters import Manifest, ModelConfig
+from livescale.shared.messages.requests import Submit
 
 FEW, MANY = 4, 28  # layers: what a step costs besides them is the same for both
 PROMPT, CONTEXT = 64, 1_024

@@ -9,13 +9,13 @@ from typing import cast
 
 import torch
 
-from load.bench.engine_arithmetic import layer_shapes
-from load.peers.member import serve
-from load.peers.questions import Answer, Failed, Multiply, Question, Rate, Read, Ready, Start, Took
-from load.peers.stopwatch import Stopwatch
-from services.worker.engine.compiled_linear import CompiledLinear
-from services.worker.engine.kernels.contract import Kernels, KernelsName, choose_kernels
-from shared.model_config import load_model_config
+from livescale.load.bench.engine_arithmetic import layer_shapes
+from livescale.load.peers.member import serve
+from livescale.load.peers.questions import Answer, Failed, Multiply, Question, Rate, Read, Ready, Start, Took
+from livescale.load.peers.stopwatch import Stopwatch
+from livescale.services.worker.engine.compiled_linear import CompiledLinear
+from livescale.services.worker.engine.kernels.contract import Kernels, KernelsName, choose_kernels
+from livescale.shared.model_config import load_model_config
 
 READ_BYTES = 512 << 20  # many times what caches hold
 PASSES = 3

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from statistics import median
 
-from load.bench.engine_bars import (
+from livescale.load.bench.engine_bars import (
     FIRST,
     LLAMA,
     PYTHON_MICROSECONDS,
@@ -13,11 +13,20 @@ from load.bench.engine_bars import (
     Bars,
     bars_of,
 )
-from load.bench.engine_cases import CASES, DECODES, KEPT_PROMPT, MIXED_PROMPTS, MIXED_ROWS, PREFILLS, TAIL_STEPS, Case
-from load.bench.record import Record, measured
-from load.peers.questions import Kept, LayerCost, Mixed, Ready, Took
-from services.worker.settings import WorkerSettings
-from shared.messages.parameters import DType
+from livescale.load.bench.engine_cases import (
+    CASES,
+    DECODES,
+    KEPT_PROMPT,
+    MIXED_PROMPTS,
+    MIXED_ROWS,
+    PREFILLS,
+    TAIL_STEPS,
+    Case,
+)
+from livescale.load.bench.record import Record, measured
+from livescale.load.peers.questions import Kept, LayerCost, Mixed, Ready, Took
+from livescale.services.worker.settings import WorkerSettings
+from livescale.shared.messages.parameters import DType
 
 BENCH = "engine"
 OWN, TRANSFORMERS = "livescale", "transformers"

@@ -7,9 +7,9 @@ from typing import IO, Literal
 
 import numpy as np
 
-from load.bench.engine_arithmetic import attention_share
-from load.bench.engine_bars import LLAMA, VLLM
-from load.bench.engine_cases import (
+from livescale.load.bench.engine_arithmetic import attention_share
+from livescale.load.bench.engine_bars import LLAMA, VLLM
+from livescale.load.bench.engine_cases import (
     CASES,
     CHECKED,
     CHECKED_TOKENS,
@@ -23,9 +23,9 @@ from load.bench.engine_cases import (
     mixed_question,
     prompts,
 )
-from load.bench.engine_members import Member, MemberFailed, Members, Program, members_of
-from load.bench.engine_rows import OWN, TRANSFORMERS, SizeRun
-from load.peers.questions import (
+from livescale.load.bench.engine_members import Member, MemberFailed, Members, Program, members_of
+from livescale.load.bench.engine_rows import OWN, TRANSFORMERS, SizeRun
+from livescale.load.peers.questions import (
     Chosen,
     CountPython,
     Force,
@@ -39,18 +39,18 @@ from load.peers.questions import (
     Read,
     Took,
 )
-from services.host.checkpoint import open_checkpoint
+from livescale.services.host.checkpoint import open_checkpoint
 
-TRANSFORMERS_MODULE = "load.peers.transformers_peer"
+TRANSFORMERS_MODULE = "livescale.load.peers.transformers_peer"
 PROGRAMS = (
-    Program(OWN, "load.bench.engine_own"),
+    Program(OWN, "livescale.load.bench.engine_own"),
     Program(TRANSFORMERS, TRANSFORMERS_MODULE),
-    Program(VLLM, "load.peers.vllm_peer", "vllm"),
-    Program(LLAMA, "load.peers.llama_peer", "llama_cpp"),
+    Program(VLLM, "livescale.load.peers.vllm_peer", "vllm"),
+    Program(LLAMA, "livescale.load.peers.llama_peer", "llama_cpp"),
 )
 EXACTER: Mapping[str, Literal["float32", "float64"]] = {"bfloat16": "float32", "float32": "float64"}
-ROOF = Program("roof", "load.bench.engine_roof")
-PYTHON = Program("python", "load.bench.engine_python")
+ROOF = Program("roof", "livescale.load.bench.engine_roof")
+PYTHON = Program("python", "livescale.load.bench.engine_python")
 PYTHON_ROWS, PYTHON_STEPS = 8, 100
 
 Tell = Callable[[str], None]

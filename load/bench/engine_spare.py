@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from statistics import median
 
-from load.bench.engine_members import MemberFailed
-from services.supervisor.processes import Echo
-from services.supervisor.settings import StackSettings
-from services.supervisor.stack import Stack
-from shared.messages.membership import AskSnapshot
-from shared.subjects import SNAPSHOT
-from shared.world import Clock, SystemClock
+from livescale.load.bench.engine_members import MemberFailed
+from livescale.services.supervisor.processes import Echo
+from livescale.services.supervisor.settings import StackSettings
+from livescale.services.supervisor.stack import Stack
+from livescale.shared.messages.membership import AskSnapshot
+from livescale.shared.subjects import SNAPSHOT
+from livescale.shared.world import Clock, SystemClock
 
 WORKER = "worker-0"
 POLL_SECONDS = 0.01

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from load.peers.questions import Took
-from services.worker.batch import Batch
+from livescale.load.peers.questions import Took
+from livescale.services.worker.batch import Batch
 
 
 @dataclass(frozen=True)

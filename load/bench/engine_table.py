@@ -2,9 +2,9 @@
 
 from rich.table import Table
 
-from load.bench.engine_cases import CASES
-from load.bench.engine_rows import ENGINES, SizeRun
-from load.tables import new_table
+from livescale.load.bench.engine_cases import CASES
+from livescale.load.bench.engine_rows import ENGINES, SizeRun
+from livescale.load.tables import new_table
 
 Cells = list[str]
 

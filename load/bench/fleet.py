@@ -13,11 +13,11 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from load.bench.nodes import Answer, Done, Failed, Hello, Outfit, tell
-from shared.messages.message import Message
-from shared.messages.parameters import Block
-from shared.messages.transfers import Node
-from shared.settings import LinkSettings
+from livescale.load.bench.nodes import Answer, Done, Failed, Hello, Outfit, tell
+from livescale.shared.messages.message import Message
+from livescale.shared.messages.parameters import Block
+from livescale.shared.messages.transfers import Node
+from livescale.shared.settings import LinkSettings
 
 T = TypeVar("T")
 

@@ -7,15 +7,15 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from load.bench.carry import Carried
-from load.bench.fleet import Fleet, running
-from load.bench.gloo_member import Broadcast, Member
-from load.bench.jobs import seconds
-from load.bench.multicast import ROUNDS, Show, middle, repeat
-from load.bench.nodes import Outfit
-from load.bench.record import Printer, Record, measured
-from load.machines import CARD, Network, network
-from shared.settings import LinkSettings
+from livescale.load.bench.carry import Carried
+from livescale.load.bench.fleet import Fleet, running
+from livescale.load.bench.gloo_member import Broadcast, Member
+from livescale.load.bench.jobs import seconds
+from livescale.load.bench.multicast import ROUNDS, Show, middle, repeat
+from livescale.load.bench.nodes import Outfit
+from livescale.load.bench.record import Printer, Record, measured
+from livescale.load.machines import CARD, Network, network
+from livescale.shared.settings import LinkSettings
 
 BENCH = "transfer"
 BARS = {3: 1.8, 7: 3.0}  # by the number of receivers

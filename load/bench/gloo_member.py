@@ -12,10 +12,10 @@ import torch
 import torch.distributed as dist
 import xxhash
 
-from load.bench.nodes import Done, Failed, Hello, end_with_parent, fill, tell
-from shared.arena import Arena, placed_bytes
-from shared.messages.message import Message
-from shared.messages.parameters import Block
+from livescale.load.bench.nodes import Done, Failed, Hello, end_with_parent, fill, tell
+from livescale.shared.arena import Arena, placed_bytes
+from livescale.shared.messages.message import Message
+from livescale.shared.messages.parameters import Block
 
 PATIENCE = timedelta(seconds=60)
 

@@ -12,16 +12,16 @@ import msgspec
 import numpy as np
 import uvloop
 
-from load.bench.disk_model import drop_cached
-from load.bench.nodes import Done, Failed, Hello, Mover, Share, end_with_parent, tell
-from services.host.disk import ThreadDisk, allocate
-from services.host.stored import Stored, open_stored
-from shared.links.contract import Link, LinkError
-from shared.links.open import open_link
-from shared.messages.message import Message
-from shared.messages.parameters import DType, ModelSpec
-from shared.settings import LinkSettings
-from shared.transfer.ready import ReadyBlocks
+from livescale.load.bench.disk_model import drop_cached
+from livescale.load.bench.nodes import Done, Failed, Hello, Mover, Share, end_with_parent, tell
+from livescale.services.host.disk import ThreadDisk, allocate
+from livescale.services.host.stored import Stored, open_stored
+from livescale.shared.links.contract import Link, LinkError
+from livescale.shared.links.open import open_link
+from livescale.shared.messages.message import Message
+from livescale.shared.messages.parameters import DType, ModelSpec
+from livescale.shared.settings import LinkSettings
+from livescale.shared.transfer.ready import ReadyBlocks
 
 DTYPE: DType = "bfloat16"
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from load.bench.fleet import Fleet
-from load.bench.nodes import Done, Hop, Job, Share
-from shared.messages.transfers import Flow, Inflow, Outflow
+from livescale.load.bench.fleet import Fleet
+from livescale.load.bench.nodes import Done, Hop, Job, Share
+from livescale.shared.messages.transfers import Flow, Inflow, Outflow
 
 
 def hop_jobs(fleet: Fleet, count: int) -> dict[int, Job]:

@@ -12,23 +12,23 @@ from typing import TypeVar
 import click
 import uvloop
 
-from load.bench.fleet import BenchFailed
-from load.bench.live_page import write_page
-from load.bench.live_rows import Measured, curve, rows
-from load.bench.live_runs import Run, StepLog
-from load.bench.live_stage import DTYPE, LiveStage, asks, live_stage
-from load.bench.page import report_option
-from load.bench.record import Printer
-from load.bench.system import Renewable, logged, renewable
-from load.chaos.reference import undisturbed
-from load.kept import kept_model
-from load.records import Ask
-from load.report import check_report_path
-from load.sizes import Size
-from services.supervisor.processes import Echo
-from shared.block_layout import block_layouts
-from shared.messages.transfers import LiveMode
-from shared.model_config import load_model_config
+from livescale.load.bench.fleet import BenchFailed
+from livescale.load.bench.live_page import write_page
+from livescale.load.bench.live_rows import Measured, curve, rows
+from livescale.load.bench.live_runs import Run, StepLog
+from livescale.load.bench.live_stage import DTYPE, LiveStage, asks, live_stage
+from livescale.load.bench.page import report_option
+from livescale.load.bench.record import Printer
+from livescale.load.bench.system import Renewable, logged, renewable
+from livescale.load.chaos.reference import undisturbed
+from livescale.load.kept import kept_model
+from livescale.load.records import Ask
+from livescale.load.report import check_report_path
+from livescale.load.sizes import Size
+from livescale.services.supervisor.processes import Echo
+from livescale.shared.block_layout import block_layouts
+from livescale.shared.messages.transfers import LiveMode
+from livescale.shared.model_config import load_model_config
 
 T = TypeVar("T")
 

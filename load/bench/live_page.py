@@ -6,14 +6,14 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from load.bench.conditions import Conditions
-from load.bench.live_rows import Measured, middle
-from load.bench.live_runs import Run
-from load.bench.page import render_bench
-from load.bench.record import Record
-from load.pictures import BLUE, GREEN, GREY, INK, ORANGE, VIOLET, Picture, draw, frame, place_legend
-from load.report import save_page
-from shared.messages.transfers import LiveMode
+from livescale.load.bench.conditions import Conditions
+from livescale.load.bench.live_rows import Measured, middle
+from livescale.load.bench.live_runs import Run
+from livescale.load.bench.page import render_bench
+from livescale.load.bench.record import Record
+from livescale.load.pictures import BLUE, GREEN, GREY, INK, ORANGE, VIOLET, Picture, draw, frame, place_legend
+from livescale.load.report import save_page
+from livescale.shared.messages.transfers import LiveMode
 
 COLOURS: Mapping[LiveMode, str] = {"off": GREY, "best-effort": ORANGE, "zigzag": BLUE, "zigzag-ilp": VIOLET}
 BIN_SECONDS, WIDTH_SECONDS = 0.1, 1.0

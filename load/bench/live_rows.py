@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from statistics import median
 
-from load.bench.fleet import BenchFailed
-from load.bench.live_runs import Run
-from load.bench.record import Record, measured
-from services.worker.zigzag.rehearsal import Rehearsal, rehearse
-from services.worker.zigzag.tasks import Task
-from shared.messages.transfers import LiveMode
+from livescale.load.bench.fleet import BenchFailed
+from livescale.load.bench.live_runs import Run
+from livescale.load.bench.record import Record, measured
+from livescale.services.worker.zigzag.rehearsal import Rehearsal, rehearse
+from livescale.services.worker.zigzag.tasks import Task
+from livescale.shared.messages.transfers import LiveMode
 
 BENCH = "live"
 SLACK_SECONDS = 0.05

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from statistics import fmean
 
-from load.records import RequestRecord
-from services.supervisor.processes import Echo
-from shared.messages.transfers import LiveMode
+from livescale.load.records import RequestRecord
+from livescale.services.supervisor.processes import Echo
+from livescale.shared.messages.transfers import LiveMode
 
 STEP, LAYER, TAKEN = " step_ran ", " layer_ran ", " request_taken "
 

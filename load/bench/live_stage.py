@@ -9,22 +9,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from load.bench.fleet import BenchFailed
-from load.bench.live_runs import Run, StepLog, total_layers
-from load.client import Client, open_session
-from load.records import Ask, RequestRecord, find_fault
-from load.tally import Tally
-from services.cli.scale import ask_scale
-from services.supervisor.commands import WORKER_NICE
-from services.supervisor.settings import ModelSettings, StackSettings
-from services.supervisor.stack import Progress, Stack
-from shared.bus.contract import Bus
-from shared.messages.membership import RouterReport, WorkerReport
-from shared.messages.scaling import ScaleRecord
-from shared.messages.transfers import LiveMode
-from shared.subjects import HEARTBEAT
-from shared.transfer.changes import Changes
-from shared.world import SystemClock
+from livescale.load.bench.fleet import BenchFailed
+from livescale.load.bench.live_runs import Run, StepLog, total_layers
+from livescale.load.client import Client, open_session
+from livescale.load.records import Ask, RequestRecord, find_fault
+from livescale.load.tally import Tally
+from livescale.services.cli.scale import ask_scale
+from livescale.services.supervisor.commands import WORKER_NICE
+from livescale.services.supervisor.settings import ModelSettings, StackSettings
+from livescale.services.supervisor.stack import Progress, Stack
+from livescale.shared.bus.contract import Bus
+from livescale.shared.messages.membership import RouterReport, WorkerReport
+from livescale.shared.messages.scaling import ScaleRecord
+from livescale.shared.messages.transfers import LiveMode
+from livescale.shared.subjects import HEARTBEAT
+from livescale.shared.transfer.changes import Changes
+from livescale.shared.world import SystemClock
 
 MODEL = "bench"
 DTYPE: Literal["bfloat16"] = "bfloat16"

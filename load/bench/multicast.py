@@ -8,19 +8,19 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from load.bench.carry import Carried, carry_out
-from load.bench.fleet import Fleet, started
-from load.bench.record import Printer, Record, measured
-from load.bench.samples import Samples
-from load.bench.shaping import emulated
-from services.planner.plans.choose import make_plan
-from services.planner.plans.network import Multicast, multicast_over
-from services.planner.plans.plan import Policy, TransferPlan
-from services.planner.plans.predict import predict
-from shared.settings import LinkSettings
-from shared.topology import Domain, Gpu, Host, Leaf, Topology
-from shared.topology_file import find_topology
-from shared.transfer.chunks import MIB, chunk_bytes_for
+from livescale.load.bench.carry import Carried, carry_out
+from livescale.load.bench.fleet import Fleet, started
+from livescale.load.bench.record import Printer, Record, measured
+from livescale.load.bench.samples import Samples
+from livescale.load.bench.shaping import emulated
+from livescale.services.planner.plans.choose import make_plan
+from livescale.services.planner.plans.network import Multicast, multicast_over
+from livescale.services.planner.plans.plan import Policy, TransferPlan
+from livescale.services.planner.plans.predict import predict
+from livescale.shared.settings import LinkSettings
+from livescale.shared.topology import Domain, Gpu, Host, Leaf, Topology
+from livescale.shared.topology_file import find_topology
+from livescale.shared.transfer.chunks import MIB, chunk_bytes_for
 
 BENCH = "transfer"
 CHAIN_BAR = GROWTH_BAR = 1.05

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from load.bench.conditions import Conditions
-from load.bench.record import Record
-from load.pictures import Picture
-from load.report import render_page, render_picture, render_table
+from livescale.load.bench.conditions import Conditions
+from livescale.load.bench.record import Record
+from livescale.load.pictures import Picture
+from livescale.load.report import render_page, render_picture, render_table
 
 HEADINGS = ("", "measured", "", "against", "ratio", "bar", "kept")
 

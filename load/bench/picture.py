@@ -6,10 +6,10 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from load.bench.carry import Carried
-from load.bench.record import Record
-from load.pictures import BLUE, GREY, INK, LINES, STYLE
-from load.svg_file import render_svg
+from livescale.load.bench.carry import Carried
+from livescale.load.bench.record import Record
+from livescale.load.pictures import BLUE, GREY, INK, LINES, STYLE
+from livescale.load.svg_file import render_svg
 
 # Lengths are inches.
 WIDTH, ROW, PANEL, MARGIN = 12.0, 0.28, 2.2, 1.0

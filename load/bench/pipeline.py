@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 import uvloop
 
-from load.bench.fleet import BenchFailed
-from load.bench.page import report_option
-from load.bench.pipeline_page import write_page
-from load.bench.pipeline_runs import BENCH, FORMED_RUNS, Run, rows
-from load.bench.pipeline_stage import (
+from livescale.load.bench.fleet import BenchFailed
+from livescale.load.bench.page import report_option
+from livescale.load.bench.pipeline_page import write_page
+from livescale.load.bench.pipeline_runs import BENCH, FORMED_RUNS, Run, rows
+from livescale.load.bench.pipeline_stage import (
     PROMPT,
     ROOM,
     TOKENS,
@@ -20,13 +20,13 @@ from load.bench.pipeline_stage import (
     pipeline_stage,
     stack_settings,
 )
-from load.bench.record import Printer
-from load.bench.system import Renewable, logged, renewable
-from load.report import check_report_path
-from services.supervisor.processes import Echo
-from shared.latency_file import find_latency
-from shared.messages.transfers import LiveMode
-from shared.settings import SwitchKv
+from livescale.load.bench.record import Printer
+from livescale.load.bench.system import Renewable, logged, renewable
+from livescale.load.report import check_report_path
+from livescale.services.supervisor.processes import Echo
+from livescale.shared.latency_file import find_latency
+from livescale.shared.messages.transfers import LiveMode
+from livescale.shared.settings import SwitchKv
 
 # By what workers are told to do with KV: from how many sources, and how.
 CASES: dict[SwitchKv, tuple[tuple[int, LiveMode], ...]] = {

@@ -8,12 +8,12 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from load.bench.conditions import Conditions
-from load.bench.page import render_bench
-from load.bench.pipeline_runs import Run, chosen_runs
-from load.bench.record import Record
-from load.pictures import BLUE, GREEN, GREY, ORANGE, Picture, draw, frame, place_legend
-from load.report import save_page
+from livescale.load.bench.conditions import Conditions
+from livescale.load.bench.page import render_bench
+from livescale.load.bench.pipeline_runs import Run, chosen_runs
+from livescale.load.bench.record import Record
+from livescale.load.pictures import BLUE, GREEN, GREY, ORANGE, Picture, draw, frame, place_legend
+from livescale.load.report import save_page
 
 BIN_SECONDS, WIDTH_SECONDS = 0.1, 1.0
 OFF, PIPELINE = {1: GREY, 2: ORANGE}, {1: BLUE, 2: GREEN}  # by how many nodes have the model

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from load.bench.fleet import BenchFailed
-from load.bench.record import Record, measured
-from load.records import RequestRecord
-from services.planner.plans.pipelines import pipeline_ready
-from services.planner.times import known
-from shared.latency import Latency, Work
-from shared.messages.scaling import ScaleRecord
-from shared.messages.transfers import LiveMode, Plan
-from shared.settings import SwitchKv
+from livescale.load.bench.fleet import BenchFailed
+from livescale.load.bench.record import Record, measured
+from livescale.load.records import RequestRecord
+from livescale.services.planner.plans.pipelines import pipeline_ready
+from livescale.services.planner.times import known
+from livescale.shared.latency import Latency, Work
+from livescale.shared.messages.scaling import ScaleRecord
+from livescale.shared.messages.transfers import LiveMode, Plan
+from livescale.shared.settings import SwitchKv
 
 BENCH = "pipeline"
 FIRST_TOKEN = 1.1  # times the prediction, at most

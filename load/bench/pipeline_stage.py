@@ -9,24 +9,24 @@ from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from load.bench.disk_model import write_llama
-from load.bench.fleet import BenchFailed
-from load.bench.live_stage import Watch, asks, follow, whole
-from load.bench.pipeline_runs import Run
-from load.client import Client, open_session
-from load.kept import KEPT, kept_model
-from load.records import find_fault
-from load.tally import Tally
-from services.cli.scale import ask_scale
-from services.planner.plans.traffic import BUSY_SHARE
-from services.supervisor.processes import Echo
-from services.supervisor.settings import ModelSettings, StackSettings
-from services.supervisor.stack import Stack
-from shared.messages.membership import AskSnapshot, Snapshot
-from shared.messages.transfers import LiveMode
-from shared.settings import SwitchKv
-from shared.subjects import SNAPSHOT
-from shared.world import SystemClock
+from livescale.load.bench.disk_model import write_llama
+from livescale.load.bench.fleet import BenchFailed
+from livescale.load.bench.live_stage import Watch, asks, follow, whole
+from livescale.load.bench.pipeline_runs import Run
+from livescale.load.client import Client, open_session
+from livescale.load.kept import KEPT, kept_model
+from livescale.load.records import find_fault
+from livescale.load.tally import Tally
+from livescale.services.cli.scale import ask_scale
+from livescale.services.planner.plans.traffic import BUSY_SHARE
+from livescale.services.supervisor.processes import Echo
+from livescale.services.supervisor.settings import ModelSettings, StackSettings
+from livescale.services.supervisor.stack import Stack
+from livescale.shared.messages.membership import AskSnapshot, Snapshot
+from livescale.shared.messages.transfers import LiveMode
+from livescale.shared.settings import SwitchKv
+from livescale.shared.subjects import SNAPSHOT
+from livescale.shared.world import SystemClock
 
 MODEL, HOST = "bench", "host-0"
 NEW = 4  # instances: sub-groups are of equal size with one source and with two

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-from load.bench.record import Printer, Record, measured
-from services.planner.plans.choose import make_plan
-from services.planner.plans.network import Multicast, ServingFlow, multicast_over
-from services.planner.plans.plan import Policy
-from services.planner.plans.predict import predict
-from shared.topology import Domain, Gpu, Host, Leaf, Topology
-from shared.transfer.chunks import MIB
+from livescale.load.bench.record import Printer, Record, measured
+from livescale.services.planner.plans.choose import make_plan
+from livescale.services.planner.plans.network import Multicast, ServingFlow, multicast_over
+from livescale.services.planner.plans.plan import Policy
+from livescale.services.planner.plans.predict import predict
+from livescale.shared.topology import Domain, Gpu, Host, Leaf, Topology
+from livescale.shared.transfer.chunks import MIB
 
 BENCH = "transfer"
 POLICIES: tuple[Policy, ...] = ("chains", "binomial", "tree", "fanout")

@@ -7,9 +7,9 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from load.bench.conditions import Conditions
-from load.bench.samples import Samples
-from load.hardware import HardwareWatch
+from livescale.load.bench.conditions import Conditions
+from livescale.load.bench.samples import Samples
+from livescale.load.hardware import HardwareWatch
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):

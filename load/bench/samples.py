@@ -6,12 +6,12 @@ from typing import TypeVar
 
 import msgspec
 
-from load.bench.fleet import BenchFailed
-from load.incidents import TICK_SECONDS, Incident, Ticks, Times
-from services.supervisor.processes import ChildFailed
-from services.supervisor.stack import StackFailed
-from shared.bus.contract import BusError
-from shared.world import SystemClock
+from livescale.load.bench.fleet import BenchFailed
+from livescale.load.incidents import TICK_SECONDS, Incident, Ticks, Times
+from livescale.services.supervisor.processes import ChildFailed
+from livescale.services.supervisor.stack import StackFailed
+from livescale.shared.bus.contract import BusError
+from livescale.shared.world import SystemClock
 
 T = TypeVar("T")
 

@@ -9,21 +9,21 @@ from typing import Literal
 import click
 import uvloop
 
-from load.bench.fleet import BenchFailed, started
-from load.bench.jobs import hop_jobs, seconds
-from load.bench.record import Printer, Record, measured
-from load.bench.system import logged, renewable
-from load.kept import kept_model
-from services.cli.scale import ask_scale
-from services.supervisor.processes import Echo
-from services.supervisor.settings import ModelSettings, StackSettings
-from services.supervisor.stack import Stack
-from shared.arena import ALIGNMENT
-from shared.messages.membership import AskModels
-from shared.messages.scaling import ScaleRecord
-from shared.settings import LinkSettings
-from shared.subjects import MODELS
-from shared.transfer.chunks import MIB, chunk_bytes_for
+from livescale.load.bench.fleet import BenchFailed, started
+from livescale.load.bench.jobs import hop_jobs, seconds
+from livescale.load.bench.record import Printer, Record, measured
+from livescale.load.bench.system import logged, renewable
+from livescale.load.kept import kept_model
+from livescale.services.cli.scale import ask_scale
+from livescale.services.supervisor.processes import Echo
+from livescale.services.supervisor.settings import ModelSettings, StackSettings
+from livescale.services.supervisor.stack import Stack
+from livescale.shared.arena import ALIGNMENT
+from livescale.shared.messages.membership import AskModels
+from livescale.shared.messages.scaling import ScaleRecord
+from livescale.shared.settings import LinkSettings
+from livescale.shared.subjects import MODELS
+from livescale.shared.transfer.chunks import MIB, chunk_bytes_for
 
 BENCH = "scale"
 MODEL = "bench"

@@ -10,11 +10,11 @@ from pathlib import Path
 import yaml
 from msgspec.structs import replace
 
-from load.bench.fleet import Fleet, started
-from load.bench.nodes import Stream, Streams
-from load.bench.record import Printer, Record, measured
-from shared.settings import LinkSettings
-from shared.transfer.chunks import MAX_CHUNK_BYTES, chunk_bytes_for
+from livescale.load.bench.fleet import Fleet, started
+from livescale.load.bench.nodes import Stream, Streams
+from livescale.load.bench.record import Printer, Record, measured
+from livescale.shared.settings import LinkSettings
+from livescale.shared.transfer.chunks import MAX_CHUNK_BYTES, chunk_bytes_for
 
 BENCH = "transfer"
 WITHIN = 0.02

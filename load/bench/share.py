@@ -6,12 +6,12 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from load.bench.fleet import Fleet, started
-from load.bench.jobs import chain_jobs, seconds
-from load.bench.nodes import Done, Share
-from load.bench.record import Printer, Record, measured
-from shared.settings import LinkSettings
-from shared.transfer.chunks import MAX_CHUNK_BYTES
+from livescale.load.bench.fleet import Fleet, started
+from livescale.load.bench.jobs import chain_jobs, seconds
+from livescale.load.bench.nodes import Done, Share
+from livescale.load.bench.record import Printer, Record, measured
+from livescale.shared.settings import LinkSettings
+from livescale.shared.transfer.chunks import MAX_CHUNK_BYTES
 
 BENCH = "transfer"
 RECEIVERS = (1, 3)

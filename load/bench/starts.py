@@ -9,26 +9,26 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from load.bench.carry import Carried, carry_out
-from load.bench.disk_model import make_disk_model
-from load.bench.fleet import Fleet, running
-from load.bench.holders import DTYPE, Holder
-from load.bench.multicast import ROUNDS, Show, middle
-from load.bench.nodes import Outfit
-from load.bench.record import Printer, Record, measured
-from load.bench.shaping import emulated
-from load.kept import KEPT
-from services.host.stored import open_stored
-from services.planner.plans.choose import make_plan
-from services.planner.plans.network import Multicast, multicast_over
-from services.planner.plans.pipelines import pipeline_ready
-from services.planner.plans.plan import TransferPlan
-from services.planner.plans.predict import predict
-from shared.messages.message import Message
-from shared.settings import LinkSettings
-from shared.topology import Topology
-from shared.topology_file import find_topology
-from shared.transfer.chunks import chunk_bytes_for
+from livescale.load.bench.carry import Carried, carry_out
+from livescale.load.bench.disk_model import make_disk_model
+from livescale.load.bench.fleet import Fleet, running
+from livescale.load.bench.holders import DTYPE, Holder
+from livescale.load.bench.multicast import ROUNDS, Show, middle
+from livescale.load.bench.nodes import Outfit
+from livescale.load.bench.record import Printer, Record, measured
+from livescale.load.bench.shaping import emulated
+from livescale.load.kept import KEPT
+from livescale.services.host.stored import open_stored
+from livescale.services.planner.plans.choose import make_plan
+from livescale.services.planner.plans.network import Multicast, multicast_over
+from livescale.services.planner.plans.pipelines import pipeline_ready
+from livescale.services.planner.plans.plan import TransferPlan
+from livescale.services.planner.plans.predict import predict
+from livescale.shared.messages.message import Message
+from livescale.shared.settings import LinkSettings
+from livescale.shared.topology import Topology
+from livescale.shared.topology_file import find_topology
+from livescale.shared.transfer.chunks import chunk_bytes_for
 
 BENCH = "transfer"
 HOLDERS, TARGETS = ("h0/0", "h1", "h2", "h3"), ("h1/0", "h2/0", "h3/0")

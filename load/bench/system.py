@@ -7,11 +7,11 @@ from typing import Generic, TypeVar
 
 import click
 
-from load.kept import KEPT, open_log
-from services.supervisor.checks import BadSettings
-from services.supervisor.processes import ChildFailed, Echo
-from services.supervisor.stack import StackFailed
-from shared.bus.contract import BusError
+from livescale.load.kept import KEPT, open_log
+from livescale.services.supervisor.checks import BadSettings
+from livescale.services.supervisor.processes import ChildFailed, Echo
+from livescale.services.supervisor.stack import StackFailed
+from livescale.shared.bus.contract import BusError
 
 T = TypeVar("T")
 

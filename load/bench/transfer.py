@@ -11,24 +11,24 @@ from typing import Literal, NamedTuple
 
 import click
 
-from load.bench.carry import Carried
-from load.bench.disk import disk
-from load.bench.disturbance import disturbance
-from load.bench.fleet import BenchFailed, Fleet, started
-from load.bench.gloo import gloo
-from load.bench.jobs import chain_jobs, hop_jobs, seconds
-from load.bench.multicast import binomial, chains, lanes, policies
-from load.bench.nodes import Check, Copy, Done
-from load.bench.picture import draw_transfers
-from load.bench.plan_time import plan_time
-from load.bench.record import Printer, Record, measured
-from load.bench.shaping import shaping
-from load.bench.share import share
-from load.bench.starts import starts
-from load.kept import logs_to
-from load.machines import CannotEmulate, check_can_emulate
-from shared.settings import LinkSettings
-from shared.transfer.chunks import MAX_CHUNK_BYTES
+from livescale.load.bench.carry import Carried
+from livescale.load.bench.disk import disk
+from livescale.load.bench.disturbance import disturbance
+from livescale.load.bench.fleet import BenchFailed, Fleet, started
+from livescale.load.bench.gloo import gloo
+from livescale.load.bench.jobs import chain_jobs, hop_jobs, seconds
+from livescale.load.bench.multicast import binomial, chains, lanes, policies
+from livescale.load.bench.nodes import Check, Copy, Done
+from livescale.load.bench.picture import draw_transfers
+from livescale.load.bench.plan_time import plan_time
+from livescale.load.bench.record import Printer, Record, measured
+from livescale.load.bench.shaping import shaping
+from livescale.load.bench.share import share
+from livescale.load.bench.starts import starts
+from livescale.load.kept import logs_to
+from livescale.load.machines import CannotEmulate, check_can_emulate
+from livescale.shared.settings import LinkSettings
+from livescale.shared.transfer.chunks import MAX_CHUNK_BYTES
 
 BENCH = "transfer"
 CASES = (

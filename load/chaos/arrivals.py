@@ -5,11 +5,11 @@ from pathlib import Path
 
 import msgspec
 
-from load.arrivals import Phase, Shape, poisson
-from load.chaos.settings import ChaosSettings
-from load.records import Ask
-from load.trace import Trace, Window, replay
-from load.traces import read_trace
+from livescale.load.arrivals import Phase, Shape, poisson
+from livescale.load.chaos.settings import ChaosSettings
+from livescale.load.records import Ask
+from livescale.load.trace import Trace, Window, replay
+from livescale.load.traces import read_trace
 
 # Seconds, and as many times the mean rate; together they have the mean.
 CALM, BURST = (12.0, 0.5), (8.0, 1.75)

@@ -9,10 +9,10 @@ from itertools import count
 import aiohttp
 import msgspec
 
-from load.client import Client
-from load.records import Ask, RequestRecord
-from load.tally import Tally
-from shared.world import Clock
+from livescale.load.client import Client
+from livescale.load.records import Ask, RequestRecord
+from livescale.load.tally import Tally
+from livescale.shared.world import Clock
 
 # Nobody gives up sooner on a machine that is slow to start processes again.
 PATIENCE_SECONDS = 120.0

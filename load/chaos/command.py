@@ -9,21 +9,21 @@ import msgspec
 import uvloop
 from rich.console import Console
 
-from load.bench.system import logged
-from load.chaos.arrivals import make_load
-from load.chaos.page import write_page
-from load.chaos.reference import undisturbed
-from load.chaos.report import ChaosReport, fault_table, make_report
-from load.chaos.run import Run
-from load.chaos.settings import ChaosSettings
-from load.chaos.stage import run_chaos
-from load.kept import KEPT, kept_model
-from load.report import check_report_path
-from load.screen import open_screen
-from load.target import TargetError
-from load.trace import Trace
-from load.traces import TraceError
-from services.cli.options import settings_options
+from livescale.load.bench.system import logged
+from livescale.load.chaos.arrivals import make_load
+from livescale.load.chaos.page import write_page
+from livescale.load.chaos.reference import undisturbed
+from livescale.load.chaos.report import ChaosReport, fault_table, make_report
+from livescale.load.chaos.run import Run
+from livescale.load.chaos.settings import ChaosSettings
+from livescale.load.chaos.stage import run_chaos
+from livescale.load.kept import KEPT, kept_model
+from livescale.load.report import check_report_path
+from livescale.load.screen import open_screen
+from livescale.load.target import TargetError
+from livescale.load.trace import Trace
+from livescale.load.traces import TraceError
+from livescale.services.cli.options import settings_options
 
 LOG = KEPT / "chaos.log"
 SHOWN = 20

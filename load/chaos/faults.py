@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from load.chaos.schedule import LOADING, SOURCE, Fault
-from load.story import Story
-from services.supervisor.processes import signal_group
-from services.supervisor.stack import Stack
-from shared.bus.contract import BusError
-from shared.messages.scaling import Scale
-from shared.subjects import SCALE
+from livescale.load.chaos.schedule import LOADING, SOURCE, Fault
+from livescale.load.story import Story
+from livescale.services.supervisor.processes import signal_group
+from livescale.services.supervisor.stack import Stack
+from livescale.shared.bus.contract import BusError
+from livescale.shared.messages.scaling import Scale
+from livescale.shared.subjects import SCALE
 
 SCALE_SECONDS = 5.0
 STALL_LOOK_SECONDS = 0.02

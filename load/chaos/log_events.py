@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Container
 
-from services.supervisor.processes import Echo
+from livescale.services.supervisor.processes import Echo
 
 RESUMED = "request_lost"
 TOOK_OFFICE = "router_takes_office"

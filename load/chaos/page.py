@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from load.chaos.pictures import draw_pictures
-from load.chaos.report import FAULT_HEADINGS, ChaosReport, fault_rows
-from load.chaos.run import Run
-from load.report import (
+from livescale.load.chaos.pictures import draw_pictures
+from livescale.load.chaos.report import FAULT_HEADINGS, ChaosReport, fault_rows
+from livescale.load.chaos.run import Run
+from livescale.load.report import (
     render_list,
     render_newcomer_table,
     render_page,

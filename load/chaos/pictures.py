@@ -5,10 +5,22 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from load.chaos.faults import Happening
-from load.chaos.run import Run
-from load.pictures import BLUE, GREY, INK, ORANGE, RED, Picture, draw, frame, paint_states, place_legend, split
-from load.series import Points, gap_points, running_percentile, ttft_points
+from livescale.load.chaos.faults import Happening
+from livescale.load.chaos.run import Run
+from livescale.load.pictures import (
+    BLUE,
+    GREY,
+    INK,
+    ORANGE,
+    RED,
+    Picture,
+    draw,
+    frame,
+    paint_states,
+    place_legend,
+    split,
+)
+from livescale.load.series import Points, gap_points, running_percentile, ttft_points
 
 STILL = {"freeze": (ORANGE, 0.2), "stall": (GREY, 0.5)}
 MARKS = "A red line is a kill, an orange stretch a freeze, a grey one a stall of everything"

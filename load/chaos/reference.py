@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from load.bench.engine_alone import EngineAlone, engine_alone
-from load.records import Ask
-from shared.messages.parameters import DType, Layout
-from shared.messages.requests import Sampling, Submit
+from livescale.load.bench.engine_alone import EngineAlone, engine_alone
+from livescale.load.records import Ask
+from livescale.shared.messages.parameters import DType, Layout
+from livescale.shared.messages.requests import Sampling, Submit
 
 NEVER = 4e9
 

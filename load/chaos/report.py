@@ -7,11 +7,11 @@ from itertools import pairwise
 import msgspec
 from rich.table import Table
 
-from load.chaos.client import Cut
-from load.chaos.faults import Happening
-from load.chaos.run import Run
-from load.records import RequestRecord, find_fault
-from load.tables import duration, new_table
+from livescale.load.chaos.client import Cut
+from livescale.load.chaos.faults import Happening
+from livescale.load.chaos.run import Run
+from livescale.load.records import RequestRecord, find_fault
+from livescale.load.tables import duration, new_table
 
 # A connection that was idle when its gateway died is found broken by the next request.
 NOTICED_SECONDS = 2.0

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from load.chaos.client import Cut
-from load.chaos.faults import Happening
-from load.records import Ask, RequestRecord
-from load.story import Story
+from livescale.load.chaos.client import Cut
+from livescale.load.chaos.faults import Happening
+from livescale.load.records import Ask, RequestRecord
+from livescale.load.story import Story
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):

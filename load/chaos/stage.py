@@ -9,33 +9,33 @@ from typing import Any, TypeVar
 import aiohttp
 import msgspec
 
-from load.bench.engine_alone import CONTEXT
-from load.chaos.arrivals import seeded
-from load.chaos.client import PatientClient
-from load.chaos.faults import Tormentor
-from load.chaos.log_events import HANDED_OVER, RESUMED, TOOK_OFFICE, LogEvents
-from load.chaos.run import Run
-from load.chaos.schedule import Targets, plan_faults
-from load.chaos.settings import ChaosSettings
-from load.chaos.system import MODEL, choose_targets, open_sessions, stack_settings
-from load.chaos.whole import find_amiss, find_left, shared_memory
-from load.client import send_open_loop
-from load.demo.stage import end_on_sigterm
-from load.records import Ask, RequestRecord
-from load.screen import Screen
-from load.story import Story
-from load.tally import Tally
-from load.target import Target, learn_target, make_asks
-from load.trace import Trace
-from load.view import View
-from load.watch import watching
-from services.supervisor.commands import NATS
-from services.supervisor.processes import Echo
-from services.supervisor.stack import Stack
-from shared.bus.contract import BusError
-from shared.messages.membership import AskSnapshot
-from shared.subjects import SNAPSHOT
-from shared.world import SystemClock
+from livescale.load.bench.engine_alone import CONTEXT
+from livescale.load.chaos.arrivals import seeded
+from livescale.load.chaos.client import PatientClient
+from livescale.load.chaos.faults import Tormentor
+from livescale.load.chaos.log_events import HANDED_OVER, RESUMED, TOOK_OFFICE, LogEvents
+from livescale.load.chaos.run import Run
+from livescale.load.chaos.schedule import Targets, plan_faults
+from livescale.load.chaos.settings import ChaosSettings
+from livescale.load.chaos.system import MODEL, choose_targets, open_sessions, stack_settings
+from livescale.load.chaos.whole import find_amiss, find_left, shared_memory
+from livescale.load.client import send_open_loop
+from livescale.load.demo.stage import end_on_sigterm
+from livescale.load.records import Ask, RequestRecord
+from livescale.load.screen import Screen
+from livescale.load.story import Story
+from livescale.load.tally import Tally
+from livescale.load.target import Target, learn_target, make_asks
+from livescale.load.trace import Trace
+from livescale.load.view import View
+from livescale.load.watch import watching
+from livescale.services.supervisor.commands import NATS
+from livescale.services.supervisor.processes import Echo
+from livescale.services.supervisor.stack import Stack
+from livescale.shared.bus.contract import BusError
+from livescale.shared.messages.membership import AskSnapshot
+from livescale.shared.subjects import SNAPSHOT
+from livescale.shared.world import SystemClock
 
 T = TypeVar("T")
 

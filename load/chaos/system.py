@@ -6,10 +6,10 @@ from pathlib import Path
 
 import aiohttp
 
-from load.chaos.schedule import Targets
-from load.chaos.settings import ChaosSettings
-from load.client import open_session
-from services.supervisor.settings import Bounds, ModelSettings, StackSettings
+from livescale.load.chaos.schedule import Targets
+from livescale.load.chaos.settings import ChaosSettings
+from livescale.load.client import open_session
+from livescale.services.supervisor.settings import Bounds, ModelSettings, StackSettings
 
 MODEL = "chaos"
 MIB = 1024 * 1024

@@ -5,9 +5,9 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from load.story import QueuePoint
-from services.supervisor.readiness import missing_instances, missing_members
-from shared.messages.membership import Snapshot, WorkerReport
+from livescale.load.story import QueuePoint
+from livescale.services.supervisor.readiness import missing_instances, missing_members
+from livescale.shared.messages.membership import Snapshot, WorkerReport
 
 SHARED_MEMORY = Path("/dev/shm")
 

@@ -4,10 +4,10 @@ import asyncio
 import random
 from statistics import median
 
-from load.client import Client
-from load.demo.plan import Capacity
-from load.records import Ask, RequestRecord, find_fault
-from load.target import Target
+from livescale.load.client import Client
+from livescale.load.demo.plan import Capacity
+from livescale.load.records import Ask, RequestRecord, find_fault
+from livescale.load.target import Target
 
 PREFILLS = 5
 PREFILL_TOKENS = 256

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from load.outcome import Verdict, find_faults
-from load.records import Ask, RequestRecord, find_fault
-from load.story import Newcomer, request_id
-from shared.messages.parameters import DType
+from livescale.load.outcome import Verdict, find_faults
+from livescale.load.records import Ask, RequestRecord, find_fault
+from livescale.load.story import Newcomer, request_id
+from livescale.shared.messages.parameters import DType
 
 # How far the check has come is told this often, in shares of the whole.
 STEPS = 4
@@ -22,7 +22,7 @@ def check_run(
     On one thread: where other programs want the cores too, threads that wait for each other take ten times as long.
     """
     # transformers takes seconds to import, which nobody should pay before the system is even up.
-    from load.rightness import Stream, check_streams
+    from livescale.load.rightness import Stream, check_streams
 
     prompts = {ask.index: ask.prompt for ask in asks}
     streams = [Stream(prompt=prompts[record.index], generated=record.token_ids) for record in records]

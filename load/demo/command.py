@@ -9,27 +9,27 @@ import msgspec
 import uvloop
 from rich.console import Console
 
-from load.demo.calibrate import CalibrationFailed
-from load.demo.check import check_run, compare_again
-from load.demo.stage import Happened, Stage
-from load.hardware import Hardware, HardwareWatch
-from load.kept import KEPT, kept_model, open_log
-from load.newcomers import NOTES, newcomer_table, tell_first_tokens, tell_slower
-from load.outcome import Outcome, Verdict
-from load.report import check_report_path, write_report
-from load.screen import open_screen
-from load.settings import DemoSettings, refuse_replay_without_trace
-from load.stats import Period
-from load.tables import latency_table
-from load.target import TargetError
-from load.trace import Trace, parse_window
-from load.traces import TraceError, read_trace
-from services.cli.options import settings_options
-from services.supervisor.checks import BadSettings
-from services.supervisor.processes import ChildFailed
-from services.supervisor.stack import StackFailed
-from shared.bus.contract import BusError
-from shared.world import SystemClock
+from livescale.load.demo.calibrate import CalibrationFailed
+from livescale.load.demo.check import check_run, compare_again
+from livescale.load.demo.stage import Happened, Stage
+from livescale.load.hardware import Hardware, HardwareWatch
+from livescale.load.kept import KEPT, kept_model, open_log
+from livescale.load.newcomers import NOTES, newcomer_table, tell_first_tokens, tell_slower
+from livescale.load.outcome import Outcome, Verdict
+from livescale.load.report import check_report_path, write_report
+from livescale.load.screen import open_screen
+from livescale.load.settings import DemoSettings, refuse_replay_without_trace
+from livescale.load.stats import Period
+from livescale.load.tables import latency_table
+from livescale.load.target import TargetError
+from livescale.load.trace import Trace, parse_window
+from livescale.load.traces import TraceError, read_trace
+from livescale.services.cli.options import settings_options
+from livescale.services.supervisor.checks import BadSettings
+from livescale.services.supervisor.processes import ChildFailed
+from livescale.services.supervisor.stack import StackFailed
+from livescale.shared.bus.contract import BusError
+from livescale.shared.world import SystemClock
 
 LOG = KEPT / "demo.log"
 

@@ -7,26 +7,26 @@ from pathlib import Path
 
 import msgspec
 
-from load.client import Client, open_session, send_open_loop
-from load.demo.calibrate import calibrate
-from load.demo.check import choose_again
-from load.demo.plan import Capacity, DemoLoad, plan_load
-from load.incidents import Incident
-from load.records import Ask, RequestRecord
-from load.screen import Screen
-from load.settings import DemoSettings
-from load.story import Story
-from load.tables import duration
-from load.tally import Tally
-from load.target import learn_target, make_asks
-from load.trace import Trace
-from load.view import View
-from load.watch import complete_story, describe, watching
-from load.watchman import watching_lives
-from services.supervisor.settings import ModelSettings, StackSettings
-from services.supervisor.stack import Stack
-from shared.bus.contract import BusError
-from shared.world import Clock
+from livescale.load.client import Client, open_session, send_open_loop
+from livescale.load.demo.calibrate import calibrate
+from livescale.load.demo.check import choose_again
+from livescale.load.demo.plan import Capacity, DemoLoad, plan_load
+from livescale.load.incidents import Incident
+from livescale.load.records import Ask, RequestRecord
+from livescale.load.screen import Screen
+from livescale.load.settings import DemoSettings
+from livescale.load.story import Story
+from livescale.load.tables import duration
+from livescale.load.tally import Tally
+from livescale.load.target import learn_target, make_asks
+from livescale.load.trace import Trace
+from livescale.load.view import View
+from livescale.load.watch import complete_story, describe, watching
+from livescale.load.watchman import watching_lives
+from livescale.services.supervisor.settings import ModelSettings, StackSettings
+from livescale.services.supervisor.stack import Stack
+from livescale.shared.bus.contract import BusError
+from livescale.shared.world import Clock
 
 MODEL = "demo"
 MIB = 1024 * 1024

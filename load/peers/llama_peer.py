@@ -9,10 +9,10 @@ import llama_cpp.llama_cpp as llama
 import numpy as np
 import numpy.typing as npt
 
-from load.peers.gguf_file import gguf_of
-from load.peers.member import ask_engine, serve
-from load.peers.questions import Answer, Chosen, Prompts, Question, Ready, Start, Took
-from load.peers.stopwatch import Stopwatch
+from livescale.load.peers.gguf_file import gguf_of
+from livescale.load.peers.member import ask_engine, serve
+from livescale.load.peers.questions import Answer, Chosen, Prompts, Question, Ready, Start, Took
+from livescale.load.peers.stopwatch import Stopwatch
 
 BATCH = 2_048
 LONG, LONG_ROWS = 2_304, 4  # tokens of a request that is prefilled, and how many at a time

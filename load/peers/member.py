@@ -11,10 +11,22 @@ from typing import Protocol
 
 import msgspec
 
-from load.peers.questions import Answer, Chosen, Decode, Failed, Greedy, Prefill, Prompts, Question, Ready, Start, Took
+from livescale.load.peers.questions import (
+    Answer,
+    Chosen,
+    Decode,
+    Failed,
+    Greedy,
+    Prefill,
+    Prompts,
+    Question,
+    Ready,
+    Start,
+    Took,
+)
 
 # Of the standard library alone.
-from services.worker.engine.heap import keep_freed_memory
+from livescale.services.worker.engine.heap import keep_freed_memory
 
 PR_SET_PDEATHSIG = 1
 

@@ -3,7 +3,7 @@
 import time
 from itertools import pairwise
 
-from load.peers.questions import Took
+from livescale.load.peers.questions import Took
 
 
 class Stopwatch:

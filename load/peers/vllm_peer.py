@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from vllm import LLM, RequestOutput, SamplingParams
 
-from load.peers.member import ask_engine, serve
-from load.peers.questions import Answer, Chosen, Prompts, Question, Ready, Start, Took
-from load.peers.stopwatch import Stopwatch
+from livescale.load.peers.member import ask_engine, serve
+from livescale.load.peers.questions import Answer, Chosen, Prompts, Question, Ready, Start, Took
+from livescale.load.peers.stopwatch import Stopwatch
 
 CONTEXT = 2_304
 ROWS = 32

@@ -7,13 +7,13 @@ from typing import get_args
 import click
 import msgspec
 
-from load.plan.dry_run import DISKS, DryRun, dry_run
-from load.plan.model_bytes import find_block_bytes
-from load.plan.view import chain_lines, format_seconds, headline, report, send_rows
-from services.cli.lazy import load_module
-from services.cli.tables import open_console, print_rows
-from services.planner.plans.plan import CannotPlan, Policy
-from shared.topology_file import find_topology
+from livescale.load.plan.dry_run import DISKS, DryRun, dry_run
+from livescale.load.plan.model_bytes import find_block_bytes
+from livescale.load.plan.view import chain_lines, format_seconds, headline, report, send_rows
+from livescale.services.cli.lazy import load_module
+from livescale.services.cli.tables import open_console, print_rows
+from livescale.services.planner.plans.plan import CannotPlan, Policy
+from livescale.shared.topology_file import find_topology
 
 MOST_ROWS = 40
 MOST_LINES = 12
@@ -107,7 +107,7 @@ def show(run: DryRun) -> None:
 
 
 def draw(run: DryRun, path: Path) -> None:
-    picture = load_module("load.plan.picture").draw_plan(run)
+    picture = load_module("livescale.load.plan.picture").draw_plan(run)
     try:
         path.write_text(picture, encoding="utf-8")
     except OSError as error:

@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from services.planner.plans.choose import make_plan
-from services.planner.plans.network import Multicast, ServingFlow, multicast_over
-from services.planner.plans.pipelines import pipeline_ready
-from services.planner.plans.plan import Direction, LinkKind, Policy, TransferPlan
-from services.planner.plans.predict import Prediction, predict
-from shared.topology import Topology
-from shared.transfer.chunks import chunk_bytes_for
-from shared.units import parse_rate
+from livescale.services.planner.plans.choose import make_plan
+from livescale.services.planner.plans.network import Multicast, ServingFlow, multicast_over
+from livescale.services.planner.plans.pipelines import pipeline_ready
+from livescale.services.planner.plans.plan import Direction, LinkKind, Policy, TransferPlan
+from livescale.services.planner.plans.predict import Prediction, predict
+from livescale.shared.topology import Topology
+from livescale.shared.transfer.chunks import chunk_bytes_for
+from livescale.shared.units import parse_rate
 
 DISKS = "disks"
 LINKS: Mapping[str, LinkKind] = {"": "nic", "domain": "domain", "link": "link"}

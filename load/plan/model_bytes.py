@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-from shared.block_layout import block_layouts
-from shared.model_config import load_model_config
-from shared.units import parse_size
+from livescale.shared.block_layout import block_layouts
+from livescale.shared.model_config import load_model_config
+from livescale.shared.units import parse_size
 
 # Billions of parameters: layers, of models that are known by their size.
 LAYERS = {"7b": 32, "8b": 32, "13b": 40, "24b": 40, "70b": 80, "72b": 80}

@@ -13,11 +13,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
-from load.pictures import BLUE, GREEN, GREY, INK, ORANGE, STYLE, VIOLET
-from load.plan.dry_run import DryRun
-from load.plan.view import headline
-from load.svg_file import render_svg
-from services.planner.plans.plan import Over
+from livescale.load.pictures import BLUE, GREEN, GREY, INK, ORANGE, STYLE, VIOLET
+from livescale.load.plan.dry_run import DryRun
+from livescale.load.plan.view import headline
+from livescale.load.svg_file import render_svg
+from livescale.services.planner.plans.plan import Over
 
 # All lengths are inches. Beside each other: arrows, names, blocks over time, the colours of blocks.
 WIDTH, ARROWS, KEY, MARGIN, LETTER = 12.0, 1.2, 1.0, 0.3, 0.075

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from load.plan.dry_run import DryRun, Pipeline
-from services.planner.plans.network import Node
-from services.planner.plans.plan import Direction, Flow, Policy, TransferPlan
-from shared.units import format_size
+from livescale.load.plan.dry_run import DryRun, Pipeline
+from livescale.services.planner.plans.network import Node
+from livescale.services.planner.plans.plan import Direction, Flow, Policy, TransferPlan
+from livescale.shared.units import format_size
 
 MOST_HOPS = 12
 

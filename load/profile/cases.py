@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from services.worker.batch import PREFILL_CHUNK, Batch, Draw, Piece
-from shared.messages.requests import Sampling
+from livescale.services.worker.batch import PREFILL_CHUNK, Batch, Draw, Piece
+from livescale.shared.messages.requests import Sampling
 
 # Lengths of prompts that are one step together. What grows with their squares shows in one long against many short.
 PROMPTS: tuple[tuple[int, ...], ...] = ((128,), (256,), (512,), (128,) * 4, (1024,), (128,) * 8)

@@ -10,7 +10,7 @@ import click
 import msgspec
 import yaml
 
-from shared.messages.parameters import DType
+from livescale.shared.messages.parameters import DType
 
 option = partial(click.option, show_default=True, show_envvar=True)
 
@@ -30,9 +30,9 @@ def profile(directory: Path, output: Path, dtype: DType, threads: int) -> None:
     livescale up --model tiny=/tmp/tiny --workers 16 --engine modelled --engine-profile mine.yaml
     """
     # Torch and scipy take seconds to import, and --help needs neither.
-    from load.profile.fit import fit, worst_error
-    from load.profile.measure import measure
-    from shared.model_config import CheckpointError
+    from livescale.load.profile.fit import fit, worst_error
+    from livescale.load.profile.measure import measure
+    from livescale.shared.model_config import CheckpointError
 
     try:
         steps = asyncio.run(measure(directory, dtype, threads))

@@ -3,14 +3,14 @@
 from pathlib import Path
 from time import perf_counter
 
-from load.profile.cases import CACHE_TOKENS, REQUEST_TOKENS, batches
-from load.profile.fit import Measured
-from services.host.checkpoint import open_checkpoint
-from services.worker.engine.runner import EngineRunner
-from services.worker.engine.sizes import kv_bytes
-from services.worker.engine.step_times import work_of
-from services.worker.settings import WorkerSettings
-from shared.messages.parameters import DType
+from livescale.load.profile.cases import CACHE_TOKENS, REQUEST_TOKENS, batches
+from livescale.load.profile.fit import Measured
+from livescale.services.host.checkpoint import open_checkpoint
+from livescale.services.worker.engine.runner import EngineRunner
+from livescale.services.worker.engine.sizes import kv_bytes
+from livescale.services.worker.engine.step_times import work_of
+from livescale.services.worker.settings import WorkerSettings
+from livescale.shared.messages.parameters import DType
 
 REPEATS = 3  # of which the fastest counts, and one before to warm up
 

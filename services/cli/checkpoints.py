@@ -6,19 +6,19 @@ from pathlib import Path
 
 import click
 
-from services.supervisor.checks import BadSettings, check_path
-from services.supervisor.model_sizes import find_files
-from services.supervisor.settings import ModelSettings
-from shared.block_layout import block_shapes
-from shared.model_config import load_model_config
+from livescale.services.supervisor.checks import BadSettings, check_path
+from livescale.services.supervisor.model_sizes import find_files
+from livescale.services.supervisor.settings import ModelSettings
+from livescale.shared.block_layout import block_shapes
+from livescale.shared.model_config import load_model_config
 
 
 def check_checkpoint(model: ModelSettings) -> None:
     """Its configuration, its tokenizer and chat template, and which tensors its files say that they have; of a hub id,
     which is fetched for that, all but the last. Raises UsageError."""
     # By name, as `livescale run` knows the services.
-    text = importlib.import_module("services.gateway.checkpoint_text")
-    files = importlib.import_module("services.host.checkpoint_files")
+    text = importlib.import_module("livescale.services.gateway.checkpoint_text")
+    files = importlib.import_module("livescale.services.host.checkpoint_files")
     try:
         check_path(model)
         directory = find_files(model)

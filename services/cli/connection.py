@@ -9,11 +9,11 @@ from typing import NamedTuple, TypeVar
 import click
 import structlog
 
-from services.supervisor.running import find_running, pointer_path
-from shared.bus.contract import Bus, BusError, CallTimeout, Refusal, ServiceAbsent
-from shared.bus.identity import NatsFiles
-from shared.bus.urls import hide_password
-from shared.settings import ProcessSettings
+from livescale.services.supervisor.running import find_running, pointer_path
+from livescale.shared.bus.contract import Bus, BusError, CallTimeout, Refusal, ServiceAbsent
+from livescale.shared.bus.identity import NatsFiles
+from livescale.shared.bus.urls import hide_password
+from livescale.shared.settings import ProcessSettings
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ def ask(address: BusAddress, question: Callable[[Bus], Awaitable[T]]) -> T:
 
 
 async def _ask(address: BusAddress, question: Callable[[Bus], Awaitable[T]]) -> T:
-    from shared.bus.nats import NatsBus
+    from livescale.shared.bus.nats import NatsBus
 
     # What the connection would log is told by the error that ends the command.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))

@@ -5,10 +5,10 @@ from contextlib import suppress
 
 import msgspec
 
-from services.cli.times import clock_time
-from shared.bus.contract import Bus, BusError
-from shared.messages.membership import AskIncidents, Incident
-from shared.subjects import INCIDENTS
+from livescale.services.cli.times import clock_time
+from livescale.shared.bus.contract import Bus, BusError
+from livescale.shared.messages.membership import AskIncidents, Incident
+from livescale.shared.subjects import INCIDENTS
 
 ASKED = 200
 CALL_SECONDS = 5.0

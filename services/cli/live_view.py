@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from shared.messages.membership import WorkerReport
+from livescale.shared.messages.membership import WorkerReport
 
 
 class LiveRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,36 +4,56 @@ from importlib.metadata import version
 
 import click
 
-from services.cli.lazy import LazyCommand, LazyGroup
+from livescale.services.cli.lazy import LazyCommand, LazyGroup
 
 # `load` is named by string only: it imports services, services never import it.
 COMMANDS = {
-    "up": LazyCommand("services.cli.up:up", "Serve models on this machine until Ctrl-C."),
-    "run": LazyCommand("services.cli.run:run", "Run one service, to spread a system over machines."),
-    "demo": LazyCommand("load.demo.command:demo", "The main job: a burst scales out and every token is checked."),
-    "load": LazyCommand("load.command:load", "Send an open-loop load to any OpenAI-compatible URL."),
-    "chaos": LazyCommand("load.chaos.command:chaos", "A load while processes are killed; every token is checked."),
-    "make-model": LazyCommand(
-        "load.make_model_command:make_model_command", "Write a random checkpoint to try things with."
+    "up": LazyCommand("livescale.services.cli.up:up", "Serve models on this machine until Ctrl-C."),
+    "run": LazyCommand("livescale.services.cli.run:run", "Run one service, to spread a system over machines."),
+    "demo": LazyCommand(
+        "livescale.load.demo.command:demo", "The main job: a burst scales out and every token is checked."
     ),
-    "profile": LazyCommand("load.profile.command:profile", "Measure this machine's engine, for modelled ones."),
-    "pack": LazyCommand("services.host.pack_command:pack", "Write the form of a checkpoint that hosts read fastest."),
-    "status": LazyCommand("services.cli.status:status", "Processes, workers, instances and queues."),
-    "scale": LazyCommand("services.cli.scale:scale", "Have this many instances of a model."),
-    "why": LazyCommand("services.cli.why:why", "Why a model was scaled, or was not."),
-    "topology": LazyCommand("services.cli.topology:topology", "Show and draw a cluster: a file, or this machine."),
-    "plan": LazyCommand("load.plan.command:plan", "Who would send parameters to whom, on any cluster."),
-    "tap": LazyCommand("services.cli.tap:tap", "Print the bus traffic, decoded."),
-    "bench": LazyCommand("services.cli.main:bench", "Measure the engine, the control plane, transfers and scaling."),
+    "load": LazyCommand("livescale.load.command:load", "Send an open-loop load to any OpenAI-compatible URL."),
+    "chaos": LazyCommand(
+        "livescale.load.chaos.command:chaos", "A load while processes are killed; every token is checked."
+    ),
+    "make-model": LazyCommand(
+        "livescale.load.make_model_command:make_model_command", "Write a random checkpoint to try things with."
+    ),
+    "profile": LazyCommand(
+        "livescale.load.profile.command:profile", "Measure this machine's engine, for modelled ones."
+    ),
+    "pack": LazyCommand(
+        "livescale.services.host.pack_command:pack", "Write the form of a checkpoint that hosts read fastest."
+    ),
+    "status": LazyCommand("livescale.services.cli.status:status", "Processes, workers, instances and queues."),
+    "scale": LazyCommand("livescale.services.cli.scale:scale", "Have this many instances of a model."),
+    "why": LazyCommand("livescale.services.cli.why:why", "Why a model was scaled, or was not."),
+    "topology": LazyCommand(
+        "livescale.services.cli.topology:topology", "Show and draw a cluster: a file, or this machine."
+    ),
+    "plan": LazyCommand("livescale.load.plan.command:plan", "Who would send parameters to whom, on any cluster."),
+    "tap": LazyCommand("livescale.services.cli.tap:tap", "Print the bus traffic, decoded."),
+    "bench": LazyCommand(
+        "livescale.services.cli.main:bench", "Measure the engine, the control plane, transfers and scaling."
+    ),
 }
 BENCHES = {
-    "engine": LazyCommand("load.bench.engine:engine", "The engine on one core, beside transformers, vLLM, llama.cpp."),
-    "control": LazyCommand("load.bench.control:control", "Latency that gateway, router and bus add to the engine."),
-    "transfer": LazyCommand("load.bench.transfer:transfer", "Parameters over one hop and along chains."),
-    "scale": LazyCommand("load.bench.scale:scale", "Decision to parameters whole on new workers."),
-    "live": LazyCommand("load.bench.live:live", "A second instance while requests wait: live, and stopping the world."),
-    "pipeline": LazyCommand("load.bench.pipeline:pipeline", "New instances serve together before any is whole."),
-    "zigzag": LazyCommand("load.bench.zigzag:zigzag", "The schedule of a live scale against the optimum."),
+    "engine": LazyCommand(
+        "livescale.load.bench.engine:engine", "The engine on one core, beside transformers, vLLM, llama.cpp."
+    ),
+    "control": LazyCommand(
+        "livescale.load.bench.control:control", "Latency that gateway, router and bus add to the engine."
+    ),
+    "transfer": LazyCommand("livescale.load.bench.transfer:transfer", "Parameters over one hop and along chains."),
+    "scale": LazyCommand("livescale.load.bench.scale:scale", "Decision to parameters whole on new workers."),
+    "live": LazyCommand(
+        "livescale.load.bench.live:live", "A second instance while requests wait: live, and stopping the world."
+    ),
+    "pipeline": LazyCommand(
+        "livescale.load.bench.pipeline:pipeline", "New instances serve together before any is whole."
+    ),
+    "zigzag": LazyCommand("livescale.load.bench.zigzag:zigzag", "The schedule of a live scale against the optimum."),
 }
 
 MAIN_HELP = """Serve LLMs; scale them out from live workers.

@@ -10,9 +10,9 @@ import click
 import msgspec
 from msgspec import inspect
 
-from services.cli.config_file import as_yaml, read_config
-from shared.settings import Settings
-from shared.yaml_file import kebab
+from livescale.services.cli.config_file import as_yaml, read_config
+from livescale.shared.settings import Settings
+from livescale.shared.yaml_file import kebab
 
 S = TypeVar("S", bound=Settings)
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 import click
 
-from services.cli.lazy import LazyCommand, LazyGroup
-from services.cli.options import settings_options
-from shared.settings import Settings
+from livescale.services.cli.lazy import LazyCommand, LazyGroup
+from livescale.services.cli.options import settings_options
+from livescale.shared.settings import Settings
 
 SUMMARIES: Mapping[str, str] = {
     "gateway": "The REST door: OpenAI API, tokenization, streams.",

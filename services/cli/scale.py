@@ -6,11 +6,11 @@ from typing import get_args
 
 import click
 
-from services.cli.connection import CALL_SECONDS, ask, bus_options, find_bus, nats_req
-from shared.bus.contract import Bus
-from shared.messages.scaling import AskScales, Scale, ScaleAccepted, ScaleRecord
-from shared.messages.transfers import LiveMode
-from shared.subjects import SCALE, SCALES
+from livescale.services.cli.connection import CALL_SECONDS, ask, bus_options, find_bus, nats_req
+from livescale.shared.bus.contract import Bus
+from livescale.shared.messages.scaling import AskScales, Scale, ScaleAccepted, ScaleRecord
+from livescale.shared.messages.transfers import LiveMode
+from livescale.shared.subjects import SCALE, SCALES
 
 POLL_SECONDS = 0.2
 RECORDS = 1_000

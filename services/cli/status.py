@@ -7,15 +7,15 @@ from contextlib import suppress
 import click
 import msgspec
 
-from services.cli.connection import CALL_SECONDS, ask, bus_options, find_bus
-from services.cli.incidents_view import IncidentRow, ask_incidents
-from services.cli.status_view import Status, make_status
-from services.cli.tables import open_console, print_rows
-from services.cli.times import clock_time
-from shared.bus.contract import Bus, BusError
-from shared.messages.membership import AskMetrics, AskSnapshot, Member, QueueLoad, RouterReport
-from shared.messages.scaling import AskDecisions, Decision
-from shared.subjects import DECISIONS, HEARTBEAT, METRICS, SNAPSHOT
+from livescale.services.cli.connection import CALL_SECONDS, ask, bus_options, find_bus
+from livescale.services.cli.incidents_view import IncidentRow, ask_incidents
+from livescale.services.cli.status_view import Status, make_status
+from livescale.services.cli.tables import open_console, print_rows
+from livescale.services.cli.times import clock_time
+from livescale.shared.bus.contract import Bus, BusError
+from livescale.shared.messages.membership import AskMetrics, AskSnapshot, Member, QueueLoad, RouterReport
+from livescale.shared.messages.scaling import AskDecisions, Decision
+from livescale.shared.subjects import DECISIONS, HEARTBEAT, METRICS, SNAPSHOT
 
 # Routers report twice a second.
 REPORT_SECONDS = 1.5

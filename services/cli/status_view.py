@@ -5,11 +5,11 @@ from types import MappingProxyType
 
 import msgspec
 
-from services.cli.incidents_view import IncidentRow, incident_rows
-from services.cli.live_view import LiveRow, live_rows
-from shared.latency import MADE_UP
-from shared.messages.membership import Incident, Member, QueueLoad, Snapshot, WorkerReport
-from shared.messages.scaling import Decision
+from livescale.services.cli.incidents_view import IncidentRow, incident_rows
+from livescale.services.cli.live_view import LiveRow, live_rows
+from livescale.shared.latency import MADE_UP
+from livescale.shared.messages.membership import Incident, Member, QueueLoad, Snapshot, WorkerReport
+from livescale.shared.messages.scaling import Decision
 
 # An instance of several workers is as far as its slowest rank.
 PROGRESS = ("spare", "loading", "live", "draining", "serving")

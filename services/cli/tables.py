@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shared.units import format_size
+from livescale.shared.units import format_size
 
 if TYPE_CHECKING:  # slow to import, and not needed for --help or --json
     from rich.console import Console

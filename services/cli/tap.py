@@ -12,7 +12,7 @@ from typing import Any
 import click
 import msgpack
 
-from services.cli.connection import CONNECT_SECONDS, BusAddress, bus_options, connection_error, find_bus
+from livescale.services.cli.connection import CONNECT_SECONDS, BusAddress, bus_options, connection_error, find_bus
 
 # What a user said, or was told: shown as a count unless asked for.
 TOKENS = ("prompt", "generated", "token_ids")
@@ -50,8 +50,8 @@ async def listen(address: BusAddress, subject: str, limit: int | None, full: boo
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
-    from shared.bus.connection import Callbacks, close, connect
-    from shared.bus.contract import BusError
+    from livescale.shared.bus.connection import Callbacks, close, connect
+    from livescale.shared.bus.contract import BusError
 
     client, messages = Client(), asyncio.Queue[Msg | None]()
     prefix, count = f"livescale.{address.namespace}.", 0

@@ -6,12 +6,12 @@ from pathlib import Path
 import click
 import msgspec
 
-from services.cli.lazy import load_module
-from services.cli.tables import open_console, print_rows
-from services.cli.topology_view import gpu_rows, host_rows, leaf_rows, summary
-from shared.topology import Topology
-from shared.topology_detect import detect
-from shared.topology_file import find_topology, shipped_topologies
+from livescale.services.cli.lazy import load_module
+from livescale.services.cli.tables import open_console, print_rows
+from livescale.services.cli.topology_view import gpu_rows, host_rows, leaf_rows, summary
+from livescale.shared.topology import Topology
+from livescale.shared.topology_detect import detect
+from livescale.shared.topology_file import find_topology, shipped_topologies
 
 EPILOG = f"""
 A file names hosts, their GPUs, scale-up domains and leaf switches, with their unit: 64 GiB, 100 Gbps, 12.5 GB/s.
@@ -74,7 +74,7 @@ def look(text: str | None) -> tuple[Topology, Sequence[str]]:
 
 
 def draw(topology: Topology, path: Path) -> None:
-    picture = load_module("load.topology_picture").draw_topology(topology)
+    picture = load_module("livescale.load.topology_picture").draw_topology(topology)
     try:
         path.write_text(picture, encoding="utf-8")
     except OSError as error:

@@ -7,8 +7,8 @@ from itertools import groupby
 
 import msgspec
 
-from shared.topology import Gpu, Host, Leaf, Topology
-from shared.units import format_bit_rate, format_rate, format_size
+from livescale.shared.topology import Gpu, Host, Leaf, Topology
+from livescale.shared.units import format_bit_rate, format_rate, format_size
 
 
 class HostRow(msgspec.Struct, frozen=True):

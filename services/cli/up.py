@@ -8,18 +8,18 @@ import signal
 import click
 import msgspec
 
-from services.cli.checkpoints import check_checkpoint
-from services.cli.grouped import GroupedCommand
-from services.cli.options import settings_options
-from services.cli.printer import JsonPrinter, Printer, make_printer
-from services.supervisor.checks import BadSettings
-from services.supervisor.commands import worker_flags
-from services.supervisor.processes import ChildFailed
-from services.supervisor.running import NotOurs, announce, make_place, pointer_path
-from services.supervisor.settings import ModelSettings, StackSettings
-from services.supervisor.stack import Stack, StackFailed
-from shared.latency import MADE_UP
-from shared.telemetry import configure_logging
+from livescale.services.cli.checkpoints import check_checkpoint
+from livescale.services.cli.grouped import GroupedCommand
+from livescale.services.cli.options import settings_options
+from livescale.services.cli.printer import JsonPrinter, Printer, make_printer
+from livescale.services.supervisor.checks import BadSettings
+from livescale.services.supervisor.commands import worker_flags
+from livescale.services.supervisor.processes import ChildFailed
+from livescale.services.supervisor.running import NotOurs, announce, make_place, pointer_path
+from livescale.services.supervisor.settings import ModelSettings, StackSettings
+from livescale.services.supervisor.stack import Stack, StackFailed
+from livescale.shared.latency import MADE_UP
+from livescale.shared.telemetry import configure_logging
 
 EPILOG = """
 \b
@@ -128,7 +128,7 @@ def run_system(settings: StackSettings, printer: Printer) -> None:
 
 def check_keys(settings: StackSettings) -> None:
     """What the gateways would refuse, before anything is started. Raises UsageError, which never shows a key."""
-    keys = importlib.import_module("services.gateway.keys")  # by name, as `livescale run` knows the services
+    keys = importlib.import_module("livescale.services.gateway.keys")  # by name, as `livescale run` knows the services
     try:
         keys.read_keys(settings.api_key, settings.api_keys)
     except keys.BadKeys as error:
@@ -137,7 +137,7 @@ def check_keys(settings: StackSettings) -> None:
 
 def check_workers(settings: StackSettings) -> None:
     """What the workers would refuse, before anything is started. Raises UsageError."""
-    worker_settings = importlib.import_module("services.worker.settings").WorkerSettings
+    worker_settings = importlib.import_module("livescale.services.worker.settings").WorkerSettings
     try:
         worker_settings(**worker_flags(settings))
     except ValueError as error:

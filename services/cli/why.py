@@ -3,13 +3,13 @@
 import click
 import msgspec
 
-from services.cli.connection import CALL_SECONDS, ask, bus_options, find_bus
-from services.cli.incidents_view import ask_incidents
-from services.cli.why_view import explain
-from shared.bus.contract import Bus
-from shared.messages.membership import AskModels, Incident
-from shared.messages.scaling import AskDecisions, AskScales, Decision, ScaleRecord
-from shared.subjects import DECISIONS, MODELS, SCALES
+from livescale.services.cli.connection import CALL_SECONDS, ask, bus_options, find_bus
+from livescale.services.cli.incidents_view import ask_incidents
+from livescale.services.cli.why_view import explain
+from livescale.shared.bus.contract import Bus
+from livescale.shared.messages.membership import AskModels, Incident
+from livescale.shared.messages.scaling import AskDecisions, AskScales, Decision, ScaleRecord
+from livescale.shared.subjects import DECISIONS, MODELS, SCALES
 
 MOST_DECISIONS = 1_000
 

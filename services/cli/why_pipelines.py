@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from services.cli.why_times import ratio
-from shared.messages.scaling import PipelineRecord, ScaleRecord
-from shared.messages.transfers import Plan, PlannedPipeline
+from livescale.services.cli.why_times import ratio
+from livescale.shared.messages.scaling import PipelineRecord, ScaleRecord
+from livescale.shared.messages.transfers import Plan, PlannedPipeline
 
 
 def tell_pipelines(record: ScaleRecord, plan: Plan) -> Iterator[str]:

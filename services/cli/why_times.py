@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from shared.messages.scaling import Phase, ScaleRecord
-from shared.messages.transfers import Plan
+from livescale.shared.messages.scaling import Phase, ScaleRecord
+from livescale.shared.messages.transfers import Plan
 
 UNKNOWN = "nothing is predicted without --link-rate or --topology: it is not known what links carry"
 

@@ -3,14 +3,14 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from services.cli.incidents_view import tell_incident
-from services.cli.times import clock_time
-from services.cli.why_pipelines import tell_pipelines
-from services.cli.why_times import tell_times
-from shared.messages.membership import Incident
-from shared.messages.scaling import Decision, Phase, ScaleRecord
-from shared.messages.transfers import Plan
-from shared.units import format_size
+from livescale.services.cli.incidents_view import tell_incident
+from livescale.services.cli.times import clock_time
+from livescale.services.cli.why_pipelines import tell_pipelines
+from livescale.services.cli.why_times import tell_times
+from livescale.shared.messages.membership import Incident
+from livescale.shared.messages.scaling import Decision, Phase, ScaleRecord
+from livescale.shared.messages.transfers import Plan
+from livescale.shared.units import format_size
 
 Told = list[Decision]  # one decision, or the holds in a row that are told as one
 

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Mapping
 
-from services.gateway.errors import ApiError, rate_limited
-from services.gateway.keys import ApiKey, Client, Keyring
-from services.gateway.rate_limits import OverLimit
-from shared.world import Clock
+from livescale.services.gateway.errors import ApiError, rate_limited
+from livescale.services.gateway.keys import ApiKey, Client, Keyring
+from livescale.services.gateway.rate_limits import OverLimit
+from livescale.shared.world import Clock
 
 ADMIN = "/admin/"
 GUARDED = ("/v1/", ADMIN, "/tokenize", "/detokenize")

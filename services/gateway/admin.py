@@ -5,17 +5,17 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
-from services.gateway.answers import Listing
-from services.gateway.bodies import ModelRequest, ScaleRequest
-from services.gateway.errors import bad_request, from_bus
-from services.gateway.models import Models
-from services.gateway.parse import parse_body
-from services.gateway.pool_view import instances
-from services.gateway.reading import json_answer, read_body
-from shared.bus.contract import A, Bus, BusError, Call, Q
-from shared.messages.membership import AskSnapshot, Named
-from shared.messages.scaling import AskDecisions, Scale
-from shared.subjects import DECISIONS, REGISTER, REMOVE, SCALE, SNAPSHOT
+from livescale.services.gateway.answers import Listing
+from livescale.services.gateway.bodies import ModelRequest, ScaleRequest
+from livescale.services.gateway.errors import bad_request, from_bus
+from livescale.services.gateway.models import Models
+from livescale.services.gateway.parse import parse_body
+from livescale.services.gateway.pool_view import instances
+from livescale.services.gateway.reading import json_answer, read_body
+from livescale.shared.bus.contract import A, Bus, BusError, Call, Q
+from livescale.shared.messages.membership import AskSnapshot, Named
+from livescale.shared.messages.scaling import AskDecisions, Scale
+from livescale.shared.subjects import DECISIONS, REGISTER, REMOVE, SCALE, SNAPSHOT
 
 ASK_TIMEOUT_SECONDS = 2.0
 # The planner and the hosts look at things before they answer.

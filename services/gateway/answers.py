@@ -5,8 +5,8 @@ from typing import Generic, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from shared.messages.membership import ModelEntry, Role, WorkerState
-from shared.messages.scaling import Decision
+from livescale.shared.messages.membership import ModelEntry, Role, WorkerState
+from livescale.shared.messages.scaling import Decision
 
 T = TypeVar("T")
 StopReason = Literal["stop", "length"]

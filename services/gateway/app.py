@@ -7,15 +7,15 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from services.gateway.access import Guard
-from services.gateway.docs import page
-from services.gateway.door import Door, Refusals
-from services.gateway.errors import ApiError
-from services.gateway.metrics import GatewayMetrics
-from services.gateway.openapi import Document, describe
-from services.gateway.operations import Operation
-from services.gateway.reading import json_answer
-from shared.world import Ids
+from livescale.services.gateway.access import Guard
+from livescale.services.gateway.docs import page
+from livescale.services.gateway.door import Door, Refusals
+from livescale.services.gateway.errors import ApiError
+from livescale.services.gateway.metrics import GatewayMetrics
+from livescale.services.gateway.openapi import Document, describe
+from livescale.services.gateway.operations import Operation
+from livescale.services.gateway.reading import json_answer
+from livescale.shared.world import Ids
 
 
 def make_app(operations: list[Operation], guard: Guard, ids: Ids, metrics: GatewayMetrics) -> ASGIApp:

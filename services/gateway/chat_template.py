@@ -11,7 +11,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from services.gateway.bodies import ChatMessage
+from livescale.services.gateway.bodies import ChatMessage
 
 LONGEST_SOURCE = 1 << 18
 

@@ -6,28 +6,28 @@ from opentelemetry.trace import Tracer
 from starlette.requests import Request
 from starlette.responses import Response
 
-from services.gateway.access import Visit
-from services.gateway.bodies import ChatMessage, ChatRequest, CompletionRequest, GenerationOptions
-from services.gateway.chat_template import TemplateRefusal
-from services.gateway.checkpoint_text import CheckpointText
-from services.gateway.errors import bad_request
-from services.gateway.event_stream import EventStream, while_connected
-from services.gateway.generation import Engine, Generation
-from services.gateway.models import Models, context_tokens
-from services.gateway.order import Order
-from services.gateway.output import Output
-from services.gateway.parse import parse_body
-from services.gateway.reading import json_answer, public_id, read_body, trace_of
-from services.gateway.settings import GatewaySettings
-from services.gateway.shapes import ChatShape, CompletionShape, Frame, Shape
-from services.gateway.submission import Origin, check_options, make_submit, split_prompts, stop_strings
-from services.gateway.templates import Templates
-from services.gateway.tracing import start_span
-from shared.bus.contract import Context
-from shared.messages.membership import ModelEntry
-from shared.messages.requests import Submit
-from shared.telemetry import traceparent
-from shared.world import Ids
+from livescale.services.gateway.access import Visit
+from livescale.services.gateway.bodies import ChatMessage, ChatRequest, CompletionRequest, GenerationOptions
+from livescale.services.gateway.chat_template import TemplateRefusal
+from livescale.services.gateway.checkpoint_text import CheckpointText
+from livescale.services.gateway.errors import bad_request
+from livescale.services.gateway.event_stream import EventStream, while_connected
+from livescale.services.gateway.generation import Engine, Generation
+from livescale.services.gateway.models import Models, context_tokens
+from livescale.services.gateway.order import Order
+from livescale.services.gateway.output import Output
+from livescale.services.gateway.parse import parse_body
+from livescale.services.gateway.reading import json_answer, public_id, read_body, trace_of
+from livescale.services.gateway.settings import GatewaySettings
+from livescale.services.gateway.shapes import ChatShape, CompletionShape, Frame, Shape
+from livescale.services.gateway.submission import Origin, check_options, make_submit, split_prompts, stop_strings
+from livescale.services.gateway.templates import Templates
+from livescale.services.gateway.tracing import start_span
+from livescale.shared.bus.contract import Context
+from livescale.shared.messages.membership import ModelEntry
+from livescale.shared.messages.requests import Submit
+from livescale.shared.telemetry import traceparent
+from livescale.shared.world import Ids
 
 
 @dataclass(frozen=True)

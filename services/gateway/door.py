@@ -8,11 +8,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from services.gateway.access import ADMIN, Guard
-from services.gateway.errors import ApiError, internal
-from services.gateway.metrics import CLIENT_CLOSED_REQUEST, GatewayMetrics
-from services.gateway.reading import error_answer
-from shared.world import Ids
+from livescale.services.gateway.access import ADMIN, Guard
+from livescale.services.gateway.errors import ApiError, internal
+from livescale.services.gateway.metrics import CLIENT_CLOSED_REQUEST, GatewayMetrics
+from livescale.services.gateway.reading import error_answer
+from livescale.shared.world import Ids
 
 LONGEST_ID = 128
 

@@ -4,7 +4,7 @@ import math
 
 import msgspec
 
-from shared.bus.contract import BusError, CallTimeout, Refusal, TooLarge
+from livescale.shared.bus.contract import BusError, CallTimeout, Refusal, TooLarge
 
 RETRY_AFTER_MS = 1_000
 

@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from services.gateway.errors import ApiError
+from livescale.services.gateway.errors import ApiError
 
 T = TypeVar("T")
 Write = Callable[[msgspec.Struct], Awaitable[None]]

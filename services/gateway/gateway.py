@@ -9,25 +9,25 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from services.gateway.access import Guard
-from services.gateway.admin import Admin
-from services.gateway.app import make_app
-from services.gateway.catalog import Catalog
-from services.gateway.completing import Completing
-from services.gateway.generation import Engine
-from services.gateway.holding import Holding
-from services.gateway.keys import Keyring
-from services.gateway.metrics import GatewayMetrics
-from services.gateway.models import Models
-from services.gateway.operations import Operation, operations
-from services.gateway.peers import Peers
-from services.gateway.probes import Probes
-from services.gateway.server import Server, is_loopback, listen, url_of
-from services.gateway.settings import GatewaySettings
-from services.gateway.streams import Streams
-from services.gateway.templates import Templates
-from shared.membership import Membership
-from shared.process import World
+from livescale.services.gateway.access import Guard
+from livescale.services.gateway.admin import Admin
+from livescale.services.gateway.app import make_app
+from livescale.services.gateway.catalog import Catalog
+from livescale.services.gateway.completing import Completing
+from livescale.services.gateway.generation import Engine
+from livescale.services.gateway.holding import Holding
+from livescale.services.gateway.keys import Keyring
+from livescale.services.gateway.metrics import GatewayMetrics
+from livescale.services.gateway.models import Models
+from livescale.services.gateway.operations import Operation, operations
+from livescale.services.gateway.peers import Peers
+from livescale.services.gateway.probes import Probes
+from livescale.services.gateway.server import Server, is_loopback, listen, url_of
+from livescale.services.gateway.settings import GatewaySettings
+from livescale.services.gateway.streams import Streams
+from livescale.services.gateway.templates import Templates
+from livescale.shared.membership import Membership
+from livescale.shared.process import World
 
 log = structlog.get_logger()
 

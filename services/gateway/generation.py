@@ -9,19 +9,19 @@ from itertools import count
 import msgspec
 import structlog
 
-from services.gateway.errors import ApiError, from_bus, from_end, overloaded, timed_out
-from services.gateway.holding import Holding
-from services.gateway.lifecycle import MOVES, RequestState
-from services.gateway.metrics import GatewayMetrics
-from services.gateway.output import Output, Piece
-from services.gateway.sequence import Fresh
-from services.gateway.streams import Lost, Silent, Stream, Streams, TooSlow, Unplaced
-from shared.bus.contract import Bus, BusError, Context, Refusal, TooLarge
-from shared.deadlines import leaving
-from shared.invariants import check
-from shared.messages.requests import FinishReason, Submit
-from shared.subjects import SUBMIT
-from shared.world import Clock
+from livescale.services.gateway.errors import ApiError, from_bus, from_end, overloaded, timed_out
+from livescale.services.gateway.holding import Holding
+from livescale.services.gateway.lifecycle import MOVES, RequestState
+from livescale.services.gateway.metrics import GatewayMetrics
+from livescale.services.gateway.output import Output, Piece
+from livescale.services.gateway.sequence import Fresh
+from livescale.services.gateway.streams import Lost, Silent, Stream, Streams, TooSlow, Unplaced
+from livescale.shared.bus.contract import Bus, BusError, Context, Refusal, TooLarge
+from livescale.shared.deadlines import leaving
+from livescale.shared.invariants import check
+from livescale.shared.messages.requests import FinishReason, Submit
+from livescale.shared.subjects import SUBMIT
+from livescale.shared.world import Clock
 
 SUBMIT_TIMEOUT_SECONDS = 1.0
 RETRY_SECONDS = 0.1  # doubles with every refusal

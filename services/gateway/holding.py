@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from prometheus_client import Gauge
 
-from services.gateway.errors import queue_full
+from livescale.services.gateway.errors import queue_full
 
 
 class Holding:

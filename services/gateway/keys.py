@@ -12,7 +12,7 @@ import msgspec
 import yaml
 from msgspec import Meta
 
-from services.gateway.rate_limits import Limits, Quota
+from livescale.services.gateway.rate_limits import Limits, Quota
 
 # A key given without a name, and this name, are the operator's.
 BARE, OPERATOR = "default", "admin"

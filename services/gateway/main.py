@@ -2,11 +2,11 @@
 
 import sys
 
-from services.gateway.gateway import Gateway
-from services.gateway.keys import BadKeys, read_keys
-from services.gateway.server import allow_connections
-from services.gateway.settings import GatewaySettings
-from shared.process import run_process
+from livescale.services.gateway.gateway import Gateway
+from livescale.services.gateway.keys import BadKeys, read_keys
+from livescale.services.gateway.server import allow_connections
+from livescale.services.gateway.settings import GatewaySettings
+from livescale.shared.process import run_process
 
 
 def main(settings: GatewaySettings) -> None:

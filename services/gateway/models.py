@@ -6,15 +6,15 @@ from concurrent.futures import Executor
 
 import structlog
 
-from services.gateway.checkpoint_text import BadCheckpoint, CheckpointText, load_checkpoint_text
-from services.gateway.errors import bad_checkpoint, from_bus, internal, model_not_found, overloaded, timed_out
-from services.gateway.metrics import GatewayMetrics
-from shared.bus.contract import Bus, BusError
-from shared.hub import resolve_model_path
-from shared.messages.membership import AskModels, ModelEntry
-from shared.model_config import CheckpointError
-from shared.subjects import MODELS
-from shared.world import Clock
+from livescale.services.gateway.checkpoint_text import BadCheckpoint, CheckpointText, load_checkpoint_text
+from livescale.services.gateway.errors import bad_checkpoint, from_bus, internal, model_not_found, overloaded, timed_out
+from livescale.services.gateway.metrics import GatewayMetrics
+from livescale.shared.bus.contract import Bus, BusError
+from livescale.shared.hub import resolve_model_path
+from livescale.shared.messages.membership import AskModels, ModelEntry
+from livescale.shared.model_config import CheckpointError
+from livescale.shared.subjects import MODELS
+from livescale.shared.world import Clock
 
 REFRESH_SECONDS = 1.0
 REFRESH_TIMEOUT_SECONDS = 2.0

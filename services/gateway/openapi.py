@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from services.gateway.access import ADMIN
-from services.gateway.errors import ErrorBody
-from services.gateway.operations import Operation
+from livescale.services.gateway.access import ADMIN
+from livescale.services.gateway.errors import ErrorBody
+from livescale.services.gateway.operations import Operation
 
 REF = "#/components/schemas/{name}"
 RETRY = {"retry-after": "Whole seconds", "retry-after-ms": "The same, exactly"}

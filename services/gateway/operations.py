@@ -7,13 +7,13 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from services.gateway import answers, bodies
-from services.gateway.admin import Admin
-from services.gateway.catalog import Catalog
-from services.gateway.completing import Completing
-from services.gateway.probes import Probes
-from shared.messages.membership import ModelEntry
-from shared.messages.scaling import ScaleAccepted
+from livescale.services.gateway import answers, bodies
+from livescale.services.gateway.admin import Admin
+from livescale.services.gateway.catalog import Catalog
+from livescale.services.gateway.completing import Completing
+from livescale.services.gateway.probes import Probes
+from livescale.shared.messages.membership import ModelEntry
+from livescale.shared.messages.scaling import ScaleAccepted
 
 Serve = Callable[[Request], Awaitable[Response]]
 

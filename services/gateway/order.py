@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import msgspec
 from opentelemetry.trace import Span
 
-from services.gateway.answers import PromptTokensDetails, Usage
-from services.gateway.errors import ApiError
-from services.gateway.event_stream import Wait, Write
-from services.gateway.generation import Generation, just_wait
-from services.gateway.output import Piece
-from services.gateway.shapes import Choice, Frame, Shape
-from services.gateway.tracing import end_span
+from livescale.services.gateway.answers import PromptTokensDetails, Usage
+from livescale.services.gateway.errors import ApiError
+from livescale.services.gateway.event_stream import Wait, Write
+from livescale.services.gateway.generation import Generation, just_wait
+from livescale.services.gateway.output import Piece
+from livescale.services.gateway.shapes import Choice, Frame, Shape
+from livescale.services.gateway.tracing import end_span
 
 Emit = Callable[[int, Piece], Awaitable[None]]
 

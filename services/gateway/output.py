@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from services.gateway.answers import StopReason
-from services.gateway.detokenize import Decode, Detokenizer
-from services.gateway.sequence import Fresh
-from services.gateway.stops import Scanned, StopScanner
+from livescale.services.gateway.answers import StopReason
+from livescale.services.gateway.detokenize import Decode, Detokenizer
+from livescale.services.gateway.sequence import Fresh
+from livescale.services.gateway.stops import Scanned, StopScanner
 
 
 @dataclass(frozen=True)

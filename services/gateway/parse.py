@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from services.gateway.bodies import ChatRequest, CompletionRequest
-from services.gateway.errors import ApiError, bad_request
+from livescale.services.gateway.bodies import ChatRequest, CompletionRequest
+from livescale.services.gateway.errors import ApiError, bad_request
 
 T = TypeVar("T", bound=msgspec.Struct)
 

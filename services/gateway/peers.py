@@ -2,10 +2,10 @@
 
 import asyncio
 
-from services.gateway.streams import Streams
-from shared.bus.contract import Bus, Subscription
-from shared.messages.membership import LeaseChanged, Report, RouterReport
-from shared.subjects import HEARTBEAT, LEASE
+from livescale.services.gateway.streams import Streams
+from livescale.shared.bus.contract import Bus, Subscription
+from livescale.shared.messages.membership import LeaseChanged, Report, RouterReport
+from livescale.shared.subjects import HEARTBEAT, LEASE
 
 
 class Peers:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from msgspec import UNSET, UnsetType
 
-from services.gateway.answers import Instance, ModelStatus
-from shared.latency import MADE_UP
-from shared.messages.membership import ModelEntry, Snapshot, WorkerReport, WorkerState
+from livescale.services.gateway.answers import Instance, ModelStatus
+from livescale.shared.latency import MADE_UP
+from livescale.shared.messages.membership import ModelEntry, Snapshot, WorkerReport, WorkerState
 
 # From the least to the most advanced: an instance is as far as its slowest rank, but for one that is live: then only
 # the rank that leads says so.

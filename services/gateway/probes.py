@@ -11,16 +11,16 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import Response
 
-from services.gateway.answers import Health, Live, Version
-from services.gateway.catalog import Catalog
-from services.gateway.exposition import merge_expositions
-from services.gateway.models import Models
-from services.gateway.pool_view import router_is_there, warning, why_unavailable
-from services.gateway.reading import json_answer
-from shared.bus.contract import Bus, BusError
-from shared.messages.membership import AskMetrics
-from shared.subjects import METRICS
-from shared.telemetry import Telemetry
+from livescale.services.gateway.answers import Health, Live, Version
+from livescale.services.gateway.catalog import Catalog
+from livescale.services.gateway.exposition import merge_expositions
+from livescale.services.gateway.models import Models
+from livescale.services.gateway.pool_view import router_is_there, warning, why_unavailable
+from livescale.services.gateway.reading import json_answer
+from livescale.shared.bus.contract import Bus, BusError
+from livescale.shared.messages.membership import AskMetrics
+from livescale.shared.subjects import METRICS
+from livescale.shared.telemetry import Telemetry
 
 METRICS_TIMEOUT_SECONDS = 1.0
 

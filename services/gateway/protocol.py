@@ -10,8 +10,8 @@ import httptools
 import structlog
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from services.gateway.errors import ApiError
-from shared.bus.seldom import SeldomLog
+from livescale.services.gateway.errors import ApiError
+from livescale.shared.bus.seldom import SeldomLog
 
 HEAD_SECONDS = 20.0  # for the head of a request to come whole; also for the first one, so that nobody is only connected
 HEAD_BYTES = 64 * 1024

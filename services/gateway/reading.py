@@ -7,7 +7,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from services.gateway.errors import ApiError
+from livescale.services.gateway.errors import ApiError
 
 BODY_TIMEOUT_SECONDS = 30.0
 TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")

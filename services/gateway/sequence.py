@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from shared.messages.requests import FinishReason, Tokens
+from livescale.shared.messages.requests import FinishReason, Tokens
 
 
 @dataclass(frozen=True)

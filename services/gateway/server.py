@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import uvicorn
 from starlette.types import ASGIApp
 
-from services.gateway.protocol import LimitedHttp
-from shared.process import Ends
+from livescale.services.gateway.protocol import LimitedHttp
+from livescale.shared.process import Ends
 
 CLEANUP_SECONDS = 1.0
 BACKLOG = 2048

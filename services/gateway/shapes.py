@@ -7,7 +7,7 @@ from typing import Protocol
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from services.gateway.answers import (
+from livescale.services.gateway.answers import (
     AssistantMessage,
     ChatChoice,
     ChatChunkChoice,
@@ -19,7 +19,7 @@ from services.gateway.answers import (
     StopReason,
     Usage,
 )
-from services.gateway.output import Piece
+from livescale.services.gateway.output import Piece
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import assert_never
 
-from services.gateway.errors import queue_full
-from services.gateway.metrics import GatewayMetrics
-from services.gateway.sequence import Fresh, Gap, TokenSequence
-from services.gateway.silence import Silence
-from shared.bus.contract import Bus, BusError, Refusal, ServiceAbsent, Subscription
-from shared.bus.seldom import SeldomLog
-from shared.invariants import check
-from shared.messages.requests import Cancel, Replay, RequestLost, TokenFrame, Tokens
-from shared.subjects import CANCEL, CANCEL_WORK, REPLAY, TOKENS
+from livescale.services.gateway.errors import queue_full
+from livescale.services.gateway.metrics import GatewayMetrics
+from livescale.services.gateway.sequence import Fresh, Gap, TokenSequence
+from livescale.services.gateway.silence import Silence
+from livescale.shared.bus.contract import Bus, BusError, Refusal, ServiceAbsent, Subscription
+from livescale.shared.bus.seldom import SeldomLog
+from livescale.shared.invariants import check
+from livescale.shared.messages.requests import Cancel, Replay, RequestLost, TokenFrame, Tokens
+from livescale.shared.subjects import CANCEL, CANCEL_WORK, REPLAY, TOKENS
 
 # A worker that is silent for so long may have sent a frame that was lost.
 SILENCE_SECONDS = 1.0

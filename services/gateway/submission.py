@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from services.gateway.bodies import ChatRequest, CompletionRequest, GenerationOptions
-from services.gateway.checkpoint_text import CheckpointText, GenerationDefaults
-from services.gateway.errors import bad_request, too_long
-from shared.messages.requests import Sampling, Submit
+from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, GenerationOptions
+from livescale.services.gateway.checkpoint_text import CheckpointText, GenerationDefaults
+from livescale.services.gateway.errors import bad_request, too_long
+from livescale.shared.messages.requests import Sampling, Submit
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default
 

@@ -12,8 +12,8 @@ from typing import BinaryIO
 
 import msgspec
 
-from services.gateway.bodies import ChatMessage
-from services.gateway.chat_template import ChatTemplate, TemplateRefusal
+from livescale.services.gateway.bodies import ChatMessage
+from livescale.services.gateway.chat_template import ChatTemplate, TemplateRefusal
 
 MEMORY_BYTES = 256 << 20  # on top of what an idle process has
 LENGTH_BYTES = 4

@@ -11,9 +11,9 @@ from typing import Self
 import msgspec
 import structlog
 
-from services.gateway.bodies import ChatMessage
-from services.gateway.chat_template import ChatTemplate, TemplateRefusal, Wall
-from services.gateway.template_process import LENGTH_BYTES, MEMORY_BYTES, Rendered, Rendering
+from livescale.services.gateway.bodies import ChatMessage
+from livescale.services.gateway.chat_template import ChatTemplate, TemplateRefusal, Wall
+from livescale.services.gateway.template_process import LENGTH_BYTES, MEMORY_BYTES, Rendered, Rendering
 
 PROCESSOR_SECONDS = 2.0  # of one rendering
 WAIT_SECONDS = 20.0  # on a machine that has no time for us; the process bounds itself
@@ -83,7 +83,7 @@ class Templates:
         if self._process is None or self._process.returncode is not None:
             await self._end()
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "services.gateway.template_process", str(self._processor_seconds)),
+                *(sys.executable, "-m", "livescale.services.gateway.template_process", str(self._processor_seconds)),
                 stdin=PIPE,
                 stdout=PIPE,
                 stderr=DEVNULL,  # a traceback would show what is being rendered

@@ -3,8 +3,8 @@
 from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
-from services.gateway.bodies import ChatRequest, GenerationOptions
-from shared import telemetry
+from livescale.services.gateway.bodies import ChatRequest, GenerationOptions
+from livescale.shared import telemetry
 
 
 def start_span(tracer: trace.Tracer, body: GenerationOptions, answer_id: str, traceparent: str | None) -> Span:

@@ -6,24 +6,33 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
-from services.host.cache import CacheFull, Held, HostCache
-from services.host.checkpoints import Checkpoints
-from services.host.disk import Disk
-from services.host.fetch import Fetch
-from services.host.memory import Memory, Told
-from services.host.settings import HostSettings
-from shared.bus.contract import Context, Endpoint, Refusal
-from shared.links.contract import Link
-from shared.membership import Membership
-from shared.messages.copies import CheckModel, FetchModel, ModelChecked, ModelRead, ReadModel, ReleaseModel
-from shared.messages.membership import HostReport
-from shared.messages.message import Ack
-from shared.messages.transfers import Abort, Send, Transfer
-from shared.process import World
-from shared.subjects import ABORT, CHECK_MODEL, FETCH_MODEL, MODEL_READ, READ_MODEL, RELEASE_MODEL, SEND, TRANSFER
-from shared.transfer.door import OpenDoor, offer_of
-from shared.transfer.outgoing import Outgoing
-from shared.transfer.part import TransferFailed
+from livescale.services.host.cache import CacheFull, Held, HostCache
+from livescale.services.host.checkpoints import Checkpoints
+from livescale.services.host.disk import Disk
+from livescale.services.host.fetch import Fetch
+from livescale.services.host.memory import Memory, Told
+from livescale.services.host.settings import HostSettings
+from livescale.shared.bus.contract import Context, Endpoint, Refusal
+from livescale.shared.links.contract import Link
+from livescale.shared.membership import Membership
+from livescale.shared.messages.copies import CheckModel, FetchModel, ModelChecked, ModelRead, ReadModel, ReleaseModel
+from livescale.shared.messages.membership import HostReport
+from livescale.shared.messages.message import Ack
+from livescale.shared.messages.transfers import Abort, Send, Transfer
+from livescale.shared.process import World
+from livescale.shared.subjects import (
+    ABORT,
+    CHECK_MODEL,
+    FETCH_MODEL,
+    MODEL_READ,
+    READ_MODEL,
+    RELEASE_MODEL,
+    SEND,
+    TRANSFER,
+)
+from livescale.shared.transfer.door import OpenDoor, offer_of
+from livescale.shared.transfer.outgoing import Outgoing
+from livescale.shared.transfer.part import TransferFailed
 
 log = structlog.get_logger()
 

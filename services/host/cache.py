@@ -5,8 +5,8 @@ from itertools import count
 from msgspec import Struct
 from msgspec.structs import replace
 
-from shared.messages.membership import Holding
-from shared.messages.parameters import DType, Layout, Manifest
+from livescale.shared.messages.membership import Holding
+from livescale.shared.messages.parameters import DType, Layout, Manifest
 
 MIB = 1024**2
 

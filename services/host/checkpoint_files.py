@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from services.host.safetensors_file import AGAIN, StoredTensor, read_header
-from shared.block_layout import Shapes
-from shared.model_config import CheckpointError, read_file
+from livescale.services.host.safetensors_file import AGAIN, StoredTensor, read_header
+from livescale.shared.block_layout import Shapes
+from livescale.shared.model_config import CheckpointError, read_file
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"

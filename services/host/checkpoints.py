@@ -3,15 +3,15 @@
 import asyncio
 from collections.abc import Callable
 
-from services.host.cache import CacheFull, Held
-from services.host.disk import Disk
-from services.host.memory import Memory
-from services.host.stored import Stored
-from shared.bus.contract import Refusal
-from shared.messages.copies import ModelChecked
-from shared.messages.parameters import ModelSpec
-from shared.messages.transfers import FromDisk
-from shared.model_config import CheckpointError
+from livescale.services.host.cache import CacheFull, Held
+from livescale.services.host.disk import Disk
+from livescale.services.host.memory import Memory
+from livescale.services.host.stored import Stored
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.copies import ModelChecked
+from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.transfers import FromDisk
+from livescale.shared.model_config import CheckpointError
 
 TURN_SECONDS = 4.0  # less than whoever has it sent waits for an answer
 

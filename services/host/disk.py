@@ -10,13 +10,13 @@ from typing import Protocol
 
 import torch
 
-from services.host.machine import available_bytes
-from services.host.stored import Stored, open_stored
-from shared.arena import Arena, placed_bytes
-from shared.hub import resolve_model_path
-from shared.messages.parameters import Manifest, ModelSpec
-from shared.pinned import CudaRuntime
-from shared.transfer.segment import SharedBlocks
+from livescale.services.host.machine import available_bytes
+from livescale.services.host.stored import Stored, open_stored
+from livescale.shared.arena import Arena, placed_bytes
+from livescale.shared.hub import resolve_model_path
+from livescale.shared.messages.parameters import Manifest, ModelSpec
+from livescale.shared.pinned import CudaRuntime
+from livescale.shared.transfer.segment import SharedBlocks
 
 READS = 4  # threads: some wait for the disk while others check what came
 AHEAD = 6  # blocks under way, so that no thread waits for one that takes longer

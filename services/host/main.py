@@ -3,14 +3,14 @@
 import structlog
 from msgspec.structs import replace
 
-from services.host.actor import Host
-from services.host.disk import ThreadDisk
-from services.host.machine import available_bytes
-from services.host.settings import HostSettings
-from shared.devices import count_gpus
-from shared.links.open import open_link
-from shared.process import World, run_process
-from shared.transfer.door import open_door, shares_memory
+from livescale.services.host.actor import Host
+from livescale.services.host.disk import ThreadDisk
+from livescale.services.host.machine import available_bytes
+from livescale.services.host.settings import HostSettings
+from livescale.shared.devices import count_gpus
+from livescale.shared.links.open import open_link
+from livescale.shared.process import World, run_process
+from livescale.shared.transfer.door import open_door, shares_memory
 
 log = structlog.get_logger()
 

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from services.host.cache import CacheFull, Held, HostCache, check_memory
-from services.host.disk import Disk
-from services.host.fetch import Fetch, OnBlock
-from services.host.stored import Stored
-from shared.messages.copies import FetchModel
-from shared.messages.parameters import Manifest, ModelSpec
-from shared.model_config import CheckpointError
-from shared.process import World
-from shared.transfer.part import TransferFailed
-from shared.transfer.ready import ReadyBlocks
+from livescale.services.host.cache import CacheFull, Held, HostCache, check_memory
+from livescale.services.host.disk import Disk
+from livescale.services.host.fetch import Fetch, OnBlock
+from livescale.services.host.stored import Stored
+from livescale.shared.messages.copies import FetchModel
+from livescale.shared.messages.parameters import Manifest, ModelSpec
+from livescale.shared.model_config import CheckpointError
+from livescale.shared.process import World
+from livescale.shared.transfer.part import TransferFailed
+from livescale.shared.transfer.ready import ReadyBlocks
 
 log = structlog.get_logger()
 

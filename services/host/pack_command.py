@@ -6,8 +6,8 @@ from typing import get_args
 
 import click
 
-from shared.messages.parameters import DType, Layout
-from shared.sharding import MOST_SHARDS
+from livescale.shared.messages.parameters import DType, Layout
+from livescale.shared.sharding import MOST_SHARDS
 
 option = partial(click.option, show_default=True, show_envvar=True)
 
@@ -37,9 +37,9 @@ def pack(checkpoint: str, dtype: DType, packed_dir: str, layout: Layout, tensor_
     hosts see that, and write it anew.
     """
     # Torch takes seconds to import, and --help does not need it.
-    from services.host.stored import open_stored
-    from shared.hub import resolve_model_path
-    from shared.model_config import CheckpointError
+    from livescale.services.host.stored import open_stored
+    from livescale.shared.hub import resolve_model_path
+    from livescale.shared.model_config import CheckpointError
 
     try:
         path = resolve_model_path(checkpoint)

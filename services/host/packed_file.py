@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from services.host.direct_file import CHUNK_BYTES, PAGE, DirectFile
-from shared.messages.parameters import Manifest
+from livescale.services.host.direct_file import CHUNK_BYTES, PAGE, DirectFile
+from livescale.shared.messages.parameters import Manifest
 
 MAGIC = b"livescale packed"
 FORMAT = 1

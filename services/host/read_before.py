@@ -10,10 +10,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from services.host.checkpoint import Checkpoint
-from services.host.checkpoint_files import INDEX
-from shared.messages.parameters import Manifest
-from shared.model_config import CheckpointError, read_file
+from livescale.services.host.checkpoint import Checkpoint
+from livescale.services.host.checkpoint_files import INDEX
+from livescale.shared.messages.parameters import Manifest
+from livescale.shared.model_config import CheckpointError, read_file
 
 LIMIT_BYTES = 1 << 20
 Checksum = Annotated[int, Meta(ge=0)]

@@ -10,9 +10,9 @@ import msgspec
 import structlog
 import xxhash
 
-from services.host.checkpoint import Checkpoint, open_checkpoint
-from services.host.packed_file import NotPacked, PackedFile, PackStopped, PackWriter, place_blocks
-from services.host.read_before import (
+from livescale.services.host.checkpoint import Checkpoint, open_checkpoint
+from livescale.services.host.packed_file import NotPacked, PackedFile, PackStopped, PackWriter, place_blocks
+from livescale.services.host.read_before import (
     FileFound,
     find_files,
     find_mode,
@@ -20,8 +20,8 @@ from services.host.read_before import (
     load_manifest,
     save_manifest,
 )
-from shared.messages.parameters import DType, Layout, Manifest
-from shared.model_config import CheckpointError
+from livescale.shared.messages.parameters import DType, Layout, Manifest
+from livescale.shared.model_config import CheckpointError
 
 FREE_SHARE = 0.1  # of a file system stays free whatever is packed
 

@@ -4,13 +4,13 @@ import asyncio
 
 import structlog
 
-from services.monitor.journal import Journal
-from services.monitor.policy import Pace, ScalingPolicy, Verdict
-from services.monitor.settings import MonitorSettings
-from services.monitor.signals import Signals
-from shared.bus.contract import BusError, Context, Endpoint, Refusal, Subscription
-from shared.membership import Membership
-from shared.messages.membership import (
+from livescale.services.monitor.journal import Journal
+from livescale.services.monitor.policy import Pace, ScalingPolicy, Verdict
+from livescale.services.monitor.settings import MonitorSettings
+from livescale.services.monitor.signals import Signals
+from livescale.shared.bus.contract import BusError, Context, Endpoint, Refusal, Subscription
+from livescale.shared.membership import Membership
+from livescale.shared.messages.membership import (
     AskModels,
     AskSnapshot,
     Beat,
@@ -20,9 +20,9 @@ from shared.messages.membership import (
     RouterReport,
     WorkerReport,
 )
-from shared.messages.scaling import AskDecisions, AskScales, Decision, Decisions, Scale, ScaleRecord
-from shared.process import World
-from shared.subjects import DECISION, DECISIONS, HEARTBEAT, LEASE, MODELS, PLAN, SCALE, SCALES, SNAPSHOT
+from livescale.shared.messages.scaling import AskDecisions, AskScales, Decision, Decisions, Scale, ScaleRecord
+from livescale.shared.process import World
+from livescale.shared.subjects import DECISION, DECISIONS, HEARTBEAT, LEASE, MODELS, PLAN, SCALE, SCALES, SNAPSHOT
 
 EVALUATE_SECONDS = 0.05
 SPACING_SECONDS = 0.005  # a flood of reports is answered by one evaluation

@@ -6,8 +6,8 @@ second would bury the rest. Holds are kept apart, so that they push out no scale
 
 from collections import deque
 
-from services.monitor.policy import Verdict
-from shared.messages.scaling import Decision
+from livescale.services.monitor.policy import Verdict
+from livescale.shared.messages.scaling import Decision
 
 KEPT = 1_000
 

@@ -1,8 +1,8 @@
 """The monitor's process."""
 
-from services.monitor.actor import Monitor
-from services.monitor.settings import MonitorSettings
-from shared.process import run_process
+from livescale.services.monitor.actor import Monitor
+from livescale.services.monitor.settings import MonitorSettings
+from livescale.shared.process import run_process
 
 
 def main(settings: MonitorSettings) -> None:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from services.monitor.signals import Observed
-from shared.messages.parameters import ModelSpec, ScalingBounds
+from livescale.services.monitor.signals import Observed
+from livescale.shared.messages.parameters import ModelSpec, ScalingBounds
 
 SLOWEST = 1e-6  # tokens/s; less says nothing that could be divided by
 

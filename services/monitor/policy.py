@@ -9,14 +9,14 @@ needs an instance and no worker is spare.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from services.monitor.donors import Donor, Lack, choose_donors
-from services.monitor.needs import Need, Unknown, weigh
-from services.monitor.signals import Observed, Signals
-from shared.backoff import Backoff
-from shared.invariants import check
-from shared.messages.membership import ModelEntry
-from shared.messages.parameters import ModelSpec
-from shared.messages.scaling import Action, Decision
+from livescale.services.monitor.donors import Donor, Lack, choose_donors
+from livescale.services.monitor.needs import Need, Unknown, weigh
+from livescale.services.monitor.signals import Observed, Signals
+from livescale.shared.backoff import Backoff
+from livescale.shared.invariants import check
+from livescale.shared.messages.membership import ModelEntry
+from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.scaling import Action, Decision
 
 
 @dataclass(frozen=True)

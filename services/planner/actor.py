@@ -5,25 +5,25 @@ from collections.abc import Coroutine
 
 import structlog
 
-from services.planner.book import Book
-from services.planner.drafts import Drafts, check_target
-from services.planner.metrics import PlannerMetrics
-from services.planner.picture import Picture
-from services.planner.plans.plan import CannotPlan
-from services.planner.saved import SavedRecords
-from services.planner.scale_out import ScaleOut
-from services.planner.scales import Command
-from services.planner.scales import Scale as RunningScale
-from services.planner.sending import send
-from services.planner.settings import PlannerSettings
-from shared.bus.contract import BusError, Context, Endpoint, Refusal, ServiceAbsent, Subscription, TooLarge
-from shared.membership import Membership
-from shared.messages.membership import LeaseChanged, Report, WorkerReport
-from shared.messages.scaling import AskScales, Scale, ScaleAccepted, ScaleRecord, ScaleRecords
-from shared.messages.transfers import Abort, BlockReady, InstanceServing, Transfer
-from shared.process import World
-from shared.subjects import BLOCK, HEARTBEAT, INSTANCE, LEASE, PLAN, SCALE, SCALES, TRANSFER
-from shared.topology import Topology
+from livescale.services.planner.book import Book
+from livescale.services.planner.drafts import Drafts, check_target
+from livescale.services.planner.metrics import PlannerMetrics
+from livescale.services.planner.picture import Picture
+from livescale.services.planner.plans.plan import CannotPlan
+from livescale.services.planner.saved import SavedRecords
+from livescale.services.planner.scale_out import ScaleOut
+from livescale.services.planner.scales import Command
+from livescale.services.planner.scales import Scale as RunningScale
+from livescale.services.planner.sending import send
+from livescale.services.planner.settings import PlannerSettings
+from livescale.shared.bus.contract import BusError, Context, Endpoint, Refusal, ServiceAbsent, Subscription, TooLarge
+from livescale.shared.membership import Membership
+from livescale.shared.messages.membership import LeaseChanged, Report, WorkerReport
+from livescale.shared.messages.scaling import AskScales, Scale, ScaleAccepted, ScaleRecord, ScaleRecords
+from livescale.shared.messages.transfers import Abort, BlockReady, InstanceServing, Transfer
+from livescale.shared.process import World
+from livescale.shared.subjects import BLOCK, HEARTBEAT, INSTANCE, LEASE, PLAN, SCALE, SCALES, TRANSFER
+from livescale.shared.topology import Topology
 
 TICK_SECONDS = 0.5
 TAKE_OVER_SECONDS = 1.0

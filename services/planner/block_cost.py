@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from statistics import median
 
-from services.planner.times import known
-from shared.messages.scaling import ScaleRecord
-from shared.messages.transfers import Plan
+from livescale.services.planner.times import known
+from livescale.shared.messages.scaling import ScaleRecord
+from livescale.shared.messages.transfers import Plan
 
 FIRST_SECONDS = 0.005  # until it is measured
 WEIGHT = 0.3  # of the last plan

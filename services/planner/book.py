@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import count
 
-from services.planner.scale_out import ScaleOut
-from services.planner.scales import Scale
-from shared.invariants import check
-from shared.messages.scaling import ScaleRecord
+from livescale.services.planner.scale_out import ScaleOut
+from livescale.services.planner.scales import Scale
+from livescale.shared.invariants import check
+from livescale.shared.messages.scaling import ScaleRecord
 
 KEPT = 500
 TICKETS = 1 << 24

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
-from services.planner.orders import Orders
-from services.planner.scales import Command
-from services.planner.stranded import Stranded
-from services.planner.targets import ENDED, RECEIVING, UNDER_WAY, Targets, TargetState
-from services.planner.times import Times
-from services.planner.under_way import FlowsUnderWay
-from shared.messages.membership import Member
-from shared.messages.transfers import Flow, Load
+from livescale.services.planner.orders import Orders
+from livescale.services.planner.scales import Command
+from livescale.services.planner.stranded import Stranded
+from livescale.services.planner.targets import ENDED, RECEIVING, UNDER_WAY, Targets, TargetState
+from livescale.services.planner.times import Times
+from livescale.services.planner.under_way import FlowsUnderWay
+from livescale.shared.messages.membership import Member
+from livescale.shared.messages.transfers import Flow, Load
 
 
 class Delivery:

@@ -3,36 +3,36 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from services.planner.block_cost import BlockCost
-from services.planner.book import Book
-from services.planner.fleet import Fleet, Serving, choose_to_drain, count_fleet, find_instances
-from services.planner.live_help import choose_live
-from services.planner.live_need import is_needed
-from services.planner.orders import Orders, ticketed
-from services.planner.pipelines import foresee_pipelines
-from services.planner.places import find_places
-from services.planner.plans.chains import plan_chains
-from services.planner.plans.choose import make_plan
-from services.planner.plans.network import Multicast
-from services.planner.plans.plan import CannotPlan, Policy, TransferPlan
-from services.planner.plans.predict import predict
-from services.planner.scale_in import ScaleIn
-from services.planner.scale_out import ScaleOut
-from services.planner.scales import Command
-from services.planner.serving_traffic import explain_unknown
-from services.planner.settings import PlannerSettings
-from services.planner.spares import choose_spares
-from services.planner.supply import Supply
-from services.planner.times import BlockTimes, are_told, told
-from services.planner.view import View
-from shared.bus.contract import Refusal
-from shared.messages.membership import Snapshot
-from shared.messages.scaling import Decision, Scale, ScaleRecord
-from shared.messages.transfers import Flow, LiveMode, Plan, PlannedInstance
-from shared.settings import check_plan_policy
-from shared.topology import Topology
-from shared.transfer.chunks import chunk_bytes_for
-from shared.world import Ids
+from livescale.services.planner.block_cost import BlockCost
+from livescale.services.planner.book import Book
+from livescale.services.planner.fleet import Fleet, Serving, choose_to_drain, count_fleet, find_instances
+from livescale.services.planner.live_help import choose_live
+from livescale.services.planner.live_need import is_needed
+from livescale.services.planner.orders import Orders, ticketed
+from livescale.services.planner.pipelines import foresee_pipelines
+from livescale.services.planner.places import find_places
+from livescale.services.planner.plans.chains import plan_chains
+from livescale.services.planner.plans.choose import make_plan
+from livescale.services.planner.plans.network import Multicast
+from livescale.services.planner.plans.plan import CannotPlan, Policy, TransferPlan
+from livescale.services.planner.plans.predict import predict
+from livescale.services.planner.scale_in import ScaleIn
+from livescale.services.planner.scale_out import ScaleOut
+from livescale.services.planner.scales import Command
+from livescale.services.planner.serving_traffic import explain_unknown
+from livescale.services.planner.settings import PlannerSettings
+from livescale.services.planner.spares import choose_spares
+from livescale.services.planner.supply import Supply
+from livescale.services.planner.times import BlockTimes, are_told, told
+from livescale.services.planner.view import View
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.membership import Snapshot
+from livescale.shared.messages.scaling import Decision, Scale, ScaleRecord
+from livescale.shared.messages.transfers import Flow, LiveMode, Plan, PlannedInstance
+from livescale.shared.settings import check_plan_policy
+from livescale.shared.topology import Topology
+from livescale.shared.transfer.chunks import chunk_bytes_for
+from livescale.shared.world import Ids
 
 
 class ShardPlan(NamedTuple):

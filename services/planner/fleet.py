@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from shared.messages.membership import WorkerReport
+from livescale.shared.messages.membership import WorkerReport
 
 
 @dataclass(frozen=True)

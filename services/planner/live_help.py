@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 
-from services.planner.orders import Orders
-from services.planner.plans.pipelines import team_pipelines
-from services.planner.plans.plan import TransferPlan
-from services.planner.scales import Command
-from shared.messages.membership import LeaseChanged, WorkerReport
-from shared.messages.transfers import LiveMode, Plan
+from livescale.services.planner.orders import Orders
+from livescale.services.planner.plans.pipelines import team_pipelines
+from livescale.services.planner.plans.plan import TransferPlan
+from livescale.services.planner.scales import Command
+from livescale.shared.messages.membership import LeaseChanged, WorkerReport
+from livescale.shared.messages.transfers import LiveMode, Plan
 
 
 class LiveHelp:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from math import sqrt
 
-from shared.messages.scaling import Decision
+from livescale.shared.messages.scaling import Decision
 
 SLOWEST = 1e-6  # tokens/s; less says nothing that could be divided by
 CHANCE = 2.0  # standard deviations: more than this come in one scale of forty

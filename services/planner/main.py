@@ -2,10 +2,10 @@
 
 from msgspec.structs import replace
 
-from services.planner.actor import Planner
-from services.planner.settings import PlannerSettings
-from shared.process import run_process
-from shared.topology_file import find_topology
+from livescale.services.planner.actor import Planner
+from livescale.services.planner.settings import PlannerSettings
+from livescale.shared.process import run_process
+from livescale.shared.topology_file import find_topology
 
 
 def main(settings: PlannerSettings) -> None:

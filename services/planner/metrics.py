@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from shared.messages.membership import WorkerReport
-from shared.messages.scaling import ScaleRecord
-from shared.telemetry import Telemetry
+from livescale.shared.messages.membership import WorkerReport
+from livescale.shared.messages.scaling import ScaleRecord
+from livescale.shared.telemetry import Telemetry
 
 PHASES = ("planned", "commanded", "first_byte", "live", "first_layer", "whole", "serving", "spare")
 THERE = ("loading", "live", "serving")

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from services.planner.plans.plan import TransferPlan
-from services.planner.scales import Command
-from services.planner.stages import Span
-from shared.messages.live import Help
-from shared.messages.membership import LeaseChanged, Member, WorkerReport
-from shared.messages.parameters import Manifest, ModelSpec
-from shared.messages.pipelines import Pipeline, Stage
-from shared.messages.transfers import (
+from livescale.services.planner.plans.plan import TransferPlan
+from livescale.services.planner.scales import Command
+from livescale.services.planner.stages import Span
+from livescale.shared.messages.live import Help
+from livescale.shared.messages.membership import LeaseChanged, Member, WorkerReport
+from livescale.shared.messages.parameters import Manifest, ModelSpec
+from livescale.shared.messages.pipelines import Pipeline, Stage
+from livescale.shared.messages.transfers import (
     Abort,
     Flow,
     FromDisk,

@@ -17,14 +17,14 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from services.planner.delivery import Delivery
-from services.planner.scales import Command
-from services.planner.stages import Span, broken_cover, choose_stages
-from services.planner.targets import UNDER_WAY, TargetState
-from shared.messages.membership import WorkerReport
-from shared.messages.pipelines import PipelineOver
-from shared.messages.scaling import PipelineRecord
-from shared.moves import Moves
+from livescale.services.planner.delivery import Delivery
+from livescale.services.planner.scales import Command
+from livescale.services.planner.stages import Span, broken_cover, choose_stages
+from livescale.services.planner.targets import UNDER_WAY, TargetState
+from livescale.shared.messages.membership import WorkerReport
+from livescale.shared.messages.pipelines import PipelineOver
+from livescale.shared.messages.scaling import PipelineRecord
+from livescale.shared.moves import Moves
 
 PATIENCE_SECONDS = 2.0
 PATIENCE_SHARE = 0.5

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from services.planner.delivery import Delivery
-from services.planner.pipeline import ExecutionPipeline
-from services.planner.plans.pipelines import pipeline_ready, team_pipelines
-from services.planner.plans.plan import TransferPlan
-from services.planner.scales import Command
-from shared.messages.membership import WorkerReport
-from shared.messages.pipelines import Pipeline
-from shared.messages.scaling import PipelineRecord
-from shared.messages.transfers import PlannedPipeline
+from livescale.services.planner.delivery import Delivery
+from livescale.services.planner.pipeline import ExecutionPipeline
+from livescale.services.planner.plans.pipelines import pipeline_ready, team_pipelines
+from livescale.services.planner.plans.plan import TransferPlan
+from livescale.services.planner.scales import Command
+from livescale.shared.messages.membership import WorkerReport
+from livescale.shared.messages.pipelines import Pipeline
+from livescale.shared.messages.scaling import PipelineRecord
+from livescale.shared.messages.transfers import PlannedPipeline
 
 
 class ExecutionPipelines:

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from shared.messages.membership import Member
-from shared.topology import ASSUMED_DISK, ASSUMED_MEMORY, ASSUMED_NIC, Topology
-from shared.topology_paths import Place
+from livescale.shared.messages.membership import Member
+from livescale.shared.topology import ASSUMED_DISK, ASSUMED_MEMORY, ASSUMED_NIC, Topology
+from livescale.shared.topology_paths import Place
 
 
 def find_places(members: Iterable[Member], topology: Topology | None, link_rate: float = 0.0) -> dict[str, Place]:

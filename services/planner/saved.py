@@ -1,8 +1,8 @@
 """The planner's records on the bus's key-value store, so that its successor can tell of them and go on with them."""
 
-from shared.bus.contract import KeyValue
-from shared.bus.write_behind import WriteBehind
-from shared.messages.scaling import ScaleRecord
+from livescale.shared.bus.contract import KeyValue
+from livescale.shared.bus.write_behind import WriteBehind
+from livescale.shared.messages.scaling import ScaleRecord
 
 PREFIX = "scales"
 KEPT = 100

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from services.planner.fleet import Serving
-from services.planner.scales import Command, Scale
-from shared.messages.membership import LeaseChanged, WorkerReport
-from shared.messages.scaling import Decision, ScaleRecord
-from shared.messages.transfers import Drain, InstanceServing
+from livescale.services.planner.fleet import Serving
+from livescale.services.planner.scales import Command, Scale
+from livescale.shared.messages.membership import LeaseChanged, WorkerReport
+from livescale.shared.messages.scaling import Decision, ScaleRecord
+from livescale.shared.messages.transfers import Drain, InstanceServing
 
 
 class ScaleIn(Scale):

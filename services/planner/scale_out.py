@@ -6,18 +6,18 @@ from itertools import chain
 
 from msgspec import structs
 
-from services.planner.delivery import Delivery
-from services.planner.live_help import LiveHelp
-from services.planner.orders import Orders
-from services.planner.pipelines import ExecutionPipelines
-from services.planner.scales import Command, Scale
-from services.planner.targets import UNDER_WAY, TargetState
-from shared.invariants import check
-from shared.messages.live import Help
-from shared.messages.membership import LeaseChanged, Member, WorkerReport
-from shared.messages.pipelines import Pipeline
-from shared.messages.scaling import Decision, ScaleRecord
-from shared.messages.transfers import BlockReady, Flow, InstanceServing, Load, Plan, Send, Serve, Transfer
+from livescale.services.planner.delivery import Delivery
+from livescale.services.planner.live_help import LiveHelp
+from livescale.services.planner.orders import Orders
+from livescale.services.planner.pipelines import ExecutionPipelines
+from livescale.services.planner.scales import Command, Scale
+from livescale.services.planner.targets import UNDER_WAY, TargetState
+from livescale.shared.invariants import check
+from livescale.shared.messages.live import Help
+from livescale.shared.messages.membership import LeaseChanged, Member, WorkerReport
+from livescale.shared.messages.pipelines import Pipeline
+from livescale.shared.messages.scaling import Decision, ScaleRecord
+from livescale.shared.messages.transfers import BlockReady, Flow, InstanceServing, Load, Plan, Send, Serve, Transfer
 
 FIRST_LAYER = (0, 1)  # with the embedding before it
 

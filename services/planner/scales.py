@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from shared.messages.live import Help
-from shared.messages.membership import LeaseChanged, WorkerReport
-from shared.messages.pipelines import Pipeline, PipelineOver
-from shared.messages.scaling import Decision, Phase, ScaleRecord, ScaleState
-from shared.messages.transfers import Abort, BlockReady, Drain, InstanceServing, Load, Send, Serve, Transfer
-from shared.moves import Moves
+from livescale.shared.messages.live import Help
+from livescale.shared.messages.membership import LeaseChanged, WorkerReport
+from livescale.shared.messages.pipelines import Pipeline, PipelineOver
+from livescale.shared.messages.scaling import Decision, Phase, ScaleRecord, ScaleState
+from livescale.shared.messages.transfers import Abort, BlockReady, Drain, InstanceServing, Load, Send, Serve, Transfer
+from livescale.shared.moves import Moves
 
 MOVES: Moves[ScaleState] = Moves(
     "a scale",

@@ -2,12 +2,12 @@
 
 from typing import assert_never
 
-from services.planner.scales import Command
-from shared.bus.contract import Bus, Context
-from shared.messages.live import Help
-from shared.messages.pipelines import Pipeline, PipelineOver
-from shared.messages.transfers import Abort, Drain, Load, Send, Serve
-from shared.subjects import ABORT, DRAIN, HELP, LOAD, PIPELINE, PIPELINE_OVER, SEND, SERVE
+from livescale.services.planner.scales import Command
+from livescale.shared.bus.contract import Bus, Context
+from livescale.shared.messages.live import Help
+from livescale.shared.messages.pipelines import Pipeline, PipelineOver
+from livescale.shared.messages.transfers import Abort, Drain, Load, Send, Serve
+from livescale.shared.subjects import ABORT, DRAIN, HELP, LOAD, PIPELINE, PIPELINE_OVER, SEND, SERVE
 
 COMMAND_SECONDS = 5.0
 

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from services.planner.plans.plan import Policy
-from shared.settings import (
+from livescale.services.planner.plans.plan import Policy
+from livescale.shared.settings import (
     LiveEveryHop,
     LiveName,
     LiveWhen,

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 
-from services.planner.plans.plan import CannotPlan
-from shared.messages.membership import Member, ModelEntry, Snapshot
+from livescale.services.planner.plans.plan import CannotPlan
+from livescale.shared.messages.membership import Member, ModelEntry, Snapshot
 
 
 def find_alive(snapshot: Snapshot) -> dict[str, Member]:

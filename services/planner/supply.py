@@ -5,14 +5,14 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from services.planner.plans.network import Multicast, Node, ServingFlow, Source, Target, way
-from services.planner.plans.plan import CannotPlan, Flow, TransferPlan
-from services.planner.serving_traffic import find_traffic
-from services.planner.spares import find_alive
-from shared.messages.membership import Holding, Snapshot, WorkerReport
-from shared.messages.parameters import Manifest
-from shared.messages.transfers import Flow as PlanFlow
-from shared.topology_paths import Place
+from livescale.services.planner.plans.network import Multicast, Node, ServingFlow, Source, Target, way
+from livescale.services.planner.plans.plan import CannotPlan, Flow, TransferPlan
+from livescale.services.planner.serving_traffic import find_traffic
+from livescale.services.planner.spares import find_alive
+from livescale.shared.messages.membership import Holding, Snapshot, WorkerReport
+from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.transfers import Flow as PlanFlow
+from livescale.shared.topology_paths import Place
 
 
 @dataclass(frozen=True)

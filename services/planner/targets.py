@@ -2,8 +2,8 @@
 
 from enum import StrEnum
 
-from shared.messages.transfers import PlannedInstance
-from shared.moves import Moves
+from livescale.shared.messages.transfers import PlannedInstance
+from livescale.shared.moves import Moves
 
 
 class TargetState(StrEnum):

@@ -5,9 +5,9 @@ from collections.abc import Set as AbstractSet
 
 from msgspec.structs import replace
 
-from services.planner.plans.pipelines import pipeline_ready
-from shared.messages.scaling import ScaleRecord
-from shared.messages.transfers import BlockReady, Plan
+from livescale.services.planner.plans.pipelines import pipeline_ready
+from livescale.shared.messages.scaling import ScaleRecord
+from livescale.shared.messages.transfers import BlockReady, Plan
 
 MOST_BLOCKS = 2000  # over all targets, that are told one by one: the bus takes messages of at most 1 MiB
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator
 
-from shared.messages.transfers import Flow
+from livescale.shared.messages.transfers import Flow
 
 
 class FlowsUnderWay:

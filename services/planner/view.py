@@ -3,8 +3,8 @@
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
-from shared.messages.membership import ModelEntry, Snapshot
-from shared.messages.parameters import Manifest
+from livescale.shared.messages.membership import ModelEntry, Snapshot
+from livescale.shared.messages.parameters import Manifest
 
 
 class View(NamedTuple):

@@ -5,21 +5,21 @@ from collections.abc import Mapping
 
 import structlog
 
-from services.registry.copies import READ_TIMEOUT_SECONDS, Copies
-from services.registry.kernels import check_kernels
-from services.registry.leases import LEFT, LeaseMoved, Leases, LeaseTimes, SpokeFalse, SpokeStale
-from services.registry.metrics import RegistryMetrics
-from services.registry.places import check_place
-from services.registry.pool import Pool
-from services.registry.saved import SavedState
-from services.registry.settings import RegistrySettings
-from services.registry.specs import check_spec, complete_spec
-from services.registry.witness import Witness
-from shared.bus.contract import BusError, Context, Endpoint, Refusal, Subscription
-from shared.bus.seldom import SeldomLog
-from shared.membership import Membership
-from shared.messages.copies import CheckModel, ModelChecked
-from shared.messages.membership import (
+from livescale.services.registry.copies import READ_TIMEOUT_SECONDS, Copies
+from livescale.services.registry.kernels import check_kernels
+from livescale.services.registry.leases import LEFT, LeaseMoved, Leases, LeaseTimes, SpokeFalse, SpokeStale
+from livescale.services.registry.metrics import RegistryMetrics
+from livescale.services.registry.places import check_place
+from livescale.services.registry.pool import Pool
+from livescale.services.registry.saved import SavedState
+from livescale.services.registry.settings import RegistrySettings
+from livescale.services.registry.specs import check_spec, complete_spec
+from livescale.services.registry.witness import Witness
+from livescale.shared.bus.contract import BusError, Context, Endpoint, Refusal, Subscription
+from livescale.shared.bus.seldom import SeldomLog
+from livescale.shared.membership import Membership
+from livescale.shared.messages.copies import CheckModel, ModelChecked
+from livescale.shared.messages.membership import (
     AskModels,
     AskSnapshot,
     Beat,
@@ -40,10 +40,10 @@ from shared.messages.membership import (
     Stale,
     WorkerReport,
 )
-from shared.messages.message import Ack
-from shared.messages.parameters import Manifest, ModelSpec
-from shared.process import World
-from shared.subjects import (
+from livescale.shared.messages.message import Ack
+from livescale.shared.messages.parameters import Manifest, ModelSpec
+from livescale.shared.process import World
+from livescale.shared.subjects import (
     CHECK_MODEL,
     HEARTBEAT,
     JOIN,
@@ -57,7 +57,7 @@ from shared.subjects import (
     SNAPSHOT,
     STALE,
 )
-from shared.topology import Topology
+from livescale.shared.topology import Topology
 
 TICK_SECONDS = 0.1
 EPOCHS_RESERVED, EPOCHS_LEFT = 1000, 500

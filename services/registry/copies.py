@@ -5,19 +5,19 @@ from collections.abc import Callable, Coroutine, Mapping
 
 import structlog
 
-from services.registry.demands import FreeCopy, MakeCopy
-from services.registry.fetches import Fetch
-from services.registry.pool import Pool
-from services.registry.saved import SavedState
-from shared.backoff import Backoff
-from shared.bus.contract import BusError, Context, Received, Subscription
-from shared.messages.copies import ModelRead, ReadModel, ReleaseModel
-from shared.messages.membership import Member
-from shared.messages.parameters import ModelSpec
-from shared.messages.transfers import Transfer
-from shared.process import World
-from shared.subjects import FETCH_MODEL, MODEL_READ, READ_MODEL, RELEASE_MODEL, SEND, TRANSFER
-from shared.transfer.chunks import TICKET_BITS
+from livescale.services.registry.demands import FreeCopy, MakeCopy
+from livescale.services.registry.fetches import Fetch
+from livescale.services.registry.pool import Pool
+from livescale.services.registry.saved import SavedState
+from livescale.shared.backoff import Backoff
+from livescale.shared.bus.contract import BusError, Context, Received, Subscription
+from livescale.shared.messages.copies import ModelRead, ReadModel, ReleaseModel
+from livescale.shared.messages.membership import Member
+from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.transfers import Transfer
+from livescale.shared.process import World
+from livescale.shared.subjects import FETCH_MODEL, MODEL_READ, READ_MODEL, RELEASE_MODEL, SEND, TRANSFER
+from livescale.shared.transfer.chunks import TICKET_BITS
 
 LOOK_SECONDS = 1.0
 AGAIN_SECONDS, LONGEST_AGAIN_SECONDS = 1.0, 60.0

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from shared.messages.copies import FetchModel
-from shared.messages.membership import Member
-from shared.messages.parameters import Manifest, ModelSpec
-from shared.messages.transfers import Inflow, Node, Outflow, Send
-from shared.transfer.chunks import chunk_bytes_for
+from livescale.shared.messages.copies import FetchModel
+from livescale.shared.messages.membership import Member
+from livescale.shared.messages.parameters import Manifest, ModelSpec
+from livescale.shared.messages.transfers import Inflow, Node, Outflow, Send
+from livescale.shared.transfer.chunks import chunk_bytes_for
 
 CHUNK_BYTES = chunk_bytes_for(0.0)
 

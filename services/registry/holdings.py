@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from services.registry.demands import Copy, HostMemory
-from shared.messages.membership import Holding, HostReport, WorkerReport
-from shared.messages.parameters import Manifest
+from livescale.services.registry.demands import Copy, HostMemory
+from livescale.shared.messages.membership import Holding, HostReport, WorkerReport
+from livescale.shared.messages.parameters import Manifest
 
 
 class Holdings:

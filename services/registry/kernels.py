@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from shared.bus.contract import Refusal
-from shared.messages.membership import Join, Member
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.membership import Join, Member
 
 COMPILED = ("amx", "avx512_bf16", "portable")
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from shared.bus.contract import Refusal
-from shared.invariants import check
-from shared.messages.membership import Join, LeaseState, Member, ServiceName
-from shared.moves import Moves
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.invariants import check
+from livescale.shared.messages.membership import Join, LeaseState, Member, ServiceName
+from livescale.shared.moves import Moves
 
 MOVES: Moves[LeaseState] = Moves(
     "a lease",

@@ -1,9 +1,9 @@
 """The registry's process."""
 
-from services.registry.actor import Registry
-from services.registry.settings import RegistrySettings
-from shared.process import run_process
-from shared.topology_file import find_topology
+from livescale.services.registry.actor import Registry
+from livescale.services.registry.settings import RegistrySettings
+from livescale.shared.process import run_process
+from livescale.shared.topology_file import find_topology
 
 
 def main(settings: RegistrySettings) -> None:

@@ -3,10 +3,10 @@
 from collections import Counter
 from typing import get_args
 
-from services.registry.holdings import Holdings
-from services.registry.leases import Leases
-from shared.messages.membership import LeaseState, ServiceName, WorkerState
-from shared.telemetry import Telemetry
+from livescale.services.registry.holdings import Holdings
+from livescale.services.registry.leases import Leases
+from livescale.shared.messages.membership import LeaseState, ServiceName, WorkerState
+from livescale.shared.telemetry import Telemetry
 
 
 class RegistryMetrics:

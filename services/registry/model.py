@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from services.registry.demands import Demand
-from shared.messages.copies import ModelChecked, ModelRead
-from shared.messages.membership import ModelEntry
-from shared.messages.parameters import Manifest, ModelSpec
+from livescale.services.registry.demands import Demand
+from livescale.shared.messages.copies import ModelChecked, ModelRead
+from livescale.shared.messages.membership import ModelEntry
+from livescale.shared.messages.parameters import Manifest, ModelSpec
 
 ModelState = Literal["reading", "ready", "failed", "removing"]
 

@@ -7,7 +7,7 @@ A settled state orders nothing.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
 
-from services.registry.demands import Copy, Demand, FreeCopy, HostMemory, MakeCopy, NoRoom, Order, as_mib
+from livescale.services.registry.demands import Copy, Demand, FreeCopy, HostMemory, MakeCopy, NoRoom, Order, as_mib
 
 
 def plan_copies(hosts: Sequence[HostMemory], demands: Sequence[Demand]) -> list[Order]:

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from shared.bus.contract import Refusal
-from shared.messages.membership import Join, Member
-from shared.topology import Topology
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.membership import Join, Member
+from livescale.shared.topology import Topology
 
 
 def check_place(join: Join, members: Iterable[Member], topology: Topology | None) -> None:

@@ -5,15 +5,15 @@ Built from what workers and hosts report; what was declared, and the manifests, 
 
 from collections.abc import Collection, Iterator
 
-from services.registry.demands import Demand, FreeCopy, MakeCopy, NoRoom
-from services.registry.holdings import Holdings, is_whole
-from services.registry.model import Content, Model, content_of
-from services.registry.placement import plan_copies, why_no_room
-from shared.bus.contract import Refusal
-from shared.invariants import check
-from shared.messages.copies import ModelChecked, ModelRead
-from shared.messages.membership import HostReport, ModelEntry, WorkerReport
-from shared.messages.parameters import Manifest, ModelSpec
+from livescale.services.registry.demands import Demand, FreeCopy, MakeCopy, NoRoom
+from livescale.services.registry.holdings import Holdings, is_whole
+from livescale.services.registry.model import Content, Model, content_of
+from livescale.services.registry.placement import plan_copies, why_no_room
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.invariants import check
+from livescale.shared.messages.copies import ModelChecked, ModelRead
+from livescale.shared.messages.membership import HostReport, ModelEntry, WorkerReport
+from livescale.shared.messages.parameters import Manifest, ModelSpec
 
 KEPT_SECONDS = 10.0
 # A plan that was made before may still have workers load.

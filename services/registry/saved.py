@@ -9,10 +9,10 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
-from shared.bus.contract import KeyValue
-from shared.bus.write_behind import WriteBehind
-from shared.messages.membership import Joined, Member, ModelEntry
-from shared.messages.parameters import Manifest
+from livescale.shared.bus.contract import KeyValue
+from livescale.shared.bus.write_behind import WriteBehind
+from livescale.shared.messages.membership import Joined, Member, ModelEntry
+from livescale.shared.messages.parameters import Manifest
 
 MODELS, NEXT, MANIFESTS, MEMBERS, EPOCHS = "models", "next", "manifests", "members", "epochs"
 RESERVED = f"{EPOCHS}.reserved"

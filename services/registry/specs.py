@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import asdict, replace
 
-from shared.bus.contract import Refusal
-from shared.messages.parameters import ModelSpec
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.parameters import ModelSpec
 
 LEAST = 0.001  # of a scaling bound: capacities are divided by it
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}")

@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Callable
 
-from services.registry.incidents import Incidents
-from shared.bus.contract import Bus, Context, Endpoint, Subscription
-from shared.messages.membership import AskIncidents, IncidentList, Join, Member, ProcessEnded, WasAway
-from shared.subjects import AWAY, INCIDENTS, PROCESS
-from shared.world import Clock
+from livescale.services.registry.incidents import Incidents
+from livescale.shared.bus.contract import Bus, Context, Endpoint, Subscription
+from livescale.shared.messages.membership import AskIncidents, IncidentList, Join, Member, ProcessEnded, WasAway
+from livescale.shared.subjects import AWAY, INCIDENTS, PROCESS
+from livescale.shared.world import Clock
 
 
 class Witness:

@@ -2,15 +2,15 @@
 
 import asyncio
 
-from services.router.metrics import RouterMetrics
-from services.router.office import Office
-from services.router.settings import RouterSettings
-from services.router.standby import Standby
-from shared.bus.contract import Subscription
-from shared.membership import Membership
-from shared.messages.membership import Beat, LeaseChanged, Report, RouterReport
-from shared.process import World
-from shared.subjects import LEASE
+from livescale.services.router.metrics import RouterMetrics
+from livescale.services.router.office import Office
+from livescale.services.router.settings import RouterSettings
+from livescale.services.router.standby import Standby
+from livescale.shared.bus.contract import Subscription
+from livescale.shared.membership import Membership
+from livescale.shared.messages.membership import Beat, LeaseChanged, Report, RouterReport
+from livescale.shared.process import World
+from livescale.shared.subjects import LEASE
 
 
 class Router:

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from services.router.capacity import Capacity
-from services.router.queue import Queue
-from services.router.sizes import fitted, most_tokens, never_fits
-from shared.bus.contract import Refusal
-from shared.messages.membership import ModelEntry
-from shared.messages.requests import Submit
+from livescale.services.router.capacity import Capacity
+from livescale.services.router.queue import Queue
+from livescale.services.router.sizes import fitted, most_tokens, never_fits
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.membership import ModelEntry
+from livescale.shared.messages.requests import Submit
 
 
 @dataclass(frozen=True)

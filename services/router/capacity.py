@@ -5,7 +5,7 @@ Pure; `now` is seconds since the epoch. What has not been heard is unknown, and 
 
 from statistics import fmean
 
-from shared.messages.membership import ModelEntry, WorkerReport
+from livescale.shared.messages.membership import ModelEntry, WorkerReport
 
 # Before a new router has heard everyone, it cannot say that somebody is missing.
 SETTLE_SECONDS = 3.0

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 
-from shared.messages.requests import Submit
+from livescale.shared.messages.requests import Submit
 
 MOST = 1 << 16  # conversations; of more, those that were quiet for longest are forgotten
 

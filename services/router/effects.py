@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from shared.messages.requests import FinishReason, Submit
+from livescale.shared.messages.requests import FinishReason, Submit
 
 
 @dataclass(frozen=True)

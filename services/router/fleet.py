@@ -2,11 +2,11 @@
 
 from collections.abc import Collection, Iterable, Iterator
 
-from services.router.effects import AdmitTo, Effect, Learn, Lose, StopWork
-from services.router.instances import Admission, Instance
-from shared.messages.live import RequestsMoved
-from shared.messages.membership import LeaseChanged, WorkerReport
-from shared.messages.requests import RequestsEnded, Running, Submit
+from livescale.services.router.effects import AdmitTo, Effect, Learn, Lose, StopWork
+from livescale.services.router.instances import Admission, Instance
+from livescale.shared.messages.live import RequestsMoved
+from livescale.shared.messages.membership import LeaseChanged, WorkerReport
+from livescale.shared.messages.requests import RequestsEnded, Running, Submit
 
 
 class Fleet:

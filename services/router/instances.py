@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil
 
-from services.router.lifecycle import MOVES, RequestState
-from services.router.queue import Waiting
-from services.router.sizes import most_tokens
-from shared.messages.membership import EngineLoad, WorkerReport, WorkerState
-from shared.messages.requests import Running, Submit
+from livescale.services.router.lifecycle import MOVES, RequestState
+from livescale.services.router.queue import Waiting
+from livescale.services.router.sizes import most_tokens
+from livescale.shared.messages.membership import EngineLoad, WorkerReport, WorkerState
+from livescale.shared.messages.requests import Running, Submit
 
 # An instance has at most so much to prefill, and one more request: whatever waits longer may as well wait at the
 # router, from where an instance that appears meanwhile can have it.

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from shared.moves import Moves
+from livescale.shared.moves import Moves
 
 
 class RequestState(StrEnum):

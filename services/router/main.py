@@ -1,8 +1,8 @@
 """The router's process."""
 
-from services.router.actor import Router
-from services.router.settings import RouterSettings
-from shared.process import run_process
+from livescale.services.router.actor import Router
+from livescale.services.router.settings import RouterSettings
+from livescale.shared.process import run_process
 
 
 def main(settings: RouterSettings) -> None:

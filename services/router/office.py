@@ -11,18 +11,18 @@ from typing import assert_never
 
 import structlog
 
-from services.router.admission import Limits
-from services.router.effects import AdmitTo, Effect, Finish, Learn, Lose, StopWork
-from services.router.metrics import RouterMetrics
-from services.router.policy import RouterPolicy
-from services.router.settings import RouterSettings
-from services.router.standby import Standby, first_in_line
-from shared.bus.contract import BusError, Context, Endpoint, M, Refusal, Subscription, TooLarge
-from shared.deadlines import arrived, leaving
-from shared.membership import Membership
-from shared.messages.live import RequestsMoved
-from shared.messages.membership import AskModels, LeaseChanged, QueueLoad, Report, Snapshot, WorkerReport
-from shared.messages.requests import (
+from livescale.services.router.admission import Limits
+from livescale.services.router.effects import AdmitTo, Effect, Finish, Learn, Lose, StopWork
+from livescale.services.router.metrics import RouterMetrics
+from livescale.services.router.policy import RouterPolicy
+from livescale.services.router.settings import RouterSettings
+from livescale.services.router.standby import Standby, first_in_line
+from livescale.shared.bus.contract import BusError, Context, Endpoint, M, Refusal, Subscription, TooLarge
+from livescale.shared.deadlines import arrived, leaving
+from livescale.shared.membership import Membership
+from livescale.shared.messages.live import RequestsMoved
+from livescale.shared.messages.membership import AskModels, LeaseChanged, QueueLoad, Report, Snapshot, WorkerReport
+from livescale.shared.messages.requests import (
     Admit,
     AskRunning,
     Cancel,
@@ -33,8 +33,8 @@ from shared.messages.requests import (
     TokenFrame,
     Tokens,
 )
-from shared.process import World
-from shared.subjects import (
+from livescale.shared.process import World
+from livescale.shared.subjects import (
     ADMIT,
     CANCEL,
     CANCEL_WORK,

@@ -10,20 +10,20 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
-from services.router.admission import Limits, cannot_be_loaded, check, out_of_service
-from services.router.arrivals import Arrivals
-from services.router.capacity import Capacity
-from services.router.contexts import Contexts
-from services.router.effects import AdmitTo, Effect, Finish
-from services.router.fleet import Fleet
-from services.router.instances import Instance
-from services.router.queue import Queue, Waiting
-from services.router.sizes import fitted, never_fits
-from shared.bus.contract import Refusal
-from shared.invariants import check as check_state
-from shared.messages.live import RequestsMoved
-from shared.messages.membership import LeaseChanged, Member, ModelEntry, QueueLoad, WorkerReport
-from shared.messages.requests import FinishReason, RequestsEnded, Running, Submit
+from livescale.services.router.admission import Limits, cannot_be_loaded, check, out_of_service
+from livescale.services.router.arrivals import Arrivals
+from livescale.services.router.capacity import Capacity
+from livescale.services.router.contexts import Contexts
+from livescale.services.router.effects import AdmitTo, Effect, Finish
+from livescale.services.router.fleet import Fleet
+from livescale.services.router.instances import Instance
+from livescale.services.router.queue import Queue, Waiting
+from livescale.services.router.sizes import fitted, never_fits
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.invariants import check as check_state
+from livescale.shared.messages.live import RequestsMoved
+from livescale.shared.messages.membership import LeaseChanged, Member, ModelEntry, QueueLoad, WorkerReport
+from livescale.shared.messages.requests import FinishReason, RequestsEnded, Running, Submit
 
 FINAL = (400, 413, 422)  # codes that say the request itself is wrong: no other worker would take it either
 

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from shared.messages.requests import Submit
+from livescale.shared.messages.requests import Submit
 
 
 def most_tokens(request: Submit) -> int:

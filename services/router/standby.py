@@ -6,10 +6,10 @@ from contextlib import suppress
 
 import structlog
 
-from shared.bus.contract import Bus, BusError
-from shared.membership import Membership
-from shared.messages.membership import AskSnapshot, Member, Snapshot
-from shared.subjects import SNAPSHOT
+from livescale.shared.bus.contract import Bus, BusError
+from livescale.shared.membership import Membership
+from livescale.shared.messages.membership import AskSnapshot, Member, Snapshot
+from livescale.shared.subjects import SNAPSHOT
 
 CALL_SECONDS = 2.0
 LOOK_SECONDS = 0.5  # beside every change of a lease

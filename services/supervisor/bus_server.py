@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from services.supervisor.commands import LOOPBACK, nats_command
-from services.supervisor.processes import Supervisor
-from shared.bus.credentials import authorization, fresh_passwords
-from shared.bus.server import ServerError, find_server
+from livescale.services.supervisor.commands import LOOPBACK, nats_command
+from livescale.services.supervisor.processes import Supervisor
+from livescale.shared.bus.credentials import authorization, fresh_passwords
+from livescale.shared.bus.server import ServerError, find_server
 
 START_SECONDS = 10.0
 POLL_SECONDS = 0.02

@@ -8,18 +8,18 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from services.supervisor.settings import ModelSettings, StackSettings
-from shared.devices import CPU, count_gpus
-from shared.latency_file import find_latency
-from shared.messages.parameters import DType, Layout, ModelSpec, ScalingBounds
-from shared.settings import check_plan_policy
+from livescale.services.supervisor.settings import ModelSettings, StackSettings
+from livescale.shared.devices import CPU, count_gpus
+from livescale.shared.latency_file import find_latency
+from livescale.shared.messages.parameters import DType, Layout, ModelSpec, ScalingBounds
+from livescale.shared.settings import check_plan_policy
 
 LAST_PORT = 65535
 
 # Flags in /proc/cpuinfo of CPUs that multiply bfloat16 matrices: x86 with AVX-512 or AMX, ARM.
 BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 # There where a C compiler was when this was installed.
-KERNELS_MODULE = "services.worker.engine.kernels.compiled"
+KERNELS_MODULE = "livescale.services.worker.engine.kernels.compiled"
 
 
 class BadSettings(Exception):

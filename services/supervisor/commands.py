@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from services.supervisor.checks import count_workers, spec_bounds, worker_device
-from services.supervisor.placement import Placement
-from services.supervisor.processes import Command
-from services.supervisor.settings import WORKER_FLAGS, ModelSettings, StackSettings
-from shared.bus.identity import NatsFiles
-from shared.messages.membership import ServiceName
+from livescale.services.supervisor.checks import count_workers, spec_bounds, worker_device
+from livescale.services.supervisor.placement import Placement
+from livescale.services.supervisor.processes import Command
+from livescale.services.supervisor.settings import WORKER_FLAGS, ModelSettings, StackSettings
+from livescale.shared.bus.identity import NatsFiles
+from livescale.shared.messages.membership import ServiceName
 
 CONTROL: tuple[ServiceName, ...] = ("registry", "router", "planner", "monitor")
 
@@ -42,7 +42,7 @@ Flags = Mapping[str, str | float]
 def service_argv(service: ServiceName, settings: Flags) -> tuple[str, ...]:
     """The command line of one service; settings are given by field name."""
     flags = [flag(name.replace("_", "-"), value) for name, value in settings.items()]
-    return (sys.executable, "-m", "services.cli.main", "run", service, *flags)
+    return (sys.executable, "-m", "livescale.services.cli.main", "run", service, *flags)
 
 
 def flag(name: str, value: str | float) -> str:

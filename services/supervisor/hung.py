@@ -7,7 +7,7 @@ killed. `now` is seconds of one monotonic clock.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from shared.messages.membership import Member
+from livescale.shared.messages.membership import Member
 
 REGISTRY, NATS = "registry-0", "nats"
 

@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Callable
 
-from services.supervisor.hung import Hung, Kill
-from services.supervisor.processes import Supervisor
-from shared.bus.contract import Bus, BusError, CallTimeout
-from shared.messages.membership import AskSnapshot
-from shared.subjects import SNAPSHOT
+from livescale.services.supervisor.hung import Hung, Kill
+from livescale.services.supervisor.processes import Supervisor
+from livescale.shared.bus.contract import Bus, BusError, CallTimeout
+from livescale.shared.messages.membership import AskSnapshot
+from livescale.shared.subjects import SNAPSHOT
 
 LOOK_SECONDS = 0.5
 ANSWER_SECONDS = 0.8

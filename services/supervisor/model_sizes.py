@@ -6,14 +6,14 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from services.supervisor.checks import BadSettings, ranks_of
-from services.supervisor.settings import MIB, ModelSettings, StackSettings
-from shared.arena import placed_bytes
-from shared.block_layout import ITEM_BYTES, block_layouts
-from shared.hub import resolve_model_path
-from shared.messages.parameters import ModelConfig
-from shared.model_config import CheckpointError, load_model_config
-from shared.sharding import check_shards, shard_config
+from livescale.services.supervisor.checks import BadSettings, ranks_of
+from livescale.services.supervisor.settings import MIB, ModelSettings, StackSettings
+from livescale.shared.arena import placed_bytes
+from livescale.shared.block_layout import ITEM_BYTES, block_layouts
+from livescale.shared.hub import resolve_model_path
+from livescale.shared.messages.parameters import ModelConfig
+from livescale.shared.model_config import CheckpointError, load_model_config
+from livescale.shared.sharding import check_shards, shard_config
 
 ROOM = 64 * MIB  # so that small models may come later that are larger than those that are named
 SLOTS = 16  # requests at once, where nothing is said of it: as `livescale run worker` has it

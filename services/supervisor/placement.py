@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.supervisor.checks import BadSettings, count_workers
-from services.supervisor.settings import StackSettings
-from shared.topology_file import find_topology
+from livescale.services.supervisor.checks import BadSettings, count_workers
+from livescale.services.supervisor.settings import StackSettings
+from livescale.shared.topology_file import find_topology
 
 
 @dataclass(frozen=True)

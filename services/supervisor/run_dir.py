@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from services.supervisor.running import process_started
+from livescale.services.supervisor.running import process_started
 
 NAME = re.compile(r"livescale-(\d+)-(\d+)-.*")  # pid and start, so that another process of that pid is told apart
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from shared.settings import (
+from livescale.shared.settings import (
     BlockSize,
     BusSettings,
     ContextSeconds,

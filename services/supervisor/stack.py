@@ -12,8 +12,8 @@ from typing import Self
 
 import msgspec
 
-from services.supervisor.bus_server import start_nats
-from services.supervisor.checks import (
+from livescale.services.supervisor.bus_server import start_nats
+from livescale.services.supervisor.checks import (
     check_devices,
     check_live,
     check_memory,
@@ -24,21 +24,21 @@ from services.supervisor.checks import (
     make_spec,
     resolve_form,
 )
-from services.supervisor.commands import NATS, bus_files, gateway_commands, ready_file, service_commands
-from services.supervisor.lease_watch import LeaseWatch
-from services.supervisor.model_sizes import measure_models, resolve_memory
-from services.supervisor.placement import place_workers
-from services.supervisor.processes import Child, Echo, Supervisor
-from services.supervisor.readiness import failed_models, missing_instances, missing_members
-from services.supervisor.run_dir import run_directory
-from services.supervisor.settings import StackSettings
-from services.supervisor.store_watch import StoreWatch
-from shared.bus.contract import Bus, BusError, Refusal
-from shared.bus.credentials import OPERATOR, ROWS
-from shared.bus.nats import NatsBus
-from shared.messages.membership import AskSnapshot, ModelEntry, ProcessEnded, Register, Snapshot
-from shared.messages.parameters import ModelSpec
-from shared.subjects import PROCESS, REGISTER, SNAPSHOT
+from livescale.services.supervisor.commands import NATS, bus_files, gateway_commands, ready_file, service_commands
+from livescale.services.supervisor.lease_watch import LeaseWatch
+from livescale.services.supervisor.model_sizes import measure_models, resolve_memory
+from livescale.services.supervisor.placement import place_workers
+from livescale.services.supervisor.processes import Child, Echo, Supervisor
+from livescale.services.supervisor.readiness import failed_models, missing_instances, missing_members
+from livescale.services.supervisor.run_dir import run_directory
+from livescale.services.supervisor.settings import StackSettings
+from livescale.services.supervisor.store_watch import StoreWatch
+from livescale.shared.bus.contract import Bus, BusError, Refusal
+from livescale.shared.bus.credentials import OPERATOR, ROWS
+from livescale.shared.bus.nats import NatsBus
+from livescale.shared.messages.membership import AskSnapshot, ModelEntry, ProcessEnded, Register, Snapshot
+from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.subjects import PROCESS, REGISTER, SNAPSHOT
 
 POLL_SECONDS = 0.05
 CALL_SECONDS = 5.0

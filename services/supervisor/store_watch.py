@@ -5,8 +5,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from shared.bus.contract import Bus, BusError, Disconnected, ServiceAbsent
-from shared.messages.message import Ack
+from livescale.shared.bus.contract import Bus, BusError, Disconnected, ServiceAbsent
+from livescale.shared.messages.message import Ack
 
 KEY = "supervisor.probe"
 LOOK_SECONDS = 3.0

@@ -6,24 +6,24 @@ from concurrent.futures import ThreadPoolExecutor
 
 from msgspec import structs
 
-from services.worker.deployment import Deployment
-from services.worker.engine.contract import Runner
-from services.worker.metrics import WorkerMetrics
-from services.worker.resources import AnyArena, Resources
-from services.worker.serving import Serving
-from services.worker.settings import WorkerSettings
-from shared.arena import Arena
-from shared.bus.contract import Context, Endpoint, Refusal
-from shared.deadlines import arrived
-from shared.devices import CPU
-from shared.links.contract import Link
-from shared.links.meter import Meter
-from shared.membership import Membership
-from shared.messages.membership import Holding, PeerTraffic, WorkerReport
-from shared.messages.message import Ack
-from shared.messages.requests import Admit, AskRunning, Replay, RunningRequests
-from shared.process import World
-from shared.subjects import (
+from livescale.services.worker.deployment import Deployment
+from livescale.services.worker.engine.contract import Runner
+from livescale.services.worker.metrics import WorkerMetrics
+from livescale.services.worker.resources import AnyArena, Resources
+from livescale.services.worker.serving import Serving
+from livescale.services.worker.settings import WorkerSettings
+from livescale.shared.arena import Arena
+from livescale.shared.bus.contract import Context, Endpoint, Refusal
+from livescale.shared.deadlines import arrived
+from livescale.shared.devices import CPU
+from livescale.shared.links.contract import Link
+from livescale.shared.links.meter import Meter
+from livescale.shared.membership import Membership
+from livescale.shared.messages.membership import Holding, PeerTraffic, WorkerReport
+from livescale.shared.messages.message import Ack
+from livescale.shared.messages.requests import Admit, AskRunning, Replay, RunningRequests
+from livescale.shared.process import World
+from livescale.shared.subjects import (
     ABORT,
     ADMIT,
     CANCEL_WORK,
@@ -48,8 +48,8 @@ from shared.subjects import (
     TOOK,
     WITHDRAW,
 )
-from shared.transfer.door import OpenDoor
-from shared.transfer.part import together
+from livescale.shared.transfer.door import OpenDoor
+from livescale.shared.transfer.part import together
 
 LOAD_REPORT_SECONDS = 0.1  # how often a changed load is worth a heartbeat of its own
 
@@ -96,7 +96,7 @@ class Worker:
         size_bytes = self._settings.arena_bytes
         if self._device == CPU:
             return Arena(size_bytes)
-        from shared.device_arena import DeviceArena  # of torch, which whoever computes on no GPU may not need
+        from livescale.shared.device_arena import DeviceArena  # of torch, which whoever computes on no GPU may not need
 
         return DeviceArena(size_bytes, self._device)
 

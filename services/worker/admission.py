@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 
-from services.worker.batch import Piece
-from services.worker.engine.kv_blocks import KvBlocks
-from services.worker.fairness import order
-from services.worker.limits import Limits
-from services.worker.prefix.cache import PrefixCache
-from services.worker.prefix.contexts import Contexts
-from services.worker.sequence import Filled, Sequence
-from shared.invariants import check
+from livescale.services.worker.batch import Piece
+from livescale.services.worker.engine.kv_blocks import KvBlocks
+from livescale.services.worker.fairness import order
+from livescale.services.worker.limits import Limits
+from livescale.services.worker.prefix.cache import PrefixCache
+from livescale.services.worker.prefix.contexts import Contexts
+from livescale.services.worker.sequence import Filled, Sequence
+from livescale.shared.invariants import check
 
 
 class Admission:

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from msgspec import Struct
 
-from shared.messages.requests import Sampling
+from livescale.shared.messages.requests import Sampling
 
 # Prompts are cut at multiples of this, everywhere and always: the rows between attend together, and their bits depend
 # on which these are.

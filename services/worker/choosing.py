@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from collections.abc import Sequence as List
 from dataclasses import dataclass
 
-from services.worker.batch import PREFILL_CHUNK, PROMPT_CUT, Piece
-from services.worker.engine.rates import Pace
-from services.worker.fairness import order, share_rows
-from services.worker.limits import Limits
-from services.worker.sequence import Sequence
+from livescale.services.worker.batch import PREFILL_CHUNK, PROMPT_CUT, Piece
+from livescale.services.worker.engine.rates import Pace
+from livescale.services.worker.fairness import order, share_rows
+from livescale.services.worker.limits import Limits
+from livescale.services.worker.sequence import Sequence
 
 Chosen = tuple[Sequence, Piece]
 

@@ -7,28 +7,28 @@ import asyncio
 
 import structlog
 
-from services.worker.duties import Duties
-from services.worker.instance import Instance
-from services.worker.lifecycle import Lifecycle, State
-from services.worker.live.counts import LiveCounts
-from services.worker.live.parts import Parts
-from services.worker.loading import LoadCounts, Loading, Transport
-from services.worker.orders import check_load
-from services.worker.ranks.side import RanksTold, TensorParallel
-from services.worker.resources import Resources
-from services.worker.serving import Serving
-from services.worker.settings import WorkerSettings
-from shared.arena import ArenaFull
-from shared.bus.contract import Context, Refusal
-from shared.links.meter import MeteredLink
-from shared.membership import Membership
-from shared.messages.live import Help
-from shared.messages.message import Ack
-from shared.messages.pipelines import Pipeline
-from shared.messages.transfers import Abort, Drain, Load, Send, Serve
-from shared.process import World
-from shared.transfer.outgoing import Outgoing
-from shared.transfer.paths import Paths
+from livescale.services.worker.duties import Duties
+from livescale.services.worker.instance import Instance
+from livescale.services.worker.lifecycle import Lifecycle, State
+from livescale.services.worker.live.counts import LiveCounts
+from livescale.services.worker.live.parts import Parts
+from livescale.services.worker.loading import LoadCounts, Loading, Transport
+from livescale.services.worker.orders import check_load
+from livescale.services.worker.ranks.side import RanksTold, TensorParallel
+from livescale.services.worker.resources import Resources
+from livescale.services.worker.serving import Serving
+from livescale.services.worker.settings import WorkerSettings
+from livescale.shared.arena import ArenaFull
+from livescale.shared.bus.contract import Context, Refusal
+from livescale.shared.links.meter import MeteredLink
+from livescale.shared.membership import Membership
+from livescale.shared.messages.live import Help
+from livescale.shared.messages.message import Ack
+from livescale.shared.messages.pipelines import Pipeline
+from livescale.shared.messages.transfers import Abort, Drain, Load, Send, Serve
+from livescale.shared.process import World
+from livescale.shared.transfer.outgoing import Outgoing
+from livescale.shared.transfer.paths import Paths
 
 log = structlog.get_logger()
 

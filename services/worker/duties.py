@@ -4,17 +4,17 @@ import asyncio
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 
-from services.worker.instance import Instance
-from services.worker.lifecycle import State
-from services.worker.live.parts import Parts
-from services.worker.live.side import Live, goes_live
-from services.worker.loading import Loading
-from services.worker.pipeline.side import Pipelines
-from shared.bus.contract import Context, Refusal
-from shared.messages.live import Help, Pull, Pulled, Took
-from shared.messages.message import Ack
-from shared.messages.pipelines import MoveKv, Pipeline
-from shared.messages.transfers import Serve
+from livescale.services.worker.instance import Instance
+from livescale.services.worker.lifecycle import State
+from livescale.services.worker.live.parts import Parts
+from livescale.services.worker.live.side import Live, goes_live
+from livescale.services.worker.loading import Loading
+from livescale.services.worker.pipeline.side import Pipelines
+from livescale.shared.bus.contract import Context, Refusal
+from livescale.shared.messages.live import Help, Pull, Pulled, Took
+from livescale.shared.messages.message import Ack
+from livescale.shared.messages.pipelines import MoveKv, Pipeline
+from livescale.shared.messages.transfers import Serve
 
 FETCH_SECONDS = 0.5  # within which a pipeline's requests are fetched before there are others
 

@@ -3,9 +3,9 @@ ever. Pure."""
 
 from collections.abc import Iterable, Iterator
 
-from services.worker.batch import PREFILL_CHUNK, Piece
-from services.worker.sequence import Sequence
-from shared.line import place
+from livescale.services.worker.batch import PREFILL_CHUNK, Piece
+from livescale.services.worker.sequence import Sequence
+from livescale.shared.line import place
 
 
 def order(sequence: Sequence) -> tuple[int, int]:

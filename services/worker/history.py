@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from shared.messages.requests import Tokens
+from livescale.shared.messages.requests import Tokens
 
 
 @dataclass

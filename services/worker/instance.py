@@ -3,16 +3,16 @@
 from collections.abc import Callable
 from typing import Literal
 
-from services.worker.engine.sizes import block_bytes
-from services.worker.lifecycle import Lifecycle, State
-from services.worker.limits import Limits
-from services.worker.loading import Loading
-from services.worker.scheduler import Scheduler
-from services.worker.serving import Serving
-from services.worker.settings import WorkerSettings
-from shared.messages.transfers import InstanceServing
-from shared.process import World
-from shared.subjects import INSTANCE
+from livescale.services.worker.engine.sizes import block_bytes
+from livescale.services.worker.lifecycle import Lifecycle, State
+from livescale.services.worker.limits import Limits
+from livescale.services.worker.loading import Loading
+from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.serving import Serving
+from livescale.services.worker.settings import WorkerSettings
+from livescale.shared.messages.transfers import InstanceServing
+from livescale.shared.process import World
+from livescale.shared.subjects import INSTANCE
 
 
 class Instance:

@@ -9,12 +9,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
 
-from shared.bus.contract import Refusal
-from shared.invariants import check
-from shared.messages.membership import Role
-from shared.messages.parameters import Manifest
-from shared.messages.transfers import Drain, Load, Serve
-from shared.moves import Moves
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.invariants import check
+from livescale.shared.messages.membership import Role
+from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.transfers import Drain, Load, Serve
+from livescale.shared.moves import Moves
 
 
 class State(StrEnum):

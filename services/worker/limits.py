@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from services.worker.batch import MAX_BATCH_ROWS, PREFILL_CHUNK
-from shared.messages.requests import Submit
+from livescale.services.worker.batch import MAX_BATCH_ROWS, PREFILL_CHUNK
+from livescale.shared.messages.requests import Submit
 
 
 @dataclass(frozen=True)

@@ -8,20 +8,20 @@ from dataclasses import dataclass
 import numpy as np
 import structlog
 
-from services.worker.engine.contract import Runner
-from shared.device_bytes import DeviceBytes
-from shared.links.contract import Link
-from shared.messages.parameters import Manifest
-from shared.messages.transfers import BlockReady, Load, Transfer, TransferState
-from shared.process import World
-from shared.subjects import BLOCK, TRANSFER
-from shared.telemetry import Telemetry
-from shared.transfer.chunks import Chunk
-from shared.transfer.door import Door
-from shared.transfer.incoming import Events, Incoming
-from shared.transfer.part import Part, TransferFailed, together
-from shared.transfer.paths import Paths
-from shared.transfer.ready import ReadyBlocks
+from livescale.services.worker.engine.contract import Runner
+from livescale.shared.device_bytes import DeviceBytes
+from livescale.shared.links.contract import Link
+from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.transfers import BlockReady, Load, Transfer, TransferState
+from livescale.shared.process import World
+from livescale.shared.subjects import BLOCK, TRANSFER
+from livescale.shared.telemetry import Telemetry
+from livescale.shared.transfer.chunks import Chunk
+from livescale.shared.transfer.door import Door
+from livescale.shared.transfer.incoming import Events, Incoming
+from livescale.shared.transfer.part import Part, TransferFailed, together
+from livescale.shared.transfer.paths import Paths
+from livescale.shared.transfer.ready import ReadyBlocks
 
 log = structlog.get_logger()
 

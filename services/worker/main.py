@@ -5,18 +5,18 @@ from collections.abc import Callable
 
 import structlog
 
-from services.worker.actor import Worker
-from services.worker.engine.contract import PLAIN, OnGpu, Runner
-from services.worker.engine.heap import keep_freed_memory
-from services.worker.engine.kernels.contract import Chosen, choose_kernels
-from services.worker.engine.modelled import ModelledRunner
-from services.worker.settings import WorkerSettings
-from shared.devices import CPU, NoDevice, choose_device, count_gpus
-from shared.latency_file import find_latency
-from shared.links.open import open_link
-from shared.process import World, run_process
-from shared.transfer.door import open_door
-from shared.world import Clock
+from livescale.services.worker.actor import Worker
+from livescale.services.worker.engine.contract import PLAIN, OnGpu, Runner
+from livescale.services.worker.engine.heap import keep_freed_memory
+from livescale.services.worker.engine.kernels.contract import Chosen, choose_kernels
+from livescale.services.worker.engine.modelled import ModelledRunner
+from livescale.services.worker.settings import WorkerSettings
+from livescale.shared.devices import CPU, NoDevice, choose_device, count_gpus
+from livescale.shared.latency_file import find_latency
+from livescale.shared.links.open import open_link
+from livescale.shared.process import World, run_process
+from livescale.shared.transfer.door import open_door
+from livescale.shared.world import Clock
 
 log = structlog.get_logger()
 
@@ -57,7 +57,7 @@ def use_of_gpu(settings: WorkerSettings, device: str) -> OnGpu:
     """Nothing on a CPU."""
     if device == CPU:
         return PLAIN
-    from services.worker.engine.flashinfer_kernels import find_flashinfer  # torch again
+    from livescale.services.worker.engine.flashinfer_kernels import find_flashinfer  # torch again
 
     return OnGpu(settings.kernels != "torch" and find_flashinfer(), settings.cuda_graphs)
 
@@ -71,7 +71,9 @@ def runner_maker(
         memory = settings.kv_bytes, settings.block_size
         return lambda clock: ModelledRunner(*memory, latency, settings.engine_speed, clock, settings.host_kv_bytes)
 
-    from services.worker.engine.runner import EngineRunner  # of torch, which takes seconds and much memory to import
+    from livescale.services.worker.engine.runner import (
+        EngineRunner,  # of torch, which takes seconds and much memory to import
+    )
 
     sizes, more = (settings.kv_bytes, settings.block_size), (settings.host_kv_bytes, settings.arena_bytes)
     return lambda clock: EngineRunner(*sizes, settings.threads, device, kernels, *more, used)

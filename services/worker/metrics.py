@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from services.worker.batch import Batch
-from shared.messages.membership import EngineLoad
-from shared.messages.requests import Submit, Tokens
-from shared.telemetry import Telemetry
+from livescale.services.worker.batch import Batch
+from livescale.shared.messages.membership import EngineLoad
+from livescale.shared.messages.requests import Submit, Tokens
+from livescale.shared.telemetry import Telemetry
 
 LABELS = ("model_name", "engine")
 FINISH_REASONS = ("stop", "length", "cancelled", "deadline", "error")

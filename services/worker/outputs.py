@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from services.worker.sequence import Sequence
-from shared.messages.requests import FinishReason, Tokens
+from livescale.services.worker.sequence import Sequence
+from livescale.shared.messages.requests import FinishReason, Tokens
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Protocol
 
-from services.worker.engine.contract import Runner
-from services.worker.loading import Memory
-from shared.links.contract import Link
-from shared.links.meter import Meter
-from shared.transfer.door import Door
+from livescale.services.worker.engine.contract import Runner
+from livescale.services.worker.loading import Memory
+from livescale.shared.links.contract import Link
+from livescale.shared.links.meter import Meter
+from livescale.shared.transfer.door import Door
 
 
 class AnyArena(Protocol):

@@ -3,19 +3,19 @@
 from collections.abc import Container, Iterator
 from itertools import combinations
 
-from services.worker.admission import Admission
-from services.worker.batch import Batch, Entry, PrefixUse
-from services.worker.choosing import Chosen, choose, prompt_room
-from services.worker.engine.rates import Pace
-from services.worker.fairness import order
-from services.worker.limits import Limits
-from services.worker.outputs import Output, gained
-from services.worker.prefix.cost import fetch_pays
-from services.worker.sequence import Filled, LateKv, Sequence
-from shared.bus.contract import Refusal
-from shared.invariants import check
-from shared.messages.membership import EngineLoad
-from shared.messages.requests import FinishReason, Running, Submit
+from livescale.services.worker.admission import Admission
+from livescale.services.worker.batch import Batch, Entry, PrefixUse
+from livescale.services.worker.choosing import Chosen, choose, prompt_room
+from livescale.services.worker.engine.rates import Pace
+from livescale.services.worker.fairness import order
+from livescale.services.worker.limits import Limits
+from livescale.services.worker.outputs import Output, gained
+from livescale.services.worker.prefix.cost import fetch_pays
+from livescale.services.worker.sequence import Filled, LateKv, Sequence
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.invariants import check
+from livescale.shared.messages.membership import EngineLoad
+from livescale.shared.messages.requests import FinishReason, Running, Submit
 
 RETRY_AFTER_MS = 100  # some engine steps
 

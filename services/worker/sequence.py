@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from services.worker.batch import PREFILL_CHUNK, Draw, Entry, KvImport, Piece
-from services.worker.prefix.tree import Node
-from shared.messages.requests import FinishReason, Submit
+from livescale.services.worker.batch import PREFILL_CHUNK, Draw, Entry, KvImport, Piece
+from livescale.services.worker.prefix.tree import Node
+from livescale.shared.messages.requests import FinishReason, Submit
 
 
 @dataclass(eq=False)

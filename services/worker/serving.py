@@ -6,20 +6,20 @@ from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 
-from services.worker.batch import Batch, Entry
-from services.worker.engine.contract import RankLost, Runner
-from services.worker.history import History
-from services.worker.limits import Limits
-from services.worker.metrics import WorkerMetrics
-from services.worker.outputs import Output
-from services.worker.scheduler import Scheduler
-from services.worker.sequence import Filled, LateKv
-from shared.bus.contract import Bus, Refusal
-from shared.messages.membership import EngineLoad
-from shared.messages.requests import Replay, RequestLost, RequestsEnded, Running, Submit, TokenFrame, Tokens
-from shared.subjects import ENDED, TOKENS
-from shared.transfer.changes import Changes
-from shared.world import Clock
+from livescale.services.worker.batch import Batch, Entry
+from livescale.services.worker.engine.contract import RankLost, Runner
+from livescale.services.worker.history import History
+from livescale.services.worker.limits import Limits
+from livescale.services.worker.metrics import WorkerMetrics
+from livescale.services.worker.outputs import Output
+from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.sequence import Filled, LateKv
+from livescale.shared.bus.contract import Bus, Refusal
+from livescale.shared.messages.membership import EngineLoad
+from livescale.shared.messages.requests import Replay, RequestLost, RequestsEnded, Running, Submit, TokenFrame, Tokens
+from livescale.shared.subjects import ENDED, TOKENS
+from livescale.shared.transfer.changes import Changes
+from livescale.shared.world import Clock
 
 log = structlog.get_logger()
 

@@ -4,10 +4,10 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from services.worker.batch import PREFILL_CHUNK
-from services.worker.engine.kernels.contract import KernelsName
-from services.worker.limits import Limits
-from shared.settings import (
+from livescale.services.worker.batch import PREFILL_CHUNK
+from livescale.services.worker.engine.kernels.contract import KernelsName
+from livescale.services.worker.limits import Limits
+from livescale.shared.settings import (
     BlockSize,
     ContextSeconds,
     ContextShare,

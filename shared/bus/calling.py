@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Callable, Mapping
 from itertools import count
 
-from shared.bus.codec import CONTENT_TYPE, MSGPACK, decode, encode, is_json
-from shared.bus.contract import A, Call, CallTimeout, Context, Disconnected, Q, ServiceAbsent
-from shared.bus.headers import STATUS, Headers, context_headers, read_refusal
-from shared.world import Clock
+from livescale.shared.bus.codec import CONTENT_TYPE, MSGPACK, decode, encode, is_json
+from livescale.shared.bus.contract import A, Call, CallTimeout, Context, Disconnected, Q, ServiceAbsent
+from livescale.shared.bus.headers import STATUS, Headers, context_headers, read_refusal
+from livescale.shared.world import Clock
 
 NO_RESPONDERS = "503"  # the server's status where nobody listens
 

@@ -12,7 +12,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport
 
-from shared.bus.headers import Headers, unpack
+from livescale.shared.bus.headers import Headers, unpack
 
 # As much as may wait in front of the socket; then nats-py's own queue, which waits for it, has its turn.
 ROOM_BYTES = 64 << 10

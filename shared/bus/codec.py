@@ -5,8 +5,8 @@ from functools import lru_cache
 
 import msgspec
 
-from shared.bus.contract import BusError, M
-from shared.messages.message import Message
+from livescale.shared.bus.contract import BusError, M
+from livescale.shared.messages.message import Message
 
 MSGPACK = "application/msgpack"
 JSON = "application/json"

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-from shared.messages.message import Message
+from livescale.shared.messages.message import Message
 
 M = TypeVar("M", bound=Message)
 Q = TypeVar("Q", bound=Message)

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shared import subjects
-from shared.bus.addressing import fill_wildcards
-from shared.bus.contract import Call, Topic
-from shared.bus.urls import INBOX
+from livescale.shared import subjects
+from livescale.shared.bus.addressing import fill_wildcards
+from livescale.shared.bus.contract import Call, Topic
+from livescale.shared.bus.urls import INBOX
 
 OPERATOR = "operator"
 # Registering a model takes as long as fetching it.

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from shared.bus.contract import Context, Refusal
+from livescale.shared.bus.contract import Context, Refusal
 
 DEADLINE = "Deadline"
 TIMEOUT = "Timeout-Ms"

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shared.bus.contract import BusError
-from shared.settings import BusSettings
+from livescale.shared.bus.contract import BusError
+from livescale.shared.settings import BusSettings
 
 CREDENTIALS = "BEGIN NATS USER JWT"
 

@@ -10,9 +10,9 @@ import nats.js.errors
 from nats.aio.client import Client
 from nats.js.api import RetentionPolicy, StorageType
 
-from shared.bus.codec import decode, encode
-from shared.bus.contract import BusError, CallTimeout, Disconnected, M, ServiceAbsent
-from shared.messages.message import Message
+from livescale.shared.bus.codec import decode, encode
+from livescale.shared.bus.contract import BusError, CallTimeout, Disconnected, M, ServiceAbsent
+from livescale.shared.messages.message import Message
 
 TIMEOUT_SECONDS = 5.0
 EVENT_SECONDS = 86_400.0

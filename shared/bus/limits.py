@@ -1,6 +1,6 @@
 """The size of a message, checked by ourselves: a client that sends too much is cut off for good by the server."""
 
-from shared.bus.contract import TooLarge
+from livescale.shared.bus.contract import TooLarge
 
 MAX_PAYLOAD_BYTES = 1 << 20
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from shared.bus.addressing import fill, fill_wildcards
-from shared.bus.calling import NO_CONTEXT, Caller
-from shared.bus.codec import CONTENT_TYPE, content_type, decode, encode
-from shared.bus.contract import (
+from livescale.shared.bus.addressing import fill, fill_wildcards
+from livescale.shared.bus.calling import NO_CONTEXT, Caller
+from livescale.shared.bus.codec import CONTENT_TYPE, content_type, decode, encode
+from livescale.shared.bus.contract import (
     A,
     Call,
     Context,
@@ -32,15 +32,15 @@ from shared.bus.contract import (
     Topic,
     Withdraw,
 )
-from shared.bus.headers import Headers, pack
-from shared.bus.limits import MAX_PAYLOAD_BYTES, check_size
-from shared.bus.local_arrivals import Arrivals
-from shared.bus.local_routes import Deliver, Listener, Routes
-from shared.bus.local_store import LocalKeyValue
-from shared.bus.seldom import SeldomLog
-from shared.bus.serving import DRAIN_SECONDS, Reply, ServedEndpoint
-from shared.bus.subscription import QueuedSubscription
-from shared.world import Clock, SystemClock
+from livescale.shared.bus.headers import Headers, pack
+from livescale.shared.bus.limits import MAX_PAYLOAD_BYTES, check_size
+from livescale.shared.bus.local_arrivals import Arrivals
+from livescale.shared.bus.local_routes import Deliver, Listener, Routes
+from livescale.shared.bus.local_store import LocalKeyValue
+from livescale.shared.bus.seldom import SeldomLog
+from livescale.shared.bus.serving import DRAIN_SECONDS, Reply, ServedEndpoint
+from livescale.shared.bus.subscription import QueuedSubscription
+from livescale.shared.world import Clock, SystemClock
 
 
 @dataclass

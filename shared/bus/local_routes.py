@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
 
-from shared.bus.addressing import matches
-from shared.bus.serving import Reply
+from livescale.shared.bus.addressing import matches
+from livescale.shared.bus.serving import Reply
 
 Deliver = Callable[[str, bytes, Mapping[str, str], Reply | None], None]
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from shared.bus.codec import decode, encode
-from shared.bus.contract import Disconnected, M
-from shared.messages.message import Message
+from livescale.shared.bus.codec import decode, encode
+from livescale.shared.bus.contract import Disconnected, M
+from livescale.shared.messages.message import Message
 
 
 class LocalKeyValue:

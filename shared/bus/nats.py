@@ -17,12 +17,12 @@ import nats.errors
 import structlog
 from nats.aio.subscription import Subscription as NatsSubscription
 
-from shared.bus.addressing import fill, fill_wildcards
-from shared.bus.calling import NO_CONTEXT, Caller
-from shared.bus.client import Arrived, Deliver, SturdyClient, publication
-from shared.bus.codec import CONTENT_TYPE, content_type, encode
-from shared.bus.connection import NO_FILES, Callbacks, call_safely, close, connect
-from shared.bus.contract import (
+from livescale.shared.bus.addressing import fill, fill_wildcards
+from livescale.shared.bus.calling import NO_CONTEXT, Caller
+from livescale.shared.bus.client import Arrived, Deliver, SturdyClient, publication
+from livescale.shared.bus.codec import CONTENT_TYPE, content_type, encode
+from livescale.shared.bus.connection import NO_FILES, Callbacks, call_safely, close, connect
+from livescale.shared.bus.contract import (
     A,
     BusError,
     Call,
@@ -37,17 +37,17 @@ from shared.bus.contract import (
     Topic,
     Withdraw,
 )
-from shared.bus.headers import Headers, pack
-from shared.bus.identity import NatsFiles
-from shared.bus.jetstream import NatsKeyValue, keep_events
-from shared.bus.limits import check_size
-from shared.bus.micro import MicroEndpoint, MicroService
-from shared.bus.outgoing import Outgoing
-from shared.bus.seldom import SeldomLog
-from shared.bus.serving import DRAIN_SECONDS, ServedEndpoint
-from shared.bus.subscription import QueuedSubscription
-from shared.subjects import EVENTS
-from shared.world import Clock, SystemClock
+from livescale.shared.bus.headers import Headers, pack
+from livescale.shared.bus.identity import NatsFiles
+from livescale.shared.bus.jetstream import NatsKeyValue, keep_events
+from livescale.shared.bus.limits import check_size
+from livescale.shared.bus.micro import MicroEndpoint, MicroService
+from livescale.shared.bus.outgoing import Outgoing
+from livescale.shared.bus.seldom import SeldomLog
+from livescale.shared.bus.serving import DRAIN_SECONDS, ServedEndpoint
+from livescale.shared.bus.subscription import QueuedSubscription
+from livescale.shared.subjects import EVENTS
+from livescale.shared.world import Clock, SystemClock
 
 FLUSH_SECONDS = 5.0
 WATCHDOG_SECONDS = 5.0

@@ -5,7 +5,7 @@ from collections import Counter, deque
 
 import nats.errors
 
-from shared.bus.client import SturdyClient
+from livescale.shared.bus.client import SturdyClient
 
 LIMIT_BYTES = 16 << 20
 

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared.bus.contract import BusError
+from livescale.shared.bus.contract import BusError
 
 START_SECONDS = 10.0
 STOP_SECONDS = 5.0

@@ -7,11 +7,19 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from shared.bus.codec import CONTENT_TYPE, Undecodable, content_type, decode, encode, is_json
-from shared.bus.contract import BusError, CallTimeout, Disconnected, Endpoint, Refusal, ServiceAbsent, TooLarge
-from shared.bus.headers import Headers, read_context, refusal_headers
-from shared.messages.message import Message
-from shared.world import Clock
+from livescale.shared.bus.codec import CONTENT_TYPE, Undecodable, content_type, decode, encode, is_json
+from livescale.shared.bus.contract import (
+    BusError,
+    CallTimeout,
+    Disconnected,
+    Endpoint,
+    Refusal,
+    ServiceAbsent,
+    TooLarge,
+)
+from livescale.shared.bus.headers import Headers, read_context, refusal_headers
+from livescale.shared.messages.message import Message
+from livescale.shared.world import Clock
 
 # A call that brings no deadline (someone's by hand) gets this one, so that no handler lives for ever.
 DEADLINE_SECONDS = 60.0

@@ -5,10 +5,10 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Generic
 
-from shared.bus.addressing import holes_of
-from shared.bus.codec import Undecodable, decode
-from shared.bus.contract import M, Received, Topic
-from shared.bus.seldom import SeldomLog
+from livescale.shared.bus.addressing import holes_of
+from livescale.shared.bus.codec import Undecodable, decode
+from livescale.shared.bus.contract import M, Received, Topic
+from livescale.shared.bus.seldom import SeldomLog
 
 LONGEST_NAMED = 64
 LIMIT_BYTES = 32 << 20  # of what waits to be read: many small messages, or a few of the largest

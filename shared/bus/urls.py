@@ -3,7 +3,7 @@
 import re
 from urllib.parse import urlsplit
 
-from shared.bus.contract import BusError
+from livescale.shared.bus.contract import BusError
 
 DEFAULT_PORT = 4222
 SCHEMES = ("nats", "tls", "ws", "wss")

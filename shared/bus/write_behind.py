@@ -5,8 +5,8 @@ from typing import TypeVar
 
 import structlog
 
-from shared.bus.contract import BusError, KeyValue, ServiceAbsent
-from shared.messages.message import Message
+from livescale.shared.bus.contract import BusError, KeyValue, ServiceAbsent
+from livescale.shared.messages.message import Message
 
 RETRY_SECONDS = 1.0
 

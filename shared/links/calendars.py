@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
 
-from shared.links.contract import LinkError
-from shared.links.flows import booked
-from shared.topology_paths import Resource
+from livescale.shared.links.contract import LinkError
+from livescale.shared.links.flows import booked
+from livescale.shared.topology_paths import Resource
 
 HEADER = struct.Struct("8sQ")  # magic, number of records
 MAGIC = b"lvslinks"

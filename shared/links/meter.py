@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import exp
 
-from shared.links.contract import Buffer, Link, Peer
-from shared.links.link_path import LinkPath
+from livescale.shared.links.contract import Buffer, Link, Peer
+from livescale.shared.links.link_path import LinkPath
 
 FADE_SECONDS = 2.0  # after which what was moved counts for a third
 LEAST = 1.0  # bytes a second, below which it is over

@@ -5,14 +5,14 @@ import os
 from functools import partial
 from pathlib import Path
 
-from shared.links.calendars import LocalCalendar, SharedCalendar
-from shared.links.contract import Link, LinkError
-from shared.links.link_path import memory_kind
-from shared.links.shaping import Cluster, ShapedLink, SingleRate
-from shared.links.sockets import SocketLink
-from shared.settings import LinkSettings
-from shared.topology_file import find_topology
-from shared.world import seconds_away
+from livescale.shared.links.calendars import LocalCalendar, SharedCalendar
+from livescale.shared.links.contract import Link, LinkError
+from livescale.shared.links.link_path import memory_kind
+from livescale.shared.links.shaping import Cluster, ShapedLink, SingleRate
+from livescale.shared.links.sockets import SocketLink
+from livescale.shared.settings import LinkSettings
+from livescale.shared.topology_file import find_topology
+from livescale.shared.world import seconds_away
 
 # stdout belongs to what a command prints; ucxx sets variables that some libucx do not know.
 UCX_LOGGING = {"UCX_LOG_FILE": "stderr", "UCX_WARN_UNUSED_ENV_VARS": "n"}
@@ -59,7 +59,7 @@ async def _open_ucx(bind: str, memory: str) -> Link:
     for name, value in UCX_LOGGING.items():
         os.environ.setdefault(name, value)  # read by libucx once, when it is loaded
     try:
-        from shared.links.ucx import UcxLink
+        from livescale.shared.links.ucx import UcxLink
     except ImportError as error:
         raise LinkError(
             f"transport: UCX is not installed ({error}); install livescale[ucx] or choose --transport socket"

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Protocol
 from weakref import WeakValueDictionary
 
-from shared.links.calendars import LocalCalendar, SharedCalendar
-from shared.links.contract import Buffer, Link, LinkError, Peer
-from shared.links.flows import PIECES_AHEAD, Flow, piece_bytes_for
-from shared.links.link_path import LinkPath
-from shared.topology import Topology
-from shared.topology_paths import Resource
+from livescale.shared.links.calendars import LocalCalendar, SharedCalendar
+from livescale.shared.links.contract import Buffer, Link, LinkError, Peer
+from livescale.shared.links.flows import PIECES_AHEAD, Flow, piece_bytes_for
+from livescale.shared.links.link_path import LinkPath
+from livescale.shared.topology import Topology
+from livescale.shared.topology_paths import Resource
 
 SCHEME = b"at:"  # then the place, a blank, and the address of the link beneath
 

@@ -11,10 +11,10 @@ import socket
 import struct
 from collections.abc import Callable, Coroutine
 
-from shared.links.connection import FRAME, Connection, Incoming, accept_all
-from shared.links.contract import Buffer, LinkError
-from shared.links.link_path import SOCKETS
-from shared.links.tickets import PROOF_BYTES, End, Tickets, is_proof, proof
+from livescale.shared.links.connection import FRAME, Connection, Incoming, accept_all
+from livescale.shared.links.contract import Buffer, LinkError
+from livescale.shared.links.link_path import SOCKETS
+from livescale.shared.links.tickets import PROOF_BYTES, End, Tickets, is_proof, proof
 
 SCHEME = b"tcp:"
 HELLO = struct.Struct(f">Q{PROOF_BYTES}sH")  # after the magic: channel, proof, length of the dialler's address

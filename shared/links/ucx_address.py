@@ -2,8 +2,8 @@
 
 import xxhash
 
-from shared.links.contract import LinkError
-from shared.links.link_path import MemoryKind
+from livescale.shared.links.contract import LinkError
+from livescale.shared.links.link_path import MemoryKind
 
 # What way parameters take depends on both ends' memory.
 SCHEMES: dict[MemoryKind, bytes] = {"host": b"ucx:host:", "pinned": b"ucx:pinned:", "cuda": b"ucx:cuda:"}

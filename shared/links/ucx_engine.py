@@ -21,8 +21,8 @@ from ucxx._lib.arr import Array
 from ucxx._lib.libucxx import Feature, UCXAddress, UCXContext, UCXEndpoint, UCXRequest, UCXWorker
 from ucxx.exceptions import UCXError
 
-from shared.links.contract import LinkError
-from shared.links.link_path import memory_kind
+from livescale.shared.links.contract import LinkError
+from livescale.shared.links.link_path import memory_kind
 
 # While a peer connects UCX's descriptor is ready all the time, and nothing is. After so many looks for nothing each is
 # followed by a rest: the peer may have to share a core with us.

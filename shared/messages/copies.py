@@ -1,8 +1,8 @@
 """Copies of models in hosts' memories: read, fetched from another, released."""
 
-from shared.messages.message import Count, Message, Name, Positive
-from shared.messages.parameters import Manifest, ModelSpec
-from shared.messages.transfers import ChunkBytes, Inflow, Secret
+from livescale.shared.messages.message import Count, Message, Name, Positive
+from livescale.shared.messages.parameters import Manifest, ModelSpec
+from livescale.shared.messages.transfers import ChunkBytes, Inflow, Secret
 
 
 class CheckModel(Message, frozen=True, kw_only=True):

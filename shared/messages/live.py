@@ -4,10 +4,10 @@ The target holds the queue; the source pulls. Control goes over the bus, activat
 that only these two know: its number is made of the pull's ticket, its secret is the pull's.
 """
 
-from shared.messages.membership import Address
-from shared.messages.message import Amount, Count, Message, Name, Positive
-from shared.messages.requests import Submit
-from shared.messages.transfers import Node, Secret, Ticket
+from livescale.shared.messages.membership import Address
+from livescale.shared.messages.message import Amount, Count, Message, Name, Positive
+from livescale.shared.messages.requests import Submit
+from livescale.shared.messages.transfers import Node, Secret, Ticket
 
 
 class Help(Message, frozen=True, kw_only=True):

@@ -4,8 +4,8 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from shared.messages.message import Amount, Count, Message, Name, Positive
-from shared.messages.parameters import ModelSpec
+from livescale.shared.messages.message import Amount, Count, Message, Name, Positive
+from livescale.shared.messages.parameters import ModelSpec
 
 ServiceName = Literal["gateway", "router", "registry", "planner", "monitor", "host", "worker"]
 Role = Literal["colocated", "prefill", "decode"]

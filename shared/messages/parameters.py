@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, structs
 
-from shared.messages.message import Amount, Count, Message, Name, Positive, TokenId
+from livescale.shared.messages.message import Amount, Count, Message, Name, Positive, TokenId
 
 DType = Literal["float32", "bfloat16"]
 Family = Literal["llama", "qwen2"]

@@ -5,9 +5,9 @@ keeps the KV of its layers in the KV blocks that the leader names. Batches go fr
 of the link that only two neighbours know; what they are is said over the bus.
 """
 
-from shared.messages.message import Count, Message, Name, Positive
-from shared.messages.requests import Sampling
-from shared.messages.transfers import Node, Secret
+from livescale.shared.messages.message import Count, Message, Name, Positive
+from livescale.shared.messages.requests import Sampling
+from livescale.shared.messages.transfers import Node, Secret
 
 
 class Stage(Message, frozen=True, kw_only=True):
@@ -40,7 +40,7 @@ class Pipeline(Message, frozen=True, kw_only=True):
 
 
 class StagePiece(Message, frozen=True, kw_only=True):
-    """Positions of a request, as `services.worker.batch.Piece` has them. Of its draw only what the last stage needs."""
+    """Positions of a request, as the worker's `batch.Piece` has them. Of its draw only what the last stage needs."""
 
     request_id: Name
     tokens: list[Count]

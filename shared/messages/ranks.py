@@ -8,9 +8,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from shared.messages.membership import Address
-from shared.messages.message import Count, Message, Name, Positive
-from shared.messages.transfers import Indexes, Node, Secret, Ticket
+from livescale.shared.messages.membership import Address
+from livescale.shared.messages.message import Count, Message, Name, Positive
+from livescale.shared.messages.transfers import Indexes, Node, Secret, Ticket
 
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 

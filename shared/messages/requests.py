@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from shared.messages.message import Amount, Count, Message, Name, Positive, TokenId
+from livescale.shared.messages.message import Amount, Count, Message, Name, Positive, TokenId
 
 FinishReason = Literal["stop", "length", "cancelled", "deadline", "error"]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]

@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from shared.messages.message import Amount, Count, Message, Name, Positive
-from shared.messages.transfers import LiveMode, Plan
+from livescale.shared.messages.message import Amount, Count, Message, Name, Positive
+from livescale.shared.messages.transfers import LiveMode, Plan
 
 Action = Literal["out", "in", "hold"]
 ScaleState = Literal["planned", "loading", "draining", "done", "failed"]

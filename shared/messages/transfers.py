@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from shared.messages.membership import Address, Role
-from shared.messages.message import Amount, Count, Message, Name, Positive
-from shared.messages.parameters import Manifest, ModelSpec, Place
+from livescale.shared.messages.membership import Address, Role
+from livescale.shared.messages.message import Amount, Count, Message, Name, Positive
+from livescale.shared.messages.parameters import Manifest, ModelSpec, Place
 
 TransferState = Literal["started", "broken", "whole", "failed"]
 LiveMode = Literal["off", "best-effort", "zigzag", "zigzag-ilp", "pipeline"]

@@ -3,10 +3,10 @@
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
 
-from shared.transfer.changes import Changes
-from shared.transfer.chunks import Chunk, ChunkMap
-from shared.transfer.part import Part
-from shared.transfer.ready import BlocksLost
+from livescale.shared.transfer.changes import Changes
+from livescale.shared.transfer.chunks import Chunk, ChunkMap
+from livescale.shared.transfer.part import Part
+from livescale.shared.transfer.ready import BlocksLost
 
 
 class Arrivals:

@@ -2,7 +2,7 @@
 
 import xxhash
 
-from shared.links.contract import View
+from livescale.shared.links.contract import View
 
 
 def checksum(view: View) -> int:

@@ -14,12 +14,12 @@ from hashlib import blake2b
 
 import structlog
 
-from shared.links.connection import accept_all
-from shared.links.tickets import PROOF_BYTES, is_proof, proof
-from shared.settings import LinkSettings
-from shared.transfer.changes import Changes
-from shared.transfer.part import FlowEnd
-from shared.transfer.segment import Segment, SharedBlocks, Spans
+from livescale.shared.links.connection import accept_all
+from livescale.shared.links.tickets import PROOF_BYTES, is_proof, proof
+from livescale.shared.settings import LinkSettings
+from livescale.shared.transfer.changes import Changes
+from livescale.shared.transfer.part import FlowEnd
+from livescale.shared.transfer.segment import Segment, SharedBlocks, Spans
 
 log = structlog.get_logger()
 

@@ -6,18 +6,18 @@ from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from shared.links.contract import Buffer, Link, LinkError, View
-from shared.links.link_path import MAPPED, LinkPath
-from shared.messages.parameters import Block
-from shared.messages.transfers import Inflow
-from shared.transfer.arrivals import Arrivals
-from shared.transfer.checksum import checksum
-from shared.transfer.chunks import Chunk, select
-from shared.transfer.door import Door
-from shared.transfer.mapped import MappedBlocks
-from shared.transfer.part import TOLD, FlowEnd, Part, TransferFailed, Wanted, together
-from shared.transfer.patience import Pace
-from shared.transfer.signs import LONG_SECONDS, hear_signs
+from livescale.shared.links.contract import Buffer, Link, LinkError, View
+from livescale.shared.links.link_path import MAPPED, LinkPath
+from livescale.shared.messages.parameters import Block
+from livescale.shared.messages.transfers import Inflow
+from livescale.shared.transfer.arrivals import Arrivals
+from livescale.shared.transfer.checksum import checksum
+from livescale.shared.transfer.chunks import Chunk, select
+from livescale.shared.transfer.door import Door
+from livescale.shared.transfer.mapped import MappedBlocks
+from livescale.shared.transfer.part import TOLD, FlowEnd, Part, TransferFailed, Wanted, together
+from livescale.shared.transfer.patience import Pace
+from livescale.shared.transfer.signs import LONG_SECONDS, hear_signs
 
 RECEIVES = 4  # posted ahead on every flow, so that no sender waits for us
 FETCHES = 2  # of one block: a second wrong checksum says that no source has it right

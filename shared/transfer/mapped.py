@@ -5,10 +5,10 @@ from collections.abc import Collection
 
 import structlog
 
-from shared.transfer.arrivals import Arrivals
-from shared.transfer.door import Door
-from shared.transfer.part import FlowEnd, Part
-from shared.transfer.segment import Segment
+from livescale.shared.transfer.arrivals import Arrivals
+from livescale.shared.transfer.door import Door
+from livescale.shared.transfer.part import FlowEnd, Part
+from livescale.shared.transfer.segment import Segment
 
 log = structlog.get_logger()
 

@@ -5,15 +5,15 @@ from collections.abc import Awaitable, Callable, Coroutine
 
 import structlog
 
-from shared.bus.contract import Refusal
-from shared.links.contract import Link, Views
-from shared.messages.transfers import Send
-from shared.transfer.chunks import Chunk
-from shared.transfer.door import Door, Offer
-from shared.transfer.part import FlowEnd, Part, TransferFailed
-from shared.transfer.ready import BlocksLost
-from shared.transfer.send import feed
-from shared.transfer.turns import Turns
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.links.contract import Link, Views
+from livescale.shared.messages.transfers import Send
+from livescale.shared.transfer.chunks import Chunk
+from livescale.shared.transfer.door import Door, Offer
+from livescale.shared.transfer.part import FlowEnd, Part, TransferFailed
+from livescale.shared.transfer.ready import BlocksLost
+from livescale.shared.transfer.send import feed
+from livescale.shared.transfer.turns import Turns
 
 log = structlog.get_logger()
 

@@ -6,10 +6,10 @@ from collections.abc import Collection, Coroutine, MutableSequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from shared.links.contract import Buffer, Link, LinkError, Peer, Views
-from shared.messages.transfers import Node
-from shared.transfer.chunks import BLOCK_BITS, Chunk, chunk_tag, cut
-from shared.transfer.patience import Patience
+from livescale.shared.links.contract import Buffer, Link, LinkError, Peer, Views
+from livescale.shared.messages.transfers import Node
+from livescale.shared.transfer.chunks import BLOCK_BITS, Chunk, chunk_tag, cut
+from livescale.shared.transfer.patience import Patience
 
 CONNECT_SECONDS = 5.0
 WANTED = (1 << BLOCK_BITS) - 1  # in the place of a block: which chunks are wanted, and signs of life

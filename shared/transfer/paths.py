@@ -2,7 +2,7 @@
 
 import structlog
 
-from shared.links.link_path import LinkPath
+from livescale.shared.links.link_path import LinkPath
 
 MOST_PEERS = 16  # a report must stay small
 

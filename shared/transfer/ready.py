@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from shared.transfer.changes import Changes
+from livescale.shared.transfer.changes import Changes
 
 
 class BlocksLost(Exception):

@@ -10,8 +10,8 @@ import os
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 
-from shared.arena import ALIGNMENT, touch
-from shared.pinned import CudaRuntime, PinnedMap
+from livescale.shared.arena import ALIGNMENT, touch
+from livescale.shared.pinned import CudaRuntime, PinnedMap
 
 F_SEAL_FUTURE_WRITE = 0x10  # Linux 5.1; not in Python's fcntl module
 SEALS = F_SEAL_FUTURE_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL

@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 
-from shared.links.contract import Buffer, Link, LinkError
-from shared.transfer.chunks import Chunk
-from shared.transfer.part import TOLD, FlowEnd, together
-from shared.transfer.patience import Pace
-from shared.transfer.signs import give_signs
-from shared.transfer.turns import Turns
+from livescale.shared.links.contract import Buffer, Link, LinkError
+from livescale.shared.transfer.chunks import Chunk
+from livescale.shared.transfer.part import TOLD, FlowEnd, together
+from livescale.shared.transfer.patience import Pace
+from livescale.shared.transfer.signs import give_signs
+from livescale.shared.transfer.turns import Turns
 
 SENDS = 2  # in flight per flow: one moves while the next is announced
 

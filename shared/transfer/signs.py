@@ -5,8 +5,8 @@ import itertools
 from collections.abc import Callable
 from contextlib import suppress
 
-from shared.links.contract import Buffer, Peer
-from shared.transfer.part import FlowEnd
+from livescale.shared.links.contract import Buffer, Peer
+from livescale.shared.transfer.part import FlowEnd
 
 HERE, LAST = b"\0", b"\1"
 LONG_SECONDS = 3600.0  # whoever receives signs has a deadline of its own

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from shared.transfer.changes import Changes
+from livescale.shared.transfer.changes import Changes
 
 
 class Turns:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from shared.bus.contract import Bus
-from shared.bus.local import LocalBroker
-from shared.bus.nats import NatsBus
-from shared.bus.server import NatsServer
+from livescale.shared.bus.contract import Bus
+from livescale.shared.bus.local import LocalBroker
+from livescale.shared.bus.nats import NatsBus
+from livescale.shared.bus.server import NatsServer
 
 
 @dataclass

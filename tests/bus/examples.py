@@ -1,6 +1,6 @@
 """Messages that several tests send."""
 
-from shared.messages.scaling import Decision
+from livescale.shared.messages.scaling import Decision
 
 
 def decision(model: str) -> Decision:

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.bus.addressing import fill, fill_wildcards, holes_of, matches
+from livescale.shared.bus.addressing import fill, fill_wildcards, holes_of, matches
 
 PATTERN = "hb.{service}.{id}"
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from shared.bus.contract import (
+from livescale.shared.bus.contract import (
     Bus,
     BusError,
     Call,
@@ -18,11 +18,11 @@ from shared.bus.contract import (
     ServiceInfo,
     TooLarge,
 )
-from shared.messages.membership import Beat, Named, Register, RouterReport, WorkerReport
-from shared.messages.message import Ack, Message
-from shared.messages.parameters import ModelSpec
-from shared.messages.requests import Cancel, Replay, TokenFrame, Tokens
-from shared.subjects import CANCEL, DECISION, HEARTBEAT, REPLAY, TOKENS
+from livescale.shared.messages.membership import Beat, Named, Register, RouterReport, WorkerReport
+from livescale.shared.messages.message import Ack, Message
+from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.requests import Cancel, Replay, TokenFrame, Tokens
+from livescale.shared.subjects import CANCEL, DECISION, HEARTBEAT, REPLAY, TOKENS
 from tests.bus.conftest import Net
 from tests.bus.examples import decision
 

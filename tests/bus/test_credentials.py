@@ -10,16 +10,16 @@ import nats
 import nats.errors
 import pytest
 
-from services.supervisor.bus_server import start_nats
-from services.supervisor.processes import Supervisor
-from shared import subjects
-from shared.bus.contract import Call, CallTimeout, Disconnected, Endpoint, ServiceAbsent, ServiceInfo, Topic
-from shared.bus.credentials import EVERYBODY, MEMBERSHIP, ROWS, SUPERVISION, permissions
-from shared.bus.nats import NatsBus
-from shared.messages.membership import AskMetrics, AskSnapshot, MetricsText, Named, Snapshot, Stale
-from shared.messages.message import Ack
-from shared.messages.transfers import Drain
-from shared.subjects import DRAIN, METRICS, SNAPSHOT, STALE
+from livescale.services.supervisor.bus_server import start_nats
+from livescale.services.supervisor.processes import Supervisor
+from livescale.shared import subjects
+from livescale.shared.bus.contract import Call, CallTimeout, Disconnected, Endpoint, ServiceAbsent, ServiceInfo, Topic
+from livescale.shared.bus.credentials import EVERYBODY, MEMBERSHIP, ROWS, SUPERVISION, permissions
+from livescale.shared.bus.nats import NatsBus
+from livescale.shared.messages.membership import AskMetrics, AskSnapshot, MetricsText, Named, Snapshot, Stale
+from livescale.shared.messages.message import Ack
+from livescale.shared.messages.transfers import Drain
+from livescale.shared.subjects import DRAIN, METRICS, SNAPSHOT, STALE
 
 SERVICES = Path(__file__).parents[2] / "services"
 
@@ -34,7 +34,7 @@ def imported_subjects(role: str) -> set[str]:
         alias.name
         for path in (SERVICES / role).rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ImportFrom) and node.module == "shared.subjects"
+        if isinstance(node, ast.ImportFrom) and node.module == "livescale.shared.subjects"
         for alias in node.names
     }
 

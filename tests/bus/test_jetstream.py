@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from shared.bus.jetstream import NatsKeyValue
-from shared.messages.membership import Joined
+from livescale.shared.bus.jetstream import NatsKeyValue
+from livescale.shared.messages.membership import Joined
 
 
 class Server:

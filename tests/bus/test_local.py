@@ -4,14 +4,14 @@ import asyncio
 
 import pytest
 
-from shared import virtual_time
-from shared.bus.codec import Undecodable
-from shared.bus.contract import Call, CallTimeout, Context, Disconnected, Endpoint, Refusal, ServiceInfo
-from shared.bus.local import LocalBroker
-from shared.messages.membership import Beat, Named
-from shared.messages.requests import Cancel
-from shared.subjects import CANCEL, HEARTBEAT
-from shared.world import LoopClock
+from livescale.shared import virtual_time
+from livescale.shared.bus.codec import Undecodable
+from livescale.shared.bus.contract import Call, CallTimeout, Context, Disconnected, Endpoint, Refusal, ServiceInfo
+from livescale.shared.bus.local import LocalBroker
+from livescale.shared.messages.membership import Beat, Named
+from livescale.shared.messages.requests import Cancel
+from livescale.shared.subjects import CANCEL, HEARTBEAT
+from livescale.shared.world import LoopClock
 
 ECHO: Call[Named, Named] = Call("svc.echo.say", Named, Named, queue=True)
 CLOCK = LoopClock(epoch=1_000_000.0)

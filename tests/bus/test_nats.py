@@ -10,12 +10,22 @@ import nats
 import pytest
 from nats.aio.client import Client
 
-import shared.bus.nats
-from shared.bus.contract import BusError, Call, Context, Disconnected, Endpoint, Refusal, ServiceInfo, TooLarge, Topic
-from shared.bus.nats import NatsBus
-from shared.messages.membership import AskSnapshot, MetricsText, Named, Snapshot
-from shared.messages.requests import Cancel
-from shared.subjects import CANCEL, DECISION, SNAPSHOT
+import livescale.shared.bus.nats
+from livescale.shared.bus.contract import (
+    BusError,
+    Call,
+    Context,
+    Disconnected,
+    Endpoint,
+    Refusal,
+    ServiceInfo,
+    TooLarge,
+    Topic,
+)
+from livescale.shared.bus.nats import NatsBus
+from livescale.shared.messages.membership import AskSnapshot, MetricsText, Named, Snapshot
+from livescale.shared.messages.requests import Cancel
+from livescale.shared.subjects import CANCEL, DECISION, SNAPSHOT
 from tests.bus.conftest import Net, RealServer
 from tests.bus.examples import decision
 
@@ -187,8 +197,8 @@ async def test_a_callback_that_fails_does_not_stop_the_connection(nats_net: Net)
 
 
 async def test_a_dead_read_loop_is_noticed_and_replaced(nats_net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared.bus.nats, "WATCHDOG_SECONDS", 0.05)
-    monkeypatch.setattr(shared.bus.nats, "FLUSH_SECONDS", 0.1)
+    monkeypatch.setattr(livescale.shared.bus.nats, "WATCHDOG_SECONDS", 0.05)
+    monkeypatch.setattr(livescale.shared.bus.nats, "FLUSH_SECONDS", 0.1)
     bus = await nats_net.connect("a")
     back = asyncio.Event()
     bus.watch_connection(lambda connected: back.set() if connected else None)

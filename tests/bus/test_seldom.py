@@ -1,6 +1,6 @@
 from structlog.testing import capture_logs
 
-from shared.bus.seldom import KEYS, SeldomLog
+from livescale.shared.bus.seldom import KEYS, SeldomLog
 
 
 def test_a_flood_is_one_line_that_later_says_how_many_were_left_out() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.bus.server import NatsServer, ServerError, find_server
+from livescale.shared.bus.server import NatsServer, ServerError, find_server
 
 pytestmark = pytest.mark.system
 

@@ -21,18 +21,18 @@ from typing import Any
 import nats.errors
 import pytest
 
-from services.registry.actor import Registry
-from services.registry.settings import RegistrySettings
-from shared.bus.contract import Context, Endpoint, Refusal, ServiceInfo
-from shared.bus.nats import NatsBus
-from shared.bus.server import NatsServer, ServerError
-from shared.membership import Membership
-from shared.messages.membership import AskSnapshot, LeaseChanged, Named
-from shared.messages.requests import Cancel
-from shared.process import World
-from shared.subjects import CANCEL, LEASE, SNAPSHOT
-from shared.telemetry import Telemetry
-from shared.world import RandomIds, SystemClock
+from livescale.services.registry.actor import Registry
+from livescale.services.registry.settings import RegistrySettings
+from livescale.shared.bus.contract import Context, Endpoint, Refusal, ServiceInfo
+from livescale.shared.bus.nats import NatsBus
+from livescale.shared.bus.server import NatsServer, ServerError
+from livescale.shared.membership import Membership
+from livescale.shared.messages.membership import AskSnapshot, LeaseChanged, Named
+from livescale.shared.messages.requests import Cancel
+from livescale.shared.process import World
+from livescale.shared.subjects import CANCEL, LEASE, SNAPSHOT
+from livescale.shared.telemetry import Telemetry
+from livescale.shared.world import RandomIds, SystemClock
 from tests.bus.conftest import Net, RealServer
 from tests.bus.test_nats import ECHO, INFO, until_connected
 

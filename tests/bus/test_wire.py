@@ -11,15 +11,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import shared.messages
-from shared.bus.codec import Undecodable, decode, encode, is_json
-from shared.messages.membership import Beat, WorkerReport
-from shared.messages.message import Message
-from shared.subjects import HEARTBEAT
+import livescale.shared.messages
+from livescale.shared.bus.codec import Undecodable, decode, encode, is_json
+from livescale.shared.messages.membership import Beat, WorkerReport
+from livescale.shared.messages.message import Message
+from livescale.shared.subjects import HEARTBEAT
 
 
 def message_types() -> Iterator[type[Message]]:
-    for module in pkgutil.iter_modules(shared.messages.__path__, "shared.messages."):
+    for module in pkgutil.iter_modules(livescale.shared.messages.__path__, "livescale.shared.messages."):
         importlib.import_module(module.name)
     yield from sorted(Message.__subclasses__(), key=lambda kind: kind.__name__)
 

@@ -6,13 +6,13 @@ from contextlib import asynccontextmanager
 
 from structlog.testing import capture_logs
 
-from shared import virtual_time
-from shared.bus.contract import BusError
-from shared.bus.local import LocalBroker
-from shared.bus.write_behind import RETRY_SECONDS, WriteBehind
-from shared.messages.membership import Joined
-from shared.messages.message import Message
-from shared.world import LoopClock
+from livescale.shared import virtual_time
+from livescale.shared.bus.contract import BusError
+from livescale.shared.bus.local import LocalBroker
+from livescale.shared.bus.write_behind import RETRY_SECONDS, WriteBehind
+from livescale.shared.messages.membership import Joined
+from livescale.shared.messages.message import Message
+from livescale.shared.world import LoopClock
 
 
 class FullStore:

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from services.cli.main import cli
-from services.supervisor.running import announce, pointer_path
-from shared.bus.contract import Context, Endpoint, Refusal, ServiceInfo
-from shared.bus.nats import NatsBus
-from shared.bus.server import NatsServer
-from shared.messages.membership import (
+from livescale.services.cli.main import cli
+from livescale.services.supervisor.running import announce, pointer_path
+from livescale.shared.bus.contract import Context, Endpoint, Refusal, ServiceInfo
+from livescale.shared.bus.nats import NatsBus
+from livescale.shared.bus.server import NatsServer
+from livescale.shared.messages.membership import (
     AskIncidents,
     AskMetrics,
     AskModels,
@@ -29,8 +29,8 @@ from shared.messages.membership import (
     Snapshot,
     WorkerReport,
 )
-from shared.messages.parameters import ModelSpec
-from shared.messages.scaling import (
+from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.scaling import (
     AskDecisions,
     AskScales,
     Decision,
@@ -40,7 +40,7 @@ from shared.messages.scaling import (
     ScaleRecord,
     ScaleRecords,
 )
-from shared.subjects import DECISIONS, HEARTBEAT, INCIDENTS, METRICS, MODELS, SCALE, SCALES, SNAPSHOT
+from livescale.shared.subjects import DECISIONS, HEARTBEAT, INCIDENTS, METRICS, MODELS, SCALE, SCALES, SNAPSHOT
 
 DECISION = Decision(
     id="d-1", model="tiny", at=1.0, action="out", current=1, target=2, rule="by hand", reason="asked", by="operator"

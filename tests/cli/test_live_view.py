@@ -2,9 +2,9 @@
 
 from msgspec.structs import replace
 
-from services.cli.live_view import live_rows
-from services.cli.status_view import make_status
-from shared.messages.membership import Holding, Snapshot, WorkerReport, WorkerState
+from livescale.services.cli.live_view import live_rows
+from livescale.services.cli.status_view import make_status
+from livescale.shared.messages.membership import Holding, Snapshot, WorkerReport, WorkerState
 
 
 def worker(id: str, state: WorkerState, blocks: int = 14, **more: object) -> WorkerReport:

@@ -9,11 +9,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from services.cli.lazy import LazyCommand, LazyGroup, load_command
-from services.cli.main import BENCHES, COMMANDS, cli
-from services.cli.run import SUMMARIES
-from services.cli.up import GROUPS
-from services.supervisor.settings import StackSettings
+from livescale.services.cli.lazy import LazyCommand, LazyGroup, load_command
+from livescale.services.cli.main import BENCHES, COMMANDS, cli
+from livescale.services.cli.run import SUMMARIES
+from livescale.services.cli.up import GROUPS
+from livescale.services.supervisor.settings import StackSettings
 
 EVERY_COMMAND = [
     *([name] for name in COMMANDS),
@@ -43,7 +43,7 @@ def test_every_name_of_a_module_is_right() -> None:
 def test_help_is_fast_and_imports_neither_torch_nor_nats() -> None:
     code = """
 import sys
-from services.cli.main import main
+from livescale.services.cli.main import main
 sys.argv = ["livescale", "--help"]
 try:
     main()
@@ -62,7 +62,7 @@ raise SystemExit(f"imported {heavy}" if heavy else 0)
 def test_help_of_commands_does_not_import_torch(words: list[str]) -> None:
     code = f"""
 import sys
-from services.cli.main import main
+from livescale.services.cli.main import main
 sys.argv = ["livescale", *{words!r}, "--help"]
 try:
     main()
@@ -87,9 +87,9 @@ def test_an_unknown_command_is_refused_by_name(words: list[str]) -> None:
 
 def test_a_missing_package_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
-    monkeypatch.delitem(sys.modules, "services.cli.config_file", raising=False)
+    monkeypatch.delitem(sys.modules, "livescale.services.cli.config_file", raising=False)
     with pytest.raises(click.ClickException, match="'yaml', which is not installed: run `make install`"):
-        load_command("services.cli.config_file:as_yaml")
+        load_command("livescale.services.cli.config_file:as_yaml")
 
 
 def test_a_group_imports_a_command_only_when_it_is_called() -> None:

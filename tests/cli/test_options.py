@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 from msgspec import Meta
 
-from services.cli.options import settings_options
-from shared.settings import Settings
+from livescale.services.cli.options import settings_options
+from livescale.shared.settings import Settings
 
 Run = Callable[..., Result]
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from services.cli.printer import JsonPrinter, Printer, make_printer
+from livescale.services.cli.printer import JsonPrinter, Printer, make_printer
 
 OWN = '{"event": "joined", "service": "router", "id": "router-0", "level": "info"}'
 

@@ -2,9 +2,9 @@
 
 from msgspec.structs import replace
 
-from services.cli.status_view import make_status
-from shared.latency import MADE_UP
-from shared.messages.membership import (
+from livescale.services.cli.status_view import make_status
+from livescale.shared.latency import MADE_UP
+from livescale.shared.messages.membership import (
     Holding,
     Member,
     ModelEntry,
@@ -14,7 +14,7 @@ from shared.messages.membership import (
     WorkerReport,
     WorkerState,
 )
-from shared.messages.parameters import ModelSpec
+from livescale.shared.messages.parameters import ModelSpec
 
 
 def worker(id: str, state: WorkerState = "spare", instance: str | None = None, rank: int = 0) -> WorkerReport:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from services.cli.tables import cell, print_rows
+from livescale.services.cli.tables import cell, print_rows
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ import click.testing
 import msgspec
 import pytest
 
-from services.cli.tap import describe, tap
-from shared.bus.codec import encode
-from shared.bus.nats import NatsBus
-from shared.bus.server import NatsServer
-from shared.messages.membership import Beat, Join
-from shared.messages.requests import Admit, Cancel, Submit, TokenFrame, Tokens
-from shared.subjects import CANCEL, HEARTBEAT
+from livescale.services.cli.tap import describe, tap
+from livescale.shared.bus.codec import encode
+from livescale.shared.bus.nats import NatsBus
+from livescale.shared.bus.server import NatsServer
+from livescale.shared.messages.membership import Beat, Join
+from livescale.shared.messages.requests import Admit, Cancel, Submit, TokenFrame, Tokens
+from livescale.shared.subjects import CANCEL, HEARTBEAT
 
 REQUEST = Submit(request_id="req-1", model="m", gateway="gateway-0", prompt=list(range(17)), deadline=1.0)
 
@@ -59,7 +59,15 @@ async def test_traffic_is_printed_as_it_passes(tmp_path: Path) -> None:
     async with NatsServer.start(tmp_path) as server:
         bus = await NatsBus.connect(server.url, "default", "test")
         child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", "from services.cli.tap import tap; tap()", "--subject", "hb.>", "--limit", "2"),
+            *(
+                sys.executable,
+                "-c",
+                "from livescale.services.cli.tap import tap; tap()",
+                "--subject",
+                "hb.>",
+                "--limit",
+                "2",
+            ),
             stdout=asyncio.subprocess.PIPE,
             env=os.environ | {"NATS_URL": server.url},
         )

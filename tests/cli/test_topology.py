@@ -10,10 +10,10 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from services.cli.main import cli
-from services.cli.topology import EPILOG
-from shared.topology import Topology
-from shared.topology_file import find_topology, read_topology
+from livescale.services.cli.main import cli
+from livescale.services.cli.topology import EPILOG
+from livescale.shared.topology import Topology
+from livescale.shared.topology_file import find_topology, read_topology
 
 
 def run(*words: str) -> Result:
@@ -70,7 +70,7 @@ def test_an_unknown_name_is_refused_with_those_that_are_shipped() -> None:
 def test_the_table_needs_neither_torch_nor_matplotlib() -> None:
     code = """
 import sys
-from services.cli.main import main
+from livescale.services.cli.main import main
 sys.argv = ["livescale", "topology", "cluster-a"]
 try:
     main()

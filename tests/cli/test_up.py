@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from services.cli.up import up
+from livescale.services.cli.up import up
 from tests.made import copy
 
 

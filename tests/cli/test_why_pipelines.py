@@ -1,8 +1,8 @@
 from msgspec.structs import replace
 
-from services.cli.why_pipelines import tell_pipelines
-from shared.messages.scaling import PipelineRecord, ScaleRecord
-from shared.messages.transfers import PlannedPipeline
+from livescale.services.cli.why_pipelines import tell_pipelines
+from livescale.shared.messages.scaling import PipelineRecord, ScaleRecord
+from livescale.shared.messages.transfers import PlannedPipeline
 from tests.cli.test_why_times import PLAN, RECORD
 
 PLANNED = [PlannedPipeline(members=["w-1", "w-2"], predicted=0.5), PlannedPipeline(members=["w-3", "w-4"])]

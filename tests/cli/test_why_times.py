@@ -2,9 +2,9 @@
 
 from msgspec.structs import replace
 
-from services.cli.why_times import tell_times
-from shared.messages.scaling import Decision, Phase, ScaleRecord
-from shared.messages.transfers import Plan, PlannedInstance
+from livescale.services.cli.why_times import tell_times
+from livescale.shared.messages.scaling import Decision, Phase, ScaleRecord
+from livescale.shared.messages.transfers import Plan, PlannedInstance
 
 DECISION = Decision(
     id="d", model="m", at=100.0, action="out", current=1, target=3, rule="r", reason="why", by="operator"

@@ -4,10 +4,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from services.cli.why_view import explain
-from shared.messages.membership import Incident
-from shared.messages.scaling import Action, Decision, Phase, ScaleRecord
-from shared.messages.transfers import Flow, Plan, PlannedInstance
+from livescale.services.cli.why_view import explain
+from livescale.shared.messages.membership import Incident
+from livescale.shared.messages.scaling import Action, Decision, Phase, ScaleRecord
+from livescale.shared.messages.transfers import Flow, Plan, PlannedInstance
 
 
 def decision(id: str, action: Action = "hold", at: float = 100.0, **more: Any) -> Decision:

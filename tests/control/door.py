@@ -3,19 +3,19 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from services.gateway.errors import ApiError
-from services.gateway.generation import Engine, Generation
-from services.gateway.holding import Holding
-from services.gateway.metrics import GatewayMetrics
-from services.gateway.output import Piece
-from services.gateway.peers import Peers
-from services.gateway.sequence import Fresh
-from services.gateway.streams import Streams
-from shared.bus.contract import Context
-from shared.bus.local import LocalBus
-from shared.membership import Membership
-from shared.messages.requests import Submit
-from shared.telemetry import Telemetry
+from livescale.services.gateway.errors import ApiError
+from livescale.services.gateway.generation import Engine, Generation
+from livescale.services.gateway.holding import Holding
+from livescale.services.gateway.metrics import GatewayMetrics
+from livescale.services.gateway.output import Piece
+from livescale.services.gateway.peers import Peers
+from livescale.services.gateway.sequence import Fresh
+from livescale.services.gateway.streams import Streams
+from livescale.shared.bus.contract import Context
+from livescale.shared.bus.local import LocalBus
+from livescale.shared.membership import Membership
+from livescale.shared.messages.requests import Submit
+from livescale.shared.telemetry import Telemetry
 from tests.control.fakes import CLOCK
 
 PATIENCE_SECONDS = 600.0

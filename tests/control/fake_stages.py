@@ -3,10 +3,10 @@
 import asyncio
 from typing import TYPE_CHECKING
 
-from shared.bus.contract import Context, Refusal
-from shared.messages.message import Ack
-from shared.messages.pipelines import Pipeline, PipelineOver
-from shared.subjects import PIPELINE_OVER
+from livescale.shared.bus.contract import Context, Refusal
+from livescale.shared.messages.message import Ack
+from livescale.shared.messages.pipelines import Pipeline, PipelineOver
+from livescale.shared.subjects import PIPELINE_OVER
 
 if TYPE_CHECKING:
     from tests.control.fakes import FakeWorker

@@ -5,16 +5,16 @@ from collections.abc import Coroutine
 from contextvars import copy_context
 from dataclasses import dataclass
 
-from services.worker.history import History
-from services.worker.lifecycle import Lifecycle
-from shared.bus.contract import Bus, Context, Endpoint, Refusal, ServiceInfo
-from shared.membership import Membership
-from shared.messages.copies import CheckModel, FetchModel, ModelChecked, ModelRead, ReadModel, ReleaseModel
-from shared.messages.live import Help, RequestsMoved
-from shared.messages.membership import EngineLoad, Holding, HostReport, PeerTraffic, WorkerReport, WorkerState
-from shared.messages.message import Ack
-from shared.messages.parameters import Block, Manifest, ModelConfig, ModelSpec
-from shared.messages.requests import (
+from livescale.services.worker.history import History
+from livescale.services.worker.lifecycle import Lifecycle
+from livescale.shared.bus.contract import Bus, Context, Endpoint, Refusal, ServiceInfo
+from livescale.shared.membership import Membership
+from livescale.shared.messages.copies import CheckModel, FetchModel, ModelChecked, ModelRead, ReadModel, ReleaseModel
+from livescale.shared.messages.live import Help, RequestsMoved
+from livescale.shared.messages.membership import EngineLoad, Holding, HostReport, PeerTraffic, WorkerReport, WorkerState
+from livescale.shared.messages.message import Ack
+from livescale.shared.messages.parameters import Block, Manifest, ModelConfig, ModelSpec
+from livescale.shared.messages.requests import (
     Admit,
     AskRunning,
     Cancel,
@@ -27,8 +27,18 @@ from shared.messages.requests import (
     TokenFrame,
     Tokens,
 )
-from shared.messages.transfers import Abort, BlockReady, Drain, Inflow, InstanceServing, Load, Send, Serve, Transfer
-from shared.subjects import (
+from livescale.shared.messages.transfers import (
+    Abort,
+    BlockReady,
+    Drain,
+    Inflow,
+    InstanceServing,
+    Load,
+    Send,
+    Serve,
+    Transfer,
+)
+from livescale.shared.subjects import (
     ABORT,
     ADMIT,
     BLOCK,
@@ -53,8 +63,8 @@ from shared.subjects import (
     TOKENS,
     TRANSFER,
 )
-from shared.virtual_time import Process, this_process
-from shared.world import LoopClock
+from livescale.shared.virtual_time import Process, this_process
+from livescale.shared.world import LoopClock
 from tests.control.fake_stages import FakeStages
 
 CLOCK = LoopClock(epoch=1_000_000.0)

@@ -5,28 +5,28 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from services.monitor.actor import Monitor
-from services.monitor.settings import MonitorSettings
-from services.planner.actor import Planner
-from services.planner.settings import PlannerSettings
-from services.registry.actor import Registry
-from services.registry.settings import RegistrySettings
-from services.router.actor import Router
-from services.router.settings import RouterSettings
-from shared.bus.contract import BusError, ServiceInfo
-from shared.bus.local import LocalBroker, LocalBus
-from shared.bus.local_routes import Listener
-from shared.membership import Membership
-from shared.messages.membership import AskSnapshot, ModelEntry, Named, Register, Snapshot
-from shared.messages.parameters import ModelSpec
-from shared.messages.requests import Cancel, RequestLost, Submit, TokenFrame
-from shared.messages.scaling import AskDecisions, AskScales, Decision, Scale, ScaleAccepted, ScaleRecord
-from shared.process import Actor, World
-from shared.settings import LiveName, PolicyName
-from shared.subjects import CANCEL, DECISIONS, REGISTER, REMOVE, SCALE, SCALES, SNAPSHOT, SUBMIT, TOKENS
-from shared.telemetry import Telemetry
-from shared.virtual_time import Process
-from shared.world import CountedIds
+from livescale.services.monitor.actor import Monitor
+from livescale.services.monitor.settings import MonitorSettings
+from livescale.services.planner.actor import Planner
+from livescale.services.planner.settings import PlannerSettings
+from livescale.services.registry.actor import Registry
+from livescale.services.registry.settings import RegistrySettings
+from livescale.services.router.actor import Router
+from livescale.services.router.settings import RouterSettings
+from livescale.shared.bus.contract import BusError, ServiceInfo
+from livescale.shared.bus.local import LocalBroker, LocalBus
+from livescale.shared.bus.local_routes import Listener
+from livescale.shared.membership import Membership
+from livescale.shared.messages.membership import AskSnapshot, ModelEntry, Named, Register, Snapshot
+from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.requests import Cancel, RequestLost, Submit, TokenFrame
+from livescale.shared.messages.scaling import AskDecisions, AskScales, Decision, Scale, ScaleAccepted, ScaleRecord
+from livescale.shared.process import Actor, World
+from livescale.shared.settings import LiveName, PolicyName
+from livescale.shared.subjects import CANCEL, DECISIONS, REGISTER, REMOVE, SCALE, SCALES, SNAPSHOT, SUBMIT, TOKENS
+from livescale.shared.telemetry import Telemetry
+from livescale.shared.virtual_time import Process
+from livescale.shared.world import CountedIds
 from tests.control.fakes import CLOCK, RATE, FakeHost, FakeWorker, Faults, Node
 
 LOGGED = ("evt.>", "hb.>", "tok.>", "req.>", "worker.*.running")

@@ -8,29 +8,29 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from services.monitor.actor import Monitor
-from services.monitor.settings import MonitorSettings
-from services.planner.actor import Planner
-from services.planner.settings import PlannerSettings
-from services.registry.actor import Registry
-from services.registry.settings import RegistrySettings
-from services.router.actor import Router
-from services.router.office import Office
-from services.router.settings import RouterSettings
-from shared.bus.addressing import fill_wildcards
-from shared.bus.codec import decode
-from shared.bus.contract import BusError, ServiceInfo
-from shared.bus.local import LocalBroker, LocalBus
-from shared.bus.local_routes import Listener
-from shared.invariants import InvariantBroken
-from shared.messages.membership import LeaseChanged
-from shared.messages.scaling import Scale, ScaleRecord
-from shared.process import Actor, World
-from shared.settings import LiveName
-from shared.subjects import LEASE, PLAN, SCALE
-from shared.telemetry import Telemetry
-from shared.virtual_time import Process
-from shared.world import CountedIds
+from livescale.services.monitor.actor import Monitor
+from livescale.services.monitor.settings import MonitorSettings
+from livescale.services.planner.actor import Planner
+from livescale.services.planner.settings import PlannerSettings
+from livescale.services.registry.actor import Registry
+from livescale.services.registry.settings import RegistrySettings
+from livescale.services.router.actor import Router
+from livescale.services.router.office import Office
+from livescale.services.router.settings import RouterSettings
+from livescale.shared.bus.addressing import fill_wildcards
+from livescale.shared.bus.codec import decode
+from livescale.shared.bus.contract import BusError, ServiceInfo
+from livescale.shared.bus.local import LocalBroker, LocalBus
+from livescale.shared.bus.local_routes import Listener
+from livescale.shared.invariants import InvariantBroken
+from livescale.shared.messages.membership import LeaseChanged
+from livescale.shared.messages.scaling import Scale, ScaleRecord
+from livescale.shared.process import Actor, World
+from livescale.shared.settings import LiveName
+from livescale.shared.subjects import LEASE, PLAN, SCALE
+from livescale.shared.telemetry import Telemetry
+from livescale.shared.virtual_time import Process
+from livescale.shared.world import CountedIds
 from tests.control.door import Ask, Door
 from tests.control.fakes import CLOCK, RATE, FakeHost, FakeWorker, Faults, Node
 

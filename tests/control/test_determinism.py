@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from shared import virtual_time
-from shared.settings import LiveName
+from livescale.shared import virtual_time
+from livescale.shared.settings import LiveName
 from tests.control.plane import Plane, control_plane, spec
 
 

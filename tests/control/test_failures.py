@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from shared import virtual_time
-from shared.bus.contract import Refusal
-from shared.messages.membership import ModelEntry, WorkerReport
-from shared.subjects import HEARTBEAT
+from livescale.shared import virtual_time
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.membership import ModelEntry, WorkerReport
+from livescale.shared.subjects import HEARTBEAT
 from tests.control.fakes import FakeHost, FakeWorker
 from tests.control.plane import Plane, control_plane, spec
 

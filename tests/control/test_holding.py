@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from services.router.capacity import REPLACEMENT_SECONDS
-from shared import virtual_time
-from shared.bus.contract import Refusal
-from shared.messages.requests import Submit
-from shared.subjects import SUBMIT
+from livescale.services.router.capacity import REPLACEMENT_SECONDS
+from livescale.shared import virtual_time
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.requests import Submit
+from livescale.shared.subjects import SUBMIT
 from tests.control.fakes import CLOCK, SLOTS, Faults
 from tests.control.plane import control_plane, spec
 

@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from shared import virtual_time
-from shared.bus.contract import Refusal
-from shared.messages.membership import WorkerReport
-from shared.messages.scaling import ScaleRecord
+from livescale.shared import virtual_time
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.membership import WorkerReport
+from livescale.shared.messages.scaling import ScaleRecord
 from tests.control.fakes import SLOTS, FakeWorker, Faults
 from tests.control.plane import Plane, control_plane, spec
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from services.router.actor import Router
-from shared import virtual_time
-from shared.messages.membership import Register
-from shared.subjects import REGISTER
+from livescale.services.router.actor import Router
+from livescale.shared import virtual_time
+from livescale.shared.messages.membership import Register
+from livescale.shared.subjects import REGISTER
 from tests.control.fakes import SLOTS, FakeWorker
 from tests.control.plane import spec
 from tests.control.storm import RESTART_SECONDS, Storm

@@ -4,15 +4,15 @@ import asyncio
 
 import pytest
 
-from services.router.actor import Router
-from services.router.settings import RouterSettings
-from shared import virtual_time
-from shared.bus.contract import BusError, ServiceInfo
-from shared.messages.membership import RouterReport, Stale
-from shared.messages.requests import Submit
-from shared.process import World
-from shared.subjects import HEARTBEAT, STALE, SUBMIT
-from shared.telemetry import Telemetry
+from livescale.services.router.actor import Router
+from livescale.services.router.settings import RouterSettings
+from livescale.shared import virtual_time
+from livescale.shared.bus.contract import BusError, ServiceInfo
+from livescale.shared.messages.membership import RouterReport, Stale
+from livescale.shared.messages.requests import Submit
+from livescale.shared.process import World
+from livescale.shared.subjects import HEARTBEAT, STALE, SUBMIT
+from livescale.shared.telemetry import Telemetry
 from tests.control.fakes import CLOCK, SLOTS, FakeWorker
 from tests.control.plane import Plane, control_plane
 

@@ -5,11 +5,11 @@ from contextlib import suppress
 
 import pytest
 
-from shared import virtual_time
-from shared.bus.contract import BusError, Refusal
-from shared.messages.membership import Register
-from shared.messages.parameters import ModelSpec
-from shared.subjects import REGISTER
+from livescale.shared import virtual_time
+from livescale.shared.bus.contract import BusError, Refusal
+from livescale.shared.messages.membership import Register
+from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.subjects import REGISTER
 from tests.control.plane import Plane, control_plane, spec
 from tests.control.test_pool import copies, entry_of, host, kept
 

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from services.worker.engine.attention import use_math_kernels
-from services.worker.engine.engine import Engine
-from services.worker.engine.kv_store import allocate_host_kv_memory, allocate_kv_memory
-from services.worker.engine.runner import EngineRunner
-from shared.arena import Arena, placed_bytes
-from shared.device_arena import DeviceArena
+from livescale.services.worker.engine.attention import use_math_kernels
+from livescale.services.worker.engine.engine import Engine
+from livescale.services.worker.engine.kv_store import allocate_host_kv_memory, allocate_kv_memory
+from livescale.services.worker.engine.runner import EngineRunner
+from livescale.shared.arena import Arena, placed_bytes
+from livescale.shared.device_arena import DeviceArena
 from tests.worker.engine.models import (
     BLOCK_TOKENS,
     CONFIGS,

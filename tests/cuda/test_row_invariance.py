@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from services.worker.engine.attention import use_math_kernels
-from services.worker.engine.contract import PLAIN, OnGpu
-from services.worker.engine.engine import Engine
-from services.worker.engine.flashinfer_kernels import find_flashinfer
-from services.worker.engine.kv_store import allocate_kv_memory
-from shared.messages.parameters import DType
+from livescale.services.worker.engine.attention import use_math_kernels
+from livescale.services.worker.engine.contract import PLAIN, OnGpu
+from livescale.services.worker.engine.engine import Engine
+from livescale.services.worker.engine.flashinfer_kernels import find_flashinfer
+from livescale.services.worker.engine.kv_store import allocate_kv_memory
+from livescale.shared.messages.parameters import DType
 from tests.cuda.test_engine import MIB, arena_with
 from tests.worker.engine.models import BLOCK_TOKENS, CONTEXT, checkpointed
 from tests.worker.serving import mixed_requests, random_prompt, serve, serve_each, strays, submit

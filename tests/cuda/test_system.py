@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from load.rightness import Stream, check_streams
+from livescale.load.rightness import Stream, check_streams
 from tests.made import tiny
 from tests.system.conftest import start, stop
 from tests.system.test_system import asks, send

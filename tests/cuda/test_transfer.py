@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from shared.arena import Arena
-from shared.device_arena import DeviceArena
-from shared.links.contract import Buffer, View
-from shared.links.open import open_link
-from shared.settings import LinkSettings
-from shared.transfer.checksum import checksum
+from livescale.shared.arena import Arena
+from livescale.shared.device_arena import DeviceArena
+from livescale.shared.links.contract import Buffer, View
+from livescale.shared.links.open import open_link
+from livescale.shared.settings import LinkSettings
+from livescale.shared.transfer.checksum import checksum
 from tests.cuda.sender_process import SIZE, TAGS, parameters
 
 Process = asyncio.subprocess.Process

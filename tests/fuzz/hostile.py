@@ -9,13 +9,13 @@ import msgpack
 import msgspec
 from hypothesis import strategies as st
 
-from shared.bus.addressing import fill, hole_names
-from shared.bus.codec import CONTENT_TYPE, content_type, encode
-from shared.bus.contract import Call, Topic
-from shared.bus.headers import ERROR_CODE, Headers
-from shared.bus.local import LocalBroker
-from shared.bus.serving import Reply
-from shared.messages.message import Message
+from livescale.shared.bus.addressing import fill, hole_names
+from livescale.shared.bus.codec import CONTENT_TYPE, content_type, encode
+from livescale.shared.bus.contract import Call, Topic
+from livescale.shared.bus.headers import ERROR_CODE, Headers
+from livescale.shared.bus.local import LocalBroker
+from livescale.shared.bus.serving import Reply
+from livescale.shared.messages.message import Message
 from tests.bus.test_wire import messages
 
 ANSWER_SECONDS = 20.0

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from safetensors import SafetensorError
 from safetensors.torch import load
 
-from services.host.checkpoint import open_checkpoint
-from shared.block_layout import ITEM_BYTES
-from shared.model_config import CheckpointError
+from livescale.services.host.checkpoint import open_checkpoint
+from livescale.shared.block_layout import ITEM_BYTES
+from livescale.shared.model_config import CheckpointError
 from tests.fuzz.effort import examples
 from tests.made import copy, tiny
 

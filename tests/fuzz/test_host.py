@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from shared.bus.contract import Call, Topic
-from shared.links.open import open_link
-from shared.messages.copies import CheckModel, FetchModel, ReadModel, ReleaseModel
-from shared.messages.message import Message
-from shared.messages.parameters import Manifest
-from shared.messages.transfers import Abort, Send
-from shared.settings import LinkSettings
-from shared.subjects import ABORT, CHECK_MODEL, FETCH_MODEL, READ_MODEL, RELEASE_MODEL, SEND
+from livescale.shared.bus.contract import Call, Topic
+from livescale.shared.links.open import open_link
+from livescale.shared.messages.copies import CheckModel, FetchModel, ReadModel, ReleaseModel
+from livescale.shared.messages.message import Message
+from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.transfers import Abort, Send
+from livescale.shared.settings import LinkSettings
+from livescale.shared.subjects import ABORT, CHECK_MODEL, FETCH_MODEL, READ_MODEL, RELEASE_MODEL, SEND
 from tests.bus.test_wire import messages
 from tests.fuzz.effort import examples
 from tests.fuzz.hostile import Shot, shot, shots, volley

@@ -15,8 +15,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from services.gateway import protocol, reading
-from services.gateway.server import allow_connections
+from livescale.services.gateway import protocol, reading
+from livescale.services.gateway.server import allow_connections
 from tests.gateway.conftest import Site, eventually, open_site, port_of
 
 MIB = 1 << 20

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from shared.bus.contract import Context, Endpoint, ServiceInfo
-from shared.messages.live import Help, Pull, Pulled, Took
-from shared.messages.message import Ack, Message
-from shared.messages.transfers import Node
-from shared.subjects import HELP, PULL, TOOK
+from livescale.shared.bus.contract import Context, Endpoint, ServiceInfo
+from livescale.shared.messages.live import Help, Pull, Pulled, Took
+from livescale.shared.messages.message import Ack, Message
+from livescale.shared.messages.transfers import Node
+from livescale.shared.subjects import HELP, PULL, TOOK
 from tests.bus.test_wire import messages
 from tests.fuzz.effort import examples
 from tests.fuzz.hostile import Shot, shot, shots, volley

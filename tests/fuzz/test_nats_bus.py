@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from shared.bus.codec import CONTENT_TYPE
-from shared.bus.contract import Call, Context, Endpoint, ServiceInfo
-from shared.bus.headers import DEADLINE, EPOCH, ERROR, ERROR_CODE, REQUEST_ID, RETRY, TIMEOUT, TRACEPARENT
-from shared.bus.nats import NatsBus
-from shared.bus.server import NatsServer
-from shared.messages.membership import Beat, Named, Register
-from shared.messages.parameters import ModelSpec
-from shared.subjects import HEARTBEAT
+from livescale.shared.bus.codec import CONTENT_TYPE
+from livescale.shared.bus.contract import Call, Context, Endpoint, ServiceInfo
+from livescale.shared.bus.headers import DEADLINE, EPOCH, ERROR, ERROR_CODE, REQUEST_ID, RETRY, TIMEOUT, TRACEPARENT
+from livescale.shared.bus.nats import NatsBus
+from livescale.shared.bus.server import NatsServer
+from livescale.shared.messages.membership import Beat, Named, Register
+from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.subjects import HEARTBEAT
 from tests.fuzz.effort import examples
 from tests.fuzz.hostile import hostile
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.subjects import TOKENS
+from livescale.shared.subjects import TOKENS
 from tests.fuzz.effort import examples
 from tests.fuzz.hostile import Shot, fire, shots
 from tests.gateway.conftest import open_site

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.bus.contract import Call, Topic
-from shared.messages.transfers import Drain
-from shared.subjects import (
+from livescale.shared.bus.contract import Call, Topic
+from livescale.shared.messages.transfers import Drain
+from livescale.shared.subjects import (
     ABORT,
     ADMIT,
     CANCEL_WORK,

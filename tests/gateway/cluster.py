@@ -7,9 +7,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from shared.bus.contract import Context, Endpoint, Refusal, ServiceInfo
-from shared.bus.local import LocalBroker
-from shared.messages.membership import (
+from livescale.shared.bus.contract import Context, Endpoint, Refusal, ServiceInfo
+from livescale.shared.bus.local import LocalBroker
+from livescale.shared.messages.membership import (
     AskMetrics,
     AskModels,
     AskSnapshot,
@@ -26,11 +26,20 @@ from shared.messages.membership import (
     Snapshot,
     WorkerReport,
 )
-from shared.messages.message import Ack
-from shared.messages.parameters import ModelSpec
-from shared.messages.requests import Cancel, FinishReason, Replay, RequestLost, Submit, Submitted, TokenFrame, Tokens
-from shared.messages.scaling import AskDecisions, Decision, Decisions, Scale, ScaleAccepted
-from shared.subjects import (
+from livescale.shared.messages.message import Ack
+from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.requests import (
+    Cancel,
+    FinishReason,
+    Replay,
+    RequestLost,
+    Submit,
+    Submitted,
+    TokenFrame,
+    Tokens,
+)
+from livescale.shared.messages.scaling import AskDecisions, Decision, Decisions, Scale, ScaleAccepted
+from livescale.shared.subjects import (
     CANCEL,
     CANCEL_WORK,
     DECISIONS,

@@ -12,14 +12,14 @@ import pytest
 from openai import AsyncOpenAI
 from tokenizers import Tokenizer
 
-from services.gateway.gateway import Gateway
-from services.gateway.keys import read_keys
-from services.gateway.settings import GatewaySettings
-from shared.bus.contract import ServiceInfo
-from shared.bus.local import LocalBroker
-from shared.process import World
-from shared.telemetry import Telemetry
-from shared.world import RandomIds, SystemClock
+from livescale.services.gateway.gateway import Gateway
+from livescale.services.gateway.keys import read_keys
+from livescale.services.gateway.settings import GatewaySettings
+from livescale.shared.bus.contract import ServiceInfo
+from livescale.shared.bus.local import LocalBroker
+from livescale.shared.process import World
+from livescale.shared.telemetry import Telemetry
+from livescale.shared.world import RandomIds, SystemClock
 from tests.gateway.cluster import Cluster, running_cluster
 from tests.made import tiny
 

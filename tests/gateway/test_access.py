@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from services.gateway.access import Guard
-from services.gateway.errors import ApiError
-from services.gateway.keys import Keyring
-from services.gateway.openapi import Document
-from shared.world import SystemClock
+from livescale.services.gateway.access import Guard
+from livescale.services.gateway.errors import ApiError
+from livescale.services.gateway.keys import Keyring
+from livescale.services.gateway.openapi import Document
+from livescale.shared.world import SystemClock
 from tests.gateway.conftest import Site, eventually, open_site
 
 ASK = {"model": "tiny", "prompt": "abc", "max_tokens": 4}

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from services.gateway.bodies import ChatMessage, TextPart
-from services.gateway.chat_template import ChatTemplate, TemplateRefusal
-from services.gateway.checkpoint_text import BadCheckpoint, load_checkpoint_text
-from shared.messages.parameters import Family
+from livescale.services.gateway.bodies import ChatMessage, TextPart
+from livescale.services.gateway.chat_template import ChatTemplate, TemplateRefusal
+from livescale.services.gateway.checkpoint_text import BadCheckpoint, load_checkpoint_text
+from livescale.shared.messages.parameters import Family
 from tests.made import FAMILIES, copy, id_of, tiny
 
 CHAT = [

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers
 
-from services.gateway.detokenize import REPLACEMENT, Decode, Detokenizer
+from livescale.services.gateway.detokenize import REPLACEMENT, Decode, Detokenizer
 from tests.made import id_of, tiny
 
 TEXTS = st.lists(

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from shared.messages.requests import RequestLost, TokenFrame, Tokens
-from shared.subjects import TOKENS
+from livescale.shared.messages.requests import RequestLost, TokenFrame, Tokens
+from livescale.shared.subjects import TOKENS
 from tests.gateway.conftest import Site, eventually
 
 ASK = {"model": "tiny", "prompt": "abc", "max_tokens": 3, "return_token_ids": True}
@@ -13,8 +13,8 @@ ASK = {"model": "tiny", "prompt": "abc", "max_tokens": 3, "return_token_ids": Tr
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.gateway.streams.SILENCE_SECONDS", 0.05)
-    monkeypatch.setattr("services.gateway.event_stream.COMMENT_SECONDS", 0.08)
+    monkeypatch.setattr("livescale.services.gateway.streams.SILENCE_SECONDS", 0.05)
+    monkeypatch.setattr("livescale.services.gateway.event_stream.COMMENT_SECONDS", 0.08)
 
 
 async def test_a_held_stream_begins_with_comments_and_then_has_its_tokens(site: Site) -> None:

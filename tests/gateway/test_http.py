@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.gateway.server import PortInUse
+from livescale.services.gateway.server import PortInUse
 from tests.gateway.conftest import Site, eventually, open_site, port_of
 from tests.made import copy
 

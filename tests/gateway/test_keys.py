@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from services.gateway.keys import ApiKey, BadKeys, Keyring, parse_key, read_keys
+from livescale.services.gateway.keys import ApiKey, BadKeys, Keyring, parse_key, read_keys
 
 FILE = """
 - {name: alice, key: alice-secret, requests-per-minute: 60, tokens-per-minute: 1000, max-concurrent: 2}
@@ -54,7 +54,7 @@ def test_every_key_is_compared_whichever_it_is(monkeypatch: pytest.MonkeyPatch) 
         return one == other
 
     keys = Keyring(ApiKey(name=f"k{index}", key=f"secret-{index}") for index in range(5))
-    monkeypatch.setattr("services.gateway.keys.hmac.compare_digest", compare)
+    monkeypatch.setattr("livescale.services.gateway.keys.hmac.compare_digest", compare)
     for presented in (b"secret-0", b"secret-4", b"other"):
         compared.clear()
         keys.find(presented)

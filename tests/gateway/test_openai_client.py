@@ -6,7 +6,7 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
-from shared.bus.contract import Refusal
+from livescale.shared.bus.contract import Refusal
 from tests.gateway.conftest import Site, eventually
 from tests.made import id_of
 

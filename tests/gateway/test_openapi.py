@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.gateway.bodies import ChatRequest, CompletionRequest
+from livescale.services.gateway.bodies import ChatRequest, CompletionRequest
 from tests.gateway.conftest import Site
 
 ROUTES = {

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.output import Output, Piece
-from services.gateway.sequence import Fresh
+from livescale.services.gateway.output import Output, Piece
+from livescale.services.gateway.sequence import Fresh
 
 
 def letters(ids: Sequence[int]) -> str:

@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.gateway.bodies import BoundsRequest, ChatRequest, CompletionRequest, ModelRequest, ScaleRequest
-from services.gateway.errors import ApiError
-from services.gateway.parse import UNSUPPORTED, parse_body
-from shared.messages.parameters import ModelSpec, ScalingBounds
+from livescale.services.gateway.bodies import BoundsRequest, ChatRequest, CompletionRequest, ModelRequest, ScaleRequest
+from livescale.services.gateway.errors import ApiError
+from livescale.services.gateway.parse import UNSUPPORTED, parse_body
+from livescale.shared.messages.parameters import ModelSpec, ScalingBounds
 
 COMPLETION = {"model": "m", "prompt": "abc"}
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}

@@ -4,10 +4,10 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from services.gateway.pool_view import instances, status, warning, why_unavailable
-from shared.latency import MADE_UP
-from shared.messages.membership import Holding, Member, ModelEntry, Snapshot, WorkerReport, WorkerState
-from shared.messages.parameters import ModelSpec
+from livescale.services.gateway.pool_view import instances, status, warning, why_unavailable
+from livescale.shared.latency import MADE_UP
+from livescale.shared.messages.membership import Holding, Member, ModelEntry, Snapshot, WorkerReport, WorkerState
+from livescale.shared.messages.parameters import ModelSpec
 
 ENTRY = ModelEntry(spec=ModelSpec(name="m", path="/m"), state="ready")
 

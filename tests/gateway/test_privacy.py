@@ -15,8 +15,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from services.gateway import completing
-from shared import telemetry
+from livescale.services.gateway import completing
+from livescale.shared import telemetry
 from tests.gateway.conftest import Site, eventually, open_site
 
 MARK = "xyzzy-plugh"

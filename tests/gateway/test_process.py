@@ -12,12 +12,12 @@ import aiohttp
 import msgspec
 import pytest
 
-from shared.bus.server import NatsServer
+from livescale.shared.bus.server import NatsServer
 from tests.gateway.conftest import eventually
 
 pytestmark = pytest.mark.system
 
-COMMAND = (sys.executable, "-m", "services.cli.main", "run", "gateway", "--log-format", "json")
+COMMAND = (sys.executable, "-m", "livescale.services.cli.main", "run", "gateway", "--log-format", "json")
 
 
 @asynccontextmanager

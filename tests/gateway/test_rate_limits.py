@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.rate_limits import MINUTE, Bucket, Limits, OverLimit, Quota, duration
+from livescale.services.gateway.rate_limits import MINUTE, Bucket, Limits, OverLimit, Quota, duration
 
 steps = st.lists(st.tuples(st.floats(0, 30), st.integers(1, 50)), max_size=60)
 

@@ -8,21 +8,21 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from services.gateway.errors import ApiError
-from services.gateway.generation import Engine, Generation
-from services.gateway.holding import Holding
-from services.gateway.metrics import GatewayMetrics
-from services.gateway.output import Output
-from services.gateway.streams import Streams
-from shared.bus.contract import Context, Endpoint, Refusal, ServiceInfo
-from shared.bus.contract import Context as CallContext
-from shared.bus.local import LocalBroker
-from shared.messages.membership import LeaseChanged, RouterReport
-from shared.messages.message import Ack
-from shared.messages.requests import Replay, RequestLost, Submit, TokenFrame, Tokens
-from shared.subjects import HEARTBEAT, LEASE, REPLAY, TOKENS
-from shared.telemetry import Telemetry
-from shared.world import LoopClock
+from livescale.services.gateway.errors import ApiError
+from livescale.services.gateway.generation import Engine, Generation
+from livescale.services.gateway.holding import Holding
+from livescale.services.gateway.metrics import GatewayMetrics
+from livescale.services.gateway.output import Output
+from livescale.services.gateway.streams import Streams
+from livescale.shared.bus.contract import Context, Endpoint, Refusal, ServiceInfo
+from livescale.shared.bus.contract import Context as CallContext
+from livescale.shared.bus.local import LocalBroker
+from livescale.shared.messages.membership import LeaseChanged, RouterReport
+from livescale.shared.messages.message import Ack
+from livescale.shared.messages.requests import Replay, RequestLost, Submit, TokenFrame, Tokens
+from livescale.shared.subjects import HEARTBEAT, LEASE, REPLAY, TOKENS
+from livescale.shared.telemetry import Telemetry
+from livescale.shared.world import LoopClock
 from tests.gateway.cluster import WORKER, running_cluster
 from tests.gateway.conftest import Site, eventually, open_site
 
@@ -50,7 +50,7 @@ async def test_a_lost_frame_is_sent_again(site: Site) -> None:
 
 
 async def test_a_lost_last_frame_is_asked_for_after_a_silence(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.gateway.streams.SILENCE_SECONDS", 0.05)
+    monkeypatch.setattr("livescale.services.gateway.streams.SILENCE_SECONDS", 0.05)
     site.cluster.lose_frame = lambda position: position == 8
     assert await token_ids(site) == WHOLE
 
@@ -66,7 +66,7 @@ async def test_a_worker_that_has_forgotten_the_request_is_left(site: Site) -> No
 
 async def test_a_worker_that_is_missed_twice_is_left(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first time it may only be about to reconnect. It dies before the router knows of it."""
-    monkeypatch.setattr("services.gateway.streams.SILENCE_SECONDS", 0.02)
+    monkeypatch.setattr("livescale.services.gateway.streams.SILENCE_SECONDS", 0.02)
     never = asyncio.get_running_loop().create_future()
     sent = list[str]()
 
@@ -128,7 +128,7 @@ async def test_a_loss_after_the_last_token_ends_the_request(site: Site) -> None:
 
 
 async def test_a_request_that_is_lost_too_often_ends_with_an_error(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.gateway.generation.RETRY_SECONDS", 0.001)
+    monkeypatch.setattr("livescale.services.gateway.generation.RETRY_SECONDS", 0.001)
     site.cluster.lost_at = dict.fromkeys(range(1, 9), 1)
     text = await streamed(site)
     assert len(site.cluster.submitted) == 5
@@ -137,7 +137,7 @@ async def test_a_request_that_is_lost_too_often_ends_with_an_error(site: Site, m
 
 
 async def test_a_refused_resumption_is_tried_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.gateway.generation.RETRY_SECONDS", 0.02)
+    monkeypatch.setattr("livescale.services.gateway.generation.RETRY_SECONDS", 0.02)
     site.cluster.hang_before(2)
     asking = asyncio.create_task(token_ids(site))
     await eventually(lambda: site.cluster.hanging)
@@ -251,7 +251,7 @@ async def test_a_request_without_a_bus_is_held_until_its_deadline(site: Site) ->
 async def test_a_stream_without_a_router_has_comments_and_then_its_tokens(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.gateway.generation.TOLD_SECONDS", 0.1)
+    monkeypatch.setattr("livescale.services.gateway.generation.TOLD_SECONDS", 0.1)
     await token_ids(site)
     await site.cluster.leave_office()
     async with site.http.post(f"{site.url}/v1/completions", json={**ASK, "stream": True}) as answer:
@@ -288,8 +288,8 @@ async def test_of_requests_without_a_router_a_bounded_number_is_held(checkpoint:
 async def test_an_accepted_request_waits_for_a_router_however_often_it_is_refused(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.gateway.generation.RETRY_SECONDS", 0.001)
-    monkeypatch.setattr("services.gateway.generation.LONGEST_RETRY_SECONDS", 0.001)
+    monkeypatch.setattr("livescale.services.gateway.generation.RETRY_SECONDS", 0.001)
+    monkeypatch.setattr("livescale.services.gateway.generation.LONGEST_RETRY_SECONDS", 0.001)
     site.cluster.hang_before(2)
     asking = asyncio.create_task(token_ids(site))
     await eventually(lambda: site.cluster.hanging)
@@ -376,7 +376,7 @@ async def test_a_request_whose_new_worker_dies_at_once_is_resumed(site: Site) ->
 async def test_a_worker_that_gave_a_request_away_need_not_know_it_any_more(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.gateway.streams.SILENCE_SECONDS", 0.05)
+    monkeypatch.setattr("livescale.services.gateway.streams.SILENCE_SECONDS", 0.05)
     held = site.cluster.hang_before(3)
 
     async def give_away() -> None:
@@ -394,8 +394,8 @@ async def test_a_worker_that_gave_a_request_away_need_not_know_it_any_more(
 
 
 async def test_nor_need_it_be_there(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.gateway.streams.SILENCE_SECONDS", 0.05)
-    monkeypatch.setattr("services.gateway.streams.ABSENT_SECONDS", 0.1)
+    monkeypatch.setattr("livescale.services.gateway.streams.SILENCE_SECONDS", 0.05)
+    monkeypatch.setattr("livescale.services.gateway.streams.ABSENT_SECONDS", 0.1)
     site.cluster.worker = "worker-9"  # answers nothing
     held = site.cluster.hang_before(3)
     asking = asyncio.create_task(token_ids(site))

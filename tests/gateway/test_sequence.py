@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.sequence import Fresh, Gap, TokenSequence
-from shared.messages.requests import FinishReason, Tokens
+from livescale.services.gateway.sequence import Fresh, Gap, TokenSequence
+from livescale.shared.messages.requests import FinishReason, Tokens
 
 
 def row(index: int, *ids: int, finish: FinishReason | None = None) -> Tokens:

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.stops import StopScanner
+from livescale.services.gateway.stops import StopScanner
 
 LETTERS = st.text("ab ", max_size=30)
 STOPS = st.lists(st.text("ab ", min_size=1, max_size=4), min_size=1, max_size=4)

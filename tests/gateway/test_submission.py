@@ -6,11 +6,11 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
-from services.gateway.bodies import ChatMessage, ChatRequest, CompletionRequest, StreamOptions
-from services.gateway.checkpoint_text import CheckpointText, GenerationDefaults
-from services.gateway.errors import ApiError
-from services.gateway.submission import Origin, check_options, make_submit, split_prompts
-from shared.messages.requests import Submit
+from livescale.services.gateway.bodies import ChatMessage, ChatRequest, CompletionRequest, StreamOptions
+from livescale.services.gateway.checkpoint_text import CheckpointText, GenerationDefaults
+from livescale.services.gateway.errors import ApiError
+from livescale.services.gateway.submission import Origin, check_options, make_submit, split_prompts
+from livescale.shared.messages.requests import Submit
 
 ORIGIN = Origin("req-1", "gateway-0", deadline=100.0)
 TEXT = CheckpointText(

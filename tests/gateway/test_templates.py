@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from services.gateway import template_process
-from services.gateway.bodies import ChatMessage
-from services.gateway.chat_template import ChatTemplate, TemplateRefusal
-from services.gateway.templates import Templates
+from livescale.services.gateway import template_process
+from livescale.services.gateway.bodies import ChatMessage
+from livescale.services.gateway.chat_template import ChatTemplate, TemplateRefusal
+from livescale.services.gateway.templates import Templates
 from tests.gateway.test_chat_template import noon
 
 CHAT = [ChatMessage(role="user", content="語 🙂")]

@@ -6,12 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
 
-from shared.links.contract import Link
-from shared.messages.parameters import Manifest
-from shared.messages.transfers import FromDisk, Inflow, Node, Outflow, Send
-from shared.subjects import SEND
-from shared.transfer.incoming import Events, Incoming
-from shared.transfer.part import Part
+from livescale.shared.links.contract import Link
+from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.transfers import FromDisk, Inflow, Node, Outflow, Send
+from livescale.shared.subjects import SEND
+from livescale.shared.transfer.incoming import Events, Incoming
+from livescale.shared.transfer.part import Part
 from tests.host.site import HOST, Site
 
 CHUNK_BYTES = 1 << 18

@@ -10,14 +10,14 @@ import torch
 from msgspec.structs import replace
 from safetensors.torch import load_file, save_file
 
-from services.host.checkpoint import open_checkpoint
-from shared.bus.contract import Refusal
-from shared.messages.copies import CheckModel
-from shared.messages.membership import Stale
-from shared.messages.message import Ack
-from shared.messages.parameters import ModelSpec
-from shared.messages.transfers import Abort, Send
-from shared.subjects import ABORT, CHECK_MODEL, SEND, STALE
+from livescale.services.host.checkpoint import open_checkpoint
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.copies import CheckModel
+from livescale.shared.messages.membership import Stale
+from livescale.shared.messages.message import Ack
+from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.transfers import Abort, Send
+from livescale.shared.subjects import ABORT, CHECK_MODEL, SEND, STALE
 from tests.host.site import HOST, Site, SlowDisk, in_virtual_time, site
 from tests.made import copy, tiny
 

@@ -3,9 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from services.host.cache import CacheFull, Held, HostCache
-from shared.messages.membership import Holding
-from shared.messages.parameters import Manifest, ModelConfig
+from livescale.services.host.cache import CacheFull, Held, HostCache
+from livescale.shared.messages.membership import Holding
+from livescale.shared.messages.parameters import Manifest, ModelConfig
 
 CONFIG = ModelConfig(
     family="llama",

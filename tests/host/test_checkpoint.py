@@ -9,11 +9,11 @@ import xxhash
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from services.host import checkpoint as module
-from services.host.checkpoint import Checkpoint, open_checkpoint
-from shared.messages.parameters import DType, Family, Layout, Manifest, Tensor
-from shared.model_config import CheckpointError
-from shared.panels import to_panels
+from livescale.services.host import checkpoint as module
+from livescale.services.host.checkpoint import Checkpoint, open_checkpoint
+from livescale.shared.messages.parameters import DType, Family, Layout, Manifest, Tensor
+from livescale.shared.model_config import CheckpointError
+from livescale.shared.panels import to_panels
 from tests.host.spoil import rewrite_json
 from tests.made import FAMILIES, copy, tiny
 

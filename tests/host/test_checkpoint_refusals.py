@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from services.host.checkpoint import open_checkpoint
-from shared.model_config import CheckpointError
+from livescale.services.host.checkpoint import open_checkpoint
+from livescale.shared.model_config import CheckpointError
 from tests.host.spoil import Header, rewrite_header, rewrite_json, weight_map
 from tests.made import copy
 

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from services.host.disk import ThreadDisk
-from services.host.stored import Stored
-from shared.bus.contract import Refusal
-from shared.links.contract import Buffer, Link, Peer
-from shared.links.open import open_link
-from shared.messages.copies import FetchModel, ReleaseModel
-from shared.messages.parameters import Manifest, ModelSpec
-from shared.messages.transfers import Abort, Inflow, Node, Outflow, Send
-from shared.subjects import ABORT, FETCH_MODEL, RELEASE_MODEL, SEND
+from livescale.services.host.disk import ThreadDisk
+from livescale.services.host.stored import Stored
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.links.contract import Buffer, Link, Peer
+from livescale.shared.links.open import open_link
+from livescale.shared.messages.copies import FetchModel, ReleaseModel
+from livescale.shared.messages.parameters import Manifest, ModelSpec
+from livescale.shared.messages.transfers import Abort, Inflow, Node, Outflow, Send
+from livescale.shared.subjects import ABORT, FETCH_MODEL, RELEASE_MODEL, SEND
 from tests.host.site import HOST, Site, site
 from tests.host.test_sending import CHUNK_BYTES, held, socket_link
 from tests.made import tiny
@@ -159,7 +159,7 @@ async def test_what_nobody_gives_any_more_is_read_from_disk_and_no_more_than_tha
 
 
 async def test_a_host_that_is_told_nothing_goes_on_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.host.fetch.PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr("livescale.services.host.fetch.PATIENCE_SECONDS", 0.2)
     async with (
         site(open_link=lambda: open_link(socket_link(SLOW))) as source,
         site(open_link=lambda: open_link(socket_link())) as target,

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from services.host.checkpoint import open_checkpoint
-from shared.bus.contract import Refusal
-from shared.links.contract import Link
-from shared.links.open import open_link
-from shared.messages.message import Ack
-from shared.messages.parameters import Manifest, ModelSpec
-from shared.messages.transfers import FromDisk, Send
-from shared.subjects import SEND
+from livescale.services.host.checkpoint import open_checkpoint
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.links.contract import Link
+from livescale.shared.links.open import open_link
+from livescale.shared.messages.message import Ack
+from livescale.shared.messages.parameters import Manifest, ModelSpec
+from livescale.shared.messages.transfers import FromDisk, Send
+from livescale.shared.subjects import SEND
 from tests.host.receiver import Receiver
 from tests.host.site import HOST, Site, SlowDisk, in_virtual_time, site
 from tests.host.test_known import SOCKET, GatedDisk

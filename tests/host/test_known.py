@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from services.host.disk import ThreadDisk
-from services.host.stored import Stored
-from shared.bus.contract import Refusal
-from shared.links.contract import Link
-from shared.links.open import open_link
-from shared.messages.message import Ack
-from shared.messages.parameters import Manifest
-from shared.messages.transfers import Send
-from shared.model_config import CheckpointError
-from shared.settings import LinkSettings
-from shared.subjects import SEND
+from livescale.services.host.disk import ThreadDisk
+from livescale.services.host.stored import Stored
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.links.contract import Link
+from livescale.shared.links.open import open_link
+from livescale.shared.messages.message import Ack
+from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.transfers import Send
+from livescale.shared.model_config import CheckpointError
+from livescale.shared.settings import LinkSettings
+from livescale.shared.subjects import SEND
 from tests.host.receiver import Receiver
 from tests.host.site import HOST, Site, SlowDisk, in_virtual_time, site
 from tests.made import copy

@@ -5,9 +5,9 @@ from typing import get_args
 import pytest
 from click.testing import CliRunner
 
-from services.host.pack_command import pack
-from services.host.stored import open_stored
-from shared.messages.parameters import Layout
+from livescale.services.host.pack_command import pack
+from livescale.services.host.stored import open_stored
+from livescale.shared.messages.parameters import Layout
 from tests.made import copy
 
 

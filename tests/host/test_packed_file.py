@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from services.host.direct_file import CHUNK_BYTES, PAGE, FileEnded
-from services.host.packed_file import NotPacked, PackedFile, PackStopped, PackWriter
-from shared.messages.parameters import Block, Manifest
+from livescale.services.host.direct_file import CHUNK_BYTES, PAGE, FileEnded
+from livescale.services.host.packed_file import NotPacked, PackedFile, PackStopped, PackWriter
+from livescale.shared.messages.parameters import Block, Manifest
 from tests.host.test_cache import MANIFEST
 
 SIZES = (5_000, PAGE, 1)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from services.host.disk import ThreadDisk
-from services.host.stored import Stored
+from livescale.services.host.disk import ThreadDisk
+from livescale.services.host.stored import Stored
 from tests.host.site import in_virtual_time, site
 from tests.made import copy, tiny
 

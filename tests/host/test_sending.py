@@ -7,17 +7,17 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from msgspec.structs import replace
 
-from services.host.checkpoint import open_checkpoint
-from shared.bus.contract import Refusal
-from shared.links.contract import Link
-from shared.links.open import open_link
-from shared.messages.parameters import Manifest
-from shared.messages.transfers import Abort, Inflow, Node, Outflow, Send
-from shared.settings import LinkSettings
-from shared.subjects import ABORT, SEND
-from shared.transfer.checksum import checksum
-from shared.transfer.incoming import Events, Incoming
-from shared.transfer.part import Part
+from livescale.services.host.checkpoint import open_checkpoint
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.links.contract import Link
+from livescale.shared.links.open import open_link
+from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.transfers import Abort, Inflow, Node, Outflow, Send
+from livescale.shared.settings import LinkSettings
+from livescale.shared.subjects import ABORT, SEND
+from livescale.shared.transfer.checksum import checksum
+from livescale.shared.transfer.incoming import Events, Incoming
+from livescale.shared.transfer.part import Part
 from tests.host.site import HOST, Site, site
 from tests.made import tiny
 

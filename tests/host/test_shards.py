@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from services.host.checkpoint import open_checkpoint
-from services.worker.engine.parameters import block_tensors
-from shared.messages.parameters import DType
-from shared.model_config import CheckpointError
-from shared.sharding import find_cut
+from livescale.services.host.checkpoint import open_checkpoint
+from livescale.services.worker.engine.parameters import block_tensors
+from livescale.shared.messages.parameters import DType
+from livescale.shared.model_config import CheckpointError
+from livescale.shared.sharding import find_cut
 from tests.made import tiny
 
 Tensors = dict[str, torch.Tensor]
@@ -39,7 +39,7 @@ def test_the_ranks_parts_put_together_are_the_model(dtype: DType) -> None:
 
 def test_columns_are_the_same_however_many_rows_are_read_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     at_once = _read(tiny("qwen2"), "bfloat16", 2)
-    monkeypatch.setattr("services.host.checkpoint.SCRATCH_BYTES", 1_000)
+    monkeypatch.setattr("livescale.services.host.checkpoint.SCRATCH_BYTES", 1_000)
     for ours, theirs in zip(at_once, _read(tiny("qwen2"), "bfloat16", 2), strict=True):
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from services.host.stored import Stored, open_stored
-from shared.arena import Arena
-from shared.model_config import CheckpointError
+from livescale.services.host.stored import Stored, open_stored
+from livescale.shared.arena import Arena
+from livescale.shared.model_config import CheckpointError
 from tests.fuzz.effort import examples
 from tests.host.spoil import rewrite_json
 from tests.made import copy, tiny

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from shared.links.contract import Link, Peer
-from shared.links.open import open_link
-from shared.settings import LinkSettings
+from livescale.shared.links.contract import Link, Peer
+from livescale.shared.links.open import open_link
+from livescale.shared.settings import LinkSettings
 
 
 @dataclass

@@ -3,9 +3,9 @@
 import asyncio
 import sys
 
-from shared.links.contract import Buffer
-from shared.links.open import open_link
-from shared.settings import LinkSettings
+from livescale.shared.links.contract import Buffer
+from livescale.shared.links.open import open_link
+from livescale.shared.settings import LinkSettings
 
 CHUNK = 1 << 20
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from shared.links.calendars import FILE_BYTES, SharedCalendar
-from shared.links.contract import LinkError
-from shared.links.open import open_link
-from shared.settings import LinkSettings
-from shared.topology_paths import Resource
+from livescale.shared.links.calendars import FILE_BYTES, SharedCalendar
+from livescale.shared.links.contract import LinkError
+from livescale.shared.links.open import open_link
+from livescale.shared.settings import LinkSettings
+from livescale.shared.topology_paths import Resource
 
 OUT, INTO = Resource("nic_out", "a", 100.0), Resource("nic_in", "a", 50.0)
 

@@ -10,9 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.links.calendars import LocalCalendar
-from shared.links.flows import LATE_SECONDS, MAX_PIECE_BYTES, MIN_PIECE_BYTES, PIECES_AHEAD, Flow, piece_bytes_for
-from shared.topology_paths import Resource
+from livescale.shared.links.calendars import LocalCalendar
+from livescale.shared.links.flows import (
+    LATE_SECONDS,
+    MAX_PIECE_BYTES,
+    MIN_PIECE_BYTES,
+    PIECES_AHEAD,
+    Flow,
+    piece_bytes_for,
+)
+from livescale.shared.topology_paths import Resource
 
 RATE = 100e6
 PIECE = piece_bytes_for(RATE)

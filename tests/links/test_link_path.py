@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from shared.links.contract import LinkError
-from shared.links.link_path import MemoryKind, choose_path, memory_kind
-from shared.links.open import open_link
-from shared.links.ucx_address import memory_at
-from shared.links.ucx_engine import check_reach
-from shared.settings import LinkSettings
+from livescale.shared.links.contract import LinkError
+from livescale.shared.links.link_path import MemoryKind, choose_path, memory_kind
+from livescale.shared.links.open import open_link
+from livescale.shared.links.ucx_address import memory_at
+from livescale.shared.links.ucx_engine import check_reach
+from livescale.shared.settings import LinkSettings
 from tests.links.conftest import Pair, connected
 
 NEIGHBOURS = ("tcp", "cma", "sysv", "posix", "cuda_ipc")

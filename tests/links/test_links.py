@@ -13,9 +13,9 @@ from contextlib import suppress
 
 import pytest
 
-from shared.links.contract import Buffer, Link, LinkError, Peer
-from shared.links.open import open_link
-from shared.settings import LinkSettings
+from livescale.shared.links.contract import Buffer, Link, LinkError, Peer
+from livescale.shared.links.open import open_link
+from livescale.shared.settings import LinkSettings
 from tests.links.conftest import Pair, connected
 from tests.links.peer_process import CHUNK
 
@@ -171,7 +171,7 @@ async def test_a_bind_address_that_is_not_this_machines_is_refused(settings: Lin
 
 
 async def test_a_missing_ucx_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "shared.links.ucx", None)
+    monkeypatch.setitem(sys.modules, "livescale.shared.links.ucx", None)
     with pytest.raises(LinkError, match=r"UCX is not installed .*choose --transport socket"):
         await open_link(LinkSettings(transport="ucx"))
 

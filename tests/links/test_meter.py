@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from shared.links.contract import Buffer, LinkError
-from shared.links.meter import FADE_SECONDS, Meter, MeteredLink, PeerRates
+from livescale.shared.links.contract import Buffer, LinkError
+from livescale.shared.links.meter import FADE_SECONDS, Meter, MeteredLink, PeerRates
 from tests.links.conftest import Pair
 
 

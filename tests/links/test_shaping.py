@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from shared.links.calendars import LocalCalendar
-from shared.links.contract import Buffer, LinkError, Peer
-from shared.links.link_path import LinkPath
-from shared.links.shaping import Cluster, Routes, ShapedLink, SingleRate
-from shared.topology import Domain, Gpu, Host, Leaf, Topology
-from shared.virtual_time import run
+from livescale.shared.links.calendars import LocalCalendar
+from livescale.shared.links.contract import Buffer, LinkError, Peer
+from livescale.shared.links.link_path import LinkPath
+from livescale.shared.links.shaping import Cluster, Routes, ShapedLink, SingleRate
+from livescale.shared.topology import Domain, Gpu, Host, Leaf, Topology
+from livescale.shared.virtual_time import run
 from tests.transfer.virtual_link import NO_LINK
 
 KIB = 1024

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.links import sockets
-from shared.links.contract import Buffer, Link, LinkError
-from shared.links.open import open_link
-from shared.links.sockets import HELLO, MAGIC
-from shared.links.tickets import hash_key, message_tag, proof
-from shared.settings import LinkSettings
+from livescale.shared.links import sockets
+from livescale.shared.links.contract import Buffer, Link, LinkError
+from livescale.shared.links.open import open_link
+from livescale.shared.links.sockets import HELLO, MAGIC
+from livescale.shared.links.tickets import hash_key, message_tag, proof
+from livescale.shared.settings import LinkSettings
 
 SECRET, OTHER = b"of this plan", b"of another plan"
 
@@ -142,8 +142,8 @@ async def test_of_too_many_strangers_the_oldest_goes(monkeypatch: pytest.MonkeyP
 async def test_garbage_on_the_control_tag_closes_nobodys_channel() -> None:
     from ucxx._lib.arr import Array
 
-    from shared.links.ucx import CONTROL, GOODBYE, WORD, UcxLink
-    from shared.links.ucx_address import worker_address
+    from livescale.shared.links.ucx import CONTROL, GOODBYE, WORD, UcxLink
+    from livescale.shared.links.ucx_address import worker_address
 
     a, b, stranger = [await UcxLink.open("127.0.0.1") for _ in range(3)]
     data = b"parameters" * 1000

@@ -1,6 +1,6 @@
 import pytest
 
-from load.machines import CannotEmulate, network
+from livescale.load.machines import CannotEmulate, network
 
 
 @pytest.fixture(scope="session")

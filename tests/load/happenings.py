@@ -4,16 +4,16 @@ import random
 
 from msgspec.structs import replace
 
-from load.hardware import Hardware
-from load.outcome import Outcome, Verdict
-from load.records import RequestRecord
-from load.stats import Period
-from load.story import Story
-from shared.messages.live import RequestsMoved
-from shared.messages.membership import QueueLoad, RouterReport, WorkerReport, WorkerState
-from shared.messages.message import Message
-from shared.messages.scaling import Decision, Phase, ScaleRecord
-from shared.messages.transfers import BlockReady, Flow, InstanceServing, Plan, PlannedInstance, Transfer
+from livescale.load.hardware import Hardware
+from livescale.load.outcome import Outcome, Verdict
+from livescale.load.records import RequestRecord
+from livescale.load.stats import Period
+from livescale.load.story import Story
+from livescale.shared.messages.live import RequestsMoved
+from livescale.shared.messages.membership import QueueLoad, RouterReport, WorkerReport, WorkerState
+from livescale.shared.messages.message import Message
+from livescale.shared.messages.scaling import Decision, Phase, ScaleRecord
+from livescale.shared.messages.transfers import BlockReady, Flow, InstanceServing, Plan, PlannedInstance, Transfer
 
 START = 1_700_000_000.0
 MODEL = "demo"

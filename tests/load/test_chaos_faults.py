@@ -10,11 +10,11 @@ from typing import cast
 
 import pytest
 
-from load.chaos.faults import Tormentor
-from load.chaos.schedule import LOADING, Fault
-from load.story import Story
-from services.supervisor.stack import Stack
-from shared.bus.local import LocalBroker
+from livescale.load.chaos.faults import Tormentor
+from livescale.load.chaos.schedule import LOADING, Fault
+from livescale.load.story import Story
+from livescale.services.supervisor.stack import Stack
+from livescale.shared.bus.local import LocalBroker
 from tests.supervisor.children import until
 
 ALLOWED = ["worker-0", "worker-1"]

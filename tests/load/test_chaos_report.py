@@ -11,18 +11,26 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from load.chaos.client import Cut
-from load.chaos.faults import Happening, find_victim
-from load.chaos.log_events import HANDED_OVER, RESUMED, TOOK_OFFICE, LogEvents
-from load.chaos.page import render_report
-from load.chaos.report import ChaosReport, count_wrong, fault_table, make_report
-from load.chaos.run import Run
-from load.chaos.schedule import LOADING, SOURCE, Fault
-from load.chaos.whole import find_amiss, find_left, shared_memory
-from load.records import RequestRecord
-from load.story import QueuePoint, Story
-from shared.messages.membership import EngineLoad, Member, ModelEntry, ServiceName, Snapshot, WorkerReport, WorkerState
-from shared.messages.parameters import ModelSpec
+from livescale.load.chaos.client import Cut
+from livescale.load.chaos.faults import Happening, find_victim
+from livescale.load.chaos.log_events import HANDED_OVER, RESUMED, TOOK_OFFICE, LogEvents
+from livescale.load.chaos.page import render_report
+from livescale.load.chaos.report import ChaosReport, count_wrong, fault_table, make_report
+from livescale.load.chaos.run import Run
+from livescale.load.chaos.schedule import LOADING, SOURCE, Fault
+from livescale.load.chaos.whole import find_amiss, find_left, shared_memory
+from livescale.load.records import RequestRecord
+from livescale.load.story import QueuePoint, Story
+from livescale.shared.messages.membership import (
+    EngineLoad,
+    Member,
+    ModelEntry,
+    ServiceName,
+    Snapshot,
+    WorkerReport,
+    WorkerState,
+)
+from livescale.shared.messages.parameters import ModelSpec
 from tests.load import happenings
 
 QUIET = QueuePoint(at=1.0, waiting=0, running=0)

@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from load.demo.check import check_run, choose_again, compare_again
-from load.outcome import Verdict
-from load.records import Ask, RequestRecord
+from livescale.load.demo.check import check_run, choose_again, compare_again
+from livescale.load.outcome import Verdict
+from livescale.load.records import Ask, RequestRecord
 from tests.load import happenings
 from tests.made import tiny
 

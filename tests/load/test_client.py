@@ -8,12 +8,12 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from load.client import Client, EventStream, open_session, send_open_loop
-from load.records import Ask, RequestRecord, find_fault, write_records
-from load.tally import Tally
-from load.target import TargetError, learn_target, make_asks
-from load.trace import Arrival
-from shared.world import SystemClock
+from livescale.load.client import Client, EventStream, open_session, send_open_loop
+from livescale.load.records import Ask, RequestRecord, find_fault, write_records
+from livescale.load.tally import Tally
+from livescale.load.target import TargetError, learn_target, make_asks
+from livescale.load.trace import Arrival
+from livescale.shared.world import SystemClock
 from tests.load.scripted_server import ScriptedServer
 
 

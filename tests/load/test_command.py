@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from load.command import load
-from load.records import RequestRecord
+from livescale.load.command import load
+from livescale.load.records import RequestRecord
 from tests.load.scripted_server import ScriptedServer
 
 SHORT = ["--duration", "1", "--rate", "5", "--burst-rate", "20", "--prompt-tokens", "8", "--output-tokens", "4"]

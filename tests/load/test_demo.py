@@ -6,21 +6,21 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from load.demo.command import demo, find_checkpoint, make_outcome, print_outcome
-from load.demo.plan import Capacity, DemoLoad
-from load.demo.stage import Happened, describe_load, make_stack_settings, phase_name
-from load.incidents import Incident
-from load.records import Ask
-from load.settings import DemoSettings
-from load.story import Story
-from load.trace import Arrival, Window
-from load.watch import complete_story, watching
-from shared.bus.contract import Context, Endpoint, ServiceInfo
-from shared.bus.local import LocalBroker
-from shared.messages.scaling import AskScales, ScaleRecords
-from shared.subjects import BLOCK, DECISION, HEARTBEAT, INSTANCE, PLAN, SCALES, TRANSFER
-from shared.virtual_time import run
-from shared.world import LoopClock
+from livescale.load.demo.command import demo, find_checkpoint, make_outcome, print_outcome
+from livescale.load.demo.plan import Capacity, DemoLoad
+from livescale.load.demo.stage import Happened, describe_load, make_stack_settings, phase_name
+from livescale.load.incidents import Incident
+from livescale.load.records import Ask
+from livescale.load.settings import DemoSettings
+from livescale.load.story import Story
+from livescale.load.trace import Arrival, Window
+from livescale.load.watch import complete_story, watching
+from livescale.shared.bus.contract import Context, Endpoint, ServiceInfo
+from livescale.shared.bus.local import LocalBroker
+from livescale.shared.messages.scaling import AskScales, ScaleRecords
+from livescale.shared.subjects import BLOCK, DECISION, HEARTBEAT, INSTANCE, PLAN, SCALES, TRANSFER
+from livescale.shared.virtual_time import run
+from livescale.shared.world import LoopClock
 from tests.load import happenings
 from tests.load.happenings import MODEL, START
 

@@ -6,16 +6,16 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from load.client import Client, open_session
-from load.demo.calibrate import CalibrationFailed, calibrate, rate_apart, rate_together
-from load.screen import LiveScreen, PlainScreen, open_screen
-from load.story import Story
-from load.tally import Tally
-from load.target import learn_target
-from load.view import View, render_line, render_screen
-from load.watch import describe
-from shared.messages.membership import Holding
-from shared.world import SystemClock
+from livescale.load.client import Client, open_session
+from livescale.load.demo.calibrate import CalibrationFailed, calibrate, rate_apart, rate_together
+from livescale.load.screen import LiveScreen, PlainScreen, open_screen
+from livescale.load.story import Story
+from livescale.load.tally import Tally
+from livescale.load.target import learn_target
+from livescale.load.view import View, render_line, render_screen
+from livescale.load.watch import describe
+from livescale.shared.messages.membership import Holding
+from livescale.shared.world import SystemClock
 from tests.load import happenings
 from tests.load.happenings import MODEL, START
 from tests.load.scripted_server import ScriptedServer

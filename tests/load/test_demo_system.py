@@ -9,7 +9,7 @@ import pytest
 
 from tests.made import tiny
 
-LIVESCALE = (sys.executable, "-m", "services.cli.main")
+LIVESCALE = (sys.executable, "-m", "livescale.services.cli.main")
 
 
 @pytest.mark.system

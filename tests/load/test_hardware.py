@@ -2,7 +2,7 @@
 
 import pytest
 
-from load.hardware import Hardware, HardwareWatch, parse_cpu, parse_times, stolen_share
+from livescale.load.hardware import Hardware, HardwareWatch, parse_cpu, parse_times, stolen_share
 
 X86 = """processor\t: 0
 model name\t: AMD EPYC 9004

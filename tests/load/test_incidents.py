@@ -8,16 +8,16 @@ import time
 
 from msgspec.structs import replace
 
-from load.incidents import TICK_SECONDS, Incident, Life, Lives, Ticks, Times
-from load.newcomers import tell_slower
-from load.pictures import draw_pictures
-from load.report import render_report
-from load.story import Newcomer
-from load.watch import describe
-from load.watchman import watching_lives
-from services.supervisor.processes import Command, Supervisor
-from shared.messages.membership import LeaseChanged
-from shared.world import SystemClock
+from livescale.load.incidents import TICK_SECONDS, Incident, Life, Lives, Ticks, Times
+from livescale.load.newcomers import tell_slower
+from livescale.load.pictures import draw_pictures
+from livescale.load.report import render_report
+from livescale.load.story import Newcomer
+from livescale.load.watch import describe
+from livescale.load.watchman import watching_lives
+from livescale.services.supervisor.processes import Command, Supervisor
+from livescale.shared.messages.membership import LeaseChanged
+from livescale.shared.world import SystemClock
 from tests.load import happenings
 from tests.load.happenings import START
 

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from load.machines import CannotEmulate, ip, namespaces, network, owners
+from livescale.load.machines import CannotEmulate, ip, namespaces, network, owners
 
-PROGRAM = "from load.machines import network\nwith network(['one'], '1mbit'):\n  print(flush=True); input()"
+PROGRAM = "from livescale.load.machines import network\nwith network(['one'], '1mbit'):\n  print(flush=True); input()"
 
 
 @contextmanager

@@ -14,12 +14,12 @@ import torch
 from click.testing import CliRunner
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from load import make_model as module
-from load.make_model import SHAPES, make_model
-from load.make_model_command import make_model_command
-from shared.block_layout import block_layouts
-from shared.messages.parameters import Family
-from shared.model_config import load_model_config
+from livescale.load import make_model as module
+from livescale.load.make_model import SHAPES, make_model
+from livescale.load.make_model_command import make_model_command
+from livescale.shared.block_layout import block_layouts
+from livescale.shared.messages.parameters import Family
+from livescale.shared.model_config import load_model_config
 from tests.made import FAMILIES, tiny
 
 
@@ -31,7 +31,7 @@ def digest(directory: Path) -> dict[str, str]:
 
 def test_the_same_seed_makes_the_same_bytes_in_another_process(tmp_path: Path) -> None:
     made = str(tmp_path / "again")
-    code = f"import pathlib, load.make_model as m; m.make_model(pathlib.Path({made!r}), 'llama', 'tiny', 7)"
+    code = f"import pathlib, livescale.load.make_model as m; m.make_model(pathlib.Path({made!r}), 'llama', 'tiny', 7)"
     subprocess.run([sys.executable, "-c", code], check=True)
     assert digest(tmp_path / "again") == digest(tiny("llama"))
 

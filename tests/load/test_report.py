@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from load.outcome import Verdict
-from load.pictures import draw_pictures, paint_blocks
-from load.report import render_report, save_page, write_report
-from load.story import Story
+from livescale.load.outcome import Verdict
+from livescale.load.pictures import draw_pictures, paint_blocks
+from livescale.load.report import render_report, save_page, write_report
+from livescale.load.story import Story
 from tests.load import happenings
 
 VOID = {"meta", "br", "img", "link", "use", "path"}

@@ -6,9 +6,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from load.rightness import Rightness, Stream, check_streams
-from shared.messages.parameters import DType, Family
-from shared.model_config import load_model_config
+from livescale.load.rightness import Rightness, Stream, check_streams
+from livescale.shared.messages.parameters import DType, Family
+from livescale.shared.model_config import load_model_config
 from tests.made import FAMILIES, tiny
 
 TORCH: dict[DType, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}

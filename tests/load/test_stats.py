@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
-from load.outcome import find_faults
-from load.records import find_fault
-from load.series import gap_points, rate_of, running_percentile, ttft_points
-from load.stats import Period, percentile, summarise, summarise_periods
-from load.tables import duration
+from livescale.load.outcome import find_faults
+from livescale.load.records import find_fault
+from livescale.load.series import gap_points, rate_of, running_percentile, ttft_points
+from livescale.load.stats import Period, percentile, summarise, summarise_periods
+from livescale.load.tables import duration
 from tests.load import happenings
 from tests.load.happenings import START, record
 

@@ -5,10 +5,10 @@ import random
 import pytest
 from msgspec import structs
 
-from load.story import Newcomer, Story
-from shared.messages.live import RequestsMoved
-from shared.messages.membership import Beat, RouterReport
-from shared.messages.scaling import Phase, ScaleRecord
+from livescale.load.story import Newcomer, Story
+from livescale.shared.messages.live import RequestsMoved
+from livescale.shared.messages.membership import Beat, RouterReport
+from livescale.shared.messages.scaling import Phase, ScaleRecord
 from tests.load import happenings
 from tests.load.happenings import START, scale_out_and_in, told
 

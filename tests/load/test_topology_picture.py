@@ -6,11 +6,11 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given, settings
 
-from load.pictures import INK
-from load.topology_cards import MOST_CARDS, arrange
-from load.topology_picture import LINE, draw_topology
-from shared.topology import Topology
-from shared.topology_file import find_topology, read_topology
+from livescale.load.pictures import INK
+from livescale.load.topology_cards import MOST_CARDS, arrange
+from livescale.load.topology_picture import LINE, draw_topology
+from livescale.shared.topology import Topology
+from livescale.shared.topology_file import find_topology, read_topology
 from tests.shared.topologies import topologies
 
 HOST = "memory: 64 GiB, nic: 100 Gbps, disk: 1 GB/s"

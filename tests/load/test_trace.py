@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from load.trace import (
+from livescale.load.trace import (
     Arrival,
     Trace,
     Window,

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from load.trace import Arrival, Window, replay
-from load.traces import TraceError, read_trace
+from livescale.load.trace import Arrival, Window, replay
+from livescale.load.traces import TraceError, read_trace
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "traces"
 

@@ -1,11 +1,18 @@
 """Signals that the monitor's tests are made of."""
 
-from services.monitor.policy import Pace, ScalingPolicy
-from services.monitor.signals import Observed, Signals
-from shared.messages.membership import EngineLoad, LeaseChanged, ModelEntry, QueueLoad, RouterReport, WorkerReport
-from shared.messages.parameters import ModelSpec
-from shared.messages.scaling import Action, Decision, ScaleRecord, ScaleState
-from shared.messages.transfers import Flow, Plan, PlannedInstance
+from livescale.services.monitor.policy import Pace, ScalingPolicy
+from livescale.services.monitor.signals import Observed, Signals
+from livescale.shared.messages.membership import (
+    EngineLoad,
+    LeaseChanged,
+    ModelEntry,
+    QueueLoad,
+    RouterReport,
+    WorkerReport,
+)
+from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.scaling import Action, Decision, ScaleRecord, ScaleState
+from livescale.shared.messages.transfers import Flow, Plan, PlannedInstance
 
 SIZE = 100
 COMMON = {"downscale_delay_s": 2.0, "downscale_to_zero_delay_s": 6.0, "max_instances": 8}

@@ -2,11 +2,11 @@
 
 from msgspec.structs import replace
 
-from services.monitor.donors import IDLE_SECONDS, Donor, Lack, choose_donors
-from services.monitor.policy import Pace, ScalingPolicy
-from services.monitor.signals import Signals
-from shared.messages.membership import EngineLoad, ModelEntry, QueueLoad, RouterReport, WorkerReport
-from shared.messages.parameters import ModelSpec
+from livescale.services.monitor.donors import IDLE_SECONDS, Donor, Lack, choose_donors
+from livescale.services.monitor.policy import Pace, ScalingPolicy
+from livescale.services.monitor.signals import Signals
+from livescale.shared.messages.membership import EngineLoad, ModelEntry, QueueLoad, RouterReport, WorkerReport
+from livescale.shared.messages.parameters import ModelSpec
 from tests.monitor.made import COMMON, SIZE, decision, load, record, serving, spare
 
 DONOR = Donor("idle", idle_seconds=9.0, workers=1, arena_bytes=SIZE)

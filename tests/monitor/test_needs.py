@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.monitor.needs import Need, Unknown, weigh
-from shared.messages.parameters import ScalingBounds
+from livescale.services.monitor.needs import Need, Unknown, weigh
+from livescale.shared.messages.parameters import ScalingBounds
 from tests.monitor.made import observed, spec
 
 

@@ -1,8 +1,8 @@
 import pytest
 
-from services.monitor.journal import Journal
-from services.monitor.policy import Verdict
-from shared.messages.scaling import Action, Decision
+from livescale.services.monitor.journal import Journal
+from livescale.services.monitor.policy import Verdict
+from livescale.shared.messages.scaling import Action, Decision
 from tests.monitor.made import Watched, dead, decision, load, queues, record, serving, spare, spec
 
 SPARES = [spare(f"w-{index}") for index in range(3, 9)]

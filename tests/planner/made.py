@@ -3,11 +3,11 @@
 import itertools
 from collections.abc import Mapping, Sequence
 
-from services.planner.orders import Orders
-from services.planner.scale_out import ScaleOut
-from services.planner.scales import Command
-from services.planner.times import told
-from shared.messages.membership import (
+from livescale.services.planner.orders import Orders
+from livescale.services.planner.scale_out import ScaleOut
+from livescale.services.planner.scales import Command
+from livescale.services.planner.times import told
+from livescale.shared.messages.membership import (
     EngineLoad,
     Holding,
     HostReport,
@@ -17,9 +17,9 @@ from shared.messages.membership import (
     WorkerReport,
     WorkerState,
 )
-from shared.messages.parameters import ModelSpec
-from shared.messages.scaling import Action, Decision
-from shared.messages.transfers import (
+from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.scaling import Action, Decision
+from livescale.shared.messages.transfers import (
     BlockReady,
     Flow,
     InstanceServing,

@@ -3,9 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
-from services.planner.block_cost import FIRST_SECONDS, BlockCost
-from shared.messages.scaling import Phase, ScaleRecord
-from shared.messages.transfers import Flow, Plan, PlannedInstance
+from livescale.services.planner.block_cost import FIRST_SECONDS, BlockCost
+from livescale.shared.messages.scaling import Phase, ScaleRecord
+from livescale.shared.messages.transfers import Flow, Plan, PlannedInstance
 from tests.planner.made import decision
 
 

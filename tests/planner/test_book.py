@@ -1,9 +1,9 @@
 from itertools import islice
 
-from services.planner.book import KEPT, TICKETS, Book
-from services.planner.fleet import Serving
-from services.planner.scale_in import ScaleIn
-from services.planner.scale_out import ScaleOut
+from livescale.services.planner.book import KEPT, TICKETS, Book
+from livescale.services.planner.fleet import Serving
+from livescale.services.planner.scale_in import ScaleIn
+from livescale.services.planner.scale_out import ScaleOut
 from tests.planner.made import acknowledge, decision, happened, scale_out, spare, transfer
 
 

@@ -7,19 +7,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from services.planner.book import Book
-from services.planner.drafts import Drafts
-from services.planner.scale_out import ScaleOut
-from services.planner.settings import PlannerSettings
-from services.planner.times import told
-from services.planner.view import View
-from shared.bus.contract import Refusal
-from shared.messages.membership import Holding, HostReport, LeaseChanged, PeerTraffic, Snapshot, WorkerReport
-from shared.messages.parameters import Manifest
-from shared.messages.scaling import Decision, Scale, ScaleRecord
-from shared.messages.transfers import LiveMode, Load, Plan, PlannedPipeline, Send, Transfer
-from shared.settings import LiveWhen, PolicyName
-from shared.world import CountedIds
+from livescale.services.planner.book import Book
+from livescale.services.planner.drafts import Drafts
+from livescale.services.planner.scale_out import ScaleOut
+from livescale.services.planner.settings import PlannerSettings
+from livescale.services.planner.times import told
+from livescale.services.planner.view import View
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.membership import Holding, HostReport, LeaseChanged, PeerTraffic, Snapshot, WorkerReport
+from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.scaling import Decision, Scale, ScaleRecord
+from livescale.shared.messages.transfers import LiveMode, Load, Plan, PlannedPipeline, Send, Transfer
+from livescale.shared.settings import LiveWhen, PolicyName
+from livescale.shared.world import CountedIds
 from tests.control.fakes import BLOCKS, manifest
 from tests.planner.made import (
     ENTRY,

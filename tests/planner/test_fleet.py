@@ -1,4 +1,4 @@
-from services.planner.fleet import choose_to_drain, count_fleet
+from livescale.services.planner.fleet import choose_to_drain, count_fleet
 from tests.planner.made import serving, spare
 
 

@@ -3,13 +3,13 @@
 import pytest
 from msgspec.structs import replace
 
-from services.planner.live_help import choose_live
-from services.planner.plans.plan import TransferPlan
-from services.planner.scale_out import ScaleOut
-from services.planner.scales import Command
-from shared.messages.live import Help
-from shared.messages.membership import LeaseChanged, WorkerReport
-from shared.messages.transfers import Load
+from livescale.services.planner.live_help import choose_live
+from livescale.services.planner.plans.plan import TransferPlan
+from livescale.services.planner.scale_out import ScaleOut
+from livescale.services.planner.scales import Command
+from livescale.shared.messages.live import Help
+from livescale.shared.messages.membership import LeaseChanged, WorkerReport
+from livescale.shared.messages.transfers import Load
 from tests.planner.made import (
     acknowledge,
     block_ready,

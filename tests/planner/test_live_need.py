@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from services.planner.live_need import Demand, is_needed, longest_wait, read_demand
-from services.worker.zigzag.rehearsal import rehearse
-from services.worker.zigzag.rules import OFF
-from services.worker.zigzag.tasks import Task
-from shared.messages.scaling import Decision
+from livescale.services.planner.live_need import Demand, is_needed, longest_wait, read_demand
+from livescale.services.worker.zigzag.rehearsal import rehearse
+from livescale.services.worker.zigzag.rules import OFF
+from livescale.services.worker.zigzag.tasks import Task
+from livescale.shared.messages.scaling import Decision
 from tests.monitor.made import Watched, load, queues, serving
 from tests.monitor.made import spare as spare_worker
 from tests.planner.made import decision

@@ -2,10 +2,10 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from services.planner.metrics import PlannerMetrics
-from shared.messages.membership import WorkerReport, WorkerState
-from shared.messages.scaling import Phase, ScaleRecord
-from shared.telemetry import Telemetry
+from livescale.services.planner.metrics import PlannerMetrics
+from livescale.shared.messages.membership import WorkerReport, WorkerState
+from livescale.shared.messages.scaling import Phase, ScaleRecord
+from livescale.shared.telemetry import Telemetry
 from tests.planner.made import decision
 
 RECORD = ScaleRecord(

@@ -4,9 +4,9 @@ from itertools import count
 
 from msgspec.structs import replace
 
-from services.planner.orders import ticketed
-from services.planner.plans.plan import Flow, TransferPlan
-from shared.messages.transfers import FromDisk, Send
+from livescale.services.planner.orders import ticketed
+from livescale.services.planner.plans.plan import Flow, TransferPlan
+from livescale.shared.messages.transfers import FromDisk, Send
 from tests.control.fakes import BLOCKS, manifest
 from tests.planner.made import ENTRY, VERSION, orders
 

@@ -5,16 +5,16 @@ from collections.abc import Iterable
 import pytest
 from msgspec.structs import replace
 
-from services.planner.live_help import choose_live
-from services.planner.pipeline import PATIENCE_SECONDS
-from services.planner.pipelines import foresee_pipelines
-from services.planner.plans.plan import TransferPlan
-from services.planner.scale_out import ScaleOut
-from services.planner.scales import Command
-from shared.messages.membership import LeaseChanged
-from shared.messages.pipelines import Pipeline, PipelineOver
-from shared.messages.scaling import PipelineRecord
-from shared.messages.transfers import Abort, Load, PlannedPipeline, Serve
+from livescale.services.planner.live_help import choose_live
+from livescale.services.planner.pipeline import PATIENCE_SECONDS
+from livescale.services.planner.pipelines import foresee_pipelines
+from livescale.services.planner.plans.plan import TransferPlan
+from livescale.services.planner.scale_out import ScaleOut
+from livescale.services.planner.scales import Command
+from livescale.shared.messages.membership import LeaseChanged
+from livescale.shared.messages.pipelines import Pipeline, PipelineOver
+from livescale.shared.messages.scaling import PipelineRecord
+from livescale.shared.messages.transfers import Abort, Load, PlannedPipeline, Serve
 from tests.control.fakes import BLOCKS
 from tests.planner.made import acknowledge, block_ready, happened, loading, names, scale_out, transfer
 

@@ -1,9 +1,9 @@
 """Where members are: by the topology where there is one, else by their machines."""
 
-from services.planner.places import find_places
-from shared.messages.membership import Member, ServiceName
-from shared.topology_file import find_topology
-from shared.topology_paths import path_between
+from livescale.services.planner.places import find_places
+from livescale.shared.messages.membership import Member, ServiceName
+from livescale.shared.topology_file import find_topology
+from livescale.shared.topology_paths import path_between
 
 CLUSTER = find_topology("cluster-b")
 

@@ -2,11 +2,11 @@
 
 import asyncio
 
-from services.planner.saved import KEPT, SavedRecords
-from shared import virtual_time
-from shared.bus.local import LocalBroker
-from shared.messages.scaling import ScaleRecord
-from shared.world import LoopClock
+from livescale.services.planner.saved import KEPT, SavedRecords
+from livescale.shared import virtual_time
+from livescale.shared.bus.local import LocalBroker
+from livescale.shared.messages.scaling import ScaleRecord
+from livescale.shared.world import LoopClock
 from tests.planner.made import decision
 
 

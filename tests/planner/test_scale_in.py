@@ -1,7 +1,7 @@
-from services.planner.fleet import Serving
-from services.planner.scale_in import ScaleIn
-from shared.messages.membership import LeaseChanged
-from shared.messages.transfers import Drain
+from livescale.services.planner.fleet import Serving
+from livescale.services.planner.scale_in import ScaleIn
+from livescale.shared.messages.membership import LeaseChanged
+from livescale.shared.messages.transfers import Drain
 from tests.planner.made import decision, happened, names, serving, spare
 
 PATIENCE_SECONDS = 60.0

@@ -1,9 +1,9 @@
 from msgspec.structs import replace
 
-from services.planner.scale_out import ScaleOut
-from services.planner.scales import Command
-from shared.messages.membership import LeaseChanged
-from shared.messages.transfers import Load, Send, Serve
+from livescale.services.planner.scale_out import ScaleOut
+from livescale.services.planner.scales import Command
+from livescale.shared.messages.membership import LeaseChanged
+from livescale.shared.messages.transfers import Load, Send, Serve
 from tests.planner.made import (
     acknowledge,
     block_ready,

@@ -6,12 +6,12 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.planner.pipeline import PATIENCE_SECONDS, PATIENCE_SHARE
-from services.planner.scale_out import ScaleOut
-from services.planner.scales import Command
-from shared.messages.live import Help
-from shared.messages.membership import LeaseChanged
-from shared.messages.transfers import Abort, Load, Outflow, Send, Serve, Transfer
+from livescale.services.planner.pipeline import PATIENCE_SECONDS, PATIENCE_SHARE
+from livescale.services.planner.scale_out import ScaleOut
+from livescale.services.planner.scales import Command
+from livescale.shared.messages.live import Help
+from livescale.shared.messages.membership import LeaseChanged
+from livescale.shared.messages.transfers import Abort, Load, Outflow, Send, Serve, Transfer
 from tests.control.fakes import BLOCKS
 from tests.planner.made import block_ready, chain, loading, member, scale_out, serving, transfer
 

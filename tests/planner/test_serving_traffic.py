@@ -3,11 +3,11 @@
 import pytest
 from msgspec.structs import replace
 
-from services.planner.places import find_places
-from services.planner.plans.network import ServingFlow
-from services.planner.serving_traffic import explain_unknown, find_traffic
-from shared.messages.membership import PeerTraffic, Role, WorkerReport
-from shared.topology import ASSUMED_NIC, Topology
+from livescale.services.planner.places import find_places
+from livescale.services.planner.plans.network import ServingFlow
+from livescale.services.planner.serving_traffic import explain_unknown, find_traffic
+from livescale.shared.messages.membership import PeerTraffic, Role, WorkerReport
+from livescale.shared.topology import ASSUMED_NIC, Topology
 from tests.planner.made import member, serving, snapshot
 from tests.planner.plans.made import cluster, machine
 

@@ -3,9 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from services.planner.plans.plan import CannotPlan
-from services.planner.spares import choose_spares
-from shared.messages.membership import HostReport, ModelEntry, WorkerReport
+from livescale.services.planner.plans.plan import CannotPlan
+from livescale.services.planner.spares import choose_spares
+from livescale.shared.messages.membership import HostReport, ModelEntry, WorkerReport
 from tests.planner.made import ENTRY, SIZE, host, member, serving, snapshot, spare
 
 

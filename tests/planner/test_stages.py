@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.planner.plans.pipelines import pipeline_ready
-from services.planner.stages import Span, broken_cover, choose_stages, work
+from livescale.services.planner.plans.pipelines import pipeline_ready
+from livescale.services.planner.stages import Span, broken_cover, choose_stages, work
 
 BLOCKS = 6
 ARRIVALS = st.dictionaries(

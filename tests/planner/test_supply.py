@@ -3,13 +3,13 @@ from collections.abc import Iterable, Mapping
 import pytest
 from msgspec.structs import replace
 
-from services.planner.orders import ticketed
-from services.planner.places import find_places
-from services.planner.plans.chains import plan_chains
-from services.planner.plans.plan import CannotPlan, TransferPlan
-from services.planner.plans.predict import predict
-from services.planner.supply import Supply
-from shared.messages.membership import Holding, HostReport, Snapshot, WorkerReport
+from livescale.services.planner.orders import ticketed
+from livescale.services.planner.places import find_places
+from livescale.services.planner.plans.chains import plan_chains
+from livescale.services.planner.plans.plan import CannotPlan, TransferPlan
+from livescale.services.planner.plans.predict import predict
+from livescale.services.planner.supply import Supply
+from livescale.shared.messages.membership import Holding, HostReport, Snapshot, WorkerReport
 from tests.control.fakes import BLOCKS, manifest, whole
 from tests.planner.made import VERSION, host, member, serving, snapshot, spare
 

@@ -3,14 +3,14 @@
 import pytest
 from msgspec.structs import replace
 
-from services.planner.live_help import choose_live
-from services.planner.plans.pipelines import team_pipelines
-from services.planner.plans.plan import TransferPlan
-from services.planner.scales import Command
-from shared.messages.membership import LeaseChanged
-from shared.messages.pipelines import Pipeline
-from shared.messages.scaling import PipelineRecord
-from shared.messages.transfers import Serve
+from livescale.services.planner.live_help import choose_live
+from livescale.services.planner.plans.pipelines import team_pipelines
+from livescale.services.planner.plans.plan import TransferPlan
+from livescale.services.planner.scales import Command
+from livescale.shared.messages.membership import LeaseChanged
+from livescale.shared.messages.pipelines import Pipeline
+from livescale.shared.messages.scaling import PipelineRecord
+from livescale.shared.messages.transfers import Serve
 from tests.control.fakes import BLOCKS
 from tests.planner.made import acknowledge, block_ready, loading, names, scale_out, transfer
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from services.planner.scale_out import ScaleOut
-from services.planner.times import MOST_BLOCKS, are_told, told
-from shared.messages.membership import LeaseChanged
+from livescale.services.planner.scale_out import ScaleOut
+from livescale.services.planner.times import MOST_BLOCKS, are_told, told
+from livescale.shared.messages.membership import LeaseChanged
 from tests.control.fakes import BLOCKS
 from tests.planner.made import acknowledge, block_ready, chain, loading, member, scale_out
 

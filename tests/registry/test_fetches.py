@@ -1,8 +1,8 @@
 """What a host that fetches a copy, and who sends it, are told."""
 
-from services.registry.fetches import Fetch
-from shared.messages.membership import Member, ServiceName
-from shared.messages.parameters import ModelSpec
+from livescale.services.registry.fetches import Fetch
+from livescale.shared.messages.membership import Member, ServiceName
+from livescale.shared.messages.parameters import ModelSpec
 from tests.control.fakes import manifest
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from services.registry.kernels import check_kernels
-from shared.bus.contract import Refusal
-from shared.messages.membership import Join, LeaseState, Member
+from livescale.services.registry.kernels import check_kernels
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.membership import Join, LeaseState, Member
 
 
 def join(id: str, kernels: str | None) -> Join:

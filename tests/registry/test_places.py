@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from services.registry.places import check_place
-from shared.bus.contract import Refusal
-from shared.messages.membership import Join, LeaseState, Member, ServiceName
-from shared.topology_file import find_topology
+from livescale.services.registry.places import check_place
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.membership import Join, LeaseState, Member, ServiceName
+from livescale.shared.topology_file import find_topology
 
 CLUSTER = find_topology("cluster-b")
 

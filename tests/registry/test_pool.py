@@ -3,12 +3,12 @@
 import pytest
 from msgspec.structs import replace
 
-from services.registry.demands import FreeCopy, MakeCopy
-from services.registry.pool import KEPT_SECONDS, REMOVING_SECONDS, Pool
-from shared.bus.contract import Refusal
-from shared.messages.copies import ModelChecked, ModelRead
-from shared.messages.membership import Holding, HostReport, WorkerReport
-from shared.messages.parameters import ModelSpec
+from livescale.services.registry.demands import FreeCopy, MakeCopy
+from livescale.services.registry.pool import KEPT_SECONDS, REMOVING_SECONDS, Pool
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.copies import ModelChecked, ModelRead
+from livescale.shared.messages.membership import Holding, HostReport, WorkerReport
+from livescale.shared.messages.parameters import ModelSpec
 from tests.control.fakes import BLOCK_BYTES, BLOCKS, manifest, whole
 
 SIZE = BLOCKS * BLOCK_BYTES

@@ -4,15 +4,15 @@ import asyncio
 
 from msgspec.structs import replace
 
-from services.registry.saved import SavedModel, SavedState
-from shared import virtual_time
-from shared.bus.contract import ServiceAbsent
-from shared.bus.local import LocalBroker
-from shared.bus.write_behind import RETRY_SECONDS
-from shared.messages.membership import Member, ModelEntry
-from shared.messages.message import Message
-from shared.messages.parameters import ModelSpec
-from shared.world import LoopClock
+from livescale.services.registry.saved import SavedModel, SavedState
+from livescale.shared import virtual_time
+from livescale.shared.bus.contract import ServiceAbsent
+from livescale.shared.bus.local import LocalBroker
+from livescale.shared.bus.write_behind import RETRY_SECONDS
+from livescale.shared.messages.membership import Member, ModelEntry
+from livescale.shared.messages.message import Message
+from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.world import LoopClock
 from tests.control.fakes import manifest
 
 CLOCK = LoopClock(epoch=0.0)

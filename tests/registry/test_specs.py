@@ -1,8 +1,8 @@
 import pytest
 
-from services.registry.specs import check_spec, complete_spec
-from shared.bus.contract import Refusal
-from shared.messages.parameters import ModelSpec, ScalingBounds
+from livescale.services.registry.specs import check_spec, complete_spec
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.parameters import ModelSpec, ScalingBounds
 
 
 @pytest.mark.parametrize(

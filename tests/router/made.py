@@ -2,12 +2,19 @@
 
 from msgspec.structs import replace
 
-from services.router.admission import Limits
-from services.router.effects import AdmitTo, Effect, Learn
-from services.router.policy import RouterPolicy
-from shared.messages.membership import EngineLoad, LeaseChanged, LeaseState, ModelEntry, ServiceName, WorkerReport
-from shared.messages.parameters import ModelSpec
-from shared.messages.requests import Submit
+from livescale.services.router.admission import Limits
+from livescale.services.router.effects import AdmitTo, Effect, Learn
+from livescale.services.router.policy import RouterPolicy
+from livescale.shared.messages.membership import (
+    EngineLoad,
+    LeaseChanged,
+    LeaseState,
+    ModelEntry,
+    ServiceName,
+    WorkerReport,
+)
+from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.requests import Submit
 
 NOW = 1_000.0
 

@@ -1,10 +1,10 @@
 import pytest
 from msgspec.structs import replace
 
-from services.router.capacity import REPLACEMENT_SECONDS
-from services.router.effects import Finish
-from shared.bus.contract import Refusal
-from shared.messages.membership import Member
+from livescale.services.router.capacity import REPLACEMENT_SECONDS
+from livescale.services.router.effects import Finish
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.membership import Member
 from tests.router.made import NOW, entry, hear, lease, load, policy, rated, report, request
 
 LATER = NOW + 5

@@ -2,9 +2,9 @@
 
 import pytest
 
-from services.router.effects import Learn, Lose, StopWork
-from shared.bus.contract import Refusal
-from shared.messages.requests import RequestsEnded, Running
+from livescale.services.router.effects import Learn, Lose, StopWork
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.requests import RequestsEnded, Running
 from tests.router.made import NOW, admissions, admit, hear, lease, load, policy, report, request
 
 

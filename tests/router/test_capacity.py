@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.router.capacity import LONGEST_RETRY_MS, REPLACEMENT_SECONDS, SHORTEST_RETRY_MS, Capacity
-from shared.messages.membership import Holding, ModelEntry, WorkerReport
-from shared.messages.parameters import ModelSpec
+from livescale.services.router.capacity import LONGEST_RETRY_MS, REPLACEMENT_SECONDS, SHORTEST_RETRY_MS, Capacity
+from livescale.shared.messages.membership import Holding, ModelEntry, WorkerReport
+from livescale.shared.messages.parameters import ModelSpec
 from tests.router.made import NOW, entry, load, rated, report
 
 LATER = NOW + 5  # long enough to have heard everyone

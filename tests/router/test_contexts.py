@@ -2,8 +2,8 @@
 
 import pytest
 
-from services.router.contexts import MOST, Contexts
-from shared.messages.live import RequestsMoved
+from livescale.services.router.contexts import MOST, Contexts
+from livescale.shared.messages.live import RequestsMoved
 from tests.router.made import NOW, admit, hear, lease, load, policy, report, request
 
 

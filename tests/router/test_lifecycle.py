@@ -1,7 +1,7 @@
 """A request at the router moves as its table says, and no other way."""
 
-from services.router.instances import Admission
-from services.router.lifecycle import MOVES, RequestState
+from livescale.services.router.instances import Admission
+from livescale.services.router.lifecycle import MOVES, RequestState
 
 
 def admission() -> Admission:

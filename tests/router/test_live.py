@@ -3,12 +3,12 @@
 import pytest
 from msgspec.structs import replace
 
-from services.router.capacity import Capacity
-from services.router.effects import Learn, Lose, StopWork
-from services.router.policy import RouterPolicy
-from shared.messages.live import RequestsMoved
-from shared.messages.membership import Holding, WorkerReport
-from shared.messages.requests import RequestsEnded, Running
+from livescale.services.router.capacity import Capacity
+from livescale.services.router.effects import Learn, Lose, StopWork
+from livescale.services.router.policy import RouterPolicy
+from livescale.shared.messages.live import RequestsMoved
+from livescale.shared.messages.membership import Holding, WorkerReport
+from livescale.shared.messages.requests import RequestsEnded, Running
 from tests.router.made import NOW, admissions, admit, hear, lease, load, policy, report, request
 
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.router.effects import Lose
-from shared.messages.live import RequestsMoved
-from shared.messages.membership import LeaseChanged
-from shared.messages.requests import RequestsEnded
+from livescale.services.router.effects import Lose
+from livescale.shared.messages.live import RequestsMoved
+from livescale.shared.messages.membership import LeaseChanged
+from livescale.shared.messages.requests import RequestsEnded
 from tests.router.made import NOW, admit, lease, load, policy, report, request
 
 TARGET, HELPERS = "t", ("h", "i")

@@ -3,10 +3,10 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from services.router.effects import AdmitTo, Finish, Lose, StopWork
-from shared.bus.contract import Refusal
-from shared.messages.membership import QueueLoad
-from shared.messages.requests import RequestsEnded
+from livescale.services.router.effects import AdmitTo, Finish, Lose, StopWork
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.membership import QueueLoad
+from livescale.shared.messages.requests import RequestsEnded
 from tests.router.made import NOW, admissions, admit, entry, hear, lease, load, policy, report, request
 
 

@@ -6,11 +6,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.router.admission import Limits
-from services.router.effects import AdmitTo, Finish, Learn, Lose, StopWork
-from services.router.policy import RouterPolicy
-from shared.bus.contract import Refusal
-from shared.messages.requests import RequestsEnded, Running
+from livescale.services.router.admission import Limits
+from livescale.services.router.effects import AdmitTo, Finish, Learn, Lose, StopWork
+from livescale.services.router.policy import RouterPolicy
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.requests import RequestsEnded, Running
 from tests.router.made import NOW, entry, hear, lease, load, report, request
 
 SLOTS, BLOCKS = 2, 12

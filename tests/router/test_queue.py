@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.router.queue import RESUMED_ARRIVALS, Queue, Waiting
-from shared.line import PRIORITY_ARRIVALS, place
+from livescale.services.router.queue import RESUMED_ARRIVALS, Queue, Waiting
+from livescale.shared.line import PRIORITY_ARRIVALS, place
 from tests.fuzz.effort import examples
 from tests.router.made import NOW, request
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from services.router.effects import AdmitTo, Effect, Finish
-from shared.bus.contract import Refusal
-from shared.messages.requests import Submit
+from livescale.services.router.effects import AdmitTo, Effect, Finish
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.requests import Submit
 from tests.router.made import NOW, hear, load, policy, report, request
 
 

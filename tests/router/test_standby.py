@@ -1,7 +1,7 @@
 import pytest
 
-from services.router.standby import first_in_line
-from shared.messages.membership import LeaseState, Member, ServiceName
+from livescale.services.router.standby import first_in_line
+from livescale.shared.messages.membership import LeaseState, Member, ServiceName
 
 
 def member(id: str, epoch: int, lease: LeaseState = "alive", service: ServiceName = "router") -> Member:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from services.router.effects import AdmitTo, Finish
-from shared.bus.contract import Refusal
+from livescale.services.router.effects import AdmitTo, Finish
+from livescale.shared.bus.contract import Refusal
 from tests.router.made import NOW, entry, hear, lease, policy, report, request
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.arena import ALIGNMENT, Arena, ArenaFull
+from livescale.shared.arena import ALIGNMENT, Arena, ArenaFull
 
 MIB = 1 << 20
 
@@ -59,7 +59,7 @@ def test_its_memory_is_resident_from_the_start() -> None:
 
 
 def test_a_kernel_that_cannot_populate_still_gets_every_page_touched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shared.arena.MADV_POPULATE_WRITE", 9999)
+    monkeypatch.setattr("livescale.shared.arena.MADV_POPULATE_WRITE", 9999)
     arena = Arena(MIB)
     assert arena.place([MIB])[0].nbytes == MIB
     arena.close()

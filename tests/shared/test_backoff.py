@@ -1,4 +1,4 @@
-from shared.backoff import Backoff
+from livescale.shared.backoff import Backoff
 
 
 def test_every_failure_in_a_row_doubles_the_wait_up_to_the_longest() -> None:

@@ -6,9 +6,9 @@ import torch
 from msgspec import structs
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from shared.block_layout import ALIGNMENT, ITEM_BYTES, block_layouts, block_shapes
-from shared.messages.parameters import DType, Family
-from shared.model_config import load_model_config
+from livescale.shared.block_layout import ALIGNMENT, ITEM_BYTES, block_layouts, block_shapes
+from livescale.shared.messages.parameters import DType, Family
+from livescale.shared.model_config import load_model_config
 from tests.made import FAMILIES, tiny
 
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 import xxhash
 
-from shared import device_arena
-from shared.arena import ALIGNMENT, ArenaFull
-from shared.device_arena import DeviceArena
-from shared.transfer.checksum import checksum
+from livescale.shared import device_arena
+from livescale.shared.arena import ALIGNMENT, ArenaFull
+from livescale.shared.device_arena import DeviceArena
+from livescale.shared.transfer.checksum import checksum
 
 MIB = 1 << 20
 

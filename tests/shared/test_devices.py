@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from shared import devices
-from shared.devices import NoDevice, choose_device, count_gpus
+from livescale.shared import devices
+from livescale.shared.devices import NoDevice, choose_device, count_gpus
 
 
 @pytest.mark.parametrize(
@@ -38,5 +38,5 @@ def test_a_device_that_is_not_there_is_refused_with_what_is_and_what_to_do(asked
 def test_where_there_is_no_driver_nobody_waits_for_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "CUDA_DEVICE", tmp_path / "nvidiactl")
     assert count_gpus() == 0
-    code = "import sys, shared.devices, shared.links.open; sys.exit('torch' in sys.modules)"
+    code = "import sys, livescale.shared.devices, livescale.shared.links.open; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

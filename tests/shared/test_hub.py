@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from shared.hub import resolve_model_path
-from shared.model_config import CheckpointError
+from livescale.shared.hub import resolve_model_path
+from livescale.shared.model_config import CheckpointError
 
 
 def test_a_directory_is_taken_as_it_is(tmp_path: Path) -> None:

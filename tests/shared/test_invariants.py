@@ -2,10 +2,10 @@
 
 import pytest
 
-from services.registry.leases import Leases, LeaseTimes
-from services.worker.engine.kv_blocks import KvBlocks
-from shared.invariants import InvariantBroken, check
-from shared.messages.membership import Join
+from livescale.services.registry.leases import Leases, LeaseTimes
+from livescale.services.worker.engine.kv_blocks import KvBlocks
+from livescale.shared.invariants import InvariantBroken, check
+from livescale.shared.messages.membership import Join
 
 
 def test_everything_that_is_broken_is_named() -> None:

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from shared import virtual_time
-from shared.bus.contract import Bus, Context, Endpoint, Refusal, ServiceInfo
-from shared.bus.local import LocalBroker
-from shared.membership import REPORT_SECONDS, Membership
-from shared.messages.membership import Beat, Join, Joined, Leave, Report, Stale
-from shared.running_time import MOST_SECONDS
-from shared.subjects import AWAY, HEARTBEAT, JOIN, LEAVE, STALE
-from shared.world import LoopClock
+from livescale.shared import virtual_time
+from livescale.shared.bus.contract import Bus, Context, Endpoint, Refusal, ServiceInfo
+from livescale.shared.bus.local import LocalBroker
+from livescale.shared.membership import REPORT_SECONDS, Membership
+from livescale.shared.messages.membership import Beat, Join, Joined, Leave, Report, Stale
+from livescale.shared.running_time import MOST_SECONDS
+from livescale.shared.subjects import AWAY, HEARTBEAT, JOIN, LEAVE, STALE
+from livescale.shared.world import LoopClock
 
 CLOCK = LoopClock(epoch=0.0)
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
-from shared.messages.parameters import ModelConfig, RopeScaling
-from shared.model_config import CheckpointError, load_model_config
+from livescale.shared.messages.parameters import ModelConfig, RopeScaling
+from livescale.shared.model_config import CheckpointError, load_model_config
 from tests.made import FAMILIES, tiny
 
 LLAMA: dict[str, Any] = {

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway import lifecycle as at_gateway
-from services.planner import scales, targets
-from services.registry import leases
-from services.router import lifecycle as at_router
-from services.worker import lifecycle as worker
-from shared.bus.contract import Refusal
-from shared.messages.transfers import Drain, Load, Serve
-from shared.moves import Moves
+from livescale.services.gateway import lifecycle as at_gateway
+from livescale.services.planner import scales, targets
+from livescale.services.registry import leases
+from livescale.services.router import lifecycle as at_router
+from livescale.services.worker import lifecycle as worker
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.transfers import Drain, Load, Serve
+from livescale.shared.moves import Moves
 from tests.worker.test_lifecycle import DRAIN, LOAD, SERVE
 
 MACHINES: dict[str, Moves[Any]] = {

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from shared.panels import lay_in_panels, to_panels
+from livescale.shared.panels import lay_in_panels, to_panels
 
 
 @pytest.mark.parametrize("shape", [(64, 32), (128, 64), (320, 96)])

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from services.host.disk import ThreadDisk, allocate
-from services.worker.engine.kv_store import allocate_host_kv_memory
-from shared.arena import Arena
-from shared.pinned import PinnedMap
-from shared.transfer.segment import SharedBlocks
+from livescale.services.host.disk import ThreadDisk, allocate
+from livescale.services.worker.engine.kv_store import allocate_host_kv_memory
+from livescale.shared.arena import Arena
+from livescale.shared.pinned import PinnedMap
+from livescale.shared.transfer.segment import SharedBlocks
 
 SIZES = [5000, 10]
 PAGE = 4096

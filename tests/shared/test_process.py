@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from shared.bus.contract import Bus, CallTimeout, ServiceAbsent
-from shared.bus.nats import NatsBus
-from shared.bus.server import NatsServer
-from shared.messages.membership import AskMetrics
-from shared.messages.scaling import AskDecisions
-from shared.subjects import DECISIONS, METRICS
+from livescale.shared.bus.contract import Bus, CallTimeout, ServiceAbsent
+from livescale.shared.bus.nats import NatsBus
+from livescale.shared.bus.server import NatsServer
+from livescale.shared.messages.membership import AskMetrics
+from livescale.shared.messages.scaling import AskDecisions
+from livescale.shared.subjects import DECISIONS, METRICS
 
 pytestmark = pytest.mark.system
 
 PROGRAM = """
 import asyncio, sys
-from shared.process import World, run_process
-from shared.settings import ProcessSettings
+from livescale.shared.process import World, run_process
+from livescale.shared.settings import ProcessSettings
 
 class Actor:
     def __init__(self, world: World) -> None:
@@ -81,9 +81,9 @@ async def test_a_process_answers_for_its_metrics_and_stops_when_asked(tmp_path: 
 
 
 SLOW = """
-        from shared.bus.contract import Endpoint
-        from shared.messages.scaling import Decisions
-        from shared.subjects import DECISIONS
+        from livescale.shared.bus.contract import Endpoint
+        from livescale.shared.messages.scaling import Decisions
+        from livescale.shared.subjects import DECISIONS
         async def answer(ask, context):
             print("asked", flush=True)
             await asyncio.sleep(0.5)
@@ -117,7 +117,7 @@ async def test_an_actor_that_fails_ends_the_process_with_1_and_says_why(tmp_path
 
 
 async def test_an_actor_that_ends_as_it_should_is_told_in_a_line(tmp_path: Path) -> None:
-    body = "from shared.process import Ends; raise ExceptionGroup('tasks', [Ends('another is in office')])"
+    body = "from livescale.shared.process import Ends; raise ExceptionGroup('tasks', [Ends('another is in office')])"
     async with NatsServer.start(tmp_path) as server, process(server.url, body) as child:
         code, _, events = await end(child)
         assert code == 1
@@ -127,7 +127,8 @@ async def test_an_actor_that_ends_as_it_should_is_told_in_a_line(tmp_path: Path)
 
 
 async def test_a_refusal_to_join_is_told_in_a_line(tmp_path: Path) -> None:
-    body = "from shared.bus.contract import Refusal; raise ExceptionGroup('tasks', [Refusal(409, 'the id is taken')])"
+    refusal = "raise ExceptionGroup('tasks', [Refusal(409, 'the id is taken')])"
+    body = f"from livescale.shared.bus.contract import Refusal; {refusal}"
     async with NatsServer.start(tmp_path) as server, process(server.url, body) as child:
         code, _, events = await end(child)
         assert (code, events[-1]["event"], events[-1]["error"]) == (1, "bus_failed", "the id is taken")
@@ -165,7 +166,7 @@ async def test_a_process_whose_bus_closes_for_good_exits_non_zero(tmp_path: Path
 
 async def test_the_server_dies_with_its_starter(tmp_path: Path) -> None:
     program = (
-        "import asyncio, os\nfrom pathlib import Path\nfrom shared.bus.server import NatsServer\n"
+        "import asyncio, os\nfrom pathlib import Path\nfrom livescale.shared.bus.server import NatsServer\n"
         "async def main():\n"
         f"    async with NatsServer.start(Path({str(tmp_path)!r})) as server:\n"
         "        print(server.process.pid, flush=True)\n        await asyncio.sleep(30)\n"

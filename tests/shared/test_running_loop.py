@@ -11,8 +11,8 @@ from collections.abc import Coroutine
 import pytest
 import uvloop
 
-from shared.running_loop import RunningLoop
-from shared.world import RunningClock
+from livescale.shared.running_loop import RunningLoop
+from livescale.shared.world import RunningClock
 
 STOPPED_SECONDS = 1.5
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.block_layout import block_layouts, block_shapes, shard_layouts
-from shared.messages.parameters import Manifest, ModelConfig
-from shared.sharding import check_shards, find_cut, shard_config, vocabulary
+from livescale.shared.block_layout import block_layouts, block_shapes, shard_layouts
+from livescale.shared.messages.parameters import Manifest, ModelConfig
+from livescale.shared.sharding import check_shards, find_cut, shard_config, vocabulary
 
 
 def config(**fields: Any) -> ModelConfig:

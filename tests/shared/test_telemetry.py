@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from shared.telemetry import Telemetry, configure_logging, parent, traceparent
+from livescale.shared.telemetry import Telemetry, configure_logging, parent, traceparent
 
 
 @pytest.fixture(autouse=True)

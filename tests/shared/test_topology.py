@@ -4,8 +4,8 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
-from shared.topology import Domain, Gpu, Host, Leaf, Topology, TopologyError
-from shared.topology_paths import Resource
+from livescale.shared.topology import Domain, Gpu, Host, Leaf, Topology, TopologyError
+from livescale.shared.topology_paths import Resource
 from tests.shared.topologies import topologies
 
 

@@ -4,7 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from shared.topology_detect import GpuFacts, MachineFacts, describe, detect, fastest_card, memory_bytes, pci_rate
+from livescale.shared.topology_detect import (
+    GpuFacts,
+    MachineFacts,
+    describe,
+    detect,
+    fastest_card,
+    memory_bytes,
+    pci_rate,
+)
 
 CPU = MachineFacts(host="box", cores=4, memory_bytes=64 * 2**30, nic=1.25e9)
 

@@ -8,10 +8,10 @@ import pytest
 import yaml
 from hypothesis import given, settings
 
-from shared.topology import Topology
-from shared.topology_entries import TopologyFile, expand
-from shared.topology_file import find_topology, read_topology, shipped_topologies
-from shared.yaml_file import kebab
+from livescale.shared.topology import Topology
+from livescale.shared.topology_entries import TopologyFile, expand
+from livescale.shared.topology_file import find_topology, read_topology, shipped_topologies
+from livescale.shared.yaml_file import kebab
 from tests.shared.topologies import topology_files
 
 HOST = "memory: 64 GiB, nic: 100 Gbps, disk: 1 GB/s"

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.units import format_bit_rate, format_rate, format_size, parse_rate, parse_size
+from livescale.shared.units import format_bit_rate, format_rate, format_size, parse_rate, parse_size
 
 
 @pytest.mark.parametrize(

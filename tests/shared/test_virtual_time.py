@@ -4,9 +4,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from shared import virtual_time
-from shared.running_time import MOST_SECONDS
-from shared.world import LoopClock
+from livescale.shared import virtual_time
+from livescale.shared.running_time import MOST_SECONDS
+from livescale.shared.world import LoopClock
 
 
 def test_a_long_sleep_costs_no_real_time() -> None:

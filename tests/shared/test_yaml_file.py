@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from msgspec import inspect
 
-from shared.yaml_file import convert, read_yaml, rename_keys
+from livescale.shared.yaml_file import convert, read_yaml, rename_keys
 
 
 class Wheel(msgspec.Struct, forbid_unknown_fields=True):

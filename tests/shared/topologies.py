@@ -2,9 +2,9 @@
 
 from hypothesis import strategies as st
 
-from shared.topology import Topology
-from shared.topology_entries import DomainEntry, GpuEntry, HostEntry, LeafEntry, TopologyFile, expand
-from shared.units import Rate, Size
+from livescale.shared.topology import Topology
+from livescale.shared.topology_entries import DomainEntry, GpuEntry, HostEntry, LeafEntry, TopologyFile, expand
+from livescale.shared.units import Rate, Size
 
 counts = st.none() | st.integers(1, 3)
 rates = st.integers(1, 10**12).map(Rate)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from services.supervisor.processes import Command
+from livescale.services.supervisor.processes import Command
 
 DEADLINE_SECONDS = 20.0
 

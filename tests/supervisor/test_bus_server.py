@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from services.supervisor import bus_server
-from services.supervisor.bus_server import server_name, start_nats
-from services.supervisor.processes import Supervisor
-from shared.bus.contract import Disconnected
-from shared.bus.nats import NatsBus
-from shared.bus.server import NatsServer, ServerError
+from livescale.services.supervisor import bus_server
+from livescale.services.supervisor.bus_server import server_name, start_nats
+from livescale.services.supervisor.processes import Supervisor
+from livescale.shared.bus.contract import Disconnected
+from livescale.shared.bus.nats import NatsBus
+from livescale.shared.bus.server import NatsServer, ServerError
 from tests.supervisor.children import Log, until
 
 

@@ -8,8 +8,8 @@ from typing import Literal
 import pytest
 from msgspec.structs import replace
 
-from services.supervisor import checks
-from services.supervisor.checks import (
+from livescale.services.supervisor import checks
+from livescale.services.supervisor.checks import (
     BadSettings,
     check_devices,
     check_live,
@@ -23,8 +23,8 @@ from services.supervisor.checks import (
     resolve_form,
     worker_device,
 )
-from services.supervisor.settings import Bounds, ModelSettings, StackSettings
-from shared.messages.parameters import ScalingBounds
+from livescale.services.supervisor.settings import Bounds, ModelSettings, StackSettings
+from livescale.shared.messages.parameters import ScalingBounds
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_on_gpus_models_are_served_in_bfloat16_and_nothing_lies_in_panels() -> N
 
 
 def test_kernels_are_looked_for_where_they_are_installed() -> None:
-    from services.worker.engine.kernels.contract import find_compiled
+    from livescale.services.worker.engine.kernels.contract import find_compiled
 
     assert has_compiled_kernels() == (find_compiled() is not None)
 

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from services.cli.main import cli
-from services.supervisor.bus_server import write_config
-from services.supervisor.checks import make_spec, resolve_form
-from services.supervisor.commands import gateway_commands, nats_command, service_commands
-from services.supervisor.processes import Command
-from services.supervisor.settings import WORKER_FLAGS, ModelSettings, StackSettings
-from services.worker.settings import WorkerSettings
-from shared.bus.credentials import ROWS, authorization, fresh_passwords
-from shared.settings import BusSettings
-from shared.yaml_file import kebab
+from livescale.services.cli.main import cli
+from livescale.services.supervisor.bus_server import write_config
+from livescale.services.supervisor.checks import make_spec, resolve_form
+from livescale.services.supervisor.commands import gateway_commands, nats_command, service_commands
+from livescale.services.supervisor.processes import Command
+from livescale.services.supervisor.settings import WORKER_FLAGS, ModelSettings, StackSettings
+from livescale.services.worker.settings import WorkerSettings
+from livescale.shared.bus.credentials import ROWS, authorization, fresh_passwords
+from livescale.shared.settings import BusSettings
+from livescale.shared.yaml_file import kebab
 
 SETTINGS = StackSettings(workers=2, port=0, api_key=("sesame",), transport="socket", link_rate=1e8, arena_bytes=1 << 26)
 URLS = {role: f"nats://{role}:swordfish@127.0.0.1:1" for role in ROWS}

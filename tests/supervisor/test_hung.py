@@ -1,7 +1,7 @@
 """Who is killed for doing nothing."""
 
-from services.supervisor.hung import BUS_SECONDS, LATE_SECONDS, REGISTRY_SECONDS, Hung, Kill
-from shared.messages.membership import LeaseState, Member
+from livescale.services.supervisor.hung import BUS_SECONDS, LATE_SECONDS, REGISTRY_SECONDS, Hung, Kill
+from livescale.shared.messages.membership import LeaseState, Member
 
 PATIENCE = 1.0
 RUNNING = {"registry-0": 1, "router-0": 7, "worker-0": 8}

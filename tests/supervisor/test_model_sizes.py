@@ -5,13 +5,21 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from services.supervisor.checks import BadSettings, resolve_form
-from services.supervisor.model_sizes import LEAST_KV, MOST_KV, ROOM, SLOTS, ModelSize, measure_models, resolve_memory
-from services.supervisor.settings import MIB, ModelSettings, StackSettings
-from services.worker.settings import WorkerSettings
-from shared.arena import Arena
-from shared.block_layout import block_layouts
-from shared.model_config import load_model_config
+from livescale.services.supervisor.checks import BadSettings, resolve_form
+from livescale.services.supervisor.model_sizes import (
+    LEAST_KV,
+    MOST_KV,
+    ROOM,
+    SLOTS,
+    ModelSize,
+    measure_models,
+    resolve_memory,
+)
+from livescale.services.supervisor.settings import MIB, ModelSettings, StackSettings
+from livescale.services.worker.settings import WorkerSettings
+from livescale.shared.arena import Arena
+from livescale.shared.block_layout import block_layouts
+from livescale.shared.model_config import load_model_config
 from tests.made import tiny
 
 SMALL = ModelSize("small", arena_bytes=2 * MIB, token_bytes=512, tokens=4096)

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from services.supervisor.checks import BadSettings, count_workers
-from services.supervisor.commands import service_commands
-from services.supervisor.placement import Placement, place_workers
-from services.supervisor.settings import StackSettings
-from shared.bus.credentials import ROWS
+from livescale.services.supervisor.checks import BadSettings, count_workers
+from livescale.services.supervisor.commands import service_commands
+from livescale.services.supervisor.placement import Placement, place_workers
+from livescale.services.supervisor.settings import StackSettings
+from livescale.shared.bus.credentials import ROWS
 from tests.supervisor.test_commands import resolve
 
 URLS = dict.fromkeys(ROWS, "nats://127.0.0.1:1")

@@ -10,8 +10,8 @@ import time
 import pytest
 import uvloop
 
-from services.supervisor.processes import ChildFailed, Supervisor
-from services.supervisor.restarts import RestartPolicy
+from livescale.services.supervisor.processes import ChildFailed, Supervisor
+from livescale.services.supervisor.restarts import RestartPolicy
 from tests.supervisor.children import Log, is_alive, nice_of, python, until
 
 SLEEPER = "import time; print('up'); time.sleep(60)"
@@ -147,7 +147,7 @@ async def test_a_program_that_is_not_there_is_named() -> None:
 SUPERVISOR = """
 import asyncio
 from tests.supervisor.children import python
-from services.supervisor.processes import Supervisor
+from livescale.services.supervisor.processes import Supervisor
 
 async def main():
     async with Supervisor(lambda name, line: print(line, flush=True)) as supervisor:
@@ -170,5 +170,5 @@ def test_nothing_is_left_when_the_supervisor_itself_is_killed() -> None:
 
 
 def test_the_supervisor_never_imports_torch() -> None:
-    code = "import sys, services.supervisor.stack; raise SystemExit('torch' in sys.modules)"
+    code = "import sys, livescale.services.supervisor.stack; raise SystemExit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

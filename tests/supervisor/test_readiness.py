@@ -2,9 +2,9 @@
 
 from typing import Literal
 
-from services.supervisor.readiness import failed_models, missing_instances, missing_members
-from shared.messages.membership import Member, ModelEntry, Snapshot, WorkerReport, WorkerState
-from shared.messages.parameters import ModelSpec
+from livescale.services.supervisor.readiness import failed_models, missing_instances, missing_members
+from livescale.shared.messages.membership import Member, ModelEntry, Snapshot, WorkerReport, WorkerState
+from livescale.shared.messages.parameters import ModelSpec
 
 TINY = ModelSpec(name="tiny", path="/m", min_instances=2)
 

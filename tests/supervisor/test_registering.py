@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from services.supervisor.settings import StackSettings
-from services.supervisor.stack import Stack, StackFailed
-from shared.bus.contract import Context, Endpoint, Refusal, ServiceInfo
-from shared.bus.local import LocalBroker
-from shared.messages.membership import ModelEntry, Register
-from shared.messages.parameters import ModelSpec
-from shared.subjects import REGISTER
+from livescale.services.supervisor.settings import StackSettings
+from livescale.services.supervisor.stack import Stack, StackFailed
+from livescale.shared.bus.contract import Context, Endpoint, Refusal, ServiceInfo
+from livescale.shared.bus.local import LocalBroker
+from livescale.shared.messages.membership import ModelEntry, Register
+from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.subjects import REGISTER
 
 SPEC = ModelSpec(name="m", path="/m", dtype="float32")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.supervisor.restarts import GiveUp, Restart, RestartPolicy
+from livescale.services.supervisor.restarts import GiveUp, Restart, RestartPolicy
 
 
 def test_delays_double_and_are_bounded() -> None:

@@ -3,13 +3,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from services.supervisor.run_dir import clear_abandoned, run_directory
-from services.supervisor.running import process_started
+from livescale.services.supervisor.run_dir import clear_abandoned, run_directory
+from livescale.services.supervisor.running import process_started
 
 HOLD = """
 import sys
 from pathlib import Path
-from services.supervisor.run_dir import run_directory
+from livescale.services.supervisor.run_dir import run_directory
 with run_directory(Path(sys.argv[1])) as directory:
     (directory / "nats.conf").write_text("secret")
     print(directory, flush=True)

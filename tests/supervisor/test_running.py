@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from services.supervisor.running import (
+from livescale.services.supervisor.running import (
     NotOurs,
     Running,
     announce,

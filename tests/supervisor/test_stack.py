@@ -22,7 +22,7 @@ pytestmark = pytest.mark.system
 # NATS, five control processes, the host, two workers.
 PROCESSES = 9
 
-LIVESCALE = (sys.executable, "-m", "services.cli.main")
+LIVESCALE = (sys.executable, "-m", "livescale.services.cli.main")
 SMALL = ("--workers=2", "--port=0", "--transport=socket", f"--arena-bytes={1 << 26}", f"--kv-bytes={1 << 26}")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from shared.messages.parameters import Family
+from livescale.shared.messages.parameters import Family
 from tests.made import tiny
 
 LIVESCALE = Path(sys.executable).with_name("livescale")

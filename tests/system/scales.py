@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from load.records import RequestRecord
-from shared.bus.contract import BusError
-from shared.bus.nats import NatsBus
-from shared.messages.membership import AskModels, AskSnapshot, Register, WorkerReport
-from shared.messages.requests import TokenFrame
-from shared.messages.scaling import Scale, ScaleRecord
-from shared.messages.transfers import BlockReady, Transfer
-from shared.subjects import BLOCK, HEARTBEAT, MODELS, PLAN, REGISTER, SCALE, SNAPSHOT, TOKENS, TRANSFER
+from livescale.load.records import RequestRecord
+from livescale.shared.bus.contract import BusError
+from livescale.shared.bus.nats import NatsBus
+from livescale.shared.messages.membership import AskModels, AskSnapshot, Register, WorkerReport
+from livescale.shared.messages.requests import TokenFrame
+from livescale.shared.messages.scaling import Scale, ScaleRecord
+from livescale.shared.messages.transfers import BlockReady, Transfer
+from livescale.shared.subjects import BLOCK, HEARTBEAT, MODELS, PLAN, REGISTER, SCALE, SNAPSHOT, TOKENS, TRANSFER
 from tests.system.stage import Stage
 
 MODEL_BYTES = {"m": 4_350_080, "half": 2_175_040}  # of the tiny model in float32 and in bfloat16, five blocks

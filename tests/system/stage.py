@@ -15,12 +15,12 @@ from typing import Any
 
 import aiohttp
 
-from load.chaos.reference import undisturbed
-from load.client import Client, open_session, send_open_loop
-from load.records import Ask, RequestRecord, find_fault
-from load.tally import Tally
-from shared.messages.parameters import DType, Family, Layout
-from shared.world import SystemClock
+from livescale.load.chaos.reference import undisturbed
+from livescale.load.client import Client, open_session, send_open_loop
+from livescale.load.records import Ask, RequestRecord, find_fault
+from livescale.load.tally import Tally
+from livescale.shared.messages.parameters import DType, Family, Layout
+from livescale.shared.world import SystemClock
 from tests.made import tiny
 from tests.system.conftest import LIVESCALE, System
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from load.chaos.reference import undisturbed
-from load.records import Ask
+from livescale.load.chaos.reference import undisturbed
+from livescale.load.records import Ask
 from tests.made import tiny
 from tests.system.conftest import MIB, System, start, stop
 from tests.system.stage import Stage, Streams

@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager, suppress
 import aiohttp
 import pytest
 
-from shared.messages.membership import AskMetrics, WorkerReport
-from shared.messages.parameters import DType, Family
-from shared.subjects import METRICS
+from livescale.shared.messages.membership import AskMetrics, WorkerReport
+from livescale.shared.messages.parameters import DType, Family
+from livescale.shared.subjects import METRICS
 from tests.made import tiny
 from tests.system.conftest import start, stop
 from tests.system.scales import WORKERS, Site, watching

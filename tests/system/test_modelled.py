@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from load.records import Ask
-from shared.latency import MADE_UP
-from shared.messages.requests import Sampling
+from livescale.load.records import Ask
+from livescale.shared.latency import MADE_UP
+from livescale.shared.messages.requests import Sampling
 from tests.system.conftest import MIB, System, start, stop
 from tests.system.scales import watching
 from tests.system.stage import Stage, Streams

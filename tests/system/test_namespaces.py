@@ -11,22 +11,22 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from load.chaos.reference import undisturbed
-from load.client import Client, open_session, send_open_loop
-from load.machines import CannotEmulate, Network, network
-from load.records import Ask, RequestRecord, find_fault
-from load.tally import Tally
-from services.cli.scale import ask_scale
-from services.supervisor.processes import Command, Supervisor
-from services.supervisor.readiness import missing_instances, missing_members
-from shared.bus.contract import BusError
-from shared.bus.nats import NatsBus
-from shared.bus.server import find_server
-from shared.messages.membership import AskSnapshot, Member, Snapshot
-from shared.messages.parameters import ModelSpec
-from shared.messages.scaling import ScaleRecord
-from shared.subjects import SNAPSHOT, TRANSFER
-from shared.world import SystemClock
+from livescale.load.chaos.reference import undisturbed
+from livescale.load.client import Client, open_session, send_open_loop
+from livescale.load.machines import CannotEmulate, Network, network
+from livescale.load.records import Ask, RequestRecord, find_fault
+from livescale.load.tally import Tally
+from livescale.services.cli.scale import ask_scale
+from livescale.services.supervisor.processes import Command, Supervisor
+from livescale.services.supervisor.readiness import missing_instances, missing_members
+from livescale.shared.bus.contract import BusError
+from livescale.shared.bus.nats import NatsBus
+from livescale.shared.bus.server import find_server
+from livescale.shared.messages.membership import AskSnapshot, Member, Snapshot
+from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.scaling import ScaleRecord
+from livescale.shared.subjects import SNAPSHOT, TRANSFER
+from livescale.shared.world import SystemClock
 from tests.made import tiny
 from tests.system.conftest import LIVESCALE
 

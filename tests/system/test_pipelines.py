@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from shared.messages.membership import WorkerReport
-from shared.messages.parameters import DType
+from livescale.shared.messages.membership import WorkerReport
+from livescale.shared.messages.parameters import DType
 from tests.made import tiny
 from tests.system.conftest import start, stop
 from tests.system.scales import WORKERS, Site, watching

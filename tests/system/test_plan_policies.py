@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.messages.transfers import Plan
+from livescale.shared.messages.transfers import Plan
 from tests.system.conftest import start, stop
 from tests.system.scales import WORKERS, Site, watching
 from tests.system.stage import Stage, Streams

@@ -11,7 +11,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from load.make_model import make_model
+from livescale.load.make_model import make_model
 from tests.made import copy
 from tests.system.conftest import System, start, stop
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import pytest
 
-from load.records import find_fault
-from shared.messages.parameters import DType
+from livescale.load.records import find_fault
+from livescale.shared.messages.parameters import DType
 from tests.system.conftest import start, stop
 from tests.system.scales import Site, watching
 from tests.system.stage import Stage

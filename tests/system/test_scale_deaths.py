@@ -12,8 +12,8 @@ from dataclasses import replace as replace_field
 import pytest
 from msgspec.structs import replace
 
-from shared.messages.parameters import DType, Family
-from shared.messages.scaling import ScaleRecord
+from livescale.shared.messages.parameters import DType, Family
+from livescale.shared.messages.scaling import ScaleRecord
 from tests.made import tiny
 from tests.system.conftest import start, stop
 from tests.system.scales import WORKERS, watching

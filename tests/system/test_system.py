@@ -11,11 +11,11 @@ import aiohttp
 import openai
 import pytest
 
-from load.client import Client, open_session, send_open_loop
-from load.records import Ask, RequestRecord, find_fault
-from load.rightness import Stream, check_streams
-from load.tally import Tally
-from shared.world import SystemClock
+from livescale.load.client import Client, open_session, send_open_loop
+from livescale.load.records import Ask, RequestRecord, find_fault
+from livescale.load.rightness import Stream, check_streams
+from livescale.load.tally import Tally
+from livescale.shared.world import SystemClock
 from tests.made import tiny
 from tests.system.conftest import System, start, stop
 

@@ -6,8 +6,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from shared.links.open import open_link
-from shared.settings import LinkSettings
+from livescale.shared.links.open import open_link
+from livescale.shared.settings import LinkSettings
 from tests.transfer.station import OpenStations, Station
 
 

@@ -9,18 +9,18 @@ from typing import Self
 
 import xxhash
 
-from shared.links.contract import Link
-from shared.messages.parameters import Block
-from shared.messages.transfers import Flow, Inflow, Node, Outflow, Send
-from shared.transfer.chunks import Chunk
-from shared.transfer.door import Door, offer_of
-from shared.transfer.incoming import Events, Incoming
-from shared.transfer.outgoing import Outgoing
-from shared.transfer.part import Part, TransferFailed
-from shared.transfer.paths import Paths
-from shared.transfer.patience import Patience
-from shared.transfer.ready import ReadyBlocks
-from shared.transfer.segment import SharedBlocks
+from livescale.shared.links.contract import Link
+from livescale.shared.messages.parameters import Block
+from livescale.shared.messages.transfers import Flow, Inflow, Node, Outflow, Send
+from livescale.shared.transfer.chunks import Chunk
+from livescale.shared.transfer.door import Door, offer_of
+from livescale.shared.transfer.incoming import Events, Incoming
+from livescale.shared.transfer.outgoing import Outgoing
+from livescale.shared.transfer.part import Part, TransferFailed
+from livescale.shared.transfer.paths import Paths
+from livescale.shared.transfer.patience import Patience
+from livescale.shared.transfer.ready import ReadyBlocks
+from livescale.shared.transfer.segment import SharedBlocks
 
 SIZES = [300_001, 4096, 1, 1_000_000]
 EVERY = range(len(SIZES))

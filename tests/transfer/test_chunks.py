@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.transfer.chunks import MIB, ChunkMap, chunk_bytes_for, chunk_tag, cut
+from livescale.shared.transfer.chunks import MIB, ChunkMap, chunk_bytes_for, chunk_tag, cut
 
 sizes_of_blocks = st.lists(st.integers(0, 40), max_size=6)
 

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from shared.messages.transfers import Flow
-from shared.transfer.ready import ReadyBlocks
-from shared.transfer.turns import Turns
+from livescale.shared.messages.transfers import Flow
+from livescale.shared.transfer.ready import ReadyBlocks
+from livescale.shared.transfer.turns import Turns
 from tests.transfer.station import EVERY, SIZES, OpenStations, carry_out, chain, described, flow, some_blocks
 
 

@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from shared import virtual_time
-from shared.bus.contract import Refusal
-from shared.links.contract import Buffer, Link, LinkError, Peer
-from shared.messages.transfers import Node, Outflow, Send
-from shared.transfer.chunks import Chunk
-from shared.transfer.outgoing import Outgoing
+from livescale.shared import virtual_time
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.links.contract import Buffer, Link, LinkError, Peer
+from livescale.shared.messages.transfers import Node, Outflow, Send
+from livescale.shared.transfer.chunks import Chunk
+from livescale.shared.transfer.outgoing import Outgoing
 from tests.host.site import NoLink
 from tests.transfer.virtual_link import NO_LINK
 

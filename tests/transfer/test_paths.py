@@ -4,8 +4,8 @@ import itertools
 
 from structlog.testing import capture_logs
 
-from shared.links.link_path import MAPPED, SOCKETS, LinkPath
-from shared.transfer.paths import MOST_PEERS, Paths
+from livescale.shared.links.link_path import MAPPED, SOCKETS, LinkPath
+from livescale.shared.transfer.paths import MOST_PEERS, Paths
 from tests.transfer.station import OpenStations, carry_out, chain, described, some_blocks
 
 

@@ -1,6 +1,6 @@
 """When a flow is given up."""
 
-from shared.transfer.patience import Pace, Patience
+from livescale.shared.transfer.patience import Pace, Patience
 
 
 def test_until_a_chunk_has_shown_how_fast_they_move_nobody_is_impatient() -> None:

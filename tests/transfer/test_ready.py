@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from shared.transfer.ready import BlocksLost, ReadyBlocks
+from livescale.shared.transfer.ready import BlocksLost, ReadyBlocks
 
 
 async def test_a_block_that_is_there_is_not_waited_for() -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from shared.transfer.ready import ReadyBlocks
+from livescale.shared.transfer.ready import ReadyBlocks
 from tests.transfer.station import CHUNK, SIZES, OpenStations, chain, described, flow, some_blocks
 
 

@@ -12,13 +12,13 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from shared.links.open import open_link
-from shared.messages.transfers import Node
-from shared.settings import LinkSettings
-from shared.transfer.door import Door, open_door
-from shared.transfer.part import FlowEnd, Part
-from shared.transfer.ready import ReadyBlocks
-from shared.transfer.segment import SEALS, Segment, SharedBlocks
+from livescale.shared.links.open import open_link
+from livescale.shared.messages.transfers import Node
+from livescale.shared.settings import LinkSettings
+from livescale.shared.transfer.door import Door, open_door
+from livescale.shared.transfer.part import FlowEnd, Part
+from livescale.shared.transfer.ready import ReadyBlocks
+from livescale.shared.transfer.segment import SEALS, Segment, SharedBlocks
 from tests.transfer.station import SIZES, Station, chain, described, flow, some_blocks
 
 

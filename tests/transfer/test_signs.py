@@ -2,13 +2,13 @@
 
 import asyncio
 
-from shared import virtual_time
-from shared.links.contract import Buffer
-from shared.messages.transfers import Node
-from shared.transfer.part import FlowEnd, Part
-from shared.transfer.patience import Patience
-from shared.transfer.ready import ReadyBlocks
-from shared.transfer.signs import give_signs
+from livescale.shared import virtual_time
+from livescale.shared.links.contract import Buffer
+from livescale.shared.messages.transfers import Node
+from livescale.shared.transfer.part import FlowEnd, Part
+from livescale.shared.transfer.patience import Patience
+from livescale.shared.transfer.ready import ReadyBlocks
+from livescale.shared.transfer.signs import give_signs
 from tests.transfer.station import OpenStations, chain, described, some_blocks
 from tests.transfer.virtual_link import NO_LINK, here
 

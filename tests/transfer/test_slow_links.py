@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack
 
-from shared import virtual_time
-from shared.links.calendars import LocalCalendar
-from shared.links.shaping import ShapedLink, SingleRate
-from shared.messages.transfers import Flow
-from shared.transfer.ready import ReadyBlocks
+from livescale.shared import virtual_time
+from livescale.shared.links.calendars import LocalCalendar
+from livescale.shared.links.shaping import ShapedLink, SingleRate
+from livescale.shared.messages.transfers import Flow
+from livescale.shared.transfer.ready import ReadyBlocks
 from tests.transfer.station import CHUNK, SIZES, Station, chain, described, flow, some_blocks
 from tests.transfer.virtual_link import VirtualLink, new_mail
 

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from shared.bus.contract import Refusal
-from shared.transfer.part import FlowEnd, TransferFailed
-from shared.transfer.ready import ReadyBlocks
-from shared.transfer.send import feed
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.transfer.part import FlowEnd, TransferFailed
+from livescale.shared.transfer.ready import ReadyBlocks
+from livescale.shared.transfer.send import feed
 from tests.transfer.station import EVERY, PLAN, SIZES, OpenStations, carry_out, chain, described, flow, some_blocks
 
 

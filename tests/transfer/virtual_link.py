@@ -3,8 +3,8 @@
 import asyncio
 from collections import defaultdict
 
-from shared.links.contract import Buffer, LinkError, Peer
-from shared.links.link_path import LinkPath
+from livescale.shared.links.contract import Buffer, LinkError, Peer
+from livescale.shared.links.link_path import LinkPath
 
 Mail = defaultdict[tuple[bytes, bytes, int, int], "asyncio.Future[bytes]"]
 

@@ -8,28 +8,40 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from services.host.checkpoint import open_checkpoint
-from services.worker.actor import Worker
-from services.worker.main import runner_maker
-from services.worker.settings import MIB, WorkerSettings
-from shared.bus.contract import Bus, Context, Endpoint, ServiceInfo, Topic
-from shared.bus.local import LocalBroker
-from shared.devices import CPU
-from shared.links.contract import Link
-from shared.links.open import open_link
-from shared.messages.live import RequestsMoved
-from shared.messages.membership import Join, Joined, WorkerReport
-from shared.messages.parameters import DType, Manifest
-from shared.messages.requests import Admit, RequestLost, RequestsEnded, Submit, TokenFrame, Tokens
-from shared.messages.transfers import Inflow, InstanceServing, Load, Node, Outflow, Send, Serve, Transfer
-from shared.process import World
-from shared.settings import LinkSettings
-from shared.subjects import ADMIT, ENDED, HEARTBEAT, INSTANCE, JOIN, LOAD, MOVED, SEND, SERVE, TOKENS, TRANSFER
-from shared.telemetry import Telemetry
-from shared.transfer.chunks import Chunk
-from shared.transfer.part import FlowEnd, Part, TransferFailed
-from shared.transfer.send import feed
-from shared.world import RandomIds, SystemClock
+from livescale.services.host.checkpoint import open_checkpoint
+from livescale.services.worker.actor import Worker
+from livescale.services.worker.main import runner_maker
+from livescale.services.worker.settings import MIB, WorkerSettings
+from livescale.shared.bus.contract import Bus, Context, Endpoint, ServiceInfo, Topic
+from livescale.shared.bus.local import LocalBroker
+from livescale.shared.devices import CPU
+from livescale.shared.links.contract import Link
+from livescale.shared.links.open import open_link
+from livescale.shared.messages.live import RequestsMoved
+from livescale.shared.messages.membership import Join, Joined, WorkerReport
+from livescale.shared.messages.parameters import DType, Manifest
+from livescale.shared.messages.requests import Admit, RequestLost, RequestsEnded, Submit, TokenFrame, Tokens
+from livescale.shared.messages.transfers import Inflow, InstanceServing, Load, Node, Outflow, Send, Serve, Transfer
+from livescale.shared.process import World
+from livescale.shared.settings import LinkSettings
+from livescale.shared.subjects import (
+    ADMIT,
+    ENDED,
+    HEARTBEAT,
+    INSTANCE,
+    JOIN,
+    LOAD,
+    MOVED,
+    SEND,
+    SERVE,
+    TOKENS,
+    TRANSFER,
+)
+from livescale.shared.telemetry import Telemetry
+from livescale.shared.transfer.chunks import Chunk
+from livescale.shared.transfer.part import FlowEnd, Part, TransferFailed
+from livescale.shared.transfer.send import feed
+from livescale.shared.world import RandomIds, SystemClock
 from tests.made import tiny
 
 CONTEXT = 256

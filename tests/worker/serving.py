@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from services.worker.batch import Batch
-from services.worker.engine.engine import Engine
-from services.worker.engine.sampling import choose_tokens
-from services.worker.limits import Limits
-from services.worker.outputs import Output
-from services.worker.scheduler import Scheduler
-from shared.messages.requests import Sampling, Submit
+from livescale.services.worker.batch import Batch
+from livescale.services.worker.engine.engine import Engine
+from livescale.services.worker.engine.sampling import choose_tokens
+from livescale.services.worker.limits import Limits
+from livescale.services.worker.outputs import Output
+from livescale.services.worker.scheduler import Scheduler
+from livescale.shared.messages.requests import Sampling, Submit
 from tests.worker.engine.models import BLOCK_TOKENS, CONTEXT, reference_logits
 
 NEVER = 4e9

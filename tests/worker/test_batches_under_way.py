@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.worker.batch import Batch
-from services.worker.scheduler import Scheduler
-from shared.messages.requests import Submit
+from livescale.services.worker.batch import Batch
+from livescale.services.worker.scheduler import Scheduler
+from livescale.shared.messages.requests import Submit
 from tests.fuzz.effort import examples
 from tests.worker.engine.models import BLOCK_TOKENS
 from tests.worker.serving import limits, submit

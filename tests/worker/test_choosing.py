@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.worker.batch import Batch
-from services.worker.choosing import Room, prompt_room
-from services.worker.engine.rates import STEPS_BESIDE, Pace
-from services.worker.scheduler import Scheduler
+from livescale.services.worker.batch import Batch
+from livescale.services.worker.choosing import Room, prompt_room
+from livescale.services.worker.engine.rates import STEPS_BESIDE, Pace
+from livescale.services.worker.scheduler import Scheduler
 from tests.fuzz.effort import examples
 from tests.worker.serving import limits, submit
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.worker.batch import Batch
-from services.worker.fairness import order
-from services.worker.scheduler import Scheduler
-from services.worker.sequence import Sequence
-from shared.line import PRIORITY_ARRIVALS
-from shared.messages.requests import Submit
+from livescale.services.worker.batch import Batch
+from livescale.services.worker.fairness import order
+from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.sequence import Sequence
+from livescale.shared.line import PRIORITY_ARRIVALS
+from livescale.shared.messages.requests import Submit
 from tests.fuzz.effort import examples
 from tests.worker.serving import limits, submit
 

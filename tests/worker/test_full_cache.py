@@ -5,13 +5,13 @@ import asyncio
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from services.worker.engine.engine import Engine
-from services.worker.engine.kernels.contract import choose_kernels
-from services.worker.engine.kv_store import allocate_kv_memory
-from services.worker.settings import MIB
-from shared.messages.requests import Cancel, Sampling, Submit
-from shared.messages.transfers import Drain
-from shared.subjects import CANCEL_WORK, DRAIN
+from livescale.services.worker.engine.engine import Engine
+from livescale.services.worker.engine.kernels.contract import choose_kernels
+from livescale.services.worker.engine.kv_store import allocate_kv_memory
+from livescale.services.worker.settings import MIB
+from livescale.shared.messages.requests import Cancel, Sampling, Submit
+from livescale.shared.messages.transfers import Drain
+from livescale.shared.subjects import CANCEL_WORK, DRAIN
 from tests.worker.fleet import CONTEXT, Fleet, fleet
 from tests.worker.serving import random_prompt, serve, submit
 

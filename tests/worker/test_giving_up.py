@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from services.worker.engine.runner import EngineRunner
-from shared.messages.membership import Stale
-from shared.messages.transfers import Drain
-from shared.subjects import DRAIN, STALE
+from livescale.services.worker.engine.runner import EngineRunner
+from livescale.shared.messages.membership import Stale
+from livescale.shared.messages.transfers import Drain
+from livescale.shared.subjects import DRAIN, STALE
 from tests.worker.fleet import Fleet, fleet
 from tests.worker.serving import random_prompt, submit
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from services.worker.history import History
-from shared.messages.requests import FinishReason, Tokens
+from livescale.services.worker.history import History
+from livescale.shared.messages.requests import FinishReason, Tokens
 
 
 def row(index: int, tokens: Iterable[int], finish: FinishReason | None = None, cached: int = 0) -> Tokens:

@@ -1,9 +1,9 @@
 import pytest
 
-from services.worker.lifecycle import MOVES, Lifecycle, State
-from shared.bus.contract import Refusal
-from shared.messages.parameters import Block, Manifest, ModelConfig
-from shared.messages.transfers import Drain, Load, Serve
+from livescale.services.worker.lifecycle import MOVES, Lifecycle, State
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.parameters import Block, Manifest, ModelConfig
+from livescale.shared.messages.transfers import Drain, Load, Serve
 
 CONFIG = ModelConfig(
     family="llama",

@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from services.worker import main as worker_main
-from services.worker.engine import flashinfer_kernels
-from services.worker.engine.contract import PLAIN, OnGpu
-from services.worker.engine.kernels import contract
-from services.worker.settings import WorkerSettings
-from shared.settings import EngineName
+from livescale.services.worker import main as worker_main
+from livescale.services.worker.engine import flashinfer_kernels
+from livescale.services.worker.engine.contract import PLAIN, OnGpu
+from livescale.services.worker.engine.kernels import contract
+from livescale.services.worker.settings import WorkerSettings
+from livescale.shared.settings import EngineName
 
 
 def test_a_device_that_is_not_there_ends_it_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,10 +51,10 @@ def test_a_worker_with_a_modelled_engine_has_no_torch() -> None:
     """It would take more memory than all else, and seconds to import."""
     program = """
 import sys
-from services.worker.main import runner_maker
-from services.worker.settings import WorkerSettings
-from shared.devices import CPU
-from shared.world import SystemClock
+from livescale.services.worker.main import runner_maker
+from livescale.services.worker.settings import WorkerSettings
+from livescale.shared.devices import CPU
+from livescale.shared.world import SystemClock
 runner_maker(WorkerSettings(engine="modelled"), CPU)(SystemClock())
 print("torch" in sys.modules)
 """

@@ -2,11 +2,11 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from services.worker.batch import Batch, Piece
-from services.worker.metrics import WorkerMetrics
-from shared.messages.membership import EngineLoad
-from shared.messages.requests import Submit, Tokens
-from shared.telemetry import Telemetry
+from livescale.services.worker.batch import Batch, Piece
+from livescale.services.worker.metrics import WorkerMetrics
+from livescale.shared.messages.membership import EngineLoad
+from livescale.shared.messages.requests import Submit, Tokens
+from livescale.shared.telemetry import Telemetry
 
 LOAD = EngineLoad(
     waiting_requests=1,

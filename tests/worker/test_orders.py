@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from services.host.checkpoint import open_checkpoint
-from services.worker.orders import check_load
-from shared.bus.contract import Refusal
-from shared.messages.parameters import Manifest
-from shared.messages.transfers import Load
+from livescale.services.host.checkpoint import open_checkpoint
+from livescale.services.worker.orders import check_load
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.transfers import Load
 from tests.made import tiny
 
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.worker.batch import Batch
-from services.worker.engine.kv_blocks import GROWTH
-from services.worker.outputs import Output
-from services.worker.scheduler import Scheduler
-from shared.messages.requests import Submit
+from livescale.services.worker.batch import Batch
+from livescale.services.worker.engine.kv_blocks import GROWTH
+from livescale.services.worker.outputs import Output
+from livescale.services.worker.scheduler import Scheduler
+from livescale.shared.messages.requests import Submit
 from tests.worker.engine.models import BLOCK_TOKENS
 from tests.worker.serving import limits, submit
 

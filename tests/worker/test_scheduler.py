@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from services.worker.batch import PREFILL_CHUNK, Batch
-from services.worker.outputs import Output
-from services.worker.scheduler import Scheduler
-from shared.bus.contract import Refusal
-from shared.messages.requests import Submit
+from livescale.services.worker.batch import PREFILL_CHUNK, Batch
+from livescale.services.worker.outputs import Output
+from livescale.services.worker.scheduler import Scheduler
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.requests import Submit
 from tests.worker.serving import limits, submit
 
 

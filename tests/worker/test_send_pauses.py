@@ -6,10 +6,10 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from services.worker.send_pauses import SendPauses
-from services.worker.send_share import SAVED_SECONDS, SHARE
-from shared import virtual_time
-from shared.transfer.chunks import Chunk, cut
+from livescale.services.worker.send_pauses import SendPauses
+from livescale.services.worker.send_share import SAVED_SECONDS, SHARE
+from livescale.shared import virtual_time
+from livescale.shared.transfer.chunks import Chunk, cut
 from tests.transfer.station import CHUNK, SIZES, Station, chain, described, some_blocks
 from tests.transfer.virtual_link import VirtualLink, new_mail
 

@@ -6,15 +6,15 @@ from functools import lru_cache
 from itertools import pairwise
 from math import ceil, log2
 
-from services.planner.plans.block_groups import choose_count, group_blocks, transfer_order
-from services.planner.plans.draft import Draft, in_leaf_order
-from services.planner.plans.groups import Group, around, gather_all, one_a_nic
-from services.planner.plans.network import Multicast, Node, way
-from services.planner.plans.pipelines import plan_replicas
-from services.planner.plans.plan import Flow, TransferPlan
-from services.planner.plans.schedule import schedule
-from services.planner.plans.source_order import rank
-from services.planner.plans.warm import stagger
+from livescale.services.planner.plans.block_groups import choose_count, group_blocks, transfer_order
+from livescale.services.planner.plans.draft import Draft, in_leaf_order
+from livescale.services.planner.plans.groups import Group, around, gather_all, one_a_nic
+from livescale.services.planner.plans.network import Multicast, Node, way
+from livescale.services.planner.plans.pipelines import plan_replicas
+from livescale.services.planner.plans.plan import Flow, TransferPlan
+from livescale.services.planner.plans.schedule import schedule
+from livescale.services.planner.plans.source_order import rank
+from livescale.services.planner.plans.warm import stagger
 
 MOST_BLOCKS = 64
 

@@ -5,11 +5,11 @@ the text); line 7 adds D_tmp where it must move the leaf's sources to the front;
 suffice, not the remaining; and by line 10 alone a leaf would have one chain whatever sources it has (see `add_tail`).
 """
 
-from services.planner.plans.draft import Draft, in_leaf_order
-from services.planner.plans.groups import Group, choose_lanes, shard
-from services.planner.plans.network import Multicast
-from services.planner.plans.plan import TransferPlan
-from services.planner.plans.source_order import SourceOrder
+from livescale.services.planner.plans.draft import Draft, in_leaf_order
+from livescale.services.planner.plans.groups import Group, choose_lanes, shard
+from livescale.services.planner.plans.network import Multicast
+from livescale.services.planner.plans.plan import TransferPlan
+from livescale.services.planner.plans.source_order import SourceOrder
 
 
 def plan_chains(multicast: Multicast) -> TransferPlan:

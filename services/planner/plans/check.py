@@ -6,9 +6,9 @@ from fractions import Fraction
 from itertools import combinations
 from math import gcd, lcm
 
-from services.planner.plans.network import Multicast, way
-from services.planner.plans.plan import Flow, TransferPlan
-from shared.invariants import check
+from livescale.services.planner.plans.network import Multicast, way
+from livescale.services.planner.plans.plan import Flow, TransferPlan
+from livescale.shared.invariants import check
 
 Lane = tuple[int, int]  # lane, lanes
 

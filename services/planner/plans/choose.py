@@ -2,11 +2,11 @@
 
 from typing import assert_never
 
-from services.planner.plans.baselines import plan_fanout, plan_local, plan_tree
-from services.planner.plans.binomial import plan_binomial
-from services.planner.plans.chains import plan_chains
-from services.planner.plans.network import Multicast
-from services.planner.plans.plan import CannotPlan, Policy, TransferPlan
+from livescale.services.planner.plans.baselines import plan_fanout, plan_local, plan_tree
+from livescale.services.planner.plans.binomial import plan_binomial
+from livescale.services.planner.plans.chains import plan_chains
+from livescale.services.planner.plans.network import Multicast
+from livescale.services.planner.plans.plan import CannotPlan, Policy, TransferPlan
 
 
 def make_plan(

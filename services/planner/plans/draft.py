@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from services.planner.plans.groups import Group, gather_all, group_targets
-from services.planner.plans.near import Near
-from services.planner.plans.network import Multicast, Node, way
-from services.planner.plans.plan import Direction, Flow, LinkKind, Over, Policy, TransferPlan, find_tails
-from services.planner.plans.supply import collect, find_whole, name_some
-from services.planner.plans.traffic import Traffic
+from livescale.services.planner.plans.groups import Group, gather_all, group_targets
+from livescale.services.planner.plans.near import Near
+from livescale.services.planner.plans.network import Multicast, Node, way
+from livescale.services.planner.plans.plan import Direction, Flow, LinkKind, Over, Policy, TransferPlan, find_tails
+from livescale.services.planner.plans.supply import collect, find_whole, name_some
+from livescale.services.planner.plans.traffic import Traffic
 
 NEAR: tuple[tuple[Over, LinkKind], ...] = (("domain", "domain"), ("host_link", "link"))
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from services.planner.plans.network import Multicast
-from services.planner.plans.plan import Flow
-from services.planner.plans.rates import sustained_speeds
-from services.planner.plans.upstream import find_upstream, in_order
+from livescale.services.planner.plans.network import Multicast
+from livescale.services.planner.plans.plan import Flow
+from livescale.services.planner.plans.rates import sustained_speeds
+from livescale.services.planner.plans.upstream import find_upstream, in_order
 
 Times = Sequence[float]
 

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import msgspec
 
-from services.planner.plans.network import Node, Target, way
-from services.planner.plans.plan import Flow
-from services.planner.plans.traffic import Traffic
+from livescale.services.planner.plans.network import Node, Target, way
+from livescale.services.planner.plans.plan import Flow
+from livescale.services.planner.plans.traffic import Traffic
 
 
 class Group(msgspec.Struct, frozen=True, gc=False):

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from services.planner.plans.groups import Group, choose_lanes, shard
-from services.planner.plans.network import Node, way
-from services.planner.plans.plan import Flow
-from services.planner.plans.traffic import Traffic
+from livescale.services.planner.plans.groups import Group, choose_lanes, shard
+from livescale.services.planner.plans.network import Node, way
+from livescale.services.planner.plans.plan import Flow
+from livescale.services.planner.plans.traffic import Traffic
 
 # A GPU may have to serve, and a disk is slow. Of several GPUs it is the one that has least to do.
 PREFERENCE = ("host", "worker", "disk")

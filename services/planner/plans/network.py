@@ -6,9 +6,9 @@ from typing import Literal, assert_never
 
 import msgspec
 
-from services.planner.plans.plan import CannotPlan, Direction, LinkKind, Over
-from shared.topology import Topology
-from shared.topology_paths import Place, path_between
+from livescale.services.planner.plans.plan import CannotPlan, Direction, LinkKind, Over
+from livescale.shared.topology import Topology
+from livescale.shared.topology_paths import Place, path_between
 
 
 class Node(msgspec.Struct, frozen=True, gc=False):

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from services.planner.plans.fluid import simulate
-from services.planner.plans.forwarding import Times, forward
-from services.planner.plans.lines import Line, all_alike, blocks_on, draw_lines
-from services.planner.plans.network import Multicast
-from services.planner.plans.plan import Flow, TransferPlan
-from services.planner.plans.schedule_times import time_steps
+from livescale.services.planner.plans.fluid import simulate
+from livescale.services.planner.plans.forwarding import Times, forward
+from livescale.services.planner.plans.lines import Line, all_alike, blocks_on, draw_lines
+from livescale.services.planner.plans.network import Multicast
+from livescale.services.planner.plans.plan import Flow, TransferPlan
+from livescale.services.planner.plans.schedule_times import time_steps
 
 SMALL = 600  # blocks over all flows, up to which a simulation takes little time
 

@@ -4,9 +4,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from services.planner.plans.network import Multicast
-from services.planner.plans.plan import Flow
-from services.planner.plans.rates import Links
+from livescale.services.planner.plans.network import Multicast
+from livescale.services.planner.plans.plan import Flow
+from livescale.services.planner.plans.rates import Links
 
 
 def time_steps(

@@ -3,9 +3,9 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from services.planner.plans.groups import one_a_nic
-from services.planner.plans.network import Node
-from services.planner.plans.traffic import Traffic
+from livescale.services.planner.plans.groups import one_a_nic
+from livescale.services.planner.plans.network import Node
+from livescale.services.planner.plans.traffic import Traffic
 
 ENOUGH = 1 - 1e-9  # sums of rates differ by rounding
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from services.planner.plans.network import Multicast, Node, Source, Target, way
-from services.planner.plans.plan import CannotPlan, Flow
-from services.planner.plans.traffic import Traffic
+from livescale.services.planner.plans.network import Multicast, Node, Source, Target, way
+from livescale.services.planner.plans.plan import CannotPlan, Flow
+from livescale.services.planner.plans.traffic import Traffic
 
 SHOWN = 8
 

@@ -1,7 +1,7 @@
 """What serving leaves of the links. Pure."""
 
-from services.planner.plans.network import Multicast, Node
-from services.planner.plans.plan import Direction, LinkKind
+from livescale.services.planner.plans.network import Multicast, Node
+from livescale.services.planner.plans.plan import Direction, LinkKind
 
 # Serving traffic below this share of a link's bandwidth is not worth a detour.
 BUSY_SHARE = 0.05

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from math import gcd
 
-from services.planner.plans.plan import Flow
+from livescale.services.planner.plans.plan import Flow
 
 
 def find_upstream(flows: Sequence[Flow]) -> list[list[int]]:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
-from services.planner.plans.block_groups import transfer_order
-from services.planner.plans.groups import Group
-from services.planner.plans.plan import Flow
+from livescale.services.planner.plans.block_groups import transfer_order
+from livescale.services.planner.plans.groups import Group
+from livescale.services.planner.plans.plan import Flow
 
 
 def stagger(groups: Sequence[Group], flows: Sequence[Flow]) -> tuple[list[Flow], list[list[list[str]]]]:

@@ -9,10 +9,10 @@ from typing import Protocol
 import torch
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from services.worker.batch import PROMPT_CUT, Piece
-from services.worker.engine.kv_store import KvStore
-from services.worker.engine.parameters import padded, padded_count
-from services.worker.engine.rope import RopeTable, turn
+from livescale.services.worker.batch import PROMPT_CUT, Piece
+from livescale.services.worker.engine.kv_store import KvStore
+from livescale.services.worker.engine.parameters import padded, padded_count
+from livescale.services.worker.engine.rope import RopeTable, turn
 
 # On a CPU the bits of torch's attention depend on where its queries begin, modulo 16 bytes: rows of projections have a
 # multiple of so many numbers.

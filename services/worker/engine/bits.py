@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from services.worker.engine.kernels.contract import FLASHINFER, TORCH, Chosen
-from services.worker.engine.norm import TorchNorm
-from services.worker.engine.parameters import TorchLinear, slab_rows, stable_silu
-from services.worker.engine.rope import turn
-from shared.devices import CPU
+from livescale.services.worker.engine.kernels.contract import FLASHINFER, TORCH, Chosen
+from livescale.services.worker.engine.norm import TorchNorm
+from livescale.services.worker.engine.parameters import TorchLinear, slab_rows, stable_silu
+from livescale.services.worker.engine.rope import turn
+from livescale.shared.devices import CPU
 
 DIGITS = 16
 EMULATED = "amx-emulated"

@@ -6,11 +6,11 @@ from functools import cached_property
 
 import torch
 
-from services.worker.batch import Piece
-from services.worker.engine.kernels.contract import TYPES, Kernels, find_compiled
-from services.worker.engine.kv_store import KvStore
-from services.worker.engine.parameters import DTYPES
-from services.worker.engine.rope import RopeTable
+from livescale.services.worker.batch import Piece
+from livescale.services.worker.engine.kernels.contract import TYPES, Kernels, find_compiled
+from livescale.services.worker.engine.kv_store import KvStore
+from livescale.services.worker.engine.parameters import DTYPES
+from livescale.services.worker.engine.rope import RopeTable
 
 RUN_NUMBERS = 4  # as kernels.h has them
 

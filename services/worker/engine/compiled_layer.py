@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import torch
 
-from services.worker.engine.compiled_attention import CompiledAttention, CompiledStep
-from services.worker.engine.compiled_linear import CompiledLinear
-from services.worker.engine.kernels.contract import Kernels, find_compiled
-from services.worker.engine.layer import Layer
-from services.worker.engine.matrices import CompiledGated
-from services.worker.engine.norm import CompiledNorm
-from services.worker.engine.rows import Rows
-from shared.messages.parameters import ModelConfig
+from livescale.services.worker.engine.compiled_attention import CompiledAttention, CompiledStep
+from livescale.services.worker.engine.compiled_linear import CompiledLinear
+from livescale.services.worker.engine.kernels.contract import Kernels, find_compiled
+from livescale.services.worker.engine.layer import Layer
+from livescale.services.worker.engine.matrices import CompiledGated
+from livescale.services.worker.engine.norm import CompiledNorm
+from livescale.services.worker.engine.rows import Rows
+from livescale.shared.messages.parameters import ModelConfig
 
 
 class LayerMemory:

@@ -4,10 +4,10 @@ from array import array
 
 import torch
 
-from services.worker.engine.kernels.contract import TYPES, Kernels
-from services.worker.engine.parameters import DTYPES, Tensors
-from shared.block_layout import PANEL_ROWS, PANEL_STEP
-from shared.messages.parameters import Manifest
+from livescale.services.worker.engine.kernels.contract import TYPES, Kernels
+from livescale.services.worker.engine.parameters import DTYPES, Tensors
+from livescale.shared.block_layout import PANEL_ROWS, PANEL_STEP
+from livescale.shared.messages.parameters import Manifest
 
 MOST_PARTS = 3  # as kernels.h has it
 PART_NUMBERS = 3

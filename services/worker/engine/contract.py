@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from services.worker.batch import Batch, KvSlice, Piece
-from services.worker.engine.partial import Partial, Passed
-from services.worker.engine.rates import Rates
-from services.worker.send_pauses import SendPauses
-from shared.links.contract import View
-from shared.messages.parameters import Manifest
-from shared.messages.ranks import Meeting
+from livescale.services.worker.batch import Batch, KvSlice, Piece
+from livescale.services.worker.engine.partial import Partial, Passed
+from livescale.services.worker.engine.rates import Rates
+from livescale.services.worker.send_pauses import SendPauses
+from livescale.shared.links.contract import View
+from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.ranks import Meeting
 
 # A layer of fewer rows than this takes nearly as long. On a core what every layer takes as such is that of 10 to 20
 # rows, on a GPU, which reads all of its parameters meanwhile, that of 100 to 300.

@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import torch
 
-from services.worker.engine.layer import Layer
-from services.worker.engine.parameters import GPU_SLAB_ROWS
-from services.worker.engine.rows import Rows
-from shared.messages.parameters import ModelConfig
+from livescale.services.worker.engine.layer import Layer
+from livescale.services.worker.engine.parameters import GPU_SLAB_ROWS
+from livescale.services.worker.engine.rows import Rows
+from livescale.shared.messages.parameters import ModelConfig
 
 Job = Callable[[], object]
 Capture = Callable[[Job], Job]

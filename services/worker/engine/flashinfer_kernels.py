@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from services.worker.engine.attention import Parts, TorchParts
-from services.worker.engine.kv_store import KvStore
-from services.worker.engine.paged_attention import KeysValues, PagedParts, Pages, Span, pages_of
+from livescale.services.worker.engine.attention import Parts, TorchParts
+from livescale.services.worker.engine.kv_store import KvStore
+from livescale.services.worker.engine.paged_attention import KeysValues, PagedParts, Pages, Span, pages_of
 
 HEAD_DIMS = (64, 128, 256)
 BFLOAT16_GPU = (8, 0)  # the first that compute in it

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 import torch
 
-from services.worker.batch import KvSlice
-from services.worker.engine.parameters import TORCH_DTYPES
-from shared.arena import Arena
-from shared.devices import CPU
-from shared.messages.parameters import DType, ModelConfig
+from livescale.services.worker.batch import KvSlice
+from livescale.services.worker.engine.parameters import TORCH_DTYPES
+from livescale.shared.arena import Arena
+from livescale.shared.devices import CPU
+from livescale.shared.messages.parameters import DType, ModelConfig
 
 # The attention kernel's bits depend on where keys begin, modulo 16 bytes: every block begins at a multiple of 64.
 TOKEN_STEP = 16

@@ -2,13 +2,13 @@
 
 import torch
 
-from services.worker.engine.kernels.contract import Kernels
-from services.worker.engine.matrices import Gated, make_gated, make_linear
-from services.worker.engine.norm import Norm, make_norm
-from services.worker.engine.parameters import Linear, Tensors
-from services.worker.engine.rows import Rows
-from services.worker.engine.tensor_parallel import Adding, Ranks, row_parallel
-from shared.messages.parameters import ModelConfig
+from livescale.services.worker.engine.kernels.contract import Kernels
+from livescale.services.worker.engine.matrices import Gated, make_gated, make_linear
+from livescale.services.worker.engine.norm import Norm, make_norm
+from livescale.services.worker.engine.parameters import Linear, Tensors
+from livescale.services.worker.engine.rows import Rows
+from livescale.services.worker.engine.tensor_parallel import Adding, Ranks, row_parallel
+from livescale.shared.messages.parameters import ModelConfig
 
 
 class Layer:

@@ -4,9 +4,9 @@ from typing import Protocol
 
 import torch
 
-from services.worker.engine.compiled_linear import CompiledLinear
-from services.worker.engine.kernels.contract import TYPES, Kernels
-from services.worker.engine.parameters import DTYPES, Linear, Tensors, TorchLinear, stable_silu
+from livescale.services.worker.engine.compiled_linear import CompiledLinear
+from livescale.services.worker.engine.kernels.contract import TYPES, Kernels
+from livescale.services.worker.engine.parameters import DTYPES, Linear, Tensors, TorchLinear, stable_silu
 
 
 def make_linear(tensors: Tensors, *names: str, kernels: Kernels | None = None) -> Linear:

@@ -10,13 +10,13 @@ from itertools import accumulate
 
 import structlog
 
-from services.worker.batch import NO_BYTES, Batch, Draw, KvSlice, Piece
-from services.worker.engine.contract import GPU_ROWS, BlockMissing
-from services.worker.engine.partial import Partial, Passed, Slab, slabs
-from services.worker.engine.rates import Rates, layers_share
-from services.worker.engine.sizes import activation_bytes, block_bytes, kv_bytes, slice_bytes
-from services.worker.engine.step_times import blocks_seconds, embedding_seconds, layer_seconds, step_seconds
-from services.worker.engine.token_states import (
+from livescale.services.worker.batch import NO_BYTES, Batch, Draw, KvSlice, Piece
+from livescale.services.worker.engine.contract import GPU_ROWS, BlockMissing
+from livescale.services.worker.engine.partial import Partial, Passed, Slab, slabs
+from livescale.services.worker.engine.rates import Rates, layers_share
+from livescale.services.worker.engine.sizes import activation_bytes, block_bytes, kv_bytes, slice_bytes
+from livescale.services.worker.engine.step_times import blocks_seconds, embedding_seconds, layer_seconds, step_seconds
+from livescale.services.worker.engine.token_states import (
     StateCache,
     agreed,
     choose,
@@ -25,12 +25,12 @@ from services.worker.engine.token_states import (
     read_states,
     write_states,
 )
-from services.worker.send_pauses import SendPauses
-from shared.latency import Latency
-from shared.links.contract import View
-from shared.messages.parameters import Manifest
-from shared.messages.ranks import Meeting
-from shared.world import Clock
+from livescale.services.worker.send_pauses import SendPauses
+from livescale.shared.latency import Latency
+from livescale.shared.links.contract import View
+from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.ranks import Meeting
+from livescale.shared.world import Clock
 
 # Timers are late by about a millisecond. So much of it is taken off what comes next; more was no timer's fault.
 MOST_LATE_SECONDS = 0.005

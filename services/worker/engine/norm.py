@@ -5,8 +5,8 @@ from typing import Protocol
 import torch
 from torch.nn.functional import rms_norm
 
-from services.worker.engine.kernels.contract import TYPES, Kernels
-from services.worker.engine.parameters import DTYPES
+from livescale.services.worker.engine.kernels.contract import TYPES, Kernels
+from livescale.services.worker.engine.parameters import DTYPES
 
 
 class Norm(Protocol):

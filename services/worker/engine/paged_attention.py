@@ -9,9 +9,9 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from services.worker.batch import PROMPT_CUT, Piece
-from services.worker.engine.attention import Part
-from services.worker.engine.kv_store import KvStore
+from livescale.services.worker.batch import PROMPT_CUT, Piece
+from livescale.services.worker.engine.attention import Part
+from livescale.services.worker.engine.kv_store import KvStore
 
 KeysValues = tuple[torch.Tensor, torch.Tensor]
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from services.worker.batch import MAX_BATCH_ROWS, NO_BYTES, Piece
+from livescale.services.worker.batch import MAX_BATCH_ROWS, NO_BYTES, Piece
 
 
 @dataclass(frozen=True, eq=False)

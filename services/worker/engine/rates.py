@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import inf
 
-from services.worker.batch import Batch, Piece
+from livescale.services.worker.batch import Batch, Piece
 
 # What a step counts for after the next one; about the last ten steps matter.
 KEPT = 0.9

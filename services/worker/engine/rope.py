@@ -4,9 +4,9 @@ from math import pi
 
 import torch
 
-from services.worker.engine.kernels.contract import TYPES, Kernels
-from services.worker.engine.parameters import DTYPES
-from shared.messages.parameters import ModelConfig, RopeScaling
+from livescale.services.worker.engine.kernels.contract import TYPES, Kernels
+from livescale.services.worker.engine.parameters import DTYPES
+from livescale.shared.messages.parameters import ModelConfig, RopeScaling
 
 # Torch's tables are made for a multiple of this many positions: vector kernels and their scalar tails differ in the
 # last bit, and tables of different lengths must not differ anywhere.

@@ -5,8 +5,8 @@ from itertools import accumulate
 
 import torch
 
-from services.worker.batch import MAX_BATCH_ROWS, Piece
-from services.worker.engine.attention import Attention
+from livescale.services.worker.batch import MAX_BATCH_ROWS, Piece
+from livescale.services.worker.engine.attention import Attention
 
 
 class Rows:

@@ -9,25 +9,25 @@ from typing import TypeVar
 import torch
 from torch._C._distributed_c10d import Store
 
-from services.worker.batch import Batch, KvSlice, Piece
-from services.worker.engine.attention import use_math_kernels
-from services.worker.engine.bits import name_of_bits
-from services.worker.engine.compiled_linear import laid_out_shapes
-from services.worker.engine.contract import CPU_ROWS, GPU_ROWS, PLAIN, OnGpu
-from services.worker.engine.engine import Engine
-from services.worker.engine.heap import touch_heap
-from services.worker.engine.kernels.contract import TORCH, Chosen, choose_kernels
-from services.worker.engine.kv_store import allocate_host_kv_memory, allocate_kv_memory
-from services.worker.engine.partial import Partial, Passed
-from services.worker.engine.process_group import ProcessGroup, open_store, reach_store
-from services.worker.engine.rates import Rates, layers_share
-from services.worker.engine.tensor_parallel import least
-from services.worker.engine.warm_up import warm_up
-from services.worker.send_pauses import SendPauses
-from shared.devices import CPU
-from shared.links.contract import View
-from shared.messages.parameters import Manifest
-from shared.messages.ranks import Meeting
+from livescale.services.worker.batch import Batch, KvSlice, Piece
+from livescale.services.worker.engine.attention import use_math_kernels
+from livescale.services.worker.engine.bits import name_of_bits
+from livescale.services.worker.engine.compiled_linear import laid_out_shapes
+from livescale.services.worker.engine.contract import CPU_ROWS, GPU_ROWS, PLAIN, OnGpu
+from livescale.services.worker.engine.engine import Engine
+from livescale.services.worker.engine.heap import touch_heap
+from livescale.services.worker.engine.kernels.contract import TORCH, Chosen, choose_kernels
+from livescale.services.worker.engine.kv_store import allocate_host_kv_memory, allocate_kv_memory
+from livescale.services.worker.engine.partial import Partial, Passed
+from livescale.services.worker.engine.process_group import ProcessGroup, open_store, reach_store
+from livescale.services.worker.engine.rates import Rates, layers_share
+from livescale.services.worker.engine.tensor_parallel import least
+from livescale.services.worker.engine.warm_up import warm_up
+from livescale.services.worker.send_pauses import SendPauses
+from livescale.shared.devices import CPU
+from livescale.shared.links.contract import View
+from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.ranks import Meeting
 
 T = TypeVar("T")
 

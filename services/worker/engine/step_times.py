@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from services.worker.batch import Batch, Piece
-from shared.latency import EMBEDDING_SHARE, HEAD_SHARE, Latency, Work
+from livescale.services.worker.batch import Batch, Piece
+from livescale.shared.latency import EMBEDDING_SHARE, HEAD_SHARE, Latency, Work
 
 
 def work_of(pieces: Iterable[Piece]) -> Work:

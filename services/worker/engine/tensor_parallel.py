@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch.nn.functional import embedding, pad
 
-from services.worker.engine.parameters import Linear
+from livescale.services.worker.engine.parameters import Linear
 
 
 class Ranks(Protocol):

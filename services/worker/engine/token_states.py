@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from itertools import chain
 
-from services.worker.batch import Draw, Piece
+from livescale.services.worker.batch import Draw, Piece
 
 MASK = (1 << 64) - 1
 PRIME = 0x100000001B3  # of FNV-1a

@@ -3,9 +3,9 @@
 import torch
 from torch.nn.functional import embedding
 
-from services.worker.batch import Draw
-from services.worker.engine.sampling import choose_tokens
-from shared.messages.requests import Sampling
+from livescale.services.worker.batch import Draw
+from livescale.services.worker.engine.sampling import choose_tokens
+from livescale.shared.messages.requests import Sampling
 
 
 @torch.inference_mode()

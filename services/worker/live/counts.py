@@ -1,6 +1,6 @@
 """What a worker counts of live scaling."""
 
-from shared.telemetry import Telemetry
+from livescale.shared.telemetry import Telemetry
 
 
 class LiveCounts:

@@ -8,19 +8,19 @@ from functools import partial
 import structlog
 from msgspec.structs import replace
 
-from services.worker.engine.sizes import activation_bytes, kv_bytes
-from services.worker.live.giving import Giving
-from services.worker.live.handoff import Channel
-from services.worker.live.parts import Parts
-from services.worker.live.request import Request
-from services.worker.scheduler import Scheduler
-from services.worker.sequence import NOTHING
-from shared.bus.contract import Refusal
-from shared.deadlines import leaving
-from shared.messages.live import Pull, RequestsMoved, Task, Took
-from shared.messages.parameters import Manifest
-from shared.messages.transfers import Node
-from shared.subjects import MOVED
+from livescale.services.worker.engine.sizes import activation_bytes, kv_bytes
+from livescale.services.worker.live.giving import Giving
+from livescale.services.worker.live.handoff import Channel
+from livescale.services.worker.live.parts import Parts
+from livescale.services.worker.live.request import Request
+from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.sequence import NOTHING
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.deadlines import leaving
+from livescale.shared.messages.live import Pull, RequestsMoved, Task, Took
+from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.transfers import Node
+from livescale.shared.subjects import MOVED
 
 log = structlog.get_logger()
 

@@ -4,11 +4,11 @@ import asyncio
 
 import structlog
 
-from services.worker.batch import Entry
-from services.worker.live.handoff import ACTIVATION, KV, Channel, send
-from services.worker.sequence import Sequence
-from shared.links.contract import LinkError, Peer
-from shared.messages.transfers import Node
+from livescale.services.worker.batch import Entry
+from livescale.services.worker.live.handoff import ACTIVATION, KV, Channel, send
+from livescale.services.worker.sequence import Sequence
+from livescale.shared.links.contract import LinkError, Peer
+from livescale.shared.messages.transfers import Node
 
 # From the activation's arrival; a source that says so later hears that it came too late.
 TOOK_SECONDS = 5.0

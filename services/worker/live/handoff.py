@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-from shared.links.contract import Buffer, Link, LinkError, Peer
-from shared.messages.transfers import Node
-from shared.transfer.checksum import checksum
+from livescale.shared.links.contract import Buffer, Link, LinkError, Peer
+from livescale.shared.messages.transfers import Node
+from livescale.shared.transfer.checksum import checksum
 
 CONNECT_SECONDS = 5.0
 PIECE_BYTES = 4 << 20

@@ -6,12 +6,12 @@ from itertools import chain, islice
 
 import structlog
 
-from services.worker.zigzag.forecast import Forecast
-from services.worker.zigzag.ilp import Optimum, solve
-from services.worker.zigzag.rehearsal import rehearse
-from services.worker.zigzag.rules import Planned
-from services.worker.zigzag.tasks import Entry, Room, Task
-from shared.messages.transfers import Load
+from livescale.services.worker.zigzag.forecast import Forecast
+from livescale.services.worker.zigzag.ilp import Optimum, solve
+from livescale.services.worker.zigzag.rehearsal import rehearse
+from livescale.services.worker.zigzag.rules import Planned
+from livescale.services.worker.zigzag.tasks import Entry, Room, Task
+from livescale.shared.messages.transfers import Load
 
 MOST_BATCHES = 12  # at once
 # By then the best found is taken. Within the gap the forecast is no better.

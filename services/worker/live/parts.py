@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Coroutine
 from dataclasses import dataclass
 
-from services.worker.engine.contract import Runner
-from services.worker.limits import Limits
-from services.worker.live.counts import LiveCounts
-from services.worker.ranks.side import TensorParallel
-from services.worker.serving import Serving
-from services.worker.zigzag.tasks import Room
-from shared.links.contract import Link
-from shared.process import World
+from livescale.services.worker.engine.contract import Runner
+from livescale.services.worker.limits import Limits
+from livescale.services.worker.live.counts import LiveCounts
+from livescale.services.worker.ranks.side import TensorParallel
+from livescale.services.worker.serving import Serving
+from livescale.services.worker.zigzag.tasks import Room
+from livescale.shared.links.contract import Link
+from livescale.shared.process import World
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from services.worker.batch import MAX_BATCH_ROWS, Entry
-from services.worker.engine.partial import Partial
-from services.worker.sequence import Filled, Sequence
+from livescale.services.worker.batch import MAX_BATCH_ROWS, Entry
+from livescale.services.worker.engine.partial import Partial
+from livescale.services.worker.sequence import Filled, Sequence
 
 
 @dataclass(eq=False)

@@ -7,16 +7,16 @@ from contextlib import suppress
 
 import structlog
 
-from services.worker.live.optimum import Planner, forecast
-from services.worker.live.parts import Parts
-from services.worker.live.source import LiveSource
-from services.worker.live.target import POLL_SECONDS, LiveTarget
-from services.worker.scheduler import Scheduler
-from services.worker.zigzag.queue import LiveQueue
-from services.worker.zigzag.rules import BEST_EFFORT, ZIGZAG
-from shared.bus.contract import Refusal
-from shared.messages.live import Pull, Pulled, Took
-from shared.messages.transfers import Load
+from livescale.services.worker.live.optimum import Planner, forecast
+from livescale.services.worker.live.parts import Parts
+from livescale.services.worker.live.source import LiveSource
+from livescale.services.worker.live.target import POLL_SECONDS, LiveTarget
+from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.zigzag.queue import LiveQueue
+from livescale.services.worker.zigzag.rules import BEST_EFFORT, ZIGZAG
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.live import Pull, Pulled, Took
+from livescale.shared.messages.transfers import Load
 
 log = structlog.get_logger()
 

@@ -11,20 +11,20 @@ from typing import assert_never
 
 import structlog
 
-from services.worker.live.handoff import Channel
-from services.worker.live.parts import Parts
-from services.worker.live.taking import Taking, Together
-from services.worker.scheduler import Scheduler
-from services.worker.zigzag.effects import Pull as Ask
-from services.worker.zigzag.effects import SourceEffect
-from services.worker.zigzag.effects import Withdraw as StopAsking
-from services.worker.zigzag.source import Source
-from services.worker.zigzag.tasks import Room
-from shared.bus.contract import BusError, Refusal
-from shared.messages.live import Help, Pull, Pulled, Withdraw
-from shared.messages.parameters import Manifest
-from shared.messages.transfers import Node
-from shared.subjects import PULL, WITHDRAW
+from livescale.services.worker.live.handoff import Channel
+from livescale.services.worker.live.parts import Parts
+from livescale.services.worker.live.taking import Taking, Together
+from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.zigzag.effects import Pull as Ask
+from livescale.services.worker.zigzag.effects import SourceEffect
+from livescale.services.worker.zigzag.effects import Withdraw as StopAsking
+from livescale.services.worker.zigzag.source import Source
+from livescale.services.worker.zigzag.tasks import Room
+from livescale.shared.bus.contract import BusError, Refusal
+from livescale.shared.messages.live import Help, Pull, Pulled, Withdraw
+from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.transfers import Node
+from livescale.shared.subjects import PULL, WITHDRAW
 
 TICKETS = 1 << 24  # and they begin again
 PULL_SECONDS = 2.0  # the target holds a pull for less

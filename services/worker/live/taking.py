@@ -5,21 +5,21 @@ from collections.abc import Collection, Coroutine, Sequence
 
 import structlog
 
-from services.worker.batch import NO_BYTES, PROMPT_CUT, Entry
-from services.worker.engine.sizes import activation_bytes, kv_bytes
-from services.worker.live.handoff import ACTIVATION, KV, Channel, receive
-from services.worker.live.parts import Parts
-from services.worker.scheduler import Scheduler
-from services.worker.sequence import Filled, LateKv
-from services.worker.sequence import Sequence as Waiting
-from shared.bus.contract import BusError, Refusal
-from shared.deadlines import arrived
-from shared.links.contract import LinkError, Peer
-from shared.messages.live import Task, Took
-from shared.messages.parameters import Manifest
-from shared.messages.transfers import Node
-from shared.subjects import TOOK
-from shared.transfer.part import together
+from livescale.services.worker.batch import NO_BYTES, PROMPT_CUT, Entry
+from livescale.services.worker.engine.sizes import activation_bytes, kv_bytes
+from livescale.services.worker.live.handoff import ACTIVATION, KV, Channel, receive
+from livescale.services.worker.live.parts import Parts
+from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.sequence import Filled, LateKv
+from livescale.services.worker.sequence import Sequence as Waiting
+from livescale.shared.bus.contract import BusError, Refusal
+from livescale.shared.deadlines import arrived
+from livescale.shared.links.contract import LinkError, Peer
+from livescale.shared.messages.live import Task, Took
+from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.transfers import Node
+from livescale.shared.subjects import TOOK
+from livescale.shared.transfer.part import together
 
 TOOK_SECONDS = 2.0
 TOGETHER_SECONDS = 0.25  # that requests are kept for those that came with the same pull

@@ -9,19 +9,19 @@ from typing import assert_never
 
 import structlog
 
-from services.worker.engine.contract import RankLost
-from services.worker.live.given import Given
-from services.worker.live.optimum import Planner
-from services.worker.live.parts import Parts
-from services.worker.live.request import Request
-from services.worker.scheduler import Scheduler
-from services.worker.zigzag.effects import Finish, GiveBack, HandOver, Park, QueueEffect, Release, Run
-from services.worker.zigzag.queue import LiveQueue, Phase
-from services.worker.zigzag.tasks import Room
-from services.worker.zigzag.tasks import Task as Queued
-from shared.bus.contract import Refusal
-from shared.messages.live import Pull, Pulled
-from shared.messages.transfers import Load
+from livescale.services.worker.engine.contract import RankLost
+from livescale.services.worker.live.given import Given
+from livescale.services.worker.live.optimum import Planner
+from livescale.services.worker.live.parts import Parts
+from livescale.services.worker.live.request import Request
+from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.zigzag.effects import Finish, GiveBack, HandOver, Park, QueueEffect, Release, Run
+from livescale.services.worker.zigzag.queue import LiveQueue, Phase
+from livescale.services.worker.zigzag.tasks import Room
+from livescale.services.worker.zigzag.tasks import Task as Queued
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.live import Pull, Pulled
+from livescale.shared.messages.transfers import Load
 
 POLL_SECONDS = 0.5  # how long a pull is held while there is nothing to give
 

@@ -3,9 +3,9 @@
 from contextlib import suppress
 from zlib import crc32
 
-from services.worker.live.handoff import CONNECT_SECONDS
-from shared.links.contract import Link, LinkError, Peer
-from shared.messages.pipelines import Pipeline
+from livescale.services.worker.live.handoff import CONNECT_SECONDS
+from livescale.shared.links.contract import Link, LinkError, Peer
+from livescale.shared.messages.pipelines import Pipeline
 
 # They are numbered above those of hand-offs.
 FIRST_CHANNEL = 1 << 25

@@ -3,7 +3,7 @@ Pure."""
 
 from dataclasses import dataclass
 
-from shared.settings import SwitchKv
+from livescale.shared.settings import SwitchKv
 
 
 @dataclass(frozen=True)

@@ -6,17 +6,17 @@ from typing import TypeVar
 
 import structlog
 
-from services.worker.engine.sizes import kv_bytes, slice_bytes
-from services.worker.live.handoff import receive, send
-from services.worker.pipeline.channels import close, reach
-from services.worker.pipeline.costs import Way, choose_way
-from services.worker.pipeline.running import Running
-from services.worker.pipeline.wire import kv_slices, layers_of
-from shared.bus.contract import BusError, Refusal
-from shared.links.contract import Link, LinkError, Peer
-from shared.messages.pipelines import MoveKv, Pipeline
-from shared.subjects import GIVE_KV
-from shared.transfer.part import together
+from livescale.services.worker.engine.sizes import kv_bytes, slice_bytes
+from livescale.services.worker.live.handoff import receive, send
+from livescale.services.worker.pipeline.channels import close, reach
+from livescale.services.worker.pipeline.costs import Way, choose_way
+from livescale.services.worker.pipeline.running import Running
+from livescale.services.worker.pipeline.wire import kv_slices, layers_of
+from livescale.shared.bus.contract import BusError, Refusal
+from livescale.shared.links.contract import Link, LinkError, Peer
+from livescale.shared.messages.pipelines import MoveKv, Pipeline
+from livescale.shared.subjects import GIVE_KV
+from livescale.shared.transfer.part import together
 
 COME_SECONDS = 2.0  # for one part from all of them
 GIVE_SECONDS = 1.0

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import structlog
 
-from services.worker.batch import Batch
-from services.worker.live.parts import Parts
-from services.worker.pipeline.counts import PipelineCounts
-from services.worker.pipeline.filling import Filling
-from services.worker.pipeline.moving import Moving
-from services.worker.pipeline.wire import stage_pieces
-from services.worker.scheduler import Scheduler
-from shared.messages.pipelines import Pipeline, StageBatch, StageDone, StageFill
+from livescale.services.worker.batch import Batch
+from livescale.services.worker.live.parts import Parts
+from livescale.services.worker.pipeline.counts import PipelineCounts
+from livescale.services.worker.pipeline.filling import Filling
+from livescale.services.worker.pipeline.moving import Moving
+from livescale.services.worker.pipeline.wire import stage_pieces
+from livescale.services.worker.scheduler import Scheduler
+from livescale.shared.messages.pipelines import Pipeline, StageBatch, StageDone, StageFill
 
 STEP_SECONDS = 20.0  # for all stages together; then the pipeline is given up
 

@@ -4,17 +4,17 @@ from collections.abc import Callable
 
 import structlog
 
-from services.worker.instance import Instance
-from services.worker.lifecycle import State
-from services.worker.live.parts import Parts
-from services.worker.loading import Loading
-from services.worker.pipeline.counts import PipelineCounts
-from services.worker.pipeline.leader import Leader, PipelineBroken
-from services.worker.pipeline.shares import Shares
-from services.worker.pipeline.stages import Stages, StagesFailed
-from services.worker.scheduler import Scheduler
-from shared.bus.contract import Refusal
-from shared.transfer.part import together
+from livescale.services.worker.instance import Instance
+from livescale.services.worker.lifecycle import State
+from livescale.services.worker.live.parts import Parts
+from livescale.services.worker.loading import Loading
+from livescale.services.worker.pipeline.counts import PipelineCounts
+from livescale.services.worker.pipeline.leader import Leader, PipelineBroken
+from livescale.services.worker.pipeline.shares import Shares
+from livescale.services.worker.pipeline.stages import Stages, StagesFailed
+from livescale.services.worker.scheduler import Scheduler
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.transfer.part import together
 
 log = structlog.get_logger()
 

@@ -6,13 +6,13 @@ from contextlib import suppress
 
 import structlog
 
-from services.worker.batch import Piece
-from services.worker.pipeline.filling import Filling
-from services.worker.pipeline.wire import kv_spans
-from services.worker.scheduler import Scheduler
-from shared.bus.contract import Bus, BusError, Refusal
-from shared.messages.pipelines import MoveKv
-from shared.subjects import MOVE_KV
+from livescale.services.worker.batch import Piece
+from livescale.services.worker.pipeline.filling import Filling
+from livescale.services.worker.pipeline.wire import kv_spans
+from livescale.services.worker.scheduler import Scheduler
+from livescale.shared.bus.contract import Bus, BusError, Refusal
+from livescale.shared.messages.pipelines import MoveKv
+from livescale.shared.subjects import MOVE_KV
 
 MOVE_SECONDS = 2.5  # longer than a worker tries
 REST_SECONDS = 0.25

@@ -3,9 +3,9 @@
 from collections.abc import Collection
 from itertools import pairwise
 
-from shared.bus.contract import Refusal
-from shared.messages.parameters import Manifest
-from shared.messages.pipelines import Pipeline
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.pipelines import Pipeline
 
 
 def check_pipeline(command: Pipeline, worker: str, manifest: Manifest, ready: Collection[int], kv_blocks: int) -> None:

@@ -3,16 +3,16 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from services.worker.batch import Piece
-from services.worker.engine.contract import RankLost
-from services.worker.engine.partial import Passed
-from services.worker.engine.rates import Rate
-from services.worker.limits import Limits
-from services.worker.live.parts import Parts
-from services.worker.pipeline.counts import PipelineCounts
-from shared.messages.parameters import Manifest
-from shared.messages.pipelines import StageDone
-from shared.settings import SwitchKv
+from livescale.services.worker.batch import Piece
+from livescale.services.worker.engine.contract import RankLost
+from livescale.services.worker.engine.partial import Passed
+from livescale.services.worker.engine.rates import Rate
+from livescale.services.worker.limits import Limits
+from livescale.services.worker.live.parts import Parts
+from livescale.services.worker.pipeline.counts import PipelineCounts
+from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.pipelines import StageDone
+from livescale.shared.settings import SwitchKv
 
 LEAST_BYTES = 1 << 16  # of less, it is latency that is measured
 

@@ -7,14 +7,14 @@ from contextlib import suppress
 
 import structlog
 
-from services.worker.live.given import Given
-from services.worker.live.parts import Parts
-from services.worker.live.request import Request
-from services.worker.pipeline.filling import share_out
-from services.worker.scheduler import Scheduler
-from shared.bus.contract import Refusal
-from shared.messages.live import Pull, Pulled, Took
-from shared.messages.parameters import Manifest
+from livescale.services.worker.live.given import Given
+from livescale.services.worker.live.parts import Parts
+from livescale.services.worker.live.request import Request
+from livescale.services.worker.pipeline.filling import share_out
+from livescale.services.worker.scheduler import Scheduler
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.live import Pull, Pulled, Took
+from livescale.shared.messages.parameters import Manifest
 
 KEEP_SECONDS = 0.5  # then who led runs what nobody fetched
 

@@ -5,21 +5,21 @@ from contextlib import suppress
 
 import structlog
 
-from services.worker.instance import Instance
-from services.worker.live.parts import Parts
-from services.worker.loading import Loading
-from services.worker.pipeline.counts import PipelineCounts
-from services.worker.pipeline.kv_moves import KvMoves
-from services.worker.pipeline.leader import Leader
-from services.worker.pipeline.leading import Leading
-from services.worker.pipeline.orders import check_pipeline
-from services.worker.pipeline.running import Running
-from services.worker.pipeline.shares import Shares
-from services.worker.pipeline.stages import Stages, StagesFailed
-from shared.bus.contract import Refusal
-from shared.messages.pipelines import MoveKv, Pipeline, PipelineOver, StageBatch, StageDone
-from shared.messages.transfers import Node
-from shared.subjects import STAGE_DONE
+from livescale.services.worker.instance import Instance
+from livescale.services.worker.live.parts import Parts
+from livescale.services.worker.loading import Loading
+from livescale.services.worker.pipeline.counts import PipelineCounts
+from livescale.services.worker.pipeline.kv_moves import KvMoves
+from livescale.services.worker.pipeline.leader import Leader
+from livescale.services.worker.pipeline.leading import Leading
+from livescale.services.worker.pipeline.orders import check_pipeline
+from livescale.services.worker.pipeline.running import Running
+from livescale.services.worker.pipeline.shares import Shares
+from livescale.services.worker.pipeline.stages import Stages, StagesFailed
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.pipelines import MoveKv, Pipeline, PipelineOver, StageBatch, StageDone
+from livescale.shared.messages.transfers import Node
+from livescale.shared.subjects import STAGE_DONE
 
 # How long whoever is whole waits for the end of its pipeline before it serves by itself.
 LEAVE_SECONDS = 2.0

@@ -4,15 +4,15 @@ import asyncio
 
 from msgspec.structs import replace
 
-from services.worker.batch import NO_BYTES, Piece
-from services.worker.engine.partial import Passed
-from services.worker.live.handoff import receive, send
-from services.worker.pipeline.running import Running
-from services.worker.pipeline.wire import batch_pieces, fill_pieces
-from shared.links.contract import Peer
-from shared.messages.pipelines import Pipeline, StageBatch, StageDone
-from shared.subjects import STAGE_BATCH
-from shared.transfer.part import together
+from livescale.services.worker.batch import NO_BYTES, Piece
+from livescale.services.worker.engine.partial import Passed
+from livescale.services.worker.live.handoff import receive, send
+from livescale.services.worker.pipeline.running import Running
+from livescale.services.worker.pipeline.wire import batch_pieces, fill_pieces
+from livescale.shared.links.contract import Peer
+from livescale.shared.messages.pipelines import Pipeline, StageBatch, StageDone
+from livescale.shared.subjects import STAGE_BATCH
+from livescale.shared.transfer.part import together
 
 
 class StageRun:

@@ -5,16 +5,16 @@ from contextlib import AsyncExitStack
 
 import structlog
 
-from services.worker.pipeline.channels import close, reach
-from services.worker.pipeline.kv_moves import KvMoves
-from services.worker.pipeline.running import Running
-from services.worker.pipeline.stage import StageRun
-from shared.bus.contract import BusError
-from shared.links.contract import Link, LinkError, Peer
-from shared.messages.pipelines import Pipeline, PipelineOver, StageBatch, StageDone
-from shared.messages.transfers import Node
-from shared.subjects import PIPELINE_OVER, STAGE_DONE
-from shared.transfer.part import together
+from livescale.services.worker.pipeline.channels import close, reach
+from livescale.services.worker.pipeline.kv_moves import KvMoves
+from livescale.services.worker.pipeline.running import Running
+from livescale.services.worker.pipeline.stage import StageRun
+from livescale.shared.bus.contract import BusError
+from livescale.shared.links.contract import Link, LinkError, Peer
+from livescale.shared.messages.pipelines import Pipeline, PipelineOver, StageBatch, StageDone
+from livescale.shared.messages.transfers import Node
+from livescale.shared.subjects import PIPELINE_OVER, STAGE_DONE
+from livescale.shared.transfer.part import together
 
 log = structlog.get_logger()
 

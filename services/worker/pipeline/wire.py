@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from services.worker.batch import MAX_BATCH_ROWS, Draw, KvSlice, Piece
-from services.worker.engine.sizes import activation_bytes
-from services.worker.limits import Limits
-from shared.messages.parameters import Manifest
-from shared.messages.pipelines import KvSpan, MoveKv, Pipeline, StageBatch, StageFill, StagePiece
+from livescale.services.worker.batch import MAX_BATCH_ROWS, Draw, KvSlice, Piece
+from livescale.services.worker.engine.sizes import activation_bytes
+from livescale.services.worker.limits import Limits
+from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.pipelines import KvSpan, MoveKv, Pipeline, StageBatch, StageFill, StagePiece
 
 
 def stage_pieces(pieces: Sequence[Piece]) -> list[StagePiece]:

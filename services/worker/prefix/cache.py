@@ -13,13 +13,13 @@ were generated: those attended one by one, and as a part of the next prompt they
 from collections.abc import Iterator
 from itertools import islice
 
-from services.worker.batch import PrefixUse
-from services.worker.engine.kv_blocks import KvBlocks
-from services.worker.prefix.copies import Copies
-from services.worker.prefix.places import Places
-from services.worker.prefix.tree import Node, PrefixTree, Segment
-from services.worker.sequence import Sequence
-from shared.invariants import check
+from livescale.services.worker.batch import PrefixUse
+from livescale.services.worker.engine.kv_blocks import KvBlocks
+from livescale.services.worker.prefix.copies import Copies
+from livescale.services.worker.prefix.places import Places
+from livescale.services.worker.prefix.tree import Node, PrefixTree, Segment
+from livescale.services.worker.sequence import Sequence
+from livescale.shared.invariants import check
 
 
 class PrefixCache:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from services.worker.batch import PROMPT_CUT, Piece
-from services.worker.limits import Limits
-from services.worker.prefix.cache import PrefixCache
-from services.worker.sequence import Sequence
+from livescale.services.worker.batch import PROMPT_CUT, Piece
+from livescale.services.worker.limits import Limits
+from livescale.services.worker.prefix.cache import PrefixCache
+from livescale.services.worker.sequence import Sequence
 
 MOST_TO_FILL = 64  # contexts of which something is to be computed: of more than these, the first is left as it is
 

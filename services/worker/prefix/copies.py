@@ -1,6 +1,6 @@
 """Copies of KV that are due, block by block as they are asked for, and together where they may be. Pure."""
 
-from services.worker.batch import KvCopy
+from livescale.services.worker.batch import KvCopy
 
 
 class Copies:

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from services.worker.engine.kv_blocks import KvBlocks
-from services.worker.prefix.tree import Node
+from livescale.services.worker.engine.kv_blocks import KvBlocks
+from livescale.services.worker.prefix.tree import Node
 
 
 class Places:

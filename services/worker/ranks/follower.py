@@ -7,17 +7,17 @@ from typing import assert_never
 
 import structlog
 
-from services.worker.batch import NO_BYTES, Batch
-from services.worker.engine.contract import RankLost, Runner
-from services.worker.engine.partial import Partial
-from services.worker.ranks.kv import RankKv
-from services.worker.ranks.wire import decode_batch
-from shared.bus.contract import Bus, BusError, Refusal
-from shared.links.contract import Link, LinkError
-from shared.messages.ranks import AskMeeting, Meeting, RankGive, RankKeep, RankStep, RankTake, Told
-from shared.messages.transfers import Load
-from shared.subjects import MEETING
-from shared.transfer.part import together
+from livescale.services.worker.batch import NO_BYTES, Batch
+from livescale.services.worker.engine.contract import RankLost, Runner
+from livescale.services.worker.engine.partial import Partial
+from livescale.services.worker.ranks.kv import RankKv
+from livescale.services.worker.ranks.wire import decode_batch
+from livescale.shared.bus.contract import Bus, BusError, Refusal
+from livescale.shared.links.contract import Link, LinkError
+from livescale.shared.messages.ranks import AskMeeting, Meeting, RankGive, RankKeep, RankStep, RankTake, Told
+from livescale.shared.messages.transfers import Load
+from livescale.shared.subjects import MEETING
+from livescale.shared.transfer.part import together
 
 CALL_SECONDS = 2.0
 MEET_SECONDS = 10.0  # within which the rank that leads has to be told of its instance

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import structlog
 
-from services.worker.batch import Batch, KvImport
-from services.worker.engine.contract import RankLost, Runner
-from services.worker.live.handoff import KV, Channel, receive, send
-from shared.links.contract import Link, LinkError
-from shared.messages.ranks import RankGive, RankKeep, RankTake
+from livescale.services.worker.batch import Batch, KvImport
+from livescale.services.worker.engine.contract import RankLost, Runner
+from livescale.services.worker.live.handoff import KV, Channel, receive, send
+from livescale.shared.links.contract import Link, LinkError
+from livescale.shared.messages.ranks import RankGive, RankKeep, RankTake
 
 log = structlog.get_logger()
 

@@ -3,16 +3,16 @@
 from collections.abc import Collection, Sequence
 from collections.abc import Set as AbstractSet
 
-from services.worker.batch import Batch, Piece
-from services.worker.engine.partial import Partial
-from services.worker.live.handoff import Channel
-from services.worker.ranks.wire import encode_batch
-from shared.bus.contract import Bus, BusError
-from shared.links.contract import LinkError
-from shared.messages.ranks import AskMeeting, RankGive, RankKeep, RankStep, RankTake
-from shared.messages.transfers import Node
-from shared.subjects import RANK_STEP, RANK_TAKE
-from shared.transfer.part import together
+from livescale.services.worker.batch import Batch, Piece
+from livescale.services.worker.engine.partial import Partial
+from livescale.services.worker.live.handoff import Channel
+from livescale.services.worker.ranks.wire import encode_batch
+from livescale.shared.bus.contract import Bus, BusError
+from livescale.shared.links.contract import LinkError
+from livescale.shared.messages.ranks import AskMeeting, RankGive, RankKeep, RankStep, RankTake
+from livescale.shared.messages.transfers import Node
+from livescale.shared.subjects import RANK_STEP, RANK_TAKE
+from livescale.shared.transfer.part import together
 
 KV_SECONDS = 30.0  # within which the others have their part of a request's KV
 

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 import structlog
 
-from services.worker.engine.contract import Runner
-from services.worker.ranks.follower import Follower
-from services.worker.ranks.kv import refuse
-from services.worker.ranks.leader import Leader
-from shared.bus.contract import Context, Refusal
-from shared.links.contract import Link
-from shared.messages.message import Ack
-from shared.messages.ranks import AskMeeting, Meeting, RankGive, RankTake, Told
-from shared.messages.transfers import Load
-from shared.process import World
+from livescale.services.worker.engine.contract import Runner
+from livescale.services.worker.ranks.follower import Follower
+from livescale.services.worker.ranks.kv import refuse
+from livescale.services.worker.ranks.leader import Leader
+from livescale.shared.bus.contract import Context, Refusal
+from livescale.shared.links.contract import Link
+from livescale.shared.messages.message import Ack
+from livescale.shared.messages.ranks import AskMeeting, Meeting, RankGive, RankTake, Told
+from livescale.shared.messages.transfers import Load
+from livescale.shared.process import World
 
 log = structlog.get_logger()
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from services.worker.zigzag.tasks import Task
-from services.worker.zigzag.windows import Pair, Windows, greedy, windows
+from livescale.services.worker.zigzag.tasks import Task
+from livescale.services.worker.zigzag.windows import Pair, Windows, greedy, windows
 
 TOLERANCE = 1e-6  # HiGHS's own
 SOLVED, TIME_IS_UP = 0, 1  # its answers

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from enum import StrEnum
 from itertools import takewhile
 
-from services.worker.zigzag.effects import Finish, GiveBack, HandOver, Park, QueueEffect, Release, Run
-from services.worker.zigzag.rules import ZIGZAG, Rule
-from services.worker.zigzag.tasks import ALONE, Entry, Room, Task
-from shared.invariants import check
-from shared.moves import Moves
+from livescale.services.worker.zigzag.effects import Finish, GiveBack, HandOver, Park, QueueEffect, Release, Run
+from livescale.services.worker.zigzag.rules import ZIGZAG, Rule
+from livescale.services.worker.zigzag.tasks import ALONE, Entry, Room, Task
+from livescale.shared.invariants import check
+from livescale.shared.moves import Moves
 
 
 class Phase(StrEnum):

@@ -11,11 +11,11 @@ from itertools import pairwise
 from math import inf
 from typing import assert_never
 
-from services.worker.zigzag.effects import Finish, GiveBack, HandOver, Park, QueueEffect, Release, Run
-from services.worker.zigzag.layer_times import LayerTimes
-from services.worker.zigzag.queue import LiveQueue, Phase
-from services.worker.zigzag.rules import ZIGZAG, Rule
-from services.worker.zigzag.tasks import ALONE, Entry, Room, Task
+from livescale.services.worker.zigzag.effects import Finish, GiveBack, HandOver, Park, QueueEffect, Release, Run
+from livescale.services.worker.zigzag.layer_times import LayerTimes
+from livescale.services.worker.zigzag.queue import LiveQueue, Phase
+from livescale.services.worker.zigzag.rules import ZIGZAG, Rule
+from livescale.services.worker.zigzag.tasks import ALONE, Entry, Room, Task
 
 SOURCE, TARGET = "source", "target"
 BLOCK, LAYER_DONE, SOURCE_DONE, ARRIVAL = range(4)  # the order of what happens at the same time

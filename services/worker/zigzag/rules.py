@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from services.worker.zigzag.tasks import Entry
+from livescale.services.worker.zigzag.tasks import Entry
 
 
 class Rule(Protocol):

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Set
 from itertools import islice
 
-from services.worker.zigzag.effects import Pull, SourceEffect, Withdraw
-from shared.invariants import check
+from livescale.services.worker.zigzag.effects import Pull, SourceEffect, Withdraw
+from livescale.shared.invariants import check
 
 
 class Source:

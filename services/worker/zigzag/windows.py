@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil, inf
 
-from services.worker.zigzag.tasks import Task
+from livescale.services.worker.zigzag.tasks import Task
 
 EPSILON = 1e-9
 

@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
-from load.bench.conditions import Conditions
-from load.bench.samples import Counts
-from load.hardware import Hardware
+from livescale.load.bench.conditions import Conditions
+from livescale.load.bench.samples import Counts
+from livescale.load.hardware import Hardware
 
 Line = dict[str, Any]
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from load.bench.bare_stream import bare_stream
-from load.bench.control import control, fetch
-from load.bench.control_cost import FEW, MANY, Cost, cost_of, cpu_seconds, measure_costs
-from load.bench.control_rows import Latencies, Way, cost_rows, rows
-from load.bench.record import Record
-from load.client import Client, open_session
-from load.tally import Tally
-from shared.world import SystemClock
+from livescale.load.bench.bare_stream import bare_stream
+from livescale.load.bench.control import control, fetch
+from livescale.load.bench.control_cost import FEW, MANY, Cost, cost_of, cpu_seconds, measure_costs
+from livescale.load.bench.control_rows import Latencies, Way, cost_rows, rows
+from livescale.load.bench.record import Record
+from livescale.load.client import Client, open_session
+from livescale.load.tally import Tally
+from livescale.shared.world import SystemClock
 from tests.load.bench.printed import records_in
 
 

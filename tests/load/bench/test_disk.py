@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from load.bench.disk_model import make_disk_model
-from load.bench.disk_ways import DTYPE, load_and_copy, read_model
-from load.bench.transfer import transfer
-from services.host.disk import allocate
-from services.host.stored import open_stored
+from livescale.load.bench.disk_model import make_disk_model
+from livescale.load.bench.disk_ways import DTYPE, load_and_copy, read_model
+from livescale.load.bench.transfer import transfer
+from livescale.services.host.disk import allocate
+from livescale.services.host.stored import open_stored
 from tests.host.test_direct_file import takes_direct_reads
 from tests.load.bench.printed import records_in
 

@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from load.bench import engine as bench
-from load.bench.engine_arithmetic import attention_share, layer_shapes
-from load.bench.engine_bars import LLAMA, VLLM, bars_of
-from load.bench.engine_cases import CASES, PREFILLS, mixed_question, prompts
-from load.bench.engine_members import ROOT, Member, MemberFailed, Program, members_of
-from load.bench.engine_page import render_engine
-from load.bench.engine_python import FEW, MANY, StepCost, layer_cost, small_model
-from load.bench.engine_rows import OWN, TRANSFORMERS, SizeRun, kept_rows, mixed_rows, p99, rows, values
-from load.bench.engine_run import PROGRAMS, relative_error
-from load.bench.engine_table import rate_cells
-from load.bench.record import Record
-from load.peers.questions import Chosen, CountPython, Decode, Greedy, Keep, Kept, Mixed, Prefill, Ready, Took
-from services.supervisor.commands import WORKER_ENV
-from shared.messages.parameters import DType
+from livescale.load.bench import engine as bench
+from livescale.load.bench.engine_arithmetic import attention_share, layer_shapes
+from livescale.load.bench.engine_bars import LLAMA, VLLM, bars_of
+from livescale.load.bench.engine_cases import CASES, PREFILLS, mixed_question, prompts
+from livescale.load.bench.engine_members import ROOT, Member, MemberFailed, Program, members_of
+from livescale.load.bench.engine_page import render_engine
+from livescale.load.bench.engine_python import FEW, MANY, StepCost, layer_cost, small_model
+from livescale.load.bench.engine_rows import OWN, TRANSFORMERS, SizeRun, kept_rows, mixed_rows, p99, rows, values
+from livescale.load.bench.engine_run import PROGRAMS, relative_error
+from livescale.load.bench.engine_table import rate_cells
+from livescale.load.bench.record import Record
+from livescale.load.peers.questions import Chosen, CountPython, Decode, Greedy, Keep, Kept, Mixed, Prefill, Ready, Took
+from livescale.services.supervisor.commands import WORKER_ENV
+from livescale.shared.messages.parameters import DType
 from tests.load.bench.printed import CONDITIONS, records_in
 from tests.made import tiny
 
@@ -240,10 +240,12 @@ def test_a_process_that_ends_is_said_to_have_ended(tmp_path: Path) -> None:
 
 
 def test_every_engine_has_the_settings_of_a_worker_for_its_memory(tmp_path: Path) -> None:
-    tell = "import os, sys; from load.peers.member import serve; print(os.environ['GLIBC_TUNABLES'], flush=True)"
+    tell = (
+        "import os, sys; from livescale.load.peers.member import serve; print(os.environ['GLIBC_TUNABLES'], flush=True)"
+    )
     (tmp_path / "teller.py").write_text(tell)
     with (tmp_path / "log").open("w") as log, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("load.bench.engine_members.ROOT", f"{ROOT}:{tmp_path}")
+        patch.setattr("livescale.load.bench.engine_members.ROOT", f"{ROOT}:{tmp_path}")
         for program in PROGRAMS[:2]:
             member = Member(replace(program, module="teller"), tmp_path, 0, "auto", log)
             with pytest.raises(MemberFailed, match="ended"):
@@ -255,7 +257,7 @@ def test_every_engine_has_the_settings_of_a_worker_for_its_memory(tmp_path: Path
 
 def test_a_peer_is_installed_where_its_environment_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    peer = Program("peer", "load.peers.none", "peer_package")
+    peer = Program("peer", "livescale.load.peers.none", "peer_package")
     assert not peer.is_installed
     (tmp_path / ".peers/lib/python3.11/site-packages/peer_package").mkdir(parents=True)
     assert peer.is_installed

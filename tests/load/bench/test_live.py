@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from load.bench import live as bench
-from load.bench.fleet import BenchFailed
-from load.bench.live_page import render_live
-from load.bench.live_rows import Measured, curve, executed, predicted, rows, second_half, whole_second_half
-from load.bench.live_runs import Execution, Run, StepLog, read_execution
-from load.bench.record import Record
-from load.kept import kept_model
-from load.records import RequestRecord
-from shared.messages.transfers import LiveMode
+from livescale.load.bench import live as bench
+from livescale.load.bench.fleet import BenchFailed
+from livescale.load.bench.live_page import render_live
+from livescale.load.bench.live_rows import Measured, curve, executed, predicted, rows, second_half, whole_second_half
+from livescale.load.bench.live_runs import Execution, Run, StepLog, read_execution
+from livescale.load.bench.record import Record
+from livescale.load.kept import kept_model
+from livescale.load.records import RequestRecord
+from livescale.shared.messages.transfers import LiveMode
 from tests.load.bench.printed import CONDITIONS, records_in
 
 LAYERS, ROWS = 4, 300

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from load.bench.carry import Carried
-from load.bench.multicast import LANES, flat, middle, two_domains
-from load.bench.picture import draw_transfers
-from load.bench.record import measured
-from load.bench.transfer import transfer
-from services.planner.plans.choose import make_plan
-from services.planner.plans.network import multicast_over
-from shared.topology_file import find_topology
+from livescale.load.bench.carry import Carried
+from livescale.load.bench.multicast import LANES, flat, middle, two_domains
+from livescale.load.bench.picture import draw_transfers
+from livescale.load.bench.record import measured
+from livescale.load.bench.transfer import transfer
+from livescale.services.planner.plans.choose import make_plan
+from livescale.services.planner.plans.network import multicast_over
+from livescale.shared.topology_file import find_topology
 from tests.load.bench.printed import records_in
 
 RATE = 100e6

@@ -5,23 +5,23 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from load.bench.fleet import BenchFailed
-from load.bench.live_stage import Watch
-from load.bench.multicast import flat
-from load.bench.pipeline import forming_runs
-from load.bench.pipeline_page import rate_at, render_pipeline
-from load.bench.pipeline_runs import Run, prefill_seconds, rows
-from load.bench.pipeline_stage import TRAFFIC_LEFT
-from load.bench.record import Record
-from load.records import RequestRecord
-from services.planner.plans.choose import make_plan
-from services.planner.plans.network import ServingFlow
-from services.planner.plans.traffic import BUSY_SHARE
-from shared.latency import Latency
-from shared.messages.membership import PeerTraffic, WorkerReport
-from shared.messages.scaling import Decision, Phase, PipelineRecord, ScaleRecord
-from shared.messages.transfers import LiveMode, Plan, PlannedPipeline
-from shared.settings import SwitchKv
+from livescale.load.bench.fleet import BenchFailed
+from livescale.load.bench.live_stage import Watch
+from livescale.load.bench.multicast import flat
+from livescale.load.bench.pipeline import forming_runs
+from livescale.load.bench.pipeline_page import rate_at, render_pipeline
+from livescale.load.bench.pipeline_runs import Run, prefill_seconds, rows
+from livescale.load.bench.pipeline_stage import TRAFFIC_LEFT
+from livescale.load.bench.record import Record
+from livescale.load.records import RequestRecord
+from livescale.services.planner.plans.choose import make_plan
+from livescale.services.planner.plans.network import ServingFlow
+from livescale.services.planner.plans.traffic import BUSY_SHARE
+from livescale.shared.latency import Latency
+from livescale.shared.messages.membership import PeerTraffic, WorkerReport
+from livescale.shared.messages.scaling import Decision, Phase, PipelineRecord, ScaleRecord
+from livescale.shared.messages.transfers import LiveMode, Plan, PlannedPipeline
+from livescale.shared.settings import SwitchKv
 from tests.load.bench.printed import CONDITIONS
 
 LATENCY = Latency(source="made up", prefill=(100.0, 1.0, 0.0), decode=(10.0, 0.0, 0.0))

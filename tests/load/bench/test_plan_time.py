@@ -3,9 +3,9 @@
 import pytest
 from click.testing import CliRunner
 
-from load.bench import plan_time
-from load.bench.plan_time import slope
-from load.bench.transfer import transfer
+from livescale.load.bench import plan_time
+from livescale.load.bench.plan_time import slope
+from livescale.load.bench.transfer import transfer
 from tests.load.bench.printed import records_in
 
 

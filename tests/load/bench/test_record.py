@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from load.bench.record import Printer, measured
+from livescale.load.bench.record import Printer, measured
 
 KEYS = ["bench", "case", "value", "unit", "against", "ratio", "bar", "ok"]
 

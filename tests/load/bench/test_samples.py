@@ -12,14 +12,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from load.bench.fleet import BenchFailed, started
-from load.bench.jobs import chain_jobs, seconds
-from load.bench.record import Printer, measured
-from load.bench.samples import TRIES, Counts, Samples, StallWatch
-from load.bench.system import renewable
-from load.incidents import Incident
-from shared.bus.contract import CallTimeout
-from shared.settings import LinkSettings
+from livescale.load.bench.fleet import BenchFailed, started
+from livescale.load.bench.jobs import chain_jobs, seconds
+from livescale.load.bench.record import Printer, measured
+from livescale.load.bench.samples import TRIES, Counts, Samples, StallWatch
+from livescale.load.bench.system import renewable
+from livescale.load.incidents import Incident
+from livescale.shared.bus.contract import CallTimeout
+from livescale.shared.settings import LinkSettings
 from tests.load.bench.printed import records_in
 
 STALL = Incident(0.0, "stall", "the machine stood still for 2.1 s", 2.1)
@@ -147,7 +147,7 @@ def test_a_fleet_goes_on_with_other_processes_after_a_failure() -> None:
 @pytest.mark.slow
 def test_a_bench_carries_on_over_a_stall_of_everything() -> None:
     flags = ["--megabytes", "34", "--rate", "10", "--case", "chains", "--receivers", "2"]
-    command = [sys.executable, "-m", "services.cli.main", "bench", "transfer", *flags]
+    command = [sys.executable, "-m", "livescale.services.cli.main", "bench", "transfer", *flags]
     bench = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
     assert bench.stderr is not None
     lines = iter(bench.stderr.readline, "")

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from load.bench.shaping import emulated
-from load.bench.starts import DISK, HOST_LINK, STARTS, Start
-from load.bench.transfer import transfer
-from services.planner.plans.choose import make_plan
-from services.planner.plans.pipelines import pipeline_ready
-from services.planner.plans.plan import TransferPlan
-from services.planner.plans.predict import Prediction, predict
-from shared.topology_file import find_topology
+from livescale.load.bench.shaping import emulated
+from livescale.load.bench.starts import DISK, HOST_LINK, STARTS, Start
+from livescale.load.bench.transfer import transfer
+from livescale.services.planner.plans.choose import make_plan
+from livescale.services.planner.plans.pipelines import pipeline_ready
+from livescale.services.planner.plans.plan import TransferPlan
+from livescale.services.planner.plans.predict import Prediction, predict
+from livescale.shared.topology_file import find_topology
 from tests.load.bench.printed import records_in
 
 RATE = 100e6

@@ -3,12 +3,12 @@
 import pytest
 from click.testing import CliRunner
 
-from load.bench.fleet import BenchFailed, started
-from load.bench.nodes import Done
-from load.bench.record import Printer
-from load.bench.shaping import CASES
-from load.bench.transfer import HopPass, receiver_rows, transfer
-from shared.settings import LinkSettings
+from livescale.load.bench.fleet import BenchFailed, started
+from livescale.load.bench.nodes import Done
+from livescale.load.bench.record import Printer
+from livescale.load.bench.shaping import CASES
+from livescale.load.bench.transfer import HopPass, receiver_rows, transfer
+from livescale.shared.settings import LinkSettings
 from tests.load.bench.printed import records_in
 from tests.made import tiny
 
@@ -80,7 +80,7 @@ def test_it_prints_what_sharing_takes_against_sending() -> None:
 
 @pytest.mark.slow
 def test_it_prints_how_fast_a_source_decodes_while_it_feeds_targets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("load.bench.disturbance.kept_model", lambda size, tell: tiny("llama"))
+    monkeypatch.setattr("livescale.load.bench.disturbance.kept_model", lambda size, tell: tiny("llama"))
     result = CliRunner().invoke(transfer, ["--case", "disturbance", "--rate", "10", "--passes", "1"])
     records = records_in(result.stdout)
     cases = ["decoding, undisturbed", "decoding, feeding 3 by chain", "decoding, feeding 3 by fan-out"]

@@ -8,8 +8,8 @@ from typing import get_args
 import pytest
 from click.testing import CliRunner, Result
 
-from load.plan.command import plan
-from services.planner.plans.plan import Policy
+from livescale.load.plan.command import plan
+from livescale.services.planner.plans.plan import Policy
 
 A = ("--topology", "cluster-a", "--model", "8b")
 

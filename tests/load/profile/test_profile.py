@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from load.profile.cases import CACHE_TOKENS, DECODES, PROMPTS, batches
-from load.profile.fit import Measured, fit, worst_error
-from services.cli.main import cli
-from services.worker.batch import MAX_BATCH_ROWS
-from services.worker.engine.step_times import work_of
-from shared.latency import Latency
-from shared.latency_file import find_latency
+from livescale.load.profile.cases import CACHE_TOKENS, DECODES, PROMPTS, batches
+from livescale.load.profile.fit import Measured, fit, worst_error
+from livescale.services.cli.main import cli
+from livescale.services.worker.batch import MAX_BATCH_ROWS
+from livescale.services.worker.engine.step_times import work_of
+from livescale.shared.latency import Latency
+from livescale.shared.latency_file import find_latency
 from tests.made import tiny
 
 BLOCK_TOKENS = 16

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from services.planner.plans.network import Multicast, ServingFlow, Source, Target, multicast_over, node_at
-from services.planner.plans.plan import Flow, TransferPlan
-from shared.topology import Domain, Gpu, Host, Leaf, Topology
+from livescale.services.planner.plans.network import Multicast, ServingFlow, Source, Target, multicast_over, node_at
+from livescale.services.planner.plans.plan import Flow, TransferPlan
+from livescale.shared.topology import Domain, Gpu, Host, Leaf, Topology
 
 BLOCKS = (100, 100, 100, 100)
 EVERY = (0, 1, 2, 3)

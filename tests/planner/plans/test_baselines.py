@@ -1,10 +1,10 @@
 import pytest
 
-from services.planner.plans.baselines import plan_fanout, plan_local, plan_tree
-from services.planner.plans.check import check_plan
-from services.planner.plans.network import multicast_over
-from services.planner.plans.plan import CannotPlan
-from services.planner.plans.predict import predict
+from livescale.services.planner.plans.baselines import plan_fanout, plan_local, plan_tree
+from livescale.services.planner.plans.check import check_plan
+from livescale.services.planner.plans.network import multicast_over
+from livescale.services.planner.plans.plan import CannotPlan
+from livescale.services.planner.plans.predict import predict
 from tests.planner.plans.made import BLOCKS, EVERY, cluster, hops, machine, parts, singles
 
 EIGHT = cluster(*singles(8))

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from services.planner.plans.binomial import choose_sub_groups, plan_binomial
-from services.planner.plans.block_groups import transfer_order
-from services.planner.plans.check import check_plan
-from services.planner.plans.network import Multicast, ServingFlow, multicast_over
-from services.planner.plans.pipelines import pipeline_ready
-from services.planner.plans.plan import Flow, TransferPlan
-from services.planner.plans.predict import predict
+from livescale.services.planner.plans.binomial import choose_sub_groups, plan_binomial
+from livescale.services.planner.plans.block_groups import transfer_order
+from livescale.services.planner.plans.check import check_plan
+from livescale.services.planner.plans.network import Multicast, ServingFlow, multicast_over
+from livescale.services.planner.plans.pipelines import pipeline_ready
+from livescale.services.planner.plans.plan import Flow, TransferPlan
+from livescale.services.planner.plans.predict import predict
 from tests.planner.plans.made import BLOCKS, EVERY, cluster, hops, machine, parts, singles
 
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.planner.plans.block_groups import choose_count, group_blocks
+from livescale.services.planner.plans.block_groups import choose_count, group_blocks
 
 
 @pytest.mark.parametrize(

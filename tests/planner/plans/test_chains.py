@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from services.planner.plans.chains import plan_chains
-from services.planner.plans.check import check_plan
-from services.planner.plans.network import Multicast, ServingFlow, multicast_over
-from services.planner.plans.plan import CannotPlan, Flow, TransferPlan
-from services.planner.plans.traffic import BUSY_SHARE, Traffic
-from shared.topology import Topology
+from livescale.services.planner.plans.chains import plan_chains
+from livescale.services.planner.plans.check import check_plan
+from livescale.services.planner.plans.network import Multicast, ServingFlow, multicast_over
+from livescale.services.planner.plans.plan import CannotPlan, Flow, TransferPlan
+from livescale.services.planner.plans.traffic import BUSY_SHARE, Traffic
+from livescale.shared.topology import Topology
 from tests.planner.plans.made import BLOCKS, EVERY, cluster, flows_to, hops, machine, multicasts, parts, singles
 
 

@@ -5,12 +5,12 @@ from typing import get_args
 import pytest
 from hypothesis import given, settings
 
-from services.planner.plans.check import check_plan
-from services.planner.plans.choose import make_plan
-from services.planner.plans.network import Multicast, multicast_over
-from services.planner.plans.plan import CannotPlan, Policy
-from services.planner.plans.predict import predict
-from services.planner.plans.rates import Links
+from livescale.services.planner.plans.check import check_plan
+from livescale.services.planner.plans.choose import make_plan
+from livescale.services.planner.plans.network import Multicast, multicast_over
+from livescale.services.planner.plans.plan import CannotPlan, Policy
+from livescale.services.planner.plans.predict import predict
+from livescale.services.planner.plans.rates import Links
 from tests.planner.plans.made import BLOCKS, cluster, multicasts, parts, singles
 
 POLICIES = get_args(Policy)

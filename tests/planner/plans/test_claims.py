@@ -5,13 +5,13 @@ Predicted times are at line rate. Where the papers measured, the share of the li
 
 import pytest
 
-from services.planner.plans.choose import make_plan
-from services.planner.plans.network import multicast_over
-from services.planner.plans.pipelines import pipeline_ready
-from services.planner.plans.plan import Policy, TransferPlan
-from services.planner.plans.predict import Prediction, predict
-from shared.topology_file import find_topology
-from shared.transfer.chunks import MIB
+from livescale.services.planner.plans.choose import make_plan
+from livescale.services.planner.plans.network import multicast_over
+from livescale.services.planner.plans.pipelines import pipeline_ready
+from livescale.services.planner.plans.plan import Policy, TransferPlan
+from livescale.services.planner.plans.predict import Prediction, predict
+from livescale.shared.topology_file import find_topology
+from livescale.shared.transfer.chunks import MIB
 
 NVLINK_SHARE = 0.67  # of the line rate, in a broadcast
 GB = 10**9

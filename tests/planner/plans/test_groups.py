@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.planner.plans.groups import choose_lanes
+from livescale.services.planner.plans.groups import choose_lanes
 
 RATES = st.lists(st.sampled_from([0.5, 1.0, 2.0, 4.0]), min_size=1, max_size=6).map(tuple)
 

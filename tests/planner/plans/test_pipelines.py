@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.planner.plans.pipelines import pipeline_ready, plan_pipelines, plan_replicas
+from livescale.services.planner.plans.pipelines import pipeline_ready, plan_pipelines, plan_replicas
 
 
 def test_one_node_of_each_sub_group() -> None:

@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from services.planner.plans.chains import plan_chains
-from services.planner.plans.fluid import simulate
-from services.planner.plans.forwarding import forward
-from services.planner.plans.network import Multicast, ServingFlow, multicast_over
-from services.planner.plans.plan import Flow, TransferPlan
-from services.planner.plans.predict import Prediction, collect_ready, follow_lines, predict
-from services.planner.plans.rates import LEAST_SHARE, Links
-from shared.topology import Topology
+from livescale.services.planner.plans.chains import plan_chains
+from livescale.services.planner.plans.fluid import simulate
+from livescale.services.planner.plans.forwarding import forward
+from livescale.services.planner.plans.network import Multicast, ServingFlow, multicast_over
+from livescale.services.planner.plans.plan import Flow, TransferPlan
+from livescale.services.planner.plans.predict import Prediction, collect_ready, follow_lines, predict
+from livescale.services.planner.plans.rates import LEAST_SHARE, Links
+from livescale.shared.topology import Topology
 from tests.planner.plans.made import BLOCKS, EVERY, cluster, machine, multicasts, parts, singles
 
 CHUNK = 10

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.planner.plans.rates import fair_rates
+from livescale.services.planner.plans.rates import fair_rates
 
 INFINITE = float("inf")
 

@@ -5,7 +5,7 @@ from math import ceil, log2
 
 import pytest
 
-from services.planner.plans.schedule import Transfer, schedule
+from livescale.services.planner.plans.schedule import Transfer, schedule
 
 
 def fewest_steps(nodes: int, blocks: int) -> int:

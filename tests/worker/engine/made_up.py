@@ -3,15 +3,15 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from services.worker.batch import NO_BYTES, Draw
-from services.worker.engine.modelled import ModelledRunner
-from services.worker.engine.token_states import choose, first_state, follow
-from services.worker.scheduler import Scheduler
-from shared.block_layout import block_layouts
-from shared.latency import Latency
-from shared.messages.parameters import Manifest, ModelConfig
-from shared.messages.requests import Submit
-from shared.world import LoopClock
+from livescale.services.worker.batch import NO_BYTES, Draw
+from livescale.services.worker.engine.modelled import ModelledRunner
+from livescale.services.worker.engine.token_states import choose, first_state, follow
+from livescale.services.worker.scheduler import Scheduler
+from livescale.shared.block_layout import block_layouts
+from livescale.shared.latency import Latency
+from livescale.shared.messages.parameters import Manifest, ModelConfig
+from livescale.shared.messages.requests import Submit
+from livescale.shared.world import LoopClock
 from tests.worker.serving import limits
 
 BLOCK_TOKENS = 16

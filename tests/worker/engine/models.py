@@ -13,13 +13,19 @@ from _pytest.mark import ParameterSet
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, PreTrainedModel, Qwen2Config
 from transformers.utils.logging import disable_progress_bar
 
-from services.host.checkpoint import open_checkpoint
-from services.worker.engine.contract import PLAIN, OnGpu
-from services.worker.engine.engine import Engine
-from services.worker.engine.kernels.contract import VARIANTS, Kernels, KernelsName, choose_kernels, open_variant
-from services.worker.engine.kv_store import allocate_kv_memory
-from services.worker.engine.tensor_parallel import Ranks
-from shared.messages.parameters import DType, Layout, Manifest
+from livescale.services.host.checkpoint import open_checkpoint
+from livescale.services.worker.engine.contract import PLAIN, OnGpu
+from livescale.services.worker.engine.engine import Engine
+from livescale.services.worker.engine.kernels.contract import (
+    VARIANTS,
+    Kernels,
+    KernelsName,
+    choose_kernels,
+    open_variant,
+)
+from livescale.services.worker.engine.kv_store import allocate_kv_memory
+from livescale.services.worker.engine.tensor_parallel import Ranks
+from livescale.shared.messages.parameters import DType, Layout, Manifest
 
 BLOCK_TOKENS = 16
 CONTEXT = 2_200

@@ -12,8 +12,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from services.worker.engine.compiled_linear import CompiledLinear
-from services.worker.engine.kernels.contract import Kernels, choose_kernels, open_variant
+from livescale.services.worker.engine.compiled_linear import CompiledLinear
+from livescale.services.worker.engine.kernels.contract import Kernels, choose_kernels, open_variant
 from tests.worker.engine.models import VARIANTS_HERE, VARIANTS_MISSING, needs_kernels
 
 needs_amx = pytest.mark.skipif("amx" not in VARIANTS_HERE, reason=f"amx: {VARIANTS_MISSING.get('amx', '')}")
@@ -147,7 +147,7 @@ def test_tiles_are_released() -> None:
 # A filter of system calls (seccomp) that refuses arch_prctl(ARCH_REQ_XCOMP_PERM), as a sandbox might.
 REFUSING = """
 import ctypes, struct, sys
-from services.worker.engine.kernels.contract import choose_kernels
+from livescale.services.worker.engine.kernels.contract import choose_kernels
 
 LOAD, EQUAL, RETURN, ALLOW, REFUSE = 0x20, 0x15, 0x06, 0x7FFF0000, 0x00050001
 steps = ((LOAD, 0, 0, 0), (EQUAL, 0, 3, 158), (LOAD, 0, 0, 16), (EQUAL, 0, 1, 0x1023), (RETURN, 0, 0, REFUSE),
@@ -185,7 +185,7 @@ def test_a_cpu_may_stand_for_a_lesser_one(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_without_a_compiler_torch_computes_and_what_is_forced_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.worker.engine.kernels.contract.find_compiled", lambda: None)
+    monkeypatch.setattr("livescale.services.worker.engine.kernels.contract.find_compiled", lambda: None)
     chosen = choose_kernels("auto")
     assert (chosen.variant, chosen.kernels) == ("torch", None)
     assert "for want of a C compiler" in chosen.passed_over[0]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from services.worker.engine.bits import name_of_bits, torch_digest
-from services.worker.engine.contract import OnGpu
-from services.worker.engine.kernels.contract import (
+from livescale.services.worker.engine.bits import name_of_bits, torch_digest
+from livescale.services.worker.engine.contract import OnGpu
+from livescale.services.worker.engine.kernels.contract import (
     CAPABILITY,
     LEVELS_UP_TO,
     VARIANTS,
@@ -20,7 +20,7 @@ from services.worker.engine.kernels.contract import (
     find_compiled,
     open_variant,
 )
-from services.worker.engine.runner import EngineRunner
+from livescale.services.worker.engine.runner import EngineRunner
 from tests.worker.engine.models import KERNELS, VARIANTS_HERE, VARIANTS_MISSING, needs_kernels
 
 # On every CPU and by every compiler. Where kernels come to give other bits on purpose, write what comes of it here:

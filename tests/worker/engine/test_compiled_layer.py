@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 import pytest
 import torch
 
-from load.bench.engine_python import Operations
-from services.worker.batch import PREFILL_CHUNK, Piece
-from services.worker.engine.compiled_layer import CompiledLayer
-from services.worker.engine.engine import Engine
-from services.worker.engine.kernels.contract import VARIANTS, find_compiled
+from livescale.load.bench.engine_python import Operations
+from livescale.services.worker.batch import PREFILL_CHUNK, Piece
+from livescale.services.worker.engine.compiled_layer import CompiledLayer
+from livescale.services.worker.engine.engine import Engine
+from livescale.services.worker.engine.kernels.contract import VARIANTS, find_compiled
 from tests.worker.engine.models import ALL_CONFIGS, KERNELS, Kind, checkpointed, kind, needs_kernels
 
 BLOCKS = 20  # of each request

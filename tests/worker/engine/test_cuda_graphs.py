@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from services.worker.engine import engine as engine_module
-from services.worker.engine import parameters
-from services.worker.engine.contract import PLAIN, OnGpu
-from services.worker.engine.cuda_graphs import CudaCapture, Job
-from services.worker.engine.engine import Engine
-from services.worker.engine.kv_store import KvStore
-from services.worker.engine.paged_attention import PagedParts
-from services.worker.engine.parameters import GPU_SLAB_ROWS, TorchLinear, padded, padded_count
+from livescale.services.worker.engine import engine as engine_module
+from livescale.services.worker.engine import parameters
+from livescale.services.worker.engine.contract import PLAIN, OnGpu
+from livescale.services.worker.engine.cuda_graphs import CudaCapture, Job
+from livescale.services.worker.engine.engine import Engine
+from livescale.services.worker.engine.kv_store import KvStore
+from livescale.services.worker.engine.paged_attention import PagedParts
+from livescale.services.worker.engine.parameters import GPU_SLAB_ROWS, TorchLinear, padded, padded_count
 from tests.worker.engine.models import CONFIGS, are_greedy, checkpointed, reference_logits
 from tests.worker.engine.test_paged_attention import GatheringKernels
 from tests.worker.serving import Served, random_prompt, serve, submit

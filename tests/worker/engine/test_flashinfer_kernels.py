@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from services.worker.engine import flashinfer_kernels
-from services.worker.engine.attention import TorchParts
-from services.worker.engine.flashinfer_kernels import choose_parts, find_flashinfer, fits_flashinfer
-from services.worker.engine.kv_store import KvStore, allocate_kv_memory
-from services.worker.engine.paged_attention import PagedParts
+from livescale.services.worker.engine import flashinfer_kernels
+from livescale.services.worker.engine.attention import TorchParts
+from livescale.services.worker.engine.flashinfer_kernels import choose_parts, find_flashinfer, fits_flashinfer
+from livescale.services.worker.engine.kv_store import KvStore, allocate_kv_memory
+from livescale.services.worker.engine.paged_attention import PagedParts
 from tests.worker.engine.models import BLOCK_TOKENS, checkpointed
 from tests.worker.engine.test_paged_attention import PIECES
 

@@ -8,7 +8,7 @@ import pytest
 
 PROGRAM = """
 import ctypes, resource, threading
-from services.worker.engine.heap import keep_freed_memory, touch_heap
+from livescale.services.worker.engine.heap import keep_freed_memory, touch_heap
 
 MIB, PAGE = 1 << 20, 4096
 libc = ctypes.CDLL(None)

@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch.nn.functional import silu
 
-from services.worker.batch import Piece
-from services.worker.engine.compiled_attention import CompiledAttention
-from services.worker.engine.compiled_linear import CompiledLinear
-from services.worker.engine.kernels.contract import TYPES, VARIANTS, Kernels
-from services.worker.engine.kv_store import KvStore, allocate_kv_memory
-from services.worker.engine.norm import CompiledNorm, TorchNorm
-from services.worker.engine.parameters import DTYPES
-from services.worker.engine.rope import RopeTable
-from shared.messages.parameters import ModelConfig
+from livescale.services.worker.batch import Piece
+from livescale.services.worker.engine.compiled_attention import CompiledAttention
+from livescale.services.worker.engine.compiled_linear import CompiledLinear
+from livescale.services.worker.engine.kernels.contract import TYPES, VARIANTS, Kernels
+from livescale.services.worker.engine.kv_store import KvStore, allocate_kv_memory
+from livescale.services.worker.engine.norm import CompiledNorm, TorchNorm
+from livescale.services.worker.engine.parameters import DTYPES
+from livescale.services.worker.engine.rope import RopeTable
+from livescale.shared.messages.parameters import ModelConfig
 from tests.worker.engine.models import BLOCK_TOKENS, Kind, kind
 
 POSITIONS = 640

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from services.worker.batch import KvSlice
-from services.worker.engine.kv_store import KvStore, allocate_host_kv_memory, allocate_kv_memory
-from shared.messages.parameters import DType
+from livescale.services.worker.batch import KvSlice
+from livescale.services.worker.engine.kv_store import KvStore, allocate_host_kv_memory, allocate_kv_memory
+from livescale.shared.messages.parameters import DType
 from tests.worker.engine.models import checkpointed
 
 CONFIG = checkpointed("qwen2-tied").manifest.config

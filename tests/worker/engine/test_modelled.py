@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from services.worker.batch import NO_BYTES, Batch, Draw, Entry, KvCopy, KvImport, KvSlice, Piece, PrefixUse
-from services.worker.engine.contract import BlockMissing, Runner
-from services.worker.engine.modelled import ModelledRunner
-from services.worker.engine.partial import Partial
-from services.worker.engine.sizes import activation_bytes, kv_bytes
-from shared.messages.requests import Sampling, Submit
-from shared.virtual_time import run
-from shared.world import LoopClock
+from livescale.services.worker.batch import NO_BYTES, Batch, Draw, Entry, KvCopy, KvImport, KvSlice, Piece, PrefixUse
+from livescale.services.worker.engine.contract import BlockMissing, Runner
+from livescale.services.worker.engine.modelled import ModelledRunner
+from livescale.services.worker.engine.partial import Partial
+from livescale.services.worker.engine.sizes import activation_bytes, kv_bytes
+from livescale.shared.messages.requests import Sampling, Submit
+from livescale.shared.virtual_time import run
+from livescale.shared.world import LoopClock
 from tests.worker.engine.made_up import (
     BLOCK_BYTES,
     BLOCK_TOKENS,

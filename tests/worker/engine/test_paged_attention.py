@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from services.worker.batch import Piece
-from services.worker.engine.attention import TorchParts
-from services.worker.engine.kv_store import KvStore, allocate_kv_memory
-from services.worker.engine.paged_attention import KeysValues, PagedParts, Pages, Span, pages_of, spans_of
+from livescale.services.worker.batch import Piece
+from livescale.services.worker.engine.attention import TorchParts
+from livescale.services.worker.engine.kv_store import KvStore, allocate_kv_memory
+from livescale.services.worker.engine.paged_attention import KeysValues, PagedParts, Pages, Span, pages_of, spans_of
 from tests.worker.engine.models import BLOCK_TOKENS, CONTEXT, checkpointed
 
 GROUP = 3  # of the model below

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from services.worker.batch import Piece
-from services.worker.engine.compiled_linear import CompiledLinear, laid_out_shapes
-from services.worker.engine.engine import Engine
-from services.worker.engine.kernels.contract import Kernels
-from services.worker.engine.parameters import TorchLinear, block_tensors, multiply_panels
-from shared.panels import to_panels
+from livescale.services.worker.batch import Piece
+from livescale.services.worker.engine.compiled_linear import CompiledLinear, laid_out_shapes
+from livescale.services.worker.engine.engine import Engine
+from livescale.services.worker.engine.kernels.contract import Kernels
+from livescale.services.worker.engine.parameters import TorchLinear, block_tensors, multiply_panels
+from livescale.shared.panels import to_panels
 from tests.worker.engine.models import KERNELS, PANEL_CONFIGS, Kind, checkpointed, kind, needs_kernels
 
 TOKENS = tuple(range(3, 103))

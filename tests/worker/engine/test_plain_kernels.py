@@ -4,10 +4,10 @@ memory, and of each row the same bits wherever it stands."""
 import pytest
 import torch
 
-from services.worker.engine.engine import Engine
-from services.worker.engine.parameters import CPU_SLAB_ROWS, TorchLinear, stable_silu
-from shared.arena import placed_bytes
-from shared.device_arena import DeviceArena
+from livescale.services.worker.engine.engine import Engine
+from livescale.services.worker.engine.parameters import CPU_SLAB_ROWS, TorchLinear, stable_silu
+from livescale.shared.arena import placed_bytes
+from livescale.shared.device_arena import DeviceArena
 from tests.worker.engine.models import CONFIGS, are_greedy, checkpointed, reference_logits
 from tests.worker.serving import random_prompt, serve, submit
 

@@ -7,10 +7,10 @@ from datetime import timedelta
 import pytest
 import torch
 
-from services.worker.engine import process_group
-from services.worker.engine.contract import RankLost
-from services.worker.engine.process_group import ProcessGroup, open_store, reach_store
-from services.worker.engine.tensor_parallel import added, least
+from livescale.services.worker.engine import process_group
+from livescale.services.worker.engine.contract import RankLost
+from livescale.services.worker.engine.process_group import ProcessGroup, open_store, reach_store
+from livescale.services.worker.engine.tensor_parallel import added, least
 
 HERE = "127.0.0.1"
 

@@ -5,9 +5,9 @@ from math import inf
 import pytest
 from msgspec import structs
 
-from services.worker.batch import Batch, Draw, Piece
-from services.worker.engine.rates import Pace, Rates, layers_share
-from shared.messages.requests import Sampling
+from livescale.services.worker.batch import Batch, Draw, Piece
+from livescale.services.worker.engine.rates import Pace, Rates, layers_share
+from livescale.shared.messages.requests import Sampling
 
 
 def _batch(prefill: int, decode: int) -> Batch:

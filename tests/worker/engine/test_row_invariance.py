@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from services.worker.batch import PREFILL_CHUNK, PROMPT_CUT, Piece
-from services.worker.engine.engine import Engine
-from shared.messages.requests import Sampling
+from livescale.services.worker.batch import PREFILL_CHUNK, PROMPT_CUT, Piece
+from livescale.services.worker.engine.engine import Engine
+from livescale.shared.messages.requests import Sampling
 from tests.worker.engine.models import CONFIGS, KINDS, Kind
 from tests.worker.serving import mixed_requests, random_prompt, serve, serve_each, submit
 

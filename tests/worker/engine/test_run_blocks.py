@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.worker.batch import NO_BYTES, Batch, Draw, Piece
-from services.worker.engine.contract import BlockMissing
-from services.worker.engine.engine import Engine
-from services.worker.engine.modelled import ModelledRunner
-from services.worker.engine.partial import Passed
-from services.worker.engine.sizes import activation_bytes
-from services.worker.scheduler import Scheduler
-from shared.messages.parameters import DType
-from shared.messages.requests import Sampling, Submit
-from shared.virtual_time import run
-from shared.world import LoopClock
+from livescale.services.worker.batch import NO_BYTES, Batch, Draw, Piece
+from livescale.services.worker.engine.contract import BlockMissing
+from livescale.services.worker.engine.engine import Engine
+from livescale.services.worker.engine.modelled import ModelledRunner
+from livescale.services.worker.engine.partial import Passed
+from livescale.services.worker.engine.sizes import activation_bytes
+from livescale.services.worker.scheduler import Scheduler
+from livescale.shared.messages.parameters import DType
+from livescale.shared.messages.requests import Sampling, Submit
+from livescale.shared.virtual_time import run
+from livescale.shared.world import LoopClock
 from tests.fuzz.effort import examples
 from tests.worker.engine.made_up import BLOCK_BYTES, LATENCY, LAYERS, VOCABULARY, loaded, made_up_tokens, manifest
 from tests.worker.engine.models import BLOCK_TOKENS, Checkpointed, checkpointed

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from services.worker.engine.runner import EngineRunner
-from services.worker.scheduler import Scheduler
+from livescale.services.worker.engine.runner import EngineRunner
+from livescale.services.worker.scheduler import Scheduler
 from tests.worker.engine.models import BLOCK_TOKENS, CONTEXT, Checkpointed, checkpointed
 from tests.worker.serving import limits, random_prompt, serve, submit
 

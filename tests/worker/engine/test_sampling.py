@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from services.worker.batch import Draw
-from services.worker.engine.sampling import choose_tokens, likeliest, uniform
-from shared.messages.requests import Sampling
+from livescale.services.worker.batch import Draw
+from livescale.services.worker.engine.sampling import choose_tokens, likeliest, uniform
+from livescale.shared.messages.requests import Sampling
 from tests.worker.engine.models import checkpointed
 from tests.worker.serving import random_prompt, serve, submit
 

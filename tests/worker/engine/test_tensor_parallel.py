@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch._C._distributed_c10d import HashStore
 
-from services.worker.engine.engine import Engine
-from services.worker.engine.process_group import ProcessGroup
-from shared.messages.parameters import DType
-from shared.messages.requests import Sampling, Submit
+from livescale.services.worker.engine.engine import Engine
+from livescale.services.worker.engine.process_group import ProcessGroup
+from livescale.shared.messages.parameters import DType
+from livescale.shared.messages.requests import Sampling, Submit
 from tests.worker.engine.models import CUT_CONFIGS, are_greedy, checkpointed, reference_logits
 from tests.worker.serving import Served, random_prompt, serve, serve_each, strays, submit
 

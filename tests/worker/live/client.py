@@ -7,10 +7,19 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from shared.bus.contract import Bus, BusError
-from shared.messages.live import RequestsMoved
-from shared.messages.requests import Admit, Cancel, Replay, RequestLost, RequestsEnded, Submit, TokenFrame, Tokens
-from shared.subjects import ADMIT, CANCEL_WORK, REPLAY
+from livescale.shared.bus.contract import Bus, BusError
+from livescale.shared.messages.live import RequestsMoved
+from livescale.shared.messages.requests import (
+    Admit,
+    Cancel,
+    Replay,
+    RequestLost,
+    RequestsEnded,
+    Submit,
+    TokenFrame,
+    Tokens,
+)
+from livescale.shared.subjects import ADMIT, CANCEL_WORK, REPLAY
 
 RETRY_SECONDS = 0.1
 

@@ -9,18 +9,18 @@ import torch
 from msgspec.structs import replace
 from torch._C._distributed_c10d import HashStore
 
-from services.host.checkpoint import open_checkpoint
-from services.worker.engine.contract import Runner
-from services.worker.engine.engine import Engine
-from services.worker.engine.kernels.contract import choose_kernels
-from services.worker.engine.kv_store import allocate_kv_memory
-from services.worker.engine.modelled import ModelledRunner
-from services.worker.engine.process_group import ProcessGroup
-from services.worker.settings import MIB, WorkerSettings
-from shared.messages.parameters import DType, Manifest
-from shared.messages.requests import Submit
-from shared.settings import SwitchKv
-from shared.world import LoopClock
+from livescale.services.host.checkpoint import open_checkpoint
+from livescale.services.worker.engine.contract import Runner
+from livescale.services.worker.engine.engine import Engine
+from livescale.services.worker.engine.kernels.contract import choose_kernels
+from livescale.services.worker.engine.kv_store import allocate_kv_memory
+from livescale.services.worker.engine.modelled import ModelledRunner
+from livescale.services.worker.engine.process_group import ProcessGroup
+from livescale.services.worker.settings import MIB, WorkerSettings
+from livescale.shared.messages.parameters import DType, Manifest
+from livescale.shared.messages.requests import Submit
+from livescale.shared.settings import SwitchKv
+from livescale.shared.world import LoopClock
 from tests.made import tiny
 from tests.worker.engine.made_up import LATENCY, made_up_tokens
 from tests.worker.live.timed import TimedRunner

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from contextlib import suppress
 
-from shared.bus.contract import Bus
-from shared.messages.transfers import Inflow, LiveMode, Load, Node
-from shared.subjects import LOAD
-from shared.transfer.chunks import Chunk
-from shared.transfer.part import FlowEnd, Part, TransferFailed
-from shared.transfer.send import feed
+from livescale.shared.bus.contract import Bus
+from livescale.shared.messages.transfers import Inflow, LiveMode, Load, Node
+from livescale.shared.subjects import LOAD
+from livescale.shared.transfer.chunks import Chunk
+from livescale.shared.transfer.part import FlowEnd, Part, TransferFailed
+from livescale.shared.transfer.send import feed
 from tests.transfer.virtual_link import Mail, VirtualLink
 from tests.worker.live.kinds import CONTEXT, Kind
 

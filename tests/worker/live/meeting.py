@@ -9,12 +9,12 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-from services.worker.engine.contract import RankLost
-from services.worker.engine.process_group import COLLECTIVE, MEETING, ProcessGroup
-from services.worker.settings import WorkerSettings
-from shared.devices import CPU
-from shared.messages.ranks import Meeting
-from shared.virtual_time import THREAD_SECONDS, VirtualTimeLoop
+from livescale.services.worker.engine.contract import RankLost
+from livescale.services.worker.engine.process_group import COLLECTIVE, MEETING, ProcessGroup
+from livescale.services.worker.settings import WorkerSettings
+from livescale.shared.devices import CPU
+from livescale.shared.messages.ranks import Meeting
+from livescale.shared.virtual_time import THREAD_SECONDS, VirtualTimeLoop
 from tests.worker.live.timed import TimedRunner
 
 T = TypeVar("T")

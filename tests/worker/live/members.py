@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from services.worker.actor import Worker
-from services.worker.engine.contract import Runner
-from shared.bus.local import LocalBus
-from shared.telemetry import Telemetry
-from shared.virtual_time import Process
+from livescale.services.worker.actor import Worker
+from livescale.services.worker.engine.contract import Runner
+from livescale.shared.bus.local import LocalBus
+from livescale.shared.telemetry import Telemetry
+from livescale.shared.virtual_time import Process
 
 
 @dataclass

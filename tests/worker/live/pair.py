@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from services.worker.engine.engine import Engine
-from services.worker.engine.kernels.contract import choose_kernels
-from services.worker.engine.kv_store import allocate_kv_memory
-from services.worker.settings import MIB
-from shared.messages.live import Help
-from shared.messages.parameters import DType
-from shared.messages.requests import Submit
-from shared.messages.transfers import Inflow, LiveMode, Serve
-from shared.subjects import HELP, LOAD, SERVE
+from livescale.services.worker.engine.engine import Engine
+from livescale.services.worker.engine.kernels.contract import choose_kernels
+from livescale.services.worker.engine.kv_store import allocate_kv_memory
+from livescale.services.worker.settings import MIB
+from livescale.shared.messages.live import Help
+from livescale.shared.messages.parameters import DType
+from livescale.shared.messages.requests import Submit
+from livescale.shared.messages.transfers import Inflow, LiveMode, Serve
+from livescale.shared.subjects import HELP, LOAD, SERVE
 from tests.worker.fleet import CONTEXT, Fleet, fleet
 from tests.worker.serving import serve
 

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from services.worker.batch import Batch
-from services.worker.engine.modelled import ModelledRunner
-from services.worker.engine.partial import Partial
-from services.worker.live.taking import TOGETHER_SECONDS, Taking, Together
-from shared.virtual_time import run
+from livescale.services.worker.batch import Batch
+from livescale.services.worker.engine.modelled import ModelledRunner
+from livescale.services.worker.engine.partial import Partial
+from livescale.services.worker.live.taking import TOGETHER_SECONDS, Taking, Together
+from livescale.shared.virtual_time import run
 from tests.worker.engine.made_up import LATENCY
 from tests.worker.live.kinds import BLOCKS, CLOCK, Kind, Modelled
 from tests.worker.live.stage import Stage, stage

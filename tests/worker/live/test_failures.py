@@ -2,13 +2,13 @@
 
 import pytest
 
-from services.worker.live.handoff import ACTIVATION, KV
-from services.worker.live.source import FAILED_HAND_OFFS
-from shared.bus.contract import Refusal
-from shared.messages.membership import Stale
-from shared.messages.transfers import Drain
-from shared.subjects import DRAIN, STALE
-from shared.virtual_time import run
+from livescale.services.worker.live.handoff import ACTIVATION, KV
+from livescale.services.worker.live.source import FAILED_HAND_OFFS
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.membership import Stale
+from livescale.shared.messages.transfers import Drain
+from livescale.shared.subjects import DRAIN, STALE
+from livescale.shared.virtual_time import run
 from tests.worker.live.kinds import BLOCKS, CLOCK
 from tests.worker.live.scenes import parked, play
 from tests.worker.live.stage import Stage, stage

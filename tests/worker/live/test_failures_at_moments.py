@@ -6,10 +6,10 @@ from contextlib import suppress
 
 import pytest
 
-from shared.bus.contract import Disconnected
-from shared.messages.membership import Stale
-from shared.subjects import STALE
-from shared.virtual_time import run
+from livescale.shared.bus.contract import Disconnected
+from livescale.shared.messages.membership import Stale
+from livescale.shared.subjects import STALE
+from livescale.shared.virtual_time import run
 from tests.worker.live.kinds import CLOCK
 from tests.worker.live.stage import Stage, stage
 from tests.worker.live.timed import MESSAGE_SECONDS, STEP_SECONDS

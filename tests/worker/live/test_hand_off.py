@@ -2,9 +2,9 @@
 
 import pytest
 
-from shared.messages.parameters import DType
-from shared.messages.requests import Sampling
-from shared.subjects import INSTANCE
+from livescale.shared.messages.parameters import DType
+from livescale.shared.messages.requests import Sampling
+from livescale.shared.subjects import INSTANCE
 from tests.worker.live.pair import TARGET, pair
 from tests.worker.serving import random_prompt, submit
 

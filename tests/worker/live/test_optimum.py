@@ -5,12 +5,12 @@ from math import inf
 
 import pytest
 
-from services.worker.live.optimum import MOST_BATCHES, Planner, better_than_the_queue
-from services.worker.zigzag.forecast import Forecast
-from services.worker.zigzag.ilp import solve
-from services.worker.zigzag.rehearsal import rehearse
-from services.worker.zigzag.rules import Planned
-from services.worker.zigzag.tasks import ALONE, Room, Task
+from livescale.services.worker.live.optimum import MOST_BATCHES, Planner, better_than_the_queue
+from livescale.services.worker.zigzag.forecast import Forecast
+from livescale.services.worker.zigzag.ilp import solve
+from livescale.services.worker.zigzag.rehearsal import rehearse
+from livescale.services.worker.zigzag.rules import Planned
+from livescale.services.worker.zigzag.tasks import ALONE, Room, Task
 from tests.worker.live.pair import TARGET, pair
 from tests.worker.serving import random_prompt, submit
 

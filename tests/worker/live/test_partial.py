@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.worker.batch import MAX_BATCH_ROWS, Entry
-from services.worker.engine.engine import Engine
-from services.worker.engine.partial import Partial, slabs
-from services.worker.scheduler import Scheduler
-from shared.messages.parameters import DType
-from shared.messages.requests import Submit
+from livescale.services.worker.batch import MAX_BATCH_ROWS, Entry
+from livescale.services.worker.engine.engine import Engine
+from livescale.services.worker.engine.partial import Partial, slabs
+from livescale.services.worker.scheduler import Scheduler
+from livescale.shared.messages.parameters import DType
+from livescale.shared.messages.requests import Submit
 from tests.fuzz.effort import examples
 from tests.worker.engine.models import checkpointed
 from tests.worker.serving import limits, random_prompt, serve, submit

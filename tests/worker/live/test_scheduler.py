@@ -1,9 +1,9 @@
 """The scheduler where requests come from, or go to, another worker."""
 
-from services.worker.batch import Batch, Entry
-from services.worker.scheduler import Scheduler
-from services.worker.sequence import Filled
-from shared.messages.requests import Submit
+from livescale.services.worker.batch import Batch, Entry
+from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.sequence import Filled
+from livescale.shared.messages.requests import Submit
 from tests.worker.serving import limits, submit
 
 LAYERS = 2

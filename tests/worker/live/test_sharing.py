@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from shared.bus.contract import Refusal
-from shared.messages.live import Pull, Took
-from shared.subjects import PULL, TOOK
-from shared.virtual_time import run
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.live import Pull, Took
+from livescale.shared.subjects import PULL, TOOK
+from livescale.shared.virtual_time import run
 from tests.worker.live.scenes import parked, play
 from tests.worker.live.stage import Stage, stage
 from tests.worker.serving import random_prompt, submit

@@ -1,6 +1,6 @@
 """What hand-offs move is in the heartbeats of both ends, and parameters are not."""
 
-from shared.messages.membership import PeerTraffic
+from livescale.shared.messages.membership import PeerTraffic
 from tests.worker.live.pair import TARGET, Pair, pair
 from tests.worker.serving import random_prompt, submit
 

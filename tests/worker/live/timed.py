@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from services.worker.engine.runner import EngineRunner
-from services.worker.live.handoff import FIRST_CHANNEL, TAG_BITS
-from shared.links.contract import Buffer, LinkError, Peer
+from livescale.services.worker.engine.runner import EngineRunner
+from livescale.services.worker.live.handoff import FIRST_CHANNEL, TAG_BITS
+from livescale.shared.links.contract import Buffer, LinkError, Peer
 from tests.transfer.virtual_link import Mail, VirtualLink, VirtualPeer, here
 
 STEP_SECONDS = 0.01  # of a layer as of a step

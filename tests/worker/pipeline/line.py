@@ -7,11 +7,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from shared.messages.pipelines import Pipeline, PipelineOver
-from shared.messages.pipelines import Stage as Part
-from shared.messages.requests import Sampling, Submit
-from shared.subjects import PIPELINE, PIPELINE_OVER
-from shared.virtual_time import run
+from livescale.shared.messages.pipelines import Pipeline, PipelineOver
+from livescale.shared.messages.pipelines import Stage as Part
+from livescale.shared.messages.requests import Sampling, Submit
+from livescale.shared.subjects import PIPELINE, PIPELINE_OVER
+from livescale.shared.virtual_time import run
 from tests.worker.live.kinds import BLOCKS, FLOAT32, Kind
 from tests.worker.live.stage import Stage, stage
 from tests.worker.serving import random_prompt, submit

@@ -1,6 +1,6 @@
 """Whether KV is moved or computed again."""
 
-from services.worker.pipeline.costs import Way, choose_way
+from livescale.services.worker.pipeline.costs import Way, choose_way
 
 
 def test_what_takes_less_by_what_was_measured_is_done_and_the_reason_says_so() -> None:

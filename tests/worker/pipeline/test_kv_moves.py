@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from shared.bus.contract import Refusal
-from shared.messages.pipelines import KvSpan, MoveKv
-from shared.subjects import GIVE_KV, MOVE_KV
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.pipelines import KvSpan, MoveKv
+from livescale.shared.subjects import GIVE_KV, MOVE_KV
 from tests.worker.live.kinds import FLOAT32, MODELLED
 from tests.worker.live.stage import Stage
 from tests.worker.pipeline.line import ask, play, say_over

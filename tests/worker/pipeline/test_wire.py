@@ -5,13 +5,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.worker.batch import Draw, KvSlice, Piece
-from services.worker.engine.sizes import activation_bytes
-from services.worker.limits import Limits
-from services.worker.pipeline.wire import batch_pieces, fill_pieces, kv_slices, kv_spans, layers_of, stage_pieces
-from shared.messages.pipelines import KvSpan, MoveKv, Pipeline, Stage, StageBatch, StageFill
-from shared.messages.requests import Sampling
-from shared.messages.transfers import Node
+from livescale.services.worker.batch import Draw, KvSlice, Piece
+from livescale.services.worker.engine.sizes import activation_bytes
+from livescale.services.worker.limits import Limits
+from livescale.services.worker.pipeline.wire import (
+    batch_pieces,
+    fill_pieces,
+    kv_slices,
+    kv_spans,
+    layers_of,
+    stage_pieces,
+)
+from livescale.shared.messages.pipelines import KvSpan, MoveKv, Pipeline, Stage, StageBatch, StageFill
+from livescale.shared.messages.requests import Sampling
+from livescale.shared.messages.transfers import Node
 from tests.worker.engine.made_up import BLOCK_TOKENS, VOCABULARY, manifest
 
 MANIFEST = manifest()

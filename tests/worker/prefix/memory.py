@@ -3,11 +3,11 @@
 from collections import deque
 from typing import Any
 
-from services.worker.batch import PROMPT_CUT, Batch
-from services.worker.engine.rates import Pace
-from services.worker.outputs import Output
-from services.worker.scheduler import Scheduler
-from shared.messages.requests import Submit
+from livescale.services.worker.batch import PROMPT_CUT, Batch
+from livescale.services.worker.engine.rates import Pace
+from livescale.services.worker.outputs import Output
+from livescale.services.worker.scheduler import Scheduler
+from livescale.shared.messages.requests import Submit
 from tests.worker.engine.models import BLOCK_TOKENS
 from tests.worker.serving import limits
 

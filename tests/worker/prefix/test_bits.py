@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from services.worker.engine.engine import Engine
-from services.worker.engine.kernels.contract import Kernels
-from services.worker.engine.kv_store import allocate_host_kv_memory, allocate_kv_memory
-from shared.messages.parameters import DType
-from shared.messages.requests import Sampling, Submit
+from livescale.services.worker.engine.engine import Engine
+from livescale.services.worker.engine.kernels.contract import Kernels
+from livescale.services.worker.engine.kv_store import allocate_host_kv_memory, allocate_kv_memory
+from livescale.shared.messages.parameters import DType
+from livescale.shared.messages.requests import Sampling, Submit
 from tests.worker.engine.models import BLOCK_TOKENS, CONTEXT, KERNELS, checkpointed, needs_kernels
 from tests.worker.serving import random_prompt, serve, submit
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.worker.batch import PREFILL_CHUNK, KvCopy
-from services.worker.engine.kv_blocks import KvBlocks
-from services.worker.engine.rates import Pace
-from services.worker.prefix.cache import PrefixCache
-from services.worker.prefix.cost import fetch_pays
-from services.worker.sequence import Sequence
+from livescale.services.worker.batch import PREFILL_CHUNK, KvCopy
+from livescale.services.worker.engine.kv_blocks import KvBlocks
+from livescale.services.worker.engine.rates import Pace
+from livescale.services.worker.prefix.cache import PrefixCache
+from livescale.services.worker.prefix.cost import fetch_pays
+from livescale.services.worker.sequence import Sequence
 from tests.fuzz.effort import examples
 from tests.worker.prefix.memory import Served
 from tests.worker.serving import limits, random_prompt, submit

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from services.worker.batch import Batch
-from shared.messages.requests import Submit
+from livescale.services.worker.batch import Batch
+from livescale.shared.messages.requests import Submit
 from tests.worker.prefix.memory import Served
 from tests.worker.serving import random_prompt, submit
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.worker.prefix.copies import Copies
+from livescale.services.worker.prefix.copies import Copies
 
 Pair = tuple[int, int]
 

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from services.worker.engine.kv_blocks import KvBlocks
-from services.worker.prefix.cache import PrefixCache
-from services.worker.sequence import Sequence
+from livescale.services.worker.engine.kv_blocks import KvBlocks
+from livescale.services.worker.prefix.cache import PrefixCache
+from livescale.services.worker.sequence import Sequence
 from tests.worker.serving import submit
 
 BLOCK_TOKENS = 64  # two to what prompts have in common

@@ -1,8 +1,8 @@
 """Where segments lie: which blocks are free, and which are least in use."""
 
-from services.worker.engine.kv_blocks import KvBlocks
-from services.worker.prefix.places import Places
-from services.worker.prefix.tree import Node
+from livescale.services.worker.engine.kv_blocks import KvBlocks
+from livescale.services.worker.prefix.places import Places
+from livescale.services.worker.prefix.tree import Node
 
 BLOCKS = 12
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.worker.prefix.tree import Node, PrefixTree, Segment
+from livescale.services.worker.prefix.tree import Node, PrefixTree, Segment
 from tests.fuzz.effort import examples
 
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from shared.messages.membership import LeaseChanged
-from shared.messages.parameters import DType
-from shared.messages.pipelines import Pipeline, Stage
-from shared.messages.requests import Submit
-from shared.subjects import LEASE, PIPELINE
+from livescale.shared.messages.membership import LeaseChanged
+from livescale.shared.messages.parameters import DType
+from livescale.shared.messages.pipelines import Pipeline, Stage
+from livescale.shared.messages.requests import Submit
+from livescale.shared.subjects import LEASE, PIPELINE
 from tests.worker.ranks.stage import RANKS, RankStage, rank_stage
 
 Cut = Sequence[tuple[str, int]]  # which instance runs the blocks up to which one, in their order

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from shared.messages.live import Help
-from shared.messages.parameters import DType
-from shared.messages.requests import Sampling, Submit
-from shared.messages.transfers import Inflow, LiveMode, Serve
-from shared.subjects import HELP, LOAD, SERVE
-from shared.transfer.part import FlowEnd, Part
+from livescale.shared.messages.live import Help
+from livescale.shared.messages.parameters import DType
+from livescale.shared.messages.requests import Sampling, Submit
+from livescale.shared.messages.transfers import Inflow, LiveMode, Serve
+from livescale.shared.subjects import HELP, LOAD, SERVE
+from livescale.shared.transfer.part import FlowEnd, Part
 from tests.worker.fleet import CHUNK_BYTES, Fleet, fleet
 from tests.worker.serving import random_prompt, submit
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shared.messages.parameters import DType
+from livescale.shared.messages.parameters import DType
 from tests.worker.ranks.stage import TARGET, rank_stage, wanted
 
 

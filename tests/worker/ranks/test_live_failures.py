@@ -2,13 +2,13 @@
 
 import pytest
 
-from services.worker.live import handoff
-from services.worker.ranks import kv as rank_kv
-from services.worker.ranks.kv import RankKv
-from shared.links.contract import Buffer, Peer
-from shared.messages.membership import LeaseChanged
-from shared.messages.transfers import Abort
-from shared.subjects import ABORT, LEASE
+from livescale.services.worker.live import handoff
+from livescale.services.worker.ranks import kv as rank_kv
+from livescale.services.worker.ranks.kv import RankKv
+from livescale.shared.links.contract import Buffer, Peer
+from livescale.shared.messages.membership import LeaseChanged
+from livescale.shared.messages.transfers import Abort
+from livescale.shared.subjects import ABORT, LEASE
 from tests.transfer.virtual_link import here
 from tests.worker.ranks.stage import TARGET, RankStage, rank_stage, wanted
 

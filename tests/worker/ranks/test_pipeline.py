@@ -5,11 +5,11 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from services.worker.engine import process_group
-from shared.messages.parameters import DType
-from shared.messages.pipelines import PipelineOver
-from shared.messages.requests import Cancel
-from shared.subjects import CANCEL_WORK, PIPELINE_OVER
+from livescale.services.worker.engine import process_group
+from livescale.shared.messages.parameters import DType
+from livescale.shared.messages.pipelines import PipelineOver
+from livescale.shared.messages.requests import Cancel
+from livescale.shared.subjects import CANCEL_WORK, PIPELINE_OVER
 from tests.worker.ranks.line import PAIR, THREE, Cut, line, team
 from tests.worker.ranks.stage import wanted
 from tests.worker.serving import NEVER

@@ -6,18 +6,18 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from services.host.checkpoint import open_checkpoint
-from services.worker.engine import process_group
-from services.worker.engine.engine import Engine
-from services.worker.engine.kv_store import allocate_kv_memory
-from services.worker.ranks import follower
-from services.worker.settings import MIB
-from shared.bus.contract import Refusal
-from shared.messages.membership import LeaseChanged
-from shared.messages.ranks import AskMeeting, RankStep
-from shared.messages.transfers import Drain, Inflow, Serve
-from shared.subjects import DRAIN, LEASE, LOAD, MEETING, RANK_STEP, SERVE
-from shared.transfer.part import FlowEnd, Part
+from livescale.services.host.checkpoint import open_checkpoint
+from livescale.services.worker.engine import process_group
+from livescale.services.worker.engine.engine import Engine
+from livescale.services.worker.engine.kv_store import allocate_kv_memory
+from livescale.services.worker.ranks import follower
+from livescale.services.worker.settings import MIB
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.membership import LeaseChanged
+from livescale.shared.messages.ranks import AskMeeting, RankStep
+from livescale.shared.messages.transfers import Drain, Inflow, Serve
+from livescale.shared.subjects import DRAIN, LEASE, LOAD, MEETING, RANK_STEP, SERVE
+from livescale.shared.transfer.part import FlowEnd, Part
 from tests.made import tiny
 from tests.worker.fleet import CHUNK_BYTES, CONTEXT, Fleet, fleet
 from tests.worker.serving import random_prompt, serve, submit

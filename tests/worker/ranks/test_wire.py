@@ -2,9 +2,9 @@
 
 import pytest
 
-from services.worker.batch import Batch, Draw, Entry, KvCopy, KvImport, Piece, PrefixUse
-from services.worker.ranks.wire import decode_batch, encode_batch
-from shared.messages.requests import Sampling
+from livescale.services.worker.batch import Batch, Draw, Entry, KvCopy, KvImport, Piece, PrefixUse
+from livescale.services.worker.ranks.wire import decode_batch, encode_batch
+from livescale.shared.messages.requests import Sampling
 
 
 def test_a_batch_comes_as_it_was_told() -> None:

@@ -4,10 +4,10 @@ import itertools
 
 import pytest
 
-from services.worker.zigzag.ilp import solve
-from services.worker.zigzag.rehearsal import SOURCE, TARGET, Rehearsal, rehearse
-from services.worker.zigzag.rules import BEST_EFFORT, OFF, ZIGZAG, Rule
-from services.worker.zigzag.tasks import Task
+from livescale.services.worker.zigzag.ilp import solve
+from livescale.services.worker.zigzag.rehearsal import SOURCE, TARGET, Rehearsal, rehearse
+from livescale.services.worker.zigzag.rules import BEST_EFFORT, OFF, ZIGZAG, Rule
+from livescale.services.worker.zigzag.tasks import Task
 
 LAYERS, LOAD = 7, 6
 READY = [float(LOAD * layer) for layer in range(LAYERS)]

@@ -1,4 +1,4 @@
-from services.worker.zigzag.forecast import Forecast
+from livescale.services.worker.zigzag.forecast import Forecast
 
 
 def test_missing_layers_are_expected_at_the_pace_of_those_that_came() -> None:

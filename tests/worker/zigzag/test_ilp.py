@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.worker.zigzag.ilp import solve
-from services.worker.zigzag.rehearsal import rehearse
-from services.worker.zigzag.rules import Planned
-from services.worker.zigzag.tasks import Task
-from services.worker.zigzag.windows import Pair, greedy, windows
+from livescale.services.worker.zigzag.ilp import solve
+from livescale.services.worker.zigzag.rehearsal import rehearse
+from livescale.services.worker.zigzag.rules import Planned
+from livescale.services.worker.zigzag.tasks import Task
+from livescale.services.worker.zigzag.windows import Pair, greedy, windows
 from tests.worker.zigzag.stepping import best_latency, ends_with
 
 BATCHES = st.lists(st.tuples(st.integers(-5, 12), st.integers(1, 3)), min_size=1, max_size=3).map(sorted)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.worker.zigzag.layer_times import LayerTimes
+from livescale.services.worker.zigzag.layer_times import LayerTimes
 
 
 def test_between_two_measurements_and_beyond_them_times_lie_on_a_line() -> None:

@@ -5,11 +5,20 @@ from collections import Counter
 
 import pytest
 
-from services.worker.zigzag.effects import Finish, GiveBack, HandOver, Pull, QueueEffect, Release, Run, SourceEffect
-from services.worker.zigzag.queue import LiveQueue, Phase
-from services.worker.zigzag.rules import BEST_EFFORT, OFF, ZIGZAG, Rule
-from services.worker.zigzag.source import Source
-from services.worker.zigzag.tasks import ALONE, Room, Task
+from livescale.services.worker.zigzag.effects import (
+    Finish,
+    GiveBack,
+    HandOver,
+    Pull,
+    QueueEffect,
+    Release,
+    Run,
+    SourceEffect,
+)
+from livescale.services.worker.zigzag.queue import LiveQueue, Phase
+from livescale.services.worker.zigzag.rules import BEST_EFFORT, OFF, ZIGZAG, Rule
+from livescale.services.worker.zigzag.source import Source
+from livescale.services.worker.zigzag.tasks import ALONE, Room, Task
 
 LAYERS, TARGETS, SOURCES, TASKS = 5, 3, 2, 20
 

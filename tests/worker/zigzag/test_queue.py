@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 import pytest
 
-from services.worker.zigzag.effects import Finish, GiveBack, HandOver, Park, QueueEffect, Release, Run
-from services.worker.zigzag.queue import LiveQueue, Phase
-from services.worker.zigzag.rules import BEST_EFFORT, OFF, Planned
-from services.worker.zigzag.tasks import Room, Task
+from livescale.services.worker.zigzag.effects import Finish, GiveBack, HandOver, Park, QueueEffect, Release, Run
+from livescale.services.worker.zigzag.queue import LiveQueue, Phase
+from livescale.services.worker.zigzag.rules import BEST_EFFORT, OFF, Planned
+from livescale.services.worker.zigzag.tasks import Room, Task
 
 
 def queue_of(tasks: str, loaded: int = 1, layers: int = 4, **fields: object) -> LiveQueue:

@@ -1,7 +1,7 @@
 """An instance that helps targets: when it asks whom."""
 
-from services.worker.zigzag.effects import Pull, SourceEffect, Withdraw
-from services.worker.zigzag.source import Source
+from livescale.services.worker.zigzag.effects import Pull, SourceEffect, Withdraw
+from livescale.services.worker.zigzag.source import Source
 
 
 def helping(*targets: str) -> Source:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Literal, Protocol, cast
 
-from shared.messages.parameters import DType
+from livescale.shared.messages.parameters import DType
 
 Address = int
 KernelsName = Literal["auto", "compiled", "amx", "avx512_bf16", "portable", "amx-emulated", "torch"]
@@ -85,7 +85,7 @@ class Compiled(Protocol):
 def find_compiled() -> Compiled | None:
     """None where there was no C compiler at installation."""
     try:
-        return cast(Compiled, import_module("services.worker.engine.kernels.compiled"))
+        return cast(Compiled, import_module("livescale.services.worker.engine.kernels.compiled"))
     except ImportError:
         return None
 
