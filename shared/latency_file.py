@@ -6,7 +6,7 @@ from pathlib import Path
 from livescale.shared.latency import Latency
 from livescale.shared.yaml_file import convert, names_file, read_yaml
 
-SHIPPED = resources.files("shared") / "latencies.yaml"
+SHIPPED = resources.files("livescale.shared") / "latencies.yaml"
 
 
 def find_latency(text: str) -> Latency:

@@ -10,7 +10,7 @@ from livescale.shared.topology_entries import TopologyFile, expand
 from livescale.shared.units import Rate, Size, parse_rate, parse_size
 from livescale.shared.yaml_file import convert, names_file, read_yaml, rename_keys
 
-SHIPPED = resources.files("shared") / "topologies"
+SHIPPED = resources.files("livescale.shared") / "topologies"
 
 
 def find_topology(text: str) -> Topology:

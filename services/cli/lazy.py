@@ -58,7 +58,7 @@ def load_module(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         # A module of our own that is missing is a bug and keeps its traceback.
-        if (error.name or "").split(".")[0] in ("services", "shared", "load"):
+        if (error.name or "").split(".")[0] == "livescale":
             raise
         raise click.ClickException(
             f"this command needs the package {error.name!r}, which is not installed: run `make install`, "
