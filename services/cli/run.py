@@ -41,12 +41,12 @@ class Services(LazyGroup):
 def service_command(service: str) -> click.Command:
     """The command of one service; its code (and torch, in a worker) is imported only when it starts."""
     kind: type[Settings] = getattr(
-        importlib.import_module(f"services.{service}.settings"), f"{service.capitalize()}Settings"
+        importlib.import_module(f"livescale.services.{service}.settings"), f"{service.capitalize()}Settings"
     )
 
     @settings_options(kind)
     def start(settings: Settings) -> None:
-        importlib.import_module(f"services.{service}.main").main(settings)
+        importlib.import_module(f"livescale.services.{service}.main").main(settings)
 
     return click.command(service, help=SUMMARIES[service])(start)
 
