@@ -96,9 +96,10 @@ def imported(path: Path) -> Iterator[str]:
 
 def file_of(module: str) -> Path | None:
     """The project's own file of this module."""
-    if module.split(".")[0] not in ("services", "shared", "load"):
+    package, *parts = module.split(".")
+    if package != "livescale" or not parts:
         return None
-    path = ROOT / Path(*module.split(".")).with_suffix(".py")
+    path = ROOT / Path(*parts).with_suffix(".py")
     return path if path.exists() else None
 
 
@@ -112,6 +113,10 @@ def reached(path: Path) -> set[Path]:
             seen.add(current)
             waiting += [file for module in imported(current) if (file := file_of(module)) is not None]
     return seen
+
+
+def test_imports_are_followed() -> None:
+    assert ROOT / "shared" / "messages" / "requests.py" in reached(ROOT / "services" / "router" / "policy.py")
 
 
 @pytest.mark.parametrize("path", policy_modules(), ids=lambda path: str(path.relative_to(ROOT)))
