@@ -30,7 +30,8 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def stage(log: Path) -> Iterator[Stage]:
     """Four workers behind slow links: a model takes two seconds to each."""
-    system = start(log.parent, "--workers", str(WORKERS), "--link-rate", str(RATE))
+    # Who is stopped for longer than a lease is to wake, and not to be killed for it (that is tested in test_hung.py).
+    system = start(log.parent, "--workers", str(WORKERS), "--link-rate", str(RATE), "--kill-hung-s", "30")
     try:
         yield Stage(system, at_once("m", "float32"))
     finally:
