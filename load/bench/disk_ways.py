@@ -16,18 +16,18 @@ from livescale.load.bench.fleet import BenchFailed
 from livescale.services.host.direct_file import CHUNK_BYTES
 from livescale.services.host.disk import ThreadDisk
 from livescale.services.host.stored import open_stored
-from livescale.shared.block_layout import ITEM_BYTES, block_layouts
 from livescale.shared.links.contract import Link
 from livescale.shared.links.open import open_link
 from livescale.shared.messages.parameters import DType, ModelSpec
 from livescale.shared.messages.transfers import Inflow, Node, Outflow, Send
-from livescale.shared.model_config import load_model_config
-from livescale.shared.settings import LinkSettings
+from livescale.shared.model.block_layout import ITEM_BYTES, block_layouts
+from livescale.shared.model.checkpoint import load_model_config
+from livescale.shared.runtime.settings import LinkSettings
 from livescale.shared.transfer.chunks import MAX_CHUNK_BYTES
+from livescale.shared.transfer.flow_end import Part
 from livescale.shared.transfer.incoming import Events, Incoming
 from livescale.shared.transfer.outgoing import Outgoing
-from livescale.shared.transfer.part import Part
-from livescale.shared.transfer.ready import ReadyBlocks
+from livescale.shared.transfer.waiting import ReadyBlocks
 
 DTYPE: DType = "bfloat16"
 SECONDS = 60.0

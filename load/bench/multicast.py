@@ -17,9 +17,9 @@ from livescale.services.planner.plans.choose import make_plan
 from livescale.services.planner.plans.network import Multicast, multicast_over
 from livescale.services.planner.plans.plan import Policy, TransferPlan
 from livescale.services.planner.plans.predict import predict
-from livescale.shared.settings import LinkSettings
-from livescale.shared.topology import Domain, Gpu, Host, Leaf, Topology
-from livescale.shared.topology_file import find_topology
+from livescale.shared.runtime.settings import LinkSettings
+from livescale.shared.topology.file import find_topology
+from livescale.shared.topology.topology import Domain, Gpu, Host, Leaf, Topology
 from livescale.shared.transfer.chunks import MIB, chunk_bytes_for
 
 BENCH = "transfer"

@@ -20,19 +20,19 @@ import numpy as np
 import uvloop
 import xxhash
 
-from livescale.shared.arena import Arena, placed_bytes
 from livescale.shared.links.contract import Buffer, Link, LinkError
 from livescale.shared.links.open import open_link
+from livescale.shared.memory.arena import Arena, placed_bytes
+from livescale.shared.memory.segment import SharedBlocks
 from livescale.shared.messages.message import Message
 from livescale.shared.messages.parameters import Block
 from livescale.shared.messages.transfers import Inflow, Node, Outflow, Send
-from livescale.shared.settings import LinkSettings
+from livescale.shared.runtime.settings import LinkSettings
 from livescale.shared.transfer.chunks import Chunk
-from livescale.shared.transfer.door import Door, offer_of, open_door, shares_memory
+from livescale.shared.transfer.flow_end import Part, TransferFailed, together
 from livescale.shared.transfer.incoming import RECEIVES, Events, Incoming
+from livescale.shared.transfer.memory_export import Door, offer_of, open_door, shares_memory
 from livescale.shared.transfer.outgoing import Outgoing
-from livescale.shared.transfer.part import Part, TransferFailed, together
-from livescale.shared.transfer.segment import SharedBlocks
 from livescale.shared.transfer.send import SENDS
 
 PR_SET_PDEATHSIG = 1

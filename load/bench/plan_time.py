@@ -11,7 +11,7 @@ from livescale.services.planner.plans.choose import make_plan
 from livescale.services.planner.plans.network import Multicast, ServingFlow, multicast_over
 from livescale.services.planner.plans.plan import Policy
 from livescale.services.planner.plans.predict import predict
-from livescale.shared.topology import Domain, Gpu, Host, Leaf, Topology
+from livescale.shared.topology.topology import Domain, Gpu, Host, Leaf, Topology
 from livescale.shared.transfer.chunks import MIB
 
 BENCH = "transfer"

@@ -7,7 +7,7 @@ from itertools import groupby
 
 import msgspec
 
-from livescale.shared.topology import Gpu, Host, Leaf, Topology
+from livescale.shared.topology.topology import Gpu, Host, Leaf, Topology
 from livescale.shared.units import format_bit_rate, format_rate, format_size
 
 

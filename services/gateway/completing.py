@@ -26,8 +26,8 @@ from livescale.services.gateway.tracing import start_span
 from livescale.shared.bus.contract import Context
 from livescale.shared.messages.membership import ModelEntry
 from livescale.shared.messages.requests import Submit
-from livescale.shared.telemetry import traceparent
-from livescale.shared.world import Ids
+from livescale.shared.process.telemetry import traceparent
+from livescale.shared.runtime.clock import Ids
 
 
 @dataclass(frozen=True)

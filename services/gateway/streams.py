@@ -11,9 +11,9 @@ from livescale.services.gateway.metrics import GatewayMetrics
 from livescale.services.gateway.sequence import Fresh, Gap, TokenSequence
 from livescale.services.gateway.silence import Silence
 from livescale.shared.bus.contract import Bus, BusError, Refusal, ServiceAbsent, Subscription
-from livescale.shared.bus.seldom import SeldomLog
-from livescale.shared.invariants import check
 from livescale.shared.messages.requests import Cancel, Replay, RequestLost, TokenFrame, Tokens
+from livescale.shared.policy.invariants import check
+from livescale.shared.runtime.seldom_log import SeldomLog
 from livescale.shared.subjects import CANCEL, CANCEL_WORK, REPLAY, TOKENS
 
 # A worker that is silent for so long may have sent a frame that was lost.

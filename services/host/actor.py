@@ -14,12 +14,12 @@ from livescale.services.host.memory import Memory, Told
 from livescale.services.host.settings import HostSettings
 from livescale.shared.bus.contract import Context, Endpoint, Refusal
 from livescale.shared.links.contract import Link
-from livescale.shared.membership import Membership
 from livescale.shared.messages.copies import CheckModel, FetchModel, ModelChecked, ModelRead, ReadModel, ReleaseModel
 from livescale.shared.messages.membership import HostReport
 from livescale.shared.messages.message import Ack
 from livescale.shared.messages.transfers import Abort, Send, Transfer
-from livescale.shared.process import World
+from livescale.shared.process.membership import Membership
+from livescale.shared.process.run import World
 from livescale.shared.subjects import (
     ABORT,
     CHECK_MODEL,
@@ -30,9 +30,9 @@ from livescale.shared.subjects import (
     SEND,
     TRANSFER,
 )
-from livescale.shared.transfer.door import OpenDoor, offer_of
+from livescale.shared.transfer.flow_end import TransferFailed
+from livescale.shared.transfer.memory_export import OpenDoor, offer_of
 from livescale.shared.transfer.outgoing import Outgoing
-from livescale.shared.transfer.part import TransferFailed
 
 log = structlog.get_logger()
 

@@ -14,11 +14,11 @@ import xxhash
 
 from livescale.services.host.checkpoint_files import HEAD, find_tensors
 from livescale.services.host.safetensors_file import AGAIN, StoredDType, StoredTensor
-from livescale.shared.block_layout import EMBEDDING, ITEM_BYTES, BlockLayout, block_layouts, block_shapes
 from livescale.shared.messages.parameters import Block, DType, Layout, Manifest, ModelConfig
-from livescale.shared.model_config import CheckpointError, load_model_config, open_regular
-from livescale.shared.panels import lay_in_panels
-from livescale.shared.sharding import Cut, check_shards, find_cut
+from livescale.shared.model.block_layout import EMBEDDING, ITEM_BYTES, BlockLayout, block_layouts, block_shapes
+from livescale.shared.model.checkpoint import CheckpointError, load_model_config, open_regular
+from livescale.shared.model.panels import lay_in_panels
+from livescale.shared.model.sharding import Cut, check_shards, find_cut
 
 SCRATCH_BYTES = 8 << 20  # converting in pieces keeps them in the processor's cache
 STORED_TORCH: dict[StoredDType, torch.dtype] = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}

@@ -7,10 +7,10 @@ from livescale.services.host.actor import Host
 from livescale.services.host.disk import ThreadDisk
 from livescale.services.host.machine import available_bytes
 from livescale.services.host.settings import HostSettings
-from livescale.shared.devices import count_gpus
 from livescale.shared.links.open import open_link
-from livescale.shared.process import World, run_process
-from livescale.shared.transfer.door import open_door, shares_memory
+from livescale.shared.memory.devices import count_gpus
+from livescale.shared.process.run import World, run_process
+from livescale.shared.transfer.memory_export import open_door, shares_memory
 
 log = structlog.get_logger()
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from livescale.shared.messages.membership import Member
-from livescale.shared.topology import ASSUMED_DISK, ASSUMED_MEMORY, ASSUMED_NIC, Topology
-from livescale.shared.topology_paths import Place
+from livescale.shared.topology.paths import Place
+from livescale.shared.topology.topology import ASSUMED_DISK, ASSUMED_MEMORY, ASSUMED_NIC, Topology
 
 
 def find_places(members: Iterable[Member], topology: Topology | None, link_rate: float = 0.0) -> dict[str, Place]:

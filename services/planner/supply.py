@@ -12,7 +12,7 @@ from livescale.services.planner.spares import find_alive
 from livescale.shared.messages.membership import Holding, Snapshot, WorkerReport
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.transfers import Flow as PlanFlow
-from livescale.shared.topology_paths import Place
+from livescale.shared.topology.paths import Place
 
 
 @dataclass(frozen=True)

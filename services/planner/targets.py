@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 from livescale.shared.messages.transfers import PlannedInstance
-from livescale.shared.moves import Moves
+from livescale.shared.policy.state_machine import Moves
 
 
 class TargetState(StrEnum):

@@ -16,8 +16,6 @@ from livescale.services.registry.settings import RegistrySettings
 from livescale.services.registry.specs import check_spec, complete_spec
 from livescale.services.registry.witness import Witness
 from livescale.shared.bus.contract import BusError, Context, Endpoint, Refusal, Subscription
-from livescale.shared.bus.seldom import SeldomLog
-from livescale.shared.membership import Membership
 from livescale.shared.messages.copies import CheckModel, ModelChecked
 from livescale.shared.messages.membership import (
     AskModels,
@@ -42,7 +40,9 @@ from livescale.shared.messages.membership import (
 )
 from livescale.shared.messages.message import Ack
 from livescale.shared.messages.parameters import Manifest, ModelSpec
-from livescale.shared.process import World
+from livescale.shared.process.membership import Membership
+from livescale.shared.process.run import World
+from livescale.shared.runtime.seldom_log import SeldomLog
 from livescale.shared.subjects import (
     CHECK_MODEL,
     HEARTBEAT,
@@ -57,7 +57,7 @@ from livescale.shared.subjects import (
     SNAPSHOT,
     STALE,
 )
-from livescale.shared.topology import Topology
+from livescale.shared.topology.topology import Topology
 
 TICK_SECONDS = 0.1
 EPOCHS_RESERVED, EPOCHS_LEFT = 1000, 500

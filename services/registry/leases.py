@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from livescale.shared.bus.contract import Refusal
-from livescale.shared.invariants import check
 from livescale.shared.messages.membership import Join, LeaseState, Member, ServiceName
-from livescale.shared.moves import Moves
+from livescale.shared.policy.invariants import check
+from livescale.shared.policy.state_machine import Moves
 
 MOVES: Moves[LeaseState] = Moves(
     "a lease",

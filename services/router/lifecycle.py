@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from livescale.shared.moves import Moves
+from livescale.shared.policy.state_machine import Moves
 
 
 class RequestState(StrEnum):

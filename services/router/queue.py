@@ -4,8 +4,8 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from livescale.shared.line import PRIORITY_ARRIVALS, place
 from livescale.shared.messages.requests import Submit
+from livescale.shared.policy.priority_queue import PRIORITY_ARRIVALS, place
 
 # A resumed request has been served before, so its client goes first: but not before those of a lower priority.
 RESUMED_ARRIVALS = PRIORITY_ARRIVALS // 2

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from livescale.services.worker.batch import PREFILL_CHUNK, Piece
 from livescale.services.worker.sequence import Sequence
-from livescale.shared.line import place
+from livescale.shared.policy.priority_queue import place
 
 
 def order(sequence: Sequence) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from itertools import count
 from livescale.shared.bus.codec import CONTENT_TYPE, MSGPACK, decode, encode, is_json
 from livescale.shared.bus.contract import A, Call, CallTimeout, Context, Disconnected, Q, ServiceAbsent
 from livescale.shared.bus.headers import STATUS, Headers, context_headers, read_refusal
-from livescale.shared.world import Clock
+from livescale.shared.runtime.clock import Clock
 
 NO_RESPONDERS = "503"  # the server's status where nobody listens
 

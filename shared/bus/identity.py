@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from livescale.shared.bus.contract import BusError
-from livescale.shared.settings import BusSettings
+from livescale.shared.runtime.settings import BusSettings
 
 CREDENTIALS = "BEGIN NATS USER JWT"
 

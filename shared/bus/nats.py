@@ -43,11 +43,11 @@ from livescale.shared.bus.jetstream import NatsKeyValue, keep_events
 from livescale.shared.bus.limits import check_size
 from livescale.shared.bus.micro import MicroEndpoint, MicroService
 from livescale.shared.bus.outgoing import Outgoing
-from livescale.shared.bus.seldom import SeldomLog
 from livescale.shared.bus.serving import DRAIN_SECONDS, ServedEndpoint
 from livescale.shared.bus.subscription import QueuedSubscription
+from livescale.shared.runtime.clock import Clock, SystemClock
+from livescale.shared.runtime.seldom_log import SeldomLog
 from livescale.shared.subjects import EVENTS
-from livescale.shared.world import Clock, SystemClock
 
 FLUSH_SECONDS = 5.0
 WATCHDOG_SECONDS = 5.0

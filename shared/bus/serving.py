@@ -19,7 +19,7 @@ from livescale.shared.bus.contract import (
 )
 from livescale.shared.bus.headers import Headers, read_context, refusal_headers
 from livescale.shared.messages.message import Message
-from livescale.shared.world import Clock
+from livescale.shared.runtime.clock import Clock
 
 # A call that brings no deadline (someone's by hand) gets this one, so that no handler lives for ever.
 DEADLINE_SECONDS = 60.0

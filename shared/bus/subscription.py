@@ -8,7 +8,7 @@ from typing import Any, Generic
 from livescale.shared.bus.addressing import holes_of
 from livescale.shared.bus.codec import Undecodable, decode
 from livescale.shared.bus.contract import M, Received, Topic
-from livescale.shared.bus.seldom import SeldomLog
+from livescale.shared.runtime.seldom_log import SeldomLog
 
 LONGEST_NAMED = 64
 LIMIT_BYTES = 32 << 20  # of what waits to be read: many small messages, or a few of the largest

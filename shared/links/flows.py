@@ -7,7 +7,7 @@ time. Shares come out max-min fair, and no link idles while a flow could use it:
 from collections.abc import Sequence
 from typing import Protocol
 
-from livescale.shared.topology_paths import Resource
+from livescale.shared.topology.paths import Resource
 
 PIECES_AHEAD = 2
 PIECES_OWED = 2

@@ -14,8 +14,8 @@ from livescale.shared.links.calendars import LocalCalendar, SharedCalendar
 from livescale.shared.links.contract import Buffer, Link, LinkError, Peer
 from livescale.shared.links.flows import PIECES_AHEAD, Flow, piece_bytes_for
 from livescale.shared.links.link_path import LinkPath
-from livescale.shared.topology import Topology
-from livescale.shared.topology_paths import Resource
+from livescale.shared.topology.paths import Resource
+from livescale.shared.topology.topology import Topology
 
 SCHEME = b"at:"  # then the place, a blank, and the address of the link beneath
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 from livescale.shared.transfer.changes import Changes
 from livescale.shared.transfer.chunks import Chunk, ChunkMap
-from livescale.shared.transfer.part import Part
-from livescale.shared.transfer.ready import BlocksLost
+from livescale.shared.transfer.flow_end import Part
+from livescale.shared.transfer.waiting import BlocksLost
 
 
 class Arrivals:

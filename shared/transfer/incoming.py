@@ -13,11 +13,11 @@ from livescale.shared.messages.transfers import Inflow
 from livescale.shared.transfer.arrivals import Arrivals
 from livescale.shared.transfer.checksum import checksum
 from livescale.shared.transfer.chunks import Chunk, select
-from livescale.shared.transfer.door import Door
+from livescale.shared.transfer.flow_end import TOLD, FlowEnd, Part, TransferFailed, Wanted, together
 from livescale.shared.transfer.mapped import MappedBlocks
-from livescale.shared.transfer.part import TOLD, FlowEnd, Part, TransferFailed, Wanted, together
-from livescale.shared.transfer.patience import Pace
+from livescale.shared.transfer.memory_export import Door
 from livescale.shared.transfer.signs import LONG_SECONDS, hear_signs
+from livescale.shared.transfer.timeouts import Pace
 
 RECEIVES = 4  # posted ahead on every flow, so that no sender waits for us
 FETCHES = 2  # of one block: a second wrong checksum says that no source has it right

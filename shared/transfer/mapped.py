@@ -5,10 +5,10 @@ from collections.abc import Collection
 
 import structlog
 
+from livescale.shared.memory.segment import Segment
 from livescale.shared.transfer.arrivals import Arrivals
-from livescale.shared.transfer.door import Door
-from livescale.shared.transfer.part import FlowEnd, Part
-from livescale.shared.transfer.segment import Segment
+from livescale.shared.transfer.flow_end import FlowEnd, Part
+from livescale.shared.transfer.memory_export import Door
 
 log = structlog.get_logger()
 

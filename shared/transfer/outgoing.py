@@ -9,11 +9,11 @@ from livescale.shared.bus.contract import Refusal
 from livescale.shared.links.contract import Link, Views
 from livescale.shared.messages.transfers import Send
 from livescale.shared.transfer.chunks import Chunk
-from livescale.shared.transfer.door import Door, Offer
-from livescale.shared.transfer.part import FlowEnd, Part, TransferFailed
-from livescale.shared.transfer.ready import BlocksLost
+from livescale.shared.transfer.flow_end import FlowEnd, Part, TransferFailed
+from livescale.shared.transfer.memory_export import Door, Offer
 from livescale.shared.transfer.send import feed
 from livescale.shared.transfer.turns import Turns
+from livescale.shared.transfer.waiting import BlocksLost
 
 log = structlog.get_logger()
 

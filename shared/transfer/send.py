@@ -6,9 +6,9 @@ from contextlib import AsyncExitStack
 
 from livescale.shared.links.contract import Buffer, Link, LinkError
 from livescale.shared.transfer.chunks import Chunk
-from livescale.shared.transfer.part import TOLD, FlowEnd, together
-from livescale.shared.transfer.patience import Pace
+from livescale.shared.transfer.flow_end import TOLD, FlowEnd, together
 from livescale.shared.transfer.signs import give_signs
+from livescale.shared.transfer.timeouts import Pace
 from livescale.shared.transfer.turns import Turns
 
 SENDS = 2  # in flight per flow: one moves while the next is announced

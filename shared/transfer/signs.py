@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from livescale.shared.links.contract import Buffer, Peer
-from livescale.shared.transfer.part import FlowEnd
+from livescale.shared.transfer.flow_end import FlowEnd
 
 HERE, LAST = b"\0", b"\1"
 LONG_SECONDS = 3600.0  # whoever receives signs has a deadline of its own

@@ -3,7 +3,6 @@
 from msgspec.structs import replace
 
 from livescale.services.cli.status_view import make_status
-from livescale.shared.latency import MADE_UP
 from livescale.shared.messages.membership import (
     Holding,
     Member,
@@ -15,6 +14,7 @@ from livescale.shared.messages.membership import (
     WorkerState,
 )
 from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.model.latency import MADE_UP
 
 
 def worker(id: str, state: WorkerState = "spare", instance: str | None = None, rank: int = 0) -> WorkerReport:

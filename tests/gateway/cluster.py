@@ -8,7 +8,6 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from livescale.shared.bus.contract import Context, Endpoint, Refusal, ServiceInfo
-from livescale.shared.bus.local import LocalBroker
 from livescale.shared.messages.membership import (
     AskMetrics,
     AskModels,
@@ -39,6 +38,7 @@ from livescale.shared.messages.requests import (
     Tokens,
 )
 from livescale.shared.messages.scaling import AskDecisions, Decision, Decisions, Scale, ScaleAccepted
+from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.subjects import (
     CANCEL,
     CANCEL_WORK,

@@ -10,8 +10,8 @@ from livescale.shared.links.contract import Link
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.transfers import FromDisk, Inflow, Node, Outflow, Send
 from livescale.shared.subjects import SEND
+from livescale.shared.transfer.flow_end import Part
 from livescale.shared.transfer.incoming import Events, Incoming
-from livescale.shared.transfer.part import Part
 from tests.host.site import HOST, Site
 
 CHUNK_BYTES = 1 << 18

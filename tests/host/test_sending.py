@@ -13,11 +13,11 @@ from livescale.shared.links.contract import Link
 from livescale.shared.links.open import open_link
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.transfers import Abort, Inflow, Node, Outflow, Send
-from livescale.shared.settings import LinkSettings
+from livescale.shared.runtime.settings import LinkSettings
 from livescale.shared.subjects import ABORT, SEND
 from livescale.shared.transfer.checksum import checksum
+from livescale.shared.transfer.flow_end import Part
 from livescale.shared.transfer.incoming import Events, Incoming
-from livescale.shared.transfer.part import Part
 from tests.host.site import HOST, Site, site
 from tests.made import tiny
 

@@ -8,8 +8,8 @@ import torch
 from livescale.services.host.checkpoint import open_checkpoint
 from livescale.services.worker.engine.parameters import block_tensors
 from livescale.shared.messages.parameters import DType
-from livescale.shared.model_config import CheckpointError
-from livescale.shared.sharding import find_cut
+from livescale.shared.model.checkpoint import CheckpointError
+from livescale.shared.model.sharding import find_cut
 from tests.made import tiny
 
 Tensors = dict[str, torch.Tensor]

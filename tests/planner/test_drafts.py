@@ -18,8 +18,8 @@ from livescale.shared.messages.membership import Holding, HostReport, LeaseChang
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.scaling import Decision, Scale, ScaleRecord
 from livescale.shared.messages.transfers import LiveMode, Load, Plan, PlannedPipeline, Send, Transfer
-from livescale.shared.settings import LiveWhen, PolicyName
-from livescale.shared.world import CountedIds
+from livescale.shared.runtime.clock import CountedIds
+from livescale.shared.runtime.settings import LiveWhen, PolicyName
 from tests.control.fakes import BLOCKS, manifest
 from tests.planner.made import (
     ENTRY,

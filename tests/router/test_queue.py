@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from livescale.services.router.queue import RESUMED_ARRIVALS, Queue, Waiting
-from livescale.shared.line import PRIORITY_ARRIVALS, place
+from livescale.shared.policy.priority_queue import PRIORITY_ARRIVALS, place
 from tests.fuzz.effort import examples
 from tests.router.made import NOW, request
 

@@ -7,8 +7,8 @@ from typing import Literal, assert_never
 import msgspec
 
 from livescale.services.planner.plans.plan import CannotPlan, Direction, LinkKind, Over
-from livescale.shared.topology import Topology
-from livescale.shared.topology_paths import Place, path_between
+from livescale.shared.topology.paths import Place, path_between
+from livescale.shared.topology.topology import Topology
 
 
 class Node(msgspec.Struct, frozen=True, gc=False):

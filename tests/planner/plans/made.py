@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from livescale.services.planner.plans.network import Multicast, ServingFlow, Source, Target, multicast_over, node_at
 from livescale.services.planner.plans.plan import Flow, TransferPlan
-from livescale.shared.topology import Domain, Gpu, Host, Leaf, Topology
+from livescale.shared.topology.topology import Domain, Gpu, Host, Leaf, Topology
 
 BLOCKS = (100, 100, 100, 100)
 EVERY = (0, 1, 2, 3)

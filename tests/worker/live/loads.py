@@ -7,9 +7,9 @@ from livescale.shared.bus.contract import Bus
 from livescale.shared.messages.transfers import Inflow, LiveMode, Load, Node
 from livescale.shared.subjects import LOAD
 from livescale.shared.transfer.chunks import Chunk
-from livescale.shared.transfer.part import FlowEnd, Part, TransferFailed
+from livescale.shared.transfer.flow_end import FlowEnd, Part, TransferFailed
 from livescale.shared.transfer.send import feed
-from tests.transfer.virtual_link import Mail, VirtualLink
+from tests.shared.transfer.virtual_link import Mail, VirtualLink
 from tests.worker.live.kinds import CONTEXT, Kind
 
 CHUNK_BYTES = 1 << 20

@@ -11,7 +11,7 @@ from livescale.shared.messages.parameters import DType
 from livescale.shared.messages.requests import Sampling, Submit
 from livescale.shared.messages.transfers import Inflow, LiveMode, Serve
 from livescale.shared.subjects import HELP, LOAD, SERVE
-from livescale.shared.transfer.part import FlowEnd, Part
+from livescale.shared.transfer.flow_end import FlowEnd, Part
 from tests.worker.fleet import CHUNK_BYTES, Fleet, fleet
 from tests.worker.serving import random_prompt, submit
 

@@ -17,7 +17,7 @@ from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.ranks import AskMeeting, RankStep
 from livescale.shared.messages.transfers import Drain, Inflow, Serve
 from livescale.shared.subjects import DRAIN, LEASE, LOAD, MEETING, RANK_STEP, SERVE
-from livescale.shared.transfer.part import FlowEnd, Part
+from livescale.shared.transfer.flow_end import FlowEnd, Part
 from tests.made import tiny
 from tests.worker.fleet import CHUNK_BYTES, CONTEXT, Fleet, fleet
 from tests.worker.serving import random_prompt, serve, submit
