@@ -20,7 +20,6 @@ POLICIES = (
     *(
         "services/router/sizes.py",
         "shared/policy/backoff.py",
-        "shared/messages/deadlines.py",
         "shared/policy/invariants.py",
         "shared/policy/priority_queue.py",
         "shared/policy/state_machine.py",
@@ -72,7 +71,7 @@ POLICIES = (
     *("services/planner/times.py", "services/planner/block_cost.py", "services/planner/serving_traffic.py"),
     *("services/gateway/output.py", "services/gateway/shapes.py", "services/gateway/pool_view.py"),
     *("shared/transfer/chunks.py", "shared/bus/addressing.py", "shared/topology/topology.py"),
-    *("shared/topology/entries.py", "shared/topology/paths.py", "shared/units.py"),
+    *("shared/messages/requests.py", "shared/topology/paths.py", "shared/units.py"),
     *("shared/links/flows.py", "shared/links/link_path.py", "shared/model/latency.py"),
     *("services/worker/engine/step_times.py", "services/worker/engine/token_states.py"),
     "services/worker/engine/sizes.py",

@@ -24,7 +24,7 @@ from livescale.shared.messages.scaling import ScaleRecord
 from livescale.shared.messages.transfers import LiveMode
 from livescale.shared.runtime.clock import SystemClock
 from livescale.shared.subjects import HEARTBEAT
-from livescale.shared.transfer.changes import Changes
+from livescale.shared.transfer.waiting import Changes
 
 MODEL = "bench"
 DTYPE: Literal["bfloat16"] = "bfloat16"

@@ -32,8 +32,7 @@ from livescale.shared.transfer.chunks import Chunk
 from livescale.shared.transfer.flow_end import Part, TransferFailed, together
 from livescale.shared.transfer.incoming import RECEIVES, Events, Incoming
 from livescale.shared.transfer.memory_export import Door, offer_of, open_door, shares_memory
-from livescale.shared.transfer.outgoing import Outgoing
-from livescale.shared.transfer.send import SENDS
+from livescale.shared.transfer.outgoing import SENDS, Outgoing
 
 PR_SET_PDEATHSIG = 1
 HOP_SECONDS = 30.0

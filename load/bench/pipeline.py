@@ -25,7 +25,7 @@ from livescale.load.bench.system import Renewable, logged, renewable
 from livescale.load.report import check_report_path
 from livescale.services.supervisor.processes import Echo
 from livescale.shared.messages.transfers import LiveMode
-from livescale.shared.model.latency_file import find_latency
+from livescale.shared.model.latency import find_latency
 from livescale.shared.runtime.settings import SwitchKv
 
 # By what workers are told to do with KV: from how many sources, and how.

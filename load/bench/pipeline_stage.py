@@ -22,7 +22,7 @@ from livescale.services.planner.plans.traffic import BUSY_SHARE
 from livescale.services.supervisor.processes import Echo
 from livescale.services.supervisor.settings import ModelSettings, StackSettings
 from livescale.services.supervisor.stack import Stack
-from livescale.shared.messages.membership import AskSnapshot, Snapshot
+from livescale.shared.messages.registry import AskSnapshot, Snapshot
 from livescale.shared.messages.transfers import LiveMode
 from livescale.shared.runtime.clock import SystemClock
 from livescale.shared.runtime.settings import SwitchKv

@@ -8,11 +8,11 @@ from concurrent.futures import Executor
 import structlog
 
 from livescale.shared.links.contract import Link
+from livescale.shared.links.meter import Paths
 from livescale.shared.messages.copies import FetchModel
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.transfer.flow_end import Part, TransferFailed
 from livescale.shared.transfer.incoming import Events, Incoming
-from livescale.shared.transfer.paths import Paths
 
 PATIENCE_SECONDS = 10.0  # without a flow, for the registry to name somebody else
 

@@ -38,8 +38,7 @@ def pack(checkpoint: str, dtype: DType, packed_dir: str, layout: Layout, tensor_
     """
     # Torch takes seconds to import, and --help does not need it.
     from livescale.services.host.stored import open_stored
-    from livescale.shared.model.checkpoint import CheckpointError
-    from livescale.shared.model.hub import resolve_model_path
+    from livescale.shared.model.checkpoint import CheckpointError, resolve_model_path
 
     try:
         path = resolve_model_path(checkpoint)

@@ -26,7 +26,7 @@ from livescale.services.planner.supply import Supply
 from livescale.services.planner.times import BlockTimes, are_told, told
 from livescale.services.planner.view import View
 from livescale.shared.bus.contract import Refusal
-from livescale.shared.messages.membership import Snapshot
+from livescale.shared.messages.registry import Snapshot
 from livescale.shared.messages.scaling import Decision, Scale, ScaleRecord
 from livescale.shared.messages.transfers import Flow, LiveMode, Plan, PlannedInstance
 from livescale.shared.runtime.clock import Ids

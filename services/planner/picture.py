@@ -6,8 +6,9 @@ from msgspec.structs import replace
 
 from livescale.services.planner.view import View
 from livescale.shared.bus.contract import Bus, BusError, Refusal
-from livescale.shared.messages.membership import AskSnapshot, LeaseChanged, Named, Snapshot, WorkerReport
+from livescale.shared.messages.membership import LeaseChanged, WorkerReport
 from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.registry import AskSnapshot, Named, Snapshot
 from livescale.shared.runtime.clock import Clock
 from livescale.shared.subjects import KEEP, MANIFEST, SNAPSHOT
 

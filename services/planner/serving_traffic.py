@@ -5,7 +5,8 @@ from typing import cast
 
 from livescale.services.planner.plans.network import ServingFlow
 from livescale.services.planner.plans.plan import Direction, LinkKind
-from livescale.shared.messages.membership import Role, Snapshot, WorkerReport
+from livescale.shared.messages.membership import Role, WorkerReport
+from livescale.shared.messages.registry import Snapshot
 from livescale.shared.topology.paths import Place, Resource, path_between
 
 # A prefill instance sends the KV that it makes to a decode instance (BlitzScale 5.1).

@@ -9,8 +9,9 @@ from livescale.services.planner.plans.network import Multicast, Node, ServingFlo
 from livescale.services.planner.plans.plan import CannotPlan, Flow, TransferPlan
 from livescale.services.planner.serving_traffic import find_traffic
 from livescale.services.planner.spares import find_alive
-from livescale.shared.messages.membership import Holding, Snapshot, WorkerReport
+from livescale.shared.messages.membership import Holding, WorkerReport
 from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.registry import Snapshot
 from livescale.shared.messages.transfers import Flow as PlanFlow
 from livescale.shared.topology.paths import Place
 

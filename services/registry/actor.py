@@ -18,8 +18,6 @@ from livescale.services.registry.witness import Witness
 from livescale.shared.bus.contract import BusError, Context, Endpoint, Refusal, Subscription
 from livescale.shared.messages.copies import CheckModel, ModelChecked
 from livescale.shared.messages.membership import (
-    AskModels,
-    AskSnapshot,
     Beat,
     HostReport,
     Join,
@@ -27,19 +25,15 @@ from livescale.shared.messages.membership import (
     LeaseChanged,
     Leave,
     Member,
-    ModelEntry,
-    ModelList,
-    Named,
-    Register,
     Report,
     RouterReport,
     ServiceName,
-    Snapshot,
     Stale,
     WorkerReport,
 )
 from livescale.shared.messages.message import Ack
 from livescale.shared.messages.parameters import Manifest, ModelSpec
+from livescale.shared.messages.registry import AskModels, AskSnapshot, ModelEntry, ModelList, Named, Register, Snapshot
 from livescale.shared.process.membership import Membership
 from livescale.shared.process.run import World
 from livescale.shared.runtime.seldom_log import SeldomLog

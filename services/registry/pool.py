@@ -11,8 +11,9 @@ from livescale.services.registry.model import Content, Model, content_of
 from livescale.services.registry.placement import plan_copies, why_no_room
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.copies import ModelChecked, ModelRead
-from livescale.shared.messages.membership import HostReport, ModelEntry, WorkerReport
+from livescale.shared.messages.membership import HostReport, WorkerReport
 from livescale.shared.messages.parameters import Manifest, ModelSpec
+from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.policy.invariants import check
 
 KEPT_SECONDS = 10.0

@@ -18,9 +18,9 @@ from livescale.services.router.policy import RouterPolicy
 from livescale.services.router.settings import RouterSettings
 from livescale.services.router.standby import Standby, first_in_line
 from livescale.shared.bus.contract import BusError, Context, Endpoint, M, Refusal, Subscription, TooLarge
-from livescale.shared.messages.deadlines import arrived, leaving
 from livescale.shared.messages.live import RequestsMoved
-from livescale.shared.messages.membership import AskModels, LeaseChanged, QueueLoad, Report, Snapshot, WorkerReport
+from livescale.shared.messages.membership import LeaseChanged, QueueLoad, Report, WorkerReport
+from livescale.shared.messages.registry import AskModels, Snapshot
 from livescale.shared.messages.requests import (
     Admit,
     AskRunning,
@@ -31,6 +31,8 @@ from livescale.shared.messages.requests import (
     Submitted,
     TokenFrame,
     Tokens,
+    arrived,
+    leaving,
 )
 from livescale.shared.process.membership import Membership
 from livescale.shared.process.run import World

@@ -21,7 +21,8 @@ from livescale.services.router.queue import Queue, Waiting
 from livescale.services.router.sizes import fitted, never_fits
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.live import RequestsMoved
-from livescale.shared.messages.membership import LeaseChanged, Member, ModelEntry, QueueLoad, WorkerReport
+from livescale.shared.messages.membership import LeaseChanged, Member, QueueLoad, WorkerReport
+from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.messages.requests import FinishReason, RequestsEnded, Running, Submit
 from livescale.shared.policy.invariants import check as check_state
 

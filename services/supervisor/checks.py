@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from livescale.services.supervisor.settings import ModelSettings, StackSettings
 from livescale.shared.memory.devices import CPU, count_gpus
 from livescale.shared.messages.parameters import DType, Layout, ModelSpec, ScalingBounds
-from livescale.shared.model.latency_file import find_latency
+from livescale.shared.model.latency import find_latency
 from livescale.shared.runtime.settings import check_plan_policy
 
 LAST_PORT = 65535

@@ -11,8 +11,7 @@ from livescale.services.supervisor.settings import MIB, ModelSettings, StackSett
 from livescale.shared.memory.arena import placed_bytes
 from livescale.shared.messages.parameters import ModelConfig
 from livescale.shared.model.block_layout import ITEM_BYTES, block_layouts
-from livescale.shared.model.checkpoint import CheckpointError, load_model_config
-from livescale.shared.model.hub import resolve_model_path
+from livescale.shared.model.checkpoint import CheckpointError, load_model_config, resolve_model_path
 from livescale.shared.model.sharding import check_shards, shard_config
 
 ROOM = 64 * MIB  # so that small models may come later that are larger than those that are named

@@ -17,10 +17,9 @@ from livescale.shared.links.contract import Link
 from livescale.shared.links.meter import Meter
 from livescale.shared.memory.arena import Arena
 from livescale.shared.memory.devices import CPU
-from livescale.shared.messages.deadlines import arrived
 from livescale.shared.messages.membership import Holding, PeerTraffic, WorkerReport
 from livescale.shared.messages.message import Ack
-from livescale.shared.messages.requests import Admit, AskRunning, Replay, RunningRequests
+from livescale.shared.messages.requests import Admit, AskRunning, Replay, RunningRequests, arrived
 from livescale.shared.process.membership import Membership
 from livescale.shared.process.run import World
 from livescale.shared.subjects import (

@@ -19,7 +19,7 @@ from livescale.services.worker.resources import Resources
 from livescale.services.worker.serving import Serving
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.bus.contract import Context, Refusal
-from livescale.shared.links.meter import MeteredLink
+from livescale.shared.links.meter import MeteredLink, Paths
 from livescale.shared.memory.arena import ArenaFull
 from livescale.shared.messages.live import Help
 from livescale.shared.messages.message import Ack
@@ -28,7 +28,6 @@ from livescale.shared.messages.transfers import Abort, Drain, Load, Send, Serve
 from livescale.shared.process.membership import Membership
 from livescale.shared.process.run import World
 from livescale.shared.transfer.outgoing import Outgoing
-from livescale.shared.transfer.paths import Paths
 
 log = structlog.get_logger()
 

@@ -10,7 +10,8 @@ import structlog
 
 from livescale.services.worker.engine.contract import Runner
 from livescale.shared.links.contract import Link
-from livescale.shared.memory.device_bytes import DeviceBytes
+from livescale.shared.links.meter import Paths
+from livescale.shared.memory.devices import DeviceBytes
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.transfers import BlockReady, Load, Transfer, TransferState
 from livescale.shared.process.run import World
@@ -20,7 +21,6 @@ from livescale.shared.transfer.chunks import Chunk
 from livescale.shared.transfer.flow_end import Part, TransferFailed, together
 from livescale.shared.transfer.incoming import Events, Incoming
 from livescale.shared.transfer.memory_export import Door
-from livescale.shared.transfer.paths import Paths
 from livescale.shared.transfer.waiting import ReadyBlocks
 
 log = structlog.get_logger()

@@ -13,7 +13,7 @@ from livescale.services.worker.engine.modelled import ModelledRunner
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.links.open import open_link
 from livescale.shared.memory.devices import CPU, NoDevice, choose_device, count_gpus
-from livescale.shared.model.latency_file import find_latency
+from livescale.shared.model.latency import find_latency
 from livescale.shared.process.run import World, run_process
 from livescale.shared.runtime.clock import Clock
 from livescale.shared.transfer.memory_export import open_door

@@ -19,7 +19,7 @@ from livescale.shared.messages.membership import EngineLoad
 from livescale.shared.messages.requests import Replay, RequestLost, RequestsEnded, Running, Submit, TokenFrame, Tokens
 from livescale.shared.runtime.clock import Clock
 from livescale.shared.subjects import ENDED, TOKENS
-from livescale.shared.transfer.changes import Changes
+from livescale.shared.transfer.waiting import Changes
 
 log = structlog.get_logger()
 

@@ -18,11 +18,12 @@ import structlog
 from nats.aio.subscription import Subscription as NatsSubscription
 
 from livescale.shared.bus.addressing import fill, fill_wildcards
-from livescale.shared.bus.calling import NO_CONTEXT, Caller
-from livescale.shared.bus.client import Arrived, Deliver, SturdyClient, publication
-from livescale.shared.bus.codec import CONTENT_TYPE, content_type, encode
+from livescale.shared.bus.calls import DRAIN_SECONDS, NO_CONTEXT, Caller, ServedEndpoint
+from livescale.shared.bus.client import Arrived, Deliver, Outgoing, SturdyClient, publication
+from livescale.shared.bus.codec import CONTENT_TYPE, Headers, check_size, content_type, encode, pack
 from livescale.shared.bus.connection import NO_FILES, Callbacks, call_safely, close, connect
 from livescale.shared.bus.contract import (
+    EVENTS,
     A,
     BusError,
     Call,
@@ -37,17 +38,12 @@ from livescale.shared.bus.contract import (
     Topic,
     Withdraw,
 )
-from livescale.shared.bus.headers import Headers, pack
 from livescale.shared.bus.identity import NatsFiles
 from livescale.shared.bus.jetstream import NatsKeyValue, keep_events
-from livescale.shared.bus.limits import check_size
 from livescale.shared.bus.micro import MicroEndpoint, MicroService
-from livescale.shared.bus.outgoing import Outgoing
-from livescale.shared.bus.serving import DRAIN_SECONDS, ServedEndpoint
 from livescale.shared.bus.subscription import QueuedSubscription
 from livescale.shared.runtime.clock import Clock, SystemClock
 from livescale.shared.runtime.seldom_log import SeldomLog
-from livescale.shared.subjects import EVENTS
 
 FLUSH_SECONDS = 5.0
 WATCHDOG_SECONDS = 5.0

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from livescale.shared.links.link_path import LinkPath
-from livescale.shared.memory.device_bytes import DeviceBytes
+from livescale.shared.memory.devices import DeviceBytes
 
 View = memoryview | DeviceBytes
 Views = MutableSequence[memoryview] | Sequence[DeviceBytes]  # of a model's blocks, all in the same kind of memory

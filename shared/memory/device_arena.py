@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from livescale.shared.memory.arena import Places
-from livescale.shared.memory.device_bytes import DeviceBytes
+from livescale.shared.memory.devices import DeviceBytes
 
 BOUNCE_BYTES = 16 << 20
 

@@ -10,8 +10,7 @@ import os
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 
-from livescale.shared.memory.arena import ALIGNMENT, touch
-from livescale.shared.memory.pinned import CudaRuntime, PinnedMap
+from livescale.shared.memory.arena import ALIGNMENT, CudaRuntime, PinnedMap, touch
 
 F_SEAL_FUTURE_WRITE = 0x10  # Linux 5.1; not in Python's fcntl module
 SEALS = F_SEAL_FUTURE_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL

@@ -15,8 +15,17 @@ from functools import partial
 from typing import Any
 
 from livescale.shared.bus.addressing import fill, fill_wildcards
-from livescale.shared.bus.calling import NO_CONTEXT, Caller
-from livescale.shared.bus.codec import CONTENT_TYPE, content_type, decode, encode
+from livescale.shared.bus.calls import DRAIN_SECONDS, NO_CONTEXT, Caller, Reply, ServedEndpoint
+from livescale.shared.bus.codec import (
+    CONTENT_TYPE,
+    MAX_PAYLOAD_BYTES,
+    Headers,
+    check_size,
+    content_type,
+    decode,
+    encode,
+    pack,
+)
 from livescale.shared.bus.contract import (
     A,
     Call,
@@ -32,15 +41,10 @@ from livescale.shared.bus.contract import (
     Topic,
     Withdraw,
 )
-from livescale.shared.bus.headers import Headers, pack
-from livescale.shared.bus.limits import MAX_PAYLOAD_BYTES, check_size
-from livescale.shared.bus.serving import DRAIN_SECONDS, Reply, ServedEndpoint
 from livescale.shared.bus.subscription import QueuedSubscription
 from livescale.shared.runtime.clock import Clock, SystemClock
 from livescale.shared.runtime.seldom_log import SeldomLog
-from livescale.shared.simulation.local_arrivals import Arrivals
-from livescale.shared.simulation.local_routes import Deliver, Listener, Routes
-from livescale.shared.simulation.local_store import LocalKeyValue
+from livescale.shared.simulation.broker_state import Arrivals, Deliver, Listener, LocalKeyValue, Routes
 
 
 @dataclass

@@ -15,8 +15,7 @@ from concurrent.futures import Executor
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar, TypeVarTuple, cast
 
-from livescale.shared.runtime.running_loop import RunningTimer
-from livescale.shared.runtime.running_time import MOST_SECONDS
+from livescale.shared.runtime.running_loop import MOST_SECONDS, RunningTimer
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

@@ -1,12 +1,24 @@
-"""What of a model is here, however many flows it took to come."""
+"""What of a model is here, however many flows it took to come, and the checksum that shows it to be right."""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
 
-from livescale.shared.transfer.changes import Changes
+import xxhash
+
+from livescale.shared.links.contract import View
 from livescale.shared.transfer.chunks import Chunk, ChunkMap
 from livescale.shared.transfer.flow_end import Part
-from livescale.shared.transfer.waiting import BlocksLost
+from livescale.shared.transfer.waiting import BlocksLost, Changes
+
+
+def checksum(view: View) -> int:
+    """XXH3 of its bytes. To be called away from the event loop: it reads all of them."""
+    if isinstance(view, memoryview):
+        return xxhash.xxh3_64_intdigest(view)
+    digest = xxhash.xxh3_64()
+    for piece in view.pieces():
+        digest.update(piece)
+    return digest.intdigest()
 
 
 class Arrivals:

@@ -1,8 +1,14 @@
-"""A node's copy of a model, the ends of the flows that move it, and how they fail."""
+"""A node's copy of a model, the ends of the flows that move it, and how they fail.
+
+On every flow the sender shows that it is there: a hop that waits for its own upstream is slow through no fault of its
+own.
+"""
 
 import asyncio
+import itertools
 import struct
-from collections.abc import Collection, Coroutine, MutableSequence
+from collections.abc import Callable, Collection, Coroutine, MutableSequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -16,6 +22,9 @@ WANTED = (1 << BLOCK_BITS) - 1  # in the place of a block: which chunks are want
 MAPPED = 1 << 31  # added to a chunk's number: the receiver sees the sender's memory, and needs to be told only when
 NOTHING = (1 << 32) - 1  # in the place of a chunk's number
 TOLD = b"\0"  # in the place of a chunk's bytes
+
+HERE, LAST = b"\0", b"\1"
+LONG_SECONDS = 3600.0  # whoever receives signs has a deadline of its own
 
 
 class TransferFailed(Exception):
@@ -127,3 +136,26 @@ async def together(*work: Coroutine[None, None, None]) -> None:
                 tasks.create_task(one)
     except ExceptionGroup as group:
         raise group.exceptions[0] from None
+
+
+async def give_signs(end: FlowEnd, peer: Peer, done: asyncio.Event) -> None:
+    """One at once, one every now and then, and the last when everything was sent. Raises LinkError."""
+    patience = end.part.patience
+    for number in itertools.count():
+        word = LAST if done.is_set() else HERE
+        await peer.send(end.sign_tag(number), Buffer(memoryview(word)), timeout=patience.first)
+        if word == LAST:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience.sign_seconds):
+                await done.wait()
+
+
+async def hear_signs(end: FlowEnd, peer: Peer, heard: Callable[[], None]) -> None:
+    """Until the last one, so that no receive is left behind when the flow ends. Raises LinkError."""
+    for number in itertools.count():
+        word = bytearray(len(HERE))
+        await peer.receive(end.sign_tag(number), Buffer(memoryview(word)), timeout=LONG_SECONDS)
+        heard()
+        if word == LAST:
+            return

@@ -1,4 +1,7 @@
-"""Receiving: chunks land where they stay, over one flow or several, and blocks are verified when they are whole."""
+"""Receiving: chunks land where they stay, over one flow or several, and blocks are verified when they are whole.
+
+Blocks of a sender that is a process of the same machine are mapped from its memory instead.
+"""
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
@@ -6,21 +9,85 @@ from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
+import structlog
+
 from livescale.shared.links.contract import Buffer, Link, LinkError, View
 from livescale.shared.links.link_path import MAPPED, LinkPath
+from livescale.shared.memory.segment import Segment
 from livescale.shared.messages.parameters import Block
 from livescale.shared.messages.transfers import Inflow
-from livescale.shared.transfer.arrivals import Arrivals
-from livescale.shared.transfer.checksum import checksum
+from livescale.shared.transfer.arrivals import Arrivals, checksum
 from livescale.shared.transfer.chunks import Chunk, select
-from livescale.shared.transfer.flow_end import TOLD, FlowEnd, Part, TransferFailed, Wanted, together
-from livescale.shared.transfer.mapped import MappedBlocks
+from livescale.shared.transfer.flow_end import (
+    LONG_SECONDS,
+    TOLD,
+    FlowEnd,
+    Part,
+    TransferFailed,
+    Wanted,
+    hear_signs,
+    together,
+)
 from livescale.shared.transfer.memory_export import Door
-from livescale.shared.transfer.signs import LONG_SECONDS, hear_signs
 from livescale.shared.transfer.timeouts import Pace
 
 RECEIVES = 4  # posted ahead on every flow, so that no sender waits for us
 FETCHES = 2  # of one block: a second wrong checksum says that no source has it right
+
+log = structlog.get_logger()
+
+
+class MappedBlocks:
+    """Puts views of other processes' memory into `part.memory`, in the place of what has not begun to arrive there."""
+
+    def __init__(self, part: Part, arrivals: Arrivals, door: Door | None) -> None:
+        self._part = part
+        self._arrivals = arrivals
+        self._door = door
+        self._segment: Segment | None = None
+        self._identities: dict[int, tuple[int, int]] = {}  # of the memory that each block is mapped from
+        self._decided = asyncio.Event()
+
+    async def take(self, end: FlowEnd, blocks: Collection[int]) -> frozenset[int]:
+        """Those of `blocks` that need not be sent along this flow: they are mapped from its sender's memory."""
+        segment = None if self._door is None else await self._door.ask(end)
+        if segment is None:
+            return frozenset()
+        try:
+            self._map(segment, blocks)
+        except OSError as error:  # too many mappings: it can still be received
+            log.warning("memory_not_mapped", peer=end.other.id, error=str(error))
+        return frozenset(self._mapped_from(segment)) & frozenset(blocks)
+
+    def decide(self) -> None:
+        """What has not been mapped by now may be received over the link."""
+        self._decided.set()
+
+    def forget(self) -> None:
+        """Hand nothing on any more."""
+        self._segment = None
+
+    async def offer(self) -> Segment | None:
+        """What may be handed on to other processes, once it is known whether there is anything."""
+        await self._decided.wait()
+        mapped = [] if self._segment is None else self._mapped_from(self._segment)
+        return None if self._segment is None or not mapped else self._segment.only(mapped)
+
+    def _map(self, segment: Segment, blocks: Collection[int]) -> None:
+        memory, begun = self._part.memory, self._arrivals.begun_blocks()
+        fits = [block for block, (_, size) in segment.spans.items() if block in blocks and size == memory[block].nbytes]
+        views = segment.views()
+        # What is mapped already stays: another flow may count on it.
+        for block in set(fits) - begun - self._identities.keys():
+            self._part.map(block, views[block])
+            self._identities[block] = segment.identity
+        self._segment = self._segment or segment
+        self._decided.set()
+
+    def _mapped_from(self, segment: Segment) -> list[int]:
+        """What came damaged from there may since have come right, over the link, into pages of our own."""
+        same = (block for block, identity in self._identities.items() if identity == segment.identity)
+        return [block for block in same if not self._arrivals.damaged[block]]
 
 
 @dataclass(frozen=True)

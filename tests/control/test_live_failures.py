@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from livescale.services.router.actor import Router
-from livescale.shared.messages.membership import Register
+from livescale.shared.messages.registry import Register
 from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import REGISTER
 from tests.control.fakes import SLOTS, FakeWorker

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from livescale.shared.messages.membership import Register
+from livescale.shared.messages.registry import Register
 from livescale.shared.runtime.settings import LiveName
 from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import REGISTER

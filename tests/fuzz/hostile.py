@@ -10,10 +10,9 @@ import msgspec
 from hypothesis import strategies as st
 
 from livescale.shared.bus.addressing import fill, hole_names
-from livescale.shared.bus.codec import CONTENT_TYPE, content_type, encode
+from livescale.shared.bus.calls import Reply
+from livescale.shared.bus.codec import CONTENT_TYPE, ERROR_CODE, Headers, content_type, encode
 from livescale.shared.bus.contract import Call, Topic
-from livescale.shared.bus.headers import ERROR_CODE, Headers
-from livescale.shared.bus.serving import Reply
 from livescale.shared.messages.message import Message
 from livescale.shared.simulation.local_bus import LocalBroker
 from tests.shared.messages.test_wire import messages

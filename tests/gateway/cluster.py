@@ -10,23 +10,17 @@ from msgspec.structs import replace
 from livescale.shared.bus.contract import Context, Endpoint, Refusal, ServiceInfo
 from livescale.shared.messages.membership import (
     AskMetrics,
-    AskModels,
-    AskSnapshot,
     EngineLoad,
     Holding,
     Join,
     Joined,
     Member,
     MetricsText,
-    ModelEntry,
-    ModelList,
-    Named,
-    Register,
-    Snapshot,
     WorkerReport,
 )
 from livescale.shared.messages.message import Ack
 from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.registry import AskModels, AskSnapshot, ModelEntry, ModelList, Named, Register, Snapshot
 from livescale.shared.messages.requests import (
     Cancel,
     FinishReason,

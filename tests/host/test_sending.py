@@ -15,7 +15,7 @@ from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.transfers import Abort, Inflow, Node, Outflow, Send
 from livescale.shared.runtime.settings import LinkSettings
 from livescale.shared.subjects import ABORT, SEND
-from livescale.shared.transfer.checksum import checksum
+from livescale.shared.transfer.arrivals import checksum
 from livescale.shared.transfer.flow_end import Part
 from livescale.shared.transfer.incoming import Events, Incoming
 from tests.host.site import HOST, Site, site

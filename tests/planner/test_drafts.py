@@ -14,8 +14,9 @@ from livescale.services.planner.settings import PlannerSettings
 from livescale.services.planner.times import told
 from livescale.services.planner.view import View
 from livescale.shared.bus.contract import Refusal
-from livescale.shared.messages.membership import Holding, HostReport, LeaseChanged, PeerTraffic, Snapshot, WorkerReport
+from livescale.shared.messages.membership import Holding, HostReport, LeaseChanged, PeerTraffic, WorkerReport
 from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.registry import Snapshot
 from livescale.shared.messages.scaling import Decision, Scale, ScaleRecord
 from livescale.shared.messages.transfers import LiveMode, Load, Plan, PlannedPipeline, Send, Transfer
 from livescale.shared.runtime.clock import CountedIds

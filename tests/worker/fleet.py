@@ -41,7 +41,7 @@ from livescale.shared.subjects import (
 )
 from livescale.shared.transfer.chunks import Chunk
 from livescale.shared.transfer.flow_end import FlowEnd, Part, TransferFailed
-from livescale.shared.transfer.send import feed
+from livescale.shared.transfer.outgoing import feed
 from tests.made import tiny
 
 CONTEXT = 256

@@ -18,9 +18,10 @@ from livescale.shared.bus.contract import (
     ServiceInfo,
     TooLarge,
 )
-from livescale.shared.messages.membership import Beat, Named, Register, RouterReport, WorkerReport
+from livescale.shared.messages.membership import Beat, RouterReport, WorkerReport
 from livescale.shared.messages.message import Ack, Message
 from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.registry import Named, Register
 from livescale.shared.messages.requests import Cancel, Replay, TokenFrame, Tokens
 from livescale.shared.subjects import CANCEL, DECISION, HEARTBEAT, REPLAY, TOKENS
 from tests.shared.bus.conftest import Net

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from livescale.shared.bus.headers import pack, unpack
+from livescale.shared.bus.codec import pack, unpack
 
 NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9-]{0,20}", fullmatch=True)
 LINES = st.text(st.characters(blacklist_categories=("C", "Z")), max_size=50)

@@ -23,7 +23,8 @@ from livescale.shared.bus.contract import (
     Topic,
 )
 from livescale.shared.bus.nats import NatsBus
-from livescale.shared.messages.membership import AskSnapshot, MetricsText, Named, Snapshot
+from livescale.shared.messages.membership import MetricsText
+from livescale.shared.messages.registry import AskSnapshot, Named, Snapshot
 from livescale.shared.messages.requests import Cancel
 from livescale.shared.subjects import CANCEL, DECISION, SNAPSHOT
 from tests.shared.bus.conftest import Net, RealServer

@@ -26,7 +26,8 @@ from livescale.services.registry.settings import RegistrySettings
 from livescale.shared.bus.contract import Context, Endpoint, Refusal, ServiceInfo
 from livescale.shared.bus.nats import NatsBus
 from livescale.shared.bus.server import NatsServer, ServerError
-from livescale.shared.messages.membership import AskSnapshot, LeaseChanged, Named
+from livescale.shared.messages.membership import LeaseChanged
+from livescale.shared.messages.registry import AskSnapshot, Named
 from livescale.shared.messages.requests import Cancel
 from livescale.shared.process.membership import Membership
 from livescale.shared.process.run import World

@@ -6,8 +6,7 @@ import torch
 from livescale.shared.links.contract import LinkError
 from livescale.shared.links.link_path import MemoryKind, choose_path, memory_kind
 from livescale.shared.links.open import open_link
-from livescale.shared.links.ucx_address import memory_at
-from livescale.shared.links.ucx_engine import check_reach
+from livescale.shared.links.ucx_engine import check_reach, memory_at
 from livescale.shared.runtime.settings import LinkSettings
 from tests.shared.links.conftest import Pair, connected
 

@@ -10,8 +10,7 @@ from structlog.testing import capture_logs
 
 from livescale.services.host.disk import ThreadDisk, allocate
 from livescale.services.worker.engine.kv_store import allocate_host_kv_memory
-from livescale.shared.memory.arena import Arena
-from livescale.shared.memory.pinned import PinnedMap
+from livescale.shared.memory.arena import Arena, PinnedMap
 from livescale.shared.memory.segment import SharedBlocks
 
 SIZES = [5000, 10]

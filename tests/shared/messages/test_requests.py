@@ -1,8 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from livescale.shared.messages.deadlines import arrived, leaving
-from livescale.shared.messages.requests import Submit
+from livescale.shared.messages.requests import Submit, arrived, leaving
 
 MOMENTS = st.floats(1e6, 2e6)
 

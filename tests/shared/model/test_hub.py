@@ -3,8 +3,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from livescale.shared.model.checkpoint import CheckpointError
-from livescale.shared.model.hub import resolve_model_path
+from livescale.shared.model.checkpoint import CheckpointError, resolve_model_path
 
 
 def test_a_directory_is_taken_as_it_is(tmp_path: Path) -> None:

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from livescale.shared.model.latency import Latency, Work
-from livescale.shared.model.latency_file import find_latency, shipped_latencies
+from livescale.shared.model.latency import Latency, Work, find_latency, shipped_latencies
 
 # Milliseconds of one prompt of 1,024 to 8,192 tokens, and of a decode step of 32 rows at 1,024 tokens each, as the
 # profiles have them; the fit is off by so much of them.

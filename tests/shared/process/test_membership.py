@@ -8,7 +8,7 @@ from livescale.shared.bus.contract import Bus, Context, Endpoint, Refusal, Servi
 from livescale.shared.messages.membership import Beat, Join, Joined, Leave, Report, Stale
 from livescale.shared.process.membership import REPORT_SECONDS, Membership
 from livescale.shared.runtime.clock import LoopClock
-from livescale.shared.runtime.running_time import MOST_SECONDS
+from livescale.shared.runtime.running_loop import MOST_SECONDS
 from livescale.shared.simulation import virtual_time
 from livescale.shared.simulation.local_bus import LocalBroker
 from livescale.shared.subjects import AWAY, HEARTBEAT, JOIN, LEAVE, STALE

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from livescale.shared.runtime.running_time import MOST_SECONDS, TICK_SECONDS, RunningTime
+from livescale.shared.runtime.running_loop import MOST_SECONDS, TICK_SECONDS, RunningTime
 
 
 def ticking(running: RunningTime, start: float, end: float) -> None:

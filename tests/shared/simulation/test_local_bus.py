@@ -6,7 +6,8 @@ import pytest
 
 from livescale.shared.bus.codec import Undecodable
 from livescale.shared.bus.contract import Call, CallTimeout, Context, Disconnected, Endpoint, Refusal, ServiceInfo
-from livescale.shared.messages.membership import Beat, Named
+from livescale.shared.messages.membership import Beat
+from livescale.shared.messages.registry import Named
 from livescale.shared.messages.requests import Cancel
 from livescale.shared.runtime.clock import LoopClock
 from livescale.shared.simulation import virtual_time

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from livescale.shared.runtime.clock import LoopClock
-from livescale.shared.runtime.running_time import MOST_SECONDS
+from livescale.shared.runtime.running_loop import MOST_SECONDS
 from livescale.shared.simulation import virtual_time
 
 

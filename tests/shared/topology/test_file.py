@@ -9,8 +9,7 @@ import yaml
 from hypothesis import given, settings
 
 from livescale.shared.runtime.yaml_file import kebab
-from livescale.shared.topology.entries import TopologyFile, expand
-from livescale.shared.topology.file import find_topology, read_topology, shipped_topologies
+from livescale.shared.topology.file import TopologyFile, expand, find_topology, read_topology, shipped_topologies
 from livescale.shared.topology.topology import Topology
 from tests.shared.topology.topologies import topology_files
 

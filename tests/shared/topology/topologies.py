@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from livescale.shared.topology.entries import DomainEntry, GpuEntry, HostEntry, LeafEntry, TopologyFile, expand
+from livescale.shared.topology.file import DomainEntry, GpuEntry, HostEntry, LeafEntry, TopologyFile, expand
 from livescale.shared.topology.topology import Topology
 from livescale.shared.units import Rate, Size
 

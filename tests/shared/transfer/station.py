@@ -10,6 +10,7 @@ from typing import Self
 import xxhash
 
 from livescale.shared.links.contract import Link
+from livescale.shared.links.meter import Paths
 from livescale.shared.memory.segment import SharedBlocks
 from livescale.shared.messages.parameters import Block
 from livescale.shared.messages.transfers import Flow, Inflow, Node, Outflow, Send
@@ -18,7 +19,6 @@ from livescale.shared.transfer.flow_end import Part, TransferFailed
 from livescale.shared.transfer.incoming import Events, Incoming
 from livescale.shared.transfer.memory_export import Door, offer_of
 from livescale.shared.transfer.outgoing import Outgoing
-from livescale.shared.transfer.paths import Paths
 from livescale.shared.transfer.timeouts import Patience
 from livescale.shared.transfer.waiting import ReadyBlocks
 

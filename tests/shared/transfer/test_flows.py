@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 from livescale.shared.messages.transfers import Flow
-from livescale.shared.transfer.turns import Turns
-from livescale.shared.transfer.waiting import ReadyBlocks
+from livescale.shared.transfer.waiting import ReadyBlocks, Turns
 from tests.shared.transfer.station import EVERY, SIZES, OpenStations, carry_out, chain, described, flow, some_blocks
 
 

@@ -5,7 +5,7 @@ import itertools
 from structlog.testing import capture_logs
 
 from livescale.shared.links.link_path import MAPPED, SOCKETS, LinkPath
-from livescale.shared.transfer.paths import MOST_PEERS, Paths
+from livescale.shared.links.meter import MOST_PEERS, Paths
 from tests.shared.transfer.station import OpenStations, carry_out, chain, described, some_blocks
 
 

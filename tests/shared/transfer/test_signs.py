@@ -5,8 +5,7 @@ import asyncio
 from livescale.shared.links.contract import Buffer
 from livescale.shared.messages.transfers import Node
 from livescale.shared.simulation import virtual_time
-from livescale.shared.transfer.flow_end import FlowEnd, Part
-from livescale.shared.transfer.signs import give_signs
+from livescale.shared.transfer.flow_end import FlowEnd, Part, give_signs
 from livescale.shared.transfer.timeouts import Patience
 from livescale.shared.transfer.waiting import ReadyBlocks
 from tests.shared.transfer.station import OpenStations, chain, described, some_blocks

@@ -6,7 +6,7 @@ import pytest
 
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.transfer.flow_end import FlowEnd, TransferFailed
-from livescale.shared.transfer.send import feed
+from livescale.shared.transfer.outgoing import feed
 from livescale.shared.transfer.waiting import ReadyBlocks
 from tests.shared.transfer.station import (
     EVERY,

@@ -8,7 +8,7 @@ from livescale.shared.messages.transfers import Inflow, LiveMode, Load, Node
 from livescale.shared.subjects import LOAD
 from livescale.shared.transfer.chunks import Chunk
 from livescale.shared.transfer.flow_end import FlowEnd, Part, TransferFailed
-from livescale.shared.transfer.send import feed
+from livescale.shared.transfer.outgoing import feed
 from tests.shared.transfer.virtual_link import Mail, VirtualLink
 from tests.worker.live.kinds import CONTEXT, Kind
 

@@ -1,25 +1,54 @@
-"""The answering end of a call: decode, run the handler within its deadline, encode. Both buses use it."""
+"""The two ends of a call, as both buses use them.
+
+The asking end has one table of pending answers, failed together when the connection breaks. The answering end decodes,
+runs the handler within its deadline, and encodes.
+"""
 
 import asyncio
 import contextvars
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 
 import structlog
 
-from livescale.shared.bus.codec import CONTENT_TYPE, Undecodable, content_type, decode, encode, is_json
+from livescale.shared.bus.codec import (
+    CONTENT_TYPE,
+    MSGPACK,
+    STATUS,
+    Headers,
+    Undecodable,
+    content_type,
+    context_headers,
+    decode,
+    encode,
+    is_json,
+    read_context,
+    read_refusal,
+    refusal_headers,
+)
 from livescale.shared.bus.contract import (
+    A,
     BusError,
+    Call,
     CallTimeout,
+    Context,
     Disconnected,
     Endpoint,
+    Q,
     Refusal,
     ServiceAbsent,
     TooLarge,
 )
-from livescale.shared.bus.headers import Headers, read_context, refusal_headers
 from livescale.shared.messages.message import Message
 from livescale.shared.runtime.clock import Clock
+
+NO_RESPONDERS = "503"  # the server's status where nobody listens
+
+Answer = tuple[bytes, Mapping[str, str]]
+Send = Callable[[str, bytes, Headers, str], None]  # subject, data, headers, token
+
+NO_CONTEXT = Context()
 
 # A call that brings no deadline (someone's by hand) gets this one, so that no handler lives for ever.
 DEADLINE_SECONDS = 60.0
@@ -27,9 +56,71 @@ LIMIT_BYTES = 64 << 20  # of requests under way
 RETRY_AFTER_MS = 100
 DRAIN_SECONDS = 5.0
 
-log = structlog.get_logger()
 
 Reply = Callable[[bytes, Headers], None]
+
+log = structlog.get_logger()
+
+
+class Caller:
+    """`send(subject, data, headers, token)` puts a request on its way; `answer(token, ...)` brings its reply."""
+
+    def __init__(self, clock: Clock, send: Send) -> None:
+        self._clock = clock
+        self._send = send
+        self._tokens = count(1)
+        self._pending: dict[str, asyncio.Future[Answer | None]] = {}
+
+    async def call(self, subject: str, call: Call[Q, A], message: Q, timeout: float, context: Context) -> A:
+        """Raises what `Bus.call` raises."""
+        seconds = timeout
+        if context.deadline is not None:
+            seconds = min(timeout, context.deadline - self._clock.wall())
+        if seconds <= 0:
+            raise CallTimeout(f"{subject}: the deadline has passed")
+        headers = context_headers(context, seconds) | {CONTENT_TYPE: MSGPACK}
+        data = encode(message)
+        answer = await self.exchange(subject, lambda token: self._send(subject, data, headers, token), seconds)
+        return _read(subject, call, *answer)
+
+    async def exchange(self, whom: str, send: Callable[[str], None], timeout: float) -> Answer:
+        """Send with a fresh token and wait for its answer. Raises CallTimeout, Disconnected, and what `send` raises."""
+        token = str(next(self._tokens))
+        future: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
+        self._pending[token] = future
+        try:
+            send(token)
+            async with asyncio.timeout(timeout):
+                answer = await future
+        except TimeoutError:
+            raise CallTimeout(f"{whom} did not answer within {timeout:.3g} s") from None
+        finally:
+            del self._pending[token]
+        if answer is None:
+            raise Disconnected(f"the bus went away while {whom} was asked")
+        return answer
+
+    def answer(self, token: str, data: bytes, headers: Mapping[str, str]) -> None:
+        """A late or second answer finds nobody, and is dropped."""
+        future = self._pending.get(token)
+        if future is not None and not future.done():
+            future.set_result((data, headers))
+
+    def fail_all(self) -> None:
+        """The connection is gone: nobody waits out his timeout."""
+        for future in self._pending.values():
+            if not future.done():
+                future.set_result(None)
+
+
+def _read(subject: str, call: Call[Q, A], data: bytes, headers: Mapping[str, str]) -> A:
+    if headers.get(STATUS) == NO_RESPONDERS and not data:
+        raise ServiceAbsent(f"nobody listens on {subject}")
+    refusal = read_refusal(headers)
+    if refusal is not None:
+        raise refusal
+    reply: A = decode(call.reply, data, json=is_json(data, headers))
+    return reply
 
 
 @dataclass
