@@ -31,8 +31,8 @@ from livescale.shared.subjects import (
     TRANSFER,
 )
 from livescale.shared.transfer.flow_end import TransferFailed
-from livescale.shared.transfer.memory_export import OpenDoor, offer_of
-from livescale.shared.transfer.outgoing import Outgoing
+from livescale.shared.transfer.memory_export import OpenMemoryExport, offer_of
+from livescale.shared.transfer.sender import BlockSender
 
 log = structlog.get_logger()
 
@@ -46,7 +46,7 @@ class Host:
         settings: HostSettings,
         disk: Disk,
         open_link: Callable[[], Awaitable[Link]],
-        open_door: OpenDoor = lambda address: None,
+        open_door: OpenMemoryExport = lambda address: None,
     ) -> None:
         self._world = world
         self._bus = world.bus
@@ -69,7 +69,7 @@ class Host:
                 self._membership = self._member(link)
                 self._memory = Memory(self._cache, self._disk, self._world, told, tasks)
                 self._checkpoints = Checkpoints(self._disk, self._memory, self._announce)
-                self._outgoing = Outgoing(self._id, link, tasks, self._membership.changed, door)
+                self._outgoing = BlockSender(self._id, link, tasks, self._membership.changed, door)
                 self._bus.watch_connection(self._connection_changed)
                 await self._bus.serve(self._world.info, self._endpoints())
                 tasks.create_task(self._membership.run(), name="membership")

@@ -13,7 +13,7 @@ from livescale.shared.messages.membership import Holding, WorkerReport
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.registry import Snapshot
 from livescale.shared.messages.transfers import Flow as PlanFlow
-from livescale.shared.topology.paths import Place
+from livescale.shared.topology.paths import TopologyPlace
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Supply:
 
     snapshot: Snapshot
     manifest: Manifest
-    places: Mapping[str, Place]
+    places: Mapping[str, TopologyPlace]
     sending: Mapping[str, int] = field(default_factory=dict)
     receiving: Iterable[str] = ()
     silent: AbstractSet[str] = frozenset()

@@ -36,7 +36,7 @@ from livescale.shared.messages.parameters import Manifest, ModelSpec
 from livescale.shared.messages.registry import AskModels, AskSnapshot, ModelEntry, ModelList, Named, Register, Snapshot
 from livescale.shared.process.membership import Membership
 from livescale.shared.process.run import World
-from livescale.shared.runtime.seldom_log import SeldomLog
+from livescale.shared.runtime.rate_limited_log import RateLimitedLog
 from livescale.shared.subjects import (
     CHECK_MODEL,
     HEARTBEAT,
@@ -84,7 +84,7 @@ class Registry:
         self._saved = SavedState(world.bus.kv)
         self._membership = Membership(world.bus, world.clock, "registry", world.info.id, world.host)
         self._copies = Copies(world, self._pool, self._saved, self._leases.by_id, settings.suspect_seconds)
-        self._seldom = SeldomLog(world.clock.now)
+        self._seldom = RateLimitedLog(world.clock.now)
         self._before: dict[str, Member] = {}
         self._reconnected = asyncio.Event()
         self._metrics = RegistryMetrics(world.telemetry, self._leases, self._pool.holds)

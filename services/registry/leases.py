@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import Join, LeaseState, Member, ServiceName
 from livescale.shared.policy.invariants import check
-from livescale.shared.policy.state_machine import Moves
+from livescale.shared.policy.state_machine import StateMachine
 
-MOVES: Moves[LeaseState] = Moves(
+MOVES: StateMachine[LeaseState] = StateMachine(
     "a lease",
     {
         "alive": frozenset({"suspect", "dead"}),

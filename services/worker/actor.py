@@ -48,7 +48,7 @@ from livescale.shared.subjects import (
     WITHDRAW,
 )
 from livescale.shared.transfer.flow_end import together
-from livescale.shared.transfer.memory_export import OpenDoor
+from livescale.shared.transfer.memory_export import OpenMemoryExport
 
 LOAD_REPORT_SECONDS = 0.1  # how often a changed load is worth a heartbeat of its own
 
@@ -62,7 +62,7 @@ class Worker:
         settings: WorkerSettings,
         make_runner: Callable[[], Runner],
         open_link: Callable[[], Awaitable[Link]],
-        open_door: OpenDoor = lambda address: None,
+        open_door: OpenMemoryExport = lambda address: None,
         device: str = CPU,
     ) -> None:
         self._world = world

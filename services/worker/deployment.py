@@ -27,7 +27,7 @@ from livescale.shared.messages.pipelines import Pipeline
 from livescale.shared.messages.transfers import Abort, Drain, Load, Send, Serve
 from livescale.shared.process.membership import Membership
 from livescale.shared.process.run import World
-from livescale.shared.transfer.outgoing import Outgoing
+from livescale.shared.transfer.sender import BlockSender
 
 log = structlog.get_logger()
 
@@ -53,7 +53,7 @@ class Deployment:
         self._serving = serving
         self._tasks = tasks
         self._on_change = membership.changed
-        self._outgoing = Outgoing(self._id, resources.link, tasks, membership.changed, resources.door)
+        self._outgoing = BlockSender(self._id, resources.link, tasks, membership.changed, resources.door)
         self._counts = LoadCounts(world.telemetry)
         self.paths = Paths()
         self._instance = Instance(world, settings, serving, membership.changed)

@@ -103,7 +103,7 @@ async def _never(message: Msg) -> None:
     raise RuntimeError(f"{message.subject}: nats-py's own queue is not used")
 
 
-class Outgoing:
+class SendQueue:
     """Commands of the protocol, in order. While the connection is down, or the queue full, they are dropped and
     counted."""
 

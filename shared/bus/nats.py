@@ -19,7 +19,7 @@ from nats.aio.subscription import Subscription as NatsSubscription
 
 from livescale.shared.bus.addressing import fill, fill_wildcards
 from livescale.shared.bus.calls import DRAIN_SECONDS, NO_CONTEXT, Caller, ServedEndpoint
-from livescale.shared.bus.client import Arrived, Deliver, Outgoing, SturdyClient, publication
+from livescale.shared.bus.client import Arrived, Deliver, SendQueue, SturdyClient, publication
 from livescale.shared.bus.codec import CONTENT_TYPE, Headers, check_size, content_type, encode, pack
 from livescale.shared.bus.connection import NO_FILES, Callbacks, call_safely, close, connect
 from livescale.shared.bus.contract import (
@@ -43,7 +43,7 @@ from livescale.shared.bus.jetstream import NatsKeyValue, keep_events
 from livescale.shared.bus.micro import MicroEndpoint, MicroService
 from livescale.shared.bus.subscription import QueuedSubscription
 from livescale.shared.runtime.clock import Clock, SystemClock
-from livescale.shared.runtime.seldom_log import SeldomLog
+from livescale.shared.runtime.rate_limited_log import RateLimitedLog
 
 FLUSH_SECONDS = 5.0
 WATCHDOG_SECONDS = 5.0
@@ -87,8 +87,8 @@ class NatsBus:
         self.kv: KeyValue = NatsKeyValue(self._client, f"livescale-{namespace}")
         self._namespace = namespace
         self._on_closed = on_closed
-        self._log = SeldomLog(clock.now)
-        self._outgoing = Outgoing(self._client, self.counts)
+        self._log = RateLimitedLog(clock.now)
+        self._outgoing = SendQueue(self._client, self.counts)
         self._caller = Caller(clock, self._send)
         self._inbox = ""
         self._services: dict[str, MicroService] = {}

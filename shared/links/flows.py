@@ -41,7 +41,7 @@ def piece_bytes_for(rate: float) -> int:
     return min(round(size / MIB) * MIB or max(size, MIN_PIECE_BYTES), MAX_PIECE_BYTES)
 
 
-class Flow:
+class ShapedFlow:
     """The messages from one process to another over `path`, cut into pieces."""
 
     def __init__(self, path: Sequence[Resource], calendar: Calendar, piece_bytes: int) -> None:

@@ -54,7 +54,7 @@ class ArenaFull(Exception):
     """A model needs more memory than the arena has left."""
 
 
-class Places:
+class BumpAllocator:
     """Where blocks are in `size_bytes` of memory: one after the other, aligned to pages, and forgotten together."""
 
     def __init__(self, size_bytes: int) -> None:
@@ -86,19 +86,19 @@ class Arena:
         touch(self._memory)
         if cuda is not None:
             self._memory.pin(cuda)
-        self._places = Places(size_bytes)
+        self._allocator = BumpAllocator(size_bytes)
 
     @property
     def used_bytes(self) -> int:
-        return self._places.used_bytes
+        return self._allocator.used_bytes
 
     def place(self, sizes: Sequence[int]) -> list[memoryview]:
         """A writable view per block, aligned to pages. Raises ArenaFull and places nothing."""
-        return [memoryview(self._memory)[place] for place in self._places.take(sizes)]
+        return [memoryview(self._memory)[place] for place in self._allocator.take(sizes)]
 
     def clear(self) -> None:
         """Forget what was placed; the views still work, and share their memory with whatever is placed next."""
-        self._places.used_bytes = 0
+        self._allocator.used_bytes = 0
 
     def close(self) -> None:
         """Unmap. Where a view is still in use the memory goes with the last of them."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from livescale.shared.memory.arena import Places
+from livescale.shared.memory.arena import BumpAllocator
 from livescale.shared.memory.devices import DeviceBytes
 
 BOUNCE_BYTES = 16 << 20
@@ -38,13 +38,13 @@ class DeviceArena:
         except torch.OutOfMemoryError as error:
             raise MemoryError(f"arena_bytes: {device} has no {size_bytes} bytes to give: {error}") from error
         self._bounce = PinnedBounce(self._memory.device)
-        self._places = Places(size_bytes)
+        self._allocator = BumpAllocator(size_bytes)
 
     def place(self, sizes: Sequence[int]) -> list[DeviceBytes]:
         """A stretch per block. Raises ArenaFull and places nothing."""
-        places = self._places.take(sizes)
+        places = self._allocator.take(sizes)
         return [DeviceBytes(self._memory, self._bounce, place.start, place.stop - place.start) for place in places]
 
     def clear(self) -> None:
         """Forget what was placed; the stretches share their memory with whatever is placed next."""
-        self._places.used_bytes = 0
+        self._allocator.used_bytes = 0

@@ -18,7 +18,7 @@ FEATURES = ("mlp.gate_proj.weight", "mlp.up_proj.weight")
 VOCABULARY = ("embed_tokens.weight", "lm_head.weight")
 
 
-class Cut(NamedTuple):
+class ShardSlice(NamedTuple):
     """Indices `start` .. `stop` of one dimension: 0, rows, or 1, columns."""
 
     dimension: int
@@ -54,25 +54,25 @@ def vocabulary(config: ModelConfig, shard: int, shards: int) -> range:
     return range(shard * each, min((shard + 1) * each, config.vocab_size))
 
 
-def find_cut(tensor: str, config: ModelConfig, shard: int, shards: int) -> Cut | None:
+def find_shard_slice(tensor: str, config: ModelConfig, shard: int, shards: int) -> ShardSlice | None:
     """What rank `shard` has of a tensor that is called so in the checkpoint; None is all of it."""
     if shards == 1:
         return None
     part = shard_config(config, shard, shards)
     queries = part.num_attention_heads * config.head_dim
     if tensor.endswith(QUERIES):
-        return Cut(0, shard * queries, (shard + 1) * queries)
+        return ShardSlice(0, shard * queries, (shard + 1) * queries)
     if tensor.endswith("self_attn.o_proj.weight"):
-        return Cut(1, shard * queries, (shard + 1) * queries)
+        return ShardSlice(1, shard * queries, (shard + 1) * queries)
     if tensor.endswith(KEYS_VALUES):
         first = shard * config.num_key_value_heads // shards * config.head_dim
-        return Cut(0, first, first + part.num_key_value_heads * config.head_dim)
+        return ShardSlice(0, first, first + part.num_key_value_heads * config.head_dim)
     if tensor.endswith(FEATURES) or tensor.endswith("mlp.down_proj.weight"):
         features = part.intermediate_size
-        return Cut(int("down" in tensor), shard * features, (shard + 1) * features)
+        return ShardSlice(int("down" in tensor), shard * features, (shard + 1) * features)
     if tensor.endswith(VOCABULARY):
         tokens = vocabulary(config, shard, shards)
-        return Cut(0, tokens.start, tokens.stop)
+        return ShardSlice(0, tokens.start, tokens.stop)
     return None
 
 

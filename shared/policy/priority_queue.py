@@ -5,7 +5,7 @@
 PRIORITY_ARRIVALS = 256
 
 
-def place(arrival: int, priority: int) -> int:
+def queue_position(arrival: int, priority: int) -> int:
     """That of its arrival, counted from whoever came first, or of one that much earlier or later by its priority. So
     whoever is here is overtaken by so many at most, and becomes the first."""
     return arrival + PRIORITY_ARRIVALS * priority

@@ -8,7 +8,7 @@ S = TypeVar("S", bound=str)
 
 
 @dataclass(frozen=True)
-class Moves(Generic[S]):
+class StateMachine(Generic[S]):
     """Of `what` ("a lease"): from each state, where it may go."""
 
     what: str

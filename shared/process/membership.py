@@ -9,7 +9,7 @@ import structlog
 from livescale.shared.bus.contract import Bus, BusError, Refusal
 from livescale.shared.messages.membership import Beat, Join, Leave, Report, ServiceName, WasAway
 from livescale.shared.runtime.clock import Clock
-from livescale.shared.runtime.seldom_log import SeldomLog
+from livescale.shared.runtime.rate_limited_log import RateLimitedLog
 from livescale.shared.subjects import AWAY, HEARTBEAT, JOIN, LEAVE, STALE
 
 REPORT_SECONDS = 0.5
@@ -57,7 +57,7 @@ class Membership:
         self._epoch = 0
         self._joined = asyncio.Event()
         self._changed = asyncio.Event()
-        self._seldom = SeldomLog(clock.now)
+        self._seldom = RateLimitedLog(clock.now)
 
     @property
     def epoch(self) -> int:

@@ -25,7 +25,7 @@ class Listener:
     deliver: Deliver
 
 
-class Routes:
+class ListenerTable:
     """From each subject that was ever sent to, its listeners in the order in which they came."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Routes:
         return [one for one in everyone if not one.queue or one in picked]
 
 
-class Arrivals:
+class DelayedDeliveries:
     """Of what arrives at one moment that comes first which was sent first: the timers of a loop keep no such order."""
 
     def __init__(self) -> None:

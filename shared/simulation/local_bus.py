@@ -43,8 +43,8 @@ from livescale.shared.bus.contract import (
 )
 from livescale.shared.bus.subscription import QueuedSubscription
 from livescale.shared.runtime.clock import Clock, SystemClock
-from livescale.shared.runtime.seldom_log import SeldomLog
-from livescale.shared.simulation.broker_state import Arrivals, Deliver, Listener, LocalKeyValue, Routes
+from livescale.shared.runtime.rate_limited_log import RateLimitedLog
+from livescale.shared.simulation.broker_state import DelayedDeliveries, Deliver, Listener, ListenerTable, LocalKeyValue
 
 
 @dataclass
@@ -58,8 +58,8 @@ class LocalBroker:
     delays: Callable[[str], Sequence[float]] = lambda subject: (0.0,)
     values: dict[str, bytes] = field(default_factory=dict)
     buses: list["LocalBus"] = field(default_factory=list)
-    routes: Routes = field(default_factory=Routes)
-    arrivals: Arrivals = field(default_factory=Arrivals)
+    routes: ListenerTable = field(default_factory=ListenerTable)
+    arrivals: DelayedDeliveries = field(default_factory=DelayedDeliveries)
 
     def connect(self) -> "LocalBus":
         bus = LocalBus(self)
@@ -113,9 +113,9 @@ class LocalBus:
         self.counts: Counter[str] = Counter()
         self._broker = broker
         self._caller = Caller(broker.clock, self._send)
-        self._log = SeldomLog(broker.clock.now)
+        self._log = RateLimitedLog(broker.clock.now)
         self._listeners: list[Listener] = []
-        self._doors: list[Listener] = []  # of what is served
+        self._serving: list[Listener] = []  # of what is served
         self._subscriptions: list[QueuedSubscription[Any]] = []
         self._served: list[ServedEndpoint] = []
         self._watchers: list[Callable[[bool], None]] = []
@@ -166,16 +166,16 @@ class LocalBus:
             served = ServedEndpoint(endpoint, self._broker.clock)
             self._served.append(served)
             queue = info.name if endpoint.call.queue else ""
-            door = Listener(fill(endpoint.call.pattern, endpoint.holes), queue, self._deliver_to(served))
-            self._doors.append(door)
-            self._listen(door)
-            listening.append((door, served))
+            listener = Listener(fill(endpoint.call.pattern, endpoint.holes), queue, self._deliver_to(served))
+            self._serving.append(listener)
+            self._listen(listener)
+            listening.append((listener, served))
         return partial(self._withdraw, listening)
 
     async def _withdraw(self, listening: Sequence[tuple[Listener, ServedEndpoint]]) -> None:
-        for door, served in listening:
-            self._doors.remove(door)
-            self._leave(door)
+        for listener, served in listening:
+            self._serving.remove(listener)
+            self._leave(listener)
             self._served.remove(served)
             await served.drain(DRAIN_SECONDS if self.connected else 0)
 
@@ -211,7 +211,7 @@ class LocalBus:
 
     async def drain(self) -> None:
         """Take no more calls, answer those in hand. Idempotent."""
-        for listener in self._doors:
+        for listener in self._serving:
             self._leave(listener)
         for served in self._served:
             await served.drain(DRAIN_SECONDS if self.connected else 0)

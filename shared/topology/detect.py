@@ -15,9 +15,9 @@ from livescale.shared.topology.topology import (
     ASSUMED_NIC,
     Domain,
     Gpu,
-    Host,
     Leaf,
     Topology,
+    TopologyHost,
 )
 from livescale.shared.units import format_bit_rate, format_rate
 
@@ -78,7 +78,7 @@ def describe(facts: MachineFacts) -> Detected:
     gpus = facts.gpus or tuple(cores)
     link = ASSUMED_PCI if facts.gpus else ASSUMED_MEMORY
     joined = all(set(range(len(gpus))) - {index} <= gpu.peers for index, gpu in enumerate(gpus)) and len(gpus) > 1
-    host = Host(
+    host = TopologyHost(
         id=name,
         leaf="leaf0",
         gpus=[

@@ -11,18 +11,18 @@ from msgspec import Meta, inspect
 from msgspec.structs import replace
 
 from livescale.shared.runtime.yaml_file import convert, names_file, read_yaml, rename_keys
-from livescale.shared.topology.topology import Domain, Gpu, Host, Leaf, PartKind, Topology, TopologyError
-from livescale.shared.units import Rate, Size, parse_rate, parse_size
+from livescale.shared.topology.topology import Domain, Gpu, Leaf, PartKind, Topology, TopologyError, TopologyHost
+from livescale.shared.units import ByteRate, Size, parse_rate, parse_size
 
 Many = Annotated[int, Meta(ge=1, le=100_000)]
 Few = Annotated[int, Meta(ge=1, le=1024)]
 
-NONE = Rate(0)  # a rate that a file leaves out: it can name none that is zero
+NONE = ByteRate(0)  # a rate that a file leaves out: it can name none that is zero
 
 SHIPPED = resources.files("livescale.shared") / "topologies"
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NamedEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """With a `count` it stands for so many, called NAME0, NAME1 and so on."""
 
     name: str
@@ -33,18 +33,18 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return [self.name] if self.count is None else [f"{self.name}{index}" for index in range(self.count)]
 
 
-class LeafEntry(Entry, frozen=True, kw_only=True):
+class LeafEntry(NamedEntry, frozen=True, kw_only=True):
     """`uplink` is of both directions; a leaf without one is non-blocking."""
 
-    uplink: Rate = NONE
-    uplink_in: Rate = NONE
-    uplink_out: Rate = NONE
+    uplink: ByteRate = NONE
+    uplink_in: ByteRate = NONE
+    uplink_out: ByteRate = NONE
 
 
-class DomainEntry(Entry, frozen=True, kw_only=True):
+class DomainEntry(NamedEntry, frozen=True, kw_only=True):
     """A scale-up domain that GPUs of several hosts share."""
 
-    bandwidth: Rate
+    bandwidth: ByteRate
 
 
 class GpuEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -55,23 +55,23 @@ class GpuEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     count: Few = 1
     memory: Size
-    host_link: Rate
-    nic: Rate = NONE
-    nic_in: Rate = NONE
-    nic_out: Rate = NONE
-    scale_up: Rate = NONE
+    host_link: ByteRate
+    nic: ByteRate = NONE
+    nic_in: ByteRate = NONE
+    nic_out: ByteRate = NONE
+    scale_up: ByteRate = NONE
     domain: str = ""
 
 
-class HostEntry(Entry, frozen=True, kw_only=True):
+class HostEntry(NamedEntry, frozen=True, kw_only=True):
     """`nic` is of both directions; `leaf` may be left out where the file has one entry for leaves, or none."""
 
     leaf: str = ""
     memory: Size
-    nic: Rate = NONE
-    nic_in: Rate = NONE
-    nic_out: Rate = NONE
-    disk: Rate
+    nic: ByteRate = NONE
+    nic_in: ByteRate = NONE
+    nic_out: ByteRate = NONE
+    disk: ByteRate
     gpus: tuple[GpuEntry, ...] = ()
 
 
@@ -140,15 +140,15 @@ def expand_host(entry: HostEntry, file: TopologyFile) -> Iterator[HostEntry]:
         yield replace(entry, name=name, count=None, leaf=deal(leaf, file.leaves, share), gpus=gpus)
 
 
-def deal(reference: str, entries: Sequence[Entry], share: Fraction) -> str:
+def deal(reference: str, entries: Sequence[NamedEntry], share: Fraction) -> str:
     """Of an entry that stands for several, the one for a host that comes after this share of the hosts."""
     names = next((entry.names for entry in entries if entry.name == reference), [reference])
     return names[int(share * len(names))]
 
 
-def make_host(entry: HostEntry) -> Host:
+def make_host(entry: HostEntry) -> TopologyHost:
     groups = [group for group in entry.gpus for _ in range(group.count)]
-    return Host(
+    return TopologyHost(
         id=entry.name,
         leaf=entry.leaf,
         gpus=[make_gpu(f"{entry.name}/{index}", group) for index, group in enumerate(groups)],
@@ -170,7 +170,7 @@ def make_gpu(id: str, group: GpuEntry) -> Gpu:
     )
 
 
-def rate(own: Rate, both: Rate = NONE) -> float:
+def rate(own: ByteRate, both: ByteRate = NONE) -> float:
     """Of one direction: stated for itself, or else for both."""
     return float(own or both)
 
@@ -230,5 +230,5 @@ def read_topology(path: Path) -> Topology:
         raise ValueError(f"{path}: {error}") from None
 
 
-def parse_quantity(kind: type, value: object) -> Size | Rate:
+def parse_quantity(kind: type, value: object) -> Size | ByteRate:
     return parse_size(value) if kind is Size else parse_rate(value)

@@ -25,7 +25,7 @@ class FlowPath(msgspec.Struct, frozen=True):
         return min((resource.rate for resource in self.resources), default=float("inf"))
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class TopologyPlace(msgspec.Struct, frozen=True, kw_only=True):
     """Where a GPU or a host's memory is, and what its links carry. A host's memory has no domain and no host link.
 
     `nic` is who owns its NIC: GPUs without one share their host's. Uplinks are its leaf's, 0 is non-blocking. `machine`
@@ -47,7 +47,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     machine: str = ""
 
 
-def path_between(sender: Place, receiver: Place) -> FlowPath:
+def path_between(sender: TopologyPlace, receiver: TopologyPlace) -> FlowPath:
     """By the fastest kind of link that joins the two."""
     if sender.id == receiver.id:
         return FlowPath("local")
@@ -58,21 +58,21 @@ def path_between(sender: Place, receiver: Place) -> FlowPath:
     return FlowPath("network", across_network(sender, receiver))
 
 
-def within_domain(sender: Place, receiver: Place) -> tuple[Resource, ...]:
+def within_domain(sender: TopologyPlace, receiver: TopologyPlace) -> tuple[Resource, ...]:
     return (
         Resource("domain_out", sender.id, sender.domain_bandwidth),
         Resource("domain_in", receiver.id, receiver.domain_bandwidth),
     )
 
 
-def within_host(sender: Place, receiver: Place) -> tuple[Resource, ...]:
+def within_host(sender: TopologyPlace, receiver: TopologyPlace) -> tuple[Resource, ...]:
     """Through the host's memory; an end that is that memory itself crosses no link."""
     out = () if sender.domain is None else (Resource("link_out", sender.id, sender.host_link),)
     into = () if receiver.domain is None else (Resource("link_in", receiver.id, receiver.host_link),)
     return (*out, *into)
 
 
-def across_network(sender: Place, receiver: Place) -> tuple[Resource, ...]:
+def across_network(sender: TopologyPlace, receiver: TopologyPlace) -> tuple[Resource, ...]:
     out = Resource("nic_out", sender.nic, sender.nic_out)
     into = Resource("nic_in", receiver.nic, receiver.nic_in)
     if sender.leaf == receiver.leaf:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from livescale.shared.topology.paths import FlowPath, Place, path_between
+from livescale.shared.topology.paths import FlowPath, TopologyPlace, path_between
 
 Rate = Annotated[float, Meta(gt=0, le=1e15)]
 RateOrNone = Annotated[float, Meta(ge=0, le=1e15)]
@@ -39,11 +39,11 @@ class TopologyError(ValueError):
         self.problem = problem
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TopologyPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A part of a topology."""
 
 
-class Gpu(Part, frozen=True, kw_only=True):
+class Gpu(TopologyPart, frozen=True, kw_only=True):
     """`id` is "<host>/<index>". `nic_in` and `nic_out` are of its own NIC, 0 where it uses its host's.
 
     `host_link`: between it and its host's memory, each direction.
@@ -57,7 +57,7 @@ class Gpu(Part, frozen=True, kw_only=True):
     host_link: Rate
 
 
-class Host(Part, frozen=True, kw_only=True):
+class TopologyHost(TopologyPart, frozen=True, kw_only=True):
     """A machine. Its NIC serves its memory and the GPUs without a NIC of their own; `disk` is for reading."""
 
     id: str
@@ -69,14 +69,14 @@ class Host(Part, frozen=True, kw_only=True):
     disk: Rate
 
 
-class Domain(Part, frozen=True, kw_only=True):
+class Domain(TopologyPart, frozen=True, kw_only=True):
     """A scale-up (NVLink) domain: `bandwidth` per GPU and direction, 0 for a GPU that is alone."""
 
     id: str
     bandwidth: RateOrNone = 0.0
 
 
-class Leaf(Part, frozen=True, kw_only=True):
+class Leaf(TopologyPart, frozen=True, kw_only=True):
     """A leaf switch: what comes in from and goes out to the other leaves; 0 is non-blocking."""
 
     id: str
@@ -84,11 +84,11 @@ class Leaf(Part, frozen=True, kw_only=True):
     uplink_out: RateOrNone = 0.0
 
 
-class Topology(Part, frozen=True, kw_only=True, dict=True):
+class Topology(TopologyPart, frozen=True, kw_only=True, dict=True):
     """A cluster. Raises TopologyError where it is not whole."""
 
     name: str
-    hosts: list[Host]
+    hosts: list[TopologyHost]
     domains: list[Domain]
     leaves: list[Leaf]
 
@@ -103,7 +103,7 @@ class Topology(Part, frozen=True, kw_only=True, dict=True):
         return [gpu for host in self.hosts for gpu in host.gpus]
 
     @cached_property
-    def places(self) -> Mapping[str, Place]:
+    def places(self) -> Mapping[str, TopologyPlace]:
         """Every host's memory and every GPU by id."""
         bandwidths = {domain.id: domain.bandwidth for domain in self.domains}
         leaves = {leaf.id: leaf for leaf in self.leaves}
@@ -114,7 +114,7 @@ class Topology(Part, frozen=True, kw_only=True, dict=True):
         """In either direction."""
         return min(min(place.nic_in, place.nic_out) for place in self.places.values())
 
-    def place_of(self, id: str) -> Place:
+    def place_of(self, id: str) -> TopologyPlace:
         """Of a GPU or a host's memory. Raises KeyError."""
         return self.places[id]
 
@@ -123,9 +123,9 @@ class Topology(Part, frozen=True, kw_only=True, dict=True):
         return path_between(self.places[sender], self.places[receiver])
 
 
-def places_of(host: Host, leaf: Leaf, bandwidths: Mapping[str, float]) -> Iterator[Place]:
+def places_of(host: TopologyHost, leaf: Leaf, bandwidths: Mapping[str, float]) -> Iterator[TopologyPlace]:
     """The host's memory, then its GPUs. `bandwidths` by domain."""
-    memory = Place(
+    memory = TopologyPlace(
         id=host.id,
         host=host.id,
         leaf=leaf.id,

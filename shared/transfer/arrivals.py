@@ -7,7 +7,7 @@ import xxhash
 
 from livescale.shared.links.contract import View
 from livescale.shared.transfer.chunks import Chunk, ChunkMap
-from livescale.shared.transfer.flow_end import Part
+from livescale.shared.transfer.flow_end import ModelCopy
 from livescale.shared.transfer.waiting import BlocksLost, Changes
 
 
@@ -21,18 +21,18 @@ def checksum(view: View) -> int:
     return digest.intdigest()
 
 
-class Arrivals:
+class ChunkArrivals:
     """The chunks that are here, who brought them, and those who wait for one. Outlives a flow that broke off."""
 
-    def __init__(self, part: Part) -> None:
-        self._map = ChunkMap(part.chunks, len(part.memory))
+    def __init__(self, copy: ModelCopy) -> None:
+        self._map = ChunkMap(copy.chunks, len(copy.memory))
         self._whole: deque[int] = deque()  # and not verified
         self._brought: defaultdict[int, set[int]] = defaultdict(set)  # tickets, by block
         self._claimed: dict[int, int] = {}  # chunk -> ticket of the flow that was asked for it
         self._changed = Changes()
         self._lost: str | None = None
         self._checking = False
-        self._chunks = part.chunks
+        self._chunks = copy.chunks
         self.received_bytes = 0
         self.shared_bytes = 0
         self.verified: set[int] = set()

@@ -15,10 +15,10 @@ from typing import cast
 from livescale.shared.links.contract import Buffer, Link, LinkError, Peer, Views
 from livescale.shared.messages.transfers import Node
 from livescale.shared.transfer.chunks import BLOCK_BITS, Chunk, chunk_tag, cut
-from livescale.shared.transfer.timeouts import Patience
+from livescale.shared.transfer.timeouts import Timeouts
 
 CONNECT_SECONDS = 5.0
-WANTED = (1 << BLOCK_BITS) - 1  # in the place of a block: which chunks are wanted, and signs of life
+WANTED = (1 << BLOCK_BITS) - 1  # in the place of a block: which chunks are wanted, and heartbeats
 MAPPED = 1 << 31  # added to a chunk's number: the receiver sees the sender's memory, and needs to be told only when
 NOTHING = (1 << 32) - 1  # in the place of a chunk's number
 TOLD = b"\0"  # in the place of a chunk's bytes
@@ -38,7 +38,7 @@ class TransferFailed(Exception):
 
 
 @dataclass(frozen=True)
-class Part:
+class ModelCopy:
     """What `node` takes part with in a plan: `memory` has a view per block, another one once it maps somebody else's.
 
     Raises ValueError where blocks or chunks are too many for a tag.
@@ -47,7 +47,7 @@ class Part:
     node: str
     chunk_bytes: int
     memory: Views
-    patience: Patience = field(default_factory=Patience)
+    timeouts: Timeouts = field(default_factory=Timeouts)
     chunks: tuple[Chunk, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -65,7 +65,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ChunkRequest:
     """Chunks in the order in which they are wanted. Those of blocks that are `mapped` are in the receiver's sight once
     they are in the sender's memory."""
 
@@ -75,10 +75,10 @@ class Wanted:
 
 @dataclass(frozen=True)
 class FlowEnd:
-    """One end of a flow: this node's `part`, the node at the other end, and what both prove that they know. Raises
+    """One end of a flow: this node's `copy`, the node at the other end, and what both prove that they know. Raises
     ValueError for a bad ticket."""
 
-    part: Part
+    copy: ModelCopy
     ticket: int
     other: Node
     secret: bytes = field(default=b"", repr=False)
@@ -97,31 +97,31 @@ class FlowEnd:
         except LinkError as error:
             raise self.failed(str(error)) from error
 
-    async def ask(self, peer: Peer, wanted: Wanted) -> None:
+    async def ask(self, peer: Peer, wanted: ChunkRequest) -> None:
         """Tell the sending end which chunks to send, in which order. Raises LinkError."""
         numbers = [chunk.number | MAPPED * (chunk.block in wanted.mapped) for chunk in wanted.chunks]
-        numbers += [NOTHING] * (len(self.part.chunks) - len(numbers))
+        numbers += [NOTHING] * (len(self.copy.chunks) - len(numbers))
         message = bytearray(struct.pack(f"<{len(numbers)}I", *numbers))
-        await peer.send(self._wanted_tag, Buffer(memoryview(message)), timeout=self.part.patience.first)
+        await peer.send(self._wanted_tag, Buffer(memoryview(message)), timeout=self.copy.timeouts.first)
 
-    async def hear(self, peer: Peer) -> Wanted:
+    async def hear(self, peer: Peer) -> ChunkRequest:
         """What the receiving end asks for. Raises LinkError, also where a chunk is not there."""
-        chunks = self.part.chunks
+        chunks = self.copy.chunks
         message = bytearray(4 * len(chunks))
-        await peer.receive(self._wanted_tag, Buffer(memoryview(message)), timeout=self.part.patience.first)
+        await peer.receive(self._wanted_tag, Buffer(memoryview(message)), timeout=self.copy.timeouts.first)
         words = [word for (word,) in struct.iter_unpack("<I", message) if word != NOTHING]
         numbers = [word & ~MAPPED for word in words]
         if any(number >= len(chunks) for number in numbers):
             raise LinkError(f"{self.other.id} asks for chunk {max(numbers)} of {len(chunks)}")
         mapped = frozenset(chunks[word & ~MAPPED].block for word in words if word & MAPPED)
-        return Wanted(tuple(chunks[number] for number in numbers), mapped)
+        return ChunkRequest(tuple(chunks[number] for number in numbers), mapped)
 
-    def sign_tag(self, number: int) -> int:
-        """Of the sending end's signs of life, which go the other way than the message under `_wanted_tag`."""
+    def heartbeat_tag(self, number: int) -> int:
+        """Of the sending end's heartbeats, which go the other way than the message under `_wanted_tag`."""
         return chunk_tag(self.ticket, WANTED, number)
 
     def failed(self, reason: str) -> TransferFailed:
-        return TransferFailed(self.part.node, self.other.id, reason)
+        return TransferFailed(self.copy.node, self.other.id, reason)
 
     @property
     def _wanted_tag(self) -> int:
@@ -138,24 +138,24 @@ async def together(*work: Coroutine[None, None, None]) -> None:
         raise group.exceptions[0] from None
 
 
-async def give_signs(end: FlowEnd, peer: Peer, done: asyncio.Event) -> None:
+async def send_heartbeats(end: FlowEnd, peer: Peer, done: asyncio.Event) -> None:
     """One at once, one every now and then, and the last when everything was sent. Raises LinkError."""
-    patience = end.part.patience
+    timeouts = end.copy.timeouts
     for number in itertools.count():
         word = LAST if done.is_set() else HERE
-        await peer.send(end.sign_tag(number), Buffer(memoryview(word)), timeout=patience.first)
+        await peer.send(end.heartbeat_tag(number), Buffer(memoryview(word)), timeout=timeouts.first)
         if word == LAST:
             return
         with suppress(TimeoutError):
-            async with asyncio.timeout(patience.sign_seconds):
+            async with asyncio.timeout(timeouts.heartbeat_seconds):
                 await done.wait()
 
 
-async def hear_signs(end: FlowEnd, peer: Peer, heard: Callable[[], None]) -> None:
+async def receive_heartbeats(end: FlowEnd, peer: Peer, heard: Callable[[], None]) -> None:
     """Until the last one, so that no receive is left behind when the flow ends. Raises LinkError."""
     for number in itertools.count():
         word = bytearray(len(HERE))
-        await peer.receive(end.sign_tag(number), Buffer(memoryview(word)), timeout=LONG_SECONDS)
+        await peer.receive(end.heartbeat_tag(number), Buffer(memoryview(word)), timeout=LONG_SECONDS)
         heard()
         if word == LAST:
             return

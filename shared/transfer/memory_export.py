@@ -30,10 +30,10 @@ MOST_VISITS = 256  # at once; anybody on this machine may come
 ASK_SECONDS = 5.0  # then the link is used
 
 Offer = Callable[[], Awaitable[Segment | None]]
-OpenDoor = Callable[[bytes], "Door | None"]  # at the address of a link
+OpenMemoryExport = Callable[[bytes], "MemoryExport | None"]  # at the address of a link
 
 
-class Door:
+class MemoryExport:
     """A process's door, at the address of its link. Made inside a running loop."""
 
     def __init__(self, address: bytes) -> None:
@@ -126,12 +126,12 @@ def shares_memory(settings: LinkSettings) -> bool:
     return settings.share_memory == "auto" and not settings.link_rate and not settings.shaping_file
 
 
-def open_door(settings: LinkSettings, address: bytes) -> Door | None:
+def open_memory_export(settings: LinkSettings, address: bytes) -> MemoryExport | None:
     """None where memory is not to be shared, or cannot be; what was to be mapped is then sent over the link."""
     if not shares_memory(settings):
         return None
     try:
-        return Door(address)
+        return MemoryExport(address)
     except OSError as error:
         log.warning("memory_not_shared", error=str(error))
         return None

@@ -6,7 +6,7 @@ FADING = 7 / 8  # of what a slow chunk counts, with every chunk after it
 
 
 @dataclass(frozen=True)
-class Patience:
+class Timeouts:
     """`first` seconds of silence until the first chunk has shown how fast they move; then `factor` times what they took
     of late, but at least `least`. A sender that has nothing to send waits for it `first` seconds too, and shows all the
     while that it is there."""
@@ -16,16 +16,16 @@ class Patience:
     factor: float = 8.0
 
     @property
-    def sign_seconds(self) -> float:
+    def heartbeat_seconds(self) -> float:
         """So often a sender shows that it is there: a few signs may be late."""
         return self.least / 4
 
 
-class Pace:
+class AdaptiveTimeout:
     """Follows how fast the chunks of a flow move, `window` of them under way, and says when it is overdue."""
 
-    def __init__(self, patience: Patience, window: int, now: float) -> None:
-        self._patience = patience
+    def __init__(self, timeouts: Timeouts, window: int, now: float) -> None:
+        self._timeouts = timeouts
         self._window = window
         self._since = now
         self._seconds: float | None = None  # for a chunk, the slowest of late: contention rises suddenly
@@ -43,8 +43,8 @@ class Pace:
     def limit(self) -> float:
         """Seconds that the flow may be silent."""
         if self._seconds is None:
-            return self._patience.first
-        return max(self._patience.least, self._patience.factor * self._window * self._seconds)
+            return self._timeouts.first
+        return max(self._timeouts.least, self._timeouts.factor * self._window * self._seconds)
 
     @property
     def due(self) -> float:

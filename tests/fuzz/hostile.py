@@ -15,7 +15,7 @@ from livescale.shared.bus.codec import CONTENT_TYPE, ERROR_CODE, Headers, conten
 from livescale.shared.bus.contract import Call, Topic
 from livescale.shared.messages.message import Message
 from livescale.shared.simulation.local_bus import LocalBroker
-from tests.shared.messages.test_wire import messages
+from tests.shared.messages.test_message import messages
 
 ANSWER_SECONDS = 20.0
 LARGE = {"a mebibyte": "x" * 1_000_000, "a long list": [0] * 100_000}

@@ -21,7 +21,7 @@ from tests.fuzz.hostile import Shot, shot, shots, volley
 from tests.host.site import HOST, Site, site
 from tests.host.test_sending import receive
 from tests.made import tiny
-from tests.shared.messages.test_wire import messages
+from tests.shared.messages.test_message import messages
 
 TARGETS: list[Topic[Any] | Call[Any, Any]] = [
     *(ABORT, CHECK_MODEL, FETCH_MODEL, READ_MODEL, RELEASE_MODEL, SEND),

@@ -16,7 +16,7 @@ from livescale.shared.subjects import HELP, PULL, TOOK
 from tests.fuzz.effort import examples
 from tests.fuzz.hostile import Shot, shot, shots, volley
 from tests.fuzz.test_worker import TARGETS
-from tests.shared.messages.test_wire import messages
+from tests.shared.messages.test_message import messages
 from tests.worker.live.pair import TARGET, Pair, pair
 from tests.worker.serving import random_prompt, submit
 

@@ -40,8 +40,8 @@ from livescale.shared.subjects import (
     TRANSFER,
 )
 from livescale.shared.transfer.chunks import Chunk
-from livescale.shared.transfer.flow_end import FlowEnd, Part, TransferFailed
-from livescale.shared.transfer.outgoing import feed
+from livescale.shared.transfer.flow_end import FlowEnd, ModelCopy, TransferFailed
+from livescale.shared.transfer.sender import send_chunks
 from tests.made import tiny
 
 CONTEXT = 256
@@ -142,14 +142,14 @@ class Fleet:
 
     def feed(self, first: str, ticket: int = TICKET) -> asyncio.Task[None]:
         """Send the parameters to the first worker of a chain, as a host would."""
-        end = FlowEnd(Part("source", CHUNK_BYTES, self.memory), ticket, self.node(first))
+        end = FlowEnd(ModelCopy("source", CHUNK_BYTES, self.memory), ticket, self.node(first))
         return self.tasks.create_task(self._feed(end))
 
     async def _feed(self, end: FlowEnd) -> None:
         async def here(chunk: Chunk) -> None: ...
 
         with suppress(TransferFailed):  # the worker says why
-            await feed(self.link, end, here)
+            await send_chunks(self.link, end, here)
 
     async def send(self, source: str, target: str, plan: str = "plan-1", ticket: int = TICKET) -> None:
         """Have a worker send what it holds, or is receiving."""

@@ -16,7 +16,7 @@ from livescale.shared.links.flows import (
     MAX_PIECE_BYTES,
     MIN_PIECE_BYTES,
     PIECES_AHEAD,
-    Flow,
+    ShapedFlow,
     piece_bytes_for,
 )
 from livescale.shared.topology.paths import Resource
@@ -41,7 +41,7 @@ def hop(sender: str, receiver: str) -> Path:
 class Sender:
     """A flow with messages of these sizes in turn, always another one waiting."""
 
-    flow: Flow
+    flow: ShapedFlow
     sizes: Sequence[int]
     left: int = 0
     number: int = 0
@@ -59,7 +59,7 @@ def play(paths: Sequence[Path], sizes: Sequence[Sequence[int]] = (), late: float
     """Bytes a second of each flow; whoever waits for a departure wakes up to `late` seconds after it."""
     calendar, chance = LocalCalendar(), random.Random(1)
     messages = sizes or [[PIECE]] * len(paths)
-    senders = [Sender(Flow(path, calendar, PIECE), each) for path, each in zip(paths, messages, strict=True)]
+    senders = [Sender(ShapedFlow(path, calendar, PIECE), each) for path, each in zip(paths, messages, strict=True)]
     awake = [(0.0, index) for index in range(len(paths)) for _ in range(PIECES_AHEAD)]
     moved: Counter[int] = Counter()
     while awake:
@@ -128,7 +128,7 @@ def test_shares_are_max_min_fair_within_two_percent(pairs: list[list[str]], rate
 
 
 def test_no_second_carries_more_than_the_rate() -> None:
-    flow, chance = Flow((link("a-out"),), LocalCalendar(), PIECE), random.Random(2)
+    flow, chance = ShapedFlow((link("a-out"),), LocalCalendar(), PIECE), random.Random(2)
     now, departures = 0.0, []
     for _ in range(2_000):
         now += chance.choice([0.0, 0.001, 0.01, 0.1])
@@ -143,21 +143,21 @@ def test_no_second_carries_more_than_the_rate() -> None:
 
 
 def test_a_sender_that_wakes_late_is_charged_as_if_it_had_been_punctual() -> None:
-    flow = Flow((link("a-out"),), LocalCalendar(), PIECE)
+    flow = ShapedFlow((link("a-out"),), LocalCalendar(), PIECE)
     _, first = flow.book(PIECE, 5.0)
     _, second = flow.book(PIECE, first + LATE_SECONDS / 2)
     assert [first, second] == pytest.approx([5 + PIECE / RATE, 5 + 2 * PIECE / RATE])
 
 
 def test_a_sender_that_was_idle_saves_nothing_up() -> None:
-    flow = Flow((link("a-out"),), LocalCalendar(), PIECE)
+    flow = ShapedFlow((link("a-out"),), LocalCalendar(), PIECE)
     flow.book(PIECE, 5.0)
     _, departs = flow.book(PIECE, 6.0)
     assert departs == pytest.approx(6 + PIECE / RATE)
 
 
 def test_nothing_holds_up_a_flow_that_uses_no_link() -> None:
-    assert Flow((), LocalCalendar(), PIECE).book(100, 5.0) == (100, 5.0)
+    assert ShapedFlow((), LocalCalendar(), PIECE).book(100, 5.0) == (100, 5.0)
 
 
 def test_pieces_are_about_ten_milliseconds_long_within_bounds_and_whole_mib() -> None:

@@ -8,9 +8,9 @@ import pytest
 from livescale.shared.links.calendars import LocalCalendar
 from livescale.shared.links.contract import Buffer, LinkError, Peer
 from livescale.shared.links.link_path import LinkPath
-from livescale.shared.links.shaping import Cluster, Routes, ShapedLink, SingleRate
+from livescale.shared.links.shaping import Cluster, PeerRoutes, ShapedLink, SingleRate
 from livescale.shared.simulation.virtual_time import run
-from livescale.shared.topology.topology import Domain, Gpu, Host, Leaf, Topology
+from livescale.shared.topology.topology import Domain, Gpu, Leaf, Topology, TopologyHost
 from tests.shared.transfer.virtual_link import NO_LINK
 
 KIB = 1024
@@ -41,14 +41,14 @@ class RecordingLink:
         """Nothing to free."""
 
 
-def shaped(routes: Routes) -> tuple[RecordingLink, ShapedLink]:
+def shaped(routes: PeerRoutes) -> tuple[RecordingLink, ShapedLink]:
     beneath = RecordingLink()
     return beneath, ShapedLink(beneath, routes, LocalCalendar())
 
 
 def two_hosts() -> Topology:
     hosts = [
-        Host(
+        TopologyHost(
             id=id,
             leaf="leaf",
             gpus=[Gpu(id=f"{id}/{index}", domain=id, memory_bytes=GIB, host_link=4 * RATE) for index in range(2)],

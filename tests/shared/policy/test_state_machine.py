@@ -14,10 +14,10 @@ from livescale.services.router import lifecycle as at_router
 from livescale.services.worker import lifecycle as worker
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.transfers import Drain, Load, Serve
-from livescale.shared.policy.state_machine import Moves
+from livescale.shared.policy.state_machine import StateMachine
 from tests.worker.test_lifecycle import DRAIN, LOAD, SERVE
 
-MACHINES: dict[str, Moves[Any]] = {
+MACHINES: dict[str, StateMachine[Any]] = {
     "worker": worker.MOVES,
     "instance": targets.MOVES,
     "request at the gateway": at_gateway.MOVES,

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 
 from livescale.shared.topology.paths import Resource
-from livescale.shared.topology.topology import Domain, Gpu, Host, Leaf, Topology, TopologyError
+from livescale.shared.topology.topology import Domain, Gpu, Leaf, Topology, TopologyError, TopologyHost
 from tests.shared.topology.topologies import topologies
 
 
-def host(name: str, gpus: int = 2, leaf: str = "leaf0", domain: str = "", nic: float = 0.0) -> Host:
-    return Host(
+def host(name: str, gpus: int = 2, leaf: str = "leaf0", domain: str = "", nic: float = 0.0) -> TopologyHost:
+    return TopologyHost(
         id=name,
         leaf=leaf,
         gpus=[
@@ -31,7 +31,9 @@ def host(name: str, gpus: int = 2, leaf: str = "leaf0", domain: str = "", nic: f
     )
 
 
-def cluster(*hosts: Host, domains: tuple[str, ...] = (), leaves: tuple[Leaf, ...] = (Leaf(id="leaf0"),)) -> Topology:
+def cluster(
+    *hosts: TopologyHost, domains: tuple[str, ...] = (), leaves: tuple[Leaf, ...] = (Leaf(id="leaf0"),)
+) -> Topology:
     names = domains or tuple(each.id for each in hosts)
     return Topology(
         name="test",
@@ -123,7 +125,9 @@ def test_a_place_says_what_its_links_carry() -> None:
         ([host("a")], ("b", "c"), "gpu a/0 domain: there is no domain 'a'; there are b, c"),
     ],
 )
-def test_a_topology_that_is_not_whole_is_refused(hosts: list[Host], domains: tuple[str, ...], said: str) -> None:
+def test_a_topology_that_is_not_whole_is_refused(
+    hosts: list[TopologyHost], domains: tuple[str, ...], said: str
+) -> None:
     with pytest.raises(TopologyError) as refused:
         cluster(*hosts, domains=domains)
     assert said in str(refused.value)

@@ -4,11 +4,11 @@ from hypothesis import strategies as st
 
 from livescale.shared.topology.file import DomainEntry, GpuEntry, HostEntry, LeafEntry, TopologyFile, expand
 from livescale.shared.topology.topology import Topology
-from livescale.shared.units import Rate, Size
+from livescale.shared.units import ByteRate, Size
 
 counts = st.none() | st.integers(1, 3)
-rates = st.integers(1, 10**12).map(Rate)
-maybe_rates = st.just(Rate(0)) | rates
+rates = st.integers(1, 10**12).map(ByteRate)
+maybe_rates = st.just(ByteRate(0)) | rates
 sizes = st.integers(1, 10**12).map(Size)
 
 

@@ -15,11 +15,11 @@ from livescale.shared.memory.segment import SharedBlocks
 from livescale.shared.messages.parameters import Block
 from livescale.shared.messages.transfers import Flow, Inflow, Node, Outflow, Send
 from livescale.shared.transfer.chunks import Chunk
-from livescale.shared.transfer.flow_end import Part, TransferFailed
-from livescale.shared.transfer.incoming import Events, Incoming
-from livescale.shared.transfer.memory_export import Door, offer_of
-from livescale.shared.transfer.outgoing import Outgoing
-from livescale.shared.transfer.timeouts import Patience
+from livescale.shared.transfer.flow_end import ModelCopy, TransferFailed
+from livescale.shared.transfer.memory_export import MemoryExport, offer_of
+from livescale.shared.transfer.receiver import BlockReceiver, Events
+from livescale.shared.transfer.sender import BlockSender
+from livescale.shared.transfer.timeouts import Timeouts
 from livescale.shared.transfer.waiting import ReadyBlocks
 
 SIZES = [300_001, 4096, 1, 1_000_000]
@@ -45,7 +45,7 @@ def described(blocks: Sequence[bytearray]) -> list[Block]:
 class Station:
     """Within its `async with`. A source is given blocks to `hold`, a target's memory is filled by `receive`."""
 
-    def __init__(self, id: str, link: Link, executor: Executor, door: Door | None = None) -> None:
+    def __init__(self, id: str, link: Link, executor: Executor, door: MemoryExport | None = None) -> None:
         self.link = link
         self.door = door
         self.node = Node(id=id, place="worker", address=link.address)
@@ -57,21 +57,21 @@ class Station:
         self.verified = ReadyBlocks()
         self.broken: list[tuple[int, TransferFailed]] = []
         self.lost = asyncio.Event()
-        self.incoming: Incoming | None = None
+        self.incoming: BlockReceiver | None = None
         self._executor = executor
         self._tasks = asyncio.TaskGroup()
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
-        self.outgoing = Outgoing(self.node.id, self.link, self._tasks, lambda: None, self.door)
+        self.outgoing = BlockSender(self.node.id, self.link, self._tasks, lambda: None, self.door)
         return self
 
     async def __aexit__(self, *error: object) -> None:
         self.outgoing.abort_all()
         await self._tasks.__aexit__(None, None, None)
 
-    def part(self, first: float = 5.0) -> Part:
-        return Part(self.node.id, CHUNK, self.memory, Patience(first=first))
+    def part(self, first: float = 5.0) -> ModelCopy:
+        return ModelCopy(self.node.id, CHUNK, self.memory, Timeouts(first=first))
 
     def hold(self, blocks: Sequence[bytearray], ready: ReadyBlocks | None = None, shared: bool = False) -> None:
         """Have these blocks to give, at once or as they become ready; in memory that may be mapped, or not."""
@@ -99,7 +99,9 @@ class Station:
     ) -> asyncio.Task[None]:
         """Its end of those flows of which it is the receiver; until everything is verified."""
         events = Events(lambda: self.seen.append("first byte"), self._verified, self._broken_off, self.paths.note)
-        self.incoming = Incoming(self.link, self.part(first), blocks, self._executor, events, self._tasks, self.door)
+        self.incoming = BlockReceiver(
+            self.link, self.part(first), blocks, self._executor, events, self._tasks, self.door
+        )
         self.follow(*flows, to=to)
         return asyncio.create_task(self.incoming.run())
 

@@ -13,9 +13,9 @@ from livescale.shared.bus.contract import Refusal
 from livescale.shared.links.contract import Buffer, Link, LinkError, Views
 from livescale.shared.messages.transfers import Send
 from livescale.shared.transfer.chunks import Chunk
-from livescale.shared.transfer.flow_end import TOLD, FlowEnd, Part, TransferFailed, give_signs, together
-from livescale.shared.transfer.memory_export import Door, Offer
-from livescale.shared.transfer.timeouts import Pace
+from livescale.shared.transfer.flow_end import TOLD, FlowEnd, ModelCopy, TransferFailed, send_heartbeats, together
+from livescale.shared.transfer.memory_export import MemoryExport, Offer
+from livescale.shared.transfer.timeouts import AdaptiveTimeout
 from livescale.shared.transfer.waiting import BlocksLost, Turns
 
 SENDS = 2  # in flight per flow: one moves while the next is announced
@@ -23,7 +23,7 @@ SENDS = 2  # in flight per flow: one moves while the next is announced
 log = structlog.get_logger()
 
 
-async def feed(
+async def send_chunks(
     link: Link,
     end: FlowEnd,
     wait_here: Callable[[Chunk], Awaitable[None]],
@@ -36,7 +36,7 @@ async def feed(
     Raises TransferFailed when it is lost, and whatever `wait_here` raises.
     """
     now = asyncio.get_running_loop().time
-    pace, done = Pace(end.part.patience, SENDS, now()), asyncio.Event()
+    timeout, done = AdaptiveTimeout(end.copy.timeouts, SENDS, now()), asyncio.Event()
     turns, order = turns or Turns(), steps or {}
 
     async def lane(chunks: tuple[Chunk, ...]) -> None:
@@ -45,13 +45,13 @@ async def feed(
                 step = order.get(chunk.block)
                 if step is not None:
                     await turns.reached(step)
-                deadline.reschedule(now() + end.part.patience.first)
+                deadline.reschedule(now() + end.copy.timeouts.first)
                 await wait_here(chunk)
                 deadline.reschedule(None)
-                pace.restart(now())
-                buffer = Buffer(memoryview(TOLD)) if chunk.block in wanted.mapped else end.part.buffer(chunk)
-                await peer.send(end.tag(chunk), buffer, timeout=pace.limit)
-                pace.moved(now())
+                timeout.restart(now())
+                buffer = Buffer(memoryview(TOLD)) if chunk.block in wanted.mapped else end.copy.buffer(chunk)
+                await peer.send(end.tag(chunk), buffer, timeout=timeout.limit)
+                timeout.moved(now())
                 if step is not None:
                     turns.sent(end.ticket, step)
 
@@ -65,7 +65,7 @@ async def feed(
             undo.push_async_callback(peer.close)  # the receiver learns at once that nothing more will come
             wanted = await end.hear(peer)
             turns.join(end.ticket, (order[chunk.block] for chunk in wanted.chunks if chunk.block in order))
-            await together(send_all(), give_signs(end, peer, done))
+            await together(send_all(), send_heartbeats(end, peer, done))
             undo.pop_all()
     except TimeoutError:
         raise end.failed("what it waits for is not here in time") from None
@@ -73,7 +73,7 @@ async def feed(
         raise end.failed(str(error)) from error
 
 
-class Outgoing:
+class BlockSender:
     """Flows under way, by plan and ticket. `on_change` is called whenever their number changed."""
 
     def __init__(
@@ -82,11 +82,11 @@ class Outgoing:
         link: Link,
         tasks: asyncio.TaskGroup,
         on_change: Callable[[], None],
-        door: Door | None = None,
+        export: MemoryExport | None = None,
     ) -> None:
         self._node = node
         self._link = link
-        self._door = door
+        self._export = export
         self._tasks = tasks
         self._on_change = on_change
         self._flows: dict[tuple[str, int], asyncio.Task[None]] = {}
@@ -113,8 +113,8 @@ class Outgoing:
         """
         plan_id, outflows = command.plan_id, command.outflows
         try:
-            part = Part(self._node, command.chunk_bytes, memory)
-            ends = {flow.ticket: FlowEnd(part, flow.ticket, flow.downstream, command.secret) for flow in outflows}
+            copy = ModelCopy(self._node, command.chunk_bytes, memory)
+            ends = {flow.ticket: FlowEnd(copy, flow.ticket, flow.downstream, command.secret) for flow in outflows}
             steps = {flow.ticket: dict(zip(flow.blocks, flow.steps, strict=True)) for flow in outflows if flow.steps}
         except ValueError as error:
             raise Refusal(400, f"plan {plan_id}: {error}") from error
@@ -122,9 +122,9 @@ class Outgoing:
         for ticket, end in ends.items():
             if (plan_id, ticket) not in self._flows:
                 turns.join(ticket, steps.get(ticket, {}).values())
-                self._begin(plan_id, end, feed(self._link, end, wait_here, turns, steps.get(ticket)), turns)
-                if self._door is not None:
-                    self._door.offer(end, offer or _nothing)
+                self._begin(plan_id, end, send_chunks(self._link, end, wait_here, turns, steps.get(ticket)), turns)
+                if self._export is not None:
+                    self._export.offer(end, offer or _nothing)
         self._on_change()
 
     def _begin(self, plan_id: str, end: FlowEnd, feeding: Coroutine[None, None, None], turns: Turns) -> None:
@@ -134,8 +134,8 @@ class Outgoing:
         def ended(_: asyncio.Task[None]) -> None:  # also when it is cancelled before its first step
             feeding.close()
             turns.leave(end.ticket)
-            if self._door is not None:
-                self._door.withdraw(end)
+            if self._export is not None:
+                self._export.withdraw(end)
             del self._flows[key]
             if not self._flows:
                 self.none.set()

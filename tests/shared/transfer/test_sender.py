@@ -9,7 +9,7 @@ from livescale.shared.links.contract import Buffer, Link, LinkError, Peer
 from livescale.shared.messages.transfers import Node, Outflow, Send
 from livescale.shared.simulation import virtual_time
 from livescale.shared.transfer.chunks import Chunk
-from livescale.shared.transfer.outgoing import Outgoing
+from livescale.shared.transfer.sender import BlockSender
 from tests.host.site import NoLink
 from tests.shared.transfer.virtual_link import NO_LINK
 
@@ -52,7 +52,7 @@ def test_a_child_that_never_asks_is_counted_until_the_plan_is_aborted_or_patienc
     async def main() -> None:
         changes = []
         async with asyncio.TaskGroup() as tasks:
-            outgoing = Outgoing("host-0", SilentLink(), tasks, on_change=lambda: changes.append(len(outgoing)))
+            outgoing = BlockSender("host-0", SilentLink(), tasks, on_change=lambda: changes.append(len(outgoing)))
             outgoing.start(command(7, 1024), [memoryview(bytes(4096))], here)
             await asyncio.sleep(seconds)
             assert len(outgoing) == (1 if seconds < 30 else 0)
@@ -69,7 +69,7 @@ def test_a_child_that_never_asks_is_counted_until_the_plan_is_aborted_or_patienc
 async def test_a_send_that_fits_no_tag_is_refused_and_not_begun(ticket: int, chunk_bytes: int, reason: str) -> None:
     link: Link = NoLink()
     async with asyncio.TaskGroup() as tasks:
-        outgoing = Outgoing("host-0", link, tasks, on_change=lambda: None)
+        outgoing = BlockSender("host-0", link, tasks, on_change=lambda: None)
         with pytest.raises(Refusal, match=f"plan p: {reason}") as refused:
             outgoing.start(command(ticket, chunk_bytes), [memoryview(bytes(4096))], here)
         assert refused.value.code == 400

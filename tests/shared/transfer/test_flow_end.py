@@ -5,8 +5,8 @@ import asyncio
 from livescale.shared.links.contract import Buffer
 from livescale.shared.messages.transfers import Node
 from livescale.shared.simulation import virtual_time
-from livescale.shared.transfer.flow_end import FlowEnd, Part, give_signs
-from livescale.shared.transfer.timeouts import Patience
+from livescale.shared.transfer.flow_end import FlowEnd, ModelCopy, send_heartbeats
+from livescale.shared.transfer.timeouts import Timeouts
 from livescale.shared.transfer.waiting import ReadyBlocks
 from tests.shared.transfer.station import OpenStations, chain, described, some_blocks
 from tests.shared.transfer.virtual_link import NO_LINK, here
@@ -30,11 +30,11 @@ class Listener:
 
 def test_signs_come_at_once_then_regularly_and_the_last_when_everything_was_sent() -> None:
     async def main() -> None:
-        part = Part("w", 1024, [memoryview(bytearray(1024))], Patience(least=4.0))
+        part = ModelCopy("w", 1024, [memoryview(bytearray(1024))], Timeouts(least=4.0))
         end, peer, done = FlowEnd(part, 1, Node(id="v", place="worker", address=b"")), Listener(), asyncio.Event()
         began = asyncio.get_running_loop().time()
         asyncio.get_running_loop().call_later(2.5, done.set)
-        await give_signs(end, peer, done)
+        await send_heartbeats(end, peer, done)
         assert [(at - began, word) for at, word in peer.heard] == [(0, b"\0"), (1, b"\0"), (2, b"\0"), (2.5, b"\1")]
 
     virtual_time.run(main(), limit_seconds=10)
@@ -65,7 +65,7 @@ async def test_a_chain_whose_source_pauses_within_a_block_breaks_nowhere(open_st
         station.send(*chain(*stations), to=stations)
     async with asyncio.timeout(20):
         await targets[-1].verified.wait_ready(2)
-        await asyncio.sleep(1.3 * Patience().least)
+        await asyncio.sleep(1.3 * Timeouts().least)
         assert [target.broken for target in targets] == [[], [], []]
         pause.goes_on.set()
         await asyncio.gather(*receiving)

@@ -6,7 +6,7 @@ import pytest
 
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.transfer.flow_end import FlowEnd, TransferFailed
-from livescale.shared.transfer.outgoing import feed
+from livescale.shared.transfer.sender import send_chunks
 from livescale.shared.transfer.waiting import ReadyBlocks
 from tests.shared.transfer.station import (
     EVERY,
@@ -191,7 +191,7 @@ async def test_a_source_that_has_nothing_to_send_gives_its_receiver_up_within_th
     receiving = target.receive(described(some_blocks()), *chain(*stations), to=stations)
     source.held = ReadyBlocks([0])
     with pytest.raises(TransferFailed, match="what it waits for is not here in time"):
-        await feed(source.link, FlowEnd(source.part(first=0.2), 1, target.node), source.wait_here)
+        await send_chunks(source.link, FlowEnd(source.part(first=0.2), 1, target.node), source.wait_here)
     await asyncio.wait_for(target.lost.wait(), 10)
     assert target.seen[:1] == ["first byte"]
     receiving.cancel()

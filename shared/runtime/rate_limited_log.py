@@ -9,7 +9,7 @@ PERIOD_SECONDS = 5.0
 KEYS = 1_000  # subjects remembered; a flood of new ones starts over
 
 
-class SeldomLog:
+class RateLimitedLog:
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._last: dict[tuple[str, str], float] = {}

@@ -16,8 +16,8 @@ from livescale.shared.links.open import open_link
 from livescale.shared.memory.segment import SEALS, Segment, SharedBlocks
 from livescale.shared.messages.transfers import Node
 from livescale.shared.runtime.settings import LinkSettings
-from livescale.shared.transfer.flow_end import FlowEnd, Part
-from livescale.shared.transfer.memory_export import Door, open_door
+from livescale.shared.transfer.flow_end import FlowEnd, ModelCopy
+from livescale.shared.transfer.memory_export import MemoryExport, open_memory_export
 from livescale.shared.transfer.waiting import ReadyBlocks
 from tests.shared.transfer.station import SIZES, Station, chain, described, flow, some_blocks
 
@@ -37,7 +37,7 @@ async def neighbours(
         settings = LinkSettings(transport=transport, share_memory="auto" if one else "off")  # type: ignore[arg-type]
         link = await open_link(settings)
         stack.push_async_callback(link.close)
-        door = open_door(settings, link.address)
+        door = open_memory_export(settings, link.address)
         if door is not None:
             stack.push_async_callback(door.close)
         station = Station(f"worker-{number}", link, executor, door)
@@ -161,7 +161,7 @@ async def test_who_does_not_know_the_secret_gets_nothing(stack: AsyncExitStack, 
     source.send(flow(1, source, stranger), flow(2, source, receiver), to=stations)
     assert stranger.door is not None
     assert receiver.door is not None
-    part = Part("worker-1", 1024, [memoryview(bytearray(1))])
+    part = ModelCopy("worker-1", 1024, [memoryview(bytearray(1))])
     assert await stranger.door.ask(FlowEnd(part, 1, source.node, b"a guess")) is None
     assert await receiver.door.ask(FlowEnd(part, 2, source.node, source.secret)) is not None
 
@@ -169,9 +169,9 @@ async def test_who_does_not_know_the_secret_gets_nothing(stack: AsyncExitStack, 
 async def test_who_hands_over_memory_must_know_the_secret_too(stack: AsyncExitStack, executor: Executor) -> None:
     (target,) = await neighbours(stack, executor, True)
     address = b"an address that somebody else took first"
-    part = Part("worker-0", 1024, [memoryview(bytearray(1))])
+    part = ModelCopy("worker-0", 1024, [memoryview(bytearray(1))])
     end = FlowEnd(part, 1, Node(id="somebody", place="worker", address=address), b"a secret")
-    impostor = Door(address)
+    impostor = MemoryExport(address)
     stack.push_async_callback(impostor.close)
     segment = SharedBlocks([1]).segment
     descriptors = len(os.listdir("/proc/self/fd"))
@@ -204,13 +204,13 @@ async def test_nobody_at_the_door_is_no_error(stack: AsyncExitStack, executor: E
     ],
 )
 async def test_shaped_links_and_the_setting_keep_doors_shut(settings: LinkSettings) -> None:
-    assert open_door(settings, b"address") is None
+    assert open_memory_export(settings, b"address") is None
 
 
 async def test_a_second_door_at_the_same_address_is_not_opened() -> None:
-    first = open_door(LinkSettings(), b"address")
+    first = open_memory_export(LinkSettings(), b"address")
     assert first is not None
-    assert open_door(LinkSettings(), b"address") is None
+    assert open_memory_export(LinkSettings(), b"address") is None
     await first.close()
 
 

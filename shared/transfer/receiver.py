@@ -16,20 +16,20 @@ from livescale.shared.links.link_path import MAPPED, LinkPath
 from livescale.shared.memory.segment import Segment
 from livescale.shared.messages.parameters import Block
 from livescale.shared.messages.transfers import Inflow
-from livescale.shared.transfer.arrivals import Arrivals, checksum
+from livescale.shared.transfer.arrivals import ChunkArrivals, checksum
 from livescale.shared.transfer.chunks import Chunk, select
 from livescale.shared.transfer.flow_end import (
     LONG_SECONDS,
     TOLD,
+    ChunkRequest,
     FlowEnd,
-    Part,
+    ModelCopy,
     TransferFailed,
-    Wanted,
-    hear_signs,
+    receive_heartbeats,
     together,
 )
-from livescale.shared.transfer.memory_export import Door
-from livescale.shared.transfer.timeouts import Pace
+from livescale.shared.transfer.memory_export import MemoryExport
+from livescale.shared.transfer.timeouts import AdaptiveTimeout
 
 RECEIVES = 4  # posted ahead on every flow, so that no sender waits for us
 FETCHES = 2  # of one block: a second wrong checksum says that no source has it right
@@ -38,19 +38,19 @@ log = structlog.get_logger()
 
 
 class MappedBlocks:
-    """Puts views of other processes' memory into `part.memory`, in the place of what has not begun to arrive there."""
+    """Puts views of other processes' memory into `copy.memory`, in the place of what has not begun to arrive there."""
 
-    def __init__(self, part: Part, arrivals: Arrivals, door: Door | None) -> None:
-        self._part = part
+    def __init__(self, copy: ModelCopy, arrivals: ChunkArrivals, export: MemoryExport | None) -> None:
+        self._copy = copy
         self._arrivals = arrivals
-        self._door = door
+        self._export = export
         self._segment: Segment | None = None
         self._identities: dict[int, tuple[int, int]] = {}  # of the memory that each block is mapped from
         self._decided = asyncio.Event()
 
     async def take(self, end: FlowEnd, blocks: Collection[int]) -> frozenset[int]:
         """Those of `blocks` that need not be sent along this flow: they are mapped from its sender's memory."""
-        segment = None if self._door is None else await self._door.ask(end)
+        segment = None if self._export is None else await self._export.ask(end)
         if segment is None:
             return frozenset()
         try:
@@ -74,12 +74,12 @@ class MappedBlocks:
         return None if self._segment is None or not mapped else self._segment.only(mapped)
 
     def _map(self, segment: Segment, blocks: Collection[int]) -> None:
-        memory, begun = self._part.memory, self._arrivals.begun_blocks()
+        memory, begun = self._copy.memory, self._arrivals.begun_blocks()
         fits = [block for block, (_, size) in segment.spans.items() if block in blocks and size == memory[block].nbytes]
         views = segment.views()
         # What is mapped already stays: another flow may count on it.
         for block in set(fits) - begun - self._identities.keys():
-            self._part.map(block, views[block])
+            self._copy.map(block, views[block])
             self._identities[block] = segment.identity
         self._segment = self._segment or segment
         self._decided.set()
@@ -101,29 +101,29 @@ class Events:
     path: Callable[[str, LinkPath], None] = lambda peer, path: None
 
 
-class Incoming:
-    """Fills `part.memory` along the flows that it is told to follow. A flow that is lost leaves the others alone, and
+class BlockReceiver:
+    """Fills `copy.memory` along the flows that it is told to follow. A flow that is lost leaves the others alone, and
     what it brought here; another may bring the rest."""
 
     def __init__(
         self,
         link: Link,
-        part: Part,
+        copy: ModelCopy,
         blocks: Sequence[Block],
         executor: Executor,
         events: Events,
         tasks: asyncio.TaskGroup,
-        door: Door | None = None,
+        export: MemoryExport | None = None,
     ) -> None:
-        """Without a door nothing is mapped. Raises ValueError where a block and its memory differ in size."""
-        views: Sequence[View] = part.memory
+        """Without an `export` nothing is mapped. Raises ValueError where a block and its memory differ in size."""
+        views: Sequence[View] = copy.memory
         for block, view in zip(blocks, views, strict=True):
             if block.size_bytes != view.nbytes:
                 raise ValueError(f"block {block.index} has {block.size_bytes} bytes, its memory {view.nbytes}")
-        self.arrivals = Arrivals(part)
-        self.mapped = MappedBlocks(part, self.arrivals, door)
+        self.arrivals = ChunkArrivals(copy)
+        self.mapped = MappedBlocks(copy, self.arrivals, export)
         self._link = link
-        self._part = part
+        self._copy = copy
         self._blocks = blocks
         self._executor = executor
         self._events = events
@@ -137,8 +137,8 @@ class Incoming:
 
         `secret`: of the new ones. Whoever took the plan over from who made it has drawn another.
         """
-        ends = {flow.ticket: FlowEnd(self._part, flow.ticket, flow.upstream, secret) for flow in inflows}
-        chunks = {flow.ticket: select(self._part.chunks, flow.blocks, flow.lane, flow.lanes) for flow in inflows}
+        ends = {flow.ticket: FlowEnd(self._copy, flow.ticket, flow.upstream, secret) for flow in inflows}
+        chunks = {flow.ticket: select(self._copy.chunks, flow.blocks, flow.lane, flow.lanes) for flow in inflows}
         for ticket in self._flows.keys() - ends.keys():
             self._stop(ticket)
         for ticket in ends.keys() - self._ends.keys():
@@ -171,7 +171,7 @@ class Incoming:
 
     async def _checksum(self, number: int) -> int:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, checksum, self._part.memory[number])
+        return await loop.run_in_executor(self._executor, checksum, self._copy.memory[number])
 
     async def _fetch(self, end: FlowEnd, chunks: tuple[Chunk, ...]) -> None:
         await self._ended()  # what they were asked for is ours now
@@ -190,32 +190,32 @@ class Incoming:
         async def lane(chunks: tuple[Chunk, ...]) -> None:
             for chunk in chunks:
                 is_shared = chunk.block in mapped
-                buffer = Buffer(memoryview(bytearray(TOLD))) if is_shared else self._part.buffer(chunk)
+                buffer = Buffer(memoryview(bytearray(TOLD))) if is_shared else self._copy.buffer(chunk)
                 await peer.receive(end.tag(chunk), buffer, timeout=LONG_SECONDS)
-                pace.moved(now())
+                timeout.moved(now())
                 wait_longer()
                 self._arrived(chunk, end.ticket, is_shared)
 
         def heard() -> None:
-            pace.restart(now())
+            timeout.restart(now())
             wait_longer()
 
         def wait_longer() -> None:
             if not deadline.expired():
-                deadline.reschedule(pace.due)
+                deadline.reschedule(timeout.due)
 
         peer = await end.connect(self._link)
         self._events.path(end.other.id, MAPPED if mapped else peer.path)
-        pace = Pace(self._part.patience, RECEIVES, now())
+        timeout = AdaptiveTimeout(self._copy.timeouts, RECEIVES, now())
         try:
-            async with AsyncExitStack() as undo, asyncio.timeout_at(pace.due) as deadline:
+            async with AsyncExitStack() as undo, asyncio.timeout_at(timeout.due) as deadline:
                 undo.push_async_callback(peer.close)  # the sender learns at once that we take nothing more
                 wanted = self.arrivals.claim(chunks, end.ticket)
-                await end.ask(peer, Wanted(wanted, mapped))
+                await end.ask(peer, ChunkRequest(wanted, mapped))
                 lanes = (lane(wanted[start::RECEIVES]) for start in range(RECEIVES))
-                await together(hear_signs(end, peer, heard), *lanes)
+                await together(receive_heartbeats(end, peer, heard), *lanes)
         except TimeoutError:
-            raise end.failed(f"nothing came for {pace.limit:g} s") from None
+            raise end.failed(f"nothing came for {timeout.limit:g} s") from None
         except LinkError as error:
             raise end.failed(str(error)) from error
 
