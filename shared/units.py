@@ -19,7 +19,7 @@ class Size(int):
     """Bytes, in a file with their unit."""
 
 
-class Rate(float):
+class ByteRate(float):
     """Bytes a second, in a file with their unit."""
 
 
@@ -28,9 +28,9 @@ def parse_size(value: object) -> Size:
     return Size(parse_quantity(value, SIZES, "64 GiB"))
 
 
-def parse_rate(value: object) -> Rate:
+def parse_rate(value: object) -> ByteRate:
     """`100 Gbps`, `12.5 GB/s`. Raises ValueError with the remedy."""
-    return Rate(parse_quantity(value, RATES, "100 Gbps or 12.5 GB/s"))
+    return ByteRate(parse_quantity(value, RATES, "100 Gbps or 12.5 GB/s"))
 
 
 def parse_quantity(value: object, units: Mapping[str, float], example: str) -> float:

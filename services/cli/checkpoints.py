@@ -9,8 +9,8 @@ import click
 from livescale.services.supervisor.checks import BadSettings, check_path
 from livescale.services.supervisor.model_sizes import find_files
 from livescale.services.supervisor.settings import ModelSettings
-from livescale.shared.block_layout import block_shapes
-from livescale.shared.model_config import load_model_config
+from livescale.shared.model.block_layout import block_shapes
+from livescale.shared.model.checkpoint import load_model_config
 
 
 def check_checkpoint(model: ModelSettings) -> None:

@@ -7,9 +7,9 @@ import msgspec
 import yaml
 from msgspec import inspect
 
-from livescale.shared.bus.urls import hide_password
-from livescale.shared.settings import Settings
-from livescale.shared.yaml_file import convert, kebab, read_yaml, rename_keys
+from livescale.shared.bus.identity import hide_password
+from livescale.shared.runtime.settings import Settings
+from livescale.shared.runtime.yaml_file import convert, kebab, read_yaml, rename_keys
 
 
 def read_config(path: Path, kind: type[Settings]) -> dict[str, object]:

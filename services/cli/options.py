@@ -11,8 +11,8 @@ import msgspec
 from msgspec import inspect
 
 from livescale.services.cli.config_file import as_yaml, read_config
-from livescale.shared.settings import Settings
-from livescale.shared.yaml_file import kebab
+from livescale.shared.runtime.settings import Settings
+from livescale.shared.runtime.yaml_file import kebab
 
 S = TypeVar("S", bound=Settings)
 

@@ -9,9 +9,9 @@ import msgspec
 from livescale.services.cli.lazy import load_module
 from livescale.services.cli.tables import open_console, print_rows
 from livescale.services.cli.topology_view import gpu_rows, host_rows, leaf_rows, summary
-from livescale.shared.topology import Topology
-from livescale.shared.topology_detect import detect
-from livescale.shared.topology_file import find_topology, shipped_topologies
+from livescale.shared.topology.detect import detect
+from livescale.shared.topology.file import find_topology, shipped_topologies
+from livescale.shared.topology.topology import Topology
 
 EPILOG = f"""
 A file names hosts, their GPUs, scale-up domains and leaf switches, with their unit: 64 GiB, 100 Gbps, 12.5 GB/s.

@@ -18,8 +18,8 @@ from livescale.services.supervisor.processes import ChildFailed
 from livescale.services.supervisor.running import NotOurs, announce, make_place, pointer_path
 from livescale.services.supervisor.settings import ModelSettings, StackSettings
 from livescale.services.supervisor.stack import Stack, StackFailed
-from livescale.shared.latency import MADE_UP
-from livescale.shared.telemetry import configure_logging
+from livescale.shared.model.latency import MADE_UP
+from livescale.shared.process.telemetry import configure_logging
 
 EPILOG = """
 \b

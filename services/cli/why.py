@@ -7,7 +7,8 @@ from livescale.services.cli.connection import CALL_SECONDS, ask, bus_options, fi
 from livescale.services.cli.incidents_view import ask_incidents
 from livescale.services.cli.why_view import explain
 from livescale.shared.bus.contract import Bus
-from livescale.shared.messages.membership import AskModels, Incident
+from livescale.shared.messages.membership import Incident
+from livescale.shared.messages.registry import AskModels
 from livescale.shared.messages.scaling import AskDecisions, AskScales, Decision, ScaleRecord
 from livescale.shared.subjects import DECISIONS, MODELS, SCALES
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 
 from livescale.services.host.safetensors_file import AGAIN, StoredTensor, read_header
-from livescale.shared.block_layout import Shapes
-from livescale.shared.model_config import CheckpointError, read_file
+from livescale.shared.model.block_layout import Shapes
+from livescale.shared.model.checkpoint import CheckpointError, read_file
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"

@@ -7,10 +7,10 @@ from livescale.services.host.actor import Host
 from livescale.services.host.disk import ThreadDisk
 from livescale.services.host.machine import available_bytes
 from livescale.services.host.settings import HostSettings
-from livescale.shared.devices import count_gpus
 from livescale.shared.links.open import open_link
-from livescale.shared.process import World, run_process
-from livescale.shared.transfer.door import open_door, shares_memory
+from livescale.shared.memory.devices import count_gpus
+from livescale.shared.process.run import World, run_process
+from livescale.shared.transfer.memory_export import open_memory_export, shares_memory
 
 log = structlog.get_logger()
 
@@ -26,7 +26,11 @@ def main(settings: HostSettings) -> None:
         disk = ThreadDisk(keep=settings.pack, packed_dir=settings.packed_dir, shared=shared, pinned=pinned)
         memory = "pinned" if pinned else "host"
         return Host(
-            world, limited, disk, lambda: open_link(settings, memory), lambda address: open_door(settings, address)
+            world,
+            limited,
+            disk,
+            lambda: open_link(settings, memory),
+            lambda address: open_memory_export(settings, address),
         )
 
     run_process(settings, "host", build)

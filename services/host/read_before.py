@@ -13,7 +13,7 @@ from msgspec import Meta
 from livescale.services.host.checkpoint import Checkpoint
 from livescale.services.host.checkpoint_files import INDEX
 from livescale.shared.messages.parameters import Manifest
-from livescale.shared.model_config import CheckpointError, read_file
+from livescale.shared.model.checkpoint import CheckpointError, read_file
 
 LIMIT_BYTES = 1 << 20
 Checksum = Annotated[int, Meta(ge=0)]

@@ -21,7 +21,7 @@ from livescale.services.host.read_before import (
     save_manifest,
 )
 from livescale.shared.messages.parameters import DType, Layout, Manifest
-from livescale.shared.model_config import CheckpointError
+from livescale.shared.model.checkpoint import CheckpointError
 
 FREE_SHARE = 0.1  # of a file system stays free whatever is packed
 

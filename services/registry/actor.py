@@ -16,12 +16,8 @@ from livescale.services.registry.settings import RegistrySettings
 from livescale.services.registry.specs import check_spec, complete_spec
 from livescale.services.registry.witness import Witness
 from livescale.shared.bus.contract import BusError, Context, Endpoint, Refusal, Subscription
-from livescale.shared.bus.seldom import SeldomLog
-from livescale.shared.membership import Membership
 from livescale.shared.messages.copies import CheckModel, ModelChecked
 from livescale.shared.messages.membership import (
-    AskModels,
-    AskSnapshot,
     Beat,
     HostReport,
     Join,
@@ -29,20 +25,18 @@ from livescale.shared.messages.membership import (
     LeaseChanged,
     Leave,
     Member,
-    ModelEntry,
-    ModelList,
-    Named,
-    Register,
     Report,
     RouterReport,
     ServiceName,
-    Snapshot,
     Stale,
     WorkerReport,
 )
 from livescale.shared.messages.message import Ack
 from livescale.shared.messages.parameters import Manifest, ModelSpec
-from livescale.shared.process import World
+from livescale.shared.messages.registry import AskModels, AskSnapshot, ModelEntry, ModelList, Named, Register, Snapshot
+from livescale.shared.process.membership import Membership
+from livescale.shared.process.run import World
+from livescale.shared.runtime.rate_limited_log import RateLimitedLog
 from livescale.shared.subjects import (
     CHECK_MODEL,
     HEARTBEAT,
@@ -57,7 +51,7 @@ from livescale.shared.subjects import (
     SNAPSHOT,
     STALE,
 )
-from livescale.shared.topology import Topology
+from livescale.shared.topology.topology import Topology
 
 TICK_SECONDS = 0.1
 EPOCHS_RESERVED, EPOCHS_LEFT = 1000, 500
@@ -90,7 +84,7 @@ class Registry:
         self._saved = SavedState(world.bus.kv)
         self._membership = Membership(world.bus, world.clock, "registry", world.info.id, world.host)
         self._copies = Copies(world, self._pool, self._saved, self._leases.by_id, settings.suspect_seconds)
-        self._seldom = SeldomLog(world.clock.now)
+        self._seldom = RateLimitedLog(world.clock.now)
         self._before: dict[str, Member] = {}
         self._reconnected = asyncio.Event()
         self._metrics = RegistryMetrics(world.telemetry, self._leases, self._pool.holds)

@@ -6,7 +6,7 @@ from typing import get_args
 from livescale.services.registry.holdings import Holdings
 from livescale.services.registry.leases import Leases
 from livescale.shared.messages.membership import LeaseState, ServiceName, WorkerState
-from livescale.shared.telemetry import Telemetry
+from livescale.shared.process.telemetry import Telemetry
 
 
 class RegistryMetrics:

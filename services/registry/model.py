@@ -6,8 +6,8 @@ from typing import Literal
 
 from livescale.services.registry.demands import Demand
 from livescale.shared.messages.copies import ModelChecked, ModelRead
-from livescale.shared.messages.membership import ModelEntry
 from livescale.shared.messages.parameters import Manifest, ModelSpec
+from livescale.shared.messages.registry import ModelEntry
 
 ModelState = Literal["reading", "ready", "failed", "removing"]
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from livescale.shared.settings import ProcessSettings, TopologyName
+from livescale.shared.runtime.settings import ProcessSettings, TopologyName
 
 UNSAID = "for models that are registered without a word about it"
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from livescale.services.registry.incidents import Incidents
 from livescale.shared.bus.contract import Bus, Context, Endpoint, Subscription
 from livescale.shared.messages.membership import AskIncidents, IncidentList, Join, Member, ProcessEnded, WasAway
+from livescale.shared.runtime.clock import Clock
 from livescale.shared.subjects import AWAY, INCIDENTS, PROCESS
-from livescale.shared.world import Clock
 
 
 class Witness:

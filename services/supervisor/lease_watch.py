@@ -6,7 +6,7 @@ from collections.abc import Callable
 from livescale.services.supervisor.hung import Hung, Kill
 from livescale.services.supervisor.processes import Supervisor
 from livescale.shared.bus.contract import Bus, BusError, CallTimeout
-from livescale.shared.messages.membership import AskSnapshot
+from livescale.shared.messages.registry import AskSnapshot
 from livescale.shared.subjects import SNAPSHOT
 
 LOOK_SECONDS = 0.5

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from livescale.services.supervisor.checks import BadSettings, count_workers
 from livescale.services.supervisor.settings import StackSettings
-from livescale.shared.topology_file import find_topology
+from livescale.shared.topology.file import find_topology
 
 
 @dataclass(frozen=True)

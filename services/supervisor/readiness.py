@@ -2,8 +2,8 @@
 
 from collections.abc import Container, Iterable
 
-from livescale.shared.messages.membership import Snapshot
 from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.registry import Snapshot
 
 
 def missing_members(snapshot: Snapshot, ids: Iterable[str]) -> list[str]:

@@ -1,8 +1,11 @@
 """nats-py's client, but for how messages come in and go out: straight, where it has a task and a queue for each.
 
-A token takes this way on every step of every worker: each task more is a turn of the event loop more.
+A token takes this way on every step of every worker: each task more is a turn of the event loop more. What the socket
+does not take at once waits in a bounded queue, so that publishing never waits.
 """
 
+import asyncio
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,10 +15,12 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport
 
-from livescale.shared.bus.headers import Headers, unpack
+from livescale.shared.bus.codec import Headers, unpack
 
 # As much as may wait in front of the socket; then nats-py's own queue, which waits for it, has its turn.
 ROOM_BYTES = 64 << 10
+
+LIMIT_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +101,51 @@ def publication(subject: str, reply: str, head: bytes, data: bytes) -> bytes:
 
 async def _never(message: Msg) -> None:
     raise RuntimeError(f"{message.subject}: nats-py's own queue is not used")
+
+
+class SendQueue:
+    """Commands of the protocol, in order. While the connection is down, or the queue full, they are dropped and
+    counted."""
+
+    def __init__(self, client: SturdyClient, counts: Counter[str]) -> None:
+        self._client = client
+        self._counts = counts
+        self._commands: deque[bytes] = deque()
+        self._size_bytes = 0
+        self._filled = asyncio.Event()
+
+    def put(self, command: bytes) -> bool:
+        """Whether it is on its way."""
+        if not self._client.is_connected:
+            self._counts["dropped_disconnected"] += 1
+            return False
+        if not self._commands and self._client.write(command):
+            self._counts["sent"] += 1
+            return True
+        if self._size_bytes + len(command) > LIMIT_BYTES:
+            self._counts["dropped_full"] += 1
+            return False
+        self._commands.append(command)
+        self._size_bytes += len(command)
+        self._filled.set()
+        return True
+
+    def drop_all(self) -> None:
+        """The connection is gone; what waited would come too late."""
+        self._counts["dropped_disconnected"] += len(self._commands)
+        self._commands.clear()
+        self._size_bytes = 0
+
+    async def run(self) -> None:
+        """Empties the queue."""
+        while True:
+            await self._filled.wait()
+            self._filled.clear()
+            while self._commands:
+                command = self._commands.popleft()
+                self._size_bytes -= len(command)
+                try:
+                    await self._client.write_in_turn(command)
+                    self._counts["sent"] += 1
+                except (nats.errors.Error, OSError):
+                    self._counts["dropped_disconnected"] += 1

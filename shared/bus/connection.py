@@ -10,8 +10,7 @@ import structlog
 from nats.aio.client import Client
 
 from livescale.shared.bus.contract import Disconnected
-from livescale.shared.bus.identity import NatsFiles, connect_options
-from livescale.shared.bus.urls import inbox_prefix, without_password
+from livescale.shared.bus.identity import NatsFiles, connect_options, inbox_prefix, without_password
 
 CLOSE_TRIES = 50
 CLOSE_SECONDS = 2.0

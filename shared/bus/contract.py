@@ -10,6 +10,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from livescale.shared.messages.message import Message
 
+EVENTS = "evt.>"  # subjects of what people and followers of a scale read; `Bus.keep_events` keeps it
+
 M = TypeVar("M", bound=Message)
 Q = TypeVar("Q", bound=Message)
 A = TypeVar("A", bound=Message)

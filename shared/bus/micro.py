@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from livescale.shared.bus.calls import ServedEndpoint
 from livescale.shared.bus.contract import ServiceInfo
-from livescale.shared.bus.serving import ServedEndpoint
 
 VERBS = ("PING", "INFO", "STATS")
 TYPE = "io.nats.micro.v1.{}_response"

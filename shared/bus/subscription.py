@@ -8,7 +8,7 @@ from typing import Any, Generic
 from livescale.shared.bus.addressing import holes_of
 from livescale.shared.bus.codec import Undecodable, decode
 from livescale.shared.bus.contract import M, Received, Topic
-from livescale.shared.bus.seldom import SeldomLog
+from livescale.shared.runtime.rate_limited_log import RateLimitedLog
 
 LONGEST_NAMED = 64
 LIMIT_BYTES = 32 << 20  # of what waits to be read: many small messages, or a few of the largest
@@ -17,7 +17,7 @@ LIMIT_BYTES = 32 << 20  # of what waits to be read: many small messages, or a fe
 class QueuedSubscription(Generic[M]):
     """Filled by `deliver`, read by `async for`. What does not fit is dropped and counted."""
 
-    def __init__(self, topic: Topic[M], limit: int, counts: Counter[str], log: SeldomLog) -> None:
+    def __init__(self, topic: Topic[M], limit: int, counts: Counter[str], log: RateLimitedLog) -> None:
         self.dropped = 0
         self._topic = topic
         self._queue: asyncio.Queue[tuple[Received[M], int] | None] = asyncio.Queue()

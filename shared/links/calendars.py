@@ -12,7 +12,7 @@ from pathlib import Path
 
 from livescale.shared.links.contract import LinkError
 from livescale.shared.links.flows import booked
-from livescale.shared.topology_paths import Resource
+from livescale.shared.topology.paths import Resource
 
 HEADER = struct.Struct("8sQ")  # magic, number of records
 MAGIC = b"lvslinks"

@@ -61,7 +61,7 @@ class Connection:
             self._sock.close()
 
 
-class Incoming:
+class InboundConnection:
     """The connection a peer dialled: what it asks for, and the way to answer."""
 
     def __init__(self, connection: Connection) -> None:

@@ -8,8 +8,8 @@ from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from livescale.shared.device_bytes import DeviceBytes
 from livescale.shared.links.link_path import LinkPath
+from livescale.shared.memory.devices import DeviceBytes
 
 View = memoryview | DeviceBytes
 Views = MutableSequence[memoryview] | Sequence[DeviceBytes]  # of a model's blocks, all in the same kind of memory

@@ -7,7 +7,7 @@ time. Shares come out max-min fair, and no link idles while a flow could use it:
 from collections.abc import Sequence
 from typing import Protocol
 
-from livescale.shared.topology_paths import Resource
+from livescale.shared.topology.paths import Resource
 
 PIECES_AHEAD = 2
 PIECES_OWED = 2
@@ -41,7 +41,7 @@ def piece_bytes_for(rate: float) -> int:
     return min(round(size / MIB) * MIB or max(size, MIN_PIECE_BYTES), MAX_PIECE_BYTES)
 
 
-class Flow:
+class ShapedFlow:
     """The messages from one process to another over `path`, cut into pieces."""
 
     def __init__(self, path: Sequence[Resource], calendar: Calendar, piece_bytes: int) -> None:

@@ -1,14 +1,23 @@
-"""What goes over a link, and how fast of late: whoever uses a metered link is counted, others are not."""
+"""What goes over a link: how fast of late, and which way it comes from each peer.
+
+Whoever uses a metered link is counted, others are not.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import exp
+
+import structlog
 
 from livescale.shared.links.contract import Buffer, Link, Peer
 from livescale.shared.links.link_path import LinkPath
 
 FADE_SECONDS = 2.0  # after which what was moved counts for a third
 LEAST = 1.0  # bytes a second, below which it is over
+
+MOST_PEERS = 16  # a report must stay small
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
@@ -87,3 +96,18 @@ class MeteredLink:
 
     async def close(self) -> None:
         await self._link.close()
+
+
+class Paths:
+    """The latest peers' paths, by name. What is new is said in the log, with its reason."""
+
+    def __init__(self) -> None:
+        self.by_peer: dict[str, str] = {}
+
+    def note(self, peer: str, path: LinkPath) -> None:
+        if self.by_peer.get(peer) != path.name:
+            log.info("path_chosen", peer=peer, path=path.name, reason=path.reason)
+        self.by_peer.pop(peer, None)
+        self.by_peer[peer] = path.name
+        if len(self.by_peer) > MOST_PEERS:
+            del self.by_peer[next(iter(self.by_peer))]

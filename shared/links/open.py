@@ -10,9 +10,9 @@ from livescale.shared.links.contract import Link, LinkError
 from livescale.shared.links.link_path import memory_kind
 from livescale.shared.links.shaping import Cluster, ShapedLink, SingleRate
 from livescale.shared.links.sockets import SocketLink
-from livescale.shared.settings import LinkSettings
-from livescale.shared.topology_file import find_topology
-from livescale.shared.world import seconds_away
+from livescale.shared.runtime.clock import seconds_away
+from livescale.shared.runtime.settings import LinkSettings
+from livescale.shared.topology.file import find_topology
 
 # stdout belongs to what a command prints; ucxx sets variables that some libucx do not know.
 UCX_LOGGING = {"UCX_LOG_FILE": "stderr", "UCX_WARN_UNUSED_ENV_VARS": "n"}

@@ -12,15 +12,15 @@ from weakref import WeakValueDictionary
 
 from livescale.shared.links.calendars import LocalCalendar, SharedCalendar
 from livescale.shared.links.contract import Buffer, Link, LinkError, Peer
-from livescale.shared.links.flows import PIECES_AHEAD, Flow, piece_bytes_for
+from livescale.shared.links.flows import PIECES_AHEAD, ShapedFlow, piece_bytes_for
 from livescale.shared.links.link_path import LinkPath
-from livescale.shared.topology import Topology
-from livescale.shared.topology_paths import Resource
+from livescale.shared.topology.paths import Resource
+from livescale.shared.topology.topology import Topology
 
 SCHEME = b"at:"  # then the place, a blank, and the address of the link beneath
 
 
-class Routes(Protocol):
+class PeerRoutes(Protocol):
     """Which links lie between this process and a peer."""
 
     @property
@@ -81,7 +81,7 @@ class Passing:
 class ShapedPeer:
     """A peer whose sends wait until their bytes would have arrived."""
 
-    def __init__(self, peer: Peer, flow: Flow) -> None:
+    def __init__(self, peer: Peer, flow: ShapedFlow) -> None:
         self._peer = peer
         self._flow = flow
         self._loop = asyncio.get_running_loop()
@@ -134,7 +134,7 @@ class ShapedPeer:
 class ShapedLink:
     """A link whose peers contend with each other, and with other processes' if the calendar is shared."""
 
-    def __init__(self, link: Link, routes: Routes, calendar: LocalCalendar | SharedCalendar) -> None:
+    def __init__(self, link: Link, routes: PeerRoutes, calendar: LocalCalendar | SharedCalendar) -> None:
         self._link = link
         self._routes = routes
         self._calendar = calendar
@@ -150,7 +150,7 @@ class ShapedLink:
         peer = await self._link.connect(beneath, timeout=timeout, channel=channel, secret=secret)
         known = self._peers.get((address, channel))
         if known is None or not known.is_over(peer):
-            known = ShapedPeer(peer, Flow(path, self._calendar, self._piece_bytes))
+            known = ShapedPeer(peer, ShapedFlow(path, self._calendar, self._piece_bytes))
             self._peers[address, channel] = known
         return known
 

@@ -11,7 +11,7 @@ import socket
 import struct
 from collections.abc import Callable, Coroutine
 
-from livescale.shared.links.connection import FRAME, Connection, Incoming, accept_all
+from livescale.shared.links.connection import FRAME, Connection, InboundConnection, accept_all
 from livescale.shared.links.contract import Buffer, LinkError
 from livescale.shared.links.link_path import SOCKETS
 from livescale.shared.links.tickets import PROOF_BYTES, End, Tickets, is_proof, proof
@@ -34,12 +34,12 @@ class SocketPeer:
         loop = asyncio.get_running_loop()
         self._outgoing = connection
         self._on_lost = on_lost
-        self._incoming: asyncio.Future[Incoming] = loop.create_future()
+        self._incoming: asyncio.Future[InboundConnection] = loop.create_future()
         self._posted: dict[int, tuple[memoryview, asyncio.Future[None]]] = {}
         self._lost: asyncio.Future[str] = loop.create_future()
         self._reader = asyncio.create_task(self._read())
 
-    def attach(self, incoming: Incoming) -> None:
+    def attach(self, incoming: InboundConnection) -> None:
         """The peer dialled us as well: now it can be answered."""
         self._incoming.set_result(incoming)
 
@@ -122,7 +122,7 @@ class SocketLink:
         host, port = listener.getsockname()[:2]
         self.address = SCHEME + f"{host}:{port}".encode()
         self._peers: dict[End, SocketPeer] = {}
-        self._incoming: dict[End, Incoming] = {}
+        self._incoming: dict[End, InboundConnection] = {}
         self._tickets = Tickets()
         self._serving: set[asyncio.Task[None]] = set()
         self._strangers: dict[asyncio.Task[None], None] = {}  # the oldest first
@@ -210,7 +210,7 @@ class SocketLink:
             task = asyncio.current_task()
             assert task is not None
             del self._strangers[task]
-            await self._listen(end, Incoming(connection))
+            await self._listen(end, InboundConnection(connection))
         except OSError:
             pass  # whoever it was is gone, or never was one of us
         finally:
@@ -229,7 +229,7 @@ class SocketLink:
             raise ConnectionRefusedError
         return end
 
-    async def _listen(self, end: End, incoming: Incoming) -> None:
+    async def _listen(self, end: End, incoming: InboundConnection) -> None:
         if end in self._incoming:
             self._drop(end)  # the peer started anew before we saw its old connections end
         self._incoming[end] = incoming

@@ -20,9 +20,7 @@ from ucxx.types import Tag
 from livescale.shared.links.contract import Buffer, LinkError
 from livescale.shared.links.link_path import LinkPath, MemoryKind, choose_path
 from livescale.shared.links.tickets import hash_key, message_tag
-from livescale.shared.links.ucx_address import link_address, memory_at, worker_address
-from livescale.shared.links.ucx_engine import UcxEngine
-from livescale.shared.links.ucx_transports import endpoint_transports
+from livescale.shared.links.ucx_engine import UcxEngine, endpoint_transports, link_address, memory_at, worker_address
 
 CONTROL = Tag(0x6C697665_7363616C)
 # What a peer says on CONTROL, the hash of its address, on which channel; then the number of its endpoint, or its proof.

@@ -1,26 +1,38 @@
-"""What of a model is here, however many flows it took to come."""
+"""What of a model is here, however many flows it took to come, and the checksum that shows it to be right."""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
 
-from livescale.shared.transfer.changes import Changes
+import xxhash
+
+from livescale.shared.links.contract import View
 from livescale.shared.transfer.chunks import Chunk, ChunkMap
-from livescale.shared.transfer.part import Part
-from livescale.shared.transfer.ready import BlocksLost
+from livescale.shared.transfer.flow_end import ModelCopy
+from livescale.shared.transfer.waiting import BlocksLost, Changes
 
 
-class Arrivals:
+def checksum(view: View) -> int:
+    """XXH3 of its bytes. To be called away from the event loop: it reads all of them."""
+    if isinstance(view, memoryview):
+        return xxhash.xxh3_64_intdigest(view)
+    digest = xxhash.xxh3_64()
+    for piece in view.pieces():
+        digest.update(piece)
+    return digest.intdigest()
+
+
+class ChunkArrivals:
     """The chunks that are here, who brought them, and those who wait for one. Outlives a flow that broke off."""
 
-    def __init__(self, part: Part) -> None:
-        self._map = ChunkMap(part.chunks, len(part.memory))
+    def __init__(self, copy: ModelCopy) -> None:
+        self._map = ChunkMap(copy.chunks, len(copy.memory))
         self._whole: deque[int] = deque()  # and not verified
         self._brought: defaultdict[int, set[int]] = defaultdict(set)  # tickets, by block
         self._claimed: dict[int, int] = {}  # chunk -> ticket of the flow that was asked for it
         self._changed = Changes()
         self._lost: str | None = None
         self._checking = False
-        self._chunks = part.chunks
+        self._chunks = copy.chunks
         self.received_bytes = 0
         self.shared_bytes = 0
         self.verified: set[int] = set()

@@ -16,20 +16,16 @@ from livescale.shared.bus.server import NatsServer
 from livescale.shared.messages.membership import (
     AskIncidents,
     AskMetrics,
-    AskModels,
-    AskSnapshot,
     Incident,
     IncidentList,
     Member,
     MetricsText,
-    ModelEntry,
-    ModelList,
     QueueLoad,
     RouterReport,
-    Snapshot,
     WorkerReport,
 )
 from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.registry import AskModels, AskSnapshot, ModelEntry, ModelList, Snapshot
 from livescale.shared.messages.scaling import (
     AskDecisions,
     AskScales,

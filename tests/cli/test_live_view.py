@@ -4,7 +4,8 @@ from msgspec.structs import replace
 
 from livescale.services.cli.live_view import live_rows
 from livescale.services.cli.status_view import make_status
-from livescale.shared.messages.membership import Holding, Snapshot, WorkerReport, WorkerState
+from livescale.shared.messages.membership import Holding, WorkerReport, WorkerState
+from livescale.shared.messages.registry import Snapshot
 
 
 def worker(id: str, state: WorkerState, blocks: int = 14, **more: object) -> WorkerReport:

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from msgspec import Meta
 
 from livescale.services.cli.options import settings_options
-from livescale.shared.settings import Settings
+from livescale.shared.runtime.settings import Settings
 
 Run = Callable[..., Result]
 

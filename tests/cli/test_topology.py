@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 
 from livescale.services.cli.main import cli
 from livescale.services.cli.topology import EPILOG
-from livescale.shared.topology import Topology
-from livescale.shared.topology_file import find_topology, read_topology
+from livescale.shared.topology.file import find_topology, read_topology
+from livescale.shared.topology.topology import Topology
 
 
 def run(*words: str) -> Result:

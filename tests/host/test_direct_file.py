@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from livescale.services.host.direct_file import CHUNK_BYTES, PAGE, DirectFile, FileEnded
-from livescale.shared.model_config import CheckpointError
+from livescale.shared.model.checkpoint import CheckpointError
 
 SIZE = 2 * CHUNK_BYTES - 3 * PAGE + 100  # two chunks
 

@@ -5,8 +5,9 @@ from msgspec.structs import replace
 from livescale.services.monitor.donors import IDLE_SECONDS, Donor, Lack, choose_donors
 from livescale.services.monitor.policy import Pace, ScalingPolicy
 from livescale.services.monitor.signals import Signals
-from livescale.shared.messages.membership import EngineLoad, ModelEntry, QueueLoad, RouterReport, WorkerReport
+from livescale.shared.messages.membership import EngineLoad, QueueLoad, RouterReport, WorkerReport
 from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.registry import ModelEntry
 from tests.monitor.made import COMMON, SIZE, decision, load, record, serving, spare
 
 DONOR = Donor("idle", idle_seconds=9.0, workers=1, arena_bytes=SIZE)

@@ -16,8 +16,8 @@ from livescale.services.supervisor.processes import Command
 from livescale.services.supervisor.settings import WORKER_FLAGS, ModelSettings, StackSettings
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.bus.credentials import ROWS, authorization, fresh_passwords
-from livescale.shared.settings import BusSettings
-from livescale.shared.yaml_file import kebab
+from livescale.shared.runtime.settings import BusSettings
+from livescale.shared.runtime.yaml_file import kebab
 
 SETTINGS = StackSettings(workers=2, port=0, api_key=("sesame",), transport="socket", link_rate=1e8, arena_bytes=1 << 26)
 URLS = {role: f"nats://{role}:swordfish@127.0.0.1:1" for role in ROWS}

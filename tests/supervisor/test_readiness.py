@@ -3,8 +3,9 @@
 from typing import Literal
 
 from livescale.services.supervisor.readiness import failed_models, missing_instances, missing_members
-from livescale.shared.messages.membership import Member, ModelEntry, Snapshot, WorkerReport, WorkerState
+from livescale.shared.messages.membership import Member, WorkerReport, WorkerState
 from livescale.shared.messages.parameters import ModelSpec
+from livescale.shared.messages.registry import ModelEntry, Snapshot
 
 TINY = ModelSpec(name="tiny", path="/m", min_instances=2)
 

@@ -1,0 +1,72 @@
+"""What the registry tells and is told: the registered models, and its whole picture of the pool."""
+
+from typing import Literal
+
+from livescale.shared.messages.membership import HostReport, Member, WorkerReport
+from livescale.shared.messages.message import Count, Message, Name
+from livescale.shared.messages.parameters import ModelSpec
+
+
+class ModelEntry(Message, frozen=True, kw_only=True):
+    """A registered model. `state` is "reading" until its content is known: at the latest when a host has it in memory;
+    "removing" it takes no requests, and its instances drain.
+
+    `error` says why it is "failed", or what stands in its way. `copies`: who holds all of it in memory. `next`: what is
+    being read to take its place as a new version.
+    """
+
+    spec: ModelSpec
+    state: Literal["reading", "ready", "failed", "removing"]
+    version: Name | None = None
+    size_bytes: Count = 0
+    blocks: Count = 0
+    max_model_len: Count = 0
+    created: Count = 0
+    error: str | None = None
+    copies: list[Name] = []
+    next: ModelSpec | None = None
+
+    @property
+    def rank_bytes(self) -> int:
+        """Parameters of each worker of an instance."""
+        return -(-self.size_bytes // self.spec.tensor_parallel_size)
+
+
+class AskSnapshot(Message, frozen=True):
+    """Ask the registry for its whole picture."""
+
+
+class Snapshot(Message, frozen=True, kw_only=True):
+    """The registry's picture: members, the last report of every live worker and host, the models."""
+
+    members: list[Member] = []
+    workers: list[WorkerReport] = []
+    hosts: list[HostReport] = []
+    models: list[ModelEntry] = []
+
+
+class Register(Message, frozen=True, kw_only=True):
+    """Operator -> registry: serve this model. Answered once the checkpoint was checked (not yet read).
+
+    `named`: what the operator said of it, `bounds.prefill_hi` and the like by parts; the rest stays as it is, or is by
+    default. None: all of `spec` is meant.
+    """
+
+    spec: ModelSpec
+    named: list[Name] | None = None
+
+
+class Named(Message, frozen=True, kw_only=True):
+    """Any question about one model."""
+
+    model: Name
+
+
+class ModelList(Message, frozen=True, kw_only=True):
+    """The registered models."""
+
+    models: list[ModelEntry] = []
+
+
+class AskModels(Message, frozen=True):
+    """Ask for the registered models."""
