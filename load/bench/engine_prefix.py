@@ -6,8 +6,8 @@ from livescale.load.bench.engine_alone import EngineAlone, running
 from livescale.load.peers.questions import Kept, Took
 from livescale.load.peers.stopwatch import Stopwatch
 from livescale.services.worker.engine.contract import Runner
-from livescale.services.worker.limits import Limits
-from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.scheduling.limits import Limits
+from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.messages.requests import Submit
 
 NEVER = 4e9

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from livescale.services.worker.batch import PREFILL_CHUNK, Batch, Draw, Piece
+from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, Batch, Draw, Piece
 from livescale.shared.messages.requests import Sampling
 
 # Lengths of prompts that are one step together. What grows with their squares shows in one long against many short.

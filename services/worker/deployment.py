@@ -9,11 +9,10 @@ import structlog
 
 from livescale.services.worker.duties import Duties
 from livescale.services.worker.instance import Instance
-from livescale.services.worker.lifecycle import Lifecycle, State
+from livescale.services.worker.lifecycle import Lifecycle, State, check_load
 from livescale.services.worker.live.counts import LiveCounts
 from livescale.services.worker.live.parts import Parts
 from livescale.services.worker.loading import LoadCounts, Loading, Transport
-from livescale.services.worker.orders import check_load
 from livescale.services.worker.ranks.side import RanksTold, TensorParallel
 from livescale.services.worker.resources import Resources
 from livescale.services.worker.serving import Serving

@@ -5,9 +5,9 @@ from typing import Literal
 
 from livescale.services.worker.engine.sizes import block_bytes
 from livescale.services.worker.lifecycle import Lifecycle, State
-from livescale.services.worker.limits import Limits
 from livescale.services.worker.loading import Loading
-from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.scheduling.limits import Limits
+from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.serving import Serving
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.messages.transfers import InstanceServing

@@ -9,12 +9,14 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
 
+from livescale.shared.block_layout import shard_layouts
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.invariants import check
 from livescale.shared.messages.membership import Role
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.transfers import Drain, Load, Serve
 from livescale.shared.moves import Moves
+from livescale.shared.sharding import check_shards
 
 
 class State(StrEnum):
@@ -176,3 +178,31 @@ class Lifecycle:
             yield f"worker: {self.state} with {len(self.ready)} blocks"
         if self.state is State.LIVE and 0 not in self.ready:
             yield f"worker: live with blocks {sorted(self.ready)}"
+
+
+def check_load(command: Load) -> None:
+    """A manifest's blocks follow from its configuration, checksums aside. Raises Refusal 400 naming the field."""
+    manifest = command.manifest
+    _check_ranks(command)
+    wanted = manifest.config.num_hidden_layers + 2
+    if len(manifest.blocks) != wanted:
+        raise Refusal(400, f"manifest.blocks: {len(manifest.blocks)} of them, manifest.config makes {wanted}")
+    layouts = shard_layouts(manifest.config, manifest.dtype, manifest.shard, manifest.shards, manifest.layout)
+    for block, layout in zip(manifest.blocks, layouts, strict=True):
+        if block != layout.block(block.checksum):
+            raise Refusal(400, f"manifest.blocks: {block.name!r} is not block {layout.index} of manifest.config")
+    longest = manifest.config.max_position_embeddings
+    if command.max_model_len > longest:
+        raise Refusal(400, f"max_model_len: {command.max_model_len} is more than the model's own {longest}")
+
+
+def _check_ranks(command: Load) -> None:
+    manifest, ranks = command.manifest, max(len(command.ranks), 1)
+    try:
+        check_shards(manifest.config, manifest.shards)
+    except ValueError as error:
+        raise Refusal(400, f"manifest.shards: {error}") from None
+    if manifest.shards != ranks:
+        raise Refusal(400, f"ranks: {ranks} of them, the manifest is for {manifest.shards}")
+    if not command.rank == manifest.shard < ranks:
+        raise Refusal(400, f"rank: {command.rank} of {ranks} cannot have shard {manifest.shard}")

@@ -8,7 +8,7 @@ import structlog
 from livescale.services.worker.actor import Worker
 from livescale.services.worker.engine.contract import PLAIN, OnGpu, Runner
 from livescale.services.worker.engine.heap import keep_freed_memory
-from livescale.services.worker.engine.kernels.contract import Chosen, choose_kernels
+from livescale.services.worker.engine.kernels.variants import Chosen, choose_kernels
 from livescale.services.worker.engine.modelled import ModelledRunner
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.devices import CPU, NoDevice, choose_device, count_gpus
@@ -57,7 +57,7 @@ def use_of_gpu(settings: WorkerSettings, device: str) -> OnGpu:
     """Nothing on a CPU."""
     if device == CPU:
         return PLAIN
-    from livescale.services.worker.engine.flashinfer_kernels import find_flashinfer  # torch again
+    from livescale.services.worker.engine.paged_attention import find_flashinfer  # torch again
 
     return OnGpu(settings.kernels != "torch" and find_flashinfer(), settings.cuda_graphs)
 

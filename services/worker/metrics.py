@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from livescale.services.worker.batch import Batch
+from livescale.services.worker.scheduling.batch import Batch
 from livescale.shared.messages.membership import EngineLoad
 from livescale.shared.messages.requests import Submit, Tokens
 from livescale.shared.telemetry import Telemetry

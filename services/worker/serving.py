@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 
-from livescale.services.worker.batch import Batch, Entry
 from livescale.services.worker.engine.contract import RankLost, Runner
-from livescale.services.worker.history import History
-from livescale.services.worker.limits import Limits
 from livescale.services.worker.metrics import WorkerMetrics
-from livescale.services.worker.outputs import Output
-from livescale.services.worker.scheduler import Scheduler
-from livescale.services.worker.sequence import Filled, LateKv
+from livescale.services.worker.scheduling.batch import Batch, Entry
+from livescale.services.worker.scheduling.limits import Limits
+from livescale.services.worker.scheduling.outputs import History, Output
+from livescale.services.worker.scheduling.scheduler import Scheduler
+from livescale.services.worker.scheduling.sequence import Filled, LateKv
 from livescale.shared.bus.contract import Bus, Refusal
 from livescale.shared.messages.membership import EngineLoad
 from livescale.shared.messages.requests import Replay, RequestLost, RequestsEnded, Running, Submit, TokenFrame, Tokens

@@ -4,9 +4,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from livescale.services.worker.batch import PREFILL_CHUNK
-from livescale.services.worker.engine.kernels.contract import KernelsName
-from livescale.services.worker.limits import Limits
+from livescale.services.worker.engine.kernels.variants import KernelsName
+from livescale.services.worker.scheduling.batch import PREFILL_CHUNK
+from livescale.services.worker.scheduling.limits import Limits
 from livescale.shared.settings import (
     BlockSize,
     ContextSeconds,

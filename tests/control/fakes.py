@@ -5,8 +5,8 @@ from collections.abc import Coroutine
 from contextvars import copy_context
 from dataclasses import dataclass
 
-from livescale.services.worker.history import History
 from livescale.services.worker.lifecycle import Lifecycle
+from livescale.services.worker.scheduling.outputs import History
 from livescale.shared.bus.contract import Bus, Context, Endpoint, Refusal, ServiceInfo
 from livescale.shared.membership import Membership
 from livescale.shared.messages.copies import CheckModel, FetchModel, ModelChecked, ModelRead, ReadModel, ReleaseModel

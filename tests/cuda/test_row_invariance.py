@@ -9,8 +9,8 @@ import torch
 from livescale.services.worker.engine.attention import use_math_kernels
 from livescale.services.worker.engine.contract import PLAIN, OnGpu
 from livescale.services.worker.engine.engine import Engine
-from livescale.services.worker.engine.flashinfer_kernels import find_flashinfer
 from livescale.services.worker.engine.kv_store import allocate_kv_memory
+from livescale.services.worker.engine.paged_attention import find_flashinfer
 from livescale.shared.messages.parameters import DType
 from tests.cuda.test_engine import MIB, arena_with
 from tests.worker.engine.models import BLOCK_TOKENS, CONTEXT, checkpointed

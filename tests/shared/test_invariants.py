@@ -3,7 +3,7 @@
 import pytest
 
 from livescale.services.registry.leases import Leases, LeaseTimes
-from livescale.services.worker.engine.kv_blocks import KvBlocks
+from livescale.services.worker.kv.block_manager import KvBlocks
 from livescale.shared.invariants import InvariantBroken, check
 from livescale.shared.messages.membership import Join
 

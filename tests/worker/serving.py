@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from livescale.services.worker.batch import Batch
 from livescale.services.worker.engine.engine import Engine
 from livescale.services.worker.engine.sampling import choose_tokens
-from livescale.services.worker.limits import Limits
-from livescale.services.worker.outputs import Output
-from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.scheduling.batch import Batch
+from livescale.services.worker.scheduling.limits import Limits
+from livescale.services.worker.scheduling.outputs import Output
+from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.messages.requests import Sampling, Submit
 from tests.worker.engine.models import BLOCK_TOKENS, CONTEXT, reference_logits
 

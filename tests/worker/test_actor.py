@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from livescale.services.worker.engine.engine import Engine
-from livescale.services.worker.engine.kernels.contract import choose_kernels
+from livescale.services.worker.engine.kernels.variants import choose_kernels
 from livescale.services.worker.engine.kv_store import allocate_kv_memory
 from livescale.services.worker.settings import MIB
 from livescale.shared.block_layout import block_layouts

@@ -2,8 +2,8 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from livescale.services.worker.batch import Batch, Piece
 from livescale.services.worker.metrics import WorkerMetrics
+from livescale.services.worker.scheduling.batch import Batch, Piece
 from livescale.shared.messages.membership import EngineLoad
 from livescale.shared.messages.requests import Submit, Tokens
 from livescale.shared.telemetry import Telemetry

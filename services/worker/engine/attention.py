@@ -4,15 +4,16 @@ One call a sequence: so that nothing of a row's result depends on what else is i
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Protocol
 
 import torch
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from livescale.services.worker.batch import PROMPT_CUT, Piece
 from livescale.services.worker.engine.kv_store import KvStore
 from livescale.services.worker.engine.parameters import padded, padded_count
 from livescale.services.worker.engine.rope import RopeTable, turn
+from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS, PROMPT_CUT, Piece
 
 # On a CPU the bits of torch's attention depend on where its queries begin, modulo 16 bytes: rows of projections have a
 # multiple of so many numbers.
@@ -179,3 +180,22 @@ class CausalMask:
         if start == 0:
             return None
         return self._mask[: stop - start, self._positions - start : self._positions + stop - start]
+
+
+class Rows:
+    """The rows of `pieces`, in order.
+
+    `token_ids` `[row]`; `drawn`: the rows after which a token is chosen, as an index.
+    """
+
+    def __init__(self, pieces: Sequence[Piece], attention: Attention, device: torch.device) -> None:
+        token_ids = [token for piece in pieces for token in piece.tokens]
+        if not 1 <= len(token_ids) <= MAX_BATCH_ROWS:
+            raise ValueError(f"a batch has 1 to {MAX_BATCH_ROWS} rows, not {len(token_ids)}")
+        ends = accumulate(len(piece.tokens) for piece in pieces)
+        drawn = [end - 1 for piece, end in zip(pieces, ends, strict=True) if piece.draw is not None]
+        self.count = len(token_ids)
+        self.token_ids = torch.tensor(token_ids, device=device)
+        # Where only decodes run these are all.
+        self.drawn = slice(None) if len(drawn) == self.count else torch.tensor(drawn, dtype=torch.long)
+        self.attend = attention.over(pieces)

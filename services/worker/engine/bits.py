@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from livescale.services.worker.engine.kernels.contract import FLASHINFER, TORCH, Chosen
-from livescale.services.worker.engine.norm import TorchNorm
+from livescale.services.worker.engine.kernels.variants import FLASHINFER, TORCH, Chosen
+from livescale.services.worker.engine.layer import TorchNorm
 from livescale.services.worker.engine.parameters import TorchLinear, slab_rows, stable_silu
 from livescale.services.worker.engine.rope import turn
 from livescale.shared.devices import CPU

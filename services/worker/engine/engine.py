@@ -11,24 +11,20 @@ from itertools import pairwise
 import torch
 from torch.nn.functional import embedding
 
-from livescale.services.worker.batch import NO_BYTES, Batch, Draw, Piece
-from livescale.services.worker.engine.attention import Attention, TorchAttention
-from livescale.services.worker.engine.compiled_attention import CompiledAttention
-from livescale.services.worker.engine.compiled_layer import CompiledLayer, LayerMemory, in_one_call
-from livescale.services.worker.engine.contract import PLAIN, BlockMissing, OnGpu
+from livescale.services.worker.engine.attention import Attention, Rows, TorchAttention
+from livescale.services.worker.engine.compiled_layer import CompiledAttention, CompiledLayer, LayerMemory, in_one_call
+from livescale.services.worker.engine.contract import PLAIN, BlockMissing, OnGpu, Partial, Passed, slabs
 from livescale.services.worker.engine.cuda_graphs import CudaCapture, GraphedLayer, LayerGraphs
-from livescale.services.worker.engine.flashinfer_kernels import choose_parts
-from livescale.services.worker.engine.kernels.contract import Kernels
+from livescale.services.worker.engine.kernels.variants import Kernels
 from livescale.services.worker.engine.kv_store import KvStore
-from livescale.services.worker.engine.layer import Layer
+from livescale.services.worker.engine.layer import Layer, Norm, make_norm
 from livescale.services.worker.engine.matrices import make_linear
-from livescale.services.worker.engine.norm import Norm, make_norm
+from livescale.services.worker.engine.paged_attention import choose_parts
 from livescale.services.worker.engine.parameters import TORCH_DTYPES, Linear, Tensors, block_tensors, padded
-from livescale.services.worker.engine.partial import Partial, Passed, slabs
 from livescale.services.worker.engine.rope import RopeTable
-from livescale.services.worker.engine.rows import Rows
 from livescale.services.worker.engine.sampling import choose_tokens
 from livescale.services.worker.engine.tensor_parallel import Ranks, embed_part, shared, side_by_side
+from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, Draw, Piece
 from livescale.shared.block_layout import EMBEDDING
 from livescale.shared.links.contract import View
 from livescale.shared.messages.parameters import Manifest

@@ -10,21 +10,23 @@ from itertools import accumulate
 
 import structlog
 
-from livescale.services.worker.batch import NO_BYTES, Batch, Draw, KvSlice, Piece
-from livescale.services.worker.engine.contract import GPU_ROWS, BlockMissing
-from livescale.services.worker.engine.partial import Partial, Passed, Slab, slabs
-from livescale.services.worker.engine.rates import Rates, layers_share
-from livescale.services.worker.engine.sizes import activation_bytes, block_bytes, kv_bytes, slice_bytes
-from livescale.services.worker.engine.step_times import blocks_seconds, embedding_seconds, layer_seconds, step_seconds
-from livescale.services.worker.engine.token_states import (
+from livescale.services.worker.engine.contract import GPU_ROWS, BlockMissing, Partial, Passed, Slab, slabs
+from livescale.services.worker.engine.modelled_steps import (
     StateCache,
     agreed,
+    blocks_seconds,
     choose,
+    embedding_seconds,
     first_state,
     follow,
+    layer_seconds,
     read_states,
+    step_seconds,
     write_states,
 )
+from livescale.services.worker.engine.sizes import activation_bytes, block_bytes, kv_bytes, slice_bytes
+from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, Draw, KvSlice, Piece
+from livescale.services.worker.scheduling.rates import Rates, layers_share
 from livescale.services.worker.send_pauses import SendPauses
 from livescale.shared.latency import Latency
 from livescale.shared.links.contract import View

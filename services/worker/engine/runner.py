@@ -8,26 +8,26 @@ from typing import TypeVar
 
 import torch
 from torch._C._distributed_c10d import Store
+from torch.nn.functional import embedding
 
-from livescale.services.worker.batch import Batch, KvSlice, Piece
 from livescale.services.worker.engine.attention import use_math_kernels
 from livescale.services.worker.engine.bits import name_of_bits
-from livescale.services.worker.engine.compiled_linear import laid_out_shapes
-from livescale.services.worker.engine.contract import CPU_ROWS, GPU_ROWS, PLAIN, OnGpu
+from livescale.services.worker.engine.contract import CPU_ROWS, GPU_ROWS, PLAIN, OnGpu, Partial, Passed
 from livescale.services.worker.engine.engine import Engine
 from livescale.services.worker.engine.heap import touch_heap
-from livescale.services.worker.engine.kernels.contract import TORCH, Chosen, choose_kernels
+from livescale.services.worker.engine.kernels.variants import TORCH, Chosen, choose_kernels
 from livescale.services.worker.engine.kv_store import allocate_host_kv_memory, allocate_kv_memory
-from livescale.services.worker.engine.partial import Partial, Passed
-from livescale.services.worker.engine.process_group import ProcessGroup, open_store, reach_store
-from livescale.services.worker.engine.rates import Rates, layers_share
-from livescale.services.worker.engine.tensor_parallel import least
-from livescale.services.worker.engine.warm_up import warm_up
+from livescale.services.worker.engine.matrices import laid_out_shapes
+from livescale.services.worker.engine.sampling import choose_tokens
+from livescale.services.worker.engine.tensor_parallel import ProcessGroup, least, open_store, reach_store
+from livescale.services.worker.scheduling.batch import Batch, Draw, KvSlice, Piece
+from livescale.services.worker.scheduling.rates import Rates, layers_share
 from livescale.services.worker.send_pauses import SendPauses
 from livescale.shared.devices import CPU
 from livescale.shared.links.contract import View
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.ranks import Meeting
+from livescale.shared.messages.requests import Sampling
 
 T = TypeVar("T")
 
@@ -209,3 +209,10 @@ class EngineRunner:
         if self._engine is None:
             raise RuntimeError("no model is loaded: call load first")
         return self._engine
+
+
+@torch.inference_mode()
+def warm_up() -> None:
+    """On a CPU. To be called on the torch thread, before there is a model."""
+    hidden = embedding(torch.tensor([0, 1, 2]), torch.zeros(4, 32, dtype=torch.bfloat16))
+    choose_tokens(hidden[torch.tensor([1])], [Draw(Sampling(temperature=0.0), 0)])

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from livescale.services.worker.batch import Draw
+from livescale.services.worker.scheduling.batch import Draw
 
 SEED_BITS = (1 << 64) - 1
 

@@ -13,8 +13,8 @@ from livescale.services.worker.live.giving import Giving
 from livescale.services.worker.live.handoff import Channel
 from livescale.services.worker.live.parts import Parts
 from livescale.services.worker.live.request import Request
-from livescale.services.worker.scheduler import Scheduler
-from livescale.services.worker.sequence import NOTHING
+from livescale.services.worker.scheduling.scheduler import Scheduler
+from livescale.services.worker.scheduling.sequence import NOTHING
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.deadlines import leaving
 from livescale.shared.messages.live import Pull, RequestsMoved, Task, Took

@@ -4,9 +4,9 @@ import asyncio
 
 import structlog
 
-from livescale.services.worker.batch import Entry
 from livescale.services.worker.live.handoff import ACTIVATION, KV, Channel, send
-from livescale.services.worker.sequence import Sequence
+from livescale.services.worker.scheduling.batch import Entry
+from livescale.services.worker.scheduling.sequence import Sequence
 from livescale.shared.links.contract import LinkError, Peer
 from livescale.shared.messages.transfers import Node
 

@@ -5,9 +5,9 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 
 from livescale.services.worker.engine.contract import Runner
-from livescale.services.worker.limits import Limits
 from livescale.services.worker.live.counts import LiveCounts
 from livescale.services.worker.ranks.side import TensorParallel
+from livescale.services.worker.scheduling.limits import Limits
 from livescale.services.worker.serving import Serving
 from livescale.services.worker.zigzag.tasks import Room
 from livescale.shared.links.contract import Link

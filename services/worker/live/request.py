@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from livescale.services.worker.batch import MAX_BATCH_ROWS, Entry
-from livescale.services.worker.engine.partial import Partial
-from livescale.services.worker.sequence import Filled, Sequence
+from livescale.services.worker.engine.contract import Partial
+from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS, Entry
+from livescale.services.worker.scheduling.sequence import Filled, Sequence
 
 
 @dataclass(eq=False)

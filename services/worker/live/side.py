@@ -11,7 +11,7 @@ from livescale.services.worker.live.optimum import Planner, forecast
 from livescale.services.worker.live.parts import Parts
 from livescale.services.worker.live.source import LiveSource
 from livescale.services.worker.live.target import POLL_SECONDS, LiveTarget
-from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.zigzag.queue import LiveQueue
 from livescale.services.worker.zigzag.rules import BEST_EFFORT, ZIGZAG
 from livescale.shared.bus.contract import Refusal

@@ -14,7 +14,7 @@ import structlog
 from livescale.services.worker.live.handoff import Channel
 from livescale.services.worker.live.parts import Parts
 from livescale.services.worker.live.taking import Taking, Together
-from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.zigzag.effects import Pull as Ask
 from livescale.services.worker.zigzag.effects import SourceEffect
 from livescale.services.worker.zigzag.effects import Withdraw as StopAsking

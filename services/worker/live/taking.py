@@ -5,13 +5,13 @@ from collections.abc import Collection, Coroutine, Sequence
 
 import structlog
 
-from livescale.services.worker.batch import NO_BYTES, PROMPT_CUT, Entry
 from livescale.services.worker.engine.sizes import activation_bytes, kv_bytes
 from livescale.services.worker.live.handoff import ACTIVATION, KV, Channel, receive
 from livescale.services.worker.live.parts import Parts
-from livescale.services.worker.scheduler import Scheduler
-from livescale.services.worker.sequence import Filled, LateKv
-from livescale.services.worker.sequence import Sequence as Waiting
+from livescale.services.worker.scheduling.batch import NO_BYTES, PROMPT_CUT, Entry
+from livescale.services.worker.scheduling.scheduler import Scheduler
+from livescale.services.worker.scheduling.sequence import Filled, LateKv
+from livescale.services.worker.scheduling.sequence import Sequence as Waiting
 from livescale.shared.bus.contract import BusError, Refusal
 from livescale.shared.deadlines import arrived
 from livescale.shared.links.contract import LinkError, Peer

@@ -14,7 +14,7 @@ from livescale.services.worker.live.given import Given
 from livescale.services.worker.live.optimum import Planner
 from livescale.services.worker.live.parts import Parts
 from livescale.services.worker.live.request import Request
-from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.zigzag.effects import Finish, GiveBack, HandOver, Park, QueueEffect, Release, Run
 from livescale.services.worker.zigzag.queue import LiveQueue, Phase
 from livescale.services.worker.zigzag.tasks import Room

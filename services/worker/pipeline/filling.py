@@ -7,8 +7,8 @@ other layers' part of them is free, and so it takes no more room. Pure.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as List
 
-from livescale.services.worker.batch import PREFILL_CHUNK, Piece
-from livescale.services.worker.sequence import NOTHING, Filled, Sequence
+from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, Piece
+from livescale.services.worker.scheduling.sequence import NOTHING, Filled, Sequence
 
 # So many rows go with a step, and workers take turns, who runs later stages before who runs earlier ones: so steps that
 # follow each other do theirs at the same time, and a request is passed by no more than these from token to token.

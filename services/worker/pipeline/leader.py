@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import structlog
 
-from livescale.services.worker.batch import Batch
 from livescale.services.worker.live.parts import Parts
 from livescale.services.worker.pipeline.counts import PipelineCounts
 from livescale.services.worker.pipeline.filling import Filling
 from livescale.services.worker.pipeline.moving import Moving
 from livescale.services.worker.pipeline.wire import stage_pieces
-from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.scheduling.batch import Batch
+from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.messages.pipelines import Pipeline, StageBatch, StageDone, StageFill
 
 STEP_SECONDS = 20.0  # for all stages together; then the pipeline is given up

@@ -12,7 +12,7 @@ from livescale.services.worker.pipeline.counts import PipelineCounts
 from livescale.services.worker.pipeline.leader import Leader, PipelineBroken
 from livescale.services.worker.pipeline.shares import Shares
 from livescale.services.worker.pipeline.stages import Stages, StagesFailed
-from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.transfer.part import together
 

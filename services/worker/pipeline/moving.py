@@ -6,10 +6,10 @@ from contextlib import suppress
 
 import structlog
 
-from livescale.services.worker.batch import Piece
 from livescale.services.worker.pipeline.filling import Filling
 from livescale.services.worker.pipeline.wire import kv_spans
-from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.scheduling.batch import Piece
+from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.bus.contract import Bus, BusError, Refusal
 from livescale.shared.messages.pipelines import MoveKv
 from livescale.shared.subjects import MOVE_KV

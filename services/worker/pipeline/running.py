@@ -3,13 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from livescale.services.worker.batch import Piece
-from livescale.services.worker.engine.contract import RankLost
-from livescale.services.worker.engine.partial import Passed
-from livescale.services.worker.engine.rates import Rate
-from livescale.services.worker.limits import Limits
+from livescale.services.worker.engine.contract import Passed, RankLost
 from livescale.services.worker.live.parts import Parts
 from livescale.services.worker.pipeline.counts import PipelineCounts
+from livescale.services.worker.scheduling.batch import Piece
+from livescale.services.worker.scheduling.limits import Limits
+from livescale.services.worker.scheduling.rates import Rate
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.pipelines import StageDone
 from livescale.shared.settings import SwitchKv

@@ -11,7 +11,7 @@ from livescale.services.worker.live.given import Given
 from livescale.services.worker.live.parts import Parts
 from livescale.services.worker.live.request import Request
 from livescale.services.worker.pipeline.filling import share_out
-from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.live import Pull, Pulled, Took
 from livescale.shared.messages.parameters import Manifest

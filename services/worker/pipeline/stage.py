@@ -4,11 +4,11 @@ import asyncio
 
 from msgspec.structs import replace
 
-from livescale.services.worker.batch import NO_BYTES, Piece
-from livescale.services.worker.engine.partial import Passed
+from livescale.services.worker.engine.contract import Passed
 from livescale.services.worker.live.handoff import receive, send
 from livescale.services.worker.pipeline.running import Running
 from livescale.services.worker.pipeline.wire import batch_pieces, fill_pieces
+from livescale.services.worker.scheduling.batch import NO_BYTES, Piece
 from livescale.shared.links.contract import Peer
 from livescale.shared.messages.pipelines import Pipeline, StageBatch, StageDone
 from livescale.shared.subjects import STAGE_BATCH

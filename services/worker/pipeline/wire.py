@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from livescale.services.worker.batch import MAX_BATCH_ROWS, Draw, KvSlice, Piece
 from livescale.services.worker.engine.sizes import activation_bytes
-from livescale.services.worker.limits import Limits
+from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS, Draw, KvSlice, Piece
+from livescale.services.worker.scheduling.limits import Limits
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.pipelines import KvSpan, MoveKv, Pipeline, StageBatch, StageFill, StagePiece
 

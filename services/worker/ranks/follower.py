@@ -7,11 +7,10 @@ from typing import assert_never
 
 import structlog
 
-from livescale.services.worker.batch import NO_BYTES, Batch
-from livescale.services.worker.engine.contract import RankLost, Runner
-from livescale.services.worker.engine.partial import Partial
+from livescale.services.worker.engine.contract import Partial, RankLost, Runner
 from livescale.services.worker.ranks.kv import RankKv
 from livescale.services.worker.ranks.wire import decode_batch
+from livescale.services.worker.scheduling.batch import NO_BYTES, Batch
 from livescale.shared.bus.contract import Bus, BusError, Refusal
 from livescale.shared.links.contract import Link, LinkError
 from livescale.shared.messages.ranks import AskMeeting, Meeting, RankGive, RankKeep, RankStep, RankTake, Told

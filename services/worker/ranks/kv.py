@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import structlog
 
-from livescale.services.worker.batch import Batch, KvImport
 from livescale.services.worker.engine.contract import RankLost, Runner
 from livescale.services.worker.live.handoff import KV, Channel, receive, send
+from livescale.services.worker.scheduling.batch import Batch, KvImport
 from livescale.shared.links.contract import Link, LinkError
 from livescale.shared.messages.ranks import RankGive, RankKeep, RankTake
 

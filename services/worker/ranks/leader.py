@@ -3,10 +3,10 @@
 from collections.abc import Collection, Sequence
 from collections.abc import Set as AbstractSet
 
-from livescale.services.worker.batch import Batch, Piece
-from livescale.services.worker.engine.partial import Partial
+from livescale.services.worker.engine.contract import Partial
 from livescale.services.worker.live.handoff import Channel
 from livescale.services.worker.ranks.wire import encode_batch
+from livescale.services.worker.scheduling.batch import Batch, Piece
 from livescale.shared.bus.contract import Bus, BusError
 from livescale.shared.links.contract import LinkError
 from livescale.shared.messages.ranks import AskMeeting, RankGive, RankKeep, RankStep, RankTake

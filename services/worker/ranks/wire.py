@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from livescale.services.worker.batch import NO_BYTES, Batch, Piece
+from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, Piece
 
 
 def encode_batch(batch: Batch) -> bytes:

@@ -3,10 +3,10 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from livescale.services.worker.batch import NO_BYTES, Draw
 from livescale.services.worker.engine.modelled import ModelledRunner
-from livescale.services.worker.engine.token_states import choose, first_state, follow
-from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.engine.modelled_steps import choose, first_state, follow
+from livescale.services.worker.scheduling.batch import NO_BYTES, Draw
+from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.block_layout import block_layouts
 from livescale.shared.latency import Latency
 from livescale.shared.messages.parameters import Manifest, ModelConfig

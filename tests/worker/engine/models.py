@@ -16,7 +16,7 @@ from transformers.utils.logging import disable_progress_bar
 from livescale.services.host.checkpoint import open_checkpoint
 from livescale.services.worker.engine.contract import PLAIN, OnGpu
 from livescale.services.worker.engine.engine import Engine
-from livescale.services.worker.engine.kernels.contract import (
+from livescale.services.worker.engine.kernels.variants import (
     VARIANTS,
     Kernels,
     KernelsName,

@@ -11,7 +11,7 @@ import torch
 
 from livescale.services.worker.engine.bits import name_of_bits, torch_digest
 from livescale.services.worker.engine.contract import OnGpu
-from livescale.services.worker.engine.kernels.contract import (
+from livescale.services.worker.engine.kernels.variants import (
     CAPABILITY,
     LEVELS_UP_TO,
     VARIANTS,

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from livescale.load.bench.engine_python import Operations
-from livescale.services.worker.batch import PREFILL_CHUNK, Piece
 from livescale.services.worker.engine.compiled_layer import CompiledLayer
 from livescale.services.worker.engine.engine import Engine
-from livescale.services.worker.engine.kernels.contract import VARIANTS, find_compiled
+from livescale.services.worker.engine.kernels.variants import VARIANTS, find_compiled
+from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, Piece
 from tests.worker.engine.models import ALL_CONFIGS, KERNELS, Kind, checkpointed, kind, needs_kernels
 
 BLOCKS = 20  # of each request

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from livescale.services.worker.batch import PREFILL_CHUNK, PROMPT_CUT, Batch, Draw, Piece
 from livescale.services.worker.engine.contract import BlockMissing
 from livescale.services.worker.engine.engine import Engine
 from livescale.services.worker.engine.kv_store import allocate_kv_memory
+from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, PROMPT_CUT, Batch, Draw, Piece
 from livescale.shared.messages.requests import Sampling
 from tests.worker.engine.models import checkpointed
 from tests.worker.serving import random_prompt, serve, submit

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from livescale.services.worker.batch import NO_BYTES, Batch, Draw, Entry, KvCopy, KvImport, KvSlice, Piece, PrefixUse
-from livescale.services.worker.engine.contract import BlockMissing, Runner
+from livescale.services.worker.engine.contract import BlockMissing, Partial, Runner
 from livescale.services.worker.engine.modelled import ModelledRunner
-from livescale.services.worker.engine.partial import Partial
 from livescale.services.worker.engine.sizes import activation_bytes, kv_bytes
+from livescale.services.worker.kv.tiers import KvCopy
+from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, Draw, Entry, KvImport, KvSlice, Piece, PrefixUse
 from livescale.shared.messages.requests import Sampling, Submit
 from livescale.shared.virtual_time import run
 from livescale.shared.world import LoopClock

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from livescale.services.worker.batch import PREFILL_CHUNK, PROMPT_CUT, Piece
 from livescale.services.worker.engine.engine import Engine
+from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, PROMPT_CUT, Piece
 from livescale.shared.messages.requests import Sampling
 from tests.worker.engine.models import CONFIGS, KINDS, Kind
 from tests.worker.serving import mixed_requests, random_prompt, serve, serve_each, submit

@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from livescale.services.worker.batch import NO_BYTES, Batch, Draw, Piece
-from livescale.services.worker.engine.contract import BlockMissing
+from livescale.services.worker.engine.contract import BlockMissing, Passed
 from livescale.services.worker.engine.engine import Engine
 from livescale.services.worker.engine.modelled import ModelledRunner
-from livescale.services.worker.engine.partial import Passed
 from livescale.services.worker.engine.sizes import activation_bytes
-from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, Draw, Piece
+from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.messages.parameters import DType
 from livescale.shared.messages.requests import Sampling, Submit
 from livescale.shared.virtual_time import run

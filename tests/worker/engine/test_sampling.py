@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from livescale.services.worker.batch import Draw
 from livescale.services.worker.engine.sampling import choose_tokens, likeliest, uniform
+from livescale.services.worker.scheduling.batch import Draw
 from livescale.shared.messages.requests import Sampling
 from tests.worker.engine.models import checkpointed
 from tests.worker.serving import random_prompt, serve, submit

@@ -12,10 +12,10 @@ from torch._C._distributed_c10d import HashStore
 from livescale.services.host.checkpoint import open_checkpoint
 from livescale.services.worker.engine.contract import Runner
 from livescale.services.worker.engine.engine import Engine
-from livescale.services.worker.engine.kernels.contract import choose_kernels
+from livescale.services.worker.engine.kernels.variants import choose_kernels
 from livescale.services.worker.engine.kv_store import allocate_kv_memory
 from livescale.services.worker.engine.modelled import ModelledRunner
-from livescale.services.worker.engine.process_group import ProcessGroup
+from livescale.services.worker.engine.tensor_parallel import ProcessGroup
 from livescale.services.worker.settings import MIB, WorkerSettings
 from livescale.shared.messages.parameters import DType, Manifest
 from livescale.shared.messages.requests import Submit

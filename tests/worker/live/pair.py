@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from livescale.services.worker.engine.engine import Engine
-from livescale.services.worker.engine.kernels.contract import choose_kernels
+from livescale.services.worker.engine.kernels.variants import choose_kernels
 from livescale.services.worker.engine.kv_store import allocate_kv_memory
 from livescale.services.worker.settings import MIB
 from livescale.shared.messages.live import Help

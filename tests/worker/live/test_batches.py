@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from livescale.services.worker.batch import Batch
+from livescale.services.worker.engine.contract import Partial
 from livescale.services.worker.engine.modelled import ModelledRunner
-from livescale.services.worker.engine.partial import Partial
 from livescale.services.worker.live.taking import TOGETHER_SECONDS, Taking, Together
+from livescale.services.worker.scheduling.batch import Batch
 from livescale.shared.virtual_time import run
 from tests.worker.engine.made_up import LATENCY
 from tests.worker.live.kinds import BLOCKS, CLOCK, Kind, Modelled

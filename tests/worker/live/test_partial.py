@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from livescale.services.worker.batch import MAX_BATCH_ROWS, Entry
+from livescale.services.worker.engine.contract import Partial, slabs
 from livescale.services.worker.engine.engine import Engine
-from livescale.services.worker.engine.partial import Partial, slabs
-from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS, Entry
+from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.messages.parameters import DType
 from livescale.shared.messages.requests import Submit
 from tests.fuzz.effort import examples

@@ -1,8 +1,8 @@
 """The scheduler where requests come from, or go to, another worker."""
 
-from livescale.services.worker.batch import Batch, Entry
-from livescale.services.worker.scheduler import Scheduler
-from livescale.services.worker.sequence import Filled
+from livescale.services.worker.scheduling.batch import Batch, Entry
+from livescale.services.worker.scheduling.scheduler import Scheduler
+from livescale.services.worker.scheduling.sequence import Filled
 from livescale.shared.messages.requests import Submit
 from tests.worker.serving import limits, submit
 

@@ -1,8 +1,8 @@
 """What goes with which step, until workers have KV of what is to be theirs."""
 
-from livescale.services.worker.batch import PREFILL_CHUNK, Piece
 from livescale.services.worker.pipeline.filling import FILL_ROWS, Filling, share_out
-from livescale.services.worker.sequence import Sequence
+from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, Piece
+from livescale.services.worker.scheduling.sequence import Sequence
 from tests.worker.serving import submit
 
 WORKERS = ("a", "b")

@@ -5,9 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from livescale.services.worker.batch import Draw, KvSlice, Piece
 from livescale.services.worker.engine.sizes import activation_bytes
-from livescale.services.worker.limits import Limits
 from livescale.services.worker.pipeline.wire import (
     batch_pieces,
     fill_pieces,
@@ -16,6 +14,8 @@ from livescale.services.worker.pipeline.wire import (
     layers_of,
     stage_pieces,
 )
+from livescale.services.worker.scheduling.batch import Draw, KvSlice, Piece
+from livescale.services.worker.scheduling.limits import Limits
 from livescale.shared.messages.pipelines import KvSpan, MoveKv, Pipeline, Stage, StageBatch, StageFill
 from livescale.shared.messages.requests import Sampling
 from livescale.shared.messages.transfers import Node

@@ -2,8 +2,9 @@
 
 import pytest
 
-from livescale.services.worker.batch import Batch, Draw, Entry, KvCopy, KvImport, Piece, PrefixUse
+from livescale.services.worker.kv.tiers import KvCopy
 from livescale.services.worker.ranks.wire import decode_batch, encode_batch
+from livescale.services.worker.scheduling.batch import Batch, Draw, Entry, KvImport, Piece, PrefixUse
 from livescale.shared.messages.requests import Sampling
 
 
