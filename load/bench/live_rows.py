@@ -8,8 +8,8 @@ from statistics import median
 from livescale.load.bench.fleet import BenchFailed
 from livescale.load.bench.live_runs import Run
 from livescale.load.bench.record import Record, measured
-from livescale.services.worker.zigzag.rehearsal import Rehearsal, rehearse
-from livescale.services.worker.zigzag.tasks import Task
+from livescale.services.worker.live.simulation import Rehearsal, rehearse
+from livescale.services.worker.live.tasks import Task
 from livescale.shared.messages.transfers import LiveMode
 
 BENCH = "live"

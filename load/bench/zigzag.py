@@ -11,12 +11,11 @@ import click
 from livescale.load.bench.need import needs
 from livescale.load.bench.record import Printer, Record, measured
 from livescale.services.worker.engine.contract import CPU_ROWS, GPU_ROWS
-from livescale.services.worker.live.optimum import LIMIT_SECONDS, RELATIVE_GAP
-from livescale.services.worker.zigzag.ilp import Optimum, solve
-from livescale.services.worker.zigzag.layer_times import LayerTimes
-from livescale.services.worker.zigzag.rehearsal import SOURCE, TARGET, Batches, Rehearsal, rehearse
-from livescale.services.worker.zigzag.rules import BEST_EFFORT, OFF
-from livescale.services.worker.zigzag.tasks import Room, Task
+from livescale.services.worker.live.optimum import Optimum, solve
+from livescale.services.worker.live.planner import LIMIT_SECONDS, RELATIVE_GAP
+from livescale.services.worker.live.policy import BEST_EFFORT, OFF
+from livescale.services.worker.live.simulation import SOURCE, TARGET, Batches, LayerTimes, Rehearsal, rehearse
+from livescale.services.worker.live.tasks import Room, Task
 
 BENCH = "zigzag"
 LAYERS, LOADS = (4, 7, 16, 32), (1.3, 2.0, 3.3, 6.0, 6.5, 10.0)

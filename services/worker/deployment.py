@@ -10,13 +10,13 @@ import structlog
 from livescale.services.worker.duties import Duties
 from livescale.services.worker.instance import Instance
 from livescale.services.worker.lifecycle import Lifecycle, State, check_load
-from livescale.services.worker.live.counts import LiveCounts
 from livescale.services.worker.live.parts import Parts
 from livescale.services.worker.loading import LoadCounts, Loading, Transport
-from livescale.services.worker.ranks.side import RanksTold, TensorParallel
+from livescale.services.worker.metrics import LiveCounts
 from livescale.services.worker.resources import Resources
 from livescale.services.worker.serving import Serving
 from livescale.services.worker.settings import WorkerSettings
+from livescale.services.worker.tensor_parallel.group import RanksTold, TensorParallel
 from livescale.shared.arena import ArenaFull
 from livescale.shared.bus.contract import Context, Refusal
 from livescale.shared.links.meter import MeteredLink

@@ -7,9 +7,9 @@ from contextlib import suppress
 from livescale.services.worker.instance import Instance
 from livescale.services.worker.lifecycle import State
 from livescale.services.worker.live.parts import Parts
-from livescale.services.worker.live.side import Live, goes_live
+from livescale.services.worker.live.role import Live, goes_live
 from livescale.services.worker.loading import Loading
-from livescale.services.worker.pipeline.side import Pipelines
+from livescale.services.worker.pipeline.member import Pipelines
 from livescale.shared.bus.contract import Context, Refusal
 from livescale.shared.messages.live import Help, Pull, Pulled, Took
 from livescale.shared.messages.message import Ack

@@ -165,3 +165,61 @@ class WorkerMetrics:
 
         gauge.clear()
         gauge.labels(self._model, self.worker).set_function(read)
+
+
+class LiveCounts:
+    """As a target: layers run before the model was whole. As a source: requests taken over, and what came with them."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        counter = telemetry.counter
+        self.layers = counter(
+            "livescale_worker_live_layers_total", "Layers of requests run while parameters were still arriving"
+        )
+        self.returned = counter(
+            "livescale_worker_returned_tasks_total", "Requests that were handed to a source, and came back"
+        )
+        self.pulled = counter(
+            "livescale_worker_pulled_tasks_total", "Requests taken over from workers that were loading"
+        )
+        self.pulled_layers = counter(
+            "livescale_worker_pulled_layers_total", "Layers that were done of requests when they were taken over"
+        )
+        self.received = counter("livescale_worker_hand_off_bytes_total", "Bytes of activations and KV taken over")
+        self.seconds = telemetry.histogram(
+            "livescale_worker_hand_off_seconds", "From a request's pull being answered to its activation being here"
+        )
+        self.kv_lost = counter(
+            "livescale_worker_lost_kv_total", "Requests taken over whose KV did not come, computed again from the start"
+        )
+
+
+class PipelineCounts:
+    """As who leads: steps. As any stage: what came from the one before, and what was filled."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        counter = telemetry.counter
+        self.steps = counter("livescale_worker_pipeline_steps_total", "Steps of pipelines that this worker led")
+        self.broken = counter(
+            "livescale_worker_broken_pipelines_total", "Pipelines that this worker led and that ended before their time"
+        )
+        self.in_flight = telemetry.gauge(
+            "livescale_worker_pipeline_in_flight", "Steps under way in the pipeline that this worker leads"
+        )
+        self.received = counter(
+            "livescale_worker_pipeline_bytes_total", "Bytes of activations that came from the stage before"
+        )
+        self.filled = counter(
+            "livescale_worker_pipeline_filled_tokens_total",
+            "Tokens whose KV this worker computed in all layers while the pipeline still ran",
+        )
+        self.moved = counter(
+            "livescale_worker_pipeline_moved_tokens_total",
+            "Tokens whose KV this worker got from the others of a pipeline, of the layers that these ran",
+        )
+        self.kv_lost = counter(
+            "livescale_worker_pipeline_lost_kv_total",
+            "Parts of KV of other workers of a pipeline that did not come, or came damaged",
+        )
+        self.hop_seconds = telemetry.histogram(
+            "livescale_worker_pipeline_hop_seconds", "From hearing of a batch to its activation being here"
+        )

@@ -5,11 +5,11 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 
 from livescale.services.worker.engine.contract import Runner
-from livescale.services.worker.live.counts import LiveCounts
-from livescale.services.worker.ranks.side import TensorParallel
+from livescale.services.worker.live.tasks import Room
+from livescale.services.worker.metrics import LiveCounts
 from livescale.services.worker.scheduling.limits import Limits
 from livescale.services.worker.serving import Serving
-from livescale.services.worker.zigzag.tasks import Room
+from livescale.services.worker.tensor_parallel.group import TensorParallel
 from livescale.shared.links.contract import Link
 from livescale.shared.process import World
 

@@ -11,15 +11,14 @@ from typing import assert_never
 
 import structlog
 
-from livescale.services.worker.live.handoff import Channel
+from livescale.services.worker.handoff import Channel
+from livescale.services.worker.live.handoff_receive import Taking, Together
 from livescale.services.worker.live.parts import Parts
-from livescale.services.worker.live.taking import Taking, Together
+from livescale.services.worker.live.policy import Source
+from livescale.services.worker.live.tasks import Pull as Ask
+from livescale.services.worker.live.tasks import Room, SourceEffect
+from livescale.services.worker.live.tasks import Withdraw as StopAsking
 from livescale.services.worker.scheduling.scheduler import Scheduler
-from livescale.services.worker.zigzag.effects import Pull as Ask
-from livescale.services.worker.zigzag.effects import SourceEffect
-from livescale.services.worker.zigzag.effects import Withdraw as StopAsking
-from livescale.services.worker.zigzag.source import Source
-from livescale.services.worker.zigzag.tasks import Room
 from livescale.shared.bus.contract import BusError, Refusal
 from livescale.shared.messages.live import Help, Pull, Pulled, Withdraw
 from livescale.shared.messages.parameters import Manifest

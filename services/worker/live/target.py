@@ -10,15 +10,13 @@ from typing import assert_never
 import structlog
 
 from livescale.services.worker.engine.contract import RankLost
-from livescale.services.worker.live.given import Given
-from livescale.services.worker.live.optimum import Planner
+from livescale.services.worker.live.handoff_send import Given, Request
 from livescale.services.worker.live.parts import Parts
-from livescale.services.worker.live.request import Request
+from livescale.services.worker.live.planner import Planner
+from livescale.services.worker.live.queue import LiveQueue, Phase
+from livescale.services.worker.live.tasks import Finish, GiveBack, HandOver, Park, QueueEffect, Release, Room, Run
+from livescale.services.worker.live.tasks import Task as Queued
 from livescale.services.worker.scheduling.scheduler import Scheduler
-from livescale.services.worker.zigzag.effects import Finish, GiveBack, HandOver, Park, QueueEffect, Release, Run
-from livescale.services.worker.zigzag.queue import LiveQueue, Phase
-from livescale.services.worker.zigzag.tasks import Room
-from livescale.services.worker.zigzag.tasks import Task as Queued
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.live import Pull, Pulled
 from livescale.shared.messages.transfers import Load

@@ -7,9 +7,8 @@ from contextlib import suppress
 
 import structlog
 
-from livescale.services.worker.live.given import Given
+from livescale.services.worker.live.handoff_send import Given, Request
 from livescale.services.worker.live.parts import Parts
-from livescale.services.worker.live.request import Request
 from livescale.services.worker.pipeline.filling import share_out
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.bus.contract import Refusal

@@ -1,6 +1,6 @@
 """What goes with which step, until workers have KV of what is to be theirs."""
 
-from livescale.services.worker.pipeline.filling import FILL_ROWS, Filling, share_out
+from livescale.services.worker.pipeline.filling import FILL_ROWS, Filling, Way, choose_way, share_out
 from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, Piece
 from livescale.services.worker.scheduling.sequence import Sequence
 from tests.worker.serving import submit
@@ -157,3 +157,23 @@ def test_nobody_computes_before_all_have_said_whether_they_do() -> None:
     filling.moved("b")
     assert filling.begin_move("idle", here) == []
     assert told(filling.begin(2, here)) == ("a", [("r", 0, 128)])
+
+
+def test_what_takes_less_by_what_was_measured_is_done_and_the_reason_says_so() -> None:
+    faster, slower = (choose_way("auto", 4_000, rate, 5_000.0) for rate in (40e6, 8e6))
+    assert faster == Way(moves=True, reason="a token takes 100 us to be moved, 200 us to be computed")
+    assert slower == Way(moves=False, reason="a token takes 500 us to be moved, 200 us to be computed")
+
+
+def test_equally_fast_it_is_computed_as_that_can_not_be_lost() -> None:
+    assert not choose_way("auto", 4_000, 20e6, 5_000.0).moves
+
+
+def test_what_was_not_measured_is_not_counted_on() -> None:
+    assert choose_way("auto", 1, None, 1.0) == Way(moves=False, reason="it is not known yet how fast links are")
+    assert choose_way("auto", 1, 1e12, None) == Way(moves=False, reason="it is not known yet how fast prefill is")
+
+
+def test_who_is_told_does_so_whatever_was_measured() -> None:
+    assert choose_way("move", 10**9, None, 1e9) == Way(moves=True, reason="move is set")
+    assert choose_way("recompute", 1, 1e12, 1.0) == Way(moves=False, reason="recompute is set")
