@@ -8,7 +8,7 @@ import asyncio
 import structlog
 
 from livescale.services.worker.duties import Duties
-from livescale.services.worker.instance import Instance
+from livescale.services.worker.instance import HeldInstance
 from livescale.services.worker.lifecycle import Lifecycle, State, check_load
 from livescale.services.worker.live.parts import Parts
 from livescale.services.worker.loading import LoadCounts, Loading, Transport
@@ -16,7 +16,7 @@ from livescale.services.worker.metrics import LiveCounts
 from livescale.services.worker.resources import Resources
 from livescale.services.worker.serving import Serving
 from livescale.services.worker.settings import WorkerSettings
-from livescale.services.worker.tensor_parallel.group import RanksTold, TensorParallel
+from livescale.services.worker.tensor_parallel.group import GroupCallbacks, TensorParallelGroup
 from livescale.shared.arena import ArenaFull
 from livescale.shared.bus.contract import Context, Refusal
 from livescale.shared.links.meter import MeteredLink
@@ -56,13 +56,13 @@ class Deployment:
         self._outgoing = Outgoing(self._id, resources.link, tasks, membership.changed, resources.door)
         self._counts = LoadCounts(world.telemetry)
         self.paths = Paths()
-        self._instance = Instance(world, settings, serving, membership.changed)
+        self._instance = HeldInstance(world, settings, serving, membership.changed)
         self._loading_task: asyncio.Task[None] | None = None
         self._draining: asyncio.Task[None] | None = None
         self._giving_up: asyncio.Task[None] | None = None
         link, counts = MeteredLink(resources.link, resources.meter), LiveCounts(world.telemetry)
-        told = RanksTold(self._blocks_ready, self._rank_lost)
-        self.ranks = TensorParallel(world, resources.runner, link, settings.bind, tasks, told)
+        told = GroupCallbacks(self._blocks_ready, self._rank_lost)
+        self.ranks = TensorParallelGroup(world, resources.runner, link, settings.bind, tasks, told)
         self.duties = Duties(Parts(world, link, resources.runner, serving, tasks, counts, self.ranks), self._instance)
         serving.on_batch, serving.on_rank_lost = lambda batch: self.ranks.leader.tell(batch), self._rank_lost
 

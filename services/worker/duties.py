@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 
-from livescale.services.worker.instance import Instance
+from livescale.services.worker.instance import HeldInstance
 from livescale.services.worker.lifecycle import State
 from livescale.services.worker.live.parts import Parts
-from livescale.services.worker.live.role import Live, goes_live
+from livescale.services.worker.live.role import LiveRole, goes_live
 from livescale.services.worker.loading import Loading
-from livescale.services.worker.pipeline.member import Pipelines
+from livescale.services.worker.pipeline.member import PipelineMember
 from livescale.shared.bus.contract import Context, Refusal
 from livescale.shared.messages.live import Help, Pull, Pulled, Took
 from livescale.shared.messages.message import Ack
@@ -22,9 +22,9 @@ FETCH_SECONDS = 0.5  # within which a pipeline's requests are fetched before the
 class Duties:
     """Commands of the planner for requests, and what other workers want of those that are here."""
 
-    def __init__(self, parts: Parts, instance: Instance) -> None:
-        self.live = Live(parts, lambda: instance.tell("first_layer"))
-        self.pipelines = Pipelines(parts, instance)
+    def __init__(self, parts: Parts, instance: HeldInstance) -> None:
+        self.live = LiveRole(parts, lambda: instance.tell("first_layer"))
+        self.pipelines = PipelineMember(parts, instance)
         self._parts = parts
         self._instance = instance
 

@@ -15,7 +15,7 @@ from livescale.shared.process import World
 from livescale.shared.subjects import INSTANCE
 
 
-class Instance:
+class HeldInstance:
     """`loading`: the parameters that are here or on their way. `changed` tells of another state."""
 
     def __init__(self, world: World, settings: WorkerSettings, serving: Serving, changed: Callable[[], None]) -> None:

@@ -27,7 +27,7 @@ TOGETHER_SECONDS = 0.25  # that requests are kept for those that came with the s
 log = structlog.get_logger()
 
 
-class Taking:
+class IncomingHandOff:
     """One hand-off, of a request to a model of this `manifest`, to those of `scheduler`: `own`, `begin`, `finish`.
 
     `ranks`: those that the target leads.
@@ -207,10 +207,10 @@ class Taking:
         return True
 
 
-class Together:
+class HandOffBatch:
     """What came with one pull runs together: none is begun before the others are here, or do not come, or are late."""
 
-    def __init__(self, takings: Collection[Taking]) -> None:
+    def __init__(self, takings: Collection[IncomingHandOff]) -> None:
         self._takings = takings
         self._missing = len(takings)
         self._timer = asyncio.get_running_loop().call_later(TOGETHER_SECONDS, self._begin)

@@ -26,7 +26,7 @@ from livescale.shared.subjects import MOVED
 
 
 @dataclass(eq=False)
-class Request:
+class QueuedRequest:
     """`partial`: its rows, once a layer was run of them or is. `filled`: where whoever is to have it has KV of it."""
 
     sequence: Sequence
@@ -59,7 +59,7 @@ class NotTaken(Exception):
     """The source did not take the request, and why."""
 
 
-class Giving:
+class OutgoingHandOff:
     """One hand-off. `kv` is the KV of the layers that `entry` has behind it, exported; both None where there are none.
 
     `ranks`: those that the source leads. `settled` says how it ended: True once the request is the source's.
@@ -113,22 +113,22 @@ class Giving:
             raise NotTaken("it declined, or said nothing in time")
 
 
-class Given:
+class HandOffSender:
     """Hand-offs by source and ticket. `returned` is called with a request that nobody took, unless it has ended.
     `taken`: how many each source took."""
 
     def __init__(
-        self, parts: Parts, manifest: Manifest, scheduler: Scheduler, returned: Callable[[Request], None]
+        self, parts: Parts, manifest: Manifest, scheduler: Scheduler, returned: Callable[[QueuedRequest], None]
     ) -> None:
         self._parts = parts
         self._manifest = manifest
         self._scheduler = scheduler
         self._returned = returned
         self.taken: Counter[str] = Counter()
-        self._givings: dict[tuple[str, int], Giving] = {}
+        self._givings: dict[tuple[str, int], OutgoingHandOff] = {}
         self._sending: set[asyncio.Task[None]] = set()
 
-    def give(self, pull: Pull, requests: Iterable[Request]) -> list[Task]:
+    def give(self, pull: Pull, requests: Iterable[QueuedRequest]) -> list[Task]:
         """Send these, each with the next ticket of the pull; what its source is told of them."""
         return [self._give(pull, pull.ticket + number, request) for number, request in enumerate(requests)]
 
@@ -151,7 +151,7 @@ class Given:
         else:
             log.warning("task_declined", request=command.request_id, by=command.worker, reason=command.declined)
 
-    def _problem(self, giving: Giving) -> str | None:
+    def _problem(self, giving: OutgoingHandOff) -> str | None:
         """Why it cannot be the source's any more."""
         if self._scheduler.get(giving.sequence.request_id) is not giving.sequence:
             return "has ended"
@@ -180,12 +180,12 @@ class Given:
         if self._sending:
             await asyncio.wait(self._sending)
 
-    def _give(self, pull: Pull, ticket: int, request: Request) -> Task:
+    def _give(self, pull: Pull, ticket: int, request: QueuedRequest) -> Task:
         sequence = request.sequence
         sequence.held, entry = True, sequence.entry
         kv = None if entry is None else self._parts.runner.export_kv(sequence.blocks, entry.layer)
         node = Node(id=pull.worker, place="worker", address=pull.address)
-        giving = Giving(sequence, entry, kv, Channel(self._parts.link, node, ticket, pull.secret), pull.ranks)
+        giving = OutgoingHandOff(sequence, entry, kv, Channel(self._parts.link, node, ticket, pull.secret), pull.ranks)
         self._givings[pull.worker, ticket] = giving
         giving.settled.add_done_callback(partial(self._settled, request))
         sending = self._parts.start(giving.run(), f"hand-off {sequence.request_id}")
@@ -194,19 +194,19 @@ class Given:
             sending.add_done_callback(partial(self._sent, giving))
         return self._told(request)
 
-    def _sent(self, giving: Giving, sending: asyncio.Task[None]) -> None:
+    def _sent(self, giving: OutgoingHandOff, sending: asyncio.Task[None]) -> None:
         self._sending.discard(sending)
         key = giving.source, giving.channel.ticket
         if self._givings.get(key) is giving:  # a source that was started again begins anew with its tickets
             del self._givings[key]
 
-    def _settled(self, request: Request, settled: asyncio.Future[bool]) -> None:
+    def _settled(self, request: QueuedRequest, settled: asyncio.Future[bool]) -> None:
         if settled.result() or self._scheduler.get(request.sequence.request_id) is not request.sequence:
             return
         self._parts.counts.returned.inc()
         self._returned(request)
 
-    def _told(self, given: Request) -> Task:
+    def _told(self, given: QueuedRequest) -> Task:
         sequence, manifest = given.sequence, self._manifest
         request = replace(sequence.request, generated=sequence.tokens[sequence.prompt_tokens :])
         entry, submit = sequence.entry, leaving(request, self._parts.world.clock.wall())

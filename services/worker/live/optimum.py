@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from math import inf
 
-from livescale.services.worker.live.tasks import Task
+from livescale.services.worker.live.tasks import LiveTask
 from livescale.services.worker.live.windows import Pair, Windows, greedy, windows
 
 
@@ -67,7 +67,7 @@ class Optimum:
 
 
 def solve(
-    tasks: Sequence[Task], ready: Sequence[float], limit_seconds: float = inf, relative_gap: float = 0.0
+    tasks: Sequence[LiveTask], ready: Sequence[float], limit_seconds: float = inf, relative_gap: float = 0.0
 ) -> Optimum:
     """The least mean latency of tasks that source and target take in order of arrival; the source is free from the
     first arrival on, `ready` is when each layer's block is. HiGHS stops at the limit, and where it has shown that no

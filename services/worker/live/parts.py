@@ -5,11 +5,11 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 
 from livescale.services.worker.engine.contract import Runner
-from livescale.services.worker.live.tasks import Room
+from livescale.services.worker.live.tasks import BatchBudget
 from livescale.services.worker.metrics import LiveCounts
 from livescale.services.worker.scheduling.limits import Limits
 from livescale.services.worker.serving import Serving
-from livescale.services.worker.tensor_parallel.group import TensorParallel
+from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
 from livescale.shared.links.contract import Link
 from livescale.shared.process import World
 
@@ -22,7 +22,7 @@ class Parts:
     serving: Serving
     tasks: asyncio.TaskGroup
     counts: LiveCounts
-    ranks: TensorParallel
+    ranks: TensorParallelGroup
 
     def start(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None] | None:
         """As a task of the worker's; one that is ending begins nothing any more."""
@@ -32,9 +32,9 @@ class Parts:
             work.close()
             return None
 
-    def room(self, limits: Limits) -> Room:
+    def room(self, limits: Limits) -> BatchBudget:
         """Of what is worth running together."""
-        return Room(limits.max_num_seqs, min(self.runner.joined_rows, limits.max_num_batched_tokens))
+        return BatchBudget(limits.max_num_seqs, min(self.runner.joined_rows, limits.max_num_batched_tokens))
 
     @property
     def me(self) -> str:

@@ -5,27 +5,27 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
-from livescale.services.worker.live.tasks import Entry, Pull, SourceEffect, Withdraw
+from livescale.services.worker.live.tasks import AskTarget, QueuedTask, SourceEffect, StopAsking
 from livescale.shared.invariants import check
 
 
 class Rule(Protocol):
     """Asked while blocks are missing, and only for layers that are loaded."""
 
-    def runs(self, entry: Entry, layers: int) -> bool:
+    def runs(self, entry: QueuedTask, layers: int) -> bool:
         """Whether the target may run the task's next layer."""
 
-    def leaves(self, entry: Entry) -> bool:
+    def leaves(self, entry: QueuedTask) -> bool:
         """Whether a source may have the task."""
 
 
 class Off:
     """Stop the world: the target runs nothing before it is whole."""
 
-    def runs(self, entry: Entry, layers: int) -> bool:
+    def runs(self, entry: QueuedTask, layers: int) -> bool:
         return False
 
-    def leaves(self, entry: Entry) -> bool:
+    def leaves(self, entry: QueuedTask) -> bool:
         return True
 
 
@@ -33,20 +33,20 @@ class BestEffort:
     """BlitzScale's baseline (5.2): of each task as many layers as are loaded when its turn comes, at most half of them;
     then it is the source's, whatever is loaded later."""
 
-    def runs(self, entry: Entry, layers: int) -> bool:
+    def runs(self, entry: QueuedTask, layers: int) -> bool:
         return not entry.parked and entry.done < layers // 2
 
-    def leaves(self, entry: Entry) -> bool:
+    def leaves(self, entry: QueuedTask) -> bool:
         return entry.parked
 
 
 class ZigZag:
     """Fig. 16: whatever is loaded is run, until a source has room for the task; a parked task is come back to."""
 
-    def runs(self, entry: Entry, layers: int) -> bool:
+    def runs(self, entry: QueuedTask, layers: int) -> bool:
         return True
 
-    def leaves(self, entry: Entry) -> bool:
+    def leaves(self, entry: QueuedTask) -> bool:
         return True
 
 
@@ -57,17 +57,17 @@ class Planned:
 
     on_target: Mapping[str, int]
 
-    def runs(self, entry: Entry, layers: int) -> bool:
+    def runs(self, entry: QueuedTask, layers: int) -> bool:
         return entry.done < self.on_target.get(entry.task.id, layers)
 
-    def leaves(self, entry: Entry) -> bool:
+    def leaves(self, entry: QueuedTask) -> bool:
         return entry.done >= self.on_target.get(entry.task.id, 0)
 
 
 OFF, BEST_EFFORT, ZIGZAG = Off(), BestEffort(), ZigZag()
 
 
-class Source:
+class SourcePolicy:
     """It pulls only when nothing of its own waits. Targets that may have more are asked one at a time, in turn; where
     none has anything all are, and it takes what comes first.
 
@@ -105,7 +105,7 @@ class Source:
         if not self._have_more:
             return self._ask(self._targets.keys())
         self._asked.remove(target)
-        return Withdraw(target, "others may have something"), *self._ask(set(islice(self._have_more, 1)))
+        return StopAsking(target, "others may have something"), *self._ask(set(islice(self._have_more, 1)))
 
     def busy(self, target: str | None = None, *, more: bool = False) -> tuple[SourceEffect, ...]:
         """Work has come: from this target, which has more or not, or of its own. The other targets need not answer any
@@ -116,7 +116,7 @@ class Source:
             self._have_more.pop(target, None)
         if target in self._targets and more:
             self._have_more[target] = None
-        return tuple(Withdraw(other, "work came from elsewhere") for other in others)
+        return tuple(StopAsking(other, "work came from elsewhere") for other in others)
 
     def leave(self, target: str) -> None:
         """The target released it, or is gone."""
@@ -127,7 +127,7 @@ class Source:
     def _ask(self, targets: Set[str]) -> tuple[SourceEffect, ...]:
         new = [target for target in self._targets if target in targets and target not in self._asked]
         self._asked |= set(new)
-        return tuple(Pull(target, "nothing waits here") for target in new)
+        return tuple(AskTarget(target, "nothing waits here") for target in new)
 
     def check_invariants(self) -> None:
         """Only those whom it helps are asked, or known to have more. Raises InvariantBroken."""

@@ -8,22 +8,22 @@ from itertools import takewhile
 from livescale.services.worker.live.policy import ZIGZAG, Rule
 from livescale.services.worker.live.tasks import (
     ALONE,
-    Entry,
-    Finish,
+    BatchBudget,
+    FinishTask,
     GiveBack,
     HandOver,
+    LiveTask,
     Park,
+    QueuedTask,
     QueueEffect,
     Release,
-    Room,
-    Run,
-    Task,
+    RunLayer,
 )
 from livescale.shared.invariants import check
 from livescale.shared.moves import Moves
 
 
-class Phase(StrEnum):
+class QueuePhase(StrEnum):
     """live: blocks are missing. draining: all are there, and sources still take tasks. plain: served alone."""
 
     LIVE = "live"
@@ -35,10 +35,10 @@ class Phase(StrEnum):
 MOVES = Moves(
     "a target's queue",
     {
-        Phase.LIVE: frozenset({Phase.DRAINING, Phase.ABORTED}),
-        Phase.DRAINING: frozenset({Phase.PLAIN, Phase.ABORTED}),
-        Phase.PLAIN: frozenset({Phase.ABORTED}),
-        Phase.ABORTED: frozenset(),
+        QueuePhase.LIVE: frozenset({QueuePhase.DRAINING, QueuePhase.ABORTED}),
+        QueuePhase.DRAINING: frozenset({QueuePhase.PLAIN, QueuePhase.ABORTED}),
+        QueuePhase.PLAIN: frozenset({QueuePhase.ABORTED}),
+        QueuePhase.ABORTED: frozenset(),
     },
 )
 
@@ -62,16 +62,16 @@ class LiveQueue:
     may pull what waits here, and nothing is run ahead of what waits outside.
     """
 
-    def __init__(self, layers: int, rule: Rule = ZIGZAG, room: Room = ALONE) -> None:
+    def __init__(self, layers: int, rule: Rule = ZIGZAG, room: BatchBudget = ALONE) -> None:
         self.layers = layers
         self.loaded = 0  # from the first on without a gap
-        self.phase = Phase.LIVE
+        self.phase = QueuePhase.LIVE
         self._rule, self._room = rule, room
         self._blocks: set[int] = set()
-        self._entries: list[Entry] = []
-        self._running: tuple[Entry, ...] = ()
-        self._last: tuple[Entry, ...] = ()  # of what was run before, what is still here
-        self._pulls: dict[str, Room] = {}  # what sources want, in the order in which they asked
+        self._entries: list[QueuedTask] = []
+        self._running: tuple[QueuedTask, ...] = ()
+        self._last: tuple[QueuedTask, ...] = ()  # of what was run before, what is still here
+        self._pulls: dict[str, BatchBudget] = {}  # what sources want, in the order in which they asked
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -80,7 +80,7 @@ class LiveQueue:
         return any(entry.task.id == task_id for entry in self._entries)
 
     @property
-    def unbegun(self) -> tuple[Task, ...]:
+    def unbegun(self) -> tuple[LiveTask, ...]:
         """Those of which no layer is run, in order."""
         return tuple(entry.task for entry in self._entries if not entry.done and entry not in self._running)
 
@@ -95,16 +95,16 @@ class LiveQueue:
         left = ((entry, self.layers - entry.done - (entry in self._running)) for entry in self._entries)
         return sum(entry.task.weight * layers for entry, layers in left)
 
-    def append(self, task: Task, done: int = 0) -> tuple[QueueEffect, ...]:
+    def append(self, task: LiveTask, done: int = 0) -> tuple[QueueEffect, ...]:
         """A task, new or with layers that another process has run. Raises ValueError for what cannot be in the queue:
         an id that is, more layers than there are, anything at all after an abort."""
-        if self.phase is Phase.ABORTED:
+        if self.phase is QueuePhase.ABORTED:
             raise ValueError(f"task {task.id}: the queue was aborted")
         if task.id in self:
             raise ValueError(f"task {task.id} is here already")
         if not 0 <= done < self.layers:
             raise ValueError(f"task {task.id}: {done} layers are done, of {self.layers}")
-        insort(self._entries, Entry(task, done), key=lambda entry: entry.task.order)
+        insort(self._entries, QueuedTask(task, done), key=lambda entry: entry.task.order)
         return tuple(self._answer())
 
     def block_ready(self, layer: int) -> tuple[QueueEffect, ...]:
@@ -114,12 +114,12 @@ class LiveQueue:
         self._blocks.add(layer)
         while self.loaded in self._blocks:
             self.loaded += 1
-        if self.loaded == self.layers and self.phase is Phase.LIVE:
-            self.phase = MOVES.advance(self.phase, Phase.DRAINING)
+        if self.loaded == self.layers and self.phase is QueuePhase.LIVE:
+            self.phase = MOVES.advance(self.phase, QueuePhase.DRAINING)
         return tuple(self._answer())
 
     def next(self) -> tuple[QueueEffect, ...]:
-        """What the worker, which is free, does next: ends with a `Run` unless there is nothing to run."""
+        """What the worker, which is free, does next: ends with a `RunLayer` unless there is nothing to run."""
         if self._running:
             raise ValueError(f"a layer of task {self._running[0].task.id} is being run")
         ready = [entry for entry in self._entries if self._may_run(entry)]
@@ -128,7 +128,7 @@ class LiveQueue:
         if not chosen:
             return ()
         first = chosen[0]
-        run = Run(tuple(entry.task.id for entry in chosen), first.done, _why(first, last))
+        run = RunLayer(tuple(entry.task.id for entry in chosen), first.done, _why(first, last))
         for entry in chosen:
             entry.parked = False
         reason = f"task {first.task.id}, which is earlier, goes on"
@@ -136,7 +136,7 @@ class LiveQueue:
         return *(Park(entry.task.id, entry.done, reason) for entry in left), run
 
     def layer_done(self) -> tuple[QueueEffect, ...]:
-        """The layer of the last `Run` is done. Raises ValueError when none is being run."""
+        """The layer of the last `RunLayer` is done. Raises ValueError when none is being run."""
         if not self._running:
             raise ValueError("no layer is being run")
         # Those that were removed meanwhile are not here any more.
@@ -147,12 +147,12 @@ class LiveQueue:
         finished = [entry for entry in ran if entry.done == self.layers]
         for entry in finished:
             self._take(entry)
-        effects: list[QueueEffect] = [Finish(entry.task.id, "all layers were run here") for entry in finished]
+        effects: list[QueueEffect] = [FinishTask(entry.task.id, "all layers were run here") for entry in finished]
         effects += self._answer()
         parked = [entry for entry in ran if entry.parked and entry in self._entries]
         return *effects, *(Park(each.task.id, each.done, "its next layer is not to be run here yet") for each in parked)
 
-    def pull(self, source: str, room: Room = ALONE) -> tuple[QueueEffect, ...]:
+    def pull(self, source: str, room: BatchBudget = ALONE) -> tuple[QueueEffect, ...]:
         """The source has nothing to do, and could run so much together. Its pull stays until it is answered or
         withdrawn; asked again, it is one."""
         self._pulls[source] = room
@@ -170,7 +170,7 @@ class LiveQueue:
 
     def abort(self, reason: str) -> tuple[QueueEffect, ...]:
         """The target will not serve: all tasks go back, and all sources are released."""
-        self.phase = MOVES.advance(self.phase, Phase.ABORTED)
+        self.phase = MOVES.advance(self.phase, QueuePhase.ABORTED)
         back = tuple(GiveBack(entry.task.id, entry.done, reason) for entry in self._entries)
         self._entries, self._last = [], ()
         return *back, *self._answer()
@@ -179,21 +179,21 @@ class LiveQueue:
         """No layer before its block, and no pull waits for what could leave. Raises InvariantBroken."""
         check(self._broken())
 
-    def _may_run(self, entry: Entry) -> bool:
+    def _may_run(self, entry: QueuedTask) -> bool:
         loaded = entry.done < self.loaded
-        return loaded and (self.phase is not Phase.LIVE or self._rule.runs(entry, self.layers))
+        return loaded and (self.phase is not QueuePhase.LIVE or self._rule.runs(entry, self.layers))
 
-    def _leaving(self) -> list[Entry]:
+    def _leaving(self) -> list[QueuedTask]:
         """Those that sources may have, in order."""
         match self.phase:
-            case Phase.LIVE:
+            case QueuePhase.LIVE:
                 return [entry for entry in self._entries if self._rule.leaves(entry)]
-            case Phase.DRAINING:
+            case QueuePhase.DRAINING:
                 return self._entries[1:]
-            case Phase.PLAIN | Phase.ABORTED:
+            case QueuePhase.PLAIN | QueuePhase.ABORTED:
                 return []
 
-    def _shares(self) -> list[tuple[str, tuple[Entry, ...]]]:
+    def _shares(self) -> list[tuple[str, tuple[QueuedTask, ...]]]:
         """Whose turn is what: the first who asked has the first in order, and so on."""
         leaving, shares = self._leaving(), []
         for source, room in self._pulls.items():
@@ -202,15 +202,15 @@ class LiveQueue:
             leaving = leaving[len(share) :]
         return shares
 
-    def _alike(self, leaving: list[Entry]) -> Iterator[Entry]:
+    def _alike(self, leaving: list[QueuedTask]) -> Iterator[QueuedTask]:
         """The first of these, all of which are being run, or none."""
         return takewhile(lambda entry: (entry in self._running) is (leaving[0] in self._running), leaving)
 
     def _answer(self) -> Iterator[QueueEffect]:
         """Who is to get what is being run waits."""
         shares = self._shares()
-        if self.phase is Phase.DRAINING and not all(share for _, share in shares):
-            self.phase = MOVES.advance(self.phase, Phase.PLAIN)
+        if self.phase is QueuePhase.DRAINING and not all(share for _, share in shares):
+            self.phase = MOVES.advance(self.phase, QueuePhase.PLAIN)
         for source, share in shares:
             if not share or share[0] in self._running:
                 continue
@@ -218,12 +218,12 @@ class LiveQueue:
             for entry in share:
                 self._take(entry)
                 yield HandOver(entry.task.id, source, entry.done, "it is the earliest that may leave")
-        if self.phase in (Phase.PLAIN, Phase.ABORTED):
+        if self.phase in (QueuePhase.PLAIN, QueuePhase.ABORTED):
             for source in tuple(self._pulls):
                 del self._pulls[source]
                 yield Release(source, f"the target is {self.phase}")
 
-    def _take(self, entry: Entry) -> None:
+    def _take(self, entry: QueuedTask) -> None:
         self._entries.remove(entry)
         self._last = tuple(other for other in self._last if other is not entry)
 
@@ -241,11 +241,11 @@ class LiveQueue:
         for source, share in self._shares():
             if share and share[0] not in self._running:
                 yield f"queue: {source} waits, and could have task {share[0].task.id}"
-        if self._pulls and self.phase in (Phase.PLAIN, Phase.ABORTED):
+        if self._pulls and self.phase in (QueuePhase.PLAIN, QueuePhase.ABORTED):
             yield f"queue: {list(self._pulls)} wait for a target that is {self.phase}"
 
 
-def _why(first: Entry, last: tuple[Entry, ...]) -> str:
+def _why(first: QueuedTask, last: tuple[QueuedTask, ...]) -> str:
     if first in last:
         return "its next layer is loaded"
     return "a block that it waited for arrived" if first.parked else "it is the earliest whose next layer is loaded"

@@ -8,7 +8,7 @@ from contextlib import suppress
 import structlog
 
 from livescale.services.worker.live.parts import Parts
-from livescale.services.worker.live.planner import Planner, forecast
+from livescale.services.worker.live.planner import LayerPlanner, forecast
 from livescale.services.worker.live.policy import BEST_EFFORT, ZIGZAG
 from livescale.services.worker.live.queue import LiveQueue
 from livescale.services.worker.live.source import LiveSource
@@ -27,7 +27,7 @@ def goes_live(command: Load) -> bool:
     return command.rank == 0 and command.live not in ("off", "pipeline")
 
 
-class Live:
+class LiveRole:
     """`target` is None unless this worker went live for what it holds."""
 
     def __init__(self, parts: Parts, first_layer: Callable[[], None]) -> None:
@@ -76,7 +76,7 @@ class Live:
             rule=BEST_EFFORT if command.live == "best-effort" else ZIGZAG,
             room=room,
         )
-        planner = Planner(forecast(command, self._load_began), room) if command.live == "zigzag-ilp" else None
+        planner = LayerPlanner(forecast(command, self._load_began), room) if command.live == "zigzag-ilp" else None
         target = self.target = LiveTarget(self._parts, command, scheduler, queue, self._first_layer, planner)
         self._ready = frozenset()
         self.blocks_ready(ready)

@@ -13,19 +13,19 @@ from math import inf
 from typing import assert_never
 
 from livescale.services.worker.live.policy import ZIGZAG, Rule
-from livescale.services.worker.live.queue import LiveQueue, Phase
+from livescale.services.worker.live.queue import LiveQueue, QueuePhase
 from livescale.services.worker.live.tasks import (
     ALONE,
-    Entry,
-    Finish,
+    BatchBudget,
+    FinishTask,
     GiveBack,
     HandOver,
+    LiveTask,
     Park,
+    QueuedTask,
     QueueEffect,
     Release,
-    Room,
-    Run,
-    Task,
+    RunLayer,
 )
 
 
@@ -58,7 +58,7 @@ Event = tuple[float, int, int, tuple[str, ...]]  # when, what, which layer or ar
 
 
 @dataclass(frozen=True)
-class Span:
+class LayerSpan:
     """Layers `first` .. `stop` - 1 of a task, run in one go."""
 
     where: str
@@ -70,12 +70,12 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Rehearsal:
+class Simulation:
     """When each task ended, and who ran what when."""
 
-    tasks: tuple[Task, ...]
+    tasks: tuple[LiveTask, ...]
     ends: dict[str, float]
-    spans: tuple[Span, ...]
+    spans: tuple[LayerSpan, ...]
 
     @property
     def mean_latency(self) -> float:
@@ -89,16 +89,16 @@ class Rehearsal:
 class Batches:
     """How much runs together, and how long a layer of it takes."""
 
-    room: Room = ALONE
+    room: BatchBudget = ALONE
     times: LayerTimes | None = None
 
-    def seconds(self, tasks: Sequence[Task]) -> float:
+    def seconds(self, tasks: Sequence[LiveTask]) -> float:
         """One layer of these together."""
         if len(tasks) == 1 or self.times is None:
             return sum(task.weight for task in tasks)
         return self.times.seconds(sum(task.rows for task in tasks))
 
-    def seconds_from(self, entries: Sequence[Entry], layers: int) -> float:
+    def seconds_from(self, entries: Sequence[QueuedTask], layers: int) -> float:
         """All layers that are left: rows join at the layer at which they come in."""
         starts = sorted({entry.done for entry in entries})
         return sum(
@@ -110,31 +110,31 @@ class Batches:
 EACH_ALONE = Batches()
 
 
-def rehearse(
-    tasks: Iterable[Task], ready: Sequence[float], rule: Rule = ZIGZAG, batches: Batches = EACH_ALONE
-) -> Rehearsal:
+def simulate(
+    tasks: Iterable[LiveTask], ready: Sequence[float], rule: Rule = ZIGZAG, batches: Batches = EACH_ALONE
+) -> Simulation:
     """`ready`: when each layer's block is there. The source is free from the start, and pulls whenever it is again.
 
     Activations are handed over in no time (5.2). Once the target serves alone, a new task goes to who has less to do.
     """
     ordered = sorted(tasks, key=lambda task: task.order)
-    play = _Play(ordered, ready, LiveQueue(len(ready), rule, batches.room), batches)
+    play = _Simulator(ordered, ready, LiveQueue(len(ready), rule, batches.room), batches)
     play.run()
-    return Rehearsal(tuple(play.tasks.values()), play.ends, tuple(play.spans))
+    return Simulation(tuple(play.tasks.values()), play.ends, tuple(play.spans))
 
 
-class _Play:
+class _Simulator:
     """A source and a target in the middle of a rehearsal."""
 
-    def __init__(self, tasks: Sequence[Task], ready: Sequence[float], queue: LiveQueue, batches: Batches) -> None:
+    def __init__(self, tasks: Sequence[LiveTask], ready: Sequence[float], queue: LiveQueue, batches: Batches) -> None:
         self.tasks = {task.id: task for task in tasks}
         self.ends: dict[str, float] = {}
-        self.spans: list[Span] = []
+        self.spans: list[LayerSpan] = []
         self._layers = len(ready)
         self._queue = queue
         self._batches = batches
-        self._new: deque[Task] = deque()  # that came at this moment, for the queue
-        self._own: deque[Task] = deque()  # the source's, once the target serves alone
+        self._new: deque[LiveTask] = deque()  # that came at this moment, for the queue
+        self._own: deque[LiveTask] = deque()  # the source's, once the target serves alone
         self._free = {SOURCE: -inf, TARGET: -inf}  # from when on
         self._now = -inf
         self._events: list[Event] = [(at, BLOCK, layer, ()) for layer, at in enumerate(ready)]
@@ -160,8 +160,8 @@ class _Play:
         else:
             self._arrive(self.tasks[task_ids[0]])
 
-    def _arrive(self, task: Task) -> None:
-        if self._queue.phase is not Phase.PLAIN or self._work(TARGET) < self._work(SOURCE):
+    def _arrive(self, task: LiveTask) -> None:
+        if self._queue.phase is not QueuePhase.PLAIN or self._work(TARGET) < self._work(SOURCE):
             self._new.append(task)
             return
         self._own.append(task)
@@ -190,7 +190,7 @@ class _Play:
 
     def _source_goes_on(self) -> None:
         if self._own:
-            batch = self._batches.room.batch(map(Entry, self._own))
+            batch = self._batches.room.batch(map(QueuedTask, self._own))
             self._source_run(batch)
             for _ in batch:
                 self._own.popleft()
@@ -200,29 +200,29 @@ class _Play:
     def _ask(self) -> None:
         self._perform(self._queue.pull(SOURCE, self._batches.room))
 
-    def _source_run(self, batch: Sequence[Entry]) -> None:
+    def _source_run(self, batch: Sequence[QueuedTask]) -> None:
         end = self._now + self._batches.seconds_from(batch, self._layers)
         self._run(SOURCE, batch, self._layers, end, SOURCE_DONE)
 
     def _target_run(self, task_ids: Sequence[str], layer: int) -> None:
-        batch = [Entry(self.tasks[id], layer) for id in task_ids]
+        batch = [QueuedTask(self.tasks[id], layer) for id in task_ids]
         end = self._now + self._batches.seconds([entry.task for entry in batch])
         self._run(TARGET, batch, layer + 1, end, LAYER_DONE)
 
-    def _run(self, where: str, batch: Sequence[Entry], stop: int, end: float, then: int) -> None:
+    def _run(self, where: str, batch: Sequence[QueuedTask], stop: int, end: float, then: int) -> None:
         self._free[where] = end
-        self.spans += [Span(where, entry.task.id, entry.done, stop, self._now, end) for entry in batch]
+        self.spans += [LayerSpan(where, entry.task.id, entry.done, stop, self._now, end) for entry in batch]
         heappush(self._events, (end, then, batch[0].done, tuple(entry.task.id for entry in batch)))
 
     def _perform(self, effects: Iterable[QueueEffect]) -> None:
-        taken: list[Entry] = []
+        taken: list[QueuedTask] = []
         for effect in effects:
             match effect:
-                case Run(task_ids, layer):
+                case RunLayer(task_ids, layer):
                     self._target_run(task_ids, layer)
                 case HandOver(task_id, _, layers_done):
-                    taken.append(Entry(self.tasks[task_id], layers_done))
-                case Finish(task_id):
+                    taken.append(QueuedTask(self.tasks[task_id], layers_done))
+                case FinishTask(task_id):
                     self.ends[task_id] = self._now
                 case Park() | Release() | GiveBack():
                     pass  # a source that was released asks no more, as the queue's phase says

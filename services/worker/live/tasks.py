@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Task:
+class LiveTask:
     """A request, or a batch of them that stay together: prompts, or one step of decoding, of which each is a task of
     its own.
 
@@ -26,25 +26,25 @@ class Task:
 
 
 @dataclass(eq=False)
-class Entry:
+class QueuedTask:
     """A task in a target's queue. `done`: the layers that were run. `parked`: the target went on without it, when its
     next layer was not to be run here."""
 
-    task: Task
+    task: LiveTask
     done: int = 0
     parked: bool = False
 
 
 @dataclass(frozen=True)
-class Room:
+class BatchBudget:
     """Of what runs together: so many tasks, and so many rows. One task alone may have more of them."""
 
     tasks: int = 1
     rows: int = 0
 
-    def batch(self, entries: Iterable[Entry]) -> tuple[Entry, ...]:
+    def batch(self, entries: Iterable[QueuedTask]) -> tuple[QueuedTask, ...]:
         """The first of these, and those that follow while there is room: none is overtaken by one that is smaller."""
-        chosen: list[Entry] = []
+        chosen: list[QueuedTask] = []
         left = self.rows
         for entry in entries:
             left -= entry.task.rows
@@ -53,7 +53,7 @@ class Room:
             chosen.append(entry)
         return tuple(chosen)
 
-    def batches(self, entries: Sequence[Entry]) -> Iterator[tuple[Entry, ...]]:
+    def batches(self, entries: Sequence[QueuedTask]) -> Iterator[tuple[QueuedTask, ...]]:
         """All of these."""
         while entries:
             batch = self.batch(entries)
@@ -61,11 +61,11 @@ class Room:
             entries = entries[len(batch) :]
 
 
-ALONE = Room()
+ALONE = BatchBudget()
 
 
 @dataclass(frozen=True)
-class Run:
+class RunLayer:
     """Run this layer of the tasks now, together. `layer` counts from 0."""
 
     tasks: tuple[str, ...]
@@ -94,7 +94,7 @@ class HandOver:
 
 
 @dataclass(frozen=True)
-class Finish:
+class FinishTask:
     """All layers were run here: choose the tokens and stream them."""
 
     task: str
@@ -119,7 +119,7 @@ class GiveBack:
 
 
 @dataclass(frozen=True)
-class Pull:
+class AskTarget:
     """Ask this target for a task."""
 
     target: str
@@ -127,12 +127,12 @@ class Pull:
 
 
 @dataclass(frozen=True)
-class Withdraw:
+class StopAsking:
     """Ask this target for nothing any more, for now."""
 
     target: str
     reason: str
 
 
-QueueEffect = Run | Park | HandOver | Finish | Release | GiveBack
-SourceEffect = Pull | Withdraw
+QueueEffect = RunLayer | Park | HandOver | FinishTask | Release | GiveBack
+SourceEffect = AskTarget | StopAsking

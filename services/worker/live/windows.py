@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil, inf
 
-from livescale.services.worker.live.tasks import Task
+from livescale.services.worker.live.tasks import LiveTask
 
 EPSILON = 1e-9
 
@@ -19,7 +19,7 @@ EPSILON = 1e-9
 class Pair:
     """What a source and a target have to do: `tasks` in order, and when each layer's block is ready on the target."""
 
-    def __init__(self, tasks: Sequence[Task], ready: Sequence[float]) -> None:
+    def __init__(self, tasks: Sequence[LiveTask], ready: Sequence[float]) -> None:
         self.tasks = sorted(tasks, key=lambda task: task.order)
         self.ready, self.layers = ready, len(ready)
         self.began = min(task.arrival for task in tasks)

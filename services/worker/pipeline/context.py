@@ -38,7 +38,7 @@ LEAST_BYTES = 1 << 16  # of less, it is latency that is measured
 
 
 @dataclass(frozen=True)
-class Running:
+class StageContext:
     """`done` takes what comes out of the last stage; `is_whole` says whether this worker, and those that it leads, have
     the whole model by now. `changed` has it told how it gets KV (`switch_kv`). `link_rate`: bytes a second to or from
     another worker."""

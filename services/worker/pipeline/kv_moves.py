@@ -9,8 +9,8 @@ import structlog
 
 from livescale.services.worker.engine.sizes import kv_bytes, slice_bytes
 from livescale.services.worker.handoff import receive, send
-from livescale.services.worker.pipeline.context import Running, close, reach
-from livescale.services.worker.pipeline.filling import Filling, Way, choose_way
+from livescale.services.worker.pipeline.context import StageContext, close, reach
+from livescale.services.worker.pipeline.filling import Filling, KvWay, choose_way
 from livescale.services.worker.pipeline.wire import kv_slices, kv_spans, layers_of
 from livescale.services.worker.scheduling.batch import Piece
 from livescale.services.worker.scheduling.scheduler import Scheduler
@@ -26,7 +26,7 @@ REST_SECONDS = 0.25
 log = structlog.get_logger()
 
 
-class Moving:
+class KvMover:
     """For `filling`, of requests of `scheduler`. `moved` is called when one more part is there, or does not come."""
 
     def __init__(
@@ -92,8 +92,8 @@ class KvMoves:
     after the other, and none after it was told to compute.
     """
 
-    def __init__(self, command: Pipeline, running: Running, link: Link) -> None:
-        self.way: Way | None = None  # as it was last decided
+    def __init__(self, command: Pipeline, running: StageContext, link: Link) -> None:
+        self.way: KvWay | None = None  # as it was last decided
         self._command = command
         self._running = running
         self._me, self._runner = running.parts.me, running.parts.runner
@@ -151,7 +151,7 @@ class KvMoves:
     def _layers(self, worker: str) -> list[range]:
         return layers_of(self._command, worker)
 
-    def _decide(self) -> Way:
+    def _decide(self) -> KvWay:
         way = self._way()
         if self.way is None or self.way.moves != way.moves:
             self.way = way
@@ -159,10 +159,10 @@ class KvMoves:
             self._running.changed()
         return way
 
-    def _way(self) -> Way:
+    def _way(self) -> KvWay:
         running = self._running
         if running.manifest.shards > 1:
-            return Way(False, "the ranks of an instance compute it together")
+            return KvWay(False, "the ranks of an instance compute it together")
         others = sum(len(stretch) for layers in self._others.values() for stretch in layers)
         token_bytes = kv_bytes(running.manifest, 1, others, block_tokens=1)
         rates = running.link_rate.per_second, self._runner.rates.part_tokens_per_second

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import structlog
 
-from livescale.services.worker.instance import Instance
+from livescale.services.worker.instance import HeldInstance
 from livescale.services.worker.lifecycle import State
 from livescale.services.worker.live.parts import Parts
 from livescale.services.worker.loading import Loading
 from livescale.services.worker.metrics import PipelineCounts
 from livescale.services.worker.pipeline.filling import Filling
-from livescale.services.worker.pipeline.kv_moves import Moving
+from livescale.services.worker.pipeline.kv_moves import KvMover
 from livescale.services.worker.pipeline.shares import Shares
 from livescale.services.worker.pipeline.stages import Stages, StagesFailed
 from livescale.services.worker.pipeline.wire import stage_pieces
@@ -40,7 +40,7 @@ class Step:
     begun: float
 
 
-class Leader:
+class PipelineLeader:
     """As many batches are under way as there are stages; `first` takes them at the first. What comes of them goes to
     gateways as with any worker."""
 
@@ -64,7 +64,7 @@ class Leader:
         self._ends = False
         self._fills = False
         self._filling = Filling(list(dict.fromkeys(stage.node.id for stage in command.stages)))
-        self._moving = Moving(command.id, self._filling, scheduler, parts.world.bus, parts.serving.wake)
+        self._moving = KvMover(command.id, self._filling, scheduler, parts.world.bus, parts.serving.wake)
 
     @property
     def shares(self) -> dict[str, str]:
@@ -170,18 +170,18 @@ class Leader:
             self.give_up(f"step {oldest.batch.step} was not done within {STEP_SECONDS:g} s")
 
 
-class Ended(Exception):
+class StepsEnded(Exception):
     """The last step is over."""
 
 
-class Leading:
+class LedPipeline:
     """`leader` while steps are run, `shares` while something is kept for the others. `shared` is called in between:
     stages are run here no more."""
 
     def __init__(
-        self, parts: Parts, instance: Instance, counts: PipelineCounts, loading: Loading, shared: Callable[[], None]
+        self, parts: Parts, instance: HeldInstance, counts: PipelineCounts, loading: Loading, shared: Callable[[], None]
     ) -> None:
-        self.leader: Leader | None = None
+        self.leader: PipelineLeader | None = None
         self.shares: Shares | None = None
         self._parts = parts
         self._instance = instance
@@ -209,7 +209,7 @@ class Leading:
             reason = str(error)
             self._counts.broken.inc()
             log.warning("pipeline_broken", pipeline=stages.command.id, error=reason)
-        except Ended:
+        except StepsEnded:
             log.info("pipeline_over", pipeline=stages.command.id)
         stages.tell_over(reason)
         return reason
@@ -218,12 +218,12 @@ class Leading:
         """Raises Ended after the last."""
         await stages.ready.wait()
         scheduler = self._instance.go_live(self._loading, stages.command.kv_blocks)
-        self.leader = Leader(stages.command, scheduler, self._parts, self._counts, stages.take)
+        self.leader = PipelineLeader(stages.command, scheduler, self._parts, self._counts, stages.take)
         self._instance.changed()
         await self.leader.run()
         if self._parts.serving.scheduler is scheduler:  # else nothing here is this worker's any more
             self.shares = self._new_shares(stages, scheduler)
-        raise Ended
+        raise StepsEnded
 
     async def _share(self, stages: Stages) -> None:
         """Serve by itself; what is the others' waits for them."""

@@ -5,13 +5,13 @@ from contextlib import suppress
 
 import structlog
 
-from livescale.services.worker.instance import Instance
+from livescale.services.worker.instance import HeldInstance
 from livescale.services.worker.live.parts import Parts
 from livescale.services.worker.loading import Loading
 from livescale.services.worker.metrics import PipelineCounts
-from livescale.services.worker.pipeline.context import Running
+from livescale.services.worker.pipeline.context import StageContext
 from livescale.services.worker.pipeline.kv_moves import KvMoves
-from livescale.services.worker.pipeline.leader import Leader, Leading
+from livescale.services.worker.pipeline.leader import LedPipeline, PipelineLeader
 from livescale.services.worker.pipeline.shares import Shares
 from livescale.services.worker.pipeline.stages import Stages, StagesFailed
 from livescale.services.worker.pipeline.wire import check_pipeline
@@ -27,19 +27,19 @@ FILL_SECONDS = 4.0  # of the 5 for which a planner waits; what is not filled the
 log = structlog.get_logger()
 
 
-class Pipelines:
+class PipelineMember:
     """One pipeline at a time. `led_by`: who leads it, or led the last one and may have requests for this worker now.
 
     Of an instance of several workers the first takes part, and has the others run what it runs.
     """
 
-    def __init__(self, parts: Parts, instance: Instance) -> None:
+    def __init__(self, parts: Parts, instance: HeldInstance) -> None:
         self.led_by: Node | None = None
         self._parts = parts
         self._instance = instance
         self._counts = PipelineCounts(parts.world.telemetry)
         self._stages: Stages | None = None
-        self._leading: Leading | None = None
+        self._leading: LedPipeline | None = None
         self._running: asyncio.Task[None] | None = None
 
     @property
@@ -74,7 +74,7 @@ class Pipelines:
         return None if self._leading is None else self._leading.shares
 
     @property
-    def _leader(self) -> Leader | None:
+    def _leader(self) -> PipelineLeader | None:
         return None if self._leading is None else self._leading.leader
 
     def form(self, command: Pipeline, loading: Loading) -> None:
@@ -91,13 +91,13 @@ class Pipelines:
         self._stages = stages = Stages(command, self._new_running(command, loading), self._parts.link)
         self.led_by = None if stages.leads else stages.leader
         if stages.leads:
-            self._leading = Leading(self._parts, self._instance, self._counts, loading, self._stages_over)
+            self._leading = LedPipeline(self._parts, self._instance, self._counts, loading, self._stages_over)
         self._running = self._parts.start(self._run(stages), f"pipeline {command.id}")
         log.info("pipeline_formed", pipeline=command.id, blocks=stages.span, leads=stages.leads)
 
-    def _new_running(self, command: Pipeline, loading: Loading) -> Running:
+    def _new_running(self, command: Pipeline, loading: Loading) -> StageContext:
         ranks, lifecycle, blocks = self._parts.ranks, self._instance.lifecycle, len(loading.manifest.blocks)
-        return Running(
+        return StageContext(
             self._parts,
             self._counts,
             loading.manifest,

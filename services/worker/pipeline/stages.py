@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from livescale.services.worker.engine.contract import Passed
 from livescale.services.worker.handoff import receive, send
-from livescale.services.worker.pipeline.context import Running, close, reach
+from livescale.services.worker.pipeline.context import StageContext, close, reach
 from livescale.services.worker.pipeline.kv_moves import KvMoves
 from livescale.services.worker.pipeline.wire import batch_pieces, fill_pieces
 from livescale.services.worker.scheduling.batch import NO_BYTES, Piece
@@ -23,7 +23,7 @@ from livescale.shared.transfer.part import together
 class StageRun:
     """Stage `index`. A batch is received while the one before is run, and sent while the one after is."""
 
-    def __init__(self, running: Running, command: Pipeline, index: int) -> None:
+    def __init__(self, running: StageContext, command: Pipeline, index: int) -> None:
         self._running = running
         self._bus, self._clock = running.parts.world.bus, running.parts.world.clock
         self._index = index
@@ -107,7 +107,7 @@ class StagesFailed(Exception):
 class Stages:
     """Those of one worker. `ready` is set once all neighbours were reached. `moves`: of KV, between any two workers."""
 
-    def __init__(self, command: Pipeline, running: Running, link: Link) -> None:
+    def __init__(self, command: Pipeline, running: StageContext, link: Link) -> None:
         self.command = command
         self.ready = asyncio.Event()
         self.moves = KvMoves(command, running, link)

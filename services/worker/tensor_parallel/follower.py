@@ -117,7 +117,7 @@ AGAIN_SECONDS = 0.1
 WATCH_SECONDS = 1.0
 
 
-class Follower:
+class GroupFollower:
     """Of the instance of this LOAD."""
 
     def __init__(self, bus: Bus, runner: Runner, link: Link, tasks: asyncio.TaskGroup, command: Load) -> None:

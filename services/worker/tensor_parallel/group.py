@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import structlog
 
 from livescale.services.worker.engine.contract import Runner
-from livescale.services.worker.tensor_parallel.follower import Follower, refuse
-from livescale.services.worker.tensor_parallel.leader import Leader
+from livescale.services.worker.tensor_parallel.follower import GroupFollower, refuse
+from livescale.services.worker.tensor_parallel.leader import GroupLeader
 from livescale.shared.bus.contract import Context, Refusal
 from livescale.shared.links.contract import Link
 from livescale.shared.messages.message import Ack
@@ -21,14 +21,14 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
-class RanksTold:
+class GroupCallbacks:
     """`ready`: another rank has more blocks; `lost`: why this one cannot go on."""
 
     ready: Callable[[], None]
     lost: Callable[[str], None]
 
 
-class TensorParallel:
+class TensorParallelGroup:
     """One instance at a time. The others reach this rank at `address`; what they say comes to `told`. `leader`: what
     this rank tells those that it leads, if it leads any."""
 
@@ -39,9 +39,9 @@ class TensorParallel:
         link: Link,
         address: str,
         tasks: asyncio.TaskGroup,
-        told: RanksTold,
+        told: GroupCallbacks,
     ) -> None:
-        self.leader = Leader(world.bus)
+        self.leader = GroupLeader(world.bus)
         self._bus = world.bus
         self._runner = runner
         self._link = link
@@ -50,7 +50,7 @@ class TensorParallel:
         self._on_ready, self._on_lost = told.ready, told.lost
         self._command: Load | None = None
         self._meeting: Meeting | None = None  # of who leads
-        self._follower: Follower | None = None
+        self._follower: GroupFollower | None = None
         self._following: asyncio.Task[None] | None = None
 
     async def meet(self, command: Load) -> None:
@@ -59,11 +59,11 @@ class TensorParallel:
             return
         self._command, follower = command, None
         if command.rank == 0:
-            self.leader = Leader(self._bus, command.instance, command.ranks[1:])
+            self.leader = GroupLeader(self._bus, command.instance, command.ranks[1:])
             port = await self._runner.open_meeting(self._address)
             at = self._meeting = Meeting(address=self._address, port=port)
         else:
-            follower = self._follower = Follower(self._bus, self._runner, self._link, self._tasks, command)
+            follower = self._follower = GroupFollower(self._bus, self._runner, self._link, self._tasks, command)
             at = await follower.find_meeting()
         await self._runner.meet(command.rank, len(command.ranks), self._address, at)
         log.info("ranks_met", instance=command.instance, rank=command.rank, ranks=command.ranks)
@@ -115,7 +115,7 @@ class TensorParallel:
 
     async def end(self) -> None:
         """Whoever follows learns it by asking."""
-        self.leader, self._command, self._meeting = Leader(self._bus), None, None
+        self.leader, self._command, self._meeting = GroupLeader(self._bus), None, None
         self._stop()
         await self.led()
         self._following, follower, self._follower = None, self._follower, None
@@ -130,7 +130,7 @@ class TensorParallel:
         if self._following is not None:
             self._following.cancel()
 
-    async def _follow(self, follower: Follower) -> None:
+    async def _follow(self, follower: GroupFollower) -> None:
         try:
             await follower.run()
         except (RuntimeError, ValueError, MemoryError) as error:

@@ -17,7 +17,7 @@ from livescale.shared.transfer.part import together
 KV_SECONDS = 30.0  # within which the others have their part of a request's KV
 
 
-class Leader:
+class GroupLeader:
     """The `workers` are ranks 1, 2 and so on of `instance`; who is alone, or is led itself, tells nobody anything.
 
     `taken`: requests of which the others have KV that is not laid down, or wait for some.

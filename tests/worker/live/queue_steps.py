@@ -3,14 +3,23 @@
 from collections.abc import Iterable
 
 from livescale.services.worker.live.queue import LiveQueue
-from livescale.services.worker.live.tasks import Finish, GiveBack, HandOver, Park, QueueEffect, Release, Run, Task
+from livescale.services.worker.live.tasks import (
+    FinishTask,
+    GiveBack,
+    HandOver,
+    LiveTask,
+    Park,
+    QueueEffect,
+    Release,
+    RunLayer,
+)
 
 
 def queue_of(tasks: str, loaded: int = 1, layers: int = 4, **fields: object) -> LiveQueue:
     """One task a letter, in the order of their arrival."""
     queue = LiveQueue(layers, **fields)  # type: ignore[arg-type]
     for number, id in enumerate(tasks):
-        queue.append(Task(id, float(number)))
+        queue.append(LiveTask(id, float(number)))
     for layer in range(loaded):
         queue.block_ready(layer)
     return queue
@@ -26,10 +35,10 @@ def shown(effects: Iterable[QueueEffect]) -> list[tuple[object, ...]]:
                 shown.append((HandOver, task, source, done))
             case Release(source):
                 shown.append((Release, source))
-            case Finish(task):
-                shown.append((Finish, task))
-            case Run(tasks, layer):
-                shown.append((Run, ",".join(tasks), layer))
+            case FinishTask(task):
+                shown.append((FinishTask, task))
+            case RunLayer(tasks, layer):
+                shown.append((RunLayer, ",".join(tasks), layer))
             case Park(task, layer) | GiveBack(task, layer):
                 shown.append((type(effect), task, layer))
     return shown
@@ -39,7 +48,7 @@ def run_next(queue: LiveQueue) -> list[tuple[object, ...]]:
     """A layer from its choice to its end."""
     chosen = shown(queue.next())
     queue.check_invariants()
-    if chosen and chosen[-1][0] is Run:
+    if chosen and chosen[-1][0] is RunLayer:
         chosen += shown(queue.layer_done())
         queue.check_invariants()
     return chosen

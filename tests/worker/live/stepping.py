@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from livescale.services.worker.live.tasks import Task
+from livescale.services.worker.live.tasks import LiveTask
 
 
 @dataclass
@@ -61,8 +61,8 @@ BATCHES = st.lists(st.tuples(st.integers(-5, 12), st.integers(1, 3)), min_size=1
 LOADS = st.lists(st.integers(0, 6), min_size=1, max_size=4)
 
 
-def tasks_of(batches: list[tuple[int, int]]) -> list[Task]:
-    return [Task(str(number), float(arrival), float(weight)) for number, (arrival, weight) in enumerate(batches)]
+def tasks_of(batches: list[tuple[int, int]]) -> list[LiveTask]:
+    return [LiveTask(str(number), float(arrival), float(weight)) for number, (arrival, weight) in enumerate(batches)]
 
 
 def ready_after(loads: list[int]) -> list[int]:

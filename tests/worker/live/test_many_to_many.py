@@ -5,20 +5,20 @@ from collections import Counter
 
 import pytest
 
-from livescale.services.worker.live.policy import BEST_EFFORT, OFF, ZIGZAG, Rule, Source
-from livescale.services.worker.live.queue import LiveQueue, Phase
+from livescale.services.worker.live.policy import BEST_EFFORT, OFF, ZIGZAG, Rule, SourcePolicy
+from livescale.services.worker.live.queue import LiveQueue, QueuePhase
 from livescale.services.worker.live.tasks import (
     ALONE,
-    Finish,
+    AskTarget,
+    BatchBudget,
+    FinishTask,
     GiveBack,
     HandOver,
-    Pull,
+    LiveTask,
     QueueEffect,
     Release,
-    Room,
-    Run,
+    RunLayer,
     SourceEffect,
-    Task,
 )
 
 LAYERS, TARGETS, SOURCES, TASKS = 5, 3, 2, 20
@@ -27,15 +27,15 @@ LAYERS, TARGETS, SOURCES, TASKS = 5, 3, 2, 20
 class Fleet:
     """Targets that load at their own pace and sources, with messages that arrive at once."""
 
-    def __init__(self, seed: int, rule: Rule, room: Room = ALONE) -> None:
+    def __init__(self, seed: int, rule: Rule, room: BatchBudget = ALONE) -> None:
         self.chance = random.Random(seed)
         self.room = room
         self.queues = {f"t{number}": LiveQueue(LAYERS, rule=rule, room=room) for number in range(TARGETS)}
         self.running: set[str] = set()
-        self.sources = {f"s{number}": Source() for number in range(SOURCES)}
-        self.held: dict[str, list[tuple[Task, int]]] = {source: [] for source in self.sources}
+        self.sources = {f"s{number}": SourcePolicy() for number in range(SOURCES)}
+        self.held: dict[str, list[tuple[LiveTask, int]]] = {source: [] for source in self.sources}
         self.tasks = {
-            f"{number:02}": Task(f"{number:02}", float(number), rows=1 + number % 3) for number in range(TASKS)
+            f"{number:02}": LiveTask(f"{number:02}", float(number), rows=1 + number % 3) for number in range(TASKS)
         }
         self.coming = sorted(self.tasks)
         self.layers_run: Counter[str] = Counter()
@@ -54,7 +54,7 @@ class Fleet:
             each.check_invariants()
 
     def arrive(self, target: str) -> None:
-        if self.coming and self.queues[target].phase is not Phase.ABORTED:
+        if self.coming and self.queues[target].phase is not QueuePhase.ABORTED:
             self.perform(target, self.queues[target].append(self.tasks[self.coming.pop(0)]))
 
     def load(self, target: str) -> None:
@@ -78,7 +78,7 @@ class Fleet:
 
     def ask(self, name: str, effects: tuple[SourceEffect, ...]) -> None:
         for effect in effects:
-            if isinstance(effect, Pull):
+            if isinstance(effect, AskTarget):
                 self.perform(effect.target, self.queues[effect.target].pull(name, self.room))
                 if not self.queues[effect.target]:
                     self.ask(name, self.sources[name].nothing(effect.target))
@@ -91,7 +91,7 @@ class Fleet:
     def perform(self, target: str, effects: tuple[QueueEffect, ...]) -> None:
         for effect in effects:
             match effect:
-                case Run(tasks, layer):
+                case RunLayer(tasks, layer):
                     assert layer < self.queues[target].loaded
                     assert len(tasks) == 1 or sum(self.tasks[task].rows for task in tasks) <= self.room.rows
                     for task in tasks:
@@ -103,27 +103,27 @@ class Fleet:
                     self.held[source].append((self.tasks[task], done))
                     more = len(self.queues[target]) > 0
                     self.ask(source, self.sources[source].busy(target, more=more))
-                case Finish(task):
+                case FinishTask(task):
                     self.ended.append(task)
                 case Release(source):
                     self.sources[source].leave(target)
                 case GiveBack(task, done):
                     # What was computed is lost with the target, and another begins anew.
                     self.layers_run[task] = 0
-                    other = next(each for each in self.queues if self.queues[each].phase is not Phase.ABORTED)
+                    other = next(each for each in self.queues if self.queues[each].phase is not QueuePhase.ABORTED)
                     self.perform(other, self.queues[other].append(self.tasks[task]))
 
 
 @pytest.mark.parametrize("rule", [ZIGZAG, BEST_EFFORT, OFF], ids=["zigzag", "best-effort", "off"])
-@pytest.mark.parametrize("room", [ALONE, Room(4, 6)], ids=["alone", "together"])
+@pytest.mark.parametrize("room", [ALONE, BatchBudget(4, 6)], ids=["alone", "together"])
 @pytest.mark.parametrize("seed", range(15))
-def test_every_task_ends_once_and_each_layer_of_it_runs_once(seed: int, rule: Rule, room: Room) -> None:
+def test_every_task_ends_once_and_each_layer_of_it_runs_once(seed: int, rule: Rule, room: BatchBudget) -> None:
     fleet = Fleet(seed, rule, room)
     for _ in range(600):
         fleet.step()
     assert sorted(fleet.ended) == sorted(fleet.tasks)
     assert set(fleet.layers_run.values()) == {LAYERS}
-    assert all(len(queue) == 0 and queue.phase is Phase.PLAIN for queue in fleet.queues.values())
+    assert all(len(queue) == 0 and queue.phase is QueuePhase.PLAIN for queue in fleet.queues.values())
     assert not any(source.helps for source in fleet.sources.values())
 
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 
 from livescale.services.worker.live.optimum import Forecast, solve
 from livescale.services.worker.live.policy import Planned
-from livescale.services.worker.live.simulation import rehearse
-from livescale.services.worker.live.tasks import Task
+from livescale.services.worker.live.simulation import simulate
+from livescale.services.worker.live.tasks import LiveTask
 from livescale.services.worker.live.windows import Pair, greedy
 from tests.worker.live.stepping import BATCHES, LOADS, best_latency, ends_with, ready_after, tasks_of
 
@@ -25,17 +25,17 @@ def test_it_finds_what_trying_everything_finds(batches: list[tuple[int, int]], l
 
 @pytest.mark.parametrize("load", [2, 6])
 def test_the_queue_without_a_program_is_as_good_for_equal_batches_that_wait(load: int) -> None:
-    tasks = [Task(f"{number:02}", 0.0) for number in range(8)]
+    tasks = [LiveTask(f"{number:02}", 0.0) for number in range(8)]
     ready = [float(load * layer) for layer in range(12)]
-    assert rehearse(tasks, ready).mean_latency == pytest.approx(solve(tasks, ready).mean_latency)
+    assert simulate(tasks, ready).mean_latency == pytest.approx(solve(tasks, ready).mean_latency)
 
 
 @pytest.mark.parametrize("load", [3, 6, 10])
 def test_a_queue_that_follows_the_plan_ends_every_task_when_the_plan_says(load: int) -> None:
-    tasks = [Task(f"{number:02}", 0.0) for number in range(6)]
+    tasks = [LiveTask(f"{number:02}", 0.0) for number in range(6)]
     ready = [float(load * layer) for layer in range(24)]
     optimum = solve(tasks, ready)
-    run = rehearse(
+    run = simulate(
         tasks, ready, Planned({task.id: count for task, count in zip(tasks, optimum.on_target, strict=True)})
     )
     until = [number for number, end in enumerate(optimum.ends) if end <= ready[-1]]
@@ -45,20 +45,20 @@ def test_a_queue_that_follows_the_plan_ends_every_task_when_the_plan_says(load: 
 
 def test_the_queue_is_near_the_optimum_for_batches_of_unequal_length() -> None:
     chance = random.Random(3)
-    tasks = [Task(f"{number:02}", 0.0, chance.choice([0.5, 1.0, 2.0])) for number in range(8)]
+    tasks = [LiveTask(f"{number:02}", 0.0, chance.choice([0.5, 1.0, 2.0])) for number in range(8)]
     ready = [6.0 * layer for layer in range(12)]
-    assert rehearse(tasks, ready).mean_latency <= 1.05 * solve(tasks, ready).mean_latency
+    assert simulate(tasks, ready).mean_latency <= 1.05 * solve(tasks, ready).mean_latency
 
 
 def test_layers_that_are_there_from_the_start_are_shared_evenly() -> None:
-    optimum = solve([Task("a", 0.0), Task("b", 0.0), Task("c", 0.0)], [0.0] * 8)
+    optimum = solve([LiveTask("a", 0.0), LiveTask("b", 0.0), LiveTask("c", 0.0)], [0.0] * 8)
     assert optimum.ends[0] == 8
     assert sum(optimum.ends) == 8 + 8 + 16
 
 
 def test_it_does_not_matter_where_the_clock_begins() -> None:
     tasks, ready = tasks_of([(0, 1), (3, 2), (4, 1)]), [1.0, 3.0, 6.0]
-    later = [Task(task.id, task.arrival + 1.7e9, task.weight) for task in tasks]
+    later = [LiveTask(task.id, task.arrival + 1.7e9, task.weight) for task in tasks]
     optimum, moved = solve(tasks, ready), solve(later, [at + 1.7e9 for at in ready])
     assert moved.on_target == optimum.on_target
     assert moved.mean_latency == pytest.approx(optimum.mean_latency)
@@ -77,7 +77,7 @@ def test_without_time_the_best_that_is_known_is_taken() -> None:
 
 
 def test_a_dozen_batches_of_32_layers_take_a_moment() -> None:
-    tasks = [Task(f"{number:02}", 0.0) for number in range(12)]
+    tasks = [LiveTask(f"{number:02}", 0.0) for number in range(12)]
     ready = [6.0 * layer for layer in range(32)]
     solve(tasks, ready)  # imports
     began = time.process_time()
@@ -86,12 +86,12 @@ def test_a_dozen_batches_of_32_layers_take_a_moment() -> None:
 
 
 def test_no_tasks_no_weight_and_blocks_out_of_order_are_refused() -> None:
-    for tasks in ([], [Task("a", 0.0, 0.0)]):
+    for tasks in ([], [LiveTask("a", 0.0, 0.0)]):
         with pytest.raises(ValueError, match="at least one task, and of weights above zero"):
             solve(tasks, [0.0])
     for ready in ([], [1.0, 0.0]):
         with pytest.raises(ValueError, match="in their order"):
-            solve([Task("a", 0.0)], ready)
+            solve([LiveTask("a", 0.0)], ready)
 
 
 def test_missing_layers_are_expected_at_the_pace_of_those_that_came() -> None:

@@ -6,10 +6,10 @@ from math import inf
 import pytest
 
 from livescale.services.worker.live.optimum import Forecast, solve
-from livescale.services.worker.live.planner import MOST_BATCHES, Planner, better_than_the_queue
+from livescale.services.worker.live.planner import MOST_BATCHES, LayerPlanner, better_than_the_queue
 from livescale.services.worker.live.policy import Planned
-from livescale.services.worker.live.simulation import rehearse
-from livescale.services.worker.live.tasks import ALONE, Room, Task
+from livescale.services.worker.live.simulation import simulate
+from livescale.services.worker.live.tasks import ALONE, BatchBudget, LiveTask
 from tests.worker.live.pair import TARGET, pair
 from tests.worker.serving import random_prompt, submit
 
@@ -17,20 +17,20 @@ LAYERS, LOAD = 7, 2.0
 READY = [LOAD * layer for layer in range(LAYERS)]
 
 
-def planner(room: Room = ALONE) -> Planner:
+def planner(room: BatchBudget = ALONE) -> LayerPlanner:
     """Of seven layers one is here, after as long as two layers of 100 rows take. The program has all the time."""
     seen = Forecast([100] * LAYERS, began=0.0)
     seen.arrived(1, LOAD)
     seen.ran(100, 1.0)
-    return Planner(seen, room, limit_seconds=inf)
+    return LayerPlanner(seen, room, limit_seconds=inf)
 
 
-def waiting(*rows: int) -> list[Task]:
-    return [Task(f"r{number}", float(number), rows=count) for number, count in enumerate(rows)]
+def waiting(*rows: int) -> list[LiveTask]:
+    return [LiveTask(f"r{number}", float(number), rows=count) for number, count in enumerate(rows)]
 
 
-def weighing(*weights: float) -> list[Task]:
-    return [Task(f"{number:02}", 0.0, weight) for number, weight in enumerate(weights)]
+def weighing(*weights: float) -> list[LiveTask]:
+    return [LiveTask(f"{number:02}", 0.0, weight) for number, weight in enumerate(weights)]
 
 
 async def test_of_each_request_as_many_layers_are_planned_as_the_program_says() -> None:
@@ -53,17 +53,17 @@ def test_a_plan_is_better_than_the_queue_or_there_is_none(weights: tuple[int, ..
     found = better_than_the_queue(tasks, READY, limit_seconds)
     if found is not None:
         rule = Planned({task.id: layers for task, layers in zip(tasks, found.on_target, strict=True)})
-        assert rehearse(tasks, READY, rule).mean_latency < rehearse(tasks, READY).mean_latency
+        assert simulate(tasks, READY, rule).mean_latency < simulate(tasks, READY).mean_latency
 
 
 async def test_those_that_run_together_have_one_plan() -> None:
-    rule = await planner(Room(9, 100)).plan(waiting(50, 50, 300, 60, 40, 200), LOAD)
+    rule = await planner(BatchBudget(9, 100)).plan(waiting(50, 50, 300, 60, 40, 200), LOAD)
     assert rule is not None
     assert rule.on_target == {"r0": 0, "r1": 0, "r2": 2, "r3": 5, "r4": 5, "r5": 7}
 
 
 async def test_nothing_is_planned_before_a_layer_was_run_nor_where_nobody_new_waits() -> None:
-    assert await Planner(Forecast([1, 1], began=0.0), ALONE).plan(waiting(100), 0.0) is None
+    assert await LayerPlanner(Forecast([1, 1], began=0.0), ALONE).plan(waiting(100), 0.0) is None
     made = planner()
     assert await made.plan([], LOAD) is None
     assert await made.plan(waiting(100, 300, 100), LOAD) is not None

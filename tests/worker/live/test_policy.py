@@ -1,12 +1,12 @@
 """An instance that helps targets: when it asks whom."""
 
-from livescale.services.worker.live.policy import Source
-from livescale.services.worker.live.tasks import Pull, SourceEffect, Withdraw
+from livescale.services.worker.live.policy import SourcePolicy
+from livescale.services.worker.live.tasks import AskTarget, SourceEffect, StopAsking
 
 
-def helping(*targets: str) -> Source:
+def helping(*targets: str) -> SourcePolicy:
     """None of them has anything, as far as is known."""
-    source = Source()
+    source = SourcePolicy()
     for target in targets:
         assert source.help(target) == ()
     source.idle(0)
@@ -19,7 +19,7 @@ def helping(*targets: str) -> Source:
 
 def asked(effects: tuple[SourceEffect, ...]) -> list[str]:
     """Whom to pull from; others are to be left alone."""
-    return [effect.target for effect in effects if isinstance(effect, Pull)]
+    return [effect.target for effect in effects if isinstance(effect, AskTarget)]
 
 
 def test_it_pulls_from_all_its_targets_and_only_when_nothing_of_its_own_waits() -> None:
@@ -31,12 +31,12 @@ def test_it_pulls_from_all_its_targets_and_only_when_nothing_of_its_own_waits() 
 
 
 def test_targets_that_it_does_not_know_are_asked_one_after_the_other_until_none_has_anything() -> None:
-    source = Source()
+    source = SourcePolicy()
     for target in "tuv":
         source.help(target)
     assert asked(source.idle(0)) == ["t"]
     effects = source.nothing("t")
-    assert effects[0] == Withdraw("t", "others may have something")
+    assert effects[0] == StopAsking("t", "others may have something")
     assert asked(effects) == ["u"]
     assert asked(source.nothing("u")) == ["v"]
     assert asked(source.nothing("v")) == ["t", "u"]
@@ -48,7 +48,7 @@ def test_it_withdraws_from_the_others_when_one_answers_or_work_of_its_own_comes(
     source = helping("t", "u")
     source.idle(0)
     (effect,) = source.busy("t")
-    assert isinstance(effect, Withdraw)
+    assert isinstance(effect, StopAsking)
     assert effect.target == "u"
     assert source.busy("u") == ()  # it had answered before it heard
     source.idle(0)

@@ -6,16 +6,16 @@ import pytest
 
 from livescale.services.worker.live.optimum import solve
 from livescale.services.worker.live.policy import BEST_EFFORT, OFF, ZIGZAG, Rule
-from livescale.services.worker.live.simulation import SOURCE, TARGET, LayerTimes, Rehearsal, rehearse
-from livescale.services.worker.live.tasks import Task
+from livescale.services.worker.live.simulation import SOURCE, TARGET, LayerTimes, Simulation, simulate
+from livescale.services.worker.live.tasks import LiveTask
 
 LAYERS, LOAD = 7, 6
 READY = [float(LOAD * layer) for layer in range(LAYERS)]
 NEVER = 1e6
 
 
-def played(arrivals: list[int], rule: Rule = ZIGZAG) -> Rehearsal:
-    return rehearse([Task(f"{number:02}", float(at)) for number, at in enumerate(arrivals, 1)], READY, rule)
+def played(arrivals: list[int], rule: Rule = ZIGZAG) -> Simulation:
+    return simulate([LiveTask(f"{number:02}", float(at)) for number, at in enumerate(arrivals, 1)], READY, rule)
 
 
 def latency_of_7(arrivals: list[int], rule: Rule = ZIGZAG) -> float:
@@ -26,7 +26,7 @@ def throughput(loaded: int, layers: int) -> float:
     """Batches a layer time with no more than so many layers, once the target has run ahead as far as it can."""
     count = 60
     ready = [0.0] * loaded + [NEVER] * (layers - loaded)
-    ends = rehearse([Task(f"{number:02}", 0.0) for number in range(count)], ready).ends
+    ends = simulate([LiveTask(f"{number:02}", 0.0) for number in range(count)], ready).ends
     first, last = ends[f"{count // 2:02}"], ends[f"{count - 1:02}"]
     return (count - 1 - count // 2) / (last - first)
 
@@ -39,7 +39,7 @@ def test_request_3_ends_at_17() -> None:
 
 
 def test_the_optimum_begins_like_that_too() -> None:
-    optimum = solve([Task(str(number), 0.0) for number in range(1, 8)], READY)
+    optimum = solve([LiveTask(str(number), 0.0) for number in range(1, 8)], READY)
     assert optimum.ends[:3] == (7, 12, 17)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from livescale.services.worker.engine.contract import Partial
 from livescale.services.worker.engine.modelled import ModelledRunner
-from livescale.services.worker.live.handoff_receive import TOGETHER_SECONDS, Taking, Together
+from livescale.services.worker.live.handoff_receive import TOGETHER_SECONDS, HandOffBatch, IncomingHandOff
 from livescale.services.worker.scheduling.batch import Batch
 from livescale.shared.virtual_time import run
 from tests.worker.engine.made_up import LATENCY
@@ -111,7 +111,7 @@ def test_a_source_never_holds_more_than_one_step_runs_while_another_waits() -> N
     run(main(), limit_seconds=600)
 
 
-class Waiting(Taking):
+class Waiting(IncomingHandOff):
     """One that is only told when it may begin."""
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class Waiting(Taking):
 def test_those_of_a_pull_begin_with_the_last_that_comes_or_without_one_that_is_late() -> None:
     async def main() -> None:
         began, pulls = CLOCK.now(), [[Waiting(), Waiting()] for _ in range(2)]
-        whole, late = (Together(pull) for pull in pulls)
+        whole, late = (HandOffBatch(pull) for pull in pulls)
         whole.settled()
         late.settled()
         await asyncio.sleep(0.1)

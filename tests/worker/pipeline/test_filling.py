@@ -1,6 +1,6 @@
 """What goes with which step, until workers have KV of what is to be theirs."""
 
-from livescale.services.worker.pipeline.filling import FILL_ROWS, Filling, Way, choose_way, share_out
+from livescale.services.worker.pipeline.filling import FILL_ROWS, Filling, KvWay, choose_way, share_out
 from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, Piece
 from livescale.services.worker.scheduling.sequence import Sequence
 from tests.worker.serving import submit
@@ -161,8 +161,8 @@ def test_nobody_computes_before_all_have_said_whether_they_do() -> None:
 
 def test_what_takes_less_by_what_was_measured_is_done_and_the_reason_says_so() -> None:
     faster, slower = (choose_way("auto", 4_000, rate, 5_000.0) for rate in (40e6, 8e6))
-    assert faster == Way(moves=True, reason="a token takes 100 us to be moved, 200 us to be computed")
-    assert slower == Way(moves=False, reason="a token takes 500 us to be moved, 200 us to be computed")
+    assert faster == KvWay(moves=True, reason="a token takes 100 us to be moved, 200 us to be computed")
+    assert slower == KvWay(moves=False, reason="a token takes 500 us to be moved, 200 us to be computed")
 
 
 def test_equally_fast_it_is_computed_as_that_can_not_be_lost() -> None:
@@ -170,10 +170,10 @@ def test_equally_fast_it_is_computed_as_that_can_not_be_lost() -> None:
 
 
 def test_what_was_not_measured_is_not_counted_on() -> None:
-    assert choose_way("auto", 1, None, 1.0) == Way(moves=False, reason="it is not known yet how fast links are")
-    assert choose_way("auto", 1, 1e12, None) == Way(moves=False, reason="it is not known yet how fast prefill is")
+    assert choose_way("auto", 1, None, 1.0) == KvWay(moves=False, reason="it is not known yet how fast links are")
+    assert choose_way("auto", 1, 1e12, None) == KvWay(moves=False, reason="it is not known yet how fast prefill is")
 
 
 def test_who_is_told_does_so_whatever_was_measured() -> None:
-    assert choose_way("move", 10**9, None, 1e9) == Way(moves=True, reason="move is set")
-    assert choose_way("recompute", 1, 1e12, 1.0) == Way(moves=False, reason="recompute is set")
+    assert choose_way("move", 10**9, None, 1e9) == KvWay(moves=True, reason="move is set")
+    assert choose_way("recompute", 1, 1e12, 1.0) == KvWay(moves=False, reason="recompute is set")
