@@ -24,7 +24,7 @@ from livescale.services.worker.engine.kernels.variants import KernelsName, choos
 from livescale.services.worker.engine.sampling import choose_tokens
 from livescale.services.worker.engine.sizes import block_bytes
 from livescale.services.worker.main import runner_maker
-from livescale.services.worker.scheduling.batch import Draw
+from livescale.services.worker.scheduling.batch import TokenSampling
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.arena import Arena, placed_bytes
@@ -83,7 +83,7 @@ class Own:
         """Logits are seen where the engine chooses from them."""
         seen: list[bytes] = []
 
-        def see(logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
+        def see(logits: torch.Tensor, draws: Sequence[TokenSampling]) -> list[int]:
             seen.append(logits[0].float().numpy().tobytes())
             return choose_tokens(logits, draws)
 

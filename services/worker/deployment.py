@@ -9,12 +9,12 @@ import structlog
 
 from livescale.services.worker.duties import Duties
 from livescale.services.worker.instance import HeldInstance
-from livescale.services.worker.lifecycle import Lifecycle, State, check_load
+from livescale.services.worker.lifecycle import Lifecycle, WorkerState, check_load
 from livescale.services.worker.live.parts import Parts
 from livescale.services.worker.loading import LoadCounts, Loading, Transport
 from livescale.services.worker.metrics import LiveCounts
 from livescale.services.worker.resources import Resources
-from livescale.services.worker.serving import Serving
+from livescale.services.worker.serving import ServingLoop
 from livescale.services.worker.settings import WorkerSettings
 from livescale.services.worker.tensor_parallel.group import GroupCallbacks, TensorParallelGroup
 from livescale.shared.arena import ArenaFull
@@ -40,7 +40,7 @@ class Deployment:
         world: World,
         settings: WorkerSettings,
         resources: Resources,
-        serving: Serving,
+        serving: ServingLoop,
         tasks: asyncio.TaskGroup,
         membership: Membership,
     ) -> None:
@@ -174,10 +174,10 @@ class Deployment:
         log.warning("rank_lost", worker=self._id, reason=reason)
         self._serving.lose(reason)
         self._serving.close()
-        if self.lifecycle.state is State.SERVING:
+        if self.lifecycle.state is WorkerState.SERVING:
             self.lifecycle.leave()
             self._draining = self._tasks.create_task(self._drain(), name="drain for want of a rank")
-        elif self.lifecycle.state in (State.LOADING, State.LIVE):
+        elif self.lifecycle.state in (WorkerState.LOADING, WorkerState.LIVE):
             if self._instance.loading is not None:
                 self._instance.loading.fail(reason)
             self.give_up()

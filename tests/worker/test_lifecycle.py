@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from livescale.services.host.checkpoint import open_checkpoint
-from livescale.services.worker.lifecycle import MOVES, Lifecycle, State, check_load
+from livescale.services.worker.lifecycle import MOVES, Lifecycle, WorkerState, check_load
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.parameters import Block, Manifest, ModelConfig
 from livescale.shared.messages.transfers import Drain, Load, Serve
@@ -62,7 +62,7 @@ def test_a_worker_goes_round_from_spare_to_spare() -> None:
     lifecycle.drain(DRAIN)
     assert not lifecycle.accepts_requests("m")
     lifecycle.release()
-    assert lifecycle.state is State.SPARE
+    assert lifecycle.state is WorkerState.SPARE
     assert lifecycle.assignment is None
     lifecycle.load(LOAD)
 
@@ -73,7 +73,7 @@ def test_a_worker_does_not_serve_before_every_block_is_ready() -> None:
     lifecycle.block_ready("plan-1", 0)
     with pytest.raises(Refusal, match="1 blocks are ready, not all"):
         lifecycle.serve(SERVE)
-    assert lifecycle.state is State.LOADING
+    assert lifecycle.state is WorkerState.LOADING
 
 
 def test_a_busy_worker_refuses_another_load() -> None:
@@ -95,7 +95,7 @@ def test_commands_told_twice_change_nothing() -> None:
     lifecycle.serve(SERVE)
     assert lifecycle.drain(DRAIN)
     assert not lifecycle.drain(DRAIN)
-    assert lifecycle.state is State.DRAINING
+    assert lifecycle.state is WorkerState.DRAINING
 
 
 def test_who_has_drained_takes_the_command_again_whose_answer_got_lost() -> None:
@@ -104,7 +104,7 @@ def test_who_has_drained_takes_the_command_again_whose_answer_got_lost() -> None
     lifecycle.drain(DRAIN)
     lifecycle.release()
     assert not lifecycle.drain(DRAIN)
-    assert lifecycle.state is State.SPARE
+    assert lifecycle.state is WorkerState.SPARE
     lifecycle.load(LOAD)
     with pytest.raises(Refusal, match="cannot go from loading to draining"):
         lifecycle.drain(DRAIN)
@@ -120,7 +120,7 @@ def test_an_abort_frees_only_the_plan_that_is_loading() -> None:
 
 
 def test_a_serving_worker_is_never_dropped_without_draining() -> None:
-    assert MOVES.table[State.SERVING] == {State.DRAINING}
+    assert MOVES.table[WorkerState.SERVING] == {WorkerState.DRAINING}
     lifecycle = loaded()
     lifecycle.serve(SERVE)
     assert not lifecycle.aborts("plan-1")
@@ -147,7 +147,7 @@ def test_a_worker_may_go_live_with_its_first_layer_and_is_spare_or_serves_from_t
             assert not lifecycle.aborts("plan-1")
         else:
             lifecycle.release()
-            assert lifecycle.state is State.SPARE
+            assert lifecycle.state is WorkerState.SPARE
 
 
 def test_a_worker_that_is_whole_need_not_go_live() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from livescale.services.worker import main as worker_main
 from livescale.services.worker.engine import paged_attention
-from livescale.services.worker.engine.contract import PLAIN, OnGpu
+from livescale.services.worker.engine.contract import NO_GPU_FEATURES, GpuFeatures
 from livescale.services.worker.engine.kernels import variants
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.settings import EngineName
@@ -41,10 +41,10 @@ def test_on_a_gpu_flashinfer_is_used_where_it_is_there_and_not_turned_down(
     found: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(paged_attention, "find_flashinfer", lambda: found)
-    assert worker_main.use_of_gpu(WorkerSettings(), "cpu") == PLAIN
-    assert worker_main.use_of_gpu(WorkerSettings(), "cuda:1") == OnGpu(flashinfer=found, graphs=True)
+    assert worker_main.use_of_gpu(WorkerSettings(), "cpu") == NO_GPU_FEATURES
+    assert worker_main.use_of_gpu(WorkerSettings(), "cuda:1") == GpuFeatures(flashinfer=found, graphs=True)
     without = WorkerSettings(kernels="torch", cuda_graphs=False)
-    assert worker_main.use_of_gpu(without, "cuda:1") == PLAIN
+    assert worker_main.use_of_gpu(without, "cuda:1") == NO_GPU_FEATURES
 
 
 def test_a_worker_with_a_modelled_engine_has_no_torch() -> None:

@@ -13,7 +13,7 @@ from livescale.services.worker.engine.layer import CompiledNorm, Layer
 from livescale.services.worker.engine.matrices import CompiledGated, CompiledLinear
 from livescale.services.worker.engine.parameters import DTYPES
 from livescale.services.worker.engine.rope import RopeTable
-from livescale.services.worker.scheduling.batch import Piece
+from livescale.services.worker.scheduling.batch import ScheduledChunk
 from livescale.shared.messages.parameters import ModelConfig
 
 RUN_NUMBERS = 4  # as kernels.h has them
@@ -40,7 +40,7 @@ class CompiledAttention:
         self.layers = [array("q", (*cache, *shape, *tables)) for cache in caches]
         self.addresses = [layer.buffer_info()[0] for layer in self.layers]
 
-    def over(self, pieces: Sequence[Piece]) -> "CompiledStep":
+    def over(self, pieces: Sequence[ScheduledChunk]) -> "CompiledStep":
         """Raises ValueError for pieces that the cache or the tables have no room for: the kernels do not look."""
         # An array and no tensor, which would take longer to make than all that is in it.
         runs, rows = array("q"), 0
@@ -52,7 +52,7 @@ class CompiledAttention:
             rows += len(piece.tokens)
         return CompiledStep(self, runs, rows)
 
-    def _check(self, piece: Piece) -> None:
+    def _check(self, piece: ScheduledChunk) -> None:
         room = min(self._positions, len(piece.blocks) * self._store.block_tokens)
         is_in_cache = piece.blocks.start >= 0 and piece.blocks.stop <= self._store.blocks
         if not (is_in_cache and 0 <= piece.start < piece.stop <= room):

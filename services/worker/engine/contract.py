@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS, NO_BYTES, Batch, KvSlice, Piece
-from livescale.services.worker.scheduling.rates import Rates
+from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS, NO_BYTES, Batch, KvSlice, ScheduledChunk
+from livescale.services.worker.scheduling.rates import EngineRates
 from livescale.services.worker.send_pauses import SendPauses
 from livescale.shared.links.contract import View
 from livescale.shared.messages.parameters import Manifest
@@ -14,7 +14,7 @@ from livescale.shared.messages.ranks import Meeting
 
 
 @dataclass(frozen=True, eq=False)
-class Passed:
+class StageResult:
     """A batch after some of the model's blocks: its activation `[row, hidden]` as bytes, or after the last the tokens
     of its draws."""
 
@@ -22,13 +22,13 @@ class Passed:
     tokens: list[int]
 
 
-class Partial:
+class LayerwiseRun:
     """All rows of a request, as `pieces` of it in order; `done` layers were run.
 
     `activation` is what the next layer takes, `[position, hidden]` as bytes. It changes with every layer.
     """
 
-    def __init__(self, pieces: Sequence[Piece], done: int = 0) -> None:
+    def __init__(self, pieces: Sequence[ScheduledChunk], done: int = 0) -> None:
         self.done = done
         self.pieces = pieces
         self.activation = NO_BYTES
@@ -37,7 +37,7 @@ class Partial:
         """Have room for the activation."""
         self.activation = memoryview(bytearray(row_bytes * sum(len(piece.tokens) for piece in self.pieces)))
 
-    def parts(self) -> Iterator[tuple[Piece, memoryview]]:
+    def parts(self) -> Iterator[tuple[ScheduledChunk, memoryview]]:
         """Of each piece the activations `[row, hidden]` as bytes, to be read and written."""
         row_bytes = len(self.activation) // sum(len(piece.tokens) for piece in self.pieces)
         start = 0
@@ -51,16 +51,16 @@ class Partial:
 class Slab:
     """Rows of one or several requests that run together, and of each piece its activations."""
 
-    pieces: list[Piece]
+    pieces: list[ScheduledChunk]
     activations: list[memoryview]
 
 
-def slabs(partials: Sequence[Partial], row_bytes: int) -> Iterator[Slab]:
+def slabs(partials: Sequence[LayerwiseRun], row_bytes: int) -> Iterator[Slab]:
     """All rows of these, those of a request in order, no more together than a batch may have. Raises ValueError for
     requests that stand at different layers."""
     if len({partial.done for partial in partials}) > 1:
         raise ValueError(f"layers {[partial.done for partial in partials]} are next: only one can be run")
-    chosen: list[tuple[Piece, memoryview]] = []
+    chosen: list[tuple[ScheduledChunk, memoryview]] = []
     rows = 0
     for partial in partials:
         if not partial.activation:
@@ -74,7 +74,7 @@ def slabs(partials: Sequence[Partial], row_bytes: int) -> Iterator[Slab]:
     yield _slab(chosen)
 
 
-def _slab(chosen: Sequence[tuple[Piece, memoryview]]) -> Slab:
+def _slab(chosen: Sequence[tuple[ScheduledChunk, memoryview]]) -> Slab:
     return Slab([piece for piece, _ in chosen], [activation for _, activation in chosen])
 
 
@@ -84,14 +84,14 @@ CPU_ROWS, GPU_ROWS = 128, 512
 
 
 @dataclass(frozen=True)
-class OnGpu:
+class GpuFeatures:
     """What an engine on a GPU makes use of, where it can, besides torch's kernels. FlashInfer has to be there."""
 
     flashinfer: bool = False
     graphs: bool = False
 
 
-PLAIN = OnGpu()
+NO_GPU_FEATURES = GpuFeatures()
 
 
 class BlockMissing(RuntimeError):
@@ -110,7 +110,7 @@ class Runner(Protocol):
     call waits for it.
     """
 
-    rates: Rates
+    rates: EngineRates
     pauses: SendPauses
     joined_rows: int
     on_last_layer: Callable[[], None] | None  # as the last layer of a step begins
@@ -140,11 +140,11 @@ class Runner(Protocol):
     async def step(self, batch: Batch) -> list[int]:
         """Run `batch` through the whole model: the token of each of its draws."""
 
-    async def run_blocks(self, blocks: range, pieces: Sequence[Piece], activation: memoryview) -> Passed:
+    async def run_blocks(self, blocks: range, pieces: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
         """Run `pieces` through a part of the model. `activation`: what came out of the block before, where the first is
         not the embedding. Raises BlockMissing."""
 
-    async def run_layer(self, partials: Sequence[Partial]) -> None:
+    async def run_layer(self, partials: Sequence[LayerwiseRun]) -> None:
         """The next layer of these, which is the same: their rows run together. Raises BlockMissing before its block was
         added."""
 

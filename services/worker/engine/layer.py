@@ -9,7 +9,7 @@ from livescale.services.worker.engine.attention import Rows
 from livescale.services.worker.engine.kernels.variants import TYPES, Kernels
 from livescale.services.worker.engine.matrices import Gated, make_gated, make_linear
 from livescale.services.worker.engine.parameters import DTYPES, Linear, Tensors
-from livescale.services.worker.engine.tensor_parallel import Adding, Ranks, row_parallel
+from livescale.services.worker.engine.tensor_parallel import Ranks, ResidualLinear, row_parallel
 from livescale.shared.messages.parameters import ModelConfig
 
 
@@ -69,7 +69,7 @@ class Layer:
         self._down = row_parallel(make_linear(tensors, f"{mlp}.down_proj", kernels=kernels), ranks)
 
     @property
-    def parts(self) -> tuple[Norm, Linear, Adding, Norm, Gated, Adding]:
+    def parts(self) -> tuple[Norm, Linear, ResidualLinear, Norm, Gated, ResidualLinear]:
         """In the order in which rows go through them, attention between the second and the third."""
         return self._input_norm, self._qkv, self._output, self._mlp_norm, self._gated, self._down
 

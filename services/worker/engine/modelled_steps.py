@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from itertools import chain, pairwise
 
-from livescale.services.worker.scheduling.batch import Batch, Draw, Piece
+from livescale.services.worker.scheduling.batch import Batch, ScheduledChunk, TokenSampling
 from livescale.shared.latency import EMBEDDING_SHARE, HEAD_SHARE, Latency, Work
 
 
-def work_of(pieces: Iterable[Piece]) -> Work:
+def work_of(pieces: Iterable[ScheduledChunk]) -> Work:
     """Chunks of a prompt add up to what the prompt in one piece would be."""
     tokens = squares = rows = kv_tokens = 0
     for piece in pieces:
@@ -28,16 +28,16 @@ def work_of(pieces: Iterable[Piece]) -> Work:
     return Work(tokens, squares, rows, kv_tokens)
 
 
-def embedding_seconds(latency: Latency, pieces: Sequence[Piece]) -> float:
+def embedding_seconds(latency: Latency, pieces: Sequence[ScheduledChunk]) -> float:
     return EMBEDDING_SHARE * latency.seconds(work_of(pieces))
 
 
-def layer_seconds(latency: Latency, pieces: Sequence[Piece], layers: int) -> float:
+def layer_seconds(latency: Latency, pieces: Sequence[ScheduledChunk], layers: int) -> float:
     """One of a model's `layers` layers."""
     return (1 - EMBEDDING_SHARE - HEAD_SHARE) / layers * latency.seconds(work_of(pieces))
 
 
-def blocks_seconds(latency: Latency, pieces: Sequence[Piece], blocks: range, layers: int) -> float:
+def blocks_seconds(latency: Latency, pieces: Sequence[ScheduledChunk], blocks: range, layers: int) -> float:
     """A part of the model, of which the first block is the embedding and the last the head."""
     seconds = layer_seconds(latency, pieces, layers) * len(range(max(blocks.start, 1), min(blocks.stop, layers + 1)))
     if blocks.start == 0:
@@ -81,7 +81,7 @@ def agreed(state: int, other: int) -> int:
     return (2 * state - other) & MASK
 
 
-def choose(state: int, draw: Draw, vocab_size: int) -> int:
+def choose_token(state: int, draw: TokenSampling, vocab_size: int) -> int:
     """The token that comes next: evenly from the vocabulary, but never one that would end the request."""
     seed = 0 if draw.is_greedy else draw.sampling.seed + 1
     first = _mixed(state ^ _mixed(seed & MASK)) % vocab_size
@@ -105,11 +105,11 @@ class StateCache:
         self._blocks = blocks + host_blocks
         self._states = array("Q", (0,)) * (self._blocks * block_tokens)
 
-    def before(self, piece: Piece) -> int:
+    def before(self, piece: ScheduledChunk) -> int:
         """The state that `piece`, not the first of its request, goes on from."""
         return self._states[self._slot(piece) - 1]
 
-    def write(self, piece: Piece, states: Iterable[int]) -> None:
+    def write(self, piece: ScheduledChunk, states: Iterable[int]) -> None:
         slot = self._slot(piece)
         self._states[slot : slot + len(piece.tokens)] = array("Q", states)
 
@@ -133,7 +133,7 @@ class StateCache:
         start = blocks.start % self._blocks * self._block_tokens
         return slice(start, start + len(blocks) * self._block_tokens)
 
-    def _slot(self, piece: Piece) -> int:
+    def _slot(self, piece: ScheduledChunk) -> int:
         return piece.blocks.start * self._block_tokens + piece.start
 
 

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from livescale.services.worker.engine.attention import Part, Parts, TorchParts
+from livescale.services.worker.engine.attention import AttentionBackend, AttentionCall, TorchBackend
 from livescale.services.worker.engine.kv_store import KvStore
-from livescale.services.worker.scheduling.batch import PROMPT_CUT, Piece
+from livescale.services.worker.scheduling.batch import PROMPT_CUT, ScheduledChunk
 
 KeysValues = tuple[torch.Tensor, torch.Tensor]
 
 
-class Span(NamedTuple):
+class RowSpan(NamedTuple):
     """Rows `first` .. `first + rows` of a step, of one sequence; the last sees `tokens` tokens, from `block` on."""
 
     first: int
@@ -52,7 +52,7 @@ class PagedKernels(Protocol):
         head_dim]`. The last row of a span sees all of its tokens, each other one token less than the next."""
 
 
-class PagedParts:
+class PagedBackend:
     """By kernels for spans of `one` row and of `several`. What it gives is of use until it is asked again."""
 
     def __init__(self, store: KvStore, one: PagedKernels, several: PagedKernels) -> None:
@@ -63,7 +63,7 @@ class PagedParts:
         paged = store.cache.view(layers, 2, kv_heads, store.blocks, store.block_tokens, head_dim).transpose(2, 3)
         self._caches: list[KeysValues] = [(keys, values) for keys, values in paged]
 
-    def of(self, pieces: Sequence[Piece]) -> list[Part]:
+    def of(self, pieces: Sequence[ScheduledChunk]) -> list[AttentionCall]:
         spans, calls = list(spans_of(pieces)), []
         for rows, kernels in self._kernels.items():
             alike = [span for span in spans if span.rows == rows]
@@ -91,7 +91,7 @@ class PagedAttention:
         return result.flatten(1)
 
 
-def spans_of(pieces: Iterable[Piece]) -> Iterator[Span]:
+def spans_of(pieces: Iterable[ScheduledChunk]) -> Iterator[RowSpan]:
     """In the order of their rows."""
     first = 0
     for piece in pieces:
@@ -99,16 +99,16 @@ def spans_of(pieces: Iterable[Piece]) -> Iterator[Span]:
         while start < piece.stop:
             is_whole = not piece.decode and start + PROMPT_CUT <= piece.stop
             rows = PROMPT_CUT if is_whole else 1
-            yield Span(first, rows, start + rows, piece.blocks.start)
+            yield RowSpan(first, rows, start + rows, piece.blocks.start)
             start, first = start + rows, first + rows
 
 
-def rows_of(spans: Iterable[Span]) -> Iterator[int]:
+def rows_of(spans: Iterable[RowSpan]) -> Iterator[int]:
     for span in spans:
         yield from range(span.first, span.first + span.rows)
 
 
-def pages_of(spans: Sequence[Span], block_tokens: int) -> Pages:
+def pages_of(spans: Sequence[RowSpan], block_tokens: int) -> Pages:
     """Blocks of a sequence follow each other."""
     counts = [-(-span.tokens // block_tokens) for span in spans]
     blocks = [torch.arange(span.block, span.block + count) for span, count in zip(spans, counts, strict=True)]
@@ -164,18 +164,18 @@ def fits_flashinfer(cache: torch.Tensor) -> bool:
     return torch.cuda.get_device_capability(cache.device) >= BFLOAT16_GPU
 
 
-def choose_parts(store: KvStore, group: int, positions: int, flashinfer: bool) -> Parts:
+def choose_backend(store: KvStore, group: int, positions: int, flashinfer: bool) -> AttentionBackend:
     """FlashInfer's where that is wanted and fits, else torch's, for requests of `positions` tokens. Raises RuntimeError
     where FlashInfer's cannot be had."""
     if not (flashinfer and fits_flashinfer(store.cache)):
-        return TorchParts(store, group, positions)
+        return TorchBackend(store, group, positions)
     one, several = FlashInferKernels(store, group), FlashInferKernels(store, group)
     try:
         # Kernels are found, or compiled, now: no request waits for it.
-        one.plan(1, pages_of([Span(first=0, rows=1, tokens=1, block=0)], store.block_tokens))
+        one.plan(1, pages_of([RowSpan(first=0, rows=1, tokens=1, block=0)], store.block_tokens))
     except (RuntimeError, OSError) as error:
         raise RuntimeError(
             f"kernels: FlashInfer has none for heads of {store.cache.shape[-1]} and cannot compile them: {error}; "
             "install flashinfer-jit-cache for this CUDA, or choose --kernels torch"
         ) from error
-    return PagedParts(store, one, several)
+    return PagedBackend(store, one, several)

@@ -33,7 +33,7 @@ class Ranks(Protocol):
         """What the first rank gave, in place of what is in `tensor`. Raises RankLost."""
 
 
-class Adding(Protocol):
+class ResidualLinear(Protocol):
     """A matrix whose product is added to something."""
 
     def plus(self, rows: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
@@ -51,7 +51,7 @@ class RowParallel:
         return added([*self._ranks.gather(self._matrix(rows)), residual])
 
 
-def row_parallel(matrix: Linear, ranks: Ranks | None) -> Adding:
+def row_parallel(matrix: Linear, ranks: Ranks | None) -> ResidualLinear:
     """`matrix` itself where there is but one rank."""
     return matrix if ranks is None else RowParallel(matrix, ranks)
 

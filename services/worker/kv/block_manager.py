@@ -30,14 +30,14 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Place:
+class FreePlace:
     """Where a newcomer may start, and by how many blocks it and its neighbours can grow until two meet."""
 
     start: int
     room: int
 
 
-class KvBlocks:
+class BlockManager:
     """Blocks `0 .. total-1`. Owners are placed, grow block by block, and are freed."""
 
     def __init__(self, total: int) -> None:
@@ -128,14 +128,14 @@ class KvBlocks:
             begin, reach = stretch.blocks.stop, max(reach, stretch.reach)
         yield range(begin, self.total), reach
 
-    def _place_in(self, gap: range, reach: int, count: int, most: int) -> Place:
+    def _place_in(self, gap: range, reach: int, count: int, most: int) -> FreePlace:
         """Behind what is before it, where that leaves room for all; else in the middle of the room there is."""
         reach = min(max(reach, gap.start), gap.stop)
         middle = gap.start + (len(gap) - count) // 2
         start = min(reach, max(middle, gap.stop - most))
         before = start - gap.start if start < reach else self.total
         after = gap.stop - start - count if gap.stop < start + most else self.total
-        return Place(start, min(before, after))
+        return FreePlace(start, min(before, after))
 
     def check_invariants(self) -> None:
         """Every block has one owner at most, and nobody more than it may need. Raises InvariantBroken."""

@@ -14,35 +14,35 @@ from livescale.shared.invariants import check
 Segment = tuple[int, ...]  # token ids
 
 
-class Node:
+class RadixNode:
     """A prompt's beginning, up to the end of one segment. `block`: where the KV of that segment lies; whoever puts it
     there says so."""
 
-    def __init__(self, parent: "Node | None", segment: Segment) -> None:
+    def __init__(self, parent: "RadixNode | None", segment: Segment) -> None:
         self.parent = parent
         self.segment = segment
         self.block = 0
         self.depth: int = 0 if parent is None else parent.depth + 1
-        self.children: dict[Segment, Node] = {}
+        self.children: dict[Segment, RadixNode] = {}
 
 
-class PrefixTree:
+class RadixTree:
     """`root`: the beginning of all prompts, of no tokens; it is in no block."""
 
     def __init__(self) -> None:
-        self.root = Node(None, ())
-        self._recent: OrderedDict[Node, None] = OrderedDict()  # the least recently used first
-        self._named: OrderedDict[Node, float] = OrderedDict()  # until when; the one first named first
+        self.root = RadixNode(None, ())
+        self._recent: OrderedDict[RadixNode, None] = OrderedDict()  # the least recently used first
+        self._named: OrderedDict[RadixNode, float] = OrderedDict()  # until when; the one first named first
 
     def __len__(self) -> int:
         return len(self._recent) + len(self._named)
 
-    def __contains__(self, node: Node) -> bool:
+    def __contains__(self, node: RadixNode) -> bool:
         return node is self.root or node in self._recent or node in self._named
 
-    def match(self, segments: list[Segment], after: Node | None = None) -> list[Node]:
+    def match(self, segments: list[Segment], after: RadixNode | None = None) -> list[RadixNode]:
         """The longest beginning that is here, segment by segment, of what comes `after` a node; it is used."""
-        node, found = after or self.root, list[Node]()
+        node, found = after or self.root, list[RadixNode]()
         for segment in segments:
             child = node.children.get(segment)
             if child is None:
@@ -52,13 +52,13 @@ class PrefixTree:
         self.use(node)
         return found
 
-    def use(self, node: Node | None) -> None:
+    def use(self, node: RadixNode | None) -> None:
         """It and all before it, these last: so they stay longer than it."""
         while node is not None and node in self._recent:
             self._recent.move_to_end(node)
             node = node.parent
 
-    def name(self, node: Node, until: float, most: int) -> None:
+    def name(self, node: RadixNode, until: float, most: int) -> None:
         """It and all before it stay until then, while there is anything else to drop. Of all that was named no more
         than the last `most` segments do."""
         while node.parent is not None:
@@ -74,20 +74,20 @@ class PrefixTree:
         while self._named and next(iter(self._named.values())) <= now:
             self._forget_name()
 
-    def is_named(self, node: Node) -> bool:
+    def is_named(self, node: RadixNode) -> bool:
         return node in self._named
 
-    def add(self, parent: Node, segment: Segment) -> Node:
+    def add(self, parent: RadixNode, segment: Segment) -> RadixNode:
         """What follows `parent`. The last of a row is to be used then: until it is, these are out of order."""
-        node = parent.children[segment] = Node(parent, segment)
+        node = parent.children[segment] = RadixNode(parent, segment)
         self._recent[node] = None
         return node
 
-    def oldest(self) -> Node | None:
+    def oldest(self) -> RadixNode | None:
         """What is to go first; nothing comes after it."""
         return next(self.nodes(), None)
 
-    def drop(self, node: Node) -> None:
+    def drop(self, node: RadixNode) -> None:
         """Raises ValueError for what others come after."""
         if node.children or node.parent is None:
             raise ValueError(
@@ -96,7 +96,7 @@ class PrefixTree:
         del node.parent.children[node.segment]
         del (self._named if node in self._named else self._recent)[node]
 
-    def nodes(self) -> Iterator[Node]:
+    def nodes(self) -> Iterator[RadixNode]:
         """All but the root, what is to go first first."""
         return chain(self._recent, self._named)
 
@@ -110,7 +110,7 @@ class PrefixTree:
         check(self._broken())
 
     def _broken(self) -> Iterator[str]:
-        seen = set[Node]()
+        seen = set[RadixNode]()
         for node in self.nodes():
             seen.add(node)
             if node.parent is None or node.parent.children.get(node.segment) is not node:

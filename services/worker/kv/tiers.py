@@ -6,8 +6,8 @@ What moves between blocks and tiers is a list of copies, which the engine makes 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from livescale.services.worker.kv.block_manager import KvBlocks
-from livescale.services.worker.kv.radix_tree import Node
+from livescale.services.worker.kv.block_manager import BlockManager
+from livescale.services.worker.kv.radix_tree import RadixNode
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,11 @@ class KvCopy:
     target: range
 
 
-class Places:
+class BlockTiers:
     """A segment a block; negative blocks are `host_blocks` in host memory. `lent`: blocks that nobody owns and somebody
     computes in."""
 
-    def __init__(self, kv: KvBlocks, host_blocks: int) -> None:
+    def __init__(self, kv: BlockManager, host_blocks: int) -> None:
         self.lent = range(0)
         self._kv = kv
         self._host_blocks = host_blocks
@@ -33,11 +33,11 @@ class Places:
 
     def clear(self) -> None:
         """Nothing is kept any more."""
-        self._nodes: dict[int, Node] = {}
+        self._nodes: dict[int, RadixNode] = {}
         self._taken = bytearray(self._kv.total)  # by block, whether anything is kept there
         self._free_in_host = dict.fromkeys(range(-self._host_blocks, 0))
 
-    def put(self, node: Node, block: int) -> None:
+    def put(self, node: RadixNode, block: int) -> None:
         """From now on it lies there."""
         node.block = block
         self._nodes[block] = node
@@ -47,7 +47,7 @@ class Places:
         else:
             del self._free_in_host[block]
 
-    def lift(self, block: int) -> Node:
+    def lift(self, block: int) -> RadixNode:
         """What lies there is to lie elsewhere, or nowhere."""
         node = self._nodes.pop(block)
         if block >= 0:
@@ -56,7 +56,7 @@ class Places:
             self._free_in_host[block] = None
         return node
 
-    def holds(self, node: Node) -> bool:
+    def holds(self, node: RadixNode) -> bool:
         """Whether it lies where it says."""
         return self._nodes.get(node.block) is node
 
@@ -85,7 +85,7 @@ class Places:
         """Whether something may be kept in a block that nobody owns."""
         return block not in self._nodes and block not in self.lent and (block >= 0 or in_host)
 
-    def broken(self, nodes: list[Node]) -> Iterator[str]:
+    def broken(self, nodes: list[RadixNode]) -> Iterator[str]:
         """What does not hold if these are all that is kept."""
         if {node.block: node for node in nodes} != self._nodes or len(self._nodes) != len(nodes):
             yield "prefix cache: the blocks in use are not those of the segments"
@@ -100,7 +100,7 @@ class Places:
             yield f"prefix cache: something is kept in the blocks {sorted(owned & self._nodes.keys())}, which are owned"
 
 
-class Copies:
+class PendingCopies:
     """In the order in which they were asked for."""
 
     def __init__(self) -> None:

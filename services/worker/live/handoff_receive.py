@@ -8,7 +8,7 @@ import structlog
 from livescale.services.worker.engine.sizes import activation_bytes, kv_bytes
 from livescale.services.worker.handoff import ACTIVATION, KV, Channel, receive
 from livescale.services.worker.live.parts import Parts
-from livescale.services.worker.scheduling.batch import NO_BYTES, PROMPT_CUT, Entry
+from livescale.services.worker.scheduling.batch import NO_BYTES, PROMPT_CUT, LayerEntry
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import Filled, LateKv
 from livescale.services.worker.scheduling.sequence import Sequence as Waiting
@@ -162,12 +162,12 @@ class IncomingHandOff:
                     400, f"activation_bytes, kv_bytes: {task.activation_bytes}, {task.kv_bytes}, not {expected}"
                 )
 
-    async def _receive_activation(self) -> Entry:
+    async def _receive_activation(self) -> LayerEntry:
         clock, began = self._parts.world.clock, self._parts.world.clock.now()
         self._peer = await self._channel.connect()
         data = await self._patiently(receive(self._peer, ACTIVATION, self._task.activation_bytes))
         self._parts.counts.seconds.observe(clock.now() - began)
-        return Entry(self._task.layers, self._positions, data)
+        return LayerEntry(self._task.layers, self._positions, data)
 
     async def _receive_kv(self, peer: Peer) -> memoryview:
         """This rank's part, once each of the others has its own."""

@@ -9,11 +9,11 @@ from functools import partial
 import structlog
 from msgspec.structs import replace
 
-from livescale.services.worker.engine.contract import Partial
+from livescale.services.worker.engine.contract import LayerwiseRun
 from livescale.services.worker.engine.sizes import activation_bytes, kv_bytes
 from livescale.services.worker.handoff import ACTIVATION, KV, Channel, send
 from livescale.services.worker.live.parts import Parts
-from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS, Entry
+from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS, LayerEntry
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import NOTHING, Filled, Sequence
 from livescale.shared.bus.contract import Refusal
@@ -30,23 +30,23 @@ class QueuedRequest:
     """`partial`: its rows, once a layer was run of them or is. `filled`: where whoever is to have it has KV of it."""
 
     sequence: Sequence
-    partial: Partial | None = None
+    partial: LayerwiseRun | None = None
     filled: Filled | None = None
 
     @property
     def rows(self) -> int:
         return len(self.sequence.tokens)
 
-    def begun(self) -> Partial:
+    def begun(self) -> LayerwiseRun:
         """Its rows, to run the next layer of them."""
         if self.partial is None:
-            self.partial = Partial(list(self.sequence.rest(MAX_BATCH_ROWS)))
+            self.partial = LayerwiseRun(list(self.sequence.rest(MAX_BATCH_ROWS)))
         return self.partial
 
     def reach(self) -> None:
         """A layer more is done: from here a step, or a source, would go on."""
         partial = self.begun()
-        self.sequence.entry = Entry(partial.done, self.rows, partial.activation)
+        self.sequence.entry = LayerEntry(partial.done, self.rows, partial.activation)
 
 
 # From the activation's arrival; a source that says so later hears that it came too late.
@@ -68,7 +68,7 @@ class OutgoingHandOff:
     def __init__(
         self,
         sequence: Sequence,
-        entry: Entry | None,
+        entry: LayerEntry | None,
         kv: asyncio.Future[memoryview] | None,
         channel: Channel,
         ranks: list[Node],
@@ -102,7 +102,7 @@ class OutgoingHandOff:
         finally:
             self.settle(False)
 
-    async def _send(self, peer: Peer, entry: Entry, kv: asyncio.Future[memoryview]) -> None:
+    async def _send(self, peer: Peer, entry: LayerEntry, kv: asyncio.Future[memoryview]) -> None:
         await send(peer, ACTIVATION, entry.activation)
         await self._answered()
         await send(peer, KV, await kv)

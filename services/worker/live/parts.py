@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from livescale.services.worker.engine.contract import Runner
 from livescale.services.worker.live.tasks import BatchBudget
 from livescale.services.worker.metrics import LiveCounts
-from livescale.services.worker.scheduling.limits import Limits
-from livescale.services.worker.serving import Serving
+from livescale.services.worker.scheduling.limits import SchedulerLimits
+from livescale.services.worker.serving import ServingLoop
 from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
 from livescale.shared.links.contract import Link
 from livescale.shared.process import World
@@ -19,7 +19,7 @@ class Parts:
     world: World
     link: Link
     runner: Runner
-    serving: Serving
+    serving: ServingLoop
     tasks: asyncio.TaskGroup
     counts: LiveCounts
     ranks: TensorParallelGroup
@@ -32,7 +32,7 @@ class Parts:
             work.close()
             return None
 
-    def room(self, limits: Limits) -> BatchBudget:
+    def room(self, limits: SchedulerLimits) -> BatchBudget:
         """Of what is worth running together."""
         return BatchBudget(limits.max_num_seqs, min(self.runner.joined_rows, limits.max_num_batched_tokens))
 

@@ -5,13 +5,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from zlib import crc32
 
-from livescale.services.worker.engine.contract import Passed, RankLost
+from livescale.services.worker.engine.contract import RankLost, StageResult
 from livescale.services.worker.handoff import CONNECT_SECONDS
 from livescale.services.worker.live.parts import Parts
 from livescale.services.worker.metrics import PipelineCounts
-from livescale.services.worker.scheduling.batch import Piece
-from livescale.services.worker.scheduling.limits import Limits
-from livescale.services.worker.scheduling.rates import Rate
+from livescale.services.worker.scheduling.batch import ScheduledChunk
+from livescale.services.worker.scheduling.limits import SchedulerLimits
+from livescale.services.worker.scheduling.rates import TokenRate
 from livescale.shared.links.contract import Link, LinkError, Peer
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.pipelines import Pipeline, StageDone
@@ -46,14 +46,14 @@ class StageContext:
     parts: Parts
     counts: PipelineCounts
     manifest: Manifest
-    limits: Limits
+    limits: SchedulerLimits
     done: Callable[[StageDone], None]
     is_whole: Callable[[], bool]
     switch_kv: SwitchKv
     changed: Callable[[], None]
-    link_rate: Rate = field(default_factory=Rate)
+    link_rate: TokenRate = field(default_factory=TokenRate)
 
-    async def run_blocks(self, blocks: range, pieces: Sequence[Piece], activation: memoryview) -> Passed:
+    async def run_blocks(self, blocks: range, pieces: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
         """By all ranks of the instance. Raises what the engine raises; where a rank is lost, the instance is."""
         self.parts.ranks.leader.tell_blocks(blocks, pieces)
         try:

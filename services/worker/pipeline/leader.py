@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import structlog
 
 from livescale.services.worker.instance import HeldInstance
-from livescale.services.worker.lifecycle import State
+from livescale.services.worker.lifecycle import WorkerState
 from livescale.services.worker.live.parts import Parts
 from livescale.services.worker.loading import Loading
 from livescale.services.worker.metrics import PipelineCounts
@@ -194,10 +194,10 @@ class LedPipeline:
         reason = f"{self._parts.me} gave up leading"
         try:
             reason = await self._run(stages)
-            if self._instance.lifecycle.state in (State.SERVING, State.DRAINING):
+            if self._instance.lifecycle.state in (WorkerState.SERVING, WorkerState.DRAINING):
                 await self._share(stages)
         finally:
-            if self._instance.lifecycle.state is State.LIVE:
+            if self._instance.lifecycle.state is WorkerState.LIVE:
                 self._instance.go_back(reason)
 
     async def _run(self, stages: Stages) -> str:

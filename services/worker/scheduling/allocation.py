@@ -2,16 +2,16 @@
 
 from collections.abc import Iterator
 
-from livescale.services.worker.kv.block_manager import KvBlocks
-from livescale.services.worker.scheduling.batch import Piece
-from livescale.services.worker.scheduling.limits import Limits
+from livescale.services.worker.kv.block_manager import BlockManager
+from livescale.services.worker.scheduling.batch import ScheduledChunk
+from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.scheduling.prefix_cache import PrefixCache
 from livescale.services.worker.scheduling.sequence import Filled, Sequence, order
-from livescale.services.worker.scheduling.session_cache import Contexts
+from livescale.services.worker.scheduling.session_cache import SessionCache
 from livescale.shared.invariants import check
 
 
-class Admission:
+class BlockAllocation:
     """Waiting requests start in order, once there are KV blocks for what they have and some more; they grow as tokens
     come. Where two meet in a full cache, the later of the two is preempted: it loses its blocks, waits again, ahead of
     all that are later, and is computed again from its prompt and tokens, with the same bits. So the first in order only
@@ -21,11 +21,11 @@ class Admission:
     Whoever is in a batch under way keeps its blocks: for those it is waited for, and they are run in a later batch.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: SchedulerLimits) -> None:
         self.limits = limits
-        self.kv = KvBlocks(limits.kv_blocks)
+        self.kv = BlockManager(limits.kv_blocks)
         self.prefixes: PrefixCache | None = None
-        self.contexts: Contexts | None = None
+        self.contexts: SessionCache | None = None
         self.waiting: dict[str, Sequence] = {}
         self.running: dict[str, Sequence] = {}  # in the order they started
         self.kv_full = False
@@ -35,7 +35,7 @@ class Admission:
         """From now on the KV of all layers is here: what is computed of prompts is kept for those that begin alike."""
         if self.prefixes is None and self.limits.enable_prefix_caching:
             self.prefixes = PrefixCache(self.kv, self.limits.kv_block_tokens, self.limits.host_kv_blocks)
-            self.contexts = Contexts(self.prefixes, self.limits)
+            self.contexts = SessionCache(self.prefixes, self.limits)
 
     def all(self) -> list[Sequence]:
         return [*self.running.values(), *self.waiting.values()]
@@ -49,7 +49,7 @@ class Admission:
             del self.running[request_id]
             self.kv.free(request_id)
 
-    def computed(self, sequence: Sequence, piece: Piece) -> bool:
+    def computed(self, sequence: Sequence, piece: ScheduledChunk) -> bool:
         """A step has computed this; whether it is of a request that runs."""
         is_running = self.running.get(piece.request_id) is sequence
         if is_running:

@@ -24,7 +24,7 @@ LEAST_TEMPERATURE = 1e-5
 NO_BYTES = memoryview(b"")
 
 
-class Draw(Struct, frozen=True):
+class TokenSampling(Struct, frozen=True):
     """A token to choose after a piece's last row: generated token number `index`. None of `forbidden` may be chosen;
     `stops` are those that would end the request."""
 
@@ -39,7 +39,7 @@ class Draw(Struct, frozen=True):
 
 
 @dataclass(frozen=True, eq=False)
-class Entry:
+class LayerEntry:
     """Where a request's rows come in when the layers before `layer` were run before, here or by another worker.
 
     `activation`: what `layer` takes for all positions before `stop`, `[position, hidden]`, as bytes.
@@ -81,7 +81,7 @@ class PrefixUse:
     fetched: int = 0
 
 
-class Piece(Struct, frozen=True):
+class ScheduledChunk(Struct, frozen=True):
     """Positions `start` .. `stop` of one request; its KV lies in `blocks`, one contiguous stretch.
 
     A prompt's rows attend from cut to cut, whatever is in the piece. Generated positions (`decode`) attend row by row,
@@ -94,8 +94,8 @@ class Piece(Struct, frozen=True):
     start: int
     blocks: range
     decode: bool
-    draw: Draw | None = None
-    entry: Entry | None = None
+    draw: TokenSampling | None = None
+    entry: LayerEntry | None = None
 
     def __post_init__(self) -> None:
         fits_chunk = self.start % PROMPT_CUT == 0 and len(self.tokens) <= PREFILL_CHUNK
@@ -123,7 +123,7 @@ class Batch:
     """
 
     step: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ScheduledChunk, ...]
     preempted: tuple[str, ...] = ()
     imports: tuple[KvImport, ...] = ()
     prefixes: PrefixUse = PrefixUse()
@@ -142,6 +142,6 @@ class Batch:
         return sum(len(piece.tokens) * piece.layer for piece in self.pieces)
 
     @cached_property
-    def draws(self) -> tuple[Draw, ...]:
+    def draws(self) -> tuple[TokenSampling, ...]:
         """What the step has to choose, in the order of the pieces."""
         return tuple(piece.draw for piece in self.pieces if piece.draw is not None)

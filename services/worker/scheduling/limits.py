@@ -7,7 +7,7 @@ from livescale.shared.messages.requests import Submit
 
 
 @dataclass(frozen=True)
-class Limits:
+class SchedulerLimits:
     """`kv_blocks` of `kv_block_tokens` tokens; a request has at most `max_model_len`, prompt and output together. With
     prompts beside them, decodes are to take at most `tbt_ratio` times as long as alone.
 

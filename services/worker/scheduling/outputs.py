@@ -10,16 +10,16 @@ from livescale.shared.messages.requests import FinishReason, Tokens
 
 
 @dataclass(frozen=True)
-class Output:
+class TokenOutput:
     """A row of the next token frame to `gateway`; its finish reason is set when the request left the scheduler."""
 
     gateway: str
     row: Tokens
 
 
-def gained(
+def token_output(
     sequence: Sequence, tokens: list[int], finish_reason: FinishReason | None = None, error: str | None = None
-) -> Output:
+) -> TokenOutput:
     """`tokens` are the last that it has."""
     row = Tokens(
         request_id=sequence.request_id,
@@ -29,11 +29,11 @@ def gained(
         error=error,
         cached_tokens=sequence.cached,
     )
-    return Output(sequence.request.gateway, row)
+    return TokenOutput(sequence.request.gateway, row)
 
 
 @dataclass
-class Said:
+class SentTokens:
     """All tokens of a request from `index` on, and the row that brought the last of them."""
 
     index: int
@@ -41,19 +41,19 @@ class Said:
     last: Tokens
 
 
-class History:
+class TokenHistory:
     """Tokens of running requests, and of the last `kept` that ended."""
 
     def __init__(self, kept: int = 512) -> None:
         self._kept = kept
-        self._running: dict[str, Said] = {}
-        self._ended: OrderedDict[str, Said] = OrderedDict()
+        self._running: dict[str, SentTokens] = {}
+        self._ended: OrderedDict[str, SentTokens] = OrderedDict()
 
     def record(self, row: Tokens) -> None:
         """Append a row that was sent."""
         said = self._running.get(row.request_id)
         if said is None:
-            said = self._running[row.request_id] = Said(row.index, [], row)
+            said = self._running[row.request_id] = SentTokens(row.index, [], row)
         said.token_ids += row.token_ids
         said.last = row
         if row.finish_reason is None:

@@ -13,9 +13,9 @@ were generated: those attended one by one, and as a part of the next prompt they
 from collections.abc import Iterator
 from itertools import islice
 
-from livescale.services.worker.kv.block_manager import KvBlocks
-from livescale.services.worker.kv.radix_tree import Node, PrefixTree, Segment
-from livescale.services.worker.kv.tiers import Copies, Places
+from livescale.services.worker.kv.block_manager import BlockManager
+from livescale.services.worker.kv.radix_tree import RadixNode, RadixTree, Segment
+from livescale.services.worker.kv.tiers import BlockTiers, PendingCopies
 from livescale.services.worker.scheduling.batch import PrefixUse
 from livescale.services.worker.scheduling.sequence import Sequence
 from livescale.shared.invariants import check
@@ -29,13 +29,13 @@ class PrefixCache:
     `fetches`: whether what is in host memory is used, and not computed again.
     """
 
-    def __init__(self, kv: KvBlocks, block_tokens: int, host_blocks: int = 0) -> None:
+    def __init__(self, kv: BlockManager, block_tokens: int, host_blocks: int = 0) -> None:
         self.fetches = True
         self._block_tokens = block_tokens
-        self._places = Places(kv, host_blocks)
+        self._places = BlockTiers(kv, host_blocks)
         self._kv = kv
-        self._tree = PrefixTree()
-        self._copies = Copies()
+        self._tree = RadixTree()
+        self._copies = PendingCopies()
         self._borrower: Sequence | None = None
         self._queries = self._hits = self._fetched = 0
 
@@ -120,7 +120,7 @@ class PrefixCache:
     def clear(self) -> None:
         """Nothing that was computed is of use any more."""
         self.take_back()
-        self._tree, self._copies = PrefixTree(), Copies()
+        self._tree, self._copies = RadixTree(), PendingCopies()
         self._places.clear()
 
     def _bring(self, sequence: Sequence) -> None:
@@ -137,7 +137,7 @@ class PrefixCache:
                 self._fetched += self._block_tokens
         sequence.reach(sequence.prefix.depth * self._block_tokens)
 
-    def _kept(self, sequence: Sequence, node: Node, segments: list[Segment]) -> Node | None:
+    def _kept(self, sequence: Sequence, node: RadixNode, segments: list[Segment]) -> RadixNode | None:
         """The last of what follows `node`; None where there is no room for all."""
         known = self._tree.match(segments, node)
         node = known[-1] if known else node
@@ -152,7 +152,7 @@ class PrefixCache:
         self._tree.use(node)
         return node if len(blocks) == len(new) else None
 
-    def _room(self, sequence: Sequence, after: Node, count: int) -> list[int]:
+    def _room(self, sequence: Sequence, after: RadixNode, count: int) -> list[int]:
         """Blocks for so many segments that follow `after`, or for the first of them."""
         if sequence is self._borrower:
             return list(sequence.blocks[after.depth : after.depth + count])
@@ -168,7 +168,7 @@ class PrefixCache:
                 room.append(block)
         return _in_order(room)
 
-    def _drop_oldest(self) -> Node:
+    def _drop_oldest(self) -> RadixNode:
         node = self._tree.oldest()
         assert node is not None
         self._tree.drop(node)

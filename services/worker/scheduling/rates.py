@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import inf
 
-from livescale.services.worker.scheduling.batch import Batch, Piece
+from livescale.services.worker.scheduling.batch import Batch, ScheduledChunk
 
 # What a step counts for after the next one; about the last ten steps matter.
 KEPT = 0.9
@@ -17,7 +17,7 @@ STEPS_BESIDE = 16
 LONGER = 1 / 8
 
 
-class Rate:
+class TokenRate:
     """Tokens per second over the last steps, long steps counting for more."""
 
     def __init__(self) -> None:
@@ -33,12 +33,12 @@ class Rate:
         return self._tokens / self._seconds if self._seconds > 0 else None
 
 
-class Pace:
+class DecodePace:
     """What the decodes of a step take alone, and what rows of prompts add to it."""
 
     def __init__(self) -> None:
-        self._prompts = Rate()
-        self._beside_decodes = Rate()
+        self._prompts = TokenRate()
+        self._beside_decodes = TokenRate()
         self._decodes = 0  # rows, when they were last seen alone
         self._seconds = 0.0
         self._beside = 0  # steps since then
@@ -76,14 +76,14 @@ class Pace:
         return self._seconds * min(1.0, decode_rows / self._decodes) if self._decodes else 0.0
 
 
-class Rates:
+class EngineRates:
     """Prefill and decode apart. Steps that are neither mostly the one nor wholly the other say nothing of either."""
 
     def __init__(self) -> None:
-        self.pace = Pace()
-        self._prefill = Rate()
-        self._decode = Rate()
-        self._part = Rate()
+        self.pace = DecodePace()
+        self._prefill = TokenRate()
+        self._decode = TokenRate()
+        self._part = TokenRate()
         self.fetch_tokens_per_second: float | None = None  # KV from host memory
 
     @property
@@ -110,7 +110,7 @@ class Rates:
         elif batch.prefill_rows >= PREFILL_SHARE * rows:
             self._prefill.observe(rows, seconds)
 
-    def observe_part(self, pieces: Sequence[Piece], share: float, seconds: float) -> None:
+    def observe_part(self, pieces: Sequence[ScheduledChunk], share: float, seconds: float) -> None:
         """Learn from `pieces`, run through such a share of the model's layers: the whole takes that much longer."""
         if not share:
             return

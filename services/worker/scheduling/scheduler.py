@@ -3,13 +3,13 @@
 from collections.abc import Container, Iterator
 from itertools import combinations
 
-from livescale.services.worker.scheduling.allocation import Admission
-from livescale.services.worker.scheduling.batch import Batch, Entry, PrefixUse
-from livescale.services.worker.scheduling.batching import Chosen, choose, prompt_room
-from livescale.services.worker.scheduling.limits import Limits
-from livescale.services.worker.scheduling.outputs import Output, gained
+from livescale.services.worker.scheduling.allocation import BlockAllocation
+from livescale.services.worker.scheduling.batch import Batch, LayerEntry, PrefixUse
+from livescale.services.worker.scheduling.batching import Scheduled, choose_chunks, prompt_budget
+from livescale.services.worker.scheduling.limits import SchedulerLimits
+from livescale.services.worker.scheduling.outputs import TokenOutput, token_output
 from livescale.services.worker.scheduling.prefix_cache import fetch_pays
-from livescale.services.worker.scheduling.rates import Pace
+from livescale.services.worker.scheduling.rates import DecodePace
 from livescale.services.worker.scheduling.sequence import Filled, LateKv, Sequence, order
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.invariants import check
@@ -20,16 +20,16 @@ RETRY_AFTER_MS = 100  # some engine steps
 
 
 class Scheduler:
-    """Requests in, batches out, in the order of `Admission`.
+    """Requests in, batches out, in the order of `BlockAllocation`.
 
     One batch is under way at a time; in an execution pipeline several, of disjoint requests, each with its part of
     them. Batches are computed in order, and so a block that was freed under one may be given away to another.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: SchedulerLimits) -> None:
         self.limits = limits
-        self._admission = Admission(limits)
-        self._under_way: dict[int, list[Chosen]] = {}  # by step
+        self._admission = BlockAllocation(limits)
+        self._under_way: dict[int, list[Scheduled]] = {}  # by step
         self._arrivals = 0
         self._steps = 0
 
@@ -58,7 +58,7 @@ class Scheduler:
         if len(self._admission.all()) >= self.limits.max_num_seqs + self.limits.max_num_waiting:
             raise Refusal(429, f"{self.limits.max_num_waiting} requests are waiting here already", RETRY_AFTER_MS)
 
-    def adopt(self, request: Submit, entry: Entry | None = None, filled: Filled | None = None) -> LateKv | None:
+    def adopt(self, request: Submit, entry: LayerEntry | None = None, filled: Filled | None = None) -> LateKv | None:
         """Take a request that `check` passed. Where another worker ran layers of it, what is returned names their KV,
         which comes with `kv_came`. What is `filled` is in the cache."""
         self._arrivals += 1
@@ -133,18 +133,18 @@ class Scheduler:
             for one in self._admission.all()
         ]
 
-    def cancel(self, request_id: str) -> Output | None:
+    def cancel(self, request_id: str) -> TokenOutput | None:
         """End a request and free its KV at once; None where it is not here (any more)."""
         sequence = self.get(request_id)
         return None if sequence is None else self._end(sequence, "cancelled")
 
-    def fail(self, error: str) -> list[Output]:
+    def fail(self, error: str) -> list[TokenOutput]:
         """End all requests with `error`, those under way included: the engine's state is not to be trusted."""
         self._under_way.clear()
         self._forget_prefixes()
         return [self._end(sequence, "error", error=error) for sequence in self._admission.all()]
 
-    def next_batch(self, at_once: int = 1, pace: Pace | None = None) -> Batch | None:
+    def next_batch(self, at_once: int = 1, pace: DecodePace | None = None) -> Batch | None:
         """The next step, or None when there is nothing to do. Fewer than `at_once` batches may be under way; each gets
         an even part of the requests, so that there is something for all. By `pace` decodes are not held up."""
         if len(self._under_way) >= at_once:
@@ -152,7 +152,7 @@ class Scheduler:
         self._admission.grow()
         self._admission.start()
         preempted = self._admission.preempted()
-        chosen = sorted(self._choose(at_once, pace or Pace()), key=lambda one: one[1].layer)
+        chosen = sorted(self._choose(at_once, pace or DecodePace()), key=lambda one: one[1].layer)
         if not chosen:
             return None
         self._steps += 1
@@ -164,7 +164,7 @@ class Scheduler:
         prefixes = PrefixUse() if self._admission.prefixes is None else self._admission.prefixes.use()
         return Batch(self._steps, tuple(piece for _, piece in chosen), preempted, imports, prefixes)
 
-    def complete(self, batch: Batch, tokens: list[int], now: float) -> list[Output]:
+    def complete(self, batch: Batch, tokens: list[int], now: float) -> list[TokenOutput]:
         """Take the tokens chosen for `batch.draws`; `now` is in seconds since the epoch, as deadlines are.
 
         The rows for gateways: one a request that gained a token or ended.
@@ -179,7 +179,7 @@ class Scheduler:
                 outputs.append(self._advance(sequence, token, now))
         return outputs + self.expire(now)
 
-    def expire(self, now: float) -> list[Output]:
+    def expire(self, now: float) -> list[TokenOutput]:
         """End whoever is past its deadline. `complete` does so as well."""
         if self._admission.contexts is not None:
             self._admission.contexts.expire(now)
@@ -244,32 +244,32 @@ class Scheduler:
         if self._admission.contexts is not None:
             self._admission.contexts.clear()
 
-    def _choose(self, at_once: int, pace: Pace) -> Iterator[Chosen]:
+    def _choose(self, at_once: int, pace: DecodePace) -> Iterator[Scheduled]:
         to_run = [one for one in self._admission.running.values() if not one.held and not one.lacks_kv]
         ready = [one for one in to_run if not one.in_flight and self._admission.has_room(one)]
         under_way = (sum(piece.decode for _, piece in chosen) for chosen in self._under_way.values())
-        yield from choose(ready, -(-len(to_run) // at_once), self.limits, pace, max(under_way, default=0))
+        yield from choose_chunks(ready, -(-len(to_run) // at_once), self.limits, pace, max(under_way, default=0))
         decodes = sum(sequence.decodes for sequence in ready)
         if self._admission.contexts is not None and decodes == len(ready) and not self._under_way:
-            yield from self._admission.contexts.fill(prompt_room(decodes, 1, self.limits, pace).rows)
+            yield from self._admission.contexts.fill(prompt_budget(decodes, 1, self.limits, pace).rows)
 
-    def _advance(self, sequence: Sequence, token: int, now: float) -> Output:
+    def _advance(self, sequence: Sequence, token: int, now: float) -> TokenOutput:
         finish_reason = sequence.append(token)
         if finish_reason is None and sequence.request.deadline <= now:
             finish_reason = "deadline"
         if finish_reason is not None:
             return self._end(sequence, finish_reason, [token])
-        return gained(sequence, [token])
+        return token_output(sequence, [token])
 
     def _end(
         self, sequence: Sequence, finish_reason: FinishReason, tokens: list[int] | None = None, error: str | None = None
-    ) -> Output:
+    ) -> TokenOutput:
         if self._admission.contexts is not None and finish_reason != "error":
             self._admission.contexts.end(sequence)
         self.release(sequence.request_id)
-        return gained(sequence, tokens or [], finish_reason, error)
+        return token_output(sequence, tokens or [], finish_reason, error)
 
 
-def _land(chosen: list[Chosen]) -> None:
+def _land(chosen: list[Scheduled]) -> None:
     for sequence, _ in chosen:
         sequence.in_flight = False

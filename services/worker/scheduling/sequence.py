@@ -3,8 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from livescale.services.worker.kv.radix_tree import Node
-from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, Draw, Entry, KvImport, Piece
+from livescale.services.worker.kv.radix_tree import RadixNode
+from livescale.services.worker.scheduling.batch import (
+    PREFILL_CHUNK,
+    KvImport,
+    LayerEntry,
+    ScheduledChunk,
+    TokenSampling,
+)
 from livescale.shared.line import place
 from livescale.shared.messages.requests import FinishReason, Submit
 
@@ -49,10 +55,10 @@ class Sequence:
         self.blocks = range(0)
         self.computed = 0
         self.preempted = False  # ever
-        self.entry: Entry | None = None
+        self.entry: LayerEntry | None = None
         self.late: LateKv | None = None
         self.filled: Filled | None = None
-        self.prefix: Node | None = None
+        self.prefix: RadixNode | None = None
         self.cached = 0
         self.held = False
         self.in_flight = False
@@ -91,16 +97,16 @@ class Sequence:
         """Whether only the row of the last token is left, so that each step yields a token."""
         return self.computed >= self.prompt_tokens and self.computed == len(self.tokens) - 1
 
-    def pieces(self, budget: int, cut: int = PREFILL_CHUNK) -> Iterator[Piece]:
+    def pieces(self, budget: int, cut: int = PREFILL_CHUNK) -> Iterator[ScheduledChunk]:
         """What may be computed next in at most `budget` rows: chunks of the prompt, the last one cut short at a
         multiple of `cut` rows, then generated positions."""
         return self._pieces_from(self.computed, budget, cut)
 
-    def decode(self) -> Piece:
+    def decode(self) -> ScheduledChunk:
         """The row of the last token, where only that is left."""
         return self._piece(self.computed, len(self.tokens), decode=True)
 
-    def rest(self, most_rows: int) -> Iterator[Piece]:
+    def rest(self, most_rows: int) -> Iterator[ScheduledChunk]:
         """All that is not computed, in pieces of at most `most_rows` rows."""
         start = self.computed
         while start < len(self.tokens):
@@ -108,12 +114,12 @@ class Sequence:
                 yield piece
                 start = piece.stop
 
-    def computed_from(self, start: int) -> Iterator[Piece]:
+    def computed_from(self, start: int) -> Iterator[ScheduledChunk]:
         """What was computed from this position on, to be computed elsewhere: nothing is drawn."""
         while start < self.computed:
             decode = start >= self.prompt_tokens
             stop = min(start + PREFILL_CHUNK, self.computed if decode else min(self.computed, self.prompt_tokens))
-            yield Piece(self.request_id, tuple(self.tokens[start:stop]), start, self.blocks, decode)
+            yield ScheduledChunk(self.request_id, tuple(self.tokens[start:stop]), start, self.blocks, decode)
             start = stop
 
     def reach(self, position: int) -> None:
@@ -131,7 +137,7 @@ class Sequence:
         count = -(-late.stop // block_tokens)
         return KvImport(self.request_id, self.blocks[:count], late.layers, late.data)
 
-    def _pieces_from(self, start: int, budget: int, cut: int) -> Iterator[Piece]:
+    def _pieces_from(self, start: int, budget: int, cut: int) -> Iterator[ScheduledChunk]:
         while start < self.prompt_tokens:
             rows = min(PREFILL_CHUNK - start % PREFILL_CHUNK, self.prompt_tokens - start)
             if rows > budget:
@@ -161,15 +167,15 @@ class Sequence:
             return "stop"
         return "length" if self.generated == self.request.max_tokens else None
 
-    def _piece(self, start: int, stop: int, *, decode: bool) -> Piece:
+    def _piece(self, start: int, stop: int, *, decode: bool) -> ScheduledChunk:
         tokens = tuple(self.tokens[start:stop])
         draw = self._draw() if stop == len(self.tokens) else None
-        return Piece(self.request_id, tokens, start, self.blocks, decode, draw, self.entry)
+        return ScheduledChunk(self.request_id, tokens, start, self.blocks, decode, draw, self.entry)
 
-    def _draw(self) -> Draw:
+    def _draw(self) -> TokenSampling:
         generated = self.generated
         forbidden = self.stops if generated < self.request.min_tokens else ()
-        return Draw(self.request.sampling, generated, forbidden, self.stops)
+        return TokenSampling(self.request.sampling, generated, forbidden, self.stops)
 
 
 def order(sequence: Sequence) -> tuple[int, int]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from livescale.services.worker.scheduling.batch import PROMPT_CUT, Piece
-from livescale.services.worker.scheduling.limits import Limits
+from livescale.services.worker.scheduling.batch import PROMPT_CUT, ScheduledChunk
+from livescale.services.worker.scheduling.limits import SchedulerLimits
 from livescale.services.worker.scheduling.prefix_cache import PrefixCache
 from livescale.services.worker.scheduling.sequence import Sequence
 
@@ -21,21 +21,21 @@ MOST_TO_FILL = 64  # contexts of which something is to be computed: of more than
 
 
 @dataclass(frozen=True, eq=False)
-class Context:
+class Session:
     """A prompt and its answer, all as one prompt, to be kept until then."""
 
     sequence: Sequence
     until: float
 
 
-class Contexts:
+class SessionCache:
     """By id, for `context_seconds` since the last answer, in at most `context_blocks`."""
 
-    def __init__(self, cache: PrefixCache, limits: Limits) -> None:
+    def __init__(self, cache: PrefixCache, limits: SchedulerLimits) -> None:
         self._cache = cache
         self._limits = limits
         self._now = 0.0
-        self._to_fill: OrderedDict[str, Context] = OrderedDict()
+        self._to_fill: OrderedDict[str, Session] = OrderedDict()
 
     def begin(self, context_id: str | None) -> None:
         """A conversation's next request is here, and computes itself what is not computed of the context."""
@@ -50,7 +50,7 @@ class Contexts:
             return
         prompt = sequence.tokens[: sequence.computed + 1]
         whole = Sequence(replace(request, prompt=prompt, generated=[]), sequence.arrival)
-        context = Context(whole, self._now + self._limits.context_seconds)
+        context = Session(whole, self._now + self._limits.context_seconds)
         self.begin(request.context_id)
         if not self._is_kept(context):
             self._to_fill[request.context_id] = context
@@ -64,7 +64,7 @@ class Contexts:
         while self._to_fill and next(iter(self._to_fill.values())).until <= now:
             self.begin(next(iter(self._to_fill)))
 
-    def fill(self, rows: int) -> Iterator[tuple[Sequence, Piece]]:
+    def fill(self, rows: int) -> Iterator[tuple[Sequence, ScheduledChunk]]:
         """The next chunk to be computed, in at most so many rows. Of one context after the other: of the one that is
         begun, or else the first that there are blocks for."""
         if rows < PROMPT_CUT:
@@ -80,7 +80,7 @@ class Contexts:
             self._is_kept(context)  # somebody else has computed it meanwhile
             self.begin(context_id)
 
-    def filled(self, sequence: Sequence, piece: Piece) -> None:
+    def filled(self, sequence: Sequence, piece: ScheduledChunk) -> None:
         """A step has computed this; nothing where that is of no context any more."""
         context_id = sequence.request.context_id
         context = None if context_id is None else self._to_fill.get(context_id)
@@ -99,5 +99,5 @@ class Contexts:
     def _lend(self, sequence: Sequence) -> bool:
         return self._cache.lend(sequence, self._limits.blocks(len(sequence.tokens)))
 
-    def _is_kept(self, context: Context) -> bool:
+    def _is_kept(self, context: Session) -> bool:
         return self._cache.name(context.sequence, context.until, self._limits.context_blocks)

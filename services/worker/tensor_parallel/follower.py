@@ -8,7 +8,7 @@ from typing import assert_never
 
 import structlog
 
-from livescale.services.worker.engine.contract import Partial, RankLost, Runner
+from livescale.services.worker.engine.contract import LayerwiseRun, RankLost, Runner
 from livescale.services.worker.handoff import KV, Channel, receive, send
 from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, KvImport
 from livescale.services.worker.tensor_parallel.wire import decode_batch
@@ -194,7 +194,7 @@ class GroupFollower:
         if step.first is not None:
             await self._runner.run_blocks(range(step.first, step.stop), batch.pieces, NO_BYTES)
         elif step.layer is not None:
-            await self._runner.run_layer([Partial(batch.pieces, step.layer)])
+            await self._runner.run_layer([LayerwiseRun(batch.pieces, step.layer)])
         else:
             await self._runner.step(self._kv.lay_down(batch))
 

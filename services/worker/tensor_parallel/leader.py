@@ -3,9 +3,9 @@
 from collections.abc import Collection, Sequence
 from collections.abc import Set as AbstractSet
 
-from livescale.services.worker.engine.contract import Partial
+from livescale.services.worker.engine.contract import LayerwiseRun
 from livescale.services.worker.handoff import Channel
-from livescale.services.worker.scheduling.batch import Batch, Piece
+from livescale.services.worker.scheduling.batch import Batch, ScheduledChunk
 from livescale.services.worker.tensor_parallel.wire import encode_batch
 from livescale.shared.bus.contract import Bus, BusError
 from livescale.shared.links.contract import LinkError
@@ -58,11 +58,11 @@ class GroupLeader:
         self._tell_step(batch)
         self.taken.difference_update(one.request_id for one in batch.imports)
 
-    def tell_blocks(self, blocks: range, pieces: Sequence[Piece]) -> None:
+    def tell_blocks(self, blocks: range, pieces: Sequence[ScheduledChunk]) -> None:
         """This rank is going to run these pieces through a part of the model."""
         self._tell_step(Batch(0, tuple(pieces)), None, blocks)
 
-    def tell_layer(self, partials: Sequence[Partial]) -> None:
+    def tell_layer(self, partials: Sequence[LayerwiseRun]) -> None:
         """This rank is going to run the next layer of these."""
         pieces = tuple(piece for partial in partials for piece in partial.pieces)
         self._tell_step(Batch(0, pieces), partials[0].done)

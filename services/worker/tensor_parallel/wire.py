@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, Piece
+from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, ScheduledChunk
 
 
 def encode_batch(batch: Batch) -> bytes:
@@ -21,7 +21,7 @@ def decode_batch(data: bytes) -> Batch:
     return msgspec.msgpack.decode(data, type=Batch, dec_hook=_decode_range)
 
 
-def _without_activation(piece: Piece) -> Piece:
+def _without_activation(piece: ScheduledChunk) -> ScheduledChunk:
     return piece if piece.entry is None else structs.replace(piece, entry=replace(piece.entry, activation=NO_BYTES))
 
 

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from livescale.services.worker.engine.engine import Engine
+from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.kernels.variants import Kernels
 from livescale.services.worker.engine.matrices import CompiledLinear, laid_out_shapes
 from livescale.services.worker.engine.parameters import TorchLinear, block_tensors, multiply_panels
-from livescale.services.worker.scheduling.batch import Piece
+from livescale.services.worker.scheduling.batch import ScheduledChunk
 from livescale.shared.panels import to_panels
 from tests.worker.engine.models import KERNELS, PANEL_CONFIGS, Kind, checkpointed, kind, needs_kernels
 
@@ -15,10 +15,13 @@ TOKENS = tuple(range(3, 103))
 COMPILED = [kind(variant, "bfloat16") for variant in ("amx", "avx512_bf16", "portable", "amx-emulated")]
 
 
-def logits(engine: Engine) -> torch.Tensor:
+def logits(engine: TorchEngine) -> torch.Tensor:
     """Of a prompt, and of one token after it."""
     made = []
-    for piece in (Piece("a", TOKENS, 0, range(8), decode=False), Piece("a", (7,), len(TOKENS), range(8), decode=True)):
+    for piece in (
+        ScheduledChunk("a", TOKENS, 0, range(8), decode=False),
+        ScheduledChunk("a", (7,), len(TOKENS), range(8), decode=True),
+    ):
         rows = engine.rows([piece])
         made.append(engine.head(engine.layers(0, 2, engine.embed(rows), rows)))
     return torch.cat(made)

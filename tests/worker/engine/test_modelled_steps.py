@@ -3,20 +3,20 @@
 import pytest
 
 from livescale.services.worker.engine.modelled_steps import embedding_seconds, layer_seconds, step_seconds, work_of
-from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, Entry, Piece
+from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, LayerEntry, ScheduledChunk
 from livescale.shared.latency import HEAD_SHARE, Latency, Work
 
 LATENCY = Latency(source="made up", prefill=(10.0, 0.1, 1e-5), decode=(20.0, 0.5, 1e-3))
 LAYERS = 4
 
 
-def chunk(start: int, stop: int, layer: int = 0) -> Piece:
-    entry = Entry(layer, stop, NO_BYTES) if layer else None
-    return Piece("a", (1,) * (stop - start), start, range(0, 64), False, entry=entry)
+def chunk(start: int, stop: int, layer: int = 0) -> ScheduledChunk:
+    entry = LayerEntry(layer, stop, NO_BYTES) if layer else None
+    return ScheduledChunk("a", (1,) * (stop - start), start, range(0, 64), False, entry=entry)
 
 
-def decode(start: int, rows: int = 1) -> Piece:
-    return Piece("b", (1,) * rows, start, range(64, 128), True)
+def decode(start: int, rows: int = 1) -> ScheduledChunk:
+    return ScheduledChunk("b", (1,) * rows, start, range(64, 128), True)
 
 
 def test_the_chunks_of_a_prompt_add_up_to_the_prompt() -> None:
@@ -29,7 +29,7 @@ def test_a_row_that_decodes_attends_to_itself_and_all_before_it() -> None:
 
 
 @pytest.mark.parametrize("pieces", [[chunk(0, 128)], [decode(99)], [chunk(0, 128), decode(99)]])
-def test_embedding_layers_and_head_add_up_to_the_step(pieces: list[Piece]) -> None:
+def test_embedding_layers_and_head_add_up_to_the_step(pieces: list[ScheduledChunk]) -> None:
     whole = LATENCY.seconds(work_of(pieces))
     parts = embedding_seconds(LATENCY, pieces) + LAYERS * layer_seconds(LATENCY, pieces, LAYERS) + HEAD_SHARE * whole
     assert parts == pytest.approx(whole)

@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import HashStore
 
 from livescale.services.worker.engine import tensor_parallel
 from livescale.services.worker.engine.contract import RankLost
-from livescale.services.worker.engine.engine import Engine
+from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.tensor_parallel import ProcessGroup, added, least, open_store, reach_store
 from livescale.shared.messages.parameters import DType
 from livescale.shared.messages.requests import Sampling, Submit
@@ -23,7 +23,7 @@ from tests.worker.serving import Served, random_prompt, serve, serve_each, stray
 T = TypeVar("T")
 
 
-def on_ranks(name: str, dtype: DType, shards: int, work: Callable[[Engine], T]) -> list[T]:
+def on_ranks(name: str, dtype: DType, shards: int, work: Callable[[TorchEngine], T]) -> list[T]:
     """What comes of `work` at each rank of an instance: all do the same."""
     store = HashStore()
     cut = checkpointed(name, dtype, shards)
@@ -44,7 +44,7 @@ def requests() -> list[Submit]:
     ]
 
 
-def serve_all(engine: Engine) -> Served:
+def serve_all(engine: TorchEngine) -> Served:
     return serve(engine, [(0, request) for request in requests()])
 
 
@@ -72,7 +72,7 @@ def test_every_rank_of_every_instance_of_a_degree_has_the_same_bits(dtype: DType
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", CUT_CONFIGS)
 def test_batch_composition_changes_no_bit_of_several_ranks(name: str, dtype: DType) -> None:
-    def compare(engine: Engine) -> None:
+    def compare(engine: TorchEngine) -> None:
         alone = serve_each(engine, requests())
         staggered = [(3 * order, request) for order, request in enumerate(reversed(requests()))]
         together = serve(engine, staggered, max_num_seqs=3, max_num_batched_tokens=144)

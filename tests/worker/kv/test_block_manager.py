@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from livescale.services.worker.kv.block_manager import GROWTH, KvBlocks, Stretch
+from livescale.services.worker.kv.block_manager import GROWTH, BlockManager, Stretch
 from livescale.shared.invariants import InvariantBroken
 
 TOTAL = 24
@@ -16,7 +16,7 @@ ACTIONS = st.lists(
 )
 
 
-def owned_blocks(kv: KvBlocks, *except_for: str) -> set[int]:
+def owned_blocks(kv: BlockManager, *except_for: str) -> set[int]:
     return {block for owner in kv.owners - set(except_for) for block in kv.owned(owner)}
 
 
@@ -24,7 +24,7 @@ class Model:
     """What an allocator must do, told by what it did."""
 
     def __init__(self) -> None:
-        self.kv = KvBlocks(TOTAL)
+        self.kv = BlockManager(TOTAL)
         self.most: dict[str, int] = {}
 
     def place(self, owner: str, count: int, most: int) -> None:
@@ -93,8 +93,8 @@ def test_a_block_has_one_owner_and_nothing_leaks(actions: list[tuple[int, int, i
     assert model.kv.place("all", 1, TOTAL) == range(1)
 
 
-def placed(*asked: tuple[str, int, int]) -> KvBlocks:
-    kv = KvBlocks(TOTAL)
+def placed(*asked: tuple[str, int, int]) -> BlockManager:
+    kv = BlockManager(TOTAL)
     for owner, count, most in asked:
         assert kv.place(owner, count, most) is not None
     return kv
@@ -140,7 +140,7 @@ def test_where_two_meet_or_the_cache_ends_nothing_changes() -> None:
 
 
 def test_just_these_blocks_are_given_where_nobody_has_or_had_any_of_them() -> None:
-    kv = KvBlocks(20)
+    kv = BlockManager(20)
     assert kv.claim("b", range(8, 12), 6) == range(8, 12)
     assert [kv.claim("c", blocks, 8) for blocks in (range(11, 13), range(4, 9), range(17, 21), range(7, 13))] == [
         None
@@ -163,16 +163,16 @@ def test_an_owner_is_placed_once() -> None:
 @pytest.mark.parametrize("count", [0, 3])
 def test_asking_for_nothing_or_for_more_than_the_most_is_refused(count: int) -> None:
     with pytest.raises(ValueError, match="1 is the least"):
-        KvBlocks(4).place("a", count, 2)
+        BlockManager(4).place("a", count, 2)
 
 
 def test_freeing_what_is_not_owned_is_an_error() -> None:
     with pytest.raises(KeyError):
-        KvBlocks(4).free("a")
+        BlockManager(4).free("a")
 
 
 def test_no_blocks_at_all_serve_nobody() -> None:
-    assert KvBlocks(0).place("a", 1, 1) is None
+    assert BlockManager(0).place("a", 1, 1) is None
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_whatever_is_broken_is_found(change: dict[str, Any], message: str) -> No
 
 
 def test_blocks_in_which_something_was_put_are_not_claimed() -> None:
-    kv = KvBlocks(8)
+    kv = BlockManager(8)
     kv.put(range(4, 6))
     assert kv.claim("a", range(3, 5), 2) is None
     assert kv.claim("a", range(2, 4), 2) == range(2, 4)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from livescale.services.worker.kv.radix_tree import Node, PrefixTree, Segment
+from livescale.services.worker.kv.radix_tree import RadixNode, RadixTree, Segment
 from tests.fuzz.effort import examples
 
 
@@ -12,14 +12,14 @@ def path(*numbers: int) -> list[Segment]:
     return [(number,) for number in numbers]
 
 
-def grown(*paths: list[Segment]) -> PrefixTree:
-    tree = PrefixTree()
+def grown(*paths: list[Segment]) -> RadixTree:
+    tree = RadixTree()
     for segments in paths:
         add(tree, segments)
     return tree
 
 
-def add(tree: PrefixTree, segments: list[Segment]) -> Node:
+def add(tree: RadixTree, segments: list[Segment]) -> RadixNode:
     found = tree.match(segments)
     node = found[-1] if found else tree.root
     for segment in segments[len(found) :]:
@@ -30,7 +30,7 @@ def add(tree: PrefixTree, segments: list[Segment]) -> Node:
     return node
 
 
-def oldest_first(tree: PrefixTree) -> list[int]:
+def oldest_first(tree: RadixTree) -> list[int]:
     return [node.block for node in tree.nodes()]
 
 
@@ -67,7 +67,7 @@ def test_what_others_come_after_is_not_dropped() -> None:
 @examples(100)
 @given(st.lists(st.one_of(st.none(), st.lists(st.integers(0, 2), max_size=5)), max_size=40))
 def test_it_has_what_was_added_and_not_dropped(operations: list[list[int] | None]) -> None:
-    tree, known = PrefixTree(), set[tuple[int, ...]]()
+    tree, known = RadixTree(), set[tuple[int, ...]]()
     for numbers in operations:
         if numbers is not None:
             add(tree, path(*numbers))
@@ -79,5 +79,5 @@ def test_it_has_what_was_added_and_not_dropped(operations: list[list[int] | None
         assert {_numbers(node) for node in tree.nodes()} == known
 
 
-def _numbers(node: Node) -> tuple[int, ...]:
+def _numbers(node: RadixNode) -> tuple[int, ...]:
     return () if node.parent is None else (*_numbers(node.parent), *node.segment)

@@ -2,21 +2,21 @@
 
 import pytest
 
-from livescale.services.worker.kv.block_manager import KvBlocks
-from livescale.services.worker.kv.radix_tree import Node
-from livescale.services.worker.kv.tiers import Copies, Places
+from livescale.services.worker.kv.block_manager import BlockManager
+from livescale.services.worker.kv.radix_tree import RadixNode
+from livescale.services.worker.kv.tiers import BlockTiers, PendingCopies
 
 BLOCKS = 12
 
 
-def places(*kept: int, owned: int = 0, host_blocks: int = 0) -> Places:
+def places(*kept: int, owned: int = 0, host_blocks: int = 0) -> BlockTiers:
     """Something is kept in these; the first `owned` blocks have an owner."""
-    kv = KvBlocks(BLOCKS)
+    kv = BlockManager(BLOCKS)
     if owned:
         kv.place("owner", owned, owned)
-    made = Places(kv, host_blocks)
+    made = BlockTiers(kv, host_blocks)
     for block in kept:
-        made.put(Node(None, (block,)), block)
+        made.put(RadixNode(None, (block,)), block)
     return made
 
 
@@ -55,7 +55,7 @@ def test_blocks_in_a_row_are_found_where_the_least_is_kept() -> None:
 
 def test_what_is_nowhere_or_in_a_block_that_somebody_owns_is_noticed() -> None:
     assert list(places(11).broken([])) == ["prefix cache: the blocks in use are not those of the segments"]
-    made, node = places(owned=4), Node(None, (3,))
+    made, node = places(owned=4), RadixNode(None, (3,))
     made.put(node, 3)
     assert list(made.broken([node])) == ["prefix cache: something is kept in the blocks [3], which are owned"]
 
@@ -64,7 +64,7 @@ Pair = tuple[int, int]
 
 
 def copied(*pairs: Pair) -> list[tuple[range, range]]:
-    copies = Copies()
+    copies = PendingCopies()
     for source, target in pairs:
         copies.add(source, target)
     return [(copy.source, copy.target) for copy in copies.take()]
@@ -93,7 +93,7 @@ def test_blocks_of_host_memory_are_copied_together() -> None:
 
 
 def test_what_was_taken_is_not_due_again() -> None:
-    copies = Copies()
+    copies = PendingCopies()
     copies.add(1, 2)
     assert len(copies.take()) == 1
     assert copies.take() == ()

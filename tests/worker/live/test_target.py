@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from livescale.services.worker.engine.contract import Partial
+from livescale.services.worker.engine.contract import LayerwiseRun
 from livescale.services.worker.engine.modelled import ModelledRunner
 from livescale.services.worker.live.handoff_receive import TOGETHER_SECONDS, HandOffBatch, IncomingHandOff
 from livescale.services.worker.scheduling.batch import Batch
@@ -22,7 +22,7 @@ class Noting(ModelledRunner):
     layers: list[int]
     steps: list[int]
 
-    async def run_layer(self, partials: Sequence[Partial]) -> None:
+    async def run_layer(self, partials: Sequence[LayerwiseRun]) -> None:
         self.layers.append(len(partials))
         await super().run_layer(partials)
 

@@ -1,7 +1,7 @@
 """What goes with which step, until workers have KV of what is to be theirs."""
 
 from livescale.services.worker.pipeline.filling import FILL_ROWS, Filling, KvWay, choose_way, share_out
-from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, Piece
+from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, ScheduledChunk
 from livescale.services.worker.scheduling.sequence import Sequence
 from tests.worker.serving import submit
 
@@ -23,7 +23,7 @@ def computing(*workers: str) -> Filling:
     return filling
 
 
-def told(fill: tuple[str, list[Piece]]) -> tuple[str, list[tuple[str, int, int]]]:
+def told(fill: tuple[str, list[ScheduledChunk]]) -> tuple[str, list[tuple[str, int, int]]]:
     worker, pieces = fill
     return worker, [(one.request_id, one.start, one.stop) for one in pieces]
 

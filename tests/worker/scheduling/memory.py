@@ -4,8 +4,8 @@ from collections import deque
 from typing import Any
 
 from livescale.services.worker.scheduling.batch import PROMPT_CUT, Batch
-from livescale.services.worker.scheduling.outputs import Output
-from livescale.services.worker.scheduling.rates import Pace
+from livescale.services.worker.scheduling.outputs import TokenOutput
+from livescale.services.worker.scheduling.rates import DecodePace
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.messages.requests import Submit
 from tests.worker.engine.models import BLOCK_TOKENS
@@ -28,7 +28,7 @@ class Served:
     """Every token is made of all that is in the cache of those before it; `under_way` batches were computed, and the
     scheduler has not heard of it. By `pace` prompts are cut beside decodes."""
 
-    def __init__(self, *requests: Submit, pace: Pace | None = None, **fields: Any) -> None:
+    def __init__(self, *requests: Submit, pace: DecodePace | None = None, **fields: Any) -> None:
         self._pace = pace
         self.scheduler = Scheduler(limits(**fields))
         self.scheduler.keep_prefixes()
@@ -79,7 +79,7 @@ class Served:
     def under_way(self) -> int:
         return len(self._under_way)
 
-    def take(self, outputs: list[Output]) -> None:
+    def take(self, outputs: list[TokenOutput]) -> None:
         for output in outputs:
             row = output.row
             self.tokens[row.request_id] += row.token_ids

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from livescale.services.worker.kv.block_manager import GROWTH
 from livescale.services.worker.scheduling.batch import Batch
-from livescale.services.worker.scheduling.outputs import Output
+from livescale.services.worker.scheduling.outputs import TokenOutput
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.messages.requests import Submit
 from tests.worker.engine.models import BLOCK_TOKENS
@@ -58,7 +58,7 @@ class Run:
         self.scheduler.check_invariants()
         return batch
 
-    def take(self, outputs: list[Output]) -> None:
+    def take(self, outputs: list[TokenOutput]) -> None:
         for output in outputs:
             row = output.row
             assert row.index == self.got[row.request_id], "no token twice, none left out"

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from livescale.services.worker.scheduling.batch import Batch
-from livescale.services.worker.scheduling.batching import Room, prompt_room
-from livescale.services.worker.scheduling.rates import STEPS_BESIDE, Pace
+from livescale.services.worker.scheduling.batching import RowBudget, prompt_budget
+from livescale.services.worker.scheduling.rates import STEPS_BESIDE, DecodePace
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.services.worker.scheduling.sequence import Sequence, order
 from livescale.shared.line import PRIORITY_ARRIVALS
@@ -27,8 +27,8 @@ def seconds(batch: Batch) -> float:
     return ROW * batch.prefill_rows + (DECODES if batch.decode_rows else 0.0)
 
 
-def known(decodes: int = 4) -> Pace:
-    pace = Pace()
+def known(decodes: int = 4) -> DecodePace:
+    pace = DecodePace()
     pace.observe(400, 0, 400 * ROW)
     pace.observe(0, decodes, DECODES)
     return pace
@@ -39,7 +39,7 @@ class Run:
 
     def __init__(self, **fields: float) -> None:
         self.scheduler = Scheduler(limits(kv_blocks=2_000, **fields))
-        self.pace = Pace()
+        self.pace = DecodePace()
 
     def add(self, id: str, prompt: int, more: int) -> None:
         self.scheduler.add(submit(id, [7] * prompt, max_tokens=more))
@@ -60,16 +60,16 @@ class Run:
 
 
 def test_what_is_not_known_limits_nothing() -> None:
-    assert prompt_room(4, 1, limits(), Pace()) == Room(508)
+    assert prompt_budget(4, 1, limits(), DecodePace()) == RowBudget(508)
 
 
 def test_without_decodes_nothing_is_limited() -> None:
-    assert prompt_room(0, 1, limits(), known()) == Room(512)
+    assert prompt_budget(0, 1, limits(), known()) == RowBudget(512)
 
 
 @pytest.mark.parametrize(("ratio", "rows"), [(2.0, 26), (3.0, 53), (1.0, 8), (1.1, 8)])
 def test_beside_decodes_there_are_as_many_rows_as_double_their_time_and_never_none(ratio: float, rows: int) -> None:
-    assert prompt_room(4, 1, limits(tbt_ratio=ratio), known()) == Room(rows, cut=8)
+    assert prompt_budget(4, 1, limits(tbt_ratio=ratio), known()) == RowBudget(rows, cut=8)
 
 
 def test_of_two_prompts_both_gain() -> None:
@@ -82,10 +82,10 @@ def test_of_two_prompts_both_gain() -> None:
 
 
 def test_where_decodes_take_long_whole_chunks_go_with_them() -> None:
-    pace = Pace()
+    pace = DecodePace()
     pace.observe(400, 0, 0.001)
     pace.observe(0, 4, DECODES)
-    assert prompt_room(4, 1, limits(), pace) == Room(508)
+    assert prompt_budget(4, 1, limits(), pace) == RowBudget(508)
 
 
 def test_a_long_prompt_beside_decodes_holds_them_up_no_longer_than_allowed() -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from livescale.services.worker.scheduling.outputs import History
+from livescale.services.worker.scheduling.outputs import TokenHistory
 from livescale.shared.messages.requests import FinishReason, Tokens
 
 
@@ -11,7 +11,7 @@ def row(index: int, tokens: Iterable[int], finish: FinishReason | None = None, c
 
 
 def test_all_rows_of_a_request_come_again_as_one_from_any_token_on() -> None:
-    history = History()
+    history = TokenHistory()
     for said in (row(0, [5, 6]), row(2, [7], cached=128), row(3, [8])):
         history.record(said)
     assert history.since("a", 0) == row(0, [5, 6, 7, 8])
@@ -21,7 +21,7 @@ def test_all_rows_of_a_request_come_again_as_one_from_any_token_on() -> None:
 
 
 def test_what_was_told_is_not_changed_by_what_comes_later() -> None:
-    history, first = History(), row(0, [5])
+    history, first = TokenHistory(), row(0, [5])
     history.record(first)
     told = history.since("a", 0)
     history.record(row(1, [6]))
@@ -29,14 +29,14 @@ def test_what_was_told_is_not_changed_by_what_comes_later() -> None:
 
 
 def test_tokens_before_the_first_that_was_said_here_are_not_known() -> None:
-    history = History()
+    history = TokenHistory()
     history.record(row(3, [8]))
     assert history.since("a", 2) is None
     assert history.since("b", 0) is None
 
 
 def test_of_those_that_ended_the_last_are_kept() -> None:
-    history = History(kept=1)
+    history = TokenHistory(kept=1)
     history.record(row(0, [5], "stop"))
     assert history.ended() == ["a"]
     history.record(Tokens(request_id="b", index=0, token_ids=[1], finish_reason="stop"))
@@ -45,7 +45,7 @@ def test_of_those_that_ended_the_last_are_kept() -> None:
 
 
 def test_nothing_is_left_of_one_that_is_another_workers() -> None:
-    history = History()
+    history = TokenHistory()
     history.record(row(0, [5]))
     history.forget("a")
     assert history.since("a", 0) is None

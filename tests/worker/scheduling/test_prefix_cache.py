@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from livescale.services.worker.kv.block_manager import KvBlocks
+from livescale.services.worker.kv.block_manager import BlockManager
 from livescale.services.worker.kv.tiers import KvCopy
 from livescale.services.worker.scheduling.batch import PREFILL_CHUNK
 from livescale.services.worker.scheduling.prefix_cache import PrefixCache, fetch_pays
-from livescale.services.worker.scheduling.rates import Pace
+from livescale.services.worker.scheduling.rates import DecodePace
 from livescale.services.worker.scheduling.sequence import Sequence
 from tests.fuzz.effort import examples
 from tests.worker.scheduling.memory import Served
@@ -115,7 +115,7 @@ def test_who_grows_into_what_is_kept_has_it_moved() -> None:
 
 @pytest.mark.parametrize(("block_tokens", "found"), [(16, 288), (48, 288), (64, 256), (512, 0)])
 def test_what_is_kept_is_whole_blocks_of_any_size(block_tokens: int, found: int) -> None:
-    kv = KvBlocks(64)
+    kv = BlockManager(64)
     cache = PrefixCache(kv, block_tokens)
     first, then = (Sequence(submit(name, BASE[:300]), 0) for name in ("first", "then"))
     for sequence in (first, then):
@@ -198,9 +198,9 @@ SIZES = {
 CONTEXTS = {"context_blocks": st.integers(0, 60), "context_seconds": st.just(0.5)}
 
 
-def paced(rows: int) -> Pace:
+def paced(rows: int) -> DecodePace:
     """So many rows of prompts beside decodes."""
-    pace = Pace()
+    pace = DecodePace()
     pace.observe(0, 1, 1.0)
     pace.observe(10, 0, 10 * (limits().tbt_ratio - 1) / rows)
     return pace

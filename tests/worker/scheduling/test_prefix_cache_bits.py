@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from livescale.services.worker.engine.engine import Engine
+from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.kernels.variants import Kernels
 from livescale.services.worker.engine.kv_store import allocate_host_kv_memory, allocate_kv_memory
 from livescale.shared.messages.parameters import DType
@@ -71,7 +71,7 @@ def test_what_is_fetched_from_host_memory_has_the_same_bits(dtype: DType) -> Non
     made = checkpointed("qwen2-untied", dtype)
     token_bytes = 384 * (4 if dtype == "float32" else 2)
     memory, host_memory = allocate_kv_memory(544 * token_bytes), allocate_host_kv_memory(800 * token_bytes)
-    engine = Engine(made.manifest, memory, BLOCK_TOKENS, CONTEXT, host_memory=host_memory)
+    engine = TorchEngine(made.manifest, memory, BLOCK_TOKENS, CONTEXT, host_memory=host_memory)
     for index, block in enumerate(made.blocks):
         engine.add_block(index, memoryview(block))
     first, again = (submit(name, BASE[:300], max_tokens=9) for name in ("first", "again"))

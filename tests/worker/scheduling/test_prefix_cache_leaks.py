@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from livescale.services.worker.kv.block_manager import KvBlocks
+from livescale.services.worker.kv.block_manager import BlockManager
 from livescale.services.worker.scheduling.prefix_cache import PrefixCache
 from livescale.services.worker.scheduling.sequence import Sequence
 from tests.worker.serving import submit
@@ -19,7 +19,7 @@ class Owners:
 
     def __init__(self, seed: int, host_blocks: int) -> None:
         self.chance = random.Random(seed)
-        self.kv = KvBlocks(BLOCKS)
+        self.kv = BlockManager(BLOCKS)
         self.cache = PrefixCache(self.kv, BLOCK_TOKENS, host_blocks)
         self.memory = [0] * (BLOCKS + host_blocks)
         self.running: dict[str, Sequence] = {}

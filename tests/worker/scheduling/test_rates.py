@@ -5,23 +5,23 @@ from math import inf
 import pytest
 from msgspec import structs
 
-from livescale.services.worker.scheduling.batch import Batch, Draw, Piece
-from livescale.services.worker.scheduling.rates import Pace, Rates, layers_share
+from livescale.services.worker.scheduling.batch import Batch, ScheduledChunk, TokenSampling
+from livescale.services.worker.scheduling.rates import DecodePace, EngineRates, layers_share
 from livescale.shared.messages.requests import Sampling
 
 
 def _batch(prefill: int, decode: int) -> Batch:
-    chunk = (Piece("p", (1,) * prefill, 0, range(8), decode=False),) if prefill else ()
-    return Batch(1, (*chunk, *(Piece(f"d{row}", (1,), 5, range(8), decode=True) for row in range(decode))))
+    chunk = (ScheduledChunk("p", (1,) * prefill, 0, range(8), decode=False),) if prefill else ()
+    return Batch(1, (*chunk, *(ScheduledChunk(f"d{row}", (1,), 5, range(8), decode=True) for row in range(decode))))
 
 
-def drawing(rows: int) -> list[Piece]:
+def drawing(rows: int) -> list[ScheduledChunk]:
     """So many requests that each gain a token."""
-    return [structs.replace(piece, draw=Draw(Sampling(), 0)) for piece in _batch(0, rows).pieces]
+    return [structs.replace(piece, draw=TokenSampling(Sampling(), 0)) for piece in _batch(0, rows).pieces]
 
 
 def test_rates_are_unknown_until_measured() -> None:
-    rates = Rates()
+    rates = EngineRates()
     assert rates.prefill_tokens_per_second is None
     rates.observe(_batch(100, 0), 0.5)
     assert rates.prefill_tokens_per_second == 200
@@ -29,20 +29,20 @@ def test_rates_are_unknown_until_measured() -> None:
 
 
 def test_decodes_that_ride_along_count_as_prefill() -> None:
-    rates = Rates()
+    rates = EngineRates()
     rates.observe(_batch(96, 4), 0.5)
     assert rates.prefill_tokens_per_second == 200
     assert rates.decode_tokens_per_second is None
 
 
 def test_a_step_that_is_half_and_half_says_nothing() -> None:
-    rates = Rates()
+    rates = EngineRates()
     rates.observe(_batch(8, 8), 0.5)
     assert (rates.prefill_tokens_per_second, rates.decode_tokens_per_second) == (None, None)
 
 
 def test_the_average_follows_what_changes() -> None:
-    rates = Rates()
+    rates = EngineRates()
     for seconds in [0.1] * 50 + [0.2] * 50:
         rates.observe(_batch(0, 10), seconds)
     assert rates.decode_tokens_per_second is not None
@@ -50,14 +50,14 @@ def test_the_average_follows_what_changes() -> None:
 
 
 def test_what_parts_of_a_model_took_tells_of_the_whole() -> None:
-    rates = Rates()
+    rates = EngineRates()
     rates.observe_part(_batch(100, 0).pieces, layers_share(range(0, 3), 8), 0.5)
     assert rates.part_tokens_per_second == 100 * 2 / 8 / 0.5
     assert rates.prefill_tokens_per_second is None
 
 
 def test_parts_tell_how_long_decodes_of_the_whole_take_alone_and_beside_prompts() -> None:
-    rates = Rates()
+    rates = EngineRates()
     rates.observe_part(_batch(100, 0).pieces, 0.25, 0.1 / 4)
     rates.observe_part(drawing(8), 0.25, 0.02 / 4)
     assert rates.pace.prompt_rows(8, 2.0) == pytest.approx(20)
@@ -66,7 +66,7 @@ def test_parts_tell_how_long_decodes_of_the_whole_take_alone_and_beside_prompts(
 
 
 def test_positions_that_are_computed_again_say_nothing_of_what_decodes_take() -> None:
-    rates = Rates()
+    rates = EngineRates()
     rates.observe_part(_batch(0, 8).pieces, 0.5, 0.01)
     rates.observe_part(_batch(100, 8).pieces, 0.5, 0.01)
     assert rates.pace.prompt_rows(8, 2.0) == inf
@@ -74,14 +74,14 @@ def test_positions_that_are_computed_again_say_nothing_of_what_decodes_take() ->
 
 
 def test_parts_without_layers_and_steps_without_prompts_say_nothing_of_prefill() -> None:
-    rates = Rates()
+    rates = EngineRates()
     rates.observe_part(_batch(100, 0).pieces, layers_share(range(9, 10), 8), 0.5)
     rates.observe_part(_batch(0, 8).pieces, 0.5, 0.1)
     assert rates.part_tokens_per_second is None
 
 
 def test_rows_of_prompts_beside_decodes_follow_from_what_both_take() -> None:
-    pace = Pace()
+    pace = DecodePace()
     pace.observe(100, 0, 0.1)
     pace.observe(0, 8, 0.02)
     assert pace.prompt_rows(8, 2.0) == pytest.approx(20)
@@ -91,7 +91,7 @@ def test_rows_of_prompts_beside_decodes_follow_from_what_both_take() -> None:
 
 
 def test_what_prompts_add_is_learned_beside_decodes() -> None:
-    pace = Pace()
+    pace = DecodePace()
     pace.observe(100, 0, 0.1)
     pace.observe(0, 8, 0.02)
     for _ in range(100):
@@ -101,7 +101,7 @@ def test_what_prompts_add_is_learned_beside_decodes() -> None:
 
 
 def test_a_step_that_takes_longer_once_hardly_counts_and_one_that_always_does_is_learned() -> None:
-    pace = Pace()
+    pace = DecodePace()
     pace.observe(100, 0, 0.1)
     pace.observe(0, 8, 0.020)
     pace.observe(0, 8, 0.024)
@@ -116,7 +116,7 @@ def test_a_step_that_takes_longer_once_hardly_counts_and_one_that_always_does_is
 
 
 def test_decodes_that_were_never_seen_alone_are_to_be_after_a_step_with_prompts() -> None:
-    pace = Pace()
+    pace = DecodePace()
     assert not pace.is_stale
     pace.observe(100, 8, 0.1)
     assert pace.is_stale
@@ -126,7 +126,7 @@ def test_decodes_that_were_never_seen_alone_are_to_be_after_a_step_with_prompts(
 
 
 def test_a_few_rows_that_add_nothing_do_not_say_that_many_would() -> None:
-    pace = Pace()
+    pace = DecodePace()
     pace.observe(100, 0, 0.1)
     for _ in range(100):
         pace.observe(0, 8, 0.02)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, Batch
-from livescale.services.worker.scheduling.outputs import Output
+from livescale.services.worker.scheduling.outputs import TokenOutput
 from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.requests import Submit
@@ -19,7 +19,7 @@ def _scheduler(*requests: Submit, **fields: Any) -> Scheduler:
     return scheduler
 
 
-def _step(scheduler: Scheduler, token: int = 50, now: float = 0.0) -> tuple[Batch, list[Output]]:
+def _step(scheduler: Scheduler, token: int = 50, now: float = 0.0) -> tuple[Batch, list[TokenOutput]]:
     batch = scheduler.next_batch()
     assert batch is not None
     return batch, scheduler.complete(batch, [token] * len(batch.draws), now)

@@ -108,7 +108,7 @@ def open_variant(name: VariantName, threads: int = 1) -> Kernels:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class KernelChoice:
     """The kernels that a worker uses, None for torch's own. `passed_over`: better ones that it cannot have, and why."""
 
     variant: str
@@ -116,17 +116,17 @@ class Chosen:
     passed_over: tuple[str, ...] = ()
 
 
-def choose_kernels(asked: KernelsName, threads: int = 1) -> Chosen:
+def choose_kernels(asked: KernelsName, threads: int = 1) -> KernelChoice:
     """Raises ValueError where others than `auto` or `torch` were asked for and cannot be had."""
     if asked == "torch":
-        return Chosen(TORCH, None)
+        return KernelChoice(TORCH, None)
     wanted: Sequence[VariantName] = PREFERRED if asked in ("auto", "compiled") else (cast(VariantName, asked),)
     reasons: list[str] = []
     for name in wanted:
         try:
-            return Chosen(name, open_variant(name, threads), tuple(reasons))
+            return KernelChoice(name, open_variant(name, threads), tuple(reasons))
         except ValueError as error:
             reasons.append(f"{name}: {error}")
     if asked == "auto":
-        return Chosen(TORCH, None, tuple(reasons))
+        return KernelChoice(TORCH, None, tuple(reasons))
     raise ValueError(f"kernels: {asked} was asked for, and cannot be had: {'; '.join(reasons)}. Choose --kernels auto")

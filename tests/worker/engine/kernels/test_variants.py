@@ -14,7 +14,7 @@ from livescale.services.worker.engine.layer import CompiledNorm, TorchNorm
 from livescale.services.worker.engine.matrices import CompiledLinear
 from livescale.services.worker.engine.parameters import DTYPES
 from livescale.services.worker.engine.rope import RopeTable
-from livescale.services.worker.scheduling.batch import Piece
+from livescale.services.worker.scheduling.batch import ScheduledChunk
 from livescale.shared.messages.parameters import ModelConfig
 from tests.worker.engine.models import BLOCK_TOKENS, Kind, kind
 
@@ -68,7 +68,7 @@ class Model:
         features = (query_heads + 2 * kv_heads) * head_dim
         self.projected = torch.randn(POSITIONS, features, generator=generator).to(dtype)
 
-    def attend(self, *pieces: Piece) -> torch.Tensor:
+    def attend(self, *pieces: ScheduledChunk) -> torch.Tensor:
         """`[row, query_head * head_dim]`"""
         rows = torch.cat([self.projected[piece.start : piece.stop] for piece in pieces])
         return self.attention.over(pieces)(1, rows)[: len(rows)].clone()
@@ -86,12 +86,12 @@ class Model:
         return right.transpose(0, 1).flatten(1)
 
 
-def piece(start: int, stop: int, *, decode: bool, block: int = 0) -> Piece:
+def piece(start: int, stop: int, *, decode: bool, block: int = 0) -> ScheduledChunk:
     blocks = range(block, block - -stop // BLOCK_TOKENS)
-    return Piece("r", tuple(range(stop - start)), start, blocks, decode)
+    return ScheduledChunk("r", tuple(range(stop - start)), start, blocks, decode)
 
 
-def prompt(stop: int, block: int = 0) -> list[Piece]:
+def prompt(stop: int, block: int = 0) -> list[ScheduledChunk]:
     return [piece(start, min(start + 128, stop), decode=False, block=block) for start in range(0, stop, 128)]
 
 
@@ -134,7 +134,7 @@ def test_pieces_that_the_cache_has_no_room_for_are_refused(blocks: range) -> Non
     model = Model(way, 10, 5, 64)
     assert model.store.blocks < 6_000
     with pytest.raises(ValueError, match=r"positions 0 \.\. 50 are not in"):
-        model.attention.over([Piece("r", tuple(range(50)), 0, blocks, False)])
+        model.attention.over([ScheduledChunk("r", tuple(range(50)), 0, blocks, False)])
     with pytest.raises(ValueError, match=r"positions 640 \.\. 641 are not in"):
         model.attention.over([piece(640, 641, decode=True)])
 
