@@ -8,8 +8,8 @@ from statistics import median
 from livescale.load.bench.fleet import BenchFailed
 from livescale.load.bench.live_runs import Run
 from livescale.load.bench.record import Record, measured
-from livescale.services.worker.zigzag.rehearsal import Rehearsal, rehearse
-from livescale.services.worker.zigzag.tasks import Task
+from livescale.services.worker.live.simulation import Simulation, simulate
+from livescale.services.worker.live.tasks import LiveTask
 from livescale.shared.messages.transfers import LiveMode
 
 BENCH = "live"
@@ -160,13 +160,13 @@ def second_half_as_predicted(done: Measured, run: Run) -> float:
     return layers_between(rehearsed(done, run), done.layer, start, end) / (end - start)
 
 
-def rehearsed(done: Measured, run: Run) -> Rehearsal:
+def rehearsed(done: Measured, run: Run) -> Simulation:
     """Seconds count from the decision. The head, which is loaded last, takes next to no time."""
     ready = [at - run.decided for at in accumulate(run.ready[: done.model_layers + 1], max)][1:]
-    tasks = [Task(f"{record.index:04}", record.due - run.decided, done.layer) for record in run.records]
-    return rehearse(tasks, ready)
+    tasks = [LiveTask(f"{record.index:04}", record.due - run.decided, done.layer) for record in run.records]
+    return simulate(tasks, ready)
 
 
-def layers_between(rehearsal: Rehearsal, layer: float, start: float, end: float) -> float:
+def layers_between(rehearsal: Simulation, layer: float, start: float, end: float) -> float:
     spans = ((max(one.start, start), min(one.end, end)) for one in rehearsal.spans)
     return sum(stop - begin for begin, stop in spans if stop > begin) / layer

@@ -5,9 +5,9 @@ from random import Random
 
 from livescale.load.bench.record import Record, measured
 from livescale.services.planner.live_need import Demand, longest_wait
-from livescale.services.worker.zigzag.rehearsal import rehearse
-from livescale.services.worker.zigzag.rules import OFF, ZIGZAG, Rule
-from livescale.services.worker.zigzag.tasks import Task
+from livescale.services.worker.live.policy import OFF, ZIGZAG, Rule
+from livescale.services.worker.live.simulation import simulate
+from livescale.services.worker.live.tasks import LiveTask
 
 LAYERS, LOADS = 32, (0.5, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 15.0)  # a load in parts of what a layer takes to run
 RATE, WAITING, COMING, SEEDS = 1.5, 3, 60, range(5)  # a burst of that many times what one instance can do
@@ -27,13 +27,13 @@ def needs(bench: str) -> Iterator[Record]:
 
 def late_share(ready: Sequence[float], rule: Rule) -> float:
     """Of all requests of all bursts."""
-    runs = [rehearse(burst(Random(seed)), ready, rule) for seed in SEEDS]
+    runs = [simulate(burst(Random(seed)), ready, rule) for seed in SEEDS]
     late = sum(run.ends[task.id] - task.arrival > SLO for run in runs for task in run.tasks)
     return late / sum(len(run.tasks) for run in runs)
 
 
-def burst(chance: Random) -> list[Task]:
+def burst(chance: Random) -> list[LiveTask]:
     """Some wait when the load begins, and more come at random."""
     gaps = [chance.expovariate(RATE / LAYERS) for _ in range(COMING)]
     arrivals = [0.0] * WAITING + [sum(gaps[: number + 1]) for number in range(COMING)]
-    return [Task(f"{number:02}", at) for number, at in enumerate(arrivals)]
+    return [LiveTask(f"{number:02}", at) for number, at in enumerate(arrivals)]

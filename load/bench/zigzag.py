@@ -11,12 +11,11 @@ import click
 from livescale.load.bench.need import needs
 from livescale.load.bench.record import Printer, Record, measured
 from livescale.services.worker.engine.contract import CPU_ROWS, GPU_ROWS
-from livescale.services.worker.live.optimum import LIMIT_SECONDS, RELATIVE_GAP
-from livescale.services.worker.zigzag.ilp import Optimum, solve
-from livescale.services.worker.zigzag.layer_times import LayerTimes
-from livescale.services.worker.zigzag.rehearsal import SOURCE, TARGET, Batches, Rehearsal, rehearse
-from livescale.services.worker.zigzag.rules import BEST_EFFORT, OFF
-from livescale.services.worker.zigzag.tasks import Room, Task
+from livescale.services.worker.live.optimum import Optimum, solve
+from livescale.services.worker.live.planner import LIMIT_SECONDS, RELATIVE_GAP
+from livescale.services.worker.live.policy import BEST_EFFORT, OFF
+from livescale.services.worker.live.simulation import SOURCE, TARGET, Batches, LayerTimes, Simulation, simulate
+from livescale.services.worker.live.tasks import BatchBudget, LiveTask
 
 BENCH = "zigzag"
 LAYERS, LOADS = (4, 7, 16, 32), (1.3, 2.0, 3.3, 6.0, 6.5, 10.0)
@@ -39,7 +38,7 @@ class Case:
     name: str
     layers: int
     load: float
-    tasks: tuple[Task, ...]
+    tasks: tuple[LiveTask, ...]
 
     @property
     def ready(self) -> list[float]:
@@ -51,7 +50,7 @@ class Compared:
     """What came of a case."""
 
     case: Case
-    queue: Rehearsal
+    queue: Simulation
     optimum: Optimum
 
     @property
@@ -84,7 +83,7 @@ def zigzag(worst: int) -> None:
     sys.exit(0 if kept else 1)
 
 
-def workloads(layers: int) -> Iterator[tuple[str, tuple[Task, ...]]]:
+def workloads(layers: int) -> Iterator[tuple[str, tuple[LiveTask, ...]]]:
     """Batches that wait when the first block is ready, half of which wait, and that come evenly or at random; all
     alike, and of unequal length."""
     chance = Random(layers)
@@ -106,13 +105,13 @@ def poisson(chance: Random, gap: float) -> list[float]:
     return [sum(gaps[:number]) for number in range(COMING)]
 
 
-def tasks_at(arrivals: Sequence[float], weights: Sequence[float]) -> tuple[Task, ...]:
+def tasks_at(arrivals: Sequence[float], weights: Sequence[float]) -> tuple[LiveTask, ...]:
     pairs = zip(arrivals, weights, strict=False)
-    return tuple(Task(f"{number:02}", arrival, weight) for number, (arrival, weight) in enumerate(pairs))
+    return tuple(LiveTask(f"{number:02}", arrival, weight) for number, (arrival, weight) in enumerate(pairs))
 
 
 def compare(case: Case) -> Compared:
-    return Compared(case, rehearse(case.tasks, case.ready), solve(case.tasks, case.ready))
+    return Compared(case, simulate(case.tasks, case.ready), solve(case.tasks, case.ready))
 
 
 def worst_of(layers: int, load: float, cases: Sequence[Compared]) -> Record:
@@ -151,8 +150,8 @@ def in_time() -> Iterator[Record]:
 def against_others() -> Iterator[Record]:
     """What the queue gains over the other modes: no bars, the live system has them."""
     case = Case("24 layers, load 6, all wait", 24, 6.0, tasks_at([0.0] * WAITING, [1.0] * WAITING))
-    zigzag, off = rehearse(case.tasks, case.ready), rehearse(case.tasks, case.ready, OFF)
-    best_effort = rehearse(case.tasks, case.ready, BEST_EFFORT)
+    zigzag, off = simulate(case.tasks, case.ready), simulate(case.tasks, case.ready, OFF)
+    best_effort = simulate(case.tasks, case.ready, BEST_EFFORT)
     for name, other in (("off", off), ("best-effort", best_effort)):
         yield measured(BENCH, f"{case.name}, against {name}", zigzag.mean_latency, "layers", other.mean_latency)
     text = f"{case.name}, ended while loading, against off"
@@ -163,16 +162,16 @@ def together() -> Iterator[Record]:
     """Short prompts that run together, against one by one; times in those of a layer of one row."""
     for where, (fixed, rows) in FIXED.items():
         times = LayerTimes({1: fixed + 1, 2048: fixed + 2048})
-        tasks = tuple(Task(f"{number:02}", 0.0, times.seconds(SHORT), rows=SHORT) for number in range(PROMPTS))
+        tasks = tuple(LiveTask(f"{number:02}", 0.0, times.seconds(SHORT), rows=SHORT) for number in range(PROMPTS))
         case = Case(f"{PROMPTS} prompts of {SHORT} tokens on {where}, together", 24, 3 * times.seconds(128), tasks)
-        joined = rehearse(case.tasks, case.ready, batches=Batches(Room(PROMPTS, rows), times))
-        alone = rehearse(case.tasks, case.ready)
+        joined = simulate(case.tasks, case.ready, batches=Batches(BatchBudget(PROMPTS, rows), times))
+        alone = simulate(case.tasks, case.ready)
         yield measured(BENCH, case.name, joined.mean_latency, "rows", alone.mean_latency, at_most=1.0)
         ended = ended_while_loading(joined, case), ended_while_loading(alone, case)
         yield measured(BENCH, f"{case.name}, ended while loading", ended[0], "prompts", ended[1])
 
 
-def ended_while_loading(run: Rehearsal, case: Case) -> int:
+def ended_while_loading(run: Simulation, case: Case) -> int:
     return sum(end <= case.ready[-1] for end in run.ends.values())
 
 

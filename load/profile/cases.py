@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from livescale.services.worker.batch import PREFILL_CHUNK, Batch, Draw, Piece
+from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, Batch, ScheduledChunk, TokenSampling
 from livescale.shared.messages.requests import Sampling
 
 # Lengths of prompts that are one step together. What grows with their squares shows in one long against many short.
@@ -32,12 +32,12 @@ def _blocks(start: int, tokens: int, block_tokens: int) -> range:
     return range(start // block_tokens, -(-(start + tokens) // block_tokens))
 
 
-def _prompt(blocks: range, length: int) -> Iterator[Piece]:
+def _prompt(blocks: range, length: int) -> Iterator[ScheduledChunk]:
     for start in range(0, length, PREFILL_CHUNK):
         stop = min(start + PREFILL_CHUNK, length)
         yield _piece(range(start, stop), start, blocks, decode=False, draws=stop == length)
 
 
-def _piece(tokens: Sequence[int], start: int, blocks: range, *, decode: bool, draws: bool) -> Piece:
-    draw = Draw(Sampling(), 0) if draws else None
-    return Piece(f"at {blocks.start}", tuple(token % 100 for token in tokens), start, blocks, decode, draw)
+def _piece(tokens: Sequence[int], start: int, blocks: range, *, decode: bool, draws: bool) -> ScheduledChunk:
+    draw = TokenSampling(Sampling(), 0) if draws else None
+    return ScheduledChunk(f"at {blocks.start}", tuple(token % 100 for token in tokens), start, blocks, decode, draw)

@@ -8,16 +8,15 @@ import asyncio
 import structlog
 
 from livescale.services.worker.duties import Duties
-from livescale.services.worker.instance import Instance
-from livescale.services.worker.lifecycle import Lifecycle, State
-from livescale.services.worker.live.counts import LiveCounts
+from livescale.services.worker.instance import HeldInstance
+from livescale.services.worker.lifecycle import Lifecycle, WorkerState, check_load
 from livescale.services.worker.live.parts import Parts
 from livescale.services.worker.loading import LoadCounts, Loading, Transport
-from livescale.services.worker.orders import check_load
-from livescale.services.worker.ranks.side import RanksTold, TensorParallel
+from livescale.services.worker.metrics import LiveCounts
 from livescale.services.worker.resources import Resources
-from livescale.services.worker.serving import Serving
+from livescale.services.worker.serving import ServingLoop
 from livescale.services.worker.settings import WorkerSettings
+from livescale.services.worker.tensor_parallel.group import GroupCallbacks, TensorParallelGroup
 from livescale.shared.bus.contract import Context, Refusal
 from livescale.shared.links.meter import MeteredLink, Paths
 from livescale.shared.memory.arena import ArenaFull
@@ -40,7 +39,7 @@ class Deployment:
         world: World,
         settings: WorkerSettings,
         resources: Resources,
-        serving: Serving,
+        serving: ServingLoop,
         tasks: asyncio.TaskGroup,
         membership: Membership,
     ) -> None:
@@ -56,13 +55,13 @@ class Deployment:
         self._outgoing = BlockSender(self._id, resources.link, tasks, membership.changed, resources.door)
         self._counts = LoadCounts(world.telemetry)
         self.paths = Paths()
-        self._instance = Instance(world, settings, serving, membership.changed)
+        self._instance = HeldInstance(world, settings, serving, membership.changed)
         self._loading_task: asyncio.Task[None] | None = None
         self._draining: asyncio.Task[None] | None = None
         self._giving_up: asyncio.Task[None] | None = None
         link, counts = MeteredLink(resources.link, resources.meter), LiveCounts(world.telemetry)
-        told = RanksTold(self._blocks_ready, self._rank_lost)
-        self.ranks = TensorParallel(world, resources.runner, link, settings.bind, tasks, told)
+        told = GroupCallbacks(self._blocks_ready, self._rank_lost)
+        self.ranks = TensorParallelGroup(world, resources.runner, link, settings.bind, tasks, told)
         self.duties = Duties(Parts(world, link, resources.runner, serving, tasks, counts, self.ranks), self._instance)
         serving.on_batch, serving.on_rank_lost = lambda batch: self.ranks.leader.tell(batch), self._rank_lost
 
@@ -174,10 +173,10 @@ class Deployment:
         log.warning("rank_lost", worker=self._id, reason=reason)
         self._serving.lose(reason)
         self._serving.close()
-        if self.lifecycle.state is State.SERVING:
+        if self.lifecycle.state is WorkerState.SERVING:
             self.lifecycle.leave()
             self._draining = self._tasks.create_task(self._drain(), name="drain for want of a rank")
-        elif self.lifecycle.state in (State.LOADING, State.LIVE):
+        elif self.lifecycle.state in (WorkerState.LOADING, WorkerState.LIVE):
             if self._instance.loading is not None:
                 self._instance.loading.fail(reason)
             self.give_up()

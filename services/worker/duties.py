@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 
-from livescale.services.worker.instance import Instance
-from livescale.services.worker.lifecycle import State
+from livescale.services.worker.instance import HeldInstance
+from livescale.services.worker.lifecycle import WorkerState
 from livescale.services.worker.live.parts import Parts
-from livescale.services.worker.live.side import Live, goes_live
+from livescale.services.worker.live.role import LiveRole, goes_live
 from livescale.services.worker.loading import Loading
-from livescale.services.worker.pipeline.side import Pipelines
+from livescale.services.worker.pipeline.member import PipelineMember
 from livescale.shared.bus.contract import Context, Refusal
 from livescale.shared.messages.live import Help, Pull, Pulled, Took
 from livescale.shared.messages.message import Ack
@@ -22,9 +22,9 @@ FETCH_SECONDS = 0.5  # within which a pipeline's requests are fetched before the
 class Duties:
     """Commands of the planner for requests, and what other workers want of those that are here."""
 
-    def __init__(self, parts: Parts, instance: Instance) -> None:
-        self.live = Live(parts, lambda: instance.tell("first_layer"))
-        self.pipelines = Pipelines(parts, instance)
+    def __init__(self, parts: Parts, instance: HeldInstance) -> None:
+        self.live = LiveRole(parts, lambda: instance.tell("first_layer"))
+        self.pipelines = PipelineMember(parts, instance)
         self._parts = parts
         self._instance = instance
 
@@ -43,28 +43,28 @@ class Duties:
 
     async def serve(self, command: Serve, context: Context) -> Ack:
         instance, lifecycle = self._instance, self._instance.lifecycle
-        if lifecycle.whole and lifecycle.state is State.LOADING:
+        if lifecycle.whole and lifecycle.state is WorkerState.LOADING:
             await self.pipelines.leave()
             await self._fetch(command)
-        elif lifecycle.whole and lifecycle.state is State.LIVE:
+        elif lifecycle.whole and lifecycle.state is WorkerState.LIVE:
             await self.pipelines.fill()
         lifecycle = instance.lifecycle  # it may have been fenced meanwhile
         before, loading = lifecycle.state, instance.loading
         lifecycle.serve(command)
-        if before is State.LOADING and loading is not None:
+        if before is WorkerState.LOADING and loading is not None:
             self.live.missed()
             if self._parts.serving.scheduler is None and loading.command.rank == 0:
                 instance.open(loading, whole=True)
-        if before is State.LIVE:
+        if before is WorkerState.LIVE:
             self.pipelines.switch()
-        if before is not State.SERVING:
+        if before is not WorkerState.SERVING:
             instance.tell("serving")
             instance.changed()
         return Ack()
 
     async def help(self, command: Help, context: Context) -> Ack:
         loading, state = self._instance.loading, self._instance.lifecycle.state
-        if loading is None or state is not State.SERVING or loading.manifest.version != command.version:
+        if loading is None or state is not WorkerState.SERVING or loading.manifest.version != command.version:
             raise Refusal(409, f"version: {command.version} is not served here, this worker is {state}")
         self.live.source.help(command, loading.manifest)
         self._instance.changed()

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from livescale.services.worker.batch import Batch
+from livescale.services.worker.scheduling.batch import Batch
 from livescale.shared.messages.membership import EngineLoad
 from livescale.shared.messages.requests import Submit, Tokens
 from livescale.shared.process.telemetry import Telemetry
@@ -17,7 +17,7 @@ GAP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.5, 1.0
 
 
 @dataclass
-class Times:
+class RequestTimes:
     """One request's moments, in seconds of the worker's clock."""
 
     prompt_tokens: int
@@ -35,7 +35,7 @@ class WorkerMetrics:
     telemetry: Telemetry
     worker: str
     _model: str = ""
-    _times: dict[str, Times] = field(default_factory=dict)
+    _times: dict[str, RequestTimes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         counter, gauge = self.telemetry.counter, self.telemetry.gauge
@@ -85,7 +85,7 @@ class WorkerMetrics:
             self._success.labels(model, self.worker, reason)
 
     def admitted(self, request: Submit, now: float) -> None:
-        self._times[request.request_id] = Times(len(request.prompt), now)
+        self._times[request.request_id] = RequestTimes(len(request.prompt), now)
         self._observe(self._prompt_size, len(request.prompt))
 
     def waited(self, request_id: str, now: float) -> float:
@@ -116,7 +116,7 @@ class WorkerMetrics:
         for row, times in known:
             self._emitted(row, times, now)
 
-    def _emitted(self, row: Tokens, times: Times, now: float) -> None:
+    def _emitted(self, row: Tokens, times: RequestTimes, now: float) -> None:
         if row.token_ids:
             times.tokens += len(row.token_ids)
             self._token(times, now)
@@ -125,7 +125,7 @@ class WorkerMetrics:
             self._success.labels(self._model, self.worker, row.finish_reason).inc()
             self._ended(times, now)
 
-    def _token(self, times: Times, now: float) -> None:
+    def _token(self, times: RequestTimes, now: float) -> None:
         if times.last is not None:
             self._observe(self._gap, now - times.last)
         if times.first is None:
@@ -135,7 +135,7 @@ class WorkerMetrics:
                 self._observe(self._prefill, now - times.started)
         times.last = now
 
-    def _ended(self, times: Times, now: float) -> None:
+    def _ended(self, times: RequestTimes, now: float) -> None:
         self._observe(self._e2e, now - times.admitted)
         self._observe(self._output_size, times.tokens)
         if times.started is not None:
@@ -165,3 +165,61 @@ class WorkerMetrics:
 
         gauge.clear()
         gauge.labels(self._model, self.worker).set_function(read)
+
+
+class LiveCounts:
+    """As a target: layers run before the model was whole. As a source: requests taken over, and what came with them."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        counter = telemetry.counter
+        self.layers = counter(
+            "livescale_worker_live_layers_total", "Layers of requests run while parameters were still arriving"
+        )
+        self.returned = counter(
+            "livescale_worker_returned_tasks_total", "Requests that were handed to a source, and came back"
+        )
+        self.pulled = counter(
+            "livescale_worker_pulled_tasks_total", "Requests taken over from workers that were loading"
+        )
+        self.pulled_layers = counter(
+            "livescale_worker_pulled_layers_total", "Layers that were done of requests when they were taken over"
+        )
+        self.received = counter("livescale_worker_hand_off_bytes_total", "Bytes of activations and KV taken over")
+        self.seconds = telemetry.histogram(
+            "livescale_worker_hand_off_seconds", "From a request's pull being answered to its activation being here"
+        )
+        self.kv_lost = counter(
+            "livescale_worker_lost_kv_total", "Requests taken over whose KV did not come, computed again from the start"
+        )
+
+
+class PipelineCounts:
+    """As who leads: steps. As any stage: what came from the one before, and what was filled."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        counter = telemetry.counter
+        self.steps = counter("livescale_worker_pipeline_steps_total", "Steps of pipelines that this worker led")
+        self.broken = counter(
+            "livescale_worker_broken_pipelines_total", "Pipelines that this worker led and that ended before their time"
+        )
+        self.in_flight = telemetry.gauge(
+            "livescale_worker_pipeline_in_flight", "Steps under way in the pipeline that this worker leads"
+        )
+        self.received = counter(
+            "livescale_worker_pipeline_bytes_total", "Bytes of activations that came from the stage before"
+        )
+        self.filled = counter(
+            "livescale_worker_pipeline_filled_tokens_total",
+            "Tokens whose KV this worker computed in all layers while the pipeline still ran",
+        )
+        self.moved = counter(
+            "livescale_worker_pipeline_moved_tokens_total",
+            "Tokens whose KV this worker got from the others of a pipeline, of the layers that these ran",
+        )
+        self.kv_lost = counter(
+            "livescale_worker_pipeline_lost_kv_total",
+            "Parts of KV of other workers of a pipeline that did not come, or came damaged",
+        )
+        self.hop_seconds = telemetry.histogram(
+            "livescale_worker_pipeline_hop_seconds", "From hearing of a batch to its activation being here"
+        )

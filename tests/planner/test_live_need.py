@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from livescale.services.planner.live_need import Demand, is_needed, longest_wait, read_demand
-from livescale.services.worker.zigzag.rehearsal import rehearse
-from livescale.services.worker.zigzag.rules import OFF
-from livescale.services.worker.zigzag.tasks import Task
+from livescale.services.worker.live.policy import OFF
+from livescale.services.worker.live.simulation import simulate
+from livescale.services.worker.live.tasks import LiveTask
 from livescale.shared.messages.scaling import Decision
 from tests.monitor.made import Watched, load, queues, serving
 from tests.monitor.made import spare as spare_worker
@@ -120,7 +120,7 @@ def test_no_request_of_a_stop_that_is_played_through_waits_longer_than_was_said(
     ready = [load * (layer + 1) for layer in range(layers)]
     whole, gap = ready[-1], layers / rate
     arrivals = [0.0] * waiting + [gap * (number + 1) for number in range(int(whole / gap))]
-    tasks = [Task(f"{number:03}", at) for number, at in enumerate(arrivals)]
+    tasks = [LiveTask(f"{number:03}", at) for number, at in enumerate(arrivals)]
     said = longest_wait(Demand(waiting=waiting * layers, arriving=rate, rate=1.0, serving=1), [whole])
-    run = rehearse(tasks, ready, OFF)
+    run = simulate(tasks, ready, OFF)
     assert all(run.ends[task.id] - task.arrival <= said + 2 * layers + 1e-9 for task in tasks)

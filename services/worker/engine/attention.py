@@ -4,15 +4,16 @@ One call a sequence: so that nothing of a row's result depends on what else is i
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Protocol
 
 import torch
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from livescale.services.worker.batch import PROMPT_CUT, Piece
 from livescale.services.worker.engine.kv_store import KvStore
 from livescale.services.worker.engine.parameters import padded, padded_count
 from livescale.services.worker.engine.rope import RopeTable, turn
+from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS, PROMPT_CUT, ScheduledChunk
 
 # On a CPU the bits of torch's attention depend on where its queries begin, modulo 16 bytes: rows of projections have a
 # multiple of so many numbers.
@@ -39,10 +40,10 @@ class StepAttention(Protocol):
 class Attention(Protocol):
     """Of one model."""
 
-    def over(self, pieces: Sequence[Piece]) -> StepAttention: ...
+    def over(self, pieces: Sequence[ScheduledChunk]) -> StepAttention: ...
 
 
-class Part(Protocol):
+class AttentionCall(Protocol):
     """Rows of a step, one after the other, that attend in one call."""
 
     @property
@@ -52,21 +53,21 @@ class Part(Protocol):
         """Turned queries `[row, kv_head, group, head_dim]` -> `[row, kv_head * group * head_dim]`."""
 
 
-class Parts(Protocol):
-    def of(self, pieces: Sequence[Piece]) -> Sequence[Part]:
+class AttentionBackend(Protocol):
+    def of(self, pieces: Sequence[ScheduledChunk]) -> Sequence[AttentionCall]:
         """All rows of `pieces`, in order."""
 
 
 class TorchAttention:
     """By torch's kernels, on any device, but for what `parts` do; `group`: query heads to a KV head."""
 
-    def __init__(self, store: KvStore, rope: RopeTable, group: int, parts: Parts) -> None:
+    def __init__(self, store: KvStore, rope: RopeTable, group: int, parts: AttentionBackend) -> None:
         self._store = store
         self._rope = rope
         self._group = group
         self._parts = parts
 
-    def over(self, pieces: Sequence[Piece]) -> StepAttention:
+    def over(self, pieces: Sequence[ScheduledChunk]) -> StepAttention:
         store, device = self._store, self._store.cache.device
         positions = [position for piece in pieces for position in range(piece.start, piece.stop)]
         offsets = [piece.blocks.start * store.block_tokens for piece in pieces for _ in piece.tokens]
@@ -76,7 +77,7 @@ class TorchAttention:
         return TorchStep(store, self._group, slots, turns, self._parts.of(pieces))
 
 
-class TorchParts:
+class TorchBackend:
     """A call a sequence, for requests of `positions` tokens; of a prompt one from cut to cut."""
 
     def __init__(self, store: KvStore, group: int, positions: int) -> None:
@@ -84,10 +85,10 @@ class TorchParts:
         self._group = group
         self._mask = CausalMask(positions, store.cache.dtype, store.cache.device)
 
-    def of(self, pieces: Sequence[Piece]) -> list[Part]:
+    def of(self, pieces: Sequence[ScheduledChunk]) -> list[AttentionCall]:
         return [part for piece in pieces for part in self._parts(piece)]
 
-    def _parts(self, piece: Piece) -> Iterator[Part]:
+    def _parts(self, piece: ScheduledChunk) -> Iterator[AttentionCall]:
         if piece.decode:
             for position in range(piece.start, piece.stop):
                 yield RowAttention(self._store.stretch(piece.blocks, position + 1))
@@ -107,7 +108,7 @@ class TorchStep:
         group: int,
         slots: torch.Tensor,
         turns: tuple[torch.Tensor, torch.Tensor],
-        parts: Sequence[Part],
+        parts: Sequence[AttentionCall],
     ) -> None:
         self._store = store
         self._slots = slots
@@ -179,3 +180,22 @@ class CausalMask:
         if start == 0:
             return None
         return self._mask[: stop - start, self._positions - start : self._positions + stop - start]
+
+
+class Rows:
+    """The rows of `pieces`, in order.
+
+    `token_ids` `[row]`; `drawn`: the rows after which a token is chosen, as an index.
+    """
+
+    def __init__(self, pieces: Sequence[ScheduledChunk], attention: Attention, device: torch.device) -> None:
+        token_ids = [token for piece in pieces for token in piece.tokens]
+        if not 1 <= len(token_ids) <= MAX_BATCH_ROWS:
+            raise ValueError(f"a batch has 1 to {MAX_BATCH_ROWS} rows, not {len(token_ids)}")
+        ends = accumulate(len(piece.tokens) for piece in pieces)
+        drawn = [end - 1 for piece, end in zip(pieces, ends, strict=True) if piece.draw is not None]
+        self.count = len(token_ids)
+        self.token_ids = torch.tensor(token_ids, device=device)
+        # Where only decodes run these are all.
+        self.drawn = slice(None) if len(drawn) == self.count else torch.tensor(drawn, dtype=torch.long)
+        self.attend = attention.over(pieces)

@@ -11,24 +11,27 @@ from itertools import pairwise
 import torch
 from torch.nn.functional import embedding
 
-from livescale.services.worker.batch import NO_BYTES, Batch, Draw, Piece
-from livescale.services.worker.engine.attention import Attention, TorchAttention
-from livescale.services.worker.engine.compiled_attention import CompiledAttention
-from livescale.services.worker.engine.compiled_layer import CompiledLayer, LayerMemory, in_one_call
-from livescale.services.worker.engine.contract import PLAIN, BlockMissing, OnGpu
+from livescale.services.worker.engine.attention import Attention, Rows, TorchAttention
+from livescale.services.worker.engine.compiled_layer import CompiledAttention, CompiledLayer, LayerMemory, in_one_call
+from livescale.services.worker.engine.contract import (
+    NO_GPU_FEATURES,
+    BlockMissing,
+    GpuFeatures,
+    LayerwiseRun,
+    StageResult,
+    slabs,
+)
 from livescale.services.worker.engine.cuda_graphs import CudaCapture, GraphedLayer, LayerGraphs
-from livescale.services.worker.engine.flashinfer_kernels import choose_parts
-from livescale.services.worker.engine.kernels.contract import Kernels
+from livescale.services.worker.engine.kernels.variants import Kernels
 from livescale.services.worker.engine.kv_store import KvStore
-from livescale.services.worker.engine.layer import Layer
+from livescale.services.worker.engine.layer import Layer, Norm, make_norm
 from livescale.services.worker.engine.matrices import make_linear
-from livescale.services.worker.engine.norm import Norm, make_norm
+from livescale.services.worker.engine.paged_attention import choose_backend
 from livescale.services.worker.engine.parameters import TORCH_DTYPES, Linear, Tensors, block_tensors, padded
-from livescale.services.worker.engine.partial import Partial, Passed, slabs
 from livescale.services.worker.engine.rope import RopeTable
-from livescale.services.worker.engine.rows import Rows
 from livescale.services.worker.engine.sampling import choose_tokens
 from livescale.services.worker.engine.tensor_parallel import Ranks, embed_part, shared, side_by_side
+from livescale.services.worker.scheduling.batch import NO_BYTES, Batch, ScheduledChunk, TokenSampling
 from livescale.shared.links.contract import View
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.model.block_layout import EMBEDDING
@@ -37,7 +40,7 @@ from livescale.shared.model.sharding import shard_config, vocabulary
 AnyLayer = Layer | GraphedLayer | CompiledLayer
 
 
-class Engine:
+class TorchEngine:
     """One model, its KV cache in `memory`, for requests of `max_model_len` tokens. To be called on the torch thread.
 
     `kernels` are the compiled ones, None for torch's; whoever exchanges activations or KV must have the same. Of a
@@ -53,7 +56,7 @@ class Engine:
         kernels: Kernels | None = None,
         ranks: Ranks | None = None,
         host_memory: torch.Tensor | None = None,
-        on_gpu: OnGpu = PLAIN,
+        on_gpu: GpuFeatures = NO_GPU_FEATURES,
     ) -> None:
         config = shard_config(manifest.config, manifest.shard, manifest.shards)
         dtype = TORCH_DTYPES[manifest.dtype]
@@ -69,7 +72,7 @@ class Engine:
         self._attention: Attention
         self._memory: LayerMemory | None = None
         if self._kernels is None:
-            parts = choose_parts(self.store, group, max_model_len, on_gpu.flashinfer)
+            parts = choose_backend(self.store, group, max_model_len, on_gpu.flashinfer)
             self._attention = TorchAttention(self.store, rope, group, parts)
         else:
             self._attention = compiled = CompiledAttention(self._kernels, self.store, rope, group, max_model_len)
@@ -112,7 +115,7 @@ class Engine:
         if not self._config.tie_word_embeddings:
             self._head = make_linear(tensors, "lm_head", kernels=self._kernels)
 
-    def rows(self, pieces: Sequence[Piece]) -> Rows:
+    def rows(self, pieces: Sequence[ScheduledChunk]) -> Rows:
         """What the other steps need to know of `pieces`; made once, used for all layers."""
         return Rows(pieces, self._attention, self.store.cache.device)
 
@@ -166,7 +169,7 @@ class Engine:
         for kv in batch.imports:
             self.store.import_kv(kv.blocks, range(kv.layers), kv.data)
 
-    def _through(self, pieces: Sequence[Piece]) -> tuple[torch.Tensor, Rows]:
+    def _through(self, pieces: Sequence[ScheduledChunk]) -> tuple[torch.Tensor, Rows]:
         """Rows join the others at the layer at which they come in: `[row, hidden]` before the head."""
         starts = sorted({piece.layer for piece in pieces})
         hidden = None
@@ -177,7 +180,7 @@ class Engine:
         assert hidden is not None
         return hidden, rows
 
-    def _entering(self, pieces: Sequence[Piece]) -> torch.Tensor:
+    def _entering(self, pieces: Sequence[ScheduledChunk]) -> torch.Tensor:
         """What was computed of these pieces before, as a copy: the bytes may lie at any address. Rank 0 has it."""
         if self._manifest.shard:
             return self._shared_rows(sum(len(piece.tokens) for piece in pieces))
@@ -195,15 +198,15 @@ class Engine:
         return torch.frombuffer(data, dtype=dtype).view(-1, self._config.hidden_size)
 
     @torch.inference_mode()
-    def run_blocks(self, blocks: range, pieces: Sequence[Piece], activation: memoryview) -> Passed:
+    def run_blocks(self, blocks: range, pieces: Sequence[ScheduledChunk], activation: memoryview) -> StageResult:
         """A part of the model, from tokens or an activation to an activation or tokens, which rank 0 has."""
         rows, head = self.rows(pieces), self._config.num_hidden_layers + 1
         hidden = self._coming(activation, rows.count) if blocks.start else self.embed(rows)
         hidden = self.layers(max(blocks.start - 1, 0), min(blocks.stop, head) - 1, hidden, rows)
         if blocks.stop <= head:
-            return Passed(memoryview(hidden.contiguous().view(torch.uint8).flatten().cpu().numpy().data), [])
+            return StageResult(memoryview(hidden.contiguous().view(torch.uint8).flatten().cpu().numpy().data), [])
         draws = [piece.draw for piece in pieces if piece.draw is not None]
-        return Passed(NO_BYTES, self._chosen(self.head(hidden[rows.drawn]), draws) if draws else [])
+        return StageResult(NO_BYTES, self._chosen(self.head(hidden[rows.drawn]), draws) if draws else [])
 
     def _coming(self, activation: memoryview, count: int) -> torch.Tensor:
         """What another worker computed, as a copy: the bytes may lie at any address."""
@@ -211,10 +214,10 @@ class Engine:
             return self._shared_rows(count)
         return shared(self._activation(activation).to(self.store.cache.device, copy=True), self._ranks)
 
-    def _chosen(self, logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
+    def _chosen(self, logits: torch.Tensor, draws: Sequence[TokenSampling]) -> list[int]:
         return choose_tokens(logits, draws) if self._manifest.shard == 0 else []
 
-    def run_layer(self, partials: Sequence[Partial]) -> None:
+    def run_layer(self, partials: Sequence[LayerwiseRun]) -> None:
         """The next layer of these, which is the same: their rows run together. The embedding goes with the first."""
         layer, device = partials[0].done, self.store.cache.device
         for slab in slabs(partials, self._row_bytes):

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from livescale.services.worker.batch import Draw
+from livescale.services.worker.scheduling.batch import TokenSampling
 
 SEED_BITS = (1 << 64) - 1
 
@@ -15,7 +15,7 @@ Floats = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.intp]
 
 
-def choose_tokens(logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
+def choose_tokens(logits: torch.Tensor, draws: Sequence[TokenSampling]) -> list[int]:
     """The token of each row of `logits` `[row, vocab]`, which is overwritten. Ties go to the lowest id."""
     logits = logits.cpu()
     for row, draw in enumerate(draws):
@@ -29,7 +29,7 @@ def choose_tokens(logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
     return tokens
 
 
-def draw_token(logits: Floats, draw: Draw) -> int:
+def draw_token(logits: Floats, draw: TokenSampling) -> int:
     """One token by temperature, then top_k, then top_p of what is left."""
     scaled = logits / draw.sampling.temperature
     probabilities: Floats = np.exp(scaled - scaled.max())

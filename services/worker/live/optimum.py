@@ -1,75 +1,247 @@
-"""The mode zigzag-ilp: how many layers the target runs of each request is what equation (1) of BlitzScale 5.2 says."""
+"""The best that a source and a target can do while parameters arrive: the integer program of BlitzScale 5.2, equation
+(1), solved with HiGHS. Pure.
 
-import asyncio
+C3 is not as it is printed, which leaves the paper's own example without a solution, but as it is meant: at the start of
+each layer its load time has passed. That is the rule of `windows`, of which C2 is the case of the first time. Starts on
+the source are variables, so tasks may arrive at any time, and where layers and loads do not end together the source may
+wait for a layer. A layer may be interrupted, so that elsewhere than in whole layer times the optimum is a bound.
+"""
+
 from collections.abc import Sequence
-from itertools import chain, islice
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from math import inf
 
-import structlog
-
-from livescale.services.worker.zigzag.forecast import Forecast
-from livescale.services.worker.zigzag.ilp import Optimum, solve
-from livescale.services.worker.zigzag.rehearsal import rehearse
-from livescale.services.worker.zigzag.rules import Planned
-from livescale.services.worker.zigzag.tasks import Entry, Room, Task
-from livescale.shared.messages.transfers import Load
-
-MOST_BATCHES = 12  # at once
-# By then the best found is taken. Within the gap the forecast is no better.
-LIMIT_SECONDS, RELATIVE_GAP = 0.04, 0.01
-
-log = structlog.get_logger()
+from livescale.services.worker.live.tasks import LiveTask
+from livescale.services.worker.live.windows import Pair, Windows, greedy, windows
 
 
-def forecast(command: Load, began: float) -> Forecast:
-    """The embedding comes with the first layer, the head is a layer of its own."""
-    first, second, *others = (block.size_bytes for block in command.manifest.blocks)
-    return Forecast([first + second, *others], began)
+class Forecast:
+    """Straight on from what was seen of this load: its pace in bytes, and the seconds a row that layers took."""
 
+    def __init__(self, layer_bytes: Sequence[int], began: float) -> None:
+        """`layer_bytes`: of each layer's blocks, in the order in which they arrive. `began`: when the load did."""
+        self._ends = list(accumulate(layer_bytes))
+        self._began = began
+        self._seen = (0, began)  # layers that were here, and since when
+        self._rows = 0
+        self._seconds = 0.0
 
-def better_than_the_queue(tasks: Sequence[Task], ready: Sequence[float], limit_seconds: float) -> Optimum | None:
-    """The best that was found in time; None where the queue by itself is as good, both played through."""
-    optimum = solve(tasks, ready, limit_seconds, RELATIVE_GAP)
-    rule = Planned(dict(zip([task.id for task in tasks], optimum.on_target, strict=True)))
-    return optimum if rehearse(tasks, ready, rule).mean_latency < rehearse(tasks, ready).mean_latency else None
+    def arrived(self, layers: int, now: float) -> None:
+        """So many are here, from the first on without a gap."""
+        if layers > self._seen[0]:
+            self._seen = (layers, now)
 
+    def ran(self, rows: int, seconds: float) -> None:
+        """One layer of so many rows."""
+        self._rows += rows
+        self._seconds += seconds
 
-class Planner:
-    """Plans again whenever others wait than those planned for, in batches of what runs together (`room`). What there is
-    no plan for runs in zigzag."""
+    def layer_seconds(self, rows: int) -> float | None:
+        """How long a layer of so many rows takes; None before any was run."""
+        return rows * self._seconds / self._rows if self._seconds > 0 else None
 
-    def __init__(self, seen: Forecast, room: Room, limit_seconds: float = LIMIT_SECONDS) -> None:
-        self.seen = seen
-        self._room = room
-        self._limit_seconds = limit_seconds
-        self._planned: set[str] = set()  # and be it that the queue knows better
-        self._on_target: dict[str, int] = {}
-
-    async def plan(self, waiting: Sequence[Task], now: float) -> Planned | None:
-        """For the first of these; None where there is nothing new to plan, or not enough was seen."""
-        batches = list(islice(self._room.batches([Entry(task) for task in waiting]), MOST_BATCHES))
-        ids = [[entry.task.id for entry in batch] for batch in batches]
-        ready, seconds = self.seen.ready(now), self.seen.layer_seconds(1)
-        if ready is None or seconds is None or self._planned.issuperset(chain(*ids)):
+    def ready(self, now: float) -> list[float] | None:
+        """How many seconds from now each layer is here, 0 for those that are; None before any is."""
+        layers, at = self._seen
+        if not layers:
             return None
-        # Ids that sort as they wait.
-        rows = (sum(entry.task.rows for entry in batch) for batch in batches)
-        tasks = [Task(f"{place:02}", 0.0, count * seconds) for place, count in enumerate(rows)]
-        try:
-            optimum = await asyncio.to_thread(better_than_the_queue, tasks, ready, self._limit_seconds)
-        except RuntimeError as error:
-            log.warning("no_optimum", error=str(error))
-            optimum = None
-        self._take(ids, optimum)
-        return Planned(self._on_target)
+        seconds_per_byte = (at - self._began) / self._ends[layers - 1]
+        coming = (max(0.0, self._began + end * seconds_per_byte - now) for end in self._ends[layers:])
+        return [0.0] * layers + list(coming)
 
-    def _take(self, ids: Sequence[Sequence[str]], optimum: Optimum | None) -> None:
-        self._planned.update(chain(*ids))
-        for id in chain(*ids):
-            self._on_target.pop(id, None)
-        if optimum is None:
-            log.info("live_unplanned", batches=len(ids))
-            return
-        for batch, layers in zip(ids, optimum.on_target, strict=True):
-            self._on_target |= dict.fromkeys(batch, layers)
-        mean_seconds = round(optimum.mean_latency, 4)
-        log.info("live_planned", layers=optimum.on_target, mean_seconds=mean_seconds, proven=optimum.proven)
+
+TOLERANCE = 1e-6  # HiGHS's own
+SOLVED, TIME_IS_UP = 0, 1  # its answers
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """Of each task, in order: how many layers the target runs, and the end of the rest of them on the source. Unless it
+    is `proven` it is only the best that was found."""
+
+    mean_latency: float
+    on_target: tuple[int, ...]
+    ends: tuple[float, ...]
+    proven: bool
+
+
+def solve(
+    tasks: Sequence[LiveTask], ready: Sequence[float], limit_seconds: float = inf, relative_gap: float = 0.0
+) -> Optimum:
+    """The least mean latency of tasks that source and target take in order of arrival; the source is free from the
+    first arrival on, `ready` is when each layer's block is. HiGHS stops at the limit, and where it has shown that no
+    solution is better by more than the gap. Raises ValueError without tasks, for a weight that is not above zero, and
+    where blocks become ready in another order than that of the layers."""
+    if not tasks or min(task.weight for task in tasks) <= 0:
+        raise ValueError("there is an optimum of at least one task, and of weights above zero")
+    if not ready or list(ready) != sorted(ready):
+        raise ValueError(f"layers become ready in their order, not at {list(ready)}")
+    # Times from the first arrival on: HiGHS's tolerances are absolute, and it fails with starts below zero.
+    origin = min(task.arrival for task in tasks)
+    pair = Pair([replace(task, arrival=task.arrival - origin) for task in tasks], [at - origin for at in ready])
+    on_target, proven = _best(pair, limit_seconds, relative_gap)
+    ends = pair.ends(on_target)
+    latency = sum(end - task.arrival for end, task in zip(ends, pair.tasks, strict=True)) / len(ends)
+    return Optimum(latency, tuple(on_target), tuple(origin + end for end in ends), proven)
+
+
+def _best(pair: Pair, limit_seconds: float, relative_gap: float) -> tuple[list[int], bool]:
+    """Layers on the target, and whether nothing is better. Any numbers of them are a plan: the source waits."""
+    program, best = _Program(pair, windows(pair)), greedy(pair)[0]
+    while (found := program.solve(limit_seconds, relative_gap)) is not None:
+        if found.proven and not program.forbids(found.starts, found.on_target):
+            return found.on_target, True
+        best = min(best, found.on_target, key=lambda on_target: sum(pair.ends(on_target)))
+        if not found.proven:
+            break
+    return best, False
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Starts on the source and layers on the target. Unless it is `proven` there may be better ones."""
+
+    starts: list[float]
+    on_target: list[int]
+    proven: bool
+
+
+@dataclass
+class _Sum:
+    """A sum of variables, by column, and a constant."""
+
+    factors: dict[int, float] = field(default_factory=dict)
+    constant: float = 0.0
+
+    def plus(self, factor: float, other: "_Sum") -> None:
+        self.constant += factor * other.constant
+        for column, value in other.factors.items():
+            self.factors[column] = self.factors.get(column, 0.0) + factor * value
+
+
+@dataclass
+class _Rows:
+    """Rows of a sparse matrix, and between what each has to be."""
+
+    values: list[float] = field(default_factory=list)
+    columns: list[int] = field(default_factory=list)
+    stops: list[int] = field(default_factory=lambda: [0])
+    least: list[float] = field(default_factory=list)
+    most: list[float] = field(default_factory=list)
+
+    def add(self, total: _Sum, least: float, most: float = inf) -> None:
+        self.columns += total.factors.keys()
+        self.values += total.factors.values()
+        self.stops.append(len(self.columns))
+        self.least.append(least - total.constant)
+        self.most.append(most - total.constant)
+
+
+class _Program:
+    """Variables: of each task its start on the source, and for each layer of its window how many layers from that one
+    on the target runs, which for the first of all is T of the paper."""
+
+    def __init__(self, pair: Pair, limits: Windows) -> None:
+        self._pair, self._limits = pair, limits
+        self._count = len(pair.tasks)
+        self._columns: dict[tuple[int, int], int] = {}
+        self._highest = [inf] * self._count
+        for task, (least, most) in enumerate(zip(limits.least, limits.most, strict=True)):
+            for layer in range(least, most):
+                self._columns[task, layer] = len(self._highest)
+                self._highest.append(most - layer)
+        self._rows = _Rows()
+        self._demanded: set[tuple[int, float]] = set()
+        for task in range(self._count):
+            self._in_order(task)
+            self._after_the_last(task)
+            self._demand(task, pair.times[0])
+            if limits.most[task]:
+                self._demand(task, pair.release(task, limits.most[task] - 1))
+
+    def solve(self, limit_seconds: float, relative_gap: float) -> _Found | None:
+        """With the rows so far; None where nothing was found in time."""
+        # Imported here: it takes a tenth of a second, and only this mode of live scaling has a use for it.
+        from scipy.optimize import Bounds, LinearConstraint, milp
+        from scipy.sparse import csr_array
+
+        rows, columns = self._rows, len(self._highest)
+        matrix = csr_array((rows.values, rows.columns, rows.stops), shape=(len(rows.least), columns))
+        objective = [1.0] * self._count + [0.0] * (columns - self._count)
+        for task in range(self._count):
+            for column in self._from(task, 0).factors:
+                objective[column] = -self._pair.tasks[task].weight
+        # Presolve takes longer than it saves here, and then HiGHS may write a line of its own to stdout.
+        found = milp(
+            objective,
+            integrality=[0] * self._count + [1] * (columns - self._count),
+            bounds=Bounds([*self._limits.starts, *[0.0] * (columns - self._count)], self._highest),
+            constraints=LinearConstraint(matrix, rows.least, rows.most),
+            options={"mip_rel_gap": relative_gap, "presolve": False, "time_limit": limit_seconds},
+        )
+        if found.x is None and found.status != TIME_IS_UP:
+            raise RuntimeError(f"HiGHS found no optimum: {found.message}")
+        if found.x is None:
+            return None
+        chosen = [self._from(task, 0) for task in range(self._count)]
+        on_target = [round(sum(found.x[column] for column in each.factors) + each.constant) for each in chosen]
+        return _Found([float(found.x[task]) for task in range(self._count)], on_target, found.status == SOLVED)
+
+    def forbids(self, starts: Sequence[float], on_target: Sequence[int]) -> bool:
+        """Demand what this solution breaks: few of all rows ever matter. Whether there was anything."""
+        broken = []
+        for task, start in enumerate(starts):
+            through, since = self._pair.needed(on_target[: task + 1])
+            if through > start + TOLERANCE:
+                broken.append(self._demand(task, since))
+        return any(broken)
+
+    def _from(self, task: int, layer: int) -> _Sum:
+        """How many layers from this one on the target runs of the task."""
+        least, most = self._limits.least[task], self._limits.most[task]
+        known = max(0, least - layer)
+        if max(layer, least) >= most:
+            return _Sum(constant=known)
+        return _Sum({self._columns[task, max(layer, least)]: 1.0}, known)
+
+    def _in_order(self, task: int) -> None:
+        """No layer without the one before it."""
+        least, most = self._limits.least[task], self._limits.most[task]
+        if least < most:
+            self._rows.add(self._runs(task, least), 0.0, 1.0)
+        for layer in range(least, most - 1):
+            row = self._runs(task, layer)
+            row.plus(-1.0, self._runs(task, layer + 1))
+            self._rows.add(row, 0.0)
+
+    def _runs(self, task: int, layer: int) -> _Sum:
+        """Whether the target runs this layer of the task."""
+        total = self._from(task, layer)
+        total.plus(-1.0, self._from(task, layer + 1))
+        return total
+
+    def _after_the_last(self, task: int) -> None:
+        """C1, and the source's order: no start before the end of the task before it."""
+        if task:
+            row = _Sum({task: 1.0, task - 1: -1.0})
+            row.plus(self._pair.tasks[task - 1].weight, self._from(task - 1, 0))
+            self._rows.add(row, self._pair.source_seconds(task - 1, 0))
+
+    def _demand(self, task: int, time: float) -> bool:
+        """C2 and C3, for the layers that can start from this time on: once the last of them that the target runs of
+        this task is loaded, what the earlier tasks and this one need fits before the start. Whether that is new."""
+        stop = self._pair.first(task, time)
+        if (task, time) in self._demanded or stop >= self._limits.most[task]:
+            return False
+        self._demanded.add((task, time))
+        row, before = _Sum({task: 1.0}), self._pair.began
+        for earlier in range(task + 1):
+            row.plus(-self._pair.tasks[earlier].weight, self._from(earlier, self._pair.first(earlier, time)))
+        for layer in range(stop + 1):
+            # The times of the layers that are run add up to that of the last one: tighter than a product with it.
+            at = min(time, self._pair.release(task, layer))
+            row.plus(before - at, self._runs(task, layer))
+            before = at
+        self._rows.add(row, self._pair.began)
+        return True

@@ -5,11 +5,11 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 
 from livescale.services.worker.engine.contract import Runner
-from livescale.services.worker.limits import Limits
-from livescale.services.worker.live.counts import LiveCounts
-from livescale.services.worker.ranks.side import TensorParallel
-from livescale.services.worker.serving import Serving
-from livescale.services.worker.zigzag.tasks import Room
+from livescale.services.worker.live.tasks import BatchBudget
+from livescale.services.worker.metrics import LiveCounts
+from livescale.services.worker.scheduling.limits import SchedulerLimits
+from livescale.services.worker.serving import ServingLoop
+from livescale.services.worker.tensor_parallel.group import TensorParallelGroup
 from livescale.shared.links.contract import Link
 from livescale.shared.process.run import World
 
@@ -19,10 +19,10 @@ class Parts:
     world: World
     link: Link
     runner: Runner
-    serving: Serving
+    serving: ServingLoop
     tasks: asyncio.TaskGroup
     counts: LiveCounts
-    ranks: TensorParallel
+    ranks: TensorParallelGroup
 
     def start(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None] | None:
         """As a task of the worker's; one that is ending begins nothing any more."""
@@ -32,9 +32,9 @@ class Parts:
             work.close()
             return None
 
-    def room(self, limits: Limits) -> Room:
+    def room(self, limits: SchedulerLimits) -> BatchBudget:
         """Of what is worth running together."""
-        return Room(limits.max_num_seqs, min(self.runner.joined_rows, limits.max_num_batched_tokens))
+        return BatchBudget(limits.max_num_seqs, min(self.runner.joined_rows, limits.max_num_batched_tokens))
 
     @property
     def me(self) -> str:

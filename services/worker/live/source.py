@@ -11,15 +11,12 @@ from typing import assert_never
 
 import structlog
 
-from livescale.services.worker.live.handoff import Channel
+from livescale.services.worker.handoff import Channel
+from livescale.services.worker.live.handoff_receive import HandOffBatch, IncomingHandOff
 from livescale.services.worker.live.parts import Parts
-from livescale.services.worker.live.taking import Taking, Together
-from livescale.services.worker.scheduler import Scheduler
-from livescale.services.worker.zigzag.effects import Pull as Ask
-from livescale.services.worker.zigzag.effects import SourceEffect
-from livescale.services.worker.zigzag.effects import Withdraw as StopAsking
-from livescale.services.worker.zigzag.source import Source
-from livescale.services.worker.zigzag.tasks import Room
+from livescale.services.worker.live.policy import SourcePolicy
+from livescale.services.worker.live.tasks import AskTarget, BatchBudget, SourceEffect, StopAsking
+from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.bus.contract import BusError, Refusal
 from livescale.shared.messages.live import Help, Pull, Pulled, Withdraw
 from livescale.shared.messages.parameters import Manifest
@@ -49,11 +46,11 @@ class LiveSource:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._policy = Source()
+        self._policy = SourcePolicy()
         self._helped: dict[str, Helped] = {}
         self._wanted: set[str] = set()  # targets that are asked, until one of them gives something
         self._asking: dict[str, asyncio.Task[None]] = {}
-        self._taking: dict[asyncio.Task[None], Taking] = {}
+        self._taking: dict[asyncio.Task[None], IncomingHandOff] = {}
         self._coming = 0  # requests that are not here yet, and not the target's for long
         self._failed: Counter[str] = Counter()  # hand-offs in a row, by target
         self._ticket = 0
@@ -133,7 +130,7 @@ class LiveSource:
     def _perform(self, effects: Iterable[SourceEffect]) -> None:
         for effect in effects:
             match effect:
-                case Ask(target=target):
+                case AskTarget(target=target):
                     self._wanted.add(target)
                     self._begin_asking(target)
                 case StopAsking(target=target):
@@ -192,10 +189,10 @@ class LiveSource:
             ranks=self._parts.ranks.leader.others,
         )
 
-    def _room(self, scheduler: Scheduler) -> Room:
+    def _room(self, scheduler: Scheduler) -> BatchBudget:
         """For what comes from one of those that are asked."""
         room, running = self._parts.room(scheduler.limits), len(scheduler.running())
-        return Room(max(1, room.tasks - running), room.rows // max(1, len(self._wanted)))
+        return BatchBudget(max(1, room.tasks - running), room.rows // max(1, len(self._wanted)))
 
     def _next_tickets(self, count: int) -> int:
         """The first of so many."""
@@ -214,10 +211,12 @@ class LiveSource:
         self._wanted.discard(target)
         self._perform(self._policy.busy(target, more=pulled.more))
         takings = [
-            Taking(self._parts, scheduler, helped.manifest, self._channel(helped, pull, number), task, pulled.ranks)
+            IncomingHandOff(
+                self._parts, scheduler, helped.manifest, self._channel(helped, pull, number), task, pulled.ranks
+            )
             for number, task in enumerate(pulled.tasks[: pull.requests])  # beyond, tickets are others'
         ]
-        together = Together(takings)
+        together = HandOffBatch(takings)
         for taking in takings:
             task = self._parts.start(self._take(target, taking, together), f"take {taking.request_id}")
             if task is not None:
@@ -228,7 +227,7 @@ class LiveSource:
     def _channel(self, helped: Helped, pull: Pull, number: int) -> Channel:
         return Channel(self._parts.link, helped.node, pull.ticket + number, pull.secret)
 
-    async def _take(self, target: str, taking: Taking, together: Together) -> None:
+    async def _take(self, target: str, taking: IncomingHandOff, together: HandOffBatch) -> None:
         try:
             try:
                 owned = await taking.own()

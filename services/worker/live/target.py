@@ -10,15 +10,22 @@ from typing import assert_never
 import structlog
 
 from livescale.services.worker.engine.contract import RankLost
-from livescale.services.worker.live.given import Given
-from livescale.services.worker.live.optimum import Planner
+from livescale.services.worker.live.handoff_send import HandOffSender, QueuedRequest
 from livescale.services.worker.live.parts import Parts
-from livescale.services.worker.live.request import Request
-from livescale.services.worker.scheduler import Scheduler
-from livescale.services.worker.zigzag.effects import Finish, GiveBack, HandOver, Park, QueueEffect, Release, Run
-from livescale.services.worker.zigzag.queue import LiveQueue, Phase
-from livescale.services.worker.zigzag.tasks import Room
-from livescale.services.worker.zigzag.tasks import Task as Queued
+from livescale.services.worker.live.planner import LayerPlanner
+from livescale.services.worker.live.queue import LiveQueue, QueuePhase
+from livescale.services.worker.live.tasks import (
+    BatchBudget,
+    FinishTask,
+    GiveBack,
+    HandOver,
+    LiveTask,
+    Park,
+    QueueEffect,
+    Release,
+    RunLayer,
+)
+from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.live import Pull, Pulled
 from livescale.shared.messages.transfers import Load
@@ -39,7 +46,7 @@ class LiveTarget:
         scheduler: Scheduler,
         queue: LiveQueue,
         first_layer: Callable[[], None],
-        planner: Planner | None = None,
+        planner: LayerPlanner | None = None,
     ) -> None:
         """`first_layer` is called once a layer was run; `planner`: in the mode zigzag-ilp."""
         self.command = command
@@ -48,10 +55,10 @@ class LiveTarget:
         self._parts = parts
         self._serving, self._clock = parts.serving, parts.world.clock
         self._scheduler = scheduler
-        self._requests: dict[str, Request] = {}
+        self._requests: dict[str, QueuedRequest] = {}
         self._first_layer: Callable[[], None] | None = first_layer
         self._pulls: dict[str, tuple[Pull, asyncio.Future[Pulled]]] = {}
-        self.given = Given(parts, command.manifest, scheduler, self._returned)
+        self.given = HandOffSender(parts, command.manifest, scheduler, self._returned)
 
     async def run(self) -> None:
         """Run layers until all blocks are here."""
@@ -62,7 +69,7 @@ class LiveTarget:
                 self._serving.on_rank_lost(str(error))
 
     async def _run_layers(self) -> None:
-        while self.queue.phase is Phase.LIVE:
+        while self.queue.phase is QueuePhase.LIVE:
             self._serving.publish(self._scheduler.expire(self._clock.wall()))
             self._forget()
             self._take_in()
@@ -75,9 +82,9 @@ class LiveTarget:
             request.sequence.held = False
         self._serving.begin_steps()
 
-    async def plan(self, planner: Planner) -> None:
+    async def plan(self, planner: LayerPlanner) -> None:
         """Beside `run`: have as many layers run of each request as is best."""
-        while self.queue.phase is Phase.LIVE:
+        while self.queue.phase is QueuePhase.LIVE:
             rule = await planner.plan(self.queue.unbegun, self._clock.now())
             if rule is None:
                 await self._serving.changes.wait()
@@ -105,7 +112,7 @@ class LiveTarget:
         answered: asyncio.Future[Pulled] = asyncio.get_running_loop().create_future()
         self._pulls[command.worker] = command, answered
         try:
-            self._perform(self.queue.pull(command.worker, Room(command.requests, command.rows)))
+            self._perform(self.queue.pull(command.worker, BatchBudget(command.requests, command.rows)))
             if command.waits or len(self.queue):
                 await asyncio.wait((answered,), timeout=POLL_SECONDS)
         finally:
@@ -141,13 +148,13 @@ class LiveTarget:
         """Whoever has KV blocks now waits in the queue."""
         for sequence in self._scheduler.start():
             sequence.held = True
-            self._append(Request(sequence))
+            self._append(QueuedRequest(sequence))
 
-    def _append(self, request: Request) -> None:
+    def _append(self, request: QueuedRequest) -> None:
         sequence = request.sequence
         self._requests[sequence.request_id] = request
         rows, priority = len(sequence.tokens), sequence.request.priority
-        queued = Queued(sequence.request_id, sequence.arrival, priority=priority, rows=rows)
+        queued = LiveTask(sequence.request_id, sequence.arrival, priority=priority, rows=rows)
         self._perform(self.queue.append(queued, sequence.layers_done))
 
     def _forget(self) -> None:
@@ -157,7 +164,7 @@ class LiveTarget:
                 del self._requests[id]
                 self._perform(self.queue.remove(id))
 
-    async def _run_layer(self, run: Run) -> None:
+    async def _run_layer(self, run: RunLayer) -> None:
         requests, began = [self._requests[id] for id in run.tasks], self._clock.now()
         partials = [request.begun() for request in requests]
         self._parts.ranks.leader.tell_layer(partials)
@@ -184,18 +191,18 @@ class LiveTarget:
             self._planner.seen.ran(rows, seconds)
         log.debug("layer_ran", layer=layer, rows=rows, seconds=seconds)
 
-    def _perform(self, effects: Iterable[QueueEffect]) -> Run | None:
+    def _perform(self, effects: Iterable[QueueEffect]) -> RunLayer | None:
         """Do what the queue wants done; what is to be run is left to the caller."""
-        run, leaving = None, defaultdict[str, list[Request]](list)
+        run, leaving = None, defaultdict[str, list[QueuedRequest]](list)
         for effect in effects:
             match effect:
-                case Run():
+                case RunLayer():
                     run = effect
                 case HandOver():
                     leaving[effect.source].append(self._requests.pop(effect.task))
                 case Release():
                     self._answer(effect.source, Pulled(over=True))
-                case Park() | Finish() | GiveBack():
+                case Park() | FinishTask() | GiveBack():
                     pass  # what was computed stays where it is; whoever aborts tells of what is left
                 case other:
                     assert_never(other)
@@ -212,9 +219,9 @@ class LiveTarget:
         if answered is not None and not answered.done():
             answered.set_result(pulled)
 
-    def _returned(self, request: Request) -> None:
+    def _returned(self, request: QueuedRequest) -> None:
         """It goes on here, with the layers done."""
-        request.sequence.held = self.queue.phase is Phase.LIVE
-        if self.queue.phase in (Phase.LIVE, Phase.DRAINING):
+        request.sequence.held = self.queue.phase is QueuePhase.LIVE
+        if self.queue.phase in (QueuePhase.LIVE, QueuePhase.DRAINING):
             self._append(request)
         self._serving.wake()

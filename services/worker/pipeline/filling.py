@@ -6,9 +6,34 @@ other layers' part of them is free, and so it takes no more room. Pure.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as List
+from dataclasses import dataclass
 
-from livescale.services.worker.batch import PREFILL_CHUNK, Piece
-from livescale.services.worker.sequence import NOTHING, Filled, Sequence
+from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, ScheduledChunk
+from livescale.services.worker.scheduling.sequence import NOTHING, Filled, Sequence
+from livescale.shared.runtime.settings import SwitchKv
+
+
+@dataclass(frozen=True)
+class KvWay:
+    """The one that is taken, and why."""
+
+    moves: bool
+    reason: str
+
+
+def choose_way(asked: SwitchKv, token_bytes: int, link_rate: float | None, prefill_rate: float | None) -> KvWay:
+    """A token's KV is `token_bytes` in the layers that others run. Rates are measured, in bytes and in tokens a second;
+    what was not measured yet is not counted on."""
+    if asked != "auto":
+        return KvWay(asked == "move", f"{asked} is set")
+    if link_rate is None or prefill_rate is None:
+        what = "links are" if link_rate is None else "prefill is"
+        return KvWay(False, f"it is not known yet how fast {what}")
+    move, compute = token_bytes / link_rate, 1 / prefill_rate
+    return KvWay(
+        move < compute, f"a token takes {1e6 * move:.0f} us to be moved, {1e6 * compute:.0f} us to be computed"
+    )
+
 
 # So many rows go with a step, and workers take turns, who runs later stages before who runs earlier ones: so steps that
 # follow each other do theirs at the same time, and a request is passed by no more than these from token to token.
@@ -42,7 +67,7 @@ class Filling:
         self._unsure = set(workers)
         self._under_way: dict[int | str, list[tuple[str, Filled, int]]] = {}  # by step, or the worker it is moved to
 
-    def begin(self, step: int, placed: List[Sequence]) -> tuple[str, list[Piece]]:
+    def begin(self, step: int, placed: List[Sequence]) -> tuple[str, list[ScheduledChunk]]:
         """The rows that go with this step, and whose turn it is: nobody's before all have said whether they compute, or
         once what is under way is enough, as then the end would wait for more."""
         self._share(placed)
@@ -53,7 +78,7 @@ class Filling:
         self._turns += 1
         return worker, list(self._rows(step, worker, self._of(worker, placed)))
 
-    def begin_move(self, worker: str, placed: List[Sequence]) -> list[Piece]:
+    def begin_move(self, worker: str, placed: List[Sequence]) -> list[ScheduledChunk]:
         """What is moved next to one of the `movers`, which waits for nothing."""
         self._share(placed)
         pieces = list(self._rows(worker, worker, self._of(worker, placed)))
@@ -98,7 +123,7 @@ class Filling:
     def _of(self, worker: str, placed: List[Sequence]) -> list[Sequence]:
         return [one for one in placed if self.shares.get(one.request_id) == worker and worker in self._willing]
 
-    def _rows(self, under_way: int | str, worker: str, share: List[Sequence]) -> Iterator[Piece]:
+    def _rows(self, under_way: int | str, worker: str, share: List[Sequence]) -> Iterator[ScheduledChunk]:
         """Of whom most is left first: what is left of a prompt comes in whole chunks, and would never find room beside
         the tokens that all others gain."""
         room = FILL_ROWS

@@ -1,28 +1,88 @@
 """KV between the workers of a pipeline: what is to be one worker's comes there from all who ran other layers of it."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 import structlog
 
 from livescale.services.worker.engine.sizes import kv_bytes, slice_bytes
-from livescale.services.worker.live.handoff import receive, send
-from livescale.services.worker.pipeline.channels import close, reach
-from livescale.services.worker.pipeline.costs import Way, choose_way
-from livescale.services.worker.pipeline.running import Running
-from livescale.services.worker.pipeline.wire import kv_slices, layers_of
-from livescale.shared.bus.contract import BusError, Refusal
+from livescale.services.worker.handoff import receive, send
+from livescale.services.worker.pipeline.context import StageContext, close, reach
+from livescale.services.worker.pipeline.filling import Filling, KvWay, choose_way
+from livescale.services.worker.pipeline.wire import kv_slices, kv_spans, layers_of
+from livescale.services.worker.scheduling.batch import ScheduledChunk
+from livescale.services.worker.scheduling.scheduler import Scheduler
+from livescale.shared.bus.contract import Bus, BusError, Refusal
 from livescale.shared.links.contract import Link, LinkError, Peer
 from livescale.shared.messages.pipelines import MoveKv, Pipeline
-from livescale.shared.subjects import GIVE_KV
+from livescale.shared.subjects import GIVE_KV, MOVE_KV
 from livescale.shared.transfer.flow_end import together
+
+MOVE_SECONDS = 2.5  # longer than a worker tries
+REST_SECONDS = 0.25
+
+log = structlog.get_logger()
+
+
+class KvMover:
+    """For `filling`, of requests of `scheduler`. `moved` is called when one more part is there, or does not come."""
+
+    def __init__(
+        self, pipeline: str, filling: Filling, scheduler: Scheduler, bus: Bus, moved: Callable[[], None]
+    ) -> None:
+        self._pipeline = pipeline
+        self._filling = filling
+        self._scheduler = scheduler
+        self._bus = bus
+        self._moved = moved
+        self._parts: dict[str, asyncio.Task[None]] = {}  # by worker
+        self._number = 0
+
+    def begin(self) -> None:
+        """Another part for each worker that lacks something and waits for none."""
+        for worker in sorted(self._filling.movers - self._parts.keys()):
+            pieces = self._filling.begin_move(worker, self._scheduler.placed)
+            if pieces:
+                self._number += 1
+                self._parts[worker] = asyncio.create_task(self._move(worker, self._number, pieces))
+
+    async def rest(self) -> None:
+        """The pipeline has stopped: have moved what is left, as far as that is quickly done."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(REST_SECONDS):
+                self.begin()
+                while self._parts:
+                    await asyncio.wait(self._parts.values(), return_when=asyncio.FIRST_COMPLETED)
+                    self.begin()
+
+    async def close(self) -> None:
+        """Wait for nothing any more. What is under way may come until its worker leaves the pipeline."""
+        for part in self._parts.values():
+            part.cancel()
+        if self._parts:
+            await asyncio.wait(self._parts.values())
+
+    async def _move(self, worker: str, number: int, pieces: Sequence[ScheduledChunk]) -> None:
+        order = MoveKv(pipeline=self._pipeline, number=number, worker=worker, spans=kv_spans(pieces))
+        try:
+            await self._bus.call(MOVE_KV, order, timeout=MOVE_SECONDS, id=worker)
+        except BusError as error:
+            # Only a worker that says so is done with it: into another's blocks nothing may come late.
+            computes = isinstance(error, Refusal) and error.code == 409
+            log.info("kv_not_moved", pipeline=self._pipeline, worker=worker, computes=computes, reason=str(error))
+            self._filling.not_moved(worker, computes=computes)
+        else:
+            self._filling.moved(worker)
+        finally:
+            del self._parts[worker]
+        self._moved()
+
 
 COME_SECONDS = 2.0  # for one part from all of them
 GIVE_SECONDS = 1.0
 T = TypeVar("T")
-
-log = structlog.get_logger()
 
 
 class KvMoves:
@@ -32,8 +92,8 @@ class KvMoves:
     after the other, and none after it was told to compute.
     """
 
-    def __init__(self, command: Pipeline, running: Running, link: Link) -> None:
-        self.way: Way | None = None  # as it was last decided
+    def __init__(self, command: Pipeline, running: StageContext, link: Link) -> None:
+        self.way: KvWay | None = None  # as it was last decided
         self._command = command
         self._running = running
         self._me, self._runner = running.parts.me, running.parts.runner
@@ -91,7 +151,7 @@ class KvMoves:
     def _layers(self, worker: str) -> list[range]:
         return layers_of(self._command, worker)
 
-    def _decide(self) -> Way:
+    def _decide(self) -> KvWay:
         way = self._way()
         if self.way is None or self.way.moves != way.moves:
             self.way = way
@@ -99,10 +159,10 @@ class KvMoves:
             self._running.changed()
         return way
 
-    def _way(self) -> Way:
+    def _way(self) -> KvWay:
         running = self._running
         if running.manifest.shards > 1:
-            return Way(False, "the ranks of an instance compute it together")
+            return KvWay(False, "the ranks of an instance compute it together")
         others = sum(len(stretch) for layers in self._others.values() for stretch in layers)
         token_bytes = kv_bytes(running.manifest, 1, others, block_tokens=1)
         rates = running.link_rate.per_second, self._runner.rates.part_tokens_per_second

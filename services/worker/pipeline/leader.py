@@ -1,4 +1,4 @@
-"""Who leads a pipeline: batches of its scheduler go through all stages, several at once (LambdaScale 4.3)."""
+"""A pipeline that this worker leads, from its first step until its requests are somebody's (LambdaScale 4.3, 4.4)."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,14 +7,21 @@ from dataclasses import dataclass
 
 import structlog
 
-from livescale.services.worker.batch import Batch
+from livescale.services.worker.instance import HeldInstance
+from livescale.services.worker.lifecycle import WorkerState
 from livescale.services.worker.live.parts import Parts
-from livescale.services.worker.pipeline.counts import PipelineCounts
+from livescale.services.worker.loading import Loading
+from livescale.services.worker.metrics import PipelineCounts
 from livescale.services.worker.pipeline.filling import Filling
-from livescale.services.worker.pipeline.moving import Moving
+from livescale.services.worker.pipeline.kv_moves import KvMover
+from livescale.services.worker.pipeline.shares import Shares
+from livescale.services.worker.pipeline.stages import Stages, StagesFailed
 from livescale.services.worker.pipeline.wire import stage_pieces
-from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.scheduling.batch import Batch
+from livescale.services.worker.scheduling.scheduler import Scheduler
+from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.pipelines import Pipeline, StageBatch, StageDone, StageFill
+from livescale.shared.transfer.flow_end import together
 
 STEP_SECONDS = 20.0  # for all stages together; then the pipeline is given up
 
@@ -33,7 +40,7 @@ class Step:
     begun: float
 
 
-class Leader:
+class PipelineLeader:
     """As many batches are under way as there are stages; `first` takes them at the first. What comes of them goes to
     gateways as with any worker."""
 
@@ -57,7 +64,7 @@ class Leader:
         self._ends = False
         self._fills = False
         self._filling = Filling(list(dict.fromkeys(stage.node.id for stage in command.stages)))
-        self._moving = Moving(command.id, self._filling, scheduler, parts.world.bus, parts.serving.wake)
+        self._moving = KvMover(command.id, self._filling, scheduler, parts.world.bus, parts.serving.wake)
 
     @property
     def shares(self) -> dict[str, str]:
@@ -161,3 +168,78 @@ class Leader:
                 await self._serving.changes.wait()
         if oldest is not None and self._clock.now() >= oldest.begun + STEP_SECONDS and oldest in self._steps.values():
             self.give_up(f"step {oldest.batch.step} was not done within {STEP_SECONDS:g} s")
+
+
+class StepsEnded(Exception):
+    """The last step is over."""
+
+
+class LedPipeline:
+    """`leader` while steps are run, `shares` while something is kept for the others. `shared` is called in between:
+    stages are run here no more."""
+
+    def __init__(
+        self, parts: Parts, instance: HeldInstance, counts: PipelineCounts, loading: Loading, shared: Callable[[], None]
+    ) -> None:
+        self.leader: PipelineLeader | None = None
+        self.shares: Shares | None = None
+        self._parts = parts
+        self._instance = instance
+        self._counts = counts
+        self._loading = loading
+        self._shared = shared
+
+    async def run(self, stages: Stages) -> None:
+        """Until the others have what is theirs, or it broke."""
+        reason = f"{self._parts.me} gave up leading"
+        try:
+            reason = await self._run(stages)
+            if self._instance.lifecycle.state in (WorkerState.SERVING, WorkerState.DRAINING):
+                await self._share(stages)
+        finally:
+            if self._instance.lifecycle.state is WorkerState.LIVE:
+                self._instance.go_back(reason)
+
+    async def _run(self, stages: Stages) -> str:
+        """Run steps to the end; why it came."""
+        reason = "its workers are whole"
+        try:
+            await together(stages.run(), self._run_steps(stages))
+        except (StagesFailed, PipelineBroken, Refusal) as error:  # Refusal: it was fenced before it went live
+            reason = str(error)
+            self._counts.broken.inc()
+            log.warning("pipeline_broken", pipeline=stages.command.id, error=reason)
+        except StepsEnded:
+            log.info("pipeline_over", pipeline=stages.command.id)
+        stages.tell_over(reason)
+        return reason
+
+    async def _run_steps(self, stages: Stages) -> None:
+        """Raises Ended after the last."""
+        await stages.ready.wait()
+        scheduler = self._instance.go_live(self._loading, stages.command.kv_blocks)
+        self.leader = PipelineLeader(stages.command, scheduler, self._parts, self._counts, stages.take)
+        self._instance.changed()
+        await self.leader.run()
+        if self._parts.serving.scheduler is scheduler:  # else nothing here is this worker's any more
+            self.shares = self._new_shares(stages, scheduler)
+        raise StepsEnded
+
+    async def _share(self, stages: Stages) -> None:
+        """Serve by itself; what is the others' waits for them."""
+        scheduler = self._parts.serving.scheduler
+        if scheduler is None:
+            return
+        shares = self.shares = self.shares or self._new_shares(stages, scheduler)
+        self.leader = None
+        self._shared()
+        self._parts.serving.begin_steps()
+        try:
+            await shares.run()
+        finally:
+            await shares.stop()
+
+    def _new_shares(self, stages: Stages, scheduler: Scheduler) -> Shares:
+        workers = [self._parts.me, *stages.others]
+        before = {} if self.leader is None else self.leader.shares
+        return Shares(self._parts, self._loading.manifest, scheduler, workers, before)

@@ -7,11 +7,10 @@ from contextlib import suppress
 
 import structlog
 
-from livescale.services.worker.live.given import Given
+from livescale.services.worker.live.handoff_send import HandOffSender, QueuedRequest
 from livescale.services.worker.live.parts import Parts
-from livescale.services.worker.live.request import Request
 from livescale.services.worker.pipeline.filling import share_out
-from livescale.services.worker.scheduler import Scheduler
+from livescale.services.worker.scheduling.scheduler import Scheduler
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.live import Pull, Pulled, Took
 from livescale.shared.messages.parameters import Manifest
@@ -33,11 +32,11 @@ class Shares:
         self._parts = parts
         self._version = manifest.version
         self._scheduler = scheduler
-        self._given = Given(parts, manifest, scheduler, self._run_here)
+        self._given = HandOffSender(parts, manifest, scheduler, self._run_here)
         unfinished = scheduler.in_order
         shares = self._shares = share_out([one.request_id for one in unfinished], workers, before)
         others = [one for one in unfinished if shares[one.request_id] != parts.me]
-        self._kept = {one.request_id: Request(one, filled=one.filled) for one in others}
+        self._kept = {one.request_id: QueuedRequest(one, filled=one.filled) for one in others}
         scheduler.start_over(kept=shares.keys() - self._kept.keys())
         for request in self._kept.values():
             request.sequence.held = True
@@ -86,6 +85,6 @@ class Shares:
         """It is dead."""
         self._given.lost(worker)
 
-    def _run_here(self, request: Request) -> None:
+    def _run_here(self, request: QueuedRequest) -> None:
         request.sequence.held = False
         self._parts.serving.wake()

@@ -1,20 +1,22 @@
-"""Batches between the stages of a pipeline: what a stage is told of the rows that it runs. Pure."""
+"""What a PIPELINE may ask for, and batches between its stages: what a stage is told of the rows that it runs. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import pairwise
 
-from livescale.services.worker.batch import MAX_BATCH_ROWS, Draw, KvSlice, Piece
 from livescale.services.worker.engine.sizes import activation_bytes
-from livescale.services.worker.limits import Limits
+from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS, KvSlice, ScheduledChunk, TokenSampling
+from livescale.services.worker.scheduling.limits import SchedulerLimits
+from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.pipelines import KvSpan, MoveKv, Pipeline, StageBatch, StageFill, StagePiece
 
 
-def stage_pieces(pieces: Sequence[Piece]) -> list[StagePiece]:
+def stage_pieces(pieces: Sequence[ScheduledChunk]) -> list[StagePiece]:
     """As they are told to the stages."""
     return [_told(piece) for piece in pieces]
 
 
-def batch_pieces(batch: StageBatch, manifest: Manifest, limits: Limits) -> tuple[Piece, ...]:
+def batch_pieces(batch: StageBatch, manifest: Manifest, limits: SchedulerLimits) -> tuple[ScheduledChunk, ...]:
     """What `batch` is to have run, of a model of this manifest. Raises ValueError, naming the field, for what could not
     be run here."""
     if batch.block_tokens != limits.kv_block_tokens:
@@ -28,7 +30,7 @@ def batch_pieces(batch: StageBatch, manifest: Manifest, limits: Limits) -> tuple
     return tuple(_piece(piece, limits) for piece in batch.pieces)
 
 
-def fill_pieces(fill: StageFill, limits: Limits) -> list[Piece]:
+def fill_pieces(fill: StageFill, limits: SchedulerLimits) -> list[ScheduledChunk]:
     """What `fill` is to have run. Raises ValueError, naming the field, for what could not be run here."""
     rows = sum(len(piece.tokens) for piece in fill.pieces)
     if rows > MAX_BATCH_ROWS:
@@ -36,14 +38,14 @@ def fill_pieces(fill: StageFill, limits: Limits) -> list[Piece]:
     return [_piece(piece, limits) for piece in fill.pieces]
 
 
-def kv_spans(pieces: Sequence[Piece]) -> list[KvSpan]:
+def kv_spans(pieces: Sequence[ScheduledChunk]) -> list[KvSpan]:
     """Where the KV of `pieces` lies."""
     return [
         KvSpan(first_block=one.blocks.start, blocks=len(one.blocks), start=one.start, stop=one.stop) for one in pieces
     ]
 
 
-def kv_slices(order: MoveKv, layers: Sequence[range], limits: Limits) -> list[KvSlice]:
+def kv_slices(order: MoveKv, layers: Sequence[range], limits: SchedulerLimits) -> list[KvSlice]:
     """What `order` asks for of these layers. Raises ValueError, naming the field, for what is not here."""
     rows = sum(max(one.stop - one.start, 0) for one in order.spans)
     if not 1 <= rows <= MAX_BATCH_ROWS:
@@ -71,7 +73,7 @@ def layers_of(command: Pipeline, worker: str) -> list[range]:
     return [one for one in layers if one]
 
 
-def _told(piece: Piece) -> StagePiece:
+def _told(piece: ScheduledChunk) -> StagePiece:
     told = StagePiece(
         request_id=piece.request_id,
         tokens=list(piece.tokens),
@@ -97,12 +99,12 @@ def _told(piece: Piece) -> StagePiece:
     )
 
 
-def _piece(told: StagePiece, limits: Limits) -> Piece:
+def _piece(told: StagePiece, limits: SchedulerLimits) -> ScheduledChunk:
     draw = None
     if told.sampling is not None:
-        draw = Draw(told.sampling, told.index, tuple(told.forbidden), tuple(told.stops))
+        draw = TokenSampling(told.sampling, told.index, tuple(told.forbidden), tuple(told.stops))
     blocks = range(told.first_block, told.first_block + told.blocks)
-    piece = Piece(told.request_id, tuple(told.tokens), told.start, blocks, told.decode, draw)
+    piece = ScheduledChunk(told.request_id, tuple(told.tokens), told.start, blocks, told.decode, draw)
     room = min(told.blocks * limits.kv_block_tokens, limits.max_model_len)
     if piece.stop > room or blocks.stop > limits.kv_blocks:
         raise ValueError(
@@ -113,3 +115,30 @@ def _piece(told: StagePiece, limits: Limits) -> Piece:
     if never >= limits.vocab_size:
         raise ValueError(f"pieces: token id {never} is not in the vocabulary of {limits.vocab_size}")
     return piece
+
+
+def check_pipeline(command: Pipeline, worker: str, manifest: Manifest, ready: Collection[int], kv_blocks: int) -> None:
+    """For a `worker` that has these blocks `ready`. Raises Refusal: 400 for stages that are no pipeline of this model,
+    409 for what is not here."""
+    if command.version != manifest.version:
+        raise Refusal(409, f"version: this worker loads {manifest.version}, not {command.version}")
+    edges = [0, *(stage.stop for stage in command.stages)]
+    starts = [*(stage.first for stage in command.stages), len(manifest.blocks)]
+    if edges != starts or any(stage.first >= stage.stop for stage in command.stages):
+        raise Refusal(400, f"stages: they begin at {starts[:-1]} and end at {edges[1:]} of {len(manifest.blocks)}")
+    if any(one.node.id == other.node.id for one, other in pairwise(command.stages)):
+        raise Refusal(400, "stages: two neighbours are of one worker")
+    missing = sorted(_needed(command, worker, manifest) - set(ready))
+    if missing:
+        raise Refusal(409, f"stages: block {missing[0]} is not ready here")
+    if command.kv_blocks > kv_blocks:
+        raise Refusal(409, f"kv_blocks: there are {kv_blocks} here, not {command.kv_blocks}")
+
+
+def _needed(command: Pipeline, worker: str, manifest: Manifest) -> set[int]:
+    mine = [stage for stage in command.stages if stage.node.id == worker]
+    if len(command.stages) < 2 or not mine:
+        raise Refusal(400, f"stages: {len(command.stages)} of them, and {len(mine)} of {worker}")
+    blocks = {block for stage in mine for block in range(stage.first, stage.stop)}
+    has_head = mine[-1].stop == len(manifest.blocks)
+    return blocks | {0} if has_head and manifest.config.tie_word_embeddings else blocks

@@ -8,8 +8,8 @@ from click.testing import CliRunner
 from livescale.load.profile.cases import CACHE_TOKENS, DECODES, PROMPTS, batches
 from livescale.load.profile.fit import Measured, fit, worst_error
 from livescale.services.cli.main import cli
-from livescale.services.worker.batch import MAX_BATCH_ROWS
-from livescale.services.worker.engine.step_times import work_of
+from livescale.services.worker.engine.modelled_steps import work_of
+from livescale.services.worker.scheduling.batch import MAX_BATCH_ROWS
 from livescale.shared.model.latency import Latency, find_latency
 from tests.made import tiny
 

@@ -6,17 +6,17 @@ import pytest
 import torch
 
 from livescale.load.bench.engine_python import Operations
-from livescale.services.worker.batch import PREFILL_CHUNK, Piece
 from livescale.services.worker.engine.compiled_layer import CompiledLayer
-from livescale.services.worker.engine.engine import Engine
-from livescale.services.worker.engine.kernels.contract import VARIANTS, find_compiled
+from livescale.services.worker.engine.engine import TorchEngine
+from livescale.services.worker.engine.kernels.variants import VARIANTS, find_compiled
+from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, ScheduledChunk
 from tests.worker.engine.models import ALL_CONFIGS, KERNELS, Kind, checkpointed, kind, needs_kernels
 
 BLOCKS = 20  # of each request
 EVERY_WAY = [kind("portable", "float32"), *(kind(variant, "bfloat16") for variant in VARIANTS)]
 
 
-def of_parts(way: Kind, name: str) -> Engine:
+def of_parts(way: Kind, name: str) -> TorchEngine:
     """An engine none of whose layers is one call."""
     made = way.engine(name)
     for index, layer in made._layers.items():
@@ -25,18 +25,18 @@ def of_parts(way: Kind, name: str) -> Engine:
     return made
 
 
-def piece(request: int, start: int, stop: int, *, decode: bool) -> Piece:
+def piece(request: int, start: int, stop: int, *, decode: bool) -> ScheduledChunk:
     tokens = tuple((7 * position + request) % 500 for position in range(start, stop))
-    return Piece(f"r{request}", tokens, start, range(BLOCKS * request, BLOCKS * (request + 1)), decode)
+    return ScheduledChunk(f"r{request}", tokens, start, range(BLOCKS * request, BLOCKS * (request + 1)), decode)
 
 
-def prompts(first: int, rows: int) -> list[Piece]:
+def prompts(first: int, rows: int) -> list[ScheduledChunk]:
     """So many rows, of as many requests as that takes."""
     lengths = [min(PREFILL_CHUNK, rows - start) for start in range(0, rows, PREFILL_CHUNK)]
     return [piece(first + number, 0, length, decode=False) for number, length in enumerate(lengths)]
 
 
-def steps() -> Iterator[list[Piece]]:
+def steps() -> Iterator[list[ScheduledChunk]]:
     """Prompts and decodes, alone and together, as many rows as are computed at a time, one more, and many more."""
     compiled = find_compiled()
     assert compiled is not None
@@ -50,7 +50,7 @@ def steps() -> Iterator[list[Piece]]:
 
 
 @torch.inference_mode()
-def through(made: Engine, pieces: Sequence[Piece]) -> torch.Tensor:
+def through(made: TorchEngine, pieces: Sequence[ScheduledChunk]) -> torch.Tensor:
     """Logits of all rows."""
     rows = made.rows(pieces)
     return made.head(made.layers(0, made.store.layers, made.embed(rows), rows))

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from livescale.services.worker.batch import PREFILL_CHUNK, PROMPT_CUT, Batch, Draw, Piece
 from livescale.services.worker.engine.contract import BlockMissing
-from livescale.services.worker.engine.engine import Engine
+from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.kv_store import allocate_kv_memory
+from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, PROMPT_CUT, Batch, ScheduledChunk, TokenSampling
 from livescale.shared.messages.requests import Sampling
 from tests.worker.engine.models import checkpointed
 from tests.worker.serving import random_prompt, serve, submit
@@ -16,8 +16,8 @@ TIED = checkpointed("qwen2-tied")
 PROMPT = tuple(random_prompt(0, 20))
 
 
-def _piece(tokens: tuple[int, ...] = PROMPT, start: int = 0, decode: bool = False) -> Piece:
-    return Piece("a", tokens, start, range(0, 8), decode, Draw(Sampling(), 0))
+def _piece(tokens: tuple[int, ...] = PROMPT, start: int = 0, decode: bool = False) -> ScheduledChunk:
+    return ScheduledChunk("a", tokens, start, range(0, 8), decode, TokenSampling(Sampling(), 0))
 
 
 def test_no_layer_runs_before_its_block_was_added() -> None:
@@ -68,7 +68,7 @@ def test_a_buffer_that_is_too_small_is_refused() -> None:
 
 def test_kv_memory_that_holds_no_block_is_refused() -> None:
     with pytest.raises(ValueError, match="kv_bytes is 4096"):
-        Engine(LLAMA.manifest, allocate_kv_memory(4_096), 16, 100)
+        TorchEngine(LLAMA.manifest, allocate_kv_memory(4_096), 16, 100)
 
 
 def test_a_batch_has_rows_and_not_too_many() -> None:
@@ -87,7 +87,7 @@ def test_a_prompt_is_cut_at_fixed_positions_only(start: int, count: int) -> None
 
 def test_a_step_without_draws_chooses_nothing() -> None:
     engine = LLAMA.engine()
-    assert engine.step(Batch(1, (Piece("a", PROMPT, 0, range(8), decode=False),))) == []
+    assert engine.step(Batch(1, (ScheduledChunk("a", PROMPT, 0, range(8), decode=False),))) == []
 
 
 def test_layers_can_be_handed_over_in_the_middle() -> None:
@@ -95,17 +95,17 @@ def test_layers_can_be_handed_over_in_the_middle() -> None:
     here, there = LLAMA.engine(), LLAMA.engine()
     rows = here.rows([_piece()])
     activations = here.layers(0, 1, here.embed(rows), rows)
-    moved = Piece("a", PROMPT, 0, range(40, 48), decode=False)
+    moved = ScheduledChunk("a", PROMPT, 0, range(40, 48), decode=False)
     there.store.import_kv(range(40, 48), range(0, 1), here.store.export_kv(range(0, 8), range(0, 1)))
     moved_rows = there.rows([moved])
     finished = there.layers(1, 2, activations.clone(), moved_rows)
-    step = Piece("a", (7,), len(PROMPT), moved.blocks, decode=True)
+    step = ScheduledChunk("a", (7,), len(PROMPT), moved.blocks, decode=True)
     decoded = _whole(there, step)
     whole = _whole(here, _piece())
     assert torch.equal(there.head(finished), here.head(whole))
     assert torch.equal(decoded, _whole(here, _piece((7,), len(PROMPT), decode=True)))
 
 
-def _whole(engine: Engine, piece: Piece) -> torch.Tensor:
+def _whole(engine: TorchEngine, piece: ScheduledChunk) -> torch.Tensor:
     rows = engine.rows([piece])
     return engine.layers(0, len(engine.store.cache), engine.embed(rows), rows)

@@ -9,11 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from livescale.services.worker.batch import NO_BYTES, Batch, Draw, Entry, KvCopy, KvImport, KvSlice, Piece, PrefixUse
-from livescale.services.worker.engine.contract import BlockMissing, Runner
+from livescale.services.worker.engine.contract import BlockMissing, LayerwiseRun, Runner
 from livescale.services.worker.engine.modelled import ModelledRunner
-from livescale.services.worker.engine.partial import Partial
 from livescale.services.worker.engine.sizes import activation_bytes, kv_bytes
+from livescale.services.worker.kv.tiers import KvCopy
+from livescale.services.worker.scheduling.batch import (
+    NO_BYTES,
+    Batch,
+    KvImport,
+    KvSlice,
+    LayerEntry,
+    PrefixUse,
+    ScheduledChunk,
+    TokenSampling,
+)
 from livescale.shared.messages.requests import Sampling, Submit
 from livescale.shared.runtime.clock import LoopClock
 from livescale.shared.simulation.virtual_time import run
@@ -150,7 +159,7 @@ def test_no_layer_runs_before_its_block_came() -> None:
         with pytest.raises(RuntimeError, match="no model is loaded"):
             await runner.add_block(0, NO_BYTES)
         assert await runner.load(made, 4_096) == 8
-        started = Partial([piece([1, 2, 3])])
+        started = LayerwiseRun([piece([1, 2, 3])])
         with pytest.raises(BlockMissing, match=r"block 0 \(embedding\)"):
             await runner.run_layer([started])
         await runner.add_block(0, NO_BYTES)
@@ -189,8 +198,10 @@ def test_slices_have_the_size_of_keys_and_values() -> None:
     run(main())
 
 
-def piece(tokens: list[int], start: int = 0, entry: Entry | None = None, **fields: Any) -> Piece:
-    return Piece("a", tuple(tokens), start, range(2, 16), start >= 128, Draw(Sampling(), 0), entry, **fields)
+def piece(tokens: list[int], start: int = 0, entry: LayerEntry | None = None, **fields: Any) -> ScheduledChunk:
+    return ScheduledChunk(
+        "a", tuple(tokens), start, range(2, 16), start >= 128, TokenSampling(Sampling(), 0), entry, **fields
+    )
 
 
 @pytest.mark.parametrize("layers", range(1, LAYERS + 1))
@@ -198,18 +209,20 @@ def test_a_request_that_changes_hands_between_layers_goes_on_with_the_same_token
     """What moves has the size of activations and KV; without either the tokens would be others."""
 
     async def hand_over(here: Runner, there: Runner, prompt: list[int], *, with_kv: bool = True) -> list[int]:
-        started = Partial(slab(prompt))
+        started = LayerwiseRun(slab(prompt))
         for _ in range(layers):
             await here.run_layer([started])
         blocks = range(2, 2 + -(-len(prompt) // BLOCK_TOKENS))
         kv = await here.export_kv(blocks, layers)
         assert len(started.activation) == activation_bytes(manifest(), len(prompt))
         assert len(kv) == kv_bytes(manifest(), len(prompt), layers, BLOCK_TOKENS)
-        entry = Entry(started.done, len(prompt), memoryview(bytearray(started.activation)))
-        moved = [Piece("a", one.tokens, one.start, range(40, 60), False, one.draw, entry) for one in slab(prompt)]
+        entry = LayerEntry(started.done, len(prompt), memoryview(bytearray(started.activation)))
+        moved = [
+            ScheduledChunk("a", one.tokens, one.start, range(40, 60), False, one.draw, entry) for one in slab(prompt)
+        ]
         [first] = await there.step(Batch(1, tuple(moved)))
         came = range(40, 40 + len(blocks)) if with_kv else range(10, 10 + len(blocks))
-        again = Piece("a", (first,), len(prompt), range(40, 60), True, Draw(Sampling(), 1))
+        again = ScheduledChunk("a", (first,), len(prompt), range(40, 60), True, TokenSampling(Sampling(), 1))
         zeros = memoryview(bytearray(len(kv)))
         imports = (KvImport("a", came, layers, kv),) if with_kv else (KvImport("a", range(40, 52), layers, zeros),)
         [second] = await there.step(Batch(2, (again,), imports=imports))
@@ -238,16 +251,16 @@ def test_a_rank_that_is_led_runs_a_stage_whose_activation_only_the_first_has() -
     run(main())
 
 
-def slab(prompt: list[int]) -> tuple[Piece, ...]:
+def slab(prompt: list[int]) -> tuple[ScheduledChunk, ...]:
     """In two chunks, of which the second draws."""
-    first = Piece("a", tuple(prompt[:128]), 0, range(2, 16), False)
-    return first, Piece("a", tuple(prompt[128:]), 128, range(2, 16), False, Draw(Sampling(), 0))
+    first = ScheduledChunk("a", tuple(prompt[:128]), 0, range(2, 16), False)
+    return first, ScheduledChunk("a", tuple(prompt[128:]), 128, range(2, 16), False, TokenSampling(Sampling(), 0))
 
 
 def test_layers_one_by_one_take_what_a_step_takes_but_for_the_head() -> None:
     async def main() -> None:
         pieces, clock = slab(random_prompt(3, 190, VOCABULARY)), LoopClock(0.0)
-        runner, started = await loaded(), Partial(pieces)
+        runner, started = await loaded(), LayerwiseRun(pieces)
         begun = clock.now()
         for _ in range(LAYERS):
             await runner.run_layer([started])
@@ -262,11 +275,11 @@ def test_layers_one_by_one_take_what_a_step_takes_but_for_the_head() -> None:
 def test_rows_that_come_in_later_pay_for_the_layers_that_are_left() -> None:
     async def main() -> None:
         clock, runner, pieces = LoopClock(0.0), await loaded(), slab(random_prompt(3, 190, VOCABULARY))
-        started = Partial(pieces)
+        started = LayerwiseRun(pieces)
         for _ in range(LAYERS - 1):
             await runner.run_layer([started])
-        entry = Entry(LAYERS - 1, 190, started.activation)
-        late = tuple(Piece("a", one.tokens, one.start, one.blocks, False, one.draw, entry) for one in pieces)
+        entry = LayerEntry(LAYERS - 1, 190, started.activation)
+        late = tuple(ScheduledChunk("a", one.tokens, one.start, one.blocks, False, one.draw, entry) for one in pieces)
         begun = clock.now()
         await runner.step(Batch(1, late))
         whole = (10 + 19 + 1e-5 * 190**2) / 1e3
@@ -300,7 +313,7 @@ def test_kv_that_was_copied_to_host_memory_and_back_is_gone_on_from() -> None:
             await runner.add_block(block.index, NO_BYTES)
         await runner.step(Batch(1, (piece(prompt[:128]),)))
         copies = KvCopy(range(2, 10), range(-8, 0)), KvCopy(range(-8, 0), range(40, 48))
-        rest = Piece("a", tuple(prompt[128:]), 128, range(40, 60), False, Draw(Sampling(), 0))
+        rest = ScheduledChunk("a", tuple(prompt[128:]), 128, range(40, 60), False, TokenSampling(Sampling(), 0))
         assert await runner.step(Batch(2, (rest,), prefixes=PrefixUse(copies))) == [expected]
 
     run(main())

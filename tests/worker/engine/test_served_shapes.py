@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from livescale.services.worker.batch import PROMPT_CUT, Piece
-from livescale.services.worker.engine.engine import Engine
+from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.kv_store import allocate_kv_memory
 from livescale.services.worker.engine.parameters import TORCH_DTYPES
+from livescale.services.worker.scheduling.batch import PROMPT_CUT, ScheduledChunk
 from livescale.shared.messages.parameters import DType, Manifest, ModelConfig
 from livescale.shared.model.block_layout import block_layouts
 from tests.worker.engine.models import BLOCK_TOKENS, KINDS, Kind
@@ -49,14 +49,14 @@ def noise(shape: Sequence[int], dtype: DType) -> torch.Tensor:
     return flat * (GAIN / shape[-1] ** 0.5 if len(shape) == 2 else 1.0)
 
 
-def engine_of(hidden: int, way: Kind) -> Engine:
+def engine_of(hidden: int, way: Kind) -> TorchEngine:
     """With parameters that arrive as a CPU's workers get them."""
     config = shape(hidden)
     layouts = block_layouts(config, way.dtype, layout="panels")
     manifest = Manifest(
         version="v", config=config, dtype=way.dtype, blocks=[one.block(0) for one in layouts], layout="panels"
     )
-    engine = Engine(manifest, allocate_kv_memory(1 << 25), BLOCK_TOKENS, CONTEXT, way.kernels)
+    engine = TorchEngine(manifest, allocate_kv_memory(1 << 25), BLOCK_TOKENS, CONTEXT, way.kernels)
     for layout in layouts:
         buffer = torch.zeros(layout.size_bytes, dtype=torch.uint8)
         for tensor in layout.tensors:
@@ -66,12 +66,12 @@ def engine_of(hidden: int, way: Kind) -> Engine:
     return engine
 
 
-def piece(request: int, start: int, stop: int, *, decode: bool = False) -> Piece:
+def piece(request: int, start: int, stop: int, *, decode: bool = False) -> ScheduledChunk:
     tokens = tuple((7 * position + 31 * request) % VOCABULARY for position in range(start, stop))
-    return Piece(f"r{request}", tokens, start, range(BLOCKS * request, BLOCKS * (request + 1)), decode)
+    return ScheduledChunk(f"r{request}", tokens, start, range(BLOCKS * request, BLOCKS * (request + 1)), decode)
 
 
-def through(engine: Engine, *pieces: Piece) -> dict[str, torch.Tensor]:
+def through(engine: TorchEngine, *pieces: ScheduledChunk) -> dict[str, torch.Tensor]:
     """Logits of all rows of each request, of one step."""
     rows = engine.rows(pieces)
     logits = engine.head(engine.layers(0, 2, engine.embed(rows), rows))

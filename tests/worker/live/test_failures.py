@@ -2,7 +2,7 @@
 
 import pytest
 
-from livescale.services.worker.live.handoff import ACTIVATION, KV
+from livescale.services.worker.handoff import ACTIVATION, KV
 from livescale.services.worker.live.source import FAILED_HAND_OFFS
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import Stale

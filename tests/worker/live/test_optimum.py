@@ -1,97 +1,123 @@
-"""The mode zigzag-ilp: plans are those of the integer program where they are better than the queue, and tokens are what
-they always are."""
+"""The integer program: against every way to share the layers, stepped through time; its bounds; how long it takes."""
 
-from math import inf
+import random
+import time
 
 import pytest
+from hypothesis import given, settings
 
-from livescale.services.worker.live.optimum import MOST_BATCHES, Planner, better_than_the_queue
-from livescale.services.worker.zigzag.forecast import Forecast
-from livescale.services.worker.zigzag.ilp import solve
-from livescale.services.worker.zigzag.rehearsal import rehearse
-from livescale.services.worker.zigzag.rules import Planned
-from livescale.services.worker.zigzag.tasks import ALONE, Room, Task
-from tests.worker.live.pair import TARGET, pair
-from tests.worker.serving import random_prompt, submit
-
-LAYERS, LOAD = 7, 2.0
-READY = [LOAD * layer for layer in range(LAYERS)]
+from livescale.services.worker.live.optimum import Forecast, solve
+from livescale.services.worker.live.policy import Planned
+from livescale.services.worker.live.simulation import simulate
+from livescale.services.worker.live.tasks import LiveTask
+from livescale.services.worker.live.windows import Pair, greedy
+from tests.worker.live.stepping import BATCHES, LOADS, best_latency, ends_with, ready_after, tasks_of
 
 
-def planner(room: Room = ALONE) -> Planner:
-    """Of seven layers one is here, after as long as two layers of 100 rows take. The program has all the time."""
-    seen = Forecast([100] * LAYERS, began=0.0)
-    seen.arrived(1, LOAD)
-    seen.ran(100, 1.0)
-    return Planner(seen, room, limit_seconds=inf)
+@settings(max_examples=60, deadline=None)
+@given(batches=BATCHES, loads=LOADS)
+def test_it_finds_what_trying_everything_finds(batches: list[tuple[int, int]], loads: list[int]) -> None:
+    ready = ready_after(loads)
+    optimum = solve(tasks_of(batches), ready)
+    assert optimum.mean_latency == pytest.approx(best_latency(batches, ready))
+    assert ends_with(batches, ready, optimum.on_target) == pytest.approx(optimum.ends)
 
 
-def waiting(*rows: int) -> list[Task]:
-    return [Task(f"r{number}", float(number), rows=count) for number, count in enumerate(rows)]
+@pytest.mark.parametrize("load", [2, 6])
+def test_the_queue_without_a_program_is_as_good_for_equal_batches_that_wait(load: int) -> None:
+    tasks = [LiveTask(f"{number:02}", 0.0) for number in range(8)]
+    ready = [float(load * layer) for layer in range(12)]
+    assert simulate(tasks, ready).mean_latency == pytest.approx(solve(tasks, ready).mean_latency)
 
 
-def weighing(*weights: float) -> list[Task]:
-    return [Task(f"{number:02}", 0.0, weight) for number, weight in enumerate(weights)]
+@pytest.mark.parametrize("load", [3, 6, 10])
+def test_a_queue_that_follows_the_plan_ends_every_task_when_the_plan_says(load: int) -> None:
+    tasks = [LiveTask(f"{number:02}", 0.0) for number in range(6)]
+    ready = [float(load * layer) for layer in range(24)]
+    optimum = solve(tasks, ready)
+    run = simulate(
+        tasks, ready, Planned({task.id: count for task, count in zip(tasks, optimum.on_target, strict=True)})
+    )
+    until = [number for number, end in enumerate(optimum.ends) if end <= ready[-1]]
+    assert len(until) >= 3
+    assert [run.ends[tasks[number].id] for number in until] == pytest.approx([optimum.ends[number] for number in until])
 
 
-async def test_of_each_request_as_many_layers_are_planned_as_the_program_says() -> None:
-    rule = await planner().plan(waiting(100, 300, 100, 200), LOAD)
-    assert isinstance(rule, Planned)
-    assert rule.on_target == {"r0": 0, "r1": 2, "r2": 5, "r3": 7}
-    assert tuple(rule.on_target.values()) == solve(weighing(1, 3, 1, 2), READY).on_target
+def test_the_queue_is_near_the_optimum_for_batches_of_unequal_length() -> None:
+    chance = random.Random(3)
+    tasks = [LiveTask(f"{number:02}", 0.0, chance.choice([0.5, 1.0, 2.0])) for number in range(8)]
+    ready = [6.0 * layer for layer in range(12)]
+    assert simulate(tasks, ready).mean_latency <= 1.05 * solve(tasks, ready).mean_latency
 
 
-async def test_nothing_is_planned_where_the_queue_is_as_good() -> None:
-    made = planner()
-    assert await made.plan(waiting(*[100] * 4), LOAD) == Planned({})
-    assert await made.plan(waiting(*[100] * 4), LOAD) is None
+def test_layers_that_are_there_from_the_start_are_shared_evenly() -> None:
+    optimum = solve([LiveTask("a", 0.0), LiveTask("b", 0.0), LiveTask("c", 0.0)], [0.0] * 8)
+    assert optimum.ends[0] == 8
+    assert sum(optimum.ends) == 8 + 8 + 16
 
 
-@pytest.mark.parametrize("limit_seconds", [0.0, inf])
-@pytest.mark.parametrize("weights", [(1, 3, 1, 2), (1, 1, 1, 1), (2, 1, 3, 1, 2)])
-def test_a_plan_is_better_than_the_queue_or_there_is_none(weights: tuple[int, ...], limit_seconds: float) -> None:
-    tasks = weighing(*weights)
-    found = better_than_the_queue(tasks, READY, limit_seconds)
-    if found is not None:
-        rule = Planned({task.id: layers for task, layers in zip(tasks, found.on_target, strict=True)})
-        assert rehearse(tasks, READY, rule).mean_latency < rehearse(tasks, READY).mean_latency
+def test_it_does_not_matter_where_the_clock_begins() -> None:
+    tasks, ready = tasks_of([(0, 1), (3, 2), (4, 1)]), [1.0, 3.0, 6.0]
+    later = [LiveTask(task.id, task.arrival + 1.7e9, task.weight) for task in tasks]
+    optimum, moved = solve(tasks, ready), solve(later, [at + 1.7e9 for at in ready])
+    assert moved.on_target == optimum.on_target
+    assert moved.mean_latency == pytest.approx(optimum.mean_latency)
+    assert moved.ends == pytest.approx([end + 1.7e9 for end in optimum.ends])
 
 
-async def test_those_that_run_together_have_one_plan() -> None:
-    rule = await planner(Room(9, 100)).plan(waiting(50, 50, 300, 60, 40, 200), LOAD)
-    assert rule is not None
-    assert rule.on_target == {"r0": 0, "r1": 0, "r2": 2, "r3": 5, "r4": 5, "r5": 7}
+def test_without_time_the_best_that_is_known_is_taken() -> None:
+    tasks, ready = tasks_of([(0, 1), (0, 3), (0, 1), (0, 2)]), [2.0 * layer for layer in range(7)]
+    hurried, optimum = solve(tasks, ready, limit_seconds=0.0), solve(tasks, ready)
+    assert optimum.proven
+    assert not hurried.proven
+    assert sum(optimum.ends) <= sum(hurried.ends) <= greedy(Pair(tasks, ready))[1]
+    assert hurried.ends == pytest.approx(
+        ends_with([(0, 1), (0, 3), (0, 1), (0, 2)], list(map(int, ready)), hurried.on_target)
+    )
 
 
-async def test_nothing_is_planned_before_a_layer_was_run_nor_where_nobody_new_waits() -> None:
-    assert await Planner(Forecast([1, 1], began=0.0), ALONE).plan(waiting(100), 0.0) is None
-    made = planner()
-    assert await made.plan([], LOAD) is None
-    assert await made.plan(waiting(100, 300, 100), LOAD) is not None
-    assert await made.plan(waiting(100, 300, 100), LOAD) is None
-    assert await made.plan(waiting(100, 300, 100, 200), LOAD) is not None
+def test_a_dozen_batches_of_32_layers_take_a_moment() -> None:
+    tasks = [LiveTask(f"{number:02}", 0.0) for number in range(12)]
+    ready = [6.0 * layer for layer in range(32)]
+    solve(tasks, ready)  # imports
+    began = time.process_time()
+    solve(tasks, ready)
+    assert time.process_time() - began < 2.0  # `livescale bench zigzag` measures it
 
 
-async def test_those_that_are_too_many_for_one_program_go_in_zigzag_until_their_turn() -> None:
-    made = planner()
-    rule = await made.plan(waiting(100, 300, 100, *[200] * MOST_BATCHES), LOAD)
-    assert rule is not None
-    assert rule.on_target.keys() <= {f"r{number}" for number in range(MOST_BATCHES)}
-    assert await made.plan(waiting(100, 300, 100, *[200] * MOST_BATCHES)[1:], LOAD) is not None
+def test_no_tasks_no_weight_and_blocks_out_of_order_are_refused() -> None:
+    for tasks in ([], [LiveTask("a", 0.0, 0.0)]):
+        with pytest.raises(ValueError, match="at least one task, and of weights above zero"):
+            solve(tasks, [0.0])
+    for ready in ([], [1.0, 0.0]):
+        with pytest.raises(ValueError, match="in their order"):
+            solve([LiveTask("a", 0.0)], ready)
 
 
-async def test_tokens_are_those_of_an_undisturbed_worker() -> None:
-    requests = [submit(f"r{number}", random_prompt(number, 100 + number), max_tokens=12) for number in range(5)]
-    async with pair(mode="zigzag-ilp") as live:
-        await live.give_layers(1)
-        await live.made.admit(TARGET, requests[0])
-        await live.ran(1)  # so that it is known how long a layer takes
-        for request in requests[1:]:
-            await live.made.admit(TARGET, request)
-        await live.ran(2)
-        await live.help("s")
-        await live.give_layers(2)
-        await live.give_all()
-        await live.serve()
-        expected = live.undisturbed(*requests)
-        assert {one.request_id: await live.made.finished(one.request_id) for one in requests} == expected
+def test_missing_layers_are_expected_at_the_pace_of_those_that_came() -> None:
+    seen = Forecast([200, 100, 100, 50], began=10.0)
+    assert seen.ready(10.0) is None
+    seen.arrived(2, 13.0)
+    assert seen.ready(13.0) == [0.0, 0.0, 1.0, 1.5]
+    assert seen.ready(13.5) == [0.0, 0.0, 0.5, 1.0]
+
+
+def test_a_layer_that_is_late_is_expected_at_any_moment() -> None:
+    seen = Forecast([100, 100, 100], began=0.0)
+    seen.arrived(1, 1.0)
+    assert seen.ready(2.5) == [0.0, 0.0, 0.5]
+
+
+def test_word_of_fewer_layers_than_are_here_is_old() -> None:
+    seen = Forecast([100, 100], began=0.0)
+    seen.arrived(1, 1.0)
+    seen.arrived(1, 5.0)
+    assert seen.ready(5.0) == [0.0, 0.0]
+
+
+def test_layers_take_as_long_as_those_that_were_run_by_row() -> None:
+    seen = Forecast([100, 100], began=0.0)
+    assert seen.layer_seconds(10) is None
+    seen.ran(10, 0.1)
+    seen.ran(30, 0.1)
+    assert seen.layer_seconds(100) == 0.5

@@ -1,16 +1,16 @@
 """The scheduler where requests come from, or go to, another worker."""
 
-from livescale.services.worker.batch import Batch, Entry
-from livescale.services.worker.scheduler import Scheduler
-from livescale.services.worker.sequence import Filled
+from livescale.services.worker.scheduling.batch import Batch, LayerEntry
+from livescale.services.worker.scheduling.scheduler import Scheduler
+from livescale.services.worker.scheduling.sequence import Filled
 from livescale.shared.messages.requests import Submit
 from tests.worker.serving import limits, submit
 
 LAYERS = 2
 
 
-def entry(request: Submit, layers: int = LAYERS) -> Entry:
-    return Entry(layers, len(request.prompt), memoryview(bytearray(4 * len(request.prompt))))
+def entry(request: Submit, layers: int = LAYERS) -> LayerEntry:
+    return LayerEntry(layers, len(request.prompt), memoryview(bytearray(4 * len(request.prompt))))
 
 
 def step(scheduler: Scheduler, token: int = 50) -> Batch:

@@ -127,3 +127,7 @@ def play(
             await nothing_left(made)
 
     run(main(), limit_seconds=600)
+
+
+async def has_tokens(made: Stage, count: int) -> None:
+    await made.until(lambda: sum(len(wish.tokens) >= count for wish in made.client.wishes) >= 4)

@@ -1,8 +1,8 @@
 """What goes with which step, until workers have KV of what is to be theirs."""
 
-from livescale.services.worker.batch import PREFILL_CHUNK, Piece
-from livescale.services.worker.pipeline.filling import FILL_ROWS, Filling, share_out
-from livescale.services.worker.sequence import Sequence
+from livescale.services.worker.pipeline.filling import FILL_ROWS, Filling, KvWay, choose_way, share_out
+from livescale.services.worker.scheduling.batch import PREFILL_CHUNK, ScheduledChunk
+from livescale.services.worker.scheduling.sequence import Sequence
 from tests.worker.serving import submit
 
 WORKERS = ("a", "b")
@@ -23,7 +23,7 @@ def computing(*workers: str) -> Filling:
     return filling
 
 
-def told(fill: tuple[str, list[Piece]]) -> tuple[str, list[tuple[str, int, int]]]:
+def told(fill: tuple[str, list[ScheduledChunk]]) -> tuple[str, list[tuple[str, int, int]]]:
     worker, pieces = fill
     return worker, [(one.request_id, one.start, one.stop) for one in pieces]
 
@@ -157,3 +157,23 @@ def test_nobody_computes_before_all_have_said_whether_they_do() -> None:
     filling.moved("b")
     assert filling.begin_move("idle", here) == []
     assert told(filling.begin(2, here)) == ("a", [("r", 0, 128)])
+
+
+def test_what_takes_less_by_what_was_measured_is_done_and_the_reason_says_so() -> None:
+    faster, slower = (choose_way("auto", 4_000, rate, 5_000.0) for rate in (40e6, 8e6))
+    assert faster == KvWay(moves=True, reason="a token takes 100 us to be moved, 200 us to be computed")
+    assert slower == KvWay(moves=False, reason="a token takes 500 us to be moved, 200 us to be computed")
+
+
+def test_equally_fast_it_is_computed_as_that_can_not_be_lost() -> None:
+    assert not choose_way("auto", 4_000, 20e6, 5_000.0).moves
+
+
+def test_what_was_not_measured_is_not_counted_on() -> None:
+    assert choose_way("auto", 1, None, 1.0) == KvWay(moves=False, reason="it is not known yet how fast links are")
+    assert choose_way("auto", 1, 1e12, None) == KvWay(moves=False, reason="it is not known yet how fast prefill is")
+
+
+def test_who_is_told_does_so_whatever_was_measured() -> None:
+    assert choose_way("move", 10**9, None, 1e9) == KvWay(moves=True, reason="move is set")
+    assert choose_way("recompute", 1, 1e12, 1.0) == KvWay(moves=False, reason="recompute is set")

@@ -1,0 +1,127 @@
+"""The memory tiers of the prefix cache: blocks of the KV cache that nobody owns, and blocks in host memory. Pure.
+
+What moves between blocks and tiers is a list of copies, which the engine makes with its next step.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from livescale.services.worker.kv.block_manager import BlockManager
+from livescale.services.worker.kv.radix_tree import RadixNode
+
+
+@dataclass(frozen=True)
+class KvCopy:
+    """KV of all layers in `source`, to be put into `target`, as many blocks that are others, before anything is run.
+
+    Negative numbers are blocks in host memory: nothing is computed in these.
+    """
+
+    source: range
+    target: range
+
+
+class BlockTiers:
+    """A segment a block; negative blocks are `host_blocks` in host memory. `lent`: blocks that nobody owns and somebody
+    computes in."""
+
+    def __init__(self, kv: BlockManager, host_blocks: int) -> None:
+        self.lent = range(0)
+        self._kv = kv
+        self._host_blocks = host_blocks
+        self.clear()
+
+    def clear(self) -> None:
+        """Nothing is kept any more."""
+        self._nodes: dict[int, RadixNode] = {}
+        self._taken = bytearray(self._kv.total)  # by block, whether anything is kept there
+        self._free_in_host = dict.fromkeys(range(-self._host_blocks, 0))
+
+    def put(self, node: RadixNode, block: int) -> None:
+        """From now on it lies there."""
+        node.block = block
+        self._nodes[block] = node
+        if block >= 0:
+            self._taken[block] = True
+            self._kv.put(range(block, block + 1))
+        else:
+            del self._free_in_host[block]
+
+    def lift(self, block: int) -> RadixNode:
+        """What lies there is to lie elsewhere, or nowhere."""
+        node = self._nodes.pop(block)
+        if block >= 0:
+            self._taken[block] = False
+        else:
+            self._free_in_host[block] = None
+        return node
+
+    def holds(self, node: RadixNode) -> bool:
+        """Whether it lies where it says."""
+        return self._nodes.get(node.block) is node
+
+    def kept_in(self, blocks: range) -> list[int]:
+        """Those of them that something is kept in."""
+        return [block for block in blocks if self._taken[block]]
+
+    def least_kept(self, count: int) -> range | None:
+        """So many blocks in a row that nobody owns, about where the least is kept; None where there are no such."""
+        step = max(1, count // 4)
+        starts = [start for gap in self._kv.unowned() for start in range(gap.start, gap.stop - count + 1, step)]
+        start = min(starts, key=lambda start: self._taken.count(True, start, start + count), default=None)
+        return None if start is None else range(start, start + count)
+
+    def free(self, *, in_host: bool) -> Iterator[int]:
+        """Blocks that something may be kept in, the last of `kv` first, those of host memory after them."""
+        for gap in reversed(list(self._kv.unowned())):
+            block = gap.stop
+            while (block := self._taken.rfind(False, gap.start, block)) >= 0:
+                if block not in self.lent:
+                    yield block
+        if in_host:
+            yield from reversed(self._free_in_host)
+
+    def is_free(self, block: int, *, in_host: bool) -> bool:
+        """Whether something may be kept in a block that nobody owns."""
+        return block not in self._nodes and block not in self.lent and (block >= 0 or in_host)
+
+    def broken(self, nodes: list[RadixNode]) -> Iterator[str]:
+        """What does not hold if these are all that is kept."""
+        if {node.block: node for node in nodes} != self._nodes or len(self._nodes) != len(nodes):
+            yield "prefix cache: the blocks in use are not those of the segments"
+        if {block for block in range(self._kv.total) if self._taken[block]} != {one for one in self._nodes if one >= 0}:
+            yield "prefix cache: the blocks that are marked are not those in use"
+        if {*self._free_in_host} ^ {one for one in self._nodes if one < 0} != {*range(-self._host_blocks, 0)}:
+            yield "prefix cache: a block in host memory is neither free nor in use, or both"
+        owned = {block for owner in self._kv.owners for block in self._kv.owned(owner)}
+        if not owned.isdisjoint(self.lent):
+            yield f"prefix cache: of the blocks {self.lent}, which are lent, some are owned"
+        if not owned.isdisjoint(self._nodes):
+            yield f"prefix cache: something is kept in the blocks {sorted(owned & self._nodes.keys())}, which are owned"
+
+
+class PendingCopies:
+    """In the order in which they were asked for."""
+
+    def __init__(self) -> None:
+        self._copies: list[KvCopy] = []
+
+    def add(self, source: int, target: int) -> None:
+        """One block into another."""
+        last = self._copies[-1] if self._copies else None
+        if last is not None and _goes_on(last, source, target):
+            longer = KvCopy(range(last.source.start, source + 1), range(last.target.start, target + 1))
+            self._copies[-1] = longer
+        else:
+            self._copies.append(KvCopy(range(source, source + 1), range(target, target + 1)))
+
+    def take(self) -> tuple[KvCopy, ...]:
+        """All of them; they are not due again."""
+        copies, self._copies = tuple(self._copies), []
+        return copies
+
+
+def _goes_on(last: KvCopy, source: int, target: int) -> bool:
+    """Whether this block follows those of `last` in the same memory, and neither copy reads what the other writes."""
+    follows = source == last.source.stop != 0 and target == last.target.stop != 0
+    return follows and source not in last.target and target not in last.source

@@ -1,0 +1,139 @@
+"""An instance of several workers, in one of them: the ranks meet, and take the same steps until one of them is lost."""
+
+import asyncio
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+import structlog
+
+from livescale.services.worker.engine.contract import Runner
+from livescale.services.worker.tensor_parallel.follower import GroupFollower, refuse
+from livescale.services.worker.tensor_parallel.leader import GroupLeader
+from livescale.shared.bus.contract import Context, Refusal
+from livescale.shared.links.contract import Link
+from livescale.shared.messages.message import Ack
+from livescale.shared.messages.ranks import AskMeeting, Meeting, RankGive, RankTake, Told
+from livescale.shared.messages.transfers import Load
+from livescale.shared.process.run import World
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class GroupCallbacks:
+    """`ready`: another rank has more blocks; `lost`: why this one cannot go on."""
+
+    ready: Callable[[], None]
+    lost: Callable[[str], None]
+
+
+class TensorParallelGroup:
+    """One instance at a time. The others reach this rank at `address`; what they say comes to `told`. `leader`: what
+    this rank tells those that it leads, if it leads any."""
+
+    def __init__(
+        self,
+        world: World,
+        runner: Runner,
+        link: Link,
+        address: str,
+        tasks: asyncio.TaskGroup,
+        told: GroupCallbacks,
+    ) -> None:
+        self.leader = GroupLeader(world.bus)
+        self._bus = world.bus
+        self._runner = runner
+        self._link = link
+        self._address = address
+        self._tasks = tasks
+        self._on_ready, self._on_lost = told.ready, told.lost
+        self._command: Load | None = None
+        self._meeting: Meeting | None = None  # of who leads
+        self._follower: GroupFollower | None = None
+        self._following: asyncio.Task[None] | None = None
+
+    async def meet(self, command: Load) -> None:
+        """Return once all ranks are there; at once where there is but one. Raises RankLost."""
+        if not command.ranks:
+            return
+        self._command, follower = command, None
+        if command.rank == 0:
+            self.leader = GroupLeader(self._bus, command.instance, command.ranks[1:])
+            port = await self._runner.open_meeting(self._address)
+            at = self._meeting = Meeting(address=self._address, port=port)
+        else:
+            follower = self._follower = GroupFollower(self._bus, self._runner, self._link, self._tasks, command)
+            at = await follower.find_meeting()
+        await self._runner.meet(command.rank, len(command.ranks), self._address, at)
+        log.info("ranks_met", instance=command.instance, rank=command.rank, ranks=command.ranks)
+        if follower is not None:
+            self._following = self._tasks.create_task(self._follow(follower), name=f"rank of {command.instance}")
+
+    async def where(self, ask: AskMeeting, context: Context) -> Meeting:
+        """Asked of the rank that leads."""
+        if self._meeting is None or self.leader.instance != ask.instance:
+            raise Refusal(409, f"instance: {ask.instance} is not led here")
+        self.leader.asked(ask)
+        self._on_ready()
+        return self._meeting
+
+    def have(self, blocks: AbstractSet[int]) -> None:
+        """These are laid out here."""
+        if self._follower is not None:
+            self._follower.have(blocks)
+
+    def whole(self, instance: str) -> None:
+        """Each rank has everything: the planner knows."""
+        self.leader.whole(instance)
+        self._on_ready()
+
+    def hear(self, step: Told) -> None:
+        """What the rank that leads tells."""
+        if self._follower is not None and self._follower.instance == step.instance:
+            self._follower.hear(step)
+        elif isinstance(step, RankGive):
+            self._refuse(step)
+
+    async def take(self, take: RankTake, context: Context) -> Ack:
+        """What the rank that leads wants to be here."""
+        if self._follower is None or self._follower.instance != take.instance:
+            raise Refusal(409, f"instance: this worker is no rank of {take.instance}")
+        await self._follower.take(take)
+        return Ack()
+
+    def lost(self, worker: str) -> None:
+        """The registry has declared it dead."""
+        if self._command is not None and worker in self._command.ranks:
+            self._stop()
+            self._on_lost(f"{worker} is gone, and {self._command.instance} is nothing without it")
+
+    async def led(self) -> None:
+        """Return once no rank leads this one any more."""
+        if self._following is not None:
+            await asyncio.wait([self._following])
+
+    async def end(self) -> None:
+        """Whoever follows learns it by asking."""
+        self.leader, self._command, self._meeting = GroupLeader(self._bus), None, None
+        self._stop()
+        await self.led()
+        self._following, follower, self._follower = None, self._follower, None
+        if follower is not None:
+            for give in await follower.end():
+                self._refuse(give)
+
+    def _refuse(self, give: RankGive) -> None:
+        self._tasks.create_task(refuse(self._link, give), name=f"no KV for {give.to.id}")
+
+    def _stop(self) -> None:
+        if self._following is not None:
+            self._following.cancel()
+
+    async def _follow(self, follower: GroupFollower) -> None:
+        try:
+            await follower.run()
+        except (RuntimeError, ValueError, MemoryError) as error:
+            reason = str(error) or type(error).__name__
+            log.info("rank_not_led", reason=reason)
+            self._on_lost(reason)

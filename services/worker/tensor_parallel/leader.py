@@ -1,0 +1,133 @@
+"""What the rank that leads an instance tells the others, and what it knows of them."""
+
+from collections.abc import Collection, Sequence
+from collections.abc import Set as AbstractSet
+
+from livescale.services.worker.engine.contract import LayerwiseRun
+from livescale.services.worker.handoff import Channel
+from livescale.services.worker.scheduling.batch import Batch, ScheduledChunk
+from livescale.services.worker.tensor_parallel.wire import encode_batch
+from livescale.shared.bus.contract import Bus, BusError
+from livescale.shared.links.contract import LinkError
+from livescale.shared.messages.ranks import AskMeeting, RankGive, RankKeep, RankStep, RankTake
+from livescale.shared.messages.transfers import Node
+from livescale.shared.subjects import RANK_STEP, RANK_TAKE
+from livescale.shared.transfer.flow_end import together
+
+KV_SECONDS = 30.0  # within which the others have their part of a request's KV
+
+
+class GroupLeader:
+    """The `workers` are ranks 1, 2 and so on of `instance`; who is alone, or is led itself, tells nobody anything.
+
+    `taken`: requests of which the others have KV that is not laid down, or wait for some.
+    """
+
+    def __init__(self, bus: Bus, instance: str = "", workers: Sequence[str] = ()) -> None:
+        self.instance = instance
+        self._bus = bus
+        self._workers = workers
+        self._blocks: dict[int, AbstractSet[int]] = {rank: frozenset() for rank, _ in enumerate(workers, start=1)}
+        self._links: dict[int, bytes] = {}
+        self.taken: set[str] = set()
+        self._told = 0
+
+    @property
+    def others(self) -> list[Node]:
+        """Where those that are led are reached."""
+        ranks = enumerate(self._workers, start=1)
+        return [Node(id=id, place="worker", address=self._links.get(rank, b"")) for rank, id in ranks]
+
+    def asked(self, ask: AskMeeting) -> None:
+        """A rank has said where it is, and what it has."""
+        self._links[ask.rank] = ask.address
+        if ask.rank in self._blocks:
+            self._blocks[ask.rank] = frozenset(ask.blocks)
+
+    def whole(self, instance: str) -> None:
+        """Each rank has everything: the planner knows."""
+        if instance == self.instance:
+            self._blocks.clear()
+
+    def everywhere(self, own: AbstractSet[int]) -> AbstractSet[int]:
+        """Of this rank's blocks those that all have: a layer is ready when the slowest rank has it."""
+        return frozenset(own).intersection(*self._blocks.values())
+
+    def tell(self, batch: Batch) -> None:
+        """This rank is going to run it, and so do the others."""
+        self._tell_step(batch)
+        self.taken.difference_update(one.request_id for one in batch.imports)
+
+    def tell_blocks(self, blocks: range, pieces: Sequence[ScheduledChunk]) -> None:
+        """This rank is going to run these pieces through a part of the model."""
+        self._tell_step(Batch(0, tuple(pieces)), None, blocks)
+
+    def tell_layer(self, partials: Sequence[LayerwiseRun]) -> None:
+        """This rank is going to run the next layer of these."""
+        pieces = tuple(piece for partial in partials for piece in partial.pieces)
+        self._tell_step(Batch(0, pieces), partials[0].done)
+
+    def give(self, blocks: range, layers: int, channel: Channel, to: Sequence[Node]) -> None:
+        """A request is another instance's: each of its ranks gets its KV from the one here that has the same shard."""
+        self._told += 1
+        for worker, node in zip(self._workers, to, strict=True):
+            give = RankGive(
+                instance=self.instance,
+                step=self._told,
+                first_block=blocks.start,
+                blocks=len(blocks),
+                layers=layers,
+                to=node,
+                ticket=channel.ticket,
+                secret=channel.secret,
+            )
+            self._bus.publish(RANK_STEP, give, id=worker)
+
+    async def take(self, request_id: str, channel: Channel, senders: Sequence[Node], size_bytes: int) -> None:
+        """Return once each of the others has its part of a request's KV. Raises LinkError."""
+        takes = [
+            RankTake(
+                instance=self.instance,
+                request_id=request_id,
+                sender=sender,
+                ticket=channel.ticket,
+                size_bytes=size_bytes,
+                after=self._told,
+                secret=channel.secret,
+            )
+            for sender in senders
+        ]
+        if takes:
+            self.taken.add(request_id)
+        try:
+            await together(*map(self._take, self._workers, takes))
+        except BusError as error:
+            raise LinkError(f"another rank has no KV: {error}") from error
+
+    def keep(self, wanted: Collection[str]) -> None:
+        """Of requests other than these the others need no KV."""
+        if self.taken.issubset(wanted):
+            return
+        self.taken.intersection_update(wanted)
+        self._told += 1
+        keep = RankKeep(instance=self.instance, step=self._told, requests=sorted(self.taken))
+        for worker in self._workers:
+            self._bus.publish(RANK_STEP, keep, id=worker)
+
+    async def _take(self, worker: str, take: RankTake) -> None:
+        await self._bus.call(RANK_TAKE, take, timeout=KV_SECONDS, id=worker)
+
+    def _tell_step(self, batch: Batch, layer: int | None = None, blocks: range | None = None) -> None:
+        if not self._workers:
+            return
+        self._told += 1
+        step = RankStep(
+            instance=self.instance,
+            step=self._told,
+            batch=encode_batch(batch),
+            layer=layer,
+            first=None if blocks is None else blocks.start,
+            stop=0 if blocks is None else blocks.stop,
+        )
+        for worker in self._workers:
+            self._bus.publish(RANK_STEP, step, id=worker)

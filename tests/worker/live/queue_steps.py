@@ -1,0 +1,54 @@
+"""Queues of a target under test, and what they want done in a few words."""
+
+from collections.abc import Iterable
+
+from livescale.services.worker.live.queue import LiveQueue
+from livescale.services.worker.live.tasks import (
+    FinishTask,
+    GiveBack,
+    HandOver,
+    LiveTask,
+    Park,
+    QueueEffect,
+    Release,
+    RunLayer,
+)
+
+
+def queue_of(tasks: str, loaded: int = 1, layers: int = 4, **fields: object) -> LiveQueue:
+    """One task a letter, in the order of their arrival."""
+    queue = LiveQueue(layers, **fields)  # type: ignore[arg-type]
+    for number, id in enumerate(tasks):
+        queue.append(LiveTask(id, float(number)))
+    for layer in range(loaded):
+        queue.block_ready(layer)
+    return queue
+
+
+def shown(effects: Iterable[QueueEffect]) -> list[tuple[object, ...]]:
+    """Without reasons, which every effect has."""
+    shown: list[tuple[object, ...]] = []
+    for effect in effects:
+        assert effect.reason
+        match effect:
+            case HandOver(task, source, done):
+                shown.append((HandOver, task, source, done))
+            case Release(source):
+                shown.append((Release, source))
+            case FinishTask(task):
+                shown.append((FinishTask, task))
+            case RunLayer(tasks, layer):
+                shown.append((RunLayer, ",".join(tasks), layer))
+            case Park(task, layer) | GiveBack(task, layer):
+                shown.append((type(effect), task, layer))
+    return shown
+
+
+def run_next(queue: LiveQueue) -> list[tuple[object, ...]]:
+    """A layer from its choice to its end."""
+    chosen = shown(queue.next())
+    queue.check_invariants()
+    if chosen and chosen[-1][0] is RunLayer:
+        chosen += shown(queue.layer_done())
+        queue.check_invariants()
+    return chosen

@@ -1,0 +1,91 @@
+"""No request pauses for long while a pipeline ends, and others go on."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from math import inf
+
+import pytest
+
+from livescale.services.worker.engine.modelled import ModelledRunner
+from livescale.services.worker.pipeline.filling import FILL_ROWS
+from livescale.services.worker.settings import MIB, WorkerSettings
+from livescale.shared.messages.requests import TokenFrame
+from livescale.shared.model.latency import Latency, Work
+from livescale.shared.runtime.settings import SwitchKv
+from livescale.shared.subjects import TOKENS
+from tests.worker.live.kinds import CLOCK, Modelled
+from tests.worker.live.stage import Stage
+from tests.worker.pipeline.line import ask, has_tokens, play, whole
+
+LONG = 100
+SLOW = Latency(source="made up", prefill=(10.0, 2.0, 0.0), decode=(10.0, 1.0, 0.0))
+
+
+def slow(told: WorkerSettings) -> ModelledRunner:
+    return ModelledRunner(4 * MIB, told.block_size, SLOW, 1.0, CLOCK)
+
+
+@asynccontextmanager
+async def timed_tokens(made: Stage) -> AsyncIterator[dict[str, list[float]]]:
+    """When the tokens of each request came."""
+    came: dict[str, list[float]] = defaultdict(list)
+
+    async def follow() -> None:
+        async for received in await made.bus.subscribe(TOKENS):
+            for row in received.message.rows if isinstance(received.message, TokenFrame) else ():
+                came[row.request_id] += [CLOCK.now()] * bool(row.token_ids)
+
+    following = asyncio.create_task(follow())
+    yield came
+    following.cancel()
+
+
+def longest_pause(came: dict[str, list[float]], begun: float, over: float = inf) -> float:
+    """Of those in this time, in part at least."""
+    pairs = (pair for times in came.values() for pair in pairwise(times))
+    return max(after - before for before, after in pairs if after > begun and before < over)
+
+
+@pytest.mark.parametrize(("switch_kv", "prompts"), [("recompute", 1), ("move", 0)])
+def test_no_request_pauses_for_longer_than_the_rows_take_that_go_with_a_step(switch_kv: SwitchKv, prompts: int) -> None:
+    """Where KV is moved no row goes with any."""
+
+    async def act(made: Stage) -> None:
+        async with timed_tokens(made) as came:
+            await ask(made, 4, tokens=20, prompt=LONG)
+            await whole(made, "a", "b")
+            await has_tokens(made, 3)
+            begun = CLOCK.now()
+            await made.serve("a")
+            await made.serve("b")
+            await made.until(lambda: all(wish.is_over for wish in made.client.wishes))
+        least, most = (SLOW.seconds(Work(prefill_tokens=tokens)) for tokens in (LONG, FILL_ROWS))
+        assert least * prompts < longest_pause(came, begun) < (most if prompts else least)
+
+    play(act, kind=Modelled(make_runner=slow, switch_kv=switch_kv))
+
+
+@pytest.mark.parametrize("switch_kv", ["recompute", "move"])
+def test_in_a_pipeline_nobody_pauses_for_the_prompts_of_others(switch_kv: SwitchKv) -> None:
+    """They take turns with decodes, and with what is filled, until its leader serves by itself."""
+
+    async def act(made: Stage) -> None:
+        async with timed_tokens(made) as came:
+            await ask(made, 2, tokens=200, prompt=200)
+            await whole(made, "a", "b")
+            await made.until(lambda: all(len(wish.tokens) >= 5 for wish in made.client.wishes))
+            begun = CLOCK.now()
+            await ask(made, 2, tokens=20, prompt=400)
+            await asyncio.sleep(0.1)
+            await made.serve("a")
+            over = CLOCK.now()
+            await made.serve("b")
+            await made.until(lambda: all(wish.is_over for wish in made.client.wishes))
+        pause = longest_pause(came, begun, over)
+        filled, others = (SLOW.seconds(Work(prefill_tokens=tokens)) for tokens in (FILL_ROWS, 400))
+        assert pause < (filled + 0.05 if switch_kv == "recompute" else 0.05) < others / 2, "of two stages"
+
+    play(act, kind=Modelled(make_runner=slow, switch_kv=switch_kv), kv_blocks=128)
