@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from random import Random
 
 from livescale.load.bench.record import Record, measured
-from livescale.services.planner.live_need import Demand, longest_wait
+from livescale.services.planner.live import Demand, longest_wait
 from livescale.services.worker.zigzag.rehearsal import rehearse
 from livescale.services.worker.zigzag.rules import OFF, ZIGZAG, Rule
 from livescale.services.worker.zigzag.tasks import Task

@@ -8,7 +8,7 @@ from statistics import median
 from livescale.load.bench.fleet import BenchFailed
 from livescale.load.bench.record import Record, measured
 from livescale.load.records import RequestRecord
-from livescale.services.planner.plans.pipelines import pipeline_ready
+from livescale.services.planner.plans.execution_pipelines import pipeline_ready
 from livescale.services.planner.times import known
 from livescale.shared.latency import Latency, Work
 from livescale.shared.messages.scaling import ScaleRecord

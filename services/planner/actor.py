@@ -5,17 +5,16 @@ from collections.abc import Coroutine
 
 import structlog
 
-from livescale.services.planner.book import Book
-from livescale.services.planner.drafts import Drafts, check_target
 from livescale.services.planner.metrics import PlannerMetrics
-from livescale.services.planner.picture import Picture
+from livescale.services.planner.outbox import SavedRecords, send
 from livescale.services.planner.plans.plan import CannotPlan
-from livescale.services.planner.saved import SavedRecords
+from livescale.services.planner.running_scale import Command
+from livescale.services.planner.running_scale import Scale as RunningScale
 from livescale.services.planner.scale_out import ScaleOut
-from livescale.services.planner.scales import Command
-from livescale.services.planner.scales import Scale as RunningScale
-from livescale.services.planner.sending import send
+from livescale.services.planner.scale_planner import Drafts, check_target
 from livescale.services.planner.settings import PlannerSettings
+from livescale.services.planner.store import Book
+from livescale.services.planner.view import Picture
 from livescale.shared.bus.contract import BusError, Context, Endpoint, Refusal, ServiceAbsent, Subscription, TooLarge
 from livescale.shared.membership import Membership
 from livescale.shared.messages.membership import LeaseChanged, Report, WorkerReport

@@ -10,11 +10,17 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from livescale.services.planner.orders import Orders
-from livescale.services.planner.scales import Command
-from livescale.services.planner.stranded import Stranded
-from livescale.services.planner.targets import ENDED, RECEIVING, UNDER_WAY, Targets, TargetState
+from livescale.services.planner.running_scale import Command
+from livescale.services.planner.targets import (
+    ENDED,
+    RECEIVING,
+    UNDER_WAY,
+    FlowsUnderWay,
+    Stranded,
+    Targets,
+    TargetState,
+)
 from livescale.services.planner.times import Times
-from livescale.services.planner.under_way import FlowsUnderWay
 from livescale.shared.messages.membership import Member
 from livescale.shared.messages.transfers import Flow, Load
 

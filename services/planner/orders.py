@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from livescale.services.planner.plans.execution_pipelines import Span
 from livescale.services.planner.plans.plan import TransferPlan
-from livescale.services.planner.scales import Command
-from livescale.services.planner.stages import Span
+from livescale.services.planner.running_scale import Command
 from livescale.shared.messages.live import Help
 from livescale.shared.messages.membership import LeaseChanged, Member, WorkerReport
 from livescale.shared.messages.parameters import Manifest, ModelSpec

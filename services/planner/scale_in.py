@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from livescale.services.planner.fleet import Serving
-from livescale.services.planner.scales import Command, Scale
+from livescale.services.planner.running_scale import Command, Scale
 from livescale.shared.messages.membership import LeaseChanged, WorkerReport
 from livescale.shared.messages.scaling import Decision, ScaleRecord
 from livescale.shared.messages.transfers import Drain, InstanceServing

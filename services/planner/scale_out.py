@@ -7,10 +7,10 @@ from itertools import chain
 from msgspec import structs
 
 from livescale.services.planner.delivery import Delivery
-from livescale.services.planner.live_help import LiveHelp
+from livescale.services.planner.live import LiveHelp
 from livescale.services.planner.orders import Orders
 from livescale.services.planner.pipelines import ExecutionPipelines
-from livescale.services.planner.scales import Command, Scale
+from livescale.services.planner.running_scale import Command, Scale
 from livescale.services.planner.targets import UNDER_WAY, TargetState
 from livescale.shared.invariants import check
 from livescale.shared.messages.live import Help

@@ -1,18 +1,19 @@
 """Who can give a model to whom: the registry's picture of the pool as the plans see it. Pure."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import cast
 
+from livescale.services.planner.fleet import find_alive, requests_of
 from livescale.services.planner.plans.network import Multicast, Node, ServingFlow, Source, Target, way
-from livescale.services.planner.plans.plan import CannotPlan, Flow, TransferPlan
-from livescale.services.planner.serving_traffic import find_traffic
-from livescale.services.planner.spares import find_alive
-from livescale.shared.messages.membership import Holding, Snapshot, WorkerReport
+from livescale.services.planner.plans.plan import CannotPlan, Direction, Flow, LinkKind, TransferPlan
+from livescale.shared.messages.membership import Holding, Member, Role, Snapshot, WorkerReport
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.transfers import Flow as PlanFlow
-from livescale.shared.topology_paths import Place
+from livescale.shared.topology import ASSUMED_DISK, ASSUMED_MEMORY, ASSUMED_NIC, Topology
+from livescale.shared.topology_paths import Place, Resource, path_between
 
 
 @dataclass(frozen=True)
@@ -144,5 +145,99 @@ class Supply:
         return holding.version == self.manifest.version and bool(holding.ready)
 
 
-def requests_of(report: WorkerReport) -> int:
-    return 0 if report.load is None else report.load.running_requests + report.load.waiting_requests
+def find_places(members: Iterable[Member], topology: Topology | None, link_rate: float = 0.0) -> dict[str, Place]:
+    """By the member's id; who is nowhere in the topology is left out.
+
+    Without a topology each machine is a host, its workers are one domain, and rates are assumed. With a `link_rate`
+    each process is a host of its own, as links have it: all that leaves it goes over one link of that rate, also to
+    others of its machine. Nothing between them is any faster, and there is nothing that they share.
+    """
+    placed = [member for member in members if member.service in ("worker", "host")]
+    if topology is not None:
+        places = topology.places
+        return {member.id: places[place] for member in placed if (place := member.place or "") in places}
+    if link_rate:
+        return {member.id: assumed_place(member, member.id, link_rate) for member in placed}
+    return {member.id: assumed_place(member, member.host, ASSUMED_NIC) for member in placed}
+
+
+def assumed_place(member: Member, host: str, nic: float) -> Place:
+    return Place(
+        id=member.id,
+        host=host,
+        leaf="leaf0",
+        domain=host if member.service == "worker" else None,
+        nic=host,
+        nic_in=nic,
+        nic_out=nic,
+        uplink_in=0.0,
+        uplink_out=0.0,
+        domain_bandwidth=ASSUMED_MEMORY,
+        host_link=ASSUMED_MEMORY,
+        disk=ASSUMED_DISK,
+        machine=member.host,
+    )
+
+
+# A prefill instance sends the KV that it makes to a decode instance (BlitzScale 5.1).
+DIRECTIONS: Mapping[Role | None, Direction] = {"prefill": "out", "decode": "in"}
+
+Ends = tuple[str, str]  # who sends, who receives
+
+
+def find_traffic(snapshot: Snapshot, places: Mapping[str, Place], silent: Collection[str]) -> list[ServingFlow]:
+    """Over every link of the way. Of who is `silent` nothing is known but the role, nor of who does not measure."""
+    reports = [report for report in snapshot.workers if report.id in places]
+    known = [report for report in reports if is_known(report, silent)]
+    by_link: dict[Resource, float] = {}
+    for (sender, receiver), rate in measure(known, snapshot).items():
+        if sender in places and receiver in places:
+            for link in path_between(places[sender], places[receiver]).resources:
+                by_link[link] = by_link.get(link, 0.0) + rate
+    measured = [as_flow(link, rate) for link, rate in by_link.items() if rate]
+    return [*measured, *assume((report for report in reports if not is_known(report, silent)), places)]
+
+
+def is_known(report: WorkerReport, silent: Collection[str]) -> bool:
+    return report.traffic is not None and report.id not in silent
+
+
+def measure(reports: Iterable[WorkerReport], snapshot: Snapshot) -> dict[Ends, float]:
+    """Bytes a second; where the two ends differ, the more."""
+    ids = {member.address: member.id for member in snapshot.members}
+    rates: dict[Ends, float] = {}
+    for report in reports:
+        for each in report.traffic or ():
+            peer = ids.get(each.peer)
+            if peer is not None:  # who has left receives nothing any more
+                sent, received = (report.id, peer), (peer, report.id)
+                rates[sent] = max(rates.get(sent, 0.0), each.sent)
+                rates[received] = max(rates.get(received, 0.0), each.received)
+    return rates
+
+
+def as_flow(link: Resource, rate: float) -> ServingFlow:
+    over, _, direction = link.kind.partition("_")
+    return ServingFlow(link.owner, cast("Direction", direction), rate, cast("LinkKind", over))
+
+
+def assume(reports: Iterable[WorkerReport], places: Mapping[str, Place]) -> Iterator[ServingFlow]:
+    """By the role: all of the NIC in the direction in which it moves KV."""
+    for report in reports:
+        if report.role in DIRECTIONS:
+            at, direction = places[report.id], DIRECTIONS[report.role]
+            yield ServingFlow(at.nic, direction, at.nic_out if direction == "out" else at.nic_in)
+
+
+def explain_unknown(snapshot: Snapshot, silent: Collection[str]) -> list[str]:
+    """Of whom only the role is known, where that matters: of instances."""
+    unknown = [one for one in snapshot.workers if one.instance is not None and not is_known(one, silent)]
+    return [
+        f"the traffic of {one.id} is not known ({'it is silent' if one.id in silent else 'it measures none'}): "
+        f"taken by its role, {one.role}, as {_say(one.role)}"
+        for one in unknown
+    ]
+
+
+def _say(role: Role | None) -> str:
+    return f"all of its NIC {DIRECTIONS[role]}" if role in DIRECTIONS else "none"

@@ -1,10 +1,16 @@
-"""What a plan is made from."""
+"""What the planner goes by: the registry's snapshot, brought up to date by the heartbeats it heard itself."""
 
+import asyncio
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
-from livescale.shared.messages.membership import ModelEntry, Snapshot
+from msgspec.structs import replace
+
+from livescale.shared.bus.contract import Bus, BusError, Refusal
+from livescale.shared.messages.membership import AskSnapshot, LeaseChanged, ModelEntry, Named, Snapshot, WorkerReport
 from livescale.shared.messages.parameters import Manifest
+from livescale.shared.subjects import KEEP, MANIFEST, SNAPSHOT
+from livescale.shared.world import Clock
 
 
 class View(NamedTuple):
@@ -14,3 +20,80 @@ class View(NamedTuple):
     entry: ModelEntry
     manifest: Manifest
     silent: AbstractSet[str] = frozenset()
+
+
+CALL_SECONDS = 4.0  # longer than a lease: who is stopped for less than that answers yet
+FRESH_SECONDS = 1.5  # a report says what serving moves for so long: three heartbeats
+
+
+class Picture:
+    """Asks the registry. Manifests never change within a version, so they are asked for once."""
+
+    def __init__(self, bus: Bus, clock: Clock) -> None:
+        self._bus = bus
+        self._clock = clock
+        self._manifests: dict[str, Manifest] = {}
+        self._reports: dict[str, WorkerReport] = {}
+        self._heard: dict[str, float] = {}  # when, by worker
+
+    def on_report(self, report: WorkerReport) -> None:
+        known = self._reports.get(report.id)
+        if known is None or report.epoch >= known.epoch:
+            self._reports[report.id] = report
+            self._heard[report.id] = self._clock.now()
+
+    def on_lease(self, change: LeaseChanged) -> None:
+        known = self._reports.get(change.id)
+        if change.state == "dead" and known is not None and known.epoch <= change.epoch:
+            del self._reports[change.id], self._heard[change.id]
+
+    def reports(self) -> list[WorkerReport]:
+        """The last word of every worker that lives."""
+        return list(self._reports.values())
+
+    async def look(self, model: str) -> View:
+        """Raises Refusal: 404 unknown model, 503 one that is not in memory yet, or no registry."""
+        try:
+            return await self._look(model)
+        except Refusal:
+            raise
+        except BusError as error:
+            raise Refusal(503, "the registry does not answer", retry_after_ms=500) from error
+
+    async def keep(self, model: str) -> None:
+        """A host has to have a copy before the last instance is given back. Raises Refusal until one has."""
+        try:
+            await self._bus.call(KEEP, Named(model=model), timeout=CALL_SECONDS)
+        except Refusal:
+            raise
+        except BusError as error:
+            raise Refusal(503, "the registry does not answer", retry_after_ms=500) from error
+
+    async def _look(self, model: str) -> View:
+        cached = self._manifests.get(model)
+        if cached is None:
+            snapshot, manifest = await asyncio.gather(self._ask_snapshot(), self._ask_manifest(model))
+        else:
+            snapshot, manifest = await self._ask_snapshot(), cached
+        entry = next((entry for entry in snapshot.models if entry.spec.name == model), None)
+        if entry is None:
+            raise Refusal(404, f"model {model!r} is not registered")
+        if entry.version != manifest.version:
+            manifest = await self._ask_manifest(model)
+        self._manifests[model] = manifest
+        return View(snapshot, entry, manifest, self._silent(snapshot))
+
+    def _silent(self, snapshot: Snapshot) -> frozenset[str]:
+        since = self._clock.now() - FRESH_SECONDS
+        return frozenset(one.id for one in snapshot.workers if self._heard.get(one.id, since) <= since)
+
+    async def _ask_snapshot(self) -> Snapshot:
+        snapshot = await self._bus.call(SNAPSHOT, AskSnapshot(), timeout=CALL_SECONDS)
+        return replace(snapshot, workers=[self._newest(report) for report in snapshot.workers])
+
+    def _newest(self, report: WorkerReport) -> WorkerReport:
+        own = self._reports.get(report.id)
+        return own if own is not None and own.epoch >= report.epoch else report
+
+    async def _ask_manifest(self, model: str) -> Manifest:
+        return await self._bus.call(MANIFEST, Named(model=model), timeout=CALL_SECONDS)

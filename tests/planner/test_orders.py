@@ -8,7 +8,7 @@ from livescale.services.planner.orders import ticketed
 from livescale.services.planner.plans.plan import Flow, TransferPlan
 from livescale.shared.messages.transfers import FromDisk, Send
 from tests.control.fakes import BLOCKS, manifest
-from tests.planner.made import ENTRY, VERSION, orders
+from tests.planner.samples import ENTRY, VERSION, orders
 
 
 def test_who_has_it_on_disk_only_is_told_what_to_read() -> None:

@@ -5,18 +5,18 @@ from collections.abc import Iterable
 import pytest
 from msgspec.structs import replace
 
-from livescale.services.planner.live_help import choose_live
-from livescale.services.planner.pipeline import PATIENCE_SECONDS
-from livescale.services.planner.pipelines import foresee_pipelines
+from livescale.services.planner.live import choose_live
+from livescale.services.planner.pipelines import PATIENCE_SECONDS
+from livescale.services.planner.plans.execution_pipelines import foresee_pipelines
 from livescale.services.planner.plans.plan import TransferPlan
+from livescale.services.planner.running_scale import Command
 from livescale.services.planner.scale_out import ScaleOut
-from livescale.services.planner.scales import Command
 from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.pipelines import Pipeline, PipelineOver
 from livescale.shared.messages.scaling import PipelineRecord
 from livescale.shared.messages.transfers import Abort, Load, PlannedPipeline, Serve
 from tests.control.fakes import BLOCKS
-from tests.planner.made import acknowledge, block_ready, happened, loading, names, scale_out, transfer
+from tests.planner.samples import acknowledge, block_ready, happened, loading, names, scale_out, transfer
 
 KV_BLOCKS = {"a": 30, "b": 20, "c": 40}
 FORMED_AT = 13.0

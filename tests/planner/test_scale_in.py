@@ -2,7 +2,7 @@ from livescale.services.planner.fleet import Serving
 from livescale.services.planner.scale_in import ScaleIn
 from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.transfers import Drain
-from tests.planner.made import decision, happened, names, serving, spare
+from tests.planner.samples import decision, happened, names, serving, spare
 
 PATIENCE_SECONDS = 60.0
 

@@ -1,10 +1,10 @@
 from msgspec.structs import replace
 
+from livescale.services.planner.running_scale import Command
 from livescale.services.planner.scale_out import ScaleOut
-from livescale.services.planner.scales import Command
 from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.transfers import Load, Send, Serve
-from tests.planner.made import (
+from tests.planner.samples import (
     acknowledge,
     block_ready,
     broken,

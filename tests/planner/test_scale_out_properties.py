@@ -6,14 +6,14 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from livescale.services.planner.pipeline import PATIENCE_SECONDS, PATIENCE_SHARE
+from livescale.services.planner.pipelines import PATIENCE_SECONDS, PATIENCE_SHARE
+from livescale.services.planner.running_scale import Command
 from livescale.services.planner.scale_out import ScaleOut
-from livescale.services.planner.scales import Command
 from livescale.shared.messages.live import Help
 from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.transfers import Abort, Load, Outflow, Send, Serve, Transfer
 from tests.control.fakes import BLOCKS
-from tests.planner.made import block_ready, chain, loading, member, scale_out, serving, transfer
+from tests.planner.samples import block_ready, chain, loading, member, scale_out, serving, transfer
 
 TARGETS = ["a", "b", "c", "d"]
 NODES = st.sampled_from(["s", *TARGETS])

@@ -3,16 +3,16 @@
 import pytest
 from msgspec.structs import replace
 
-from livescale.services.planner.live_help import choose_live
-from livescale.services.planner.plans.pipelines import team_pipelines
+from livescale.services.planner.live import choose_live
+from livescale.services.planner.plans.execution_pipelines import team_pipelines
 from livescale.services.planner.plans.plan import TransferPlan
-from livescale.services.planner.scales import Command
+from livescale.services.planner.running_scale import Command
 from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.pipelines import Pipeline
 from livescale.shared.messages.scaling import PipelineRecord
 from livescale.shared.messages.transfers import Serve
 from tests.control.fakes import BLOCKS
-from tests.planner.made import acknowledge, block_ready, loading, names, scale_out, transfer
+from tests.planner.samples import acknowledge, block_ready, loading, names, scale_out, transfer
 
 TEAMS = [["a", "x"], ["b", "y"]]
 OTHER = {"a": "x", "b": "y"}

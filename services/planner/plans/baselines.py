@@ -2,14 +2,10 @@
 
 from collections.abc import Callable
 
-from livescale.services.planner.plans.draft import Draft, by_bandwidth
-from livescale.services.planner.plans.groups import group_targets, one_a_nic
-from livescale.services.planner.plans.near import Near
-from livescale.services.planner.plans.network import Multicast, way
+from livescale.services.planner.plans.draft import Draft, by_bandwidth, collect, find_whole, name_some
+from livescale.services.planner.plans.groups import Near, group_targets, one_a_nic, rank
+from livescale.services.planner.plans.network import Multicast, Traffic, way
 from livescale.services.planner.plans.plan import CannotPlan, Flow, Policy, TransferPlan, find_tails
-from livescale.services.planner.plans.source_order import rank
-from livescale.services.planner.plans.supply import collect, find_whole, name_some
-from livescale.services.planner.plans.traffic import Traffic
 
 
 def plan_tree(multicast: Multicast) -> TransferPlan:

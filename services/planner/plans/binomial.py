@@ -3,18 +3,18 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import ceil, log2
+from typing import TypeVar
 
-from livescale.services.planner.plans.block_groups import choose_count, group_blocks, transfer_order
+from msgspec import structs
+
 from livescale.services.planner.plans.draft import Draft, in_leaf_order
-from livescale.services.planner.plans.groups import Group, around, gather_all, one_a_nic
+from livescale.services.planner.plans.execution_pipelines import plan_replicas
+from livescale.services.planner.plans.groups import Group, around, gather_all, one_a_nic, rank
 from livescale.services.planner.plans.network import Multicast, Node, way
-from livescale.services.planner.plans.pipelines import plan_replicas
 from livescale.services.planner.plans.plan import Flow, TransferPlan
 from livescale.services.planner.plans.schedule import schedule
-from livescale.services.planner.plans.source_order import rank
-from livescale.services.planner.plans.warm import stagger
 
 MOST_BLOCKS = 64
 
@@ -137,3 +137,61 @@ def pair_up(nodes: int, runs: int) -> Mapping[tuple[int, int], Sequence[tuple[in
     for step, sender, receiver, run in schedule(nodes, runs):
         pairs[sender, receiver].append((step, run))
     return pairs
+
+
+# More blocks are not worth it where they save less than this share of the time.
+ELBOW = 0.02
+
+T = TypeVar("T")
+
+
+def choose_count(steps_besides: int, seconds: float, block_seconds: float, most: int) -> int:
+    """The elbow: the fewest blocks whose multicast takes hardly longer than with the best number.
+
+    T(b) = (b + steps_besides) * (seconds/b + block_seconds), with `seconds` for all bytes over one link and
+    `block_seconds` measured for each block besides.
+    """
+    times = [(blocks + steps_besides) * (seconds / blocks + block_seconds) for blocks in range(1, most + 1)]
+    good = min(times) * (1 + ELBOW)
+    return next(index for index, time in enumerate(times) if time <= good) + 1
+
+
+def transfer_order(things: Sequence[T], ways: int, number: int) -> list[T]:
+    """Algorithm 1: chunks of equal size; each of the `ways` sub-groups begins with another one (circular shift)."""
+    size = ceil(len(things) / ways)
+    chunks = [things[size * way : size * (way + 1)] for way in range(ways)]
+    return [thing for way in range(ways) for thing in chunks[(number + way) % ways]]
+
+
+def group_blocks(sizes: Sequence[int], count: int) -> list[tuple[int, ...]]:
+    """Blocks in `count` runs of about equal bytes; no run is empty, so there are no more than blocks."""
+    count = min(count, len(sizes))
+    ends = list(accumulate(sizes))
+    runs: list[tuple[int, ...]] = []
+    start = 0
+    for run in range(1, count + 1):
+        last = len(sizes) - (count - run)  # leave one for each of the others
+        aim = ends[-1] * run / count
+        end = start + 1
+        while end < last and abs(ends[end] - aim) <= abs(ends[end - 1] - aim):
+            end += 1
+        runs.append(tuple(range(start, last if run == count else end)))
+        start = end
+    return runs
+
+
+def stagger(groups: Sequence[Group], flows: Sequence[Flow]) -> tuple[list[Flow], list[list[list[str]]]]:
+    """The flows in k-way circular orders, and the nodes that begin with each part, by domain: between them they have
+    the whole model long before each has. Who gets it from another target keeps to that one's order."""
+    home = {node.id: number for number, group in enumerate(groups) for node in group.nodes}
+    begins_with: list[list[list[str]]] = []
+    way_of: dict[int, int] = {}
+    for flow in flows:  # in the order in which groups were planned: a feeder comes before those that it feeds
+        group, fed_by = home[flow.receiver], home.get(flow.sender)
+        if group not in way_of:
+            if fed_by is None:
+                begins_with.append([])
+            way_of[group] = len(begins_with) - 1 if fed_by is None else way_of[fed_by]
+            begins_with[way_of[group]].append([node.id for node in groups[group].nodes])
+    orders = [tuple(transfer_order(flow.blocks, len(begins_with), way_of[home[flow.receiver]])) for flow in flows]
+    return [structs.replace(flow, blocks=order) for flow, order in zip(flows, orders, strict=True)], begins_with

@@ -5,10 +5,10 @@ All speeds are in blocks a second: each flow is somewhere within a block of its 
 
 from collections.abc import Iterator, Sequence
 
+from livescale.services.planner.plans.flow_times import find_upstream, in_order
 from livescale.services.planner.plans.network import Multicast
 from livescale.services.planner.plans.plan import Flow
 from livescale.services.planner.plans.rates import Links, fair_rates, sustained_speeds
-from livescale.services.planner.plans.upstream import find_upstream, in_order
 
 CLOSE = 1e-9  # a share of a block that counts as none
 NEVER = float("inf")

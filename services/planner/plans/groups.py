@@ -1,4 +1,7 @@
-"""Targets that a domain joins take a model together: in lanes, then by all-gather (BlitzScale 5.1, Fig. 14). Pure."""
+"""Targets that a domain joins take a model together: in lanes, then by all-gather (BlitzScale 5.1, Fig. 14). Pure.
+
+A group with a copy in its domain, or in the memory or on the disk of its host, is fed from there, without the network.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -6,9 +9,8 @@ from itertools import pairwise
 
 import msgspec
 
-from livescale.services.planner.plans.network import Node, Target, way
+from livescale.services.planner.plans.network import Node, Target, Traffic, way
 from livescale.services.planner.plans.plan import Flow
-from livescale.services.planner.plans.traffic import Traffic
 
 
 class Group(msgspec.Struct, frozen=True, gc=False):
@@ -71,6 +73,12 @@ def one_a_nic(nodes: Iterable[Node]) -> tuple[Node, ...]:
     return tuple(first.values())
 
 
+def rank(node: Node, traffic: Traffic) -> tuple[float, bool, bool, float, int, tuple[int, str]]:
+    """The fastest first; of equals who serves no requests, then a GPU, then who serves least."""
+    serves = node.requests > 0
+    return -node.bandwidth, serves, node.place != "worker", traffic.share(node, "out"), node.requests, node.name
+
+
 @lru_cache(maxsize=4096)
 def choose_lanes(out: tuple[float, ...], into: tuple[float, ...]) -> int:
     """How many lanes carry most from senders to receivers of these rates; of equals the fewest.
@@ -124,3 +132,46 @@ def around(port: Node, group: Group) -> tuple[Target, ...]:
     members = group.targets
     start = next(index for index, member in enumerate(members) if member.node.id == port.id)
     return *members[start:], *members[:start]
+
+
+# A GPU may have to serve, and a disk is slow. Of several GPUs it is the one that has least to do.
+PREFERENCE = ("host", "worker", "disk")
+
+
+class Near:
+    """Whole copies by domain and by host. What these links carry does not interfere with what serving sends over the
+    network (BlitzScale 5.1); copies from which it sends over these links, too, are left out."""
+
+    def __init__(self, whole: Sequence[Node], network: float, traffic: Traffic) -> None:
+        """`network`: what copies could be sent with instead, bytes/s. If that is nothing, a copy of the same machine is
+        near even if the way to it counts as network."""
+
+        def order(node: Node) -> tuple[int, float, int, tuple[int, str]]:
+            return PREFERENCE.index(node.place), traffic.share(node, "out"), node.requests, node.name
+
+        self._network = network
+        self._domains: dict[str, Node] = {}
+        self._machines: dict[str, Node] = {}
+        for node in sorted(whole, key=order):
+            if traffic.is_busy(node, "out", "domain") or traffic.is_busy(node, "out", "link"):
+                continue
+            self._machines.setdefault(node.machine, node)
+            if node.place == "worker":
+                self._domains.setdefault(node.group, node)
+
+    def feed(self, group: Group) -> list[Flow]:
+        """Flows to all of the group, or none where the network does it faster."""
+        if sender := self._domains.get(group.id):
+            return list(shard([sender], group.nodes[:1], group, 1))
+        machines = {node.machine for node in group.nodes}
+        sender = self._machines.get(group.nodes[0].machine)
+        if sender is None or len(machines) > 1 or (self._network and way(sender, group.nodes[0]) == "network"):
+            return []
+        out = sender.at.disk if sender.place == "disk" else sender.host_link
+        into = tuple(node.host_link for node in group.nodes)
+        lanes = choose_lanes((out,), into)
+        if min(out, sum(into[:lanes])) < min(group.bandwidth, self._network):
+            return []
+        if sender.place != "host":  # the next group of this machine goes on from here
+            self._machines[sender.machine] = group.nodes[0]
+        return list(shard([sender], group.nodes, group, lanes))

@@ -4,12 +4,18 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from livescale.services.planner.plans.flow_times import (
+    Line,
+    Times,
+    all_alike,
+    blocks_on,
+    draw_lines,
+    forward,
+    time_steps,
+)
 from livescale.services.planner.plans.fluid import simulate
-from livescale.services.planner.plans.forwarding import Times, forward
-from livescale.services.planner.plans.lines import Line, all_alike, blocks_on, draw_lines
 from livescale.services.planner.plans.network import Multicast
 from livescale.services.planner.plans.plan import Flow, TransferPlan
-from livescale.services.planner.plans.schedule_times import time_steps
 
 SMALL = 600  # blocks over all flows, up to which a simulation takes little time
 

@@ -3,9 +3,8 @@
 import heapq
 from collections.abc import Sequence
 
-from livescale.services.planner.plans.network import Multicast, Node
+from livescale.services.planner.plans.network import Multicast, Node, serving_rates
 from livescale.services.planner.plans.plan import Flow
-from livescale.services.planner.plans.traffic import serving_rates
 from livescale.shared.topology_paths import path_between
 
 Link = tuple[str, str]  # kind and owner

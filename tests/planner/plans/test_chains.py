@@ -8,12 +8,11 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from livescale.services.planner.plans.chains import plan_chains
-from livescale.services.planner.plans.check import check_plan
-from livescale.services.planner.plans.network import Multicast, ServingFlow, multicast_over
+from livescale.services.planner.plans.network import BUSY_SHARE, Multicast, ServingFlow, Traffic, multicast_over
 from livescale.services.planner.plans.plan import CannotPlan, Flow, TransferPlan
-from livescale.services.planner.plans.traffic import BUSY_SHARE, Traffic
 from livescale.shared.topology import Topology
-from tests.planner.plans.made import BLOCKS, EVERY, cluster, flows_to, hops, machine, multicasts, parts, singles
+from tests.planner.plans.clusters import BLOCKS, EVERY, cluster, flows_to, hops, machine, multicasts, parts, singles
+from tests.planner.plans.plan_checks import check_plan
 
 
 def plan(

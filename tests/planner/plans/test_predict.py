@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from livescale.services.planner.plans.chains import plan_chains
+from livescale.services.planner.plans.flow_times import forward
 from livescale.services.planner.plans.fluid import simulate
-from livescale.services.planner.plans.forwarding import forward
 from livescale.services.planner.plans.network import Multicast, ServingFlow, multicast_over
 from livescale.services.planner.plans.plan import Flow, TransferPlan
 from livescale.services.planner.plans.predict import Prediction, collect_ready, follow_lines, predict
 from livescale.services.planner.plans.rates import LEAST_SHARE, Links
 from livescale.shared.topology import Topology
-from tests.planner.plans.made import BLOCKS, EVERY, cluster, machine, multicasts, parts, singles
+from tests.planner.plans.clusters import BLOCKS, EVERY, cluster, machine, multicasts, parts, singles
 
 CHUNK = 10
 

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import count
 
+from livescale.services.planner.running_scale import Scale
 from livescale.services.planner.scale_out import ScaleOut
-from livescale.services.planner.scales import Scale
 from livescale.shared.invariants import check
 from livescale.shared.messages.scaling import ScaleRecord
 

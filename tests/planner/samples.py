@@ -4,8 +4,8 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from livescale.services.planner.orders import Orders
+from livescale.services.planner.running_scale import Command
 from livescale.services.planner.scale_out import ScaleOut
-from livescale.services.planner.scales import Command
 from livescale.services.planner.times import told
 from livescale.shared.messages.membership import (
     EngineLoad,

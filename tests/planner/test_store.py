@@ -1,10 +1,10 @@
 from itertools import islice
 
-from livescale.services.planner.book import KEPT, TICKETS, Book
 from livescale.services.planner.fleet import Serving
 from livescale.services.planner.scale_in import ScaleIn
 from livescale.services.planner.scale_out import ScaleOut
-from tests.planner.made import acknowledge, decision, happened, scale_out, spare, transfer
+from livescale.services.planner.store import KEPT, TICKETS, Book
+from tests.planner.samples import acknowledge, decision, happened, scale_out, spare, transfer
 
 
 def running(id: str, target: str) -> ScaleOut:

@@ -4,12 +4,12 @@ import pytest
 from msgspec import structs
 
 from livescale.services.planner.plans.chains import plan_chains
-from livescale.services.planner.plans.check import check_plan
+from livescale.services.planner.plans.flow_times import find_upstream, in_order
 from livescale.services.planner.plans.network import multicast_over
 from livescale.services.planner.plans.plan import Flow, TransferPlan
-from livescale.services.planner.plans.upstream import find_upstream, in_order
 from livescale.shared.invariants import InvariantBroken
-from tests.planner.plans.made import BLOCKS, EVERY, cluster, machine, singles
+from tests.planner.plans.clusters import BLOCKS, EVERY, cluster, machine, singles
+from tests.planner.plans.plan_checks import check_plan
 
 MULTICAST = multicast_over(cluster(*singles(2), machine("d", 3)), BLOCKS, ["h0/0"], ["h1/0", "d/0", "d/1"], count=3)
 

@@ -3,14 +3,14 @@
 import pytest
 from msgspec.structs import replace
 
-from livescale.services.planner.live_help import choose_live
+from livescale.services.planner.live import choose_live
 from livescale.services.planner.plans.plan import TransferPlan
+from livescale.services.planner.running_scale import Command
 from livescale.services.planner.scale_out import ScaleOut
-from livescale.services.planner.scales import Command
 from livescale.shared.messages.live import Help
 from livescale.shared.messages.membership import LeaseChanged, WorkerReport
 from livescale.shared.messages.transfers import Load
-from tests.planner.made import (
+from tests.planner.samples import (
     acknowledge,
     block_ready,
     happened,

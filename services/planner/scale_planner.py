@@ -3,27 +3,22 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from livescale.services.planner.block_cost import BlockCost
-from livescale.services.planner.book import Book
-from livescale.services.planner.fleet import Fleet, Serving, choose_to_drain, count_fleet, find_instances
-from livescale.services.planner.live_help import choose_live
-from livescale.services.planner.live_need import is_needed
+from livescale.services.planner.fleet import Fleet, Serving, choose_spares, choose_to_drain, count_fleet, find_instances
+from livescale.services.planner.live import choose_live, is_needed
 from livescale.services.planner.orders import Orders, ticketed
-from livescale.services.planner.pipelines import foresee_pipelines
-from livescale.services.planner.places import find_places
 from livescale.services.planner.plans.chains import plan_chains
-from livescale.services.planner.plans.choose import make_plan
+from livescale.services.planner.plans.execution_pipelines import foresee_pipelines
+from livescale.services.planner.plans.make_plan import make_plan
 from livescale.services.planner.plans.network import Multicast
 from livescale.services.planner.plans.plan import CannotPlan, Policy, TransferPlan
 from livescale.services.planner.plans.predict import predict
+from livescale.services.planner.running_scale import Command
 from livescale.services.planner.scale_in import ScaleIn
 from livescale.services.planner.scale_out import ScaleOut
-from livescale.services.planner.scales import Command
-from livescale.services.planner.serving_traffic import explain_unknown
 from livescale.services.planner.settings import PlannerSettings
-from livescale.services.planner.spares import choose_spares
-from livescale.services.planner.supply import Supply
-from livescale.services.planner.times import BlockTimes, are_told, told
+from livescale.services.planner.store import Book
+from livescale.services.planner.supply import Supply, explain_unknown, find_places
+from livescale.services.planner.times import BlockCost, BlockTimes, are_told, told
 from livescale.services.planner.view import View
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import Snapshot

@@ -1,11 +1,13 @@
-"""Commands on the bus."""
+"""What the planner gives the bus: commands to workers and hosts, and its records to the key-value store."""
 
 from typing import assert_never
 
-from livescale.services.planner.scales import Command
-from livescale.shared.bus.contract import Bus, Context
+from livescale.services.planner.running_scale import Command
+from livescale.shared.bus.contract import Bus, Context, KeyValue
+from livescale.shared.bus.write_behind import WriteBehind
 from livescale.shared.messages.live import Help
 from livescale.shared.messages.pipelines import Pipeline, PipelineOver
+from livescale.shared.messages.scaling import ScaleRecord
 from livescale.shared.messages.transfers import Abort, Drain, Load, Send, Serve
 from livescale.shared.subjects import ABORT, DRAIN, HELP, LOAD, PIPELINE, PIPELINE_OVER, SEND, SERVE
 
@@ -38,3 +40,31 @@ async def send(bus: Bus, command: Command) -> None:
 
 def _fence(epoch: int) -> Context:
     return Context(epoch=epoch)
+
+
+PREFIX = "scales"
+KEPT = 100
+
+
+class SavedRecords:
+    """Writes behind: `put` returns at once, `run` does the work and tries until it succeeds."""
+
+    def __init__(self, store: KeyValue) -> None:
+        self._kept: dict[str, None] = {}  # ids, oldest first
+        self._writing = WriteBehind(store, "records")
+        self.run = self._writing.run
+        self.save_again = self._writing.save_again
+
+    async def load(self) -> list[ScaleRecord]:
+        """What an earlier planner left, oldest first. Empty on a server that keeps nothing."""
+        found = await self._writing.load(PREFIX, ScaleRecord)
+        records = sorted(found.values(), key=lambda record: (record.decision.at, record.id))
+        self._kept = {record.id: None for record in records}
+        return records
+
+    def put(self, record: ScaleRecord) -> None:
+        self._kept[record.id] = None
+        self._writing.set(f"{PREFIX}.{record.id}", record)
+        for id in list(self._kept)[:-KEPT]:
+            del self._kept[id]
+            self._writing.set(f"{PREFIX}.{id}", None)

@@ -5,13 +5,13 @@ from typing import get_args
 import pytest
 from hypothesis import given, settings
 
-from livescale.services.planner.plans.check import check_plan
-from livescale.services.planner.plans.choose import make_plan
+from livescale.services.planner.plans.make_plan import make_plan
 from livescale.services.planner.plans.network import Multicast, multicast_over
 from livescale.services.planner.plans.plan import CannotPlan, Policy
 from livescale.services.planner.plans.predict import predict
 from livescale.services.planner.plans.rates import Links
-from tests.planner.plans.made import BLOCKS, cluster, multicasts, parts, singles
+from tests.planner.plans.clusters import BLOCKS, cluster, multicasts, parts, singles
+from tests.planner.plans.plan_checks import check_plan
 
 POLICIES = get_args(Policy)
 

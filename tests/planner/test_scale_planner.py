@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from livescale.services.planner.book import Book
-from livescale.services.planner.drafts import Drafts
 from livescale.services.planner.scale_out import ScaleOut
+from livescale.services.planner.scale_planner import Drafts
 from livescale.services.planner.settings import PlannerSettings
+from livescale.services.planner.store import Book
 from livescale.services.planner.times import told
 from livescale.services.planner.view import View
 from livescale.shared.bus.contract import Refusal
@@ -21,7 +21,7 @@ from livescale.shared.messages.transfers import LiveMode, Load, Plan, PlannedPip
 from livescale.shared.settings import LiveWhen, PolicyName
 from livescale.shared.world import CountedIds
 from tests.control.fakes import BLOCKS, manifest
-from tests.planner.made import (
+from tests.planner.samples import (
     ENTRY,
     SIZE,
     VERSION,

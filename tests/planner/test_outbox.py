@@ -2,12 +2,12 @@
 
 import asyncio
 
-from livescale.services.planner.saved import KEPT, SavedRecords
+from livescale.services.planner.outbox import KEPT, SavedRecords
 from livescale.shared import virtual_time
 from livescale.shared.bus.local import LocalBroker
 from livescale.shared.messages.scaling import ScaleRecord
 from livescale.shared.world import LoopClock
-from tests.planner.made import decision
+from tests.planner.samples import decision
 
 
 def record(index: int) -> ScaleRecord:
