@@ -5,16 +5,16 @@ from collections.abc import Coroutine
 
 import structlog
 
+from livescale.services.planner.fleet import check_target
 from livescale.services.planner.metrics import PlannerMetrics
 from livescale.services.planner.outbox import SavedRecords, send
 from livescale.services.planner.plans.plan import CannotPlan
-from livescale.services.planner.running_scale import Command
-from livescale.services.planner.running_scale import Scale as RunningScale
+from livescale.services.planner.running_scale import NodeCommand, RunningScale
 from livescale.services.planner.scale_out import ScaleOut
-from livescale.services.planner.scale_planner import Drafts, check_target
+from livescale.services.planner.scale_planner import ScalePlanner
 from livescale.services.planner.settings import PlannerSettings
-from livescale.services.planner.store import Book
-from livescale.services.planner.view import Picture
+from livescale.services.planner.store import ScaleStore
+from livescale.services.planner.view import ClusterView
 from livescale.shared.bus.contract import BusError, Context, Endpoint, Refusal, ServiceAbsent, Subscription, TooLarge
 from livescale.shared.membership import Membership
 from livescale.shared.messages.membership import LeaseChanged, Report, WorkerReport
@@ -37,10 +37,10 @@ class Planner:
 
     def __init__(self, world: World, settings: PlannerSettings, topology: Topology | None = None) -> None:
         self._bus, self._clock, self._info = world.bus, world.clock, world.info
-        self._picture = Picture(world.bus, world.clock)
-        self._book = Book(first_ticket=int(world.clock.wall()))
-        self._drafts = Drafts(world.ids, settings, self._book, topology)
-        self._metrics = PlannerMetrics(world.telemetry, self._picture.reports)
+        self._cluster = ClusterView(world.bus, world.clock)
+        self._store = ScaleStore(first_ticket=int(world.clock.wall()))
+        self._scale_planner = ScalePlanner(world.ids, settings, self._store, topology)
+        self._metrics = PlannerMetrics(world.telemetry, self._cluster.reports)
         self._membership = Membership(world.bus, world.clock, "planner", world.info.id, world.host)
         self._calls = asyncio.TaskGroup()
         self._away = world.clock.away
@@ -51,9 +51,9 @@ class Planner:
 
     async def run(self) -> None:
         records = await self._saved.load()
-        self._book.remember(records)
+        self._store.remember(records)
         for record in records:
-            self._drafts.learn(record)
+            self._scale_planner.learn(record)
         self._inherited = {record.id: record for record in records if record.state not in ("done", "failed")}
         transfers = await self._bus.subscribe(TRANSFER)
         blocks = await self._bus.subscribe(BLOCK)
@@ -83,41 +83,41 @@ class Planner:
         while self._inherited:
             for record in list(self._inherited.values()):
                 try:
-                    view = await self._picture.look(record.decision.model)
+                    view = await self._cluster.look(record.decision.model)
                 except Refusal as error:
                     log.warning("not_taken_over", scale=record.id, reason=error.message)
                     continue
                 log.info("taken_over", scale=record.id, state=record.state)
                 del self._inherited[record.id]
-                scale, commands = self._drafts.take_over(record, view, self._clock.wall())
-                self._book.add(scale)
+                scale, commands = self._scale_planner.take_over(record, view, self._clock.wall())
+                self._store.add(scale)
                 self._after(scale, commands)
             await asyncio.sleep(TICK_SECONDS)
 
     async def _records(self, ask: AskScales, context: Context) -> ScaleRecords:
-        return ScaleRecords(records=self._book.records(ask.model, ask.limit))
+        return ScaleRecords(records=self._store.records(ask.model, ask.limit))
 
     async def _scale(self, asked: Scale, context: Context) -> ScaleAccepted:
         asked_at = self._clock.wall()
         if asked.instances == 0:
-            await self._picture.keep(asked.model)
-        view = await self._picture.look(asked.model)
+            await self._cluster.keep(asked.model)
+        view = await self._cluster.look(asked.model)
         check_target(asked, view)
         # From here on nothing is awaited: of two scales at the same time, the second sees what the first planned.
-        fleet = self._drafts.count(asked.model, view)
+        fleet = self._scale_planner.count(asked.model, view)
         actual = len(fleet.present)
         if asked.instances == actual:
             return ScaleAccepted(scale_id=None, actual=actual, target=actual, reason=f"{actual} are there already")
-        scale = self._drafts.scale(asked, view, fleet, asked_at)
+        scale = self._scale_planner.scale(asked, view, fleet, asked_at)
         target = actual + (1 if isinstance(scale, ScaleOut) else -1) * len(scale.instances)
         self._metrics.accepted(asked.model, target)
-        self._book.add(scale)
+        self._store.add(scale)
         commands = scale.start(self._clock.wall())
         log.info("planned", scale=scale.id, model=scale.model, actual=actual, target=target)
         self._after(scale, commands)
         return ScaleAccepted(scale_id=scale.id, actual=actual, target=target, reason=scale.decision.reason)
 
-    def _after(self, scale: RunningScale, commands: list[Command]) -> None:
+    def _after(self, scale: RunningScale, commands: list[NodeCommand]) -> None:
         """After every event: send what is commanded, tell what has changed."""
         for command in [*commands, *scale.follow_up(self._clock.wall())]:
             self._start(self._command(scale, command), f"{scale.id} {command.node}")
@@ -128,7 +128,7 @@ class Planner:
             if scale.take_end():
                 log.info("scale_ended", scale=scale.id, model=scale.model, state=scale.state, outcome=record.outcome)
                 self._metrics.ended(record)
-                self._drafts.learn(record)
+                self._scale_planner.learn(record)
         if isinstance(scale, ScaleOut) and scale.wants_plan(self._clock.wall()) and scale.id not in self._replanning:
             self._replanning.add(scale.id)
             self._start(self._replan(scale), f"replan {scale.id}")
@@ -143,10 +143,10 @@ class Planner:
 
     async def _replan(self, scale: ScaleOut) -> None:
         """Somebody was lost: another way for those who received through him."""
-        commands: list[Command] = []
+        commands: list[NodeCommand] = []
         try:
-            view = await self._picture.look(scale.model)
-            commands = self._drafts.replan(scale, view, self._clock.wall())
+            view = await self._cluster.look(scale.model)
+            commands = self._scale_planner.replan(scale, view, self._clock.wall())
         except (Refusal, CannotPlan) as error:
             log.warning("not_replanned", scale=scale.id, reason=str(error))
             scale.delivery.stranded.looked(self._clock.wall(), str(error))
@@ -156,7 +156,7 @@ class Planner:
             self._replanning.discard(scale.id)
         self._after(scale, commands)
 
-    async def _command(self, scale: RunningScale, command: Command) -> None:
+    async def _command(self, scale: RunningScale, command: NodeCommand) -> None:
         """Nobody who lives is given up for a late answer: whoever was told already says so, and the lease tells of the
         dead. The scale has a deadline of its own."""
         while True:
@@ -178,35 +178,35 @@ class Planner:
 
     async def _follow_transfers(self, transfers: Subscription[Transfer]) -> None:
         async for received in transfers:
-            scale = self._book.get(received.message.plan_id)
+            scale = self._store.get(received.message.plan_id)
             if scale is not None:
                 self._after(scale, scale.on_transfer(received.message, self._clock.wall()))
 
     async def _follow_blocks(self, blocks: Subscription[BlockReady]) -> None:
         async for received in blocks:
-            scale = self._book.get(received.message.plan_id)
+            scale = self._store.get(received.message.plan_id)
             if scale is not None:
                 self._after(scale, scale.on_block(received.message, self._clock.wall()))
 
     async def _follow_instances(self, instances: Subscription[InstanceServing]) -> None:
         async for received in instances:
             event = received.message
-            for scale in self._book.concerned(event.instance):
+            for scale in self._store.concerned(event.instance):
                 self._after(scale, scale.on_instance(event, self._clock.wall()))
                 if event.what == "first_token":
                     self._metrics.first_token(event.at - event.unasked_seconds - scale.decision.at)
 
     async def _follow_leases(self, leases: Subscription[LeaseChanged]) -> None:
         async for received in leases:
-            self._picture.on_lease(received.message)
-            for scale in self._book.running():
+            self._cluster.on_lease(received.message)
+            for scale in self._store.running():
                 self._after(scale, scale.on_lease(received.message, self._clock.wall()))
 
     async def _hear_workers(self, heartbeats: Subscription[Report]) -> None:
         async for received in heartbeats:
             if isinstance(received.message, WorkerReport):
-                self._picture.on_report(received.message)
-                for scale in self._book.running():
+                self._cluster.on_report(received.message)
+                for scale in self._store.running():
                     self._after(scale, scale.on_report(received.message, self._clock.wall()))
                 self._end_orphan(received.message)
 
@@ -216,7 +216,7 @@ class Planner:
             return
         if report.plan_id in self._inherited:
             return
-        scale = self._book.get(report.plan_id)
+        scale = self._store.get(report.plan_id)
         if scale is None or scale.ended:
             self._aborting.add(report.id)
             self._calls.create_task(self._abort(report.id, report.plan_id), name=f"orphan {report.id}")
@@ -225,7 +225,7 @@ class Planner:
         log.warning("orphan_aborted", worker=worker, plan=plan_id)
         try:
             abort = Abort(plan_id=plan_id, reason="the plan does not run any more")
-            await send(self._bus, Command(worker, abort, abort.reason))
+            await send(self._bus, NodeCommand(worker, abort, abort.reason))
         except BusError as error:
             log.warning("abort_refused", worker=worker, plan=plan_id, error=str(error))
         finally:
@@ -234,7 +234,7 @@ class Planner:
     async def _keep_time(self) -> None:
         while True:
             slept, self._away = self._clock.away - self._away, self._clock.away
-            for scale in self._book.running():
+            for scale in self._store.running():
                 scale.excuse(slept)
                 self._after(scale, scale.tick(self._clock.wall()))
             await asyncio.sleep(TICK_SECONDS)

@@ -10,17 +10,17 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from livescale.services.planner.orders import Orders
-from livescale.services.planner.running_scale import Command
+from livescale.services.planner.running_scale import NodeCommand
 from livescale.services.planner.targets import (
     ENDED,
     RECEIVING,
     UNDER_WAY,
     FlowsUnderWay,
-    Stranded,
-    Targets,
+    ScaleTargets,
+    StrandedTargets,
     TargetState,
 )
-from livescale.services.planner.times import Times
+from livescale.services.planner.times import BlockArrivals
 from livescale.shared.messages.membership import Member
 from livescale.shared.messages.transfers import Flow, Load
 
@@ -30,10 +30,10 @@ class Delivery:
 
     def __init__(self, orders: Orders, now: float) -> None:
         self.orders = orders
-        self.targets = Targets([worker for instance in orders.plan.instances for worker in instance.ranks])
+        self.targets = ScaleTargets([worker for instance in orders.plan.instances for worker in instance.ranks])
         self.blocks = len(orders.manifest.of_shard(0).blocks)
-        self.times = Times(len(self.targets), self.blocks)
-        self.stranded = Stranded(now)
+        self.arrivals = BlockArrivals(len(self.targets), self.blocks)
+        self.stranded = StrandedTargets(now)
         self._flows = FlowsUnderWay(orders.plan.flows)
 
     @property
@@ -59,33 +59,33 @@ class Delivery:
     @property
     def lacking(self) -> dict[str, list[int]]:
         """Blocks that each stranded target lacks."""
-        return {worker: missing for worker in self.stranded if (missing := self.times.missing(worker))}
+        return {worker: missing for worker in self.stranded if (missing := self.arrivals.missing(worker))}
 
-    def loads(self, receivers: Iterable[str]) -> list[Command]:
+    def loads(self, receivers: Iterable[str]) -> list[NodeCommand]:
         return [self.orders.load(worker, self._flows.into(worker)) for worker in receivers]
 
-    def load_all(self) -> list[Command]:
+    def load_all(self) -> list[NodeCommand]:
         return self.loads(dict.fromkeys(flow.receiver for flow in self._flows))
 
     def ready_at(self, worker: str, blocks: Sequence[int]) -> float | None:
         """When the last of these was at every rank of its instance; None unless that is known of all."""
-        times = [self.times.ready_at(rank, blocks) for rank in self.orders.instance_of(worker).ranks]
+        times = [self.arrivals.ready_at(rank, blocks) for rank in self.orders.instance_of(worker).ranks]
         known = [at for at in times if at is not None]
         return max(known) if len(known) == len(times) else None
 
     def here(self, worker: str) -> AbstractSet[int]:
         """Blocks that all ranks of its instance have."""
-        return self.times.here(*self.orders.instance_of(worker).ranks)
+        return self.arrivals.here(*self.orders.instance_of(worker).ranks)
 
     def between_at(self, workers: Iterable[str], *, tied: bool) -> float | None:
         """When their instances had every block between them; None where that is not told."""
-        return self.times.between_at([self.orders.instance_of(worker).ranks for worker in workers], tied=tied)
+        return self.arrivals.between_at([self.orders.instance_of(worker).ranks for worker in workers], tied=tied)
 
     def is_in(self, worker: str, *states: TargetState) -> bool:
         """Its instance, which is as far as the rank that is least far."""
         return self.targets.lowest(self.orders.instance_of(worker)) in states
 
-    def sends(self) -> list[Command]:
+    def sends(self) -> list[NodeCommand]:
         """A node sends once all who receive from it are ready."""
         ready, awaited = (self.targets.all_in(state) for state in (TargetState.ACCEPTED, TargetState.COMMANDED))
         unsent = self._flows.take_unsent(ready, awaited)
@@ -115,7 +115,7 @@ class Delivery:
         self.stranded.forget(worker)
         return True
 
-    def serves(self, worker: str) -> list[Command]:
+    def serves(self, worker: str) -> list[NodeCommand]:
         """An instance serves once every rank is whole."""
         instance = self.orders.instance_of(worker)
         return self.orders.serves(instance) if self.targets.lowest(instance) is TargetState.WHOLE else []
@@ -152,9 +152,9 @@ class Delivery:
 
     def expect(self, ready: Mapping[str, Mapping[int, float]], now: float) -> None:
         """What is missing is `ready` so many seconds from now, by target and block."""
-        self.orders = replace(self.orders, plan=self.times.renew(self.orders.plan, ready, now))
+        self.orders = replace(self.orders, plan=self.arrivals.renew(self.orders.plan, ready, now))
 
-    def fail(self, workers: Iterable[str], why: str) -> list[Command]:
+    def fail(self, workers: Iterable[str], why: str) -> list[NodeCommand]:
         """Give these up, with the other ranks of their instances; who received from them is stranded."""
         hit = [one for one in self.orders.plan.instances if set(one.ranks) & set(workers)]
         failing = [worker for one in hit for worker in one.ranks if self.targets.is_in(worker, *UNDER_WAY)]

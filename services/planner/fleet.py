@@ -4,13 +4,54 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from livescale.services.planner.plans.plan import CannotPlan
+from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import Member, ModelEntry, Snapshot, WorkerReport
+from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.scaling import Scale
+
+
+class ModelView(NamedTuple):
+    """The pool as it is now, and the model in question. `silent`: workers whose reports are old."""
+
+    snapshot: Snapshot
+    entry: ModelEntry
+    manifest: Manifest
+    silent: AbstractSet[str] = frozenset()
+
+    @property
+    def members(self) -> dict[str, Member]:
+        """Every process of the cluster, by its id."""
+        return {member.id: member for member in self.snapshot.members}
+
+    @property
+    def epochs(self) -> dict[str, int]:
+        """Since which epoch each process is a member, by its id."""
+        return {member.id: member.epoch for member in self.snapshot.members}
+
+
+def check_target(asked: Scale, view: ModelView) -> None:
+    """Raises Refusal 400 for more or fewer instances than the model may have, 409 for one that is being removed.
+
+    The monitor may have to do with fewer, and with one more while an instance of another version is replaced.
+    """
+    spec = view.entry.spec
+    least = spec.min_instances if asked.decision is None else 0
+    most = spec.max_instances + (asked.decision is not None and asked.decision.rule == "version")
+    if view.entry.state == "removing" and asked.instances > 0:
+        raise Refusal(409, f"model {spec.name!r} is being removed")
+    if not least <= asked.instances <= most:
+        raise Refusal(
+            400,
+            f"instances must be {spec.min_instances} to {spec.max_instances} for {spec.name!r}, not {asked.instances}; "
+            "register the model again with other limits",
+        )
 
 
 @dataclass(frozen=True)
-class Serving:
+class ServingInstance:
     """An instance that may be drained; its workers by rank, the requests it has, and which version it serves."""
 
     instance: str
@@ -20,30 +61,30 @@ class Serving:
 
 
 @dataclass(frozen=True)
-class Fleet:
+class ModelFleet:
     """`present`: instances that load, are live or serve, and are not being drained; with those that plans add."""
 
     present: frozenset[str]
-    serving: tuple[Serving, ...]
+    serving: tuple[ServingInstance, ...]
 
 
 def count_fleet(
     model: str, workers: Iterable[WorkerReport], coming: AbstractSet[str], leaving: AbstractSet[str]
-) -> Fleet:
+) -> ModelFleet:
     """`coming` and `leaving`: instance ids in running plans."""
     members = sorted((r for r in workers if r.model == model and r.instance), key=lambda r: (str(r.instance), r.rank))
     leaders = [r for r in members if r.rank == 0 and r.instance is not None and r.instance not in leaving]
     present = {str(r.instance) for r in leaders if r.state in ("loading", "live", "serving")}
     serving = find_instances({str(r.instance) for r in leaders if r.state == "serving"}, members)
-    return Fleet(frozenset(present | coming), tuple(serving))
+    return ModelFleet(frozenset(present | coming), tuple(serving))
 
 
-def find_instances(ids: AbstractSet[str], workers: Iterable[WorkerReport]) -> list[Serving]:
+def find_instances(ids: AbstractSet[str], workers: Iterable[WorkerReport]) -> list[ServingInstance]:
     """Those of these instances that have not been given back yet."""
     members = sorted((r for r in workers if r.instance in ids), key=lambda r: (str(r.instance), r.rank))
     leaders = [r for r in members if r.rank == 0]
     return [
-        Serving(
+        ServingInstance(
             str(one.instance), tuple(r.id for r in members if r.instance == one.instance), requests_of(one), one.version
         )
         for one in leaders
@@ -54,7 +95,7 @@ def requests_of(report: WorkerReport) -> int:
     return 0 if report.load is None else report.load.running_requests + report.load.waiting_requests
 
 
-def choose_to_drain(fleet: Fleet, count: int, version: str) -> Sequence[Serving]:
+def choose_to_drain(fleet: ModelFleet, count: int, version: str) -> Sequence[ServingInstance]:
     """The instances of other versions first, then those with the fewest requests; never one that still loads, nor the
     last that serves before the others do."""
     kept = 1 if len(fleet.present) > count else 0

@@ -8,7 +8,7 @@ from math import sqrt
 from livescale.services.planner.orders import Orders
 from livescale.services.planner.plans.execution_pipelines import team_pipelines
 from livescale.services.planner.plans.plan import TransferPlan
-from livescale.services.planner.running_scale import Command
+from livescale.services.planner.running_scale import NodeCommand
 from livescale.shared.messages.membership import LeaseChanged, WorkerReport
 from livescale.shared.messages.scaling import Decision
 from livescale.shared.messages.transfers import LiveMode, Plan
@@ -58,7 +58,7 @@ class LiveHelp:
         self._serving.pop(worker, None)
         self.changed = self._told.pop(worker, None) is not None or self.changed
 
-    def tell(self, orders: Orders, failed: AbstractSet[str]) -> Iterator[Command]:
+    def tell(self, orders: Orders, failed: AbstractSet[str]) -> Iterator[NodeCommand]:
         """What is left to be said so that the live targets are helped, but for those that have `failed`."""
         self.changed = False
         targets = [one for one in self._targets if one in self._loading and one not in failed]
@@ -133,7 +133,7 @@ MADE_OF = (
 
 
 @dataclass(frozen=True)
-class Demand:
+class PrefillDemand:
     """Prompt tokens that wait, and that come a second, of which a request brings `prompt`; `serving` instances prefill
     `rate` tokens a second each."""
 
@@ -143,7 +143,7 @@ class Demand:
     serving: int
     prompt: float = 0.0
 
-    def at_worst(self, seconds: float) -> "Demand":
+    def at_worst(self, seconds: float) -> "PrefillDemand":
         """As many come in that time as it may well be, where requests come by chance."""
         spread = CHANCE * sqrt(self.prompt * self.arriving / seconds) if seconds > 0 else 0.0
         return replace(self, arriving=self.arriving + spread)
@@ -174,17 +174,17 @@ def is_needed(decision: Decision, joining: Collection[float], slo: float) -> tup
     return False, f"nobody is live: although they stop the world for {max(joining):.2f} s, {why} {load}"
 
 
-def read_demand(decision: Decision) -> Demand | None:
+def read_demand(decision: Decision) -> PrefillDemand | None:
     """From what the monitor decided; None where it does not say all, as with scales by hand."""
     known = [value for name in MADE_OF if (value := decision.inputs.get(name)) is not None]
     if len(known) < len(MADE_OF):
         return None
     waiting, requests, arriving, rate, instances, loading = known
     prompt = waiting / requests if requests else 0.0
-    return Demand(waiting, arriving, rate, round(instances - loading), prompt) if rate > SLOWEST else None
+    return PrefillDemand(waiting, arriving, rate, round(instances - loading), prompt) if rate > SLOWEST else None
 
 
-def longest_wait(demand: Demand, joining: Collection[float]) -> float:
+def longest_wait(demand: PrefillDemand, joining: Collection[float]) -> float:
     """Of all who wait now or come before the last instance joins, in seconds; first come, first served.
 
     Tokens are a fluid: its level rises as prompts come and falls faster with every instance that joins. So a wait, over
@@ -206,7 +206,7 @@ def longest_wait(demand: Demand, joining: Collection[float]) -> float:
     return max(0.0, *waits)
 
 
-def _served_at(tokens: float, demand: Demand, corners: Collection[tuple[float, float]]) -> float:
+def _served_at(tokens: float, demand: PrefillDemand, corners: Collection[tuple[float, float]]) -> float:
     """When so many are. `corners`: at each join, how many have been by then."""
     instances, before, since = demand.serving, 0.0, 0.0
     for served, at in corners:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from livescale.services.planner.plans.execution_pipelines import Span
+from livescale.services.planner.plans.execution_pipelines import StageSpan
 from livescale.services.planner.plans.plan import TransferPlan
-from livescale.services.planner.running_scale import Command
+from livescale.services.planner.running_scale import NodeCommand
 from livescale.shared.messages.live import Help
 from livescale.shared.messages.membership import LeaseChanged, Member, WorkerReport
 from livescale.shared.messages.parameters import Manifest, ModelSpec
@@ -63,7 +63,7 @@ class Orders:
             return False
         return change.state == "dead" or change.epoch > planned.epoch
 
-    def load(self, worker: str, flows: Sequence[Flow]) -> Command:
+    def load(self, worker: str, flows: Sequence[Flow]) -> NodeCommand:
         """Receive along these."""
         instance = self.instance_of(worker)
         message = Load(
@@ -81,14 +81,14 @@ class Orders:
             live=self.plan.live if self.plan.is_live(instance) else "off",
             ranks=instance.ranks if len(instance.ranks) > 1 else [],
         )
-        return Command(worker, message, f"receive from {', '.join(sorted({flow.sender for flow in flows}))}")
+        return NodeCommand(worker, message, f"receive from {', '.join(sorted({flow.sender for flow in flows}))}")
 
-    def sends(self, sender: str, flows: Sequence[Flow]) -> Iterator[Command]:
+    def sends(self, sender: str, flows: Sequence[Flow]) -> Iterator[NodeCommand]:
         """Send along these, each rank its shard."""
         for shard in sorted({self.rank_of(flow.receiver) for flow in flows}):
             yield self._send(sender, [flow for flow in flows if self.rank_of(flow.receiver) == shard], shard)
 
-    def _send(self, sender: str, flows: Sequence[Flow], shard: int) -> Command:
+    def _send(self, sender: str, flows: Sequence[Flow], shard: int) -> NodeCommand:
         reads = any(flow.from_disk for flow in flows)
         message = Send(
             plan_id=self.plan.id,
@@ -100,9 +100,9 @@ class Orders:
             from_disk=FromDisk(spec=self.spec, manifest=self.manifest) if reads else None,
             shard=shard,
         )
-        return Command(sender, message, "every target is ready to receive")
+        return NodeCommand(sender, message, "every target is ready to receive")
 
-    def help(self, helper: WorkerReport, targets: Iterable[str]) -> Command:
+    def help(self, helper: WorkerReport, targets: Iterable[str]) -> NodeCommand:
         """Take requests over from these, and from no other target of this plan."""
         nodes = [self._node(target) for target in targets]
         message = Help(
@@ -113,9 +113,9 @@ class Orders:
             epoch=helper.epoch,
         )
         whom = ", ".join(node.id for node in nodes) or "nobody any more"
-        return Command(helper.id, message, f"take requests over from {whom}")
+        return NodeCommand(helper.id, message, f"take requests over from {whom}")
 
-    def pipeline(self, id: str, stages: Sequence[Span], kv_blocks: int, worker: str) -> Command:
+    def pipeline(self, id: str, stages: Sequence[StageSpan], kv_blocks: int, worker: str) -> NodeCommand:
         """Run your stages of these, which are the whole model."""
         message = Pipeline(
             id=id,
@@ -127,7 +127,7 @@ class Orders:
             epoch=self.members[worker].epoch,
             secret=self.secret,
         )
-        return Command(worker, message, f"run {', '.join(map(str, stages))}")
+        return NodeCommand(worker, message, f"run {', '.join(map(str, stages))}")
 
     def _inflow(self, flow: Flow) -> Inflow:
         upstream = self._node(flow.sender)
@@ -137,9 +137,9 @@ class Orders:
         stepped = flow.blocks if flow.steps else []
         return Outflow(ticket=flow.ticket, downstream=self._node(flow.receiver), blocks=stepped, steps=flow.steps)
 
-    def serves(self, instance: PlannedInstance) -> list[Command]:
+    def serves(self, instance: PlannedInstance) -> list[NodeCommand]:
         return [
-            Command(
+            NodeCommand(
                 rank,
                 Serve(plan_id=self.plan.id, instance=instance.id, epoch=self.members[rank].epoch),
                 "every rank is whole",
@@ -147,8 +147,8 @@ class Orders:
             for rank in instance.ranks
         ]
 
-    def aborts(self, nodes: Iterable[str], reason: str) -> list[Command]:
-        return [Command(node, Abort(plan_id=self.plan.id, reason=reason), reason) for node in nodes]
+    def aborts(self, nodes: Iterable[str], reason: str) -> list[NodeCommand]:
+        return [NodeCommand(node, Abort(plan_id=self.plan.id, reason=reason), reason) for node in nodes]
 
 
 def ticketed(plan: TransferPlan, blocks: int, tickets: Iterator[int], disks: Container[str] = ()) -> list[Flow]:

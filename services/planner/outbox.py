@@ -2,7 +2,7 @@
 
 from typing import assert_never
 
-from livescale.services.planner.running_scale import Command
+from livescale.services.planner.running_scale import NodeCommand
 from livescale.shared.bus.contract import Bus, Context, KeyValue
 from livescale.shared.bus.write_behind import WriteBehind
 from livescale.shared.messages.live import Help
@@ -14,7 +14,7 @@ from livescale.shared.subjects import ABORT, DRAIN, HELP, LOAD, PIPELINE, PIPELI
 COMMAND_SECONDS = 5.0
 
 
-async def send(bus: Bus, command: Command) -> None:
+async def send(bus: Bus, command: NodeCommand) -> None:
     """Returns once it was taken. Raises BusError."""
     node, message = command.node, command.message
     match message:

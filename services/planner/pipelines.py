@@ -19,22 +19,22 @@ from msgspec.structs import replace
 
 from livescale.services.planner.delivery import Delivery
 from livescale.services.planner.plans.execution_pipelines import (
-    Span,
+    StageSpan,
     broken_cover,
     choose_stages,
 )
-from livescale.services.planner.running_scale import Command
+from livescale.services.planner.running_scale import NodeCommand
 from livescale.services.planner.targets import UNDER_WAY, TargetState
 from livescale.shared.messages.membership import WorkerReport
 from livescale.shared.messages.pipelines import Pipeline, PipelineOver
 from livescale.shared.messages.scaling import PipelineRecord
 from livescale.shared.moves import Moves
 
-PATIENCE_SECONDS = 2.0
-PATIENCE_SHARE = 0.5
+SWITCH_TIMEOUT_SECONDS = 2.0
+SWITCH_TIMEOUT_SHARE = 0.5
 
 
-class State(StrEnum):
+class PipelineState(StrEnum):
     """In this order."""
 
     WAITING = "waiting"  # for blocks, or to hear how many KV blocks its members have
@@ -48,12 +48,12 @@ class State(StrEnum):
 MOVES = Moves(
     "an execution pipeline",
     {
-        State.WAITING: frozenset({State.FORMING, State.OVER}),
-        State.FORMING: frozenset({State.STARTING, State.OVER}),
-        State.STARTING: frozenset({State.RUNNING, State.OVER}),
-        State.RUNNING: frozenset({State.SWITCHING, State.OVER}),
-        State.SWITCHING: frozenset({State.OVER}),
-        State.OVER: frozenset(),
+        PipelineState.WAITING: frozenset({PipelineState.FORMING, PipelineState.OVER}),
+        PipelineState.FORMING: frozenset({PipelineState.STARTING, PipelineState.OVER}),
+        PipelineState.STARTING: frozenset({PipelineState.RUNNING, PipelineState.OVER}),
+        PipelineState.RUNNING: frozenset({PipelineState.SWITCHING, PipelineState.OVER}),
+        PipelineState.SWITCHING: frozenset({PipelineState.OVER}),
+        PipelineState.OVER: frozenset(),
     },
 )
 
@@ -62,11 +62,11 @@ class ExecutionPipeline:
     """Of these targets of a delivery. What its methods return is to be commanded."""
 
     def __init__(self, id: str, members: list[str], delivery: Delivery) -> None:
-        self.state = State.WAITING
+        self.state = PipelineState.WAITING
         self.record = PipelineRecord(id=id)
         self._members = members
         self._delivery = delivery
-        self._stages: list[Span] = []
+        self._stages: list[StageSpan] = []
         self._kv_blocks = 0
         self._answered: set[str] = set()  # who takes its part
         self._seen: set[str] = set()  # who said so in a report
@@ -80,23 +80,23 @@ class ExecutionPipeline:
     def holds(self, worker: str) -> bool:
         """Whether it is not to serve by itself yet."""
         match self.state:
-            case State.FORMING | State.STARTING | State.RUNNING:
+            case PipelineState.FORMING | PipelineState.STARTING | PipelineState.RUNNING:
                 return worker in self.workers
-            case State.SWITCHING:
+            case PipelineState.SWITCHING:
                 return worker in self.workers[1:]
-            case State.WAITING | State.OVER:
+            case PipelineState.WAITING | PipelineState.OVER:
                 return False
             case _:
                 assert_never(self.state)
 
-    def look(self, kv_blocks: Mapping[str, int], now: float) -> list[Command]:
+    def look(self, kv_blocks: Mapping[str, int], now: float) -> list[NodeCommand]:
         """After every event: what follows. `kv_blocks` by worker, of those that have said it."""
         match self.state:
-            case State.WAITING:
+            case PipelineState.WAITING:
                 return self._form(kv_blocks, now)
-            case State.FORMING | State.STARTING | State.RUNNING | State.SWITCHING:
+            case PipelineState.FORMING | PipelineState.STARTING | PipelineState.RUNNING | PipelineState.SWITCHING:
                 return self._go_on(now)
-            case State.OVER:
+            case PipelineState.OVER:
                 return []
             case _:
                 assert_never(self.state)
@@ -104,34 +104,41 @@ class ExecutionPipeline:
     def acknowledged(self, worker: str, now: float) -> None:
         """It takes its part."""
         self._answered.add(worker)
-        if self.state is State.STARTING and worker == self.workers[0]:
-            self._move(State.RUNNING)
+        if self.state is PipelineState.STARTING and worker == self.workers[0]:
+            self._move(PipelineState.RUNNING)
             self.record = replace(self.record, running_at=now)
 
-    def on_report(self, report: WorkerReport, now: float) -> list[Command]:
+    def on_report(self, report: WorkerReport, now: float) -> list[NodeCommand]:
         """It broke where one says no more that it is part of it: workers hear sooner than anybody of a lost channel."""
         if report.pipeline == self.record.id:
             self._seen.add(report.id)
             if report.kv_way:
                 self.record = replace(self.record, kv_ways={**self.record.kv_ways, report.id: report.kv_way})
-        elif report.id in self._seen and self.state in (State.FORMING, State.STARTING, State.RUNNING):
+        elif report.id in self._seen and self.state in (
+            PipelineState.FORMING,
+            PipelineState.STARTING,
+            PipelineState.RUNNING,
+        ):
             return self.end(f"{report.id} left it", now)
         return []
 
     def first_token(self, worker: str, at: float) -> None:
         """The first that this instance made."""
-        leads = self.state in (State.STARTING, State.RUNNING, State.SWITCHING) and worker == self.workers[0]
+        leads = (
+            self.state in (PipelineState.STARTING, PipelineState.RUNNING, PipelineState.SWITCHING)
+            and worker == self.workers[0]
+        )
         if leads and self.record.first_token_at is None:
             self.record = replace(self.record, first_token_at=at)
 
-    def end(self, reason: str, now: float) -> list[Command]:
+    def end(self, reason: str, now: float) -> list[NodeCommand]:
         """Its leader gives its requests back; who is whole serves by itself."""
-        if self.state is State.OVER:
+        if self.state is PipelineState.OVER:
             return []
         self._over(reason, now)
         left = [worker for worker in self.workers if self._is(worker, *UNDER_WAY)]
         over = PipelineOver(pipeline=self.record.id, reason=reason)
-        return [*(Command(worker, over, reason) for worker in left), *self._serve(left)]
+        return [*(NodeCommand(worker, over, reason) for worker in left), *self._serve(left)]
 
     def forget(self, record: PipelineRecord | None, reason: str, now: float) -> None:
         """An earlier planner formed it, or would have: what runs goes on until one of its members serves."""
@@ -139,7 +146,7 @@ class ExecutionPipeline:
         if record is not None:
             self.record = record if record.ended_at is not None else replace(record, reason=reason, ended_at=now)
 
-    def _form(self, kv_blocks: Mapping[str, int], now: float) -> list[Command]:
+    def _form(self, kv_blocks: Mapping[str, int], now: float) -> list[NodeCommand]:
         delivery, tied = self._delivery, self._delivery.orders.manifest.config.tie_word_embeddings
         left = [one for one in self._members if not self._is(one, TargetState.FAILED)]
         here = {one: delivery.here(one) for one in left}
@@ -154,27 +161,27 @@ class ExecutionPipeline:
         self._kv_blocks = min(kv_blocks[worker] for worker in self.workers)
         ready_at = delivery.between_at(self.workers, tied=tied) or now
         self.record = replace(self.record, stages=list(map(str, stages)), ready_at=ready_at)
-        self._move(State.FORMING)
+        self._move(PipelineState.FORMING)
         return [self._tell(worker) for worker in self.workers[1:]]
 
-    def _go_on(self, now: float) -> list[Command]:
+    def _go_on(self, now: float) -> list[NodeCommand]:
         leader, *others = self.workers
         if self._is(leader, TargetState.SERVING):
             self._over(self.record.reason or "each of them is whole", now)
             return self._serve(others)
         lost = [worker for worker in self.workers if self._is(worker, TargetState.FAILED)]
-        if self.state is State.SWITCHING:
+        if self.state is PipelineState.SWITCHING:
             return self.end(f"lost {leader}", now) if leader in lost else []
         if lost:
             return self.end(f"lost {', '.join(lost)}", now)
         if reason := self._why_end(now):
             return (
                 self._switch(reason, now)
-                if self.state is State.RUNNING and self._is_whole(leader)
+                if self.state is PipelineState.RUNNING and self._is_whole(leader)
                 else self.end(reason, now)
             )
-        if self.state is State.FORMING and self._answered.issuperset(others):
-            self._move(State.STARTING)
+        if self.state is PipelineState.FORMING and self._answered.issuperset(others):
+            self._move(PipelineState.STARTING)
             return [self._tell(leader)]
         return []
 
@@ -188,22 +195,26 @@ class ExecutionPipeline:
         self._whole_since = now if self._whole_since is None else self._whole_since
         ran = 0.0 if self.record.running_at is None else self._whole_since - self.record.running_at
         waited = now - self._whole_since
-        return f"{', '.join(late)} kept others waiting" if waited >= max(PATIENCE_SECONDS, PATIENCE_SHARE * ran) else ""
+        return (
+            f"{', '.join(late)} kept others waiting"
+            if waited >= max(SWITCH_TIMEOUT_SECONDS, SWITCH_TIMEOUT_SHARE * ran)
+            else ""
+        )
 
-    def _switch(self, reason: str, now: float) -> list[Command]:
-        self._move(State.SWITCHING)
+    def _switch(self, reason: str, now: float) -> list[NodeCommand]:
+        self._move(PipelineState.SWITCHING)
         self.record = replace(self.record, reason=reason, switching_at=now)
         return self._serve(self.workers[:1])
 
     def _over(self, reason: str, now: float) -> None:
-        self._move(State.OVER)
+        self._move(PipelineState.OVER)
         self.record = replace(self.record, reason=reason, ended_at=now)
 
-    def _serve(self, workers: list[str]) -> list[Command]:
+    def _serve(self, workers: list[str]) -> list[NodeCommand]:
         whole = [worker for worker in workers if self._is_whole(worker)]
         return [command for worker in whole for command in self._delivery.serves(worker)]
 
-    def _tell(self, worker: str) -> Command:
+    def _tell(self, worker: str) -> NodeCommand:
         return self._delivery.orders.pipeline(self.record.id, self._stages, self._kv_blocks, worker)
 
     def _is(self, worker: str, *states: TargetState) -> bool:
@@ -212,7 +223,7 @@ class ExecutionPipeline:
     def _is_whole(self, worker: str) -> bool:
         return self._is(worker, TargetState.WHOLE)
 
-    def _move(self, state: State) -> None:
+    def _move(self, state: PipelineState) -> None:
         self.state = MOVES.advance(self.state, state)
 
     def broken_invariants(self) -> list[str]:
@@ -245,13 +256,13 @@ class ExecutionPipelines:
         first = self._delivery.orders.instance_of(worker).ranks[0]
         return any(one.holds(first) for one in self._pipelines.values())
 
-    def on_report(self, report: WorkerReport, now: float) -> list[Command]:
+    def on_report(self, report: WorkerReport, now: float) -> list[NodeCommand]:
         """Says how many KV blocks a target has, once it knows, and what it is part of."""
         if report.kv_blocks:
             self._kv_blocks[report.id] = report.kv_blocks
         return [command for one in self._pipelines.values() for command in one.on_report(report, now)]
 
-    def look(self, now: float) -> list[Command]:
+    def look(self, now: float) -> list[NodeCommand]:
         """After every event: what follows."""
         return [command for one in self._pipelines.values() for command in one.look(self._kv_blocks, now)]
 
@@ -259,7 +270,7 @@ class ExecutionPipelines:
         """It takes its part."""
         self._pipelines[message.id].acknowledged(worker, now)
 
-    def refused(self, worker: str, message: Pipeline, error: str, now: float) -> list[Command]:
+    def refused(self, worker: str, message: Pipeline, error: str, now: float) -> list[NodeCommand]:
         """It does not take its part; its parameters go on arriving."""
         return self._pipelines[message.id].end(f"{worker} did not take its part: {error}", now)
 

@@ -28,7 +28,7 @@ MOVES: Moves[ScaleState] = Moves(
 
 
 @dataclass(frozen=True)
-class Command:
+class NodeCommand:
     """Tell this worker or host; its answer comes back by `acknowledged` or `refused`."""
 
     node: str
@@ -36,7 +36,7 @@ class Command:
     reason: str
 
 
-class Scale:
+class RunningScale:
     """One scale, from its decision to its outcome."""
 
     def __init__(self, id: str, decision: Decision, instances: list[str]) -> None:
@@ -70,49 +70,49 @@ class Scale:
         return frozenset()
 
     @abstractmethod
-    def start(self, now: float) -> list[Command]:
+    def start(self, now: float) -> list[NodeCommand]:
         """The first commands."""
 
     @abstractmethod
-    def acknowledged(self, command: Command, now: float) -> list[Command]:
+    def acknowledged(self, command: NodeCommand, now: float) -> list[NodeCommand]:
         """A command was taken."""
 
     @abstractmethod
-    def refused(self, command: Command, error: str, now: float) -> list[Command]:
+    def refused(self, command: NodeCommand, error: str, now: float) -> list[NodeCommand]:
         """A command was refused, or not answered although it was not wanted any more."""
 
-    def wants(self, command: Command) -> bool:
+    def wants(self, command: NodeCommand) -> bool:
         """Whether a command that was not answered in time is to be told again. Told twice it does no harm."""
         return False
 
     @abstractmethod
-    def on_report(self, report: WorkerReport, now: float) -> list[Command]:
+    def on_report(self, report: WorkerReport, now: float) -> list[NodeCommand]:
         """A worker's heartbeat: what an event that got lost would have said."""
 
     @abstractmethod
-    def on_lease(self, change: LeaseChanged, now: float) -> list[Command]:
+    def on_lease(self, change: LeaseChanged, now: float) -> list[NodeCommand]:
         """The registry's judgement of a process."""
 
     @abstractmethod
-    def on_instance(self, event: InstanceServing, now: float) -> list[Command]:
+    def on_instance(self, event: InstanceServing, now: float) -> list[NodeCommand]:
         """An instance serves, made its first token, or is gone."""
 
-    def on_transfer(self, event: Transfer, now: float) -> list[Command]:
+    def on_transfer(self, event: Transfer, now: float) -> list[NodeCommand]:
         """How parameters get on."""
         return []
 
-    def on_block(self, block: BlockReady, now: float) -> list[Command]:
+    def on_block(self, block: BlockReady, now: float) -> list[NodeCommand]:
         """A block of this scale's is ready somewhere."""
         return []
 
-    def tick(self, now: float) -> list[Command]:
+    def tick(self, now: float) -> list[NodeCommand]:
         """Time goes by."""
         return []
 
     def excuse(self, seconds: float) -> None:
         """The planner slept for so long: it heard of nothing meanwhile."""
 
-    def follow_up(self, now: float) -> list[Command]:
+    def follow_up(self, now: float) -> list[NodeCommand]:
         """After every event: what else is to be said now."""
         return []
 

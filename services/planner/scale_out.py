@@ -10,7 +10,7 @@ from livescale.services.planner.delivery import Delivery
 from livescale.services.planner.live import LiveHelp
 from livescale.services.planner.orders import Orders
 from livescale.services.planner.pipelines import ExecutionPipelines
-from livescale.services.planner.running_scale import Command, Scale
+from livescale.services.planner.running_scale import NodeCommand, RunningScale
 from livescale.services.planner.targets import UNDER_WAY, TargetState
 from livescale.shared.invariants import check
 from livescale.shared.messages.live import Help
@@ -22,11 +22,11 @@ from livescale.shared.messages.transfers import BlockReady, Flow, InstanceServin
 FIRST_LAYER = (0, 1)  # with the embedding before it
 
 
-class ScaleOut(Scale):
+class ScaleOut(RunningScale):
     """Carries out a plan, and what it has to become when nodes are lost. `delivery`: how far it is."""
 
     def __init__(
-        self, id: str, decision: Decision, orders: Orders, patience_seconds: float, workers: Iterable[WorkerReport] = ()
+        self, id: str, decision: Decision, orders: Orders, timeout_seconds: float, workers: Iterable[WorkerReport] = ()
     ) -> None:
         super().__init__(id, decision, [instance.id for instance in orders.plan.instances])
         self._help = LiveHelp(orders.plan, workers)
@@ -34,7 +34,7 @@ class ScaleOut(Scale):
         self._targets = self.delivery.targets
         self._pipelines = ExecutionPipelines(self.delivery)
         self._errors: list[str] = []
-        self._patience_seconds = patience_seconds
+        self._timeout_seconds = timeout_seconds
         self._progress = decision.at
 
     @property
@@ -67,29 +67,29 @@ class ScaleOut(Scale):
         ranks = (worker for one in self.plan.instances if self.plan.is_live(one) for worker in one.ranks)
         return frozenset() if self.ended else frozenset(self._targets.all_in(*UNDER_WAY)).intersection(ranks)
 
-    def follow_up(self, now: float) -> list[Command]:
+    def follow_up(self, now: float) -> list[NodeCommand]:
         before = self._pipelines.records
         commands = self._pipelines.look(now)
         self._changed = self._changed or self._pipelines.records != before
         return [*commands, *self.helps()]
 
-    def helps(self) -> list[Command]:
+    def helps(self) -> list[NodeCommand]:
         """Who is to take requests over from whom, where that has changed."""
         if not self._help.changed:
             return []
         failed = frozenset(self._targets.all_in(TargetState.FAILED))
         return list(self._help.tell(self.delivery.orders, failed))
 
-    def start(self, now: float) -> list[Command]:
+    def start(self, now: float) -> list[NodeCommand]:
         self._move("loading")
         self._note("planned", now)
         self._progress = now
         return self.delivery.load_all()
 
-    def take_over(self, record: ScaleRecord, reports: Mapping[str, WorkerReport], now: float) -> list[Command]:
+    def take_over(self, record: ScaleRecord, reports: Mapping[str, WorkerReport], now: float) -> list[NodeCommand]:
         """Go on with what an earlier planner began: who loads for it keeps what arrived."""
         self._continue(record)
-        self.delivery.times.continue_from(record)
+        self.delivery.arrivals.continue_from(record)
         self._pipelines.take_over(record.pipelines, now)
         self._progress = now
         planned = [(worker, one.id) for one in self.plan.instances for worker in one.ranks]
@@ -105,7 +105,7 @@ class ScaleOut(Scale):
 
     def replan(
         self, flows: Sequence[Flow], members: Mapping[str, Member], reasons: Sequence[str], now: float
-    ) -> list[Command]:
+    ) -> list[NodeCommand]:
         """Send the stranded what they miss, along these flows."""
         self.delivery.stranded.looked(now)
         changes = self.delivery.replan(flows, members, reasons)
@@ -113,7 +113,7 @@ class ScaleOut(Scale):
             self._note_again("replanned", now, worker, detail)
         return self.delivery.loads(changes)
 
-    def acknowledged(self, command: Command, now: float) -> list[Command]:
+    def acknowledged(self, command: NodeCommand, now: float) -> list[NodeCommand]:
         match command.message:
             case Load() as load if self.delivery.is_current(command.node, load):
                 self.delivery.accept(command.node)
@@ -127,7 +127,7 @@ class ScaleOut(Scale):
                 self._pipelines.acknowledged(command.node, pipeline, now)
         return []
 
-    def refused(self, command: Command, error: str, now: float) -> list[Command]:
+    def refused(self, command: NodeCommand, error: str, now: float) -> list[NodeCommand]:
         node = command.node
         match command.message:
             case Load() as load if self.delivery.is_current(node, load):
@@ -142,7 +142,7 @@ class ScaleOut(Scale):
                 return self._pipelines.refused(node, pipeline, error, now)
         return []
 
-    def wants(self, command: Command) -> bool:
+    def wants(self, command: NodeCommand) -> bool:
         match command.message:
             case Load() as load:
                 return self.delivery.awaits(command.node, load)
@@ -156,7 +156,7 @@ class ScaleOut(Scale):
     def excuse(self, seconds: float) -> None:
         self._progress += seconds
 
-    def on_transfer(self, event: Transfer, now: float) -> list[Command]:
+    def on_transfer(self, event: Transfer, now: float) -> list[NodeCommand]:
         node = event.node
         if self.ended or node not in self._targets:
             return []
@@ -172,20 +172,20 @@ class ScaleOut(Scale):
         self._explain("whole", node, event.how)
         return serves
 
-    def on_block(self, block: BlockReady, now: float) -> list[Command]:
+    def on_block(self, block: BlockReady, now: float) -> list[NodeCommand]:
         self._progress = now
         if block.worker in self._targets:
-            self.delivery.times.arrive(block)
+            self.delivery.arrivals.arrive(block)
         return []
 
-    def on_report(self, report: WorkerReport, now: float) -> list[Command]:
+    def on_report(self, report: WorkerReport, now: float) -> list[NodeCommand]:
         self._help.on_report(report)
         if self.ended or report.id not in self._targets or report.instance not in self.instances:
             return []
         commands = self._pipelines.on_report(report, now)
         holding = report.holding
         if holding is not None:
-            self.delivery.times.see(report.id, holding.ready)
+            self.delivery.arrivals.see(report.id, holding.ready)
         if report.state == "live" and (report.live_layers or report.pipeline):
             first_layer_at = None if report.pipeline else self.delivery.ready_at(report.id, FIRST_LAYER)
             self._note("live", first_layer_at or now, report.id)
@@ -196,7 +196,7 @@ class ScaleOut(Scale):
             commands += self._whole(report.id, now)
         return commands
 
-    def on_lease(self, change: LeaseChanged, now: float) -> list[Command]:
+    def on_lease(self, change: LeaseChanged, now: float) -> list[NodeCommand]:
         self._help.on_lease(change)
         if self.ended or not self.delivery.orders.is_gone(change):
             return []
@@ -204,7 +204,7 @@ class ScaleOut(Scale):
         self.delivery.lose_sender(gone, error)
         return [*self._fail([gone], error, now), *self._sends(now)]
 
-    def on_instance(self, event: InstanceServing, now: float) -> list[Command]:
+    def on_instance(self, event: InstanceServing, now: float) -> list[NodeCommand]:
         if event.instance not in self.instances:
             return []
         if event.what in ("first_layer", "first_token"):
@@ -215,15 +215,15 @@ class ScaleOut(Scale):
             return self._serving(event.worker, event.at)
         return []
 
-    def tick(self, now: float) -> list[Command]:
+    def tick(self, now: float) -> list[NodeCommand]:
         silent = now - self._progress
-        if self.ended or silent < self._patience_seconds:
+        if self.ended or silent < self._timeout_seconds:
             return []
         why = f"nothing arrived for {silent:.1f} s{self.delivery.stranded.problem}"
         return self._fail(self._targets.all_in(*UNDER_WAY), why, now)
 
     def record(self) -> ScaleRecord:
-        arrived, pipelines = self.delivery.times.arrived, self._pipelines.records
+        arrived, pipelines = self.delivery.arrivals.arrived, self._pipelines.records
         return structs.replace(super().record(), plan=self.plan, arrived=arrived, pipelines=pipelines)
 
     def check_invariants(self) -> None:
@@ -236,20 +236,20 @@ class ScaleOut(Scale):
         if self.ended != self.delivery.has_ended:
             yield f"{self.id}: {self.state} although {len(self._targets.all_in(*UNDER_WAY))} targets are under way"
 
-    def _sends(self, now: float) -> list[Command]:
+    def _sends(self, now: float) -> list[NodeCommand]:
         commands = self.delivery.sends()
         if commands:
             self._note("commanded", now)
-            self.delivery.times.begin(now)
+            self.delivery.arrivals.begin(now)
         return commands
 
-    def _whole(self, worker: str, at: float) -> list[Command]:
+    def _whole(self, worker: str, at: float) -> list[NodeCommand]:
         if not self.delivery.whole(worker):
             return []
         self._note("whole", at, worker)
         return [] if self._pipelines.holds(worker) else self.delivery.serves(worker)
 
-    def _serving(self, worker: str, at: float) -> list[Command]:
+    def _serving(self, worker: str, at: float) -> list[NodeCommand]:
         if self.ended or not self._targets.is_in(worker, TargetState.WHOLE):
             return []
         self._targets.move(worker, TargetState.SERVING)
@@ -257,7 +257,7 @@ class ScaleOut(Scale):
         self._finish(at)
         return []
 
-    def _fail(self, workers: Iterable[str], error: str, now: float) -> list[Command]:
+    def _fail(self, workers: Iterable[str], error: str, now: float) -> list[NodeCommand]:
         aborts = self.delivery.fail(workers, error)
         if not aborts:
             return []

@@ -1,65 +1,52 @@
-"""From what was asked for, and the picture of the pool, to a scale that can be carried out. Pure but for fresh ids."""
+"""From what was asked for, and the view of the pool, to a scale that can be carried out. Pure but for fresh ids."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
-from livescale.services.planner.fleet import Fleet, Serving, choose_spares, choose_to_drain, count_fleet, find_instances
+from livescale.services.planner.fleet import (
+    ModelFleet,
+    ModelView,
+    ServingInstance,
+    choose_spares,
+    choose_to_drain,
+    count_fleet,
+    find_instances,
+)
 from livescale.services.planner.live import choose_live, is_needed
-from livescale.services.planner.orders import Orders, ticketed
-from livescale.services.planner.plans.chains import plan_chains
+from livescale.services.planner.orders import Orders
 from livescale.services.planner.plans.execution_pipelines import foresee_pipelines
-from livescale.services.planner.plans.make_plan import make_plan
-from livescale.services.planner.plans.network import Multicast
 from livescale.services.planner.plans.plan import CannotPlan, Policy, TransferPlan
-from livescale.services.planner.plans.predict import predict
-from livescale.services.planner.running_scale import Command
+from livescale.services.planner.running_scale import NodeCommand
 from livescale.services.planner.scale_in import ScaleIn
 from livescale.services.planner.scale_out import ScaleOut
 from livescale.services.planner.settings import PlannerSettings
-from livescale.services.planner.store import Book
-from livescale.services.planner.supply import Supply, explain_unknown, find_places
-from livescale.services.planner.times import BlockCost, BlockTimes, are_told, told
-from livescale.services.planner.view import View
+from livescale.services.planner.shard_planner import ShardPlan, ShardPlanner
+from livescale.services.planner.store import ScaleStore
+from livescale.services.planner.times import keeps_block_times, to_message
 from livescale.shared.bus.contract import Refusal
-from livescale.shared.messages.membership import Snapshot
 from livescale.shared.messages.scaling import Decision, Scale, ScaleRecord
-from livescale.shared.messages.transfers import Flow, LiveMode, Plan, PlannedInstance
-from livescale.shared.settings import check_plan_policy
+from livescale.shared.messages.transfers import LiveMode, Plan, PlannedInstance
 from livescale.shared.topology import Topology
-from livescale.shared.transfer.chunks import chunk_bytes_for
 from livescale.shared.world import Ids
 
 
-class ShardPlan(NamedTuple):
-    """How a shard gets to those who need it, be it the whole model."""
-
-    supply: Supply
-    multicast: Multicast
-    made: TransferPlan
-
-    def flows(self, tickets: Iterator[int]) -> list[Flow]:
-        return ticketed(self.made, len(self.multicast.block_bytes), tickets, self.multicast.disks)
-
-
-class Drafts:
+class ScalePlanner:
     """Counts what is there, coming and leaving by the book; every method raises Refusal where nothing can be done."""
 
-    def __init__(self, ids: Ids, settings: PlannerSettings, book: Book, topology: Topology | None) -> None:
+    def __init__(self, ids: Ids, settings: PlannerSettings, store: ScaleStore, topology: Topology | None) -> None:
         self._ids = ids
         self._settings = settings
-        self._book = book
-        self._topology = topology
-        self._block_cost = BlockCost()
+        self._store = store
+        self._shards = ShardPlanner(settings, store, topology)
 
     def learn(self, record: ScaleRecord) -> None:
         """From a scale that has ended: what a block costs."""
-        self._block_cost.learn(record)
+        self._shards.learn(record)
 
-    def count(self, model: str, view: View) -> Fleet:
+    def count(self, model: str, view: ModelView) -> ModelFleet:
         workers = view.snapshot.workers
-        return count_fleet(model, workers, self._book.coming(model), self._book.leaving())
+        return count_fleet(model, workers, self._store.coming(model), self._store.leaving())
 
-    def scale(self, asked: Scale, view: View, fleet: Fleet, at: float) -> ScaleIn | ScaleOut:
+    def scale(self, asked: Scale, view: ModelView, fleet: ModelFleet, at: float) -> ScaleIn | ScaleOut:
         """For another number of instances than there are."""
         actual = len(fleet.present)
         decision = asked.decision or self._by_operator(asked, actual, at)
@@ -67,7 +54,9 @@ class Drafts:
             return self._plan_in(decision, view, fleet, actual - asked.instances)
         return self._plan_out(decision, view, asked.instances - actual, asked.live or self._settings.live)
 
-    def take_over(self, record: ScaleRecord, view: View, now: float) -> tuple[ScaleIn | ScaleOut, list[Command]]:
+    def take_over(
+        self, record: ScaleRecord, view: ModelView, now: float
+    ) -> tuple[ScaleIn | ScaleOut, list[NodeCommand]]:
         """What an earlier planner began, and how it goes on."""
         workers = view.snapshot.workers
         if record.plan is None:
@@ -92,44 +81,44 @@ class Drafts:
             by="operator",
         )
 
-    def _plan_in(self, decision: Decision, view: View, fleet: Fleet, count: int) -> ScaleIn:
+    def _plan_in(self, decision: Decision, view: ModelView, fleet: ModelFleet, count: int) -> ScaleIn:
         drained = choose_to_drain(fleet, count, view.manifest.version)
         if not drained:
             raise Refusal(503, f"nothing of {decision.model!r} can be drained: its instances still load", 1000)
         return self._scale_in(self._ids.new("scale"), decision, drained, view)
 
-    def _scale_in(self, id: str, decision: Decision, drained: Sequence[Serving], view: View) -> ScaleIn:
-        return ScaleIn(id, decision, drained, _epochs(view.snapshot), self._settings.drain_seconds)
+    def _scale_in(self, id: str, decision: Decision, drained: Sequence[ServingInstance], view: ModelView) -> ScaleIn:
+        return ScaleIn(id, decision, drained, view.epochs, self._settings.drain_seconds)
 
-    def _plan_out(self, decision: Decision, view: View, count: int, live: LiveMode) -> ScaleOut:
+    def _plan_out(self, decision: Decision, view: ModelView, count: int, live: LiveMode) -> ScaleOut:
         try:
             plan = self._plan(decision, view, count, live)
         except CannotPlan as error:
             raise Refusal(503, f"cannot scale {decision.model!r} out: {error}", retry_after_ms=1000) from error
         return self._scale_out(decision, plan, view)
 
-    def _scale_out(self, decision: Decision, plan: Plan, view: View) -> ScaleOut:
-        patience = self._settings.patience_seconds
-        return ScaleOut(plan.id, decision, self._orders(plan, view), patience, view.snapshot.workers)
+    def _scale_out(self, decision: Decision, plan: Plan, view: ModelView) -> ScaleOut:
+        timeout = self._settings.patience_seconds
+        return ScaleOut(plan.id, decision, self._orders(plan, view), timeout, view.snapshot.workers)
 
-    def _plan(self, decision: Decision, view: View, count: int, live: LiveMode) -> Plan:
+    def _plan(self, decision: Decision, view: ModelView, count: int, live: LiveMode) -> Plan:
         """For as many new instances as there are spare workers, at least one. Raises CannotPlan."""
-        groups, why = choose_spares(view.snapshot, view.entry, count, self._book.reserved())
+        groups, why = choose_spares(view.snapshot, view.entry, count, self._store.reserved())
         policy, blocks = self._choose_policy(live), range(len(view.manifest.of_shard(0).blocks))
         shards = [
-            self._plan_shard(view, policy, shard, dict.fromkeys(ranks, blocks))
+            self._shards.plan(view, policy, shard, dict.fromkeys(ranks, blocks))
             for shard, ranks in enumerate(zip(*groups, strict=True))
         ]
         first, alone = shards[0], len(shards) == 1
         # Shards share links, which no prediction of one of them knows.
-        ready = self._predict(first.multicast, first.made) if alone else {}
+        ready = self._shards.predict(first.multicast, first.made) if alone else {}
         predicted = {target: max(times.values()) for target, times in ready.items()}
         teams = _teams(groups, shards)
         plans = [shard.made for shard in shards]
         live_targets, why_live = self._choose_live(live, decision, plans, teams, predicted)
         tied = view.manifest.config.tie_word_embeddings
-        reasons = [why, *(reason for shard in shards for reason in self._explain(view, shard)), *why_live]
-        tickets = self._book.fresh_tickets()
+        reasons = [why, *(reason for shard in shards for reason in self._shards.explain(view, shard)), *why_live]
+        tickets = self._store.fresh_tickets()
         return Plan(
             id=self._ids.new("scale"),
             model=view.entry.spec.name,
@@ -139,26 +128,19 @@ class Drafts:
             size_bytes=view.entry.size_bytes,
             reasons=list(dict.fromkeys(reasons)),
             predicted=predicted,
-            predicted_blocks=told(ready, len(blocks)) if are_told(len(ready), len(blocks)) else {},
-            block_seconds=self._block_cost.seconds,
+            predicted_blocks=to_message(ready, len(blocks)) if keeps_block_times(len(ready), len(blocks)) else {},
+            block_seconds=self._shards.block_seconds,
             live=live,
             live_targets=live_targets,
             pipelines=foresee_pipelines(plans, teams, ready, tied=tied) if live == "pipeline" and live_targets else [],
         )
 
-    def _plan_shard(self, view: View, policy: Policy, shard: int, missing: Mapping[str, Iterable[int]]) -> ShardPlan:
-        """What each of these workers misses of this shard. Raises CannotPlan."""
-        supply = self._supply(view, shard)
-        multicast = supply.multicast(missing, self._book.live(), disks=policy == "local")
-        return ShardPlan(supply, multicast, make_plan(policy, multicast, block_seconds=self._block_cost.seconds))
-
     def _choose_policy(self, live: LiveMode) -> Policy:
         """Raises Refusal 400 for one that does not go with the mode that this scale was asked for in."""
         try:
-            check_plan_policy(self._settings.plan_policy, live)
+            return self._settings.policy_for(live)
         except ValueError as error:
             raise Refusal(400, str(error)) from None
-        return self._settings.policy_for(live)
 
     def _choose_live(
         self,
@@ -175,59 +157,29 @@ class Drafts:
         needed, reason = is_needed(decision, predicted.values(), self._settings.ttft_slo)
         return (live, [*why, reason]) if needed else ([], [reason])
 
-    def _explain(self, view: View, shard: ShardPlan) -> list[str]:
-        made, unknown = shard.made, explain_unknown(view.snapshot, view.silent)
-        sources = dict.fromkeys(flow.sender for flow in made.flows if flow.sender not in made.targets)
-        costs = [self._block_cost.reason] if any(flow.steps for flow in made.flows) else []
-        return [*map(shard.supply.describe, sources), *made.reasons, *unknown, *costs]
-
-    def _predict(self, multicast: Multicast, made: TransferPlan) -> BlockTimes:
-        """Seconds by target and block, where it is known what links carry."""
-        if not self._settings.link_rate:
-            return {}
-        chunk_bytes = chunk_bytes_for(self._settings.link_rate)
-        prediction = predict(multicast, made, chunk_bytes, self._block_cost.seconds)
-        return {target: dict(prediction.ready[target]) for target in made.targets}
-
-    def replan(self, scale: ScaleOut, view: View, now: float) -> list[Command]:
+    def replan(self, scale: ScaleOut, view: ModelView, now: float) -> list[NodeCommand]:
         """Another way for those of its targets that are stranded: by chains, whatever the policy. Raises CannotPlan."""
         delivery = scale.delivery
         if not delivery.lacking:
             return []
         view = view._replace(manifest=delivery.orders.manifest)  # another version may have taken the place of this one
-        shards = [self._replan_shard(view, scale, shard) for shard in range(view.manifest.shards)]
-        tickets = self._book.fresh_tickets()
-        flows = [flow for shard in shards if shard is not None for flow in shard.flows(tickets)]
-        reasons = [reason for shard in shards if shard is not None for reason in shard.made.reasons]
-        members = {member.id: member for member in view.snapshot.members}
-        commands = scale.replan(flows, members, reasons, now)
+        plans = [self._shards.replan(view, delivery, shard) for shard in range(view.manifest.shards)]
+        shards = [plan for plan in plans if plan is not None]
+        tickets = self._store.fresh_tickets()
+        flows = [flow for shard in shards for flow in shard.flows(tickets)]
+        reasons = [reason for shard in shards for reason in shard.made.reasons]
+        commands = scale.replan(flows, view.members, reasons, now)
         if view.manifest.shards == 1:
-            missing = {flow.receiver: delivery.times.missing(flow.receiver) for flow in delivery.flows}
-            delivery.expect(self._predict(*self._supply(view, 0).rest(delivery.flows, missing)), now)
+            delivery.expect(self._shards.predict_rest(view, delivery), now)
         return commands
 
-    def _replan_shard(self, view: View, scale: ScaleOut, shard: int) -> ShardPlan | None:
-        """None where nobody lacks anything of it. Raises CannotPlan."""
-        delivery, supply = scale.delivery, self._supply(view, shard)
-        lacking = {id: blocks for id, blocks in delivery.lacking.items() if delivery.orders.rank_of(id) == shard}
-        if not lacking:
-            return None
-        multicast = supply.multicast(lacking, delivery.stranded.avoid | self._book.live())
-        return ShardPlan(supply, multicast, plan_chains(multicast))
-
-    def _supply(self, view: View, shard: int) -> Supply:
-        receiving = self._book.receiving(view.manifest.version, shard)
-        places = find_places(view.snapshot.members, self._topology, self._settings.link_rate)
-        manifest = view.manifest.of_shard(shard)
-        return Supply(view.snapshot, manifest, places, self._book.sending(), receiving, view.silent)
-
-    def _orders(self, plan: Plan, view: View) -> Orders:
+    def _orders(self, plan: Plan, view: ModelView) -> Orders:
         return Orders(
             plan=plan,
             spec=view.entry.spec,
             manifest=view.manifest,
-            members={member.id: member for member in view.snapshot.members},
-            chunk_bytes=chunk_bytes_for(self._settings.link_rate),
+            members=view.members,
+            chunk_bytes=self._shards.chunk_bytes,
             max_model_len=view.entry.max_model_len,
             secret=self._ids.secret(),
         )
@@ -242,25 +194,3 @@ def _teams(groups: Sequence[Sequence[str]], shards: Sequence[ShardPlan]) -> list
             if worker not in shard.made.targets:
                 raise CannotPlan(f"{worker} cannot be reached")
     return teams
-
-
-def check_target(asked: Scale, view: View) -> None:
-    """Raises Refusal 400 for more or fewer instances than the model may have, 409 for one that is being removed.
-
-    The monitor may have to do with fewer, and with one more while an instance of another version is replaced.
-    """
-    spec = view.entry.spec
-    least = spec.min_instances if asked.decision is None else 0
-    most = spec.max_instances + (asked.decision is not None and asked.decision.rule == "version")
-    if view.entry.state == "removing" and asked.instances > 0:
-        raise Refusal(409, f"model {spec.name!r} is being removed")
-    if not least <= asked.instances <= most:
-        raise Refusal(
-            400,
-            f"instances must be {spec.min_instances} to {spec.max_instances} for {spec.name!r}, not {asked.instances}; "
-            "register the model again with other limits",
-        )
-
-
-def _epochs(snapshot: Snapshot) -> dict[str, int]:
-    return {member.id: member.epoch for member in snapshot.members}

@@ -45,7 +45,8 @@ class PlannerSettings(ProcessSettings, frozen=True, kw_only=True):
         check_plan_policy(self.plan_policy, self.live)
 
     def policy_for(self, live: LiveName) -> Policy:
-        """By which plans are made."""
+        """The policy that plans are made by. Raises ValueError for one that does not go with this mode."""
+        check_plan_policy(self.plan_policy, live)
         if self.plan_policy == "auto":
             return "binomial" if live == "pipeline" else "chains"
         return self.plan_policy

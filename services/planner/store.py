@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import count
 
-from livescale.services.planner.running_scale import Scale
+from livescale.services.planner.running_scale import RunningScale
 from livescale.services.planner.scale_out import ScaleOut
 from livescale.shared.invariants import check
 from livescale.shared.messages.scaling import ScaleRecord
@@ -13,15 +13,15 @@ KEPT = 500
 TICKETS = 1 << 24
 
 
-class Book:
+class ScaleStore:
     """Scales by id, oldest first. `first_ticket` should differ from one planner process to the next."""
 
     def __init__(self, first_ticket: int) -> None:
-        self._scales: dict[str, Scale] = {}
+        self._scales: dict[str, RunningScale] = {}
         self._past: list[ScaleRecord] = []
         self._tickets = count(first_ticket)
 
-    def add(self, scale: Scale) -> None:
+    def add(self, scale: RunningScale) -> None:
         self._scales[scale.id] = scale
         ended = [one.id for one in self._scales.values() if one.ended]
         for id in ended[: max(0, len(self._scales) - KEPT)]:
@@ -31,13 +31,13 @@ class Book:
         """Scales of an earlier planner, oldest first, which have ended or have yet to be taken over."""
         self._past = records
 
-    def get(self, id: str) -> Scale | None:
+    def get(self, id: str) -> RunningScale | None:
         return self._scales.get(id)
 
-    def running(self) -> list[Scale]:
+    def running(self) -> list[RunningScale]:
         return [scale for scale in self._scales.values() if not scale.ended]
 
-    def concerned(self, instance: str) -> list[Scale]:
+    def concerned(self, instance: str) -> list[RunningScale]:
         """Scales that add or take away this instance; an ended one still wants to know its first token."""
         return [scale for scale in self._scales.values() if instance in scale.instances]
 
@@ -99,7 +99,7 @@ class Book:
                 yield f"book: {scale.id} was never started"
 
 
-def _taken(scale: Scale) -> Iterator[str]:
+def _taken(scale: RunningScale) -> Iterator[str]:
     yield from sorted(scale.reserved)
     # What one scale added may be drained by another while the rest of the first still loads.
     yield from (f"new {instance}" for instance in sorted(scale.coming))

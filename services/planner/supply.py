@@ -7,11 +7,18 @@ from functools import cached_property
 from typing import cast
 
 from livescale.services.planner.fleet import find_alive, requests_of
-from livescale.services.planner.plans.network import Multicast, Node, ServingFlow, Source, Target, way
-from livescale.services.planner.plans.plan import CannotPlan, Direction, Flow, LinkKind, TransferPlan
+from livescale.services.planner.plans.network import (
+    BlockSource,
+    BlockTarget,
+    ClusterNode,
+    Multicast,
+    ServingFlow,
+    path_kind,
+)
+from livescale.services.planner.plans.plan import CannotPlan, Direction, LinkKind, TransferFlow, TransferPlan
 from livescale.shared.messages.membership import Holding, Member, Role, Snapshot, WorkerReport
 from livescale.shared.messages.parameters import Manifest
-from livescale.shared.messages.transfers import Flow as PlanFlow
+from livescale.shared.messages.transfers import Flow
 from livescale.shared.topology import ASSUMED_DISK, ASSUMED_MEMORY, ASSUMED_NIC, Topology
 from livescale.shared.topology_paths import Place, Resource, path_between
 
@@ -57,11 +64,13 @@ class Supply:
         return Multicast(
             block_bytes=self._block_bytes,
             sources=tuple(better or sources),
-            targets=tuple(Target(self._node(id), tuple(blocks)) for id, blocks in missing.items() if id in self._alive),
+            targets=tuple(
+                BlockTarget(self._node(id), tuple(blocks)) for id, blocks in missing.items() if id in self._alive
+            ),
             serving=(*find_traffic(self.snapshot, self.places, self.silent), *self._plans()),
         )
 
-    def rest(self, flows: Iterable[PlanFlow], missing: Mapping[str, Sequence[int]]) -> tuple[Multicast, TransferPlan]:
+    def rest(self, flows: Iterable[Flow], missing: Mapping[str, Sequence[int]]) -> tuple[Multicast, TransferPlan]:
         """What is left of a plan that runs, where `missing` blocks are all that its receivers lack."""
         placed = [flow for flow in flows if {flow.sender, flow.receiver} <= self.places.keys()]
         left = [part for flow in placed if (part := self._left_of(flow, missing[flow.receiver])).blocks]
@@ -70,19 +79,19 @@ class Supply:
         disks = {flow.sender for flow in placed if flow.from_disk}
         multicast = Multicast(
             block_bytes=self._block_bytes,
-            sources=tuple(Source(self._node(id, on_disk=id in disks), self._every) for id in senders),
-            targets=tuple(Target(self._node(id), tuple(missing[id])) for id in receivers),
+            sources=tuple(BlockSource(self._node(id, on_disk=id in disks), self._every) for id in senders),
+            targets=tuple(BlockTarget(self._node(id), tuple(missing[id])) for id in receivers),
             serving=tuple(find_traffic(self.snapshot, self.places, self.silent)),
         )
         return multicast, TransferPlan(policy="chains", flows=tuple(left), targets=tuple(receivers), tails=())
 
-    def _left_of(self, flow: PlanFlow, missing: Sequence[int]) -> Flow:
+    def _left_of(self, flow: Flow, missing: Sequence[int]) -> TransferFlow:
         lacks, blocks = frozenset(missing), flow.blocks or sorted(self._every)
         kept = [place for place, block in enumerate(blocks) if block in lacks]
-        over = way(self._node(flow.sender, on_disk=flow.from_disk), self._node(flow.receiver))
+        over = path_kind(self._node(flow.sender, on_disk=flow.from_disk), self._node(flow.receiver))
         steps = tuple(flow.steps[place] for place in kept) if flow.steps else ()
         own = tuple(blocks[place] for place in kept)
-        return Flow(flow.sender, flow.receiver, own, flow.lane, flow.lanes, over, steps)
+        return TransferFlow(flow.sender, flow.receiver, own, flow.lane, flow.lanes, over, steps)
 
     @cached_property
     def _block_bytes(self) -> tuple[int, ...]:
@@ -100,24 +109,24 @@ class Supply:
         how = "is reading the model" if id in self._hosts(self._is_reading) else "reads the model from its disk"
         return f"from {id}: a host that {how}"
 
-    def _sources(self) -> list[Source]:
+    def _sources(self) -> list[BlockSource]:
         serving = {
             report.id: requests_of(report)
             for report in self.snapshot.workers
             if report.id in self._alive and report.state == "serving" and self._is_whole(report.holding)
         }
         ids = [*serving, *sorted(self._alive.intersection(self.receiving)), *self._hosts(self._is_whole)]
-        return [Source(self._node(id, serving.get(id, 0)), self._every) for id in ids]
+        return [BlockSource(self._node(id, serving.get(id, 0)), self._every) for id in ids]
 
-    def _reading(self) -> list[Source]:
+    def _reading(self) -> list[BlockSource]:
         """Hosts that are going to have it: only where nobody else does, for disks are slower than memory."""
-        return [Source(self._node(id, on_disk=True), self._every) for id in self._hosts(self._is_reading)]
+        return [BlockSource(self._node(id, on_disk=True), self._every) for id in self._hosts(self._is_reading)]
 
-    def _disks(self) -> list[Source]:
+    def _disks(self) -> list[BlockSource]:
         """Of hosts that do not hold it."""
         ids = sorted(one.id for one in self.snapshot.hosts if one.id in self._alive)
         having = set(self._hosts(self._is_whole))
-        return [Source(self._node(id, on_disk=True), self._every) for id in ids if id not in having]
+        return [BlockSource(self._node(id, on_disk=True), self._every) for id in ids if id not in having]
 
     def _hosts(self, suits: Callable[[Holding], bool]) -> list[str]:
         return [one.id for one in self.snapshot.hosts if one.id in self._alive and any(map(suits, one.holdings))]
@@ -131,9 +140,9 @@ class Supply:
             if flows and id in self.places:
                 yield ServingFlow(id, "out", flows / (flows + 1) * self.places[id].nic_out)
 
-    def _node(self, id: str, requests: int = 0, *, on_disk: bool = False) -> Node:
+    def _node(self, id: str, requests: int = 0, *, on_disk: bool = False) -> ClusterNode:
         place = self.places[id]
-        return Node(id, "disk" if on_disk else "host" if place.domain is None else "worker", place, requests)
+        return ClusterNode(id, "disk" if on_disk else "host" if place.domain is None else "worker", place, requests)
 
     def _is_whole(self, holding: Holding | None) -> bool:
         """A host holds all shards, a worker its own."""
@@ -190,19 +199,19 @@ def find_traffic(snapshot: Snapshot, places: Mapping[str, Place], silent: Collec
     reports = [report for report in snapshot.workers if report.id in places]
     known = [report for report in reports if is_known(report, silent)]
     by_link: dict[Resource, float] = {}
-    for (sender, receiver), rate in measure(known, snapshot).items():
+    for (sender, receiver), rate in measured_rates(known, snapshot).items():
         if sender in places and receiver in places:
             for link in path_between(places[sender], places[receiver]).resources:
                 by_link[link] = by_link.get(link, 0.0) + rate
     measured = [as_flow(link, rate) for link, rate in by_link.items() if rate]
-    return [*measured, *assume((report for report in reports if not is_known(report, silent)), places)]
+    return [*measured, *assumed_traffic((report for report in reports if not is_known(report, silent)), places)]
 
 
 def is_known(report: WorkerReport, silent: Collection[str]) -> bool:
     return report.traffic is not None and report.id not in silent
 
 
-def measure(reports: Iterable[WorkerReport], snapshot: Snapshot) -> dict[Ends, float]:
+def measured_rates(reports: Iterable[WorkerReport], snapshot: Snapshot) -> dict[Ends, float]:
     """Bytes a second; where the two ends differ, the more."""
     ids = {member.address: member.id for member in snapshot.members}
     rates: dict[Ends, float] = {}
@@ -221,7 +230,7 @@ def as_flow(link: Resource, rate: float) -> ServingFlow:
     return ServingFlow(link.owner, cast("Direction", direction), rate, cast("LinkKind", over))
 
 
-def assume(reports: Iterable[WorkerReport], places: Mapping[str, Place]) -> Iterator[ServingFlow]:
+def assumed_traffic(reports: Iterable[WorkerReport], places: Mapping[str, Place]) -> Iterator[ServingFlow]:
     """By the role: all of the NIC in the direction in which it moves KV."""
     for report in reports:
         if report.role in DIRECTIONS:

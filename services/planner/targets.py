@@ -35,7 +35,7 @@ UNDER_WAY = (TargetState.STRANDED, *RECEIVING, TargetState.WHOLE)
 ENDED = (TargetState.SERVING, TargetState.FAILED)
 
 
-class Targets:
+class ScaleTargets:
     """The state of every target, by worker, in the order of the plan."""
 
     def __init__(self, workers: list[str]) -> None:
@@ -66,7 +66,7 @@ class Targets:
 REPLAN_SECONDS = 0.5  # the first new plan is made at once, the next ones not sooner than this after it
 
 
-class Stranded:
+class StrandedTargets:
     """Why each of them is stranded, whom to avoid as a sender, and what stood in the way of the last new plan."""
 
     def __init__(self, now: float) -> None:

@@ -13,28 +13,28 @@ from livescale.shared.messages.transfers import BlockReady, Plan
 MOST_BLOCKS = 2000  # over all targets, that are told one by one: the bus takes messages of at most 1 MiB
 
 BlockTimes = dict[str, dict[int, float]]  # seconds, by target and block
-ToldTimes = dict[str, list[float | None]]  # the same as messages have it: by target, in the order of blocks
+MessageTimes = dict[str, list[float | None]]  # the same as messages have it: by target, in the order of blocks
 
 
-def are_told(targets: int, blocks: int) -> bool:
+def keeps_block_times(targets: int, blocks: int) -> bool:
     """Whether each block's times are kept, or only those of whole targets."""
     return targets * blocks <= MOST_BLOCKS
 
 
-class Times:
+class BlockArrivals:
     """What has arrived of a plan."""
 
     def __init__(self, targets: int, blocks: int) -> None:
         self._arrived: BlockTimes = {}
         self._here: dict[str, set[int]] = {}
         self._blocks = blocks
-        self._are_told = are_told(targets, blocks)
+        self._are_told = keeps_block_times(targets, blocks)
         self._begun: float | None = None  # when the first sender was told
 
     def continue_from(self, record: ScaleRecord) -> None:
         """What an earlier planner knew."""
         self._begun = next((phase.at for phase in record.phases if phase.name == "commanded"), None)
-        self._arrived = {worker: known(times) for worker, times in record.arrived.items()}
+        self._arrived = {worker: from_message(times) for worker, times in record.arrived.items()}
 
     def begin(self, now: float) -> None:
         if self._begun is None:
@@ -46,9 +46,9 @@ class Times:
             self._arrived.setdefault(block.worker, {}).setdefault(block.index, block.at)
 
     @property
-    def arrived(self) -> ToldTimes:
+    def arrived(self) -> MessageTimes:
         """When each block was ready, at those that have any."""
-        return told(self._arrived, self._blocks)
+        return to_message(self._arrived, self._blocks)
 
     def see(self, worker: str, ready: Iterable[int]) -> None:
         """What a worker says that it has: events may be lost."""
@@ -62,8 +62,8 @@ class Times:
         """When these had every block between them, as an execution pipeline needs them, each at all of its workers;
         None where that is not told."""
         arrived = {team[0]: self._arrived_at(team) for team in teams}
-        known = frozenset[int]().union(*arrived.values())
-        return pipeline_ready(arrived, arrived, tied=tied) if len(known) == self._blocks else None
+        from_message = frozenset[int]().union(*arrived.values())
+        return pipeline_ready(arrived, arrived, tied=tied) if len(from_message) == self._blocks else None
 
     def _arrived_at(self, workers: Sequence[str]) -> dict[int, float]:
         """When each block was at the last of these."""
@@ -85,16 +85,18 @@ class Times:
         passed = 0.0 if self._begun is None else max(0.0, now - self._begun)
         coming = {worker: {block: passed + at for block, at in times.items()} for worker, times in ready.items()}
         whole = {worker: max(times.values()) for worker, times in coming.items() if times}
-        blocks = {worker: known(times) | coming.get(worker, {}) for worker, times in plan.predicted_blocks.items()}
-        return replace(plan, predicted=plan.predicted | whole, predicted_blocks=told(blocks, self._blocks))
+        blocks = {
+            worker: from_message(times) | coming.get(worker, {}) for worker, times in plan.predicted_blocks.items()
+        }
+        return replace(plan, predicted=plan.predicted | whole, predicted_blocks=to_message(blocks, self._blocks))
 
 
-def told(times: Mapping[str, Mapping[int, float]], blocks: int) -> ToldTimes:
+def to_message(times: Mapping[str, Mapping[int, float]], blocks: int) -> MessageTimes:
     """Of a model of so many blocks."""
     return {worker: [own.get(index) for index in range(blocks)] for worker, own in times.items()}
 
 
-def known(times: Sequence[float | None]) -> dict[int, float]:
+def from_message(times: Sequence[float | None]) -> dict[int, float]:
     return {index: at for index, at in enumerate(times) if at is not None}
 
 
@@ -127,14 +129,14 @@ class BlockCost:
         plan = record.plan
         if plan is None or record.state != "done" or any(phase.name == "replanned" for phase in record.phases):
             return
-        costs = list(measure(plan, record))
+        costs = list(measure_block_cost(plan, record))
         if costs:
             cost = max(0.0, median(costs))
             self._measured = cost if self._measured is None else WEIGHT * cost + (1 - WEIGHT) * self._measured
             self._plans += 1
 
 
-def measure(plan: Plan, record: ScaleRecord) -> Iterator[float]:
+def measure_block_cost(plan: Plan, record: ScaleRecord) -> Iterator[float]:
     """By each target with a schedule: how much longer than predicted it took from its first to its last step, a step.
 
     What comes once, before the first or after the last block, has no part in it.
@@ -146,7 +148,7 @@ def measure(plan: Plan, record: ScaleRecord) -> Iterator[float]:
             if flow.receiver == target
             for block, step in zip(flow.blocks, flow.steps, strict=False)
         }
-        predicted, arrived = known(times), known(record.arrived.get(target, []))
+        predicted, arrived = from_message(times), from_message(record.arrived.get(target, []))
         if not steps or not steps.keys() <= arrived.keys() & predicted.keys():
             continue
         order = sorted(steps, key=lambda block: (steps[block], predicted[block]))

@@ -1,32 +1,21 @@
 """What the planner goes by: the registry's snapshot, brought up to date by the heartbeats it heard itself."""
 
 import asyncio
-from collections.abc import Set as AbstractSet
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from livescale.services.planner.fleet import ModelView
 from livescale.shared.bus.contract import Bus, BusError, Refusal
-from livescale.shared.messages.membership import AskSnapshot, LeaseChanged, ModelEntry, Named, Snapshot, WorkerReport
+from livescale.shared.messages.membership import AskSnapshot, LeaseChanged, Named, Snapshot, WorkerReport
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.subjects import KEEP, MANIFEST, SNAPSHOT
 from livescale.shared.world import Clock
-
-
-class View(NamedTuple):
-    """The pool as it is now, and the model in question. `silent`: workers whose reports are old."""
-
-    snapshot: Snapshot
-    entry: ModelEntry
-    manifest: Manifest
-    silent: AbstractSet[str] = frozenset()
-
 
 CALL_SECONDS = 4.0  # longer than a lease: who is stopped for less than that answers yet
 FRESH_SECONDS = 1.5  # a report says what serving moves for so long: three heartbeats
 
 
-class Picture:
+class ClusterView:
     """Asks the registry. Manifests never change within a version, so they are asked for once."""
 
     def __init__(self, bus: Bus, clock: Clock) -> None:
@@ -51,7 +40,7 @@ class Picture:
         """The last word of every worker that lives."""
         return list(self._reports.values())
 
-    async def look(self, model: str) -> View:
+    async def look(self, model: str) -> ModelView:
         """Raises Refusal: 404 unknown model, 503 one that is not in memory yet, or no registry."""
         try:
             return await self._look(model)
@@ -69,7 +58,7 @@ class Picture:
         except BusError as error:
             raise Refusal(503, "the registry does not answer", retry_after_ms=500) from error
 
-    async def _look(self, model: str) -> View:
+    async def _look(self, model: str) -> ModelView:
         cached = self._manifests.get(model)
         if cached is None:
             snapshot, manifest = await asyncio.gather(self._ask_snapshot(), self._ask_manifest(model))
@@ -81,7 +70,7 @@ class Picture:
         if entry.version != manifest.version:
             manifest = await self._ask_manifest(model)
         self._manifests[model] = manifest
-        return View(snapshot, entry, manifest, self._silent(snapshot))
+        return ModelView(snapshot, entry, manifest, self._silent(snapshot))
 
     def _silent(self, snapshot: Snapshot) -> frozenset[str]:
         since = self._clock.now() - FRESH_SECONDS

@@ -4,9 +4,9 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from livescale.services.planner.orders import Orders
-from livescale.services.planner.running_scale import Command
+from livescale.services.planner.running_scale import NodeCommand
 from livescale.services.planner.scale_out import ScaleOut
-from livescale.services.planner.times import told
+from livescale.services.planner.times import to_message
 from livescale.shared.messages.membership import (
     EngineLoad,
     Holding,
@@ -98,7 +98,7 @@ def scale_out(
     pipelines: Sequence[Sequence[str]] = (),
 ) -> ScaleOut:
     made = orders(targets, ranks, predicted, live, pipelines)
-    return ScaleOut("scale-1", decision(), made, patience_seconds=5.0, workers=workers)
+    return ScaleOut("scale-1", decision(), made, timeout_seconds=5.0, workers=workers)
 
 
 def orders(
@@ -120,7 +120,7 @@ def orders(
         flows=chain("s", *targets),
         size_bytes=SIZE,
         predicted={target: max(blocks.values()) for target, blocks in times.items()},
-        predicted_blocks=told(times, BLOCKS),
+        predicted_blocks=to_message(times, BLOCKS),
         live="pipeline" if pipelines else "zigzag" if live else "off",
         live_targets=[*live, *(member for members in pipelines for member in members)],
         pipelines=[PlannedPipeline(members=list(members)) for members in pipelines],
@@ -136,12 +136,12 @@ def orders(
     )
 
 
-def names(commands: list[Command]) -> list[tuple[str, str]]:
+def names(commands: list[NodeCommand]) -> list[tuple[str, str]]:
     """(what, to whom)."""
     return [(type(command.message).__name__, command.node) for command in commands]
 
 
-def acknowledge(scale: ScaleOut, commands: list[Command], now: float = 11.0) -> list[Command]:
+def acknowledge(scale: ScaleOut, commands: list[NodeCommand], now: float = 11.0) -> list[NodeCommand]:
     return [following for command in commands for following in scale.acknowledged(command, now)]
 
 

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from livescale.services.planner.live import choose_live
 from livescale.services.planner.plans.plan import TransferPlan
-from livescale.services.planner.running_scale import Command
+from livescale.services.planner.running_scale import NodeCommand
 from livescale.services.planner.scale_out import ScaleOut
 from livescale.shared.messages.live import Help
 from livescale.shared.messages.membership import LeaseChanged, WorkerReport
@@ -30,7 +30,7 @@ def full(worker: str, kv_blocks: int, **more: str) -> WorkerReport:
     return serving(worker, 0, load=replace(load(), kv_blocks_used=kv_blocks), **more)
 
 
-def helps(commands: list[Command]) -> list[tuple[str, list[str]]]:
+def helps(commands: list[NodeCommand]) -> list[tuple[str, list[str]]]:
     """(who, whom) of commands that must all be HELPs."""
     found = []
     for command in commands:

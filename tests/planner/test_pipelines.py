@@ -6,10 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from livescale.services.planner.live import choose_live
-from livescale.services.planner.pipelines import PATIENCE_SECONDS
+from livescale.services.planner.pipelines import SWITCH_TIMEOUT_SECONDS
 from livescale.services.planner.plans.execution_pipelines import foresee_pipelines
 from livescale.services.planner.plans.plan import TransferPlan
-from livescale.services.planner.running_scale import Command
+from livescale.services.planner.running_scale import NodeCommand
 from livescale.services.planner.scale_out import ScaleOut
 from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.pipelines import Pipeline, PipelineOver
@@ -27,14 +27,14 @@ class Played:
 
     def __init__(self, targets: str = "abc") -> None:
         self.scale = scale_out(list(targets), pipelines=[list(targets)])
-        self.pending: list[Command] = []
+        self.pending: list[NodeCommand] = []
         self.take(self.scale.start(10.5), 10.5)
         self.answer(10.5, Load)
         for worker in targets:
             self.take(self.scale.on_report(loading(worker, 0, kv_blocks=KV_BLOCKS[worker]), 11.0), 11.0)
         self.pending.clear()  # SENDs
 
-    def take(self, commands: list[Command], now: float) -> None:
+    def take(self, commands: list[NodeCommand], now: float) -> None:
         self.scale.check_invariants()
         self.pending += [*commands, *self.scale.follow_up(now)]
         assert self.scale.follow_up(now) == [], "what follows is said once"
@@ -162,9 +162,9 @@ def test_when_all_are_whole_the_leader_serves_then_the_others() -> None:
 def test_who_keeps_the_others_waiting_too_long_serves_later() -> None:
     played = running()
     played.whole("b", 14.0)
-    played.tick(14.0 + PATIENCE_SECONDS - 0.1)
+    played.tick(14.0 + SWITCH_TIMEOUT_SECONDS - 0.1)
     assert played.said == []
-    played.tick(14.0 + PATIENCE_SECONDS)
+    played.tick(14.0 + SWITCH_TIMEOUT_SECONDS)
     assert played.answer(16.1) == [("Serve", "b")]
     assert played.record.reason == "a kept others waiting"
     played.whole("a", 17.0)

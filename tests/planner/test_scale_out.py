@@ -1,6 +1,6 @@
 from msgspec.structs import replace
 
-from livescale.services.planner.running_scale import Command
+from livescale.services.planner.running_scale import NodeCommand
 from livescale.services.planner.scale_out import ScaleOut
 from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.transfers import Load, Send, Serve
@@ -123,23 +123,23 @@ def test_a_lost_event_is_made_up_for_by_the_workers_report() -> None:
     assert scale.state == "done"
 
 
-def refuse(scale: ScaleOut, command: Command, error: str = "no") -> list[tuple[str, str]]:
+def refuse(scale: ScaleOut, command: NodeCommand, error: str = "no") -> list[tuple[str, str]]:
     return names(scale.refused(command, error, 11.0))
 
 
-def hops(commands: list[Command]) -> list[tuple[str, str, int]]:
+def hops(commands: list[NodeCommand]) -> list[tuple[str, str, int]]:
     """(receiver, sender, ticket) of each flow in LOADs."""
     loads = [(command.node, command.message) for command in commands if isinstance(command.message, Load)]
     return [(node, flow.upstream.id, flow.ticket) for node, load in loads for flow in load.inflows]
 
 
-def sent(commands: list[Command]) -> list[tuple[str, str, int]]:
+def sent(commands: list[NodeCommand]) -> list[tuple[str, str, int]]:
     """(sender, receiver, ticket) of each flow in SENDs."""
     sends = [(command.node, command.message) for command in commands if isinstance(command.message, Send)]
     return [(node, flow.downstream.id, flow.ticket) for node, send in sends for flow in send.outflows]
 
 
-def replanned(scale: ScaleOut, *path: str, ticket: int = 90, now: float = 12.0) -> list[Command]:
+def replanned(scale: ScaleOut, *path: str, ticket: int = 90, now: float = 12.0) -> list[NodeCommand]:
     """A new plan along this chain."""
     assert scale.wants_plan(now)
     assert set(path[1:]) <= scale.delivery.lacking.keys()

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from livescale.services.planner.fleet import ModelView
 from livescale.services.planner.scale_out import ScaleOut
-from livescale.services.planner.scale_planner import Drafts
+from livescale.services.planner.scale_planner import ScalePlanner
 from livescale.services.planner.settings import PlannerSettings
-from livescale.services.planner.store import Book
-from livescale.services.planner.times import told
-from livescale.services.planner.view import View
+from livescale.services.planner.store import ScaleStore
+from livescale.services.planner.times import to_message
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import Holding, HostReport, LeaseChanged, PeerTraffic, Snapshot, WorkerReport
 from livescale.shared.messages.parameters import Manifest
@@ -38,29 +38,31 @@ from tests.planner.samples import (
 )
 
 
-def drafting(policy: PolicyName, link_rate: float = 0.0) -> tuple[Drafts, Book]:
-    book = Book(1)
-    return Drafts(CountedIds(), PlannerSettings(plan_policy=policy, link_rate=link_rate), book, None), book
+def scale_planner(policy: PolicyName, link_rate: float = 0.0) -> tuple[ScalePlanner, ScaleStore]:
+    store = ScaleStore(1)
+    return ScalePlanner(CountedIds(), PlannerSettings(plan_policy=policy, link_rate=link_rate), store, None), store
 
 
-def live(book: Book, *, every_hop: bool = False, when: LiveWhen = "always", link_rate: float = 1e6) -> Drafts:
-    told = PlannerSettings(live="zigzag", live_every_hop=every_hop, live_when=when, link_rate=link_rate)
-    return Drafts(CountedIds(), told, book, None)
+def live(
+    store: ScaleStore, *, every_hop: bool = False, when: LiveWhen = "always", link_rate: float = 1e6
+) -> ScalePlanner:
+    chosen = PlannerSettings(live="zigzag", live_every_hop=every_hop, live_when=when, link_rate=link_rate)
+    return ScalePlanner(CountedIds(), chosen, store, None)
 
 
-def drafted(
-    drafts: Drafts, picture: Snapshot, instances: int, blocks: int = BLOCKS, decision: Decision | None = None
+def planned_scale(
+    planner: ScalePlanner, pool: Snapshot, instances: int, blocks: int = BLOCKS, decision: Decision | None = None
 ) -> ScaleOut:
     whole = manifest(VERSION)
-    view = View(picture, ENTRY, replace(whole, blocks=[replace(whole.blocks[0], index=i) for i in range(blocks)]))
+    view = ModelView(pool, ENTRY, replace(whole, blocks=[replace(whole.blocks[0], index=i) for i in range(blocks)]))
     asked = Scale(model="m", instances=instances, decision=decision)
-    scale = drafts.scale(asked, view, drafts.count("m", view), at=1.0)
+    scale = planner.scale(asked, view, planner.count("m", view), at=1.0)
     assert isinstance(scale, ScaleOut)
     return scale
 
 
-def planned(policy: PolicyName, picture: Snapshot, instances: int, link_rate: float = 0.0) -> Plan:
-    return drafted(drafting(policy, link_rate)[0], picture, instances).plan
+def planned(policy: PolicyName, pool: Snapshot, instances: int, link_rate: float = 0.0) -> Plan:
+    return planned_scale(scale_planner(policy, link_rate)[0], pool, instances).plan
 
 
 def hops(plan: Plan) -> list[tuple[str, str]]:
@@ -84,18 +86,18 @@ def test_only_targets_whose_host_has_a_copy_are_loaded_from_hosts() -> None:
 def test_a_host_without_a_copy_in_memory_reads_its_own_from_disk() -> None:
     empty = HostReport(id="host-1", epoch=1)
     members = [member("host-0"), member("a"), member("host-1", "other box"), member("b", "other box")]
-    picture = snapshot(host("host-0"), empty, spare("a"), spare("b"), members=members)
-    made = planned("local", picture, 2)
+    pool = snapshot(host("host-0"), empty, spare("a"), spare("b"), members=members)
+    made = planned("local", pool, 2)
     found = {(flow.sender, flow.receiver, flow.from_disk) for flow in made.flows}
     assert found == {("host-0", "a", False), ("host-1", "b", True)}
     assert "from host-1: a host that reads the model from its disk" in made.reasons
-    assert not any(flow.from_disk for flow in planned("chains", picture, 2).flows)
+    assert not any(flow.from_disk for flow in planned("chains", pool, 2).flows)
 
 
 def test_with_a_link_rate_each_machine_loads_its_own_copy_through_its_host_s_one_link() -> None:
     members = [member("host-0"), member("a"), member("b"), member("host-1", "far"), member("c", "far")]
-    picture = snapshot(host("host-0"), host("host-1"), *map(spare, "abc"), members=members)
-    made = planned("local", picture, 3, link_rate=1e6)
+    pool = snapshot(host("host-0"), host("host-1"), *map(spare, "abc"), members=members)
+    made = planned("local", pool, 3, link_rate=1e6)
     assert sorted(hops(made)) == [("host-0", "a"), ("host-0", "b"), ("host-1", "c")]
     assert made.predicted == pytest.approx({"a": 8.0, "b": 8.0, "c": 4.0})
 
@@ -106,21 +108,23 @@ def test_fanout_takes_every_byte_from_the_source() -> None:
 
 
 def test_predicted_times_need_rates() -> None:
-    picture = snapshot(serving("s"), *map(spare, "abc"))
-    assert planned("chains", picture, 4).predicted == {}
-    chain = planned("chains", picture, 4, link_rate=1e6).predicted
-    fanout = planned("fanout", picture, 4, link_rate=1e6).predicted
+    pool = snapshot(serving("s"), *map(spare, "abc"))
+    assert planned("chains", pool, 4).predicted == {}
+    chain = planned("chains", pool, 4, link_rate=1e6).predicted
+    fanout = planned("fanout", pool, 4, link_rate=1e6).predicted
     assert sorted(chain) == ["a", "b", "c"]
     assert 4.0 <= chain["a"] < chain["b"] < chain["c"]
     assert min(fanout.values()) == pytest.approx(12.0)
 
 
 def test_times_are_predicted_by_block_unless_there_are_too_many() -> None:
-    picture = snapshot(serving("s"), *map(spare, "abc"))
-    few = planned("chains", picture, 4, link_rate=1e6)
+    pool = snapshot(serving("s"), *map(spare, "abc"))
+    few = planned("chains", pool, 4, link_rate=1e6)
     assert few.predicted_blocks["a"] == pytest.approx([1.0, 2.0, 3.0, 4.0])
     assert few.predicted == {target: blocks[-1] for target, blocks in few.predicted_blocks.items()}
-    many = drafted(drafting("chains", 1e6)[0], snapshot(serving("s"), *map(spare, "abc")), 4, blocks=700).plan
+    many = planned_scale(
+        scale_planner("chains", 1e6)[0], snapshot(serving("s"), *map(spare, "abc")), 4, blocks=700
+    ).plan
     assert sorted(many.predicted) == ["a", "b", "c"]
     assert many.predicted_blocks == {}
 
@@ -130,17 +134,17 @@ def dead(id: str) -> LeaseChanged:
 
 
 def test_times_are_predicted_anew_for_all_who_wait_for_a_lost_sender() -> None:
-    drafts, book = drafting("chains", 1e6)
-    scale = drafted(drafts, snapshot(serving("s"), *map(spare, "abc")), 4)
-    book.add(scale)
+    planner, store = scale_planner("chains", 1e6)
+    scale = planned_scale(planner, snapshot(serving("s"), *map(spare, "abc")), 4)
+    store.add(scale)
     before = scale.plan.predicted_blocks
     acknowledge(scale, acknowledge(scale, scale.start(1.0), 1.0), 1.0)
     for worker in "abc":
         scale.on_block(replace(block_ready(worker, 0), plan_id=scale.id), 2.5)
     scale.on_lease(dead("s"), 3.0)
     receivers = [spare(id) for id in "abc"]
-    view = View(snapshot(serving("t"), *receivers), ENTRY, manifest(VERSION))
-    drafts.replan(scale, view, 3.0)
+    view = ModelView(snapshot(serving("t"), *receivers), ENTRY, manifest(VERSION))
+    planner.replan(scale, view, 3.0)
     after = scale.plan.predicted_blocks
     assert {worker: times[0] for worker, times in after.items()} == {id: before[id][0] for id in "abc"}
     assert after["a"][1:] == pytest.approx([3.0, 4.0, 5.0])
@@ -150,10 +154,10 @@ def test_times_are_predicted_anew_for_all_who_wait_for_a_lost_sender() -> None:
 @given(st.sampled_from(["chains", "binomial", "tree", "fanout"]), st.sets(st.sampled_from("abcdefg")), st.data())
 @settings(max_examples=25)
 def test_whoever_is_stranded_the_rest_can_be_predicted(policy: PolicyName, lost: set[str], data: st.DataObject) -> None:
-    drafts, book = drafting(policy, 1e6)
-    picture = snapshot(serving("s"), host("host-0"), *map(spare, "abcdefg"))
-    scale = drafted(drafts, picture, 8)
-    book.add(scale)
+    planner, store = scale_planner(policy, 1e6)
+    pool = snapshot(serving("s"), host("host-0"), *map(spare, "abcdefg"))
+    scale = planned_scale(planner, pool, 8)
+    store.add(scale)
     acknowledge(scale, acknowledge(scale, scale.start(1.0), 1.0), 1.0)
     for worker in "abcdefg":
         for index in data.draw(st.sets(st.integers(0, BLOCKS - 1))):
@@ -162,10 +166,10 @@ def test_whoever_is_stranded_the_rest_can_be_predicted(policy: PolicyName, lost:
         [flow, *_] = [flow for flow in scale.delivery.flows if flow.receiver == worker]
         scale.on_transfer(replace(broken(worker, flow.ticket), plan_id=scale.id), 2.0)
     made_anew = bool(scale.delivery.lacking)
-    drafts.replan(scale, View(picture, ENTRY, manifest(VERSION)), 3.0)
+    planner.replan(scale, ModelView(pool, ENTRY, manifest(VERSION)), 3.0)
     assert not scale.delivery.lacking
     for worker, times in scale.plan.predicted_blocks.items():
-        late = [times[index] or 0.0 for index in scale.delivery.times.missing(worker)]
+        late = [times[index] or 0.0 for index in scale.delivery.arrivals.missing(worker)]
         assert all(seconds > 0 for seconds in late)
         assert not made_anew or min(late, default=2.0) >= 2.0, "not before the plan was made anew"
 
@@ -197,21 +201,21 @@ def carried_out(scale: ScaleOut, cost: float) -> ScaleRecord:
     for flow in plan.flows:
         for block, step in zip(flow.blocks, flow.steps, strict=True):
             arrived[flow.receiver][block] = 5.0 + (plan.predicted_blocks[flow.receiver][block] or 0.0) + step * longer
-    return replace(scale.record(), state="done", arrived=told(arrived, 64))
+    return replace(scale.record(), state="done", arrived=to_message(arrived, 64))
 
 
 def test_blocks_are_as_many_as_their_measured_cost_allows() -> None:
     """The elbow of LambdaScale 4.2: 64 blocks of 1 MB at 1 GB/s, to seven."""
-    drafts, _ = drafting("binomial", 1e9)
-    picture = snapshot(serving("s"), *map(spare, "abcdefg"))
-    first = drafted(drafts, picture, 8, blocks=64)
+    planner, _ = scale_planner("binomial", 1e9)
+    pool = snapshot(serving("s"), *map(spare, "abcdefg"))
+    first = planned_scale(planner, pool, 8, blocks=64)
     assert any("assumed, for nothing was measured yet" in reason for reason in first.plan.reasons)
-    drafts.learn(carried_out(first, cost=0.0001))
-    cheap = drafted(drafts, picture, 8, blocks=64)
+    planner.learn(carried_out(first, cost=0.0001))
+    cheap = planned_scale(planner, pool, 8, blocks=64)
     assert any("costs 0.1 ms besides its bytes: measured in 1 plan" in reason for reason in cheap.plan.reasons)
     for _ in range(12):
-        drafts.learn(carried_out(cheap, cost=0.02))
-    dear = drafted(drafts, picture, 8, blocks=64)
+        planner.learn(carried_out(cheap, cost=0.02))
+    dear = planned_scale(planner, pool, 8, blocks=64)
     assert steps(cheap) > steps(first) > steps(dear)
     assert cheap.plan.block_seconds < first.plan.block_seconds < dear.plan.block_seconds
 
@@ -223,36 +227,38 @@ def test_who_received_first_from_whom_is_a_tree_also_where_steps_have_everybody_
 
 
 def test_the_last_of_each_chain_goes_live_where_that_is_set() -> None:
-    picture = snapshot(serving("s"), *map(spare, "abc"))
-    stopping = Drafts(CountedIds(), PlannerSettings(live="off", link_rate=1e6), Book(1), None)
-    off = drafted(stopping, picture, 4).plan
+    pool = snapshot(serving("s"), *map(spare, "abc"))
+    stopping = ScalePlanner(CountedIds(), PlannerSettings(live="off", link_rate=1e6), ScaleStore(1), None)
+    off = planned_scale(stopping, pool, 4).plan
     assert (off.live, off.live_targets) == ("off", [])
-    tails = drafted(live(Book(1)), picture, 4).plan
+    tails = planned_scale(live(ScaleStore(1)), pool, 4).plan
     assert (tails.live, tails.live_targets) == ("zigzag", ["c"])
     assert "c run requests from their first layer on, in the mode zigzag: they send nothing on" in tails.reasons
-    assert drafted(live(Book(1), every_hop=True), picture, 4).plan.live_targets == ["a", "b", "c"]
+    assert planned_scale(live(ScaleStore(1), every_hop=True), pool, 4).plan.live_targets == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(("link_rate", "live_targets"), [(1e9, []), (1e3, ["c"]), (0.0, ["a", "b", "c"])])
 def test_by_need_targets_go_live_where_links_are_slow_or_not_known(link_rate: float, live_targets: list[str]) -> None:
     inputs = {"waiting_tokens": 900.0, "arriving_tokens_per_second": 2000.0, "prefill_tokens_per_second": 1000.0}
     asked = replace(decision(), inputs={**inputs, "waiting_requests": 9.0, "instances": 1.0, "loading": 0.0})
-    drafts = live(Book(1), when="needed", link_rate=link_rate)
-    plan = drafted(drafts, snapshot(serving("s"), *map(spare, "abc")), 4, decision=asked).plan
+    planner = live(ScaleStore(1), when="needed", link_rate=link_rate)
+    plan = planned_scale(planner, snapshot(serving("s"), *map(spare, "abc")), 4, decision=asked).plan
     assert plan.live_targets == live_targets
     assert any("nobody is live" in reason for reason in plan.reasons) is not bool(live_targets)
     assert any("they are live" in reason for reason in plan.reasons) is bool(live_targets)
 
 
-def in_pipelines(link_rate: float = 1e6) -> Drafts:
-    return Drafts(CountedIds(), PlannerSettings(live="pipeline", link_rate=link_rate), Book(1), None)
+def in_pipelines(link_rate: float = 1e6) -> ScalePlanner:
+    return ScalePlanner(CountedIds(), PlannerSettings(live="pipeline", link_rate=link_rate), ScaleStore(1), None)
 
 
 def test_in_the_mode_pipeline_targets_are_to_serve_as_soon_as_they_have_all_between_them() -> None:
-    from_one = drafted(in_pipelines(), snapshot(serving("s"), *map(spare, "abc")), 4, blocks=8).plan
+    from_one = planned_scale(in_pipelines(), snapshot(serving("s"), *map(spare, "abc")), 4, blocks=8).plan
     assert [one.members for one in from_one.pipelines] == [["a", "b", "c"]]
     assert (from_one.live, from_one.live_targets) == ("pipeline", ["a", "b", "c"])
-    from_two = drafted(in_pipelines(), snapshot(serving("s"), serving("t"), *map(spare, "abcd")), 6, blocks=8).plan
+    from_two = planned_scale(
+        in_pipelines(), snapshot(serving("s"), serving("t"), *map(spare, "abcd")), 6, blocks=8
+    ).plan
     assert [one.members for one in from_two.pipelines] == [["a", "c"], ["b", "d"]]
     assert all(one.predicted is not None for one in (*from_one.pipelines, *from_two.pipelines))
     [first], second = from_one.pipelines, from_two.pipelines[0]
@@ -262,9 +268,9 @@ def test_in_the_mode_pipeline_targets_are_to_serve_as_soon_as_they_have_all_betw
 
 def test_without_rates_it_is_not_known_when_a_pipeline_is_ready_and_one_target_alone_makes_none() -> None:
     apart = [member(id, f"box-{id}") for id in "sab"]
-    picture = snapshot(serving("s"), *map(spare, "ab"), members=apart)
-    assert drafted(in_pipelines(0.0), picture, 3).plan.pipelines == [PlannedPipeline(members=["a", "b"])]
-    alone = drafted(in_pipelines(), picture, 2).plan
+    pool = snapshot(serving("s"), *map(spare, "ab"), members=apart)
+    assert planned_scale(in_pipelines(0.0), pool, 3).plan.pipelines == [PlannedPipeline(members=["a", "b"])]
+    alone = planned_scale(in_pipelines(), pool, 2).plan
     assert (alone.pipelines, alone.live_targets) == ([], [])
 
 
@@ -277,30 +283,30 @@ def test_a_policy_that_makes_no_pipelines_is_refused_with_the_mode_that_needs_th
 
 
 def test_a_scale_by_hand_may_be_in_the_mode_pipeline_where_plans_make_some() -> None:
-    picture = snapshot(serving("s"), *map(spare, "abc"))
+    pool = snapshot(serving("s"), *map(spare, "abc"))
     asked = Scale(model="m", instances=4, live="pipeline")
     for policy, refused in (("auto", False), ("chains", True)):
-        drafts, _ = drafting(policy, 1e6)  # type: ignore[arg-type]
-        view = View(picture, ENTRY, manifest(VERSION))
+        planner, _ = scale_planner(policy, 1e6)  # type: ignore[arg-type]
+        view = ModelView(pool, ENTRY, manifest(VERSION))
         with pytest.raises(Refusal, match="choose binomial") if refused else nullcontext():
-            scale = drafts.scale(asked, view, drafts.count("m", view), at=1.0)
+            scale = planner.scale(asked, view, planner.count("m", view), at=1.0)
             assert isinstance(scale, ScaleOut)
             assert scale.plan.live == "pipeline"
             assert scale.plan.pipelines
 
 
 def test_who_is_live_is_no_source_of_a_second_scale() -> None:
-    book = Book(1)
-    drafts = live(book)
-    first = drafted(drafts, snapshot(serving("s"), spare("a"), spare("b")), 2)
-    book.add(first)
+    store = ScaleStore(1)
+    planner = live(store)
+    first = planned_scale(planner, snapshot(serving("s"), spare("a"), spare("b")), 2)
+    store.add(first)
     acknowledge(first, first.start(1.0))
-    assert book.live() == {"a"}
+    assert store.live() == {"a"}
     report = replace(loading("a", 2, "live"), epoch=1, instance=first.instances[0])
-    second = drafted(drafts, snapshot(serving("s"), report, spare("b")), 3)
+    second = planned_scale(planner, snapshot(serving("s"), report, spare("b")), 3)
     assert hops(second.plan) == [("s", "b")]
     first.on_lease(LeaseChanged(service="worker", id="a", epoch=1, state="dead", reason="silent", at=2.0), 2.0)
-    assert book.live() == frozenset()
+    assert store.live() == frozenset()
 
 
 CUT = replace(ENTRY, spec=replace(ENTRY.spec, tensor_parallel_size=2))
@@ -312,11 +318,11 @@ def cut_manifest() -> Manifest:
     return replace(one, config=config, shards=2, blocks=[replace(one.blocks[0], index=i) for i in range(2 * BLOCKS)])
 
 
-def drafted_for_ranks(picture: Snapshot, instances: int, mode: LiveMode = "off") -> ScaleOut:
-    book = Book(1)
-    drafts = Drafts(CountedIds(), PlannerSettings(link_rate=1e6, live=mode), book, None)
-    view = View(picture, CUT, cut_manifest())
-    scale = drafts.scale(Scale(model="m", instances=instances), view, drafts.count("m", view), at=1.0)
+def drafted_for_ranks(pool: Snapshot, instances: int, mode: LiveMode = "off") -> ScaleOut:
+    store = ScaleStore(1)
+    planner = ScalePlanner(CountedIds(), PlannerSettings(link_rate=1e6, live=mode), store, None)
+    view = ModelView(pool, CUT, cut_manifest())
+    scale = planner.scale(Scale(model="m", instances=instances), view, planner.count("m", view), at=1.0)
     assert isinstance(scale, ScaleOut)
     return scale
 
@@ -355,8 +361,8 @@ def test_a_host_is_told_of_each_shard_that_it_sends() -> None:
 
 
 def test_workers_that_serve_give_the_shards_that_they_have() -> None:
-    picture = snapshot(rank_of_one("x", 0), rank_of_one("y", 1), *map(spare, "ab"))
-    assert set(hops(drafted_for_ranks(picture, 2).plan)) == {("x", "a"), ("y", "b")}
+    pool = snapshot(rank_of_one("x", 0), rank_of_one("y", 1), *map(spare, "ab"))
+    assert set(hops(drafted_for_ranks(pool, 2).plan)) == {("x", "a"), ("y", "b")}
     alone = snapshot(rank_of_one("x", 0), *map(spare, "ab"))
     with pytest.raises(Refusal, match="no worker or host holds the whole model in memory"):
         drafted_for_ranks(alone, 2)
@@ -378,8 +384,8 @@ def test_an_instance_of_several_workers_is_live_by_its_first_and_serves_once_eve
 def test_the_plans_of_all_ranks_make_the_same_pipelines(sources: int) -> None:
     """Whatever the names, also where the ranks of one machine do not follow each other."""
     workers = [f"worker-{number}" for number in (12, 7, 9, 10, 3, 11, 8, 2)]
-    picture = snapshot(*(whole_host(f"host-{number}") for number in range(sources)), *map(spare, workers))
-    plan = drafted_for_ranks(picture, 4, mode="pipeline").plan
+    pool = snapshot(*(whole_host(f"host-{number}") for number in range(sources)), *map(spare, workers))
+    plan = drafted_for_ranks(pool, 4, mode="pipeline").plan
     members = [one.members for one in plan.pipelines]
     assert list(map(len, members)) == [4 // sources] * sources
     assert sorted(worker for one in members for worker in one) == sorted(one.ranks[0] for one in plan.instances)
@@ -387,13 +393,13 @@ def test_the_plans_of_all_ranks_make_the_same_pipelines(sources: int) -> None:
 
 
 def test_a_rank_that_lost_its_source_gets_the_rest_of_its_own_shard() -> None:
-    picture = snapshot(rank_of_one("x", 0), rank_of_one("y", 1), whole_host("host-0"), *map(spare, "ab"))
-    drafts, _ = drafting("chains")
-    scale = drafted_for_ranks(picture, 2)
+    pool = snapshot(rank_of_one("x", 0), rank_of_one("y", 1), whole_host("host-0"), *map(spare, "ab"))
+    planner, _ = scale_planner("chains")
+    scale = drafted_for_ranks(pool, 2)
     for command in scale.start(1.0):
         scale.acknowledged(command, 1.0)
     dead = LeaseChanged(service="worker", id="y", epoch=1, state="dead", reason="silent", at=2.0)
     scale.on_lease(dead, 2.0)
     left = snapshot(rank_of_one("x", 0), whole_host("host-0"), *map(spare, "ab"))
-    again = [command.message for command in drafts.replan(scale, View(left, CUT, cut_manifest()), 3.0)]
+    again = [command.message for command in planner.replan(scale, ModelView(left, CUT, cut_manifest()), 3.0)]
     assert [(load.rank, load.inflows[0].upstream.id) for load in again if isinstance(load, Load)] == [(1, "host-0")]

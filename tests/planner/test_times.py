@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from livescale.services.planner.scale_out import ScaleOut
-from livescale.services.planner.times import FIRST_SECONDS, MOST_BLOCKS, BlockCost, are_told, told
+from livescale.services.planner.times import FIRST_SECONDS, MOST_BLOCKS, BlockCost, keeps_block_times, to_message
 from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.scaling import Phase, ScaleRecord
 from livescale.shared.messages.transfers import Flow, Plan, PlannedInstance
@@ -28,7 +28,7 @@ def test_when_blocks_were_ready_is_in_the_record() -> None:
     scale.on_block(block_ready("a", 2, at=12.9), 13.0)  # told twice
     scale.on_block(block_ready("somebody", 2), 13.0)
     assert scale.record().arrived == {"a": [None, None, 12.5, None]}
-    assert scale.delivery.times.missing("a") == [0, 1, 3]
+    assert scale.delivery.arrivals.missing("a") == [0, 1, 3]
 
 
 def test_a_record_is_not_changed_by_what_comes_later() -> None:
@@ -61,7 +61,7 @@ def test_a_new_plan_before_anybody_sent_counts_from_the_first_send_too() -> None
 def test_without_a_prediction_the_old_times_stay() -> None:
     scale = begun()
     scale.delivery.expect({}, 13.0)
-    assert scale.plan.predicted_blocks == told(PREDICTED, BLOCKS)
+    assert scale.plan.predicted_blocks == to_message(PREDICTED, BLOCKS)
 
 
 def test_a_planner_that_takes_over_goes_on_with_what_the_last_one_knew() -> None:
@@ -74,9 +74,11 @@ def test_a_planner_that_takes_over_goes_on_with_what_the_last_one_knew() -> None
     assert second.plan.predicted_blocks["a"][1] == 5.0
 
 
-@pytest.mark.parametrize(("targets", "told"), [(10, True), (MOST_BLOCKS // 10, True), (MOST_BLOCKS // 10 + 1, False)])
-def test_blocks_of_large_plans_are_not_told_one_by_one(targets: int, told: bool) -> None:
-    assert are_told(targets, 10) is told
+@pytest.mark.parametrize(
+    ("targets", "are_kept"), [(10, True), (MOST_BLOCKS // 10, True), (MOST_BLOCKS // 10 + 1, False)]
+)
+def test_blocks_of_large_plans_are_not_told_one_by_one(targets: int, are_kept: bool) -> None:
+    assert keeps_block_times(targets, 10) is are_kept
 
 
 def carried_out(cost: float, assumed: float = 0.005, once: float = 0.0) -> ScaleRecord:

@@ -11,14 +11,14 @@ from msgspec import structs
 
 from livescale.services.planner.plans.draft import Draft, in_leaf_order
 from livescale.services.planner.plans.execution_pipelines import plan_replicas
-from livescale.services.planner.plans.groups import Group, around, gather_all, one_a_nic, rank
-from livescale.services.planner.plans.network import Multicast, Node, way
-from livescale.services.planner.plans.plan import Flow, TransferPlan
+from livescale.services.planner.plans.groups import Group, gather_all, one_per_nic, ring_from, sending_order
+from livescale.services.planner.plans.network import ClusterNode, Multicast, path_kind
+from livescale.services.planner.plans.plan import TransferFlow, TransferPlan
 from livescale.services.planner.plans.schedule import schedule
 
 MOST_BLOCKS = 64
 
-Run = tuple[int, ...]  # blocks of the model that are sent as one
+BlockRun = tuple[int, ...]  # blocks of the model that are sent as one
 
 
 def plan_binomial(multicast: Multicast, sources: int = 0, blocks: int = 0, block_seconds: float = 0.0) -> TransferPlan:
@@ -38,13 +38,13 @@ def plan_binomial(multicast: Multicast, sources: int = 0, blocks: int = 0, block
 
 
 def schedule_groups(
-    draft: Draft, roots: Sequence[Node], groups: Sequence[Group], blocks: int, block_seconds: float
+    draft: Draft, roots: Sequence[ClusterNode], groups: Sequence[Group], blocks: int, block_seconds: float
 ) -> list[list[list[str]]]:
     """A sub-group to each root; returns the nodes of each by domain: who takes part comes first, then who follows."""
-    roots, sub_groups = deal(roots, groups)
+    roots, sub_groups = deal_groups(roots, groups)
     largest = 1 + max(map(len, sub_groups))
     rate = min(node.bandwidth for node in (*roots, *(group.nodes[0] for group in groups)))
-    runs = cut(draft.multicast, rate, (len(roots), largest), blocks, block_seconds)
+    runs = cut_blocks(draft.multicast, rate, (len(roots), largest), blocks, block_seconds)
     draft.note(
         f"{len(roots)} sub-groups of at most {largest} nodes, {len(runs)} blocks, "
         f"{len(runs) + ceil(log2(largest)) - 1} steps"
@@ -58,7 +58,7 @@ def schedule_groups(
             steps = {block: step for flow in received for block, step in zip(flow.blocks, flow.steps, strict=True)}
             draft.add(group, [*received, *gather_all(node, group, order=steps)])
         domains = zip(nodes, sub_group, strict=True)
-        members.append([[target.node.id for target in around(node, group)] for node, group in domains])
+        members.append([[target.node.id for target in ring_from(node, group)] for node, group in domains])
     return members
 
 
@@ -74,9 +74,9 @@ def choose_groups(draft: Draft, far: Sequence[Group]) -> list[Group]:
     return chosen
 
 
-def choose_roots(draft: Draft, groups: list[Group]) -> list[Node]:
+def choose_roots(draft: Draft, groups: list[Group]) -> list[ClusterNode]:
     """Who has all, the fastest first; if nobody has, the first group, once it is put together."""
-    roots = one_a_nic(sorted(draft.senders(), key=lambda node: rank(node, draft.traffic)))
+    roots = one_per_nic(sorted(draft.senders(), key=lambda node: sending_order(node, draft.traffic)))
     if roots or not groups:
         return list(roots)
     first = draft.reach(groups.pop(0))
@@ -93,7 +93,7 @@ def choose_sub_groups(targets: int, most: int) -> int:
     return min(range(1, min(most, targets) + 1), key=order)
 
 
-def deal(roots: Sequence[Node], groups: Sequence[Group]) -> tuple[list[Node], list[list[Group]]]:
+def deal_groups(roots: Sequence[ClusterNode], groups: Sequence[Group]) -> tuple[list[ClusterNode], list[list[Group]]]:
     """Groups to roots, those of a leaf together."""
     leaves = list(dict.fromkeys(root.at.leaf for root in roots))
     ordered = in_leaf_order(groups, leaves)
@@ -103,7 +103,9 @@ def deal(roots: Sequence[Node], groups: Sequence[Group]) -> tuple[list[Node], li
     return sorted(roots, key=lambda root: leaves.index(root.at.leaf)), parts
 
 
-def cut(multicast: Multicast, rate: float, sub_groups: tuple[int, int], blocks: int, block_seconds: float) -> list[Run]:
+def cut_blocks(
+    multicast: Multicast, rate: float, sub_groups: tuple[int, int], blocks: int, block_seconds: float
+) -> list[BlockRun]:
     """The blocks that anybody misses, in runs that are sent as one: at least one for each of the `sub_groups`, as each
     begins with another; `sub_groups`: how many there are, and of how many nodes the largest is."""
     count, largest = sub_groups
@@ -115,17 +117,19 @@ def cut(multicast: Multicast, rate: float, sub_groups: tuple[int, int], blocks: 
     return [tuple(missing[index] for index in run) for run in group_blocks(sizes, blocks)]
 
 
-def scheduled_flows(nodes: Sequence[Node], groups: Sequence[Group], order: Sequence[Run]) -> Mapping[str, list[Flow]]:
+def scheduled_flows(
+    nodes: Sequence[ClusterNode], groups: Sequence[Group], order: Sequence[BlockRun]
+) -> Mapping[str, list[TransferFlow]]:
     """The schedule of one sub-group, by receiver. Node 0 is the source; what a node has already is left out."""
     missing = {target.node.id: frozenset(target.missing) for group in groups for target in group.targets}
-    flows: dict[str, list[Flow]] = defaultdict(list)
+    flows: dict[str, list[TransferFlow]] = defaultdict(list)
     for (sender, receiver), sent in pair_up(len(nodes), len(order)).items():
         wanted = missing[nodes[receiver].id]
         pairs = [(block, step) for step, run in sent for block in order[run] if block in wanted]
         if pairs:
             blocks, steps = zip(*pairs, strict=True)
-            over = way(nodes[sender], nodes[receiver])
-            flow = Flow(nodes[sender].id, nodes[receiver].id, blocks, over=over, steps=steps)
+            over = path_kind(nodes[sender], nodes[receiver])
+            flow = TransferFlow(nodes[sender].id, nodes[receiver].id, blocks, over=over, steps=steps)
             flows[flow.receiver].append(flow)
     return flows
 
@@ -180,7 +184,7 @@ def group_blocks(sizes: Sequence[int], count: int) -> list[tuple[int, ...]]:
     return runs
 
 
-def stagger(groups: Sequence[Group], flows: Sequence[Flow]) -> tuple[list[Flow], list[list[list[str]]]]:
+def stagger(groups: Sequence[Group], flows: Sequence[TransferFlow]) -> tuple[list[TransferFlow], list[list[list[str]]]]:
     """The flows in k-way circular orders, and the nodes that begin with each part, by domain: between them they have
     the whole model long before each has. Who gets it from another target keeps to that one's order."""
     home = {node.id: number for number, group in enumerate(groups) for node in group.nodes}

@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from livescale.services.planner.plans.draft import Draft, in_leaf_order
-from livescale.services.planner.plans.groups import Group, choose_lanes, one_a_nic, rank, shard
-from livescale.services.planner.plans.network import Multicast, Node, Traffic
+from livescale.services.planner.plans.groups import Group, choose_lanes, one_per_nic, sending_order, shard
+from livescale.services.planner.plans.network import ClusterNode, Multicast, Traffic
 from livescale.services.planner.plans.plan import TransferPlan
 
 ENOUGH = 1 - 1e-9  # sums of rates differ by rounding
@@ -19,10 +19,10 @@ ENOUGH = 1 - 1e-9  # sums of rates differ by rounding
 class SourceOrder:
     """Sources by leaf. The leaf with the highest bandwidth is in front, in it the fastest source (Fig. 11, line 1)."""
 
-    def __init__(self, sources: Iterable[Node], traffic: Traffic) -> None:
-        leaves: dict[str, list[Node]] = {}
-        ranked = sorted(sources, key=lambda node: rank(node, traffic))
-        for source in one_a_nic(ranked):
+    def __init__(self, sources: Iterable[ClusterNode], traffic: Traffic) -> None:
+        leaves: dict[str, list[ClusterNode]] = {}
+        ranked = sorted(sources, key=lambda node: sending_order(node, traffic))
+        for source in one_per_nic(ranked):
             leaves.setdefault(source.at.leaf, []).append(source)
         self._sums = {leaf: sum(node.bandwidth for node in nodes) for leaf, nodes in leaves.items()}
         front = sorted(leaves, key=lambda leaf: (-self._sums[leaf], len(leaf), leaf))
@@ -34,7 +34,7 @@ class SourceOrder:
         """From the front, where there is anybody."""
         return [leaf for leaf in self._front if self._queues[leaf]]
 
-    def take(self, need: float, leaf: str, suits: Callable[[Node], bool]) -> list[Node]:
+    def take(self, need: float, leaf: str, suits: Callable[[ClusterNode], bool]) -> list[ClusterNode]:
         """Lines 6 to 8: enough bandwidth, from this leaf if it suffices, else from the front; or all there is. Only of
         those that suit, if any does.
 
@@ -45,10 +45,10 @@ class SourceOrder:
         within = self._pop(need, [leaf], suits) if self._sums.get(leaf, 0.0) >= need else []
         return within or self._pop(need, self.leaves, suits) or self._pop(need, self.leaves, lambda node: True)
 
-    def _pop(self, need: float, leaves: Iterable[str], suits: Callable[[Node], bool]) -> list[Node]:
-        taken: list[Node] = []
+    def _pop(self, need: float, leaves: Iterable[str], suits: Callable[[ClusterNode], bool]) -> list[ClusterNode]:
+        taken: list[ClusterNode] = []
         for leaf in leaves:
-            passed_over: list[Node] = []
+            passed_over: list[ClusterNode] = []
             while self._queues[leaf] and need > 0:
                 node = self._queues[leaf].popleft()
                 if suits(node):
@@ -60,13 +60,13 @@ class SourceOrder:
             self._queues[leaf].extendleft(reversed(passed_over))
         return taken
 
-    def give_back(self, nodes: Sequence[Node]) -> None:
+    def give_back(self, nodes: Sequence[ClusterNode]) -> None:
         """Taken, but not needed: in front again."""
         for node in reversed(nodes):
             self._queues[node.at.leaf].appendleft(node)
             self._sums[node.at.leaf] += node.bandwidth
 
-    def add_tail(self, nodes: Sequence[Node]) -> None:
+    def add_tail(self, nodes: Sequence[ClusterNode]) -> None:
         """Line 10: targets that were just planned come in front of the sources of other leaves.
 
         In their own leaf they come last. To the letter, they would be in front there, too, and one source would feed

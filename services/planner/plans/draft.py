@@ -2,15 +2,22 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from livescale.services.planner.plans.groups import Group, Near, gather_all, group_targets
-from livescale.services.planner.plans.network import Multicast, Node, Source, Target, Traffic, way
+from livescale.services.planner.plans.groups import Group, NearCopies, gather_all, group_targets
+from livescale.services.planner.plans.network import (
+    BlockSource,
+    BlockTarget,
+    ClusterNode,
+    Multicast,
+    Traffic,
+    path_kind,
+)
 from livescale.services.planner.plans.plan import (
     CannotPlan,
     Direction,
-    Flow,
     LinkKind,
     Over,
     Policy,
+    TransferFlow,
     TransferPlan,
     find_tails,
 )
@@ -26,14 +33,14 @@ class Draft:
         self.traffic = Traffic(multicast)
         self.left = multicast.wanted
         self._whole = find_whole(multicast)
-        self.flows: list[Flow] = []
+        self.flows: list[TransferFlow] = []
         self.groups: list[Group] = []
         self._kept: dict[tuple[str, Direction], str] = {}  # NICs that are used although serving uses them, too
         self._reasons: list[str] = []
 
     def feed_near(self) -> list[Group]:
         """Plan the groups that need no network; returns the others by decreasing bandwidth (Fig. 11, line 2)."""
-        near = Near(self._whole, sum(node.bandwidth for node in self._whole), self.traffic)
+        near = NearCopies(self._whole, sum(node.bandwidth for node in self._whole), self.traffic)
         far = []
         for group in sorted(group_targets(self.multicast.targets, self.traffic), key=by_bandwidth):
             part = group.first(self.left, self.traffic) if self.left else group
@@ -47,7 +54,7 @@ class Draft:
             self.note(f"copies are near {fed}: no network is needed")
         return far
 
-    def senders(self) -> list[Node]:
+    def senders(self) -> list[ClusterNode]:
         """Who can send over the network: holders that serving does not send from (Fig. 11, line 1), and who is fed by
         now. The least busy holder if there would be none."""
         fed = [node for group in self.groups for node in group.forwarders]
@@ -68,21 +75,22 @@ class Draft:
         port = min(group.nodes, key=lambda node: (self.traffic.share(node, "in"), node.name))
         return group.reached_by(self._keep(port, "in"))
 
-    def take_part(self, group: Group) -> Node:
+    def take_part(self, group: Group) -> ClusterNode:
         """The one of the group that receives and sends, for all of it: the least busy in both directions."""
 
-        def order(node: Node) -> tuple[float, tuple[int, str]]:
+        def order(node: ClusterNode) -> tuple[float, tuple[int, str]]:
             return self.traffic.share(node, "in") + self.traffic.share(node, "out"), node.name
 
         return self._keep(self._keep(min(group.nodes, key=order), "in"), "out")
 
-    def interferes(self, sender: Node, group: Group) -> bool:
+    def interferes(self, sender: ClusterNode, group: Group) -> bool:
         """Whether it would send to the group within its domain or host, over a link that serving sends over."""
         return any(
-            self.traffic.is_busy(sender, "out", link) and way(sender, group.nodes[0]) == over for over, link in NEAR
+            self.traffic.is_busy(sender, "out", link) and path_kind(sender, group.nodes[0]) == over
+            for over, link in NEAR
         )
 
-    def keep_near(self, senders: Sequence[Node], group: Group) -> None:
+    def keep_near(self, senders: Sequence[ClusterNode], group: Group) -> None:
         """These send all the same: there is nobody else."""
         for sender in senders:
             if self.interferes(sender, group):
@@ -91,12 +99,12 @@ class Draft:
     def assemble(self, group: Group) -> None:
         """Nobody has all: the first of the group gets the parts, the others follow in the domain."""
         first = next(target for target in group.targets if target.node is group.ports[0])
-        flows = list(collect(self.multicast, first, self.traffic))
+        flows = list(collect_parts(self.multicast, first, self.traffic))
         self.keep_used(flows)
         self.note(f"{first.node.id} gets parts of the model from {len(flows)} holders: nobody has all of it")
         self.add(group, [*flows, *gather_all(first.node, group)])
 
-    def keep_used(self, flows: Iterable[Flow]) -> None:
+    def keep_used(self, flows: Iterable[TransferFlow]) -> None:
         """These have no choice but the NICs that they use."""
         nodes = self.multicast.nodes
         for flow in flows:
@@ -104,7 +112,7 @@ class Draft:
                 self._keep(nodes[flow.sender], "out")
                 self._keep(nodes[flow.receiver], "in")
 
-    def add(self, group: Group, flows: Iterable[Flow]) -> None:
+    def add(self, group: Group, flows: Iterable[TransferFlow]) -> None:
         self.flows += flows
         self.groups.append(group)
         self.left -= len(group.targets)
@@ -128,12 +136,12 @@ class Draft:
             reasons=tuple(self._reasons),
         )
 
-    def _keep(self, node: Node, direction: Direction) -> Node:
+    def _keep(self, node: ClusterNode, direction: Direction) -> ClusterNode:
         if self.traffic.is_busy(node, direction):
             self._kept.setdefault((node.at.nic, direction), self._say(node, direction))
         return node
 
-    def _say(self, node: Node, direction: Direction) -> str:
+    def _say(self, node: ClusterNode, direction: Direction) -> str:
         return f"{node.id} ({self.traffic.share(node, direction):.0%} of its NIC {direction} is taken)"
 
     def _pruned(self) -> Iterator[tuple[str, Direction]]:
@@ -166,7 +174,7 @@ def in_leaf_order(groups: Iterable[Group], leaves: Sequence[str]) -> list[Group]
 SHOWN = 8
 
 
-def find_whole(multicast: Multicast) -> list[Node]:
+def find_whole(multicast: Multicast) -> list[ClusterNode]:
     """Who holds all that any target misses: in memory; on disk only where no memory holds any of it.
 
     Raises CannotPlan where nobody holds a block.
@@ -185,12 +193,12 @@ def name_some(things: Sequence[object]) -> str:
     return ", ".join(map(str, things[:SHOWN])) + more
 
 
-def collect(multicast: Multicast, target: Target, traffic: Traffic) -> Iterator[Flow]:
+def collect_parts(multicast: Multicast, target: BlockTarget, traffic: Traffic) -> Iterator[TransferFlow]:
     """What one target misses, each block from somebody who holds it: from memory before disk, from who serving leaves
     free, and so that all are done at about the same time."""
     busy_until: dict[str, float] = {}
     given: dict[str, list[int]] = {}
-    nodes: dict[str, Node] = {}
+    nodes: dict[str, ClusterNode] = {}
     for block in target.missing:
         size = multicast.block_bytes[block]
         holders = [source for source in multicast.sources if block in source.blocks]
@@ -199,12 +207,12 @@ def collect(multicast: Multicast, target: Target, traffic: Traffic) -> Iterator[
         given.setdefault(best.id, []).append(block)
         nodes[best.id] = best
     for id, blocks in given.items():
-        yield Flow(id, target.node.id, tuple(blocks), over=way(nodes[id], target.node))
+        yield TransferFlow(id, target.node.id, tuple(blocks), over=path_kind(nodes[id], target.node))
 
 
 def _cost(
-    source: Source, target: Target, size: int, busy_until: dict[str, float], traffic: Traffic
+    source: BlockSource, target: BlockTarget, size: int, busy_until: dict[str, float], traffic: Traffic
 ) -> tuple[bool, bool, float, tuple[int, str]]:
     node = source.node
-    interferes = way(node, target.node) == "network" and traffic.is_busy(node, "out")
+    interferes = path_kind(node, target.node) == "network" and traffic.is_busy(node, "out")
     return node.place == "disk", interferes, busy_until.get(node.id, 0.0) + size / node.bandwidth, node.name

@@ -66,7 +66,7 @@ def foresee_pipelines(
     ]
 
 
-class Span(NamedTuple):
+class StageSpan(NamedTuple):
     """A worker runs the blocks `first` .. `stop` - 1."""
 
     worker: str
@@ -77,20 +77,20 @@ class Span(NamedTuple):
         return f"{self.worker} {self.first}-{self.stop - 1}"
 
 
-def choose_stages(held: Mapping[str, AbstractSet[int]], blocks: int, *, tied: bool = False) -> list[Span]:
+def choose_stages(held: Mapping[str, AbstractSet[int]], blocks: int, *, tied: bool = False) -> list[StageSpan]:
     """All blocks in order, with as few changes of worker as possible: from each block on, whoever holds most in a row.
 
     Of equals it is who has the least to do so far, then the first by id. `tied`: the head needs the embedding, too.
     Empty where a block is missing.
     """
     runnable = {worker: without_head(own, blocks) if tied else own for worker, own in held.items()}
-    stages: list[Span] = []
+    stages: list[StageSpan] = []
     while (first := stages[-1].stop if stages else 0) < blocks:
         stops = {worker: end_of_run(own, first) for worker, own in runnable.items()}
-        worker = min(stops, key=lambda id: (-stops[id], work(stages, id), id), default="")
+        worker = min(stops, key=lambda id: (-stops[id], assigned_blocks(stages, id), id), default="")
         if stops.get(worker, first) == first:
             return []
-        stages.append(Span(worker, first, stops[worker]))
+        stages.append(StageSpan(worker, first, stops[worker]))
     return stages
 
 
@@ -107,11 +107,11 @@ def end_of_run(held: AbstractSet[int], first: int) -> int:
     return stop
 
 
-def work(stages: list[Span], worker: str) -> int:
+def assigned_blocks(stages: list[StageSpan], worker: str) -> int:
     return sum(span.stop - span.first for span in stages if span.worker == worker)
 
 
-def broken_cover(stages: list[Span], held: Mapping[str, AbstractSet[int]], blocks: int) -> Iterator[str]:
+def broken_cover(stages: list[StageSpan], held: Mapping[str, AbstractSet[int]], blocks: int) -> Iterator[str]:
     """What does not hold: each block is run once, by who holds it."""
     run = [(block, span.worker) for span in stages for block in range(span.first, span.stop)]
     if [block for block, _ in run] != list(range(blocks)):

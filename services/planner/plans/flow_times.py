@@ -13,11 +13,11 @@ from math import gcd
 from typing import NamedTuple
 
 from livescale.services.planner.plans.network import Multicast
-from livescale.services.planner.plans.plan import Flow
+from livescale.services.planner.plans.plan import TransferFlow
 from livescale.services.planner.plans.rates import Links, sustained_speeds
 
 
-def find_upstream(flows: Sequence[Flow]) -> list[list[int]]:
+def find_upstream(flows: Sequence[TransferFlow]) -> list[list[int]]:
     """For each flow those into its sender that share stripes of blocks with it."""
     into: dict[str, list[int]] = defaultdict(list)
     for index, flow in enumerate(flows):
@@ -25,7 +25,7 @@ def find_upstream(flows: Sequence[Flow]) -> list[list[int]]:
     return [[up for up in into.get(flow.sender, ()) if _share(flows[up], flow)] for flow in flows]
 
 
-def _share(one: Flow, other: Flow) -> bool:
+def _share(one: TransferFlow, other: TransferFlow) -> bool:
     if (one.lane - other.lane) % gcd(one.lanes, other.lanes):
         return False
     return one.blocks is other.blocks or not set(one.blocks).isdisjoint(other.blocks)
@@ -53,7 +53,7 @@ Times = Sequence[float]
 
 
 def forward(
-    multicast: Multicast, flows: Sequence[Flow], chunk_bytes: int, known: Mapping[int, Times] | None = None
+    multicast: Multicast, flows: Sequence[TransferFlow], chunk_bytes: int, known: Mapping[int, Times] | None = None
 ) -> Sequence[Times]:
     """When each flow's blocks are through, from those of the flows upstream. Shares are those while all run; the times
     of some flows, by number, may be known."""
@@ -91,7 +91,7 @@ def pass_on(
 
 
 def arrivals(
-    flow: Flow, sizes: Sequence[float], upstream: Sequence[tuple[Flow, Times, Times]], chunk_bytes: int
+    flow: TransferFlow, sizes: Sequence[float], upstream: Sequence[tuple[TransferFlow, Times, Times]], chunk_bytes: int
 ) -> tuple[Times, Times]:
     """When the sender has the first chunk of each block, and all of it; what no flow brings it has from the start."""
     if len(upstream) == 1 and upstream[0][0].blocks == flow.blocks and upstream[0][0].lanes == flow.lanes:
@@ -121,12 +121,12 @@ class Line(NamedTuple):
         return self.base + self.pace * size_bytes
 
 
-def all_alike(flows: Sequence[Flow]) -> bool:
+def all_alike(flows: Sequence[TransferFlow]) -> bool:
     """Whether the closed form holds."""
     return bool(flows) and all(flow.blocks == flows[0].blocks and not flow.steps for flow in flows)
 
 
-def draw_lines(multicast: Multicast, flows: Sequence[Flow], chunk_bytes: int) -> list[Line]:
+def draw_lines(multicast: Multicast, flows: Sequence[TransferFlow], chunk_bytes: int) -> list[Line]:
     """One for each flow. Shares of links are those while all run."""
     upstream = find_upstream(flows)
     order = in_order(upstream)
@@ -156,7 +156,7 @@ def blocks_on(lines: Iterable[Line], sizes: Sequence[int]) -> list[float]:
 
 
 def time_steps(
-    multicast: Multicast, flows: Sequence[Flow], block_seconds: float, coming: Mapping[tuple[str, int], float]
+    multicast: Multicast, flows: Sequence[TransferFlow], block_seconds: float, coming: Mapping[tuple[str, int], float]
 ) -> dict[int, list[float]]:
     """When the blocks of each scheduled flow are through, by the flow's number.
 
@@ -188,7 +188,7 @@ def time_steps(
     return ends
 
 
-def outside_work(multicast: Multicast, flows: Sequence[Flow], links: Links) -> list[float]:
+def outside_work(multicast: Multicast, flows: Sequence[TransferFlow], links: Links) -> list[float]:
     """For how long each link is busy with flows outside the schedule."""
     busy = [0.0] * len(links.capacity)
     for flow, used in zip(flows, links.used_by, strict=True):
@@ -199,7 +199,7 @@ def outside_work(multicast: Multicast, flows: Sequence[Flow], links: Links) -> l
     return busy
 
 
-def _parts(flows: Sequence[Flow]) -> Iterator[tuple[int, int, list[int]]]:
+def _parts(flows: Sequence[TransferFlow]) -> Iterator[tuple[int, int, list[int]]]:
     """Number of the flow, step, and the blocks that go together in it."""
     for index, flow in enumerate(flows):
         if flow.steps:

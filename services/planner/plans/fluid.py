@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 
 from livescale.services.planner.plans.flow_times import find_upstream, in_order
 from livescale.services.planner.plans.network import Multicast
-from livescale.services.planner.plans.plan import Flow
+from livescale.services.planner.plans.plan import TransferFlow
 from livescale.services.planner.plans.rates import Links, fair_rates, sustained_speeds
 
 CLOSE = 1e-9  # a share of a block that counts as none
 NEVER = float("inf")
 
 
-def simulate(multicast: Multicast, flows: Sequence[Flow], chunk_bytes: int) -> list[list[float]]:
+def simulate(multicast: Multicast, flows: Sequence[TransferFlow], chunk_bytes: int) -> list[list[float]]:
     """When each flow's blocks are through, in seconds from the start. Raises ValueError where flows wait for each
     other."""
     upstream = find_upstream(flows)
@@ -36,7 +36,11 @@ class Fluid:
     """Between two events all speeds stay as they are."""
 
     def __init__(
-        self, multicast: Multicast, flows: Sequence[Flow], upstream: Sequence[Sequence[int]], order: Sequence[int]
+        self,
+        multicast: Multicast,
+        flows: Sequence[TransferFlow],
+        upstream: Sequence[Sequence[int]],
+        order: Sequence[int],
     ) -> None:
         self._links = Links(flows, multicast)
         self._upstream = upstream

@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import msgspec
 
-from livescale.services.planner.plans.network import Node, Target, Traffic, way
-from livescale.services.planner.plans.plan import Flow
+from livescale.services.planner.plans.network import BlockTarget, ClusterNode, Traffic, path_kind
+from livescale.services.planner.plans.plan import TransferFlow
 
 
 class Group(msgspec.Struct, frozen=True, gc=False):
@@ -19,9 +19,9 @@ class Group(msgspec.Struct, frozen=True, gc=False):
     `ports` take from the network and `forwarders` pass on: one a NIC, where serving does not use that direction.
     """
 
-    targets: tuple[Target, ...]
-    ports: tuple[Node, ...]
-    forwarders: tuple[Node, ...]
+    targets: tuple[BlockTarget, ...]
+    ports: tuple[ClusterNode, ...]
+    forwarders: tuple[ClusterNode, ...]
     bandwidth: float  # of the ports together
 
     @property
@@ -33,47 +33,47 @@ class Group(msgspec.Struct, frozen=True, gc=False):
         return self.targets[0].node.group
 
     @property
-    def nodes(self) -> tuple[Node, ...]:
+    def nodes(self) -> tuple[ClusterNode, ...]:
         return tuple(target.node for target in self.targets)
 
     def first(self, count: int, traffic: Traffic) -> "Group":
         """As many of them; those that serving leaves free come first."""
         return self if count >= len(self.targets) else make_group(self.targets[:count], traffic)
 
-    def reached_by(self, port: Node) -> "Group":
+    def reached_by(self, port: ClusterNode) -> "Group":
         """Through this NIC alone."""
         return msgspec.structs.replace(self, ports=(port,), bandwidth=port.at.nic_in)
 
 
-def group_targets(targets: Iterable[Target], traffic: Traffic) -> list[Group]:
+def group_targets(targets: Iterable[BlockTarget], traffic: Traffic) -> list[Group]:
     """By domain (Fig. 11, line 2)."""
-    domains: dict[str, list[Target]] = {}
+    domains: dict[str, list[BlockTarget]] = {}
     for target in targets:
         domains.setdefault(target.node.group, []).append(target)
     return [make_group(members, traffic) for members in domains.values()]
 
 
-def make_group(members: Sequence[Target], traffic: Traffic) -> Group:
-    def order(target: Target) -> tuple[bool, bool, float, tuple[int, str]]:
+def make_group(members: Sequence[BlockTarget], traffic: Traffic) -> Group:
+    def order(target: BlockTarget) -> tuple[bool, bool, float, tuple[int, str]]:
         node = target.node
         return traffic.is_busy(node, "in"), traffic.is_busy(node, "out"), -node.at.nic_in, node.name
 
     targets = tuple(sorted(members, key=order))
     nodes = [target.node for target in targets]
-    ports = one_a_nic(node for node in nodes if not traffic.is_busy(node, "in"))
-    forwarders = one_a_nic(node for node in nodes if not traffic.is_busy(node, "out"))
+    ports = one_per_nic(node for node in nodes if not traffic.is_busy(node, "in"))
+    forwarders = one_per_nic(node for node in nodes if not traffic.is_busy(node, "out"))
     return Group(targets, ports, forwarders, sum(port.at.nic_in for port in ports))
 
 
-def one_a_nic(nodes: Iterable[Node]) -> tuple[Node, ...]:
+def one_per_nic(nodes: Iterable[ClusterNode]) -> tuple[ClusterNode, ...]:
     """GPUs that share their host's NIC have its bandwidth once."""
-    first: dict[str, Node] = {}
+    first: dict[str, ClusterNode] = {}
     for node in nodes:
         first.setdefault(node.at.nic, node)
     return tuple(first.values())
 
 
-def rank(node: Node, traffic: Traffic) -> tuple[float, bool, bool, float, int, tuple[int, str]]:
+def sending_order(node: ClusterNode, traffic: Traffic) -> tuple[float, bool, bool, float, int, tuple[int, str]]:
     """The fastest first; of equals who serves no requests, then a GPU, then who serves least."""
     serves = node.requests > 0
     return -node.bandwidth, serves, node.place != "worker", traffic.share(node, "out"), node.requests, node.name
@@ -100,34 +100,36 @@ def _per_lane(rates: Sequence[float], lanes: int) -> Iterator[float]:
         yield rate / len(range(index, lanes, len(rates)))
 
 
-def shard(senders: Sequence[Node], ports: Sequence[Node], group: Group, lanes: int) -> Iterator[Flow]:
+def shard(
+    senders: Sequence[ClusterNode], ports: Sequence[ClusterNode], group: Group, lanes: int
+) -> Iterator[TransferFlow]:
     """Lane i from sender i to port i of the group, and on to every other member."""
     missing = {target.node.id: target.missing for target in group.targets}
     for lane in range(lanes):
         sender, port = senders[lane % len(senders)], ports[lane % len(ports)]
-        yield Flow(sender.id, port.id, missing[port.id], lane, lanes, way(sender, port))
+        yield TransferFlow(sender.id, port.id, missing[port.id], lane, lanes, path_kind(sender, port))
         yield from gather_all(port, group, lane, lanes)
 
 
 def gather_all(
-    port: Node, group: Group, lane: int = 0, lanes: int = 1, order: Mapping[int, int] | None = None
-) -> Iterator[Flow]:
+    port: ClusterNode, group: Group, lane: int = 0, lanes: int = 1, order: Mapping[int, int] | None = None
+) -> Iterator[TransferFlow]:
     """One lane of the all-gather: from the port around the domain; every member sends each byte once at most.
 
     Blocks go in the order in which the receivers want them, or in which they come to the port: `order` by block.
     """
     if len(group.targets) == 1:
         return
-    ring = around(port, group)
-    over = way(ring[0].node, ring[1].node)
+    ring = ring_from(port, group)
+    over = path_kind(ring[0].node, ring[1].node)
     for sender, receiver in pairwise(ring):
         blocks = receiver.missing
         if order is not None:
             blocks = tuple(sorted(blocks, key=lambda block: order.get(block, -1)))
-        yield Flow(sender.node.id, receiver.node.id, blocks, lane, lanes, over)
+        yield TransferFlow(sender.node.id, receiver.node.id, blocks, lane, lanes, over)
 
 
-def around(port: Node, group: Group) -> tuple[Target, ...]:
+def ring_from(port: ClusterNode, group: Group) -> tuple[BlockTarget, ...]:
     """The members in the order in which they have what comes to the port."""
     members = group.targets
     start = next(index for index, member in enumerate(members) if member.node.id == port.id)
@@ -138,20 +140,20 @@ def around(port: Node, group: Group) -> tuple[Target, ...]:
 PREFERENCE = ("host", "worker", "disk")
 
 
-class Near:
+class NearCopies:
     """Whole copies by domain and by host. What these links carry does not interfere with what serving sends over the
     network (BlitzScale 5.1); copies from which it sends over these links, too, are left out."""
 
-    def __init__(self, whole: Sequence[Node], network: float, traffic: Traffic) -> None:
+    def __init__(self, whole: Sequence[ClusterNode], network: float, traffic: Traffic) -> None:
         """`network`: what copies could be sent with instead, bytes/s. If that is nothing, a copy of the same machine is
         near even if the way to it counts as network."""
 
-        def order(node: Node) -> tuple[int, float, int, tuple[int, str]]:
+        def order(node: ClusterNode) -> tuple[int, float, int, tuple[int, str]]:
             return PREFERENCE.index(node.place), traffic.share(node, "out"), node.requests, node.name
 
         self._network = network
-        self._domains: dict[str, Node] = {}
-        self._machines: dict[str, Node] = {}
+        self._domains: dict[str, ClusterNode] = {}
+        self._machines: dict[str, ClusterNode] = {}
         for node in sorted(whole, key=order):
             if traffic.is_busy(node, "out", "domain") or traffic.is_busy(node, "out", "link"):
                 continue
@@ -159,13 +161,13 @@ class Near:
             if node.place == "worker":
                 self._domains.setdefault(node.group, node)
 
-    def feed(self, group: Group) -> list[Flow]:
+    def feed(self, group: Group) -> list[TransferFlow]:
         """Flows to all of the group, or none where the network does it faster."""
         if sender := self._domains.get(group.id):
             return list(shard([sender], group.nodes[:1], group, 1))
         machines = {node.machine for node in group.nodes}
         sender = self._machines.get(group.nodes[0].machine)
-        if sender is None or len(machines) > 1 or (self._network and way(sender, group.nodes[0]) == "network"):
+        if sender is None or len(machines) > 1 or (self._network and path_kind(sender, group.nodes[0]) == "network"):
             return []
         out = sender.at.disk if sender.place == "disk" else sender.host_link
         into = tuple(node.host_link for node in group.nodes)

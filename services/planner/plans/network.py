@@ -11,7 +11,7 @@ from livescale.shared.topology import Topology
 from livescale.shared.topology_paths import Place, path_between
 
 
-class Node(msgspec.Struct, frozen=True, gc=False):
+class ClusterNode(msgspec.Struct, frozen=True, gc=False):
     """One end of a transfer, and where in the cluster it is.
 
     `place`: a worker's GPU, a host's memory, or the disk of a host that does not hold the model in memory. `requests`
@@ -65,17 +65,17 @@ class Node(msgspec.Struct, frozen=True, gc=False):
         return min(self.at.nic_out, self.at.disk) if self.place == "disk" else self.at.nic_out
 
 
-class Source(msgspec.Struct, frozen=True, gc=False):
+class BlockSource(msgspec.Struct, frozen=True, gc=False):
     """A node and the blocks that it holds, or that are on their way to it by another plan."""
 
-    node: Node
+    node: ClusterNode
     blocks: frozenset[int]
 
 
-class Target(msgspec.Struct, frozen=True, gc=False):
+class BlockTarget(msgspec.Struct, frozen=True, gc=False):
     """A node that can take the model, and the blocks that it misses, in the order in which it wants them."""
 
-    node: Node
+    node: ClusterNode
     missing: tuple[int, ...]
 
 
@@ -99,8 +99,8 @@ class Multicast(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     block_bytes: tuple[int, ...]
-    sources: tuple[Source, ...]
-    targets: tuple[Target, ...]
+    sources: tuple[BlockSource, ...]
+    targets: tuple[BlockTarget, ...]
     count: int = 0
     serving: tuple[ServingFlow, ...] = ()
 
@@ -120,7 +120,7 @@ class Multicast(msgspec.Struct, frozen=True, kw_only=True):
         return min(self.count or len(self.targets), len(self.targets))
 
     @property
-    def nodes(self) -> dict[str, Node]:
+    def nodes(self) -> dict[str, ClusterNode]:
         targets = {target.node.id: target.node for target in self.targets}
         return targets | {source.node.id: source.node for source in self.sources}
 
@@ -154,28 +154,28 @@ def multicast_over(
     every = tuple(range(len(sizes)))
     whole = frozenset(every)
     places = topology.places
-    memories = {id: Source(node_at(places, id), whole) for id in holders}
-    reading = [Source(node_at(places, id, on_disk=True), whole) for id in disks if id not in memories]
+    memories = {id: BlockSource(node_at(places, id), whole) for id in holders}
+    reading = [BlockSource(node_at(places, id, on_disk=True), whole) for id in disks if id not in memories]
     return Multicast(
         block_bytes=sizes,
         sources=(*memories.values(), *reading),
-        targets=tuple(Target(node_at(places, id), every) for id in takers),
+        targets=tuple(BlockTarget(node_at(places, id), every) for id in takers),
         count=count,
         serving=tuple(serving),
     )
 
 
-def node_at(places: Mapping[str, Place], id: str, *, on_disk: bool = False) -> Node:
+def node_at(places: Mapping[str, Place], id: str, *, on_disk: bool = False) -> ClusterNode:
     """The GPU, host's memory or disk of this id. Raises CannotPlan."""
     if id not in places:
         raise CannotPlan(f"{id!r} is neither a GPU nor a host of the topology")
     at = places[id]
     if on_disk:
-        return Node(id, "disk", at)
-    return Node(id, "host" if at.domain is None else "worker", at)
+        return ClusterNode(id, "disk", at)
+    return ClusterNode(id, "host" if at.domain is None else "worker", at)
 
 
-def way(sender: Node, receiver: Node) -> Over:
+def path_kind(sender: ClusterNode, receiver: ClusterNode) -> Over:
     """By which kind of link a flow goes."""
     over = path_between(sender.at, receiver.at).over
     return "disk" if sender.place == "disk" and over != "network" else over
@@ -203,7 +203,7 @@ class Traffic:
         self._rates = serving_rates(multicast)
         self._used = {(flow.over, flow.direction) for flow in multicast.serving}
 
-    def share(self, node: Node, direction: Direction, over: LinkKind = "nic") -> float:
+    def share(self, node: ClusterNode, direction: Direction, over: LinkKind = "nic") -> float:
         """Of the bandwidth of a node's link that serving takes in this direction."""
         if (over, direction) not in self._used:
             return 0.0
@@ -211,5 +211,5 @@ class Traffic:
         rate = self._rates.get((f"{over}_{direction}", owner), 0.0)
         return rate / bandwidth if bandwidth else 0.0
 
-    def is_busy(self, node: Node, direction: Direction, over: LinkKind = "nic") -> bool:
+    def is_busy(self, node: ClusterNode, direction: Direction, over: LinkKind = "nic") -> bool:
         return self.share(node, direction, over) > BUSY_SHARE

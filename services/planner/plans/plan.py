@@ -15,7 +15,7 @@ class CannotPlan(Exception):
     """No plan is possible; says why."""
 
 
-class Flow(msgspec.Struct, frozen=True, gc=False):
+class TransferFlow(msgspec.Struct, frozen=True, gc=False):
     """`sender` gives `receiver` these blocks in this order, each chunk as soon as it has it.
 
     With `lanes` > 1 only every `lanes`-th stripe of each block, from the `lane`-th on. With `steps` (one a block) a
@@ -40,7 +40,7 @@ class TransferPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     policy: Policy
-    flows: tuple[Flow, ...]
+    flows: tuple[TransferFlow, ...]
     targets: tuple[str, ...]
     tails: tuple[str, ...]
     pruned: tuple[tuple[str, Direction], ...] = ()
@@ -48,7 +48,7 @@ class TransferPlan(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...] = ()
 
 
-def find_tails(flows: Iterable[Flow], targets: Iterable[str], nics: Mapping[str, str]) -> tuple[str, ...]:
+def find_tails(flows: Iterable[TransferFlow], targets: Iterable[str], nics: Mapping[str, str]) -> tuple[str, ...]:
     """The targets whose NIC sends nothing; `nics` says whose NIC a node uses."""
     sending = {nics[flow.sender] for flow in flows if flow.over == "network"}
     return tuple(target for target in targets if nics[target] not in sending)

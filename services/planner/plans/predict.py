@@ -15,7 +15,7 @@ from livescale.services.planner.plans.flow_times import (
 )
 from livescale.services.planner.plans.fluid import simulate
 from livescale.services.planner.plans.network import Multicast
-from livescale.services.planner.plans.plan import Flow, TransferPlan
+from livescale.services.planner.plans.plan import TransferFlow, TransferPlan
 
 SMALL = 600  # blocks over all flows, up to which a simulation takes little time
 
@@ -58,7 +58,7 @@ def follow_lines(multicast: Multicast, plan: TransferPlan, chunk_bytes: int) -> 
 
 
 def follow_schedule(
-    multicast: Multicast, flows: Sequence[Flow], chunk_bytes: int, block_seconds: float
+    multicast: Multicast, flows: Sequence[TransferFlow], chunk_bytes: int, block_seconds: float
 ) -> Sequence[Times]:
     """Scheduled flows may begin with a source that is put together first, and others follow in domains."""
     taking_part = {flow.receiver for flow in flows if flow.steps}

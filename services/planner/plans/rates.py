@@ -3,8 +3,8 @@
 import heapq
 from collections.abc import Sequence
 
-from livescale.services.planner.plans.network import Multicast, Node, serving_rates
-from livescale.services.planner.plans.plan import Flow
+from livescale.services.planner.plans.network import ClusterNode, Multicast, serving_rates
+from livescale.services.planner.plans.plan import TransferFlow
 from livescale.shared.topology_paths import path_between
 
 Link = tuple[str, str]  # kind and owner
@@ -15,14 +15,14 @@ LEAST_SHARE = 0.05  # serving never gets a whole NIC, however much it has been m
 class Links:
     """The links of a set of flows: which each uses, and what serving leaves of each."""
 
-    def __init__(self, flows: Sequence[Flow], multicast: Multicast) -> None:
+    def __init__(self, flows: Sequence[TransferFlow], multicast: Multicast) -> None:
         nodes = multicast.nodes
         self._serving = serving_rates(multicast)
         self._numbers: dict[Link, int] = {}
         self.capacity: list[float] = []
         self.used_by = [self._path(nodes[flow.sender], nodes[flow.receiver]) for flow in flows]
 
-    def _path(self, sender: Node, receiver: Node) -> tuple[int, ...]:
+    def _path(self, sender: ClusterNode, receiver: ClusterNode) -> tuple[int, ...]:
         resources = path_between(sender.at, receiver.at).resources
         links = [self._number((resource.kind, resource.owner), resource.rate) for resource in resources]
         if sender.place == "disk":
@@ -74,7 +74,7 @@ def fair_rates(used_by: Sequence[Sequence[int]], capacity: Sequence[float], caps
 
 
 def sustained_speeds(
-    multicast: Multicast, flows: Sequence[Flow], upstream: Sequence[Sequence[int]], order: Sequence[int]
+    multicast: Multicast, flows: Sequence[TransferFlow], upstream: Sequence[Sequence[int]], order: Sequence[int]
 ) -> list[float]:
     """What each flow's links let it have: who is held up by the flow before it leaves the rest to others."""
     links = Links(flows, multicast)

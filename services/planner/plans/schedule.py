@@ -17,7 +17,7 @@ from typing import NamedTuple
 Corner = Sequence[int]
 
 
-class Transfer(NamedTuple):
+class ScheduledSend(NamedTuple):
     """Nodes and blocks by number."""
 
     step: int
@@ -27,11 +27,11 @@ class Transfer(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def schedule(nodes: int, blocks: int) -> tuple[Transfer, ...]:
+def schedule(nodes: int, blocks: int) -> tuple[ScheduledSend, ...]:
     """All transfers in the order of steps."""
     cube = Hypercube(nodes, blocks)
     steps = blocks + cube.dimensions - 1 if nodes > 1 else 0
-    transfers: list[Transfer] = []
+    transfers: list[ScheduledSend] = []
     for step in range(steps):
         transfers += cube.carry(cube.exchange(step))
     return (*transfers, *cube.carry(cube.settle(steps)))
@@ -48,24 +48,24 @@ class Hypercube:
         others = 2**self.dimensions - 1
         self._corners: list[Corner] = [(0,), *(range(1 + corner, nodes, others) for corner in range(others))]
 
-    def exchange(self, step: int) -> list[Transfer]:
+    def exchange(self, step: int) -> list[ScheduledSend]:
         """What every corner gives the one opposite, and what is passed within corners meanwhile."""
         opposite = 1 << (step % self.dimensions)
         given = [self._gives(number, self._corners[number ^ opposite], step) for number in range(len(self._corners))]
         seats = [self._seat(corner, block) for corner, block in zip(self._corners, given, strict=True)]
         transfers = [
-            Transfer(step, sender, seats[number ^ opposite][1], block)
+            ScheduledSend(step, sender, seats[number ^ opposite][1], block)
             for number, ((sender, _), block) in enumerate(zip(seats, given, strict=True))
             if block is not None
         ]
         return transfers + [within for sender, receiver in seats for within in self._pass(step, receiver, sender)]
 
-    def settle(self, step: int) -> list[Transfer]:
+    def settle(self, step: int) -> list[ScheduledSend]:
         """Two on one corner give each other what one of them lacks."""
         pairs = [(one, other) for corner in self._corners for one in corner for other in corner if one != other]
         return [transfer for one, other in pairs for transfer in self._pass(step, one, other)]
 
-    def carry(self, transfers: Sequence[Transfer]) -> Sequence[Transfer]:
+    def carry(self, transfers: Sequence[ScheduledSend]) -> Sequence[ScheduledSend]:
         for transfer in transfers:
             self._has[transfer.receiver].add(transfer.block)
         return transfers
@@ -81,6 +81,6 @@ class Hypercube:
         first, last = corner[0], corner[-1]
         return (first, last) if block is None or block in self._has[first] else (last, first)
 
-    def _pass(self, step: int, sender: int, receiver: int) -> Iterator[Transfer]:
+    def _pass(self, step: int, sender: int, receiver: int) -> Iterator[ScheduledSend]:
         for block in sorted(self._has[sender] - self._has[receiver]):
-            yield Transfer(step, sender, receiver, block)
+            yield ScheduledSend(step, sender, receiver, block)

@@ -6,8 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from livescale.services.planner.plans.network import Multicast, ServingFlow, Source, Target, multicast_over, node_at
-from livescale.services.planner.plans.plan import Flow, TransferPlan
+from livescale.services.planner.plans.network import (
+    BlockSource,
+    BlockTarget,
+    Multicast,
+    ServingFlow,
+    multicast_over,
+    node_at,
+)
+from livescale.services.planner.plans.plan import TransferFlow, TransferPlan
 from livescale.shared.topology import Domain, Gpu, Host, Leaf, Topology
 
 BLOCKS = (100, 100, 100, 100)
@@ -73,12 +80,12 @@ def parts(
 ) -> Multicast:
     """A multicast in which holders hold, and targets miss, only some blocks."""
     places = topology.places
-    sources = [Source(node_at(places, id), frozenset(blocks)) for id, blocks in held.items()]
-    disk_sources = [Source(node_at(places, id, on_disk=True), frozenset(EVERY)) for id in disks]
+    sources = [BlockSource(node_at(places, id), frozenset(blocks)) for id, blocks in held.items()]
+    disk_sources = [BlockSource(node_at(places, id, on_disk=True), frozenset(EVERY)) for id in disks]
     return Multicast(
         block_bytes=BLOCKS,
         sources=(*sources, *disk_sources),
-        targets=tuple(Target(node_at(places, id), tuple(blocks)) for id, blocks in missing.items()),
+        targets=tuple(BlockTarget(node_at(places, id), tuple(blocks)) for id, blocks in missing.items()),
         serving=tuple(serving),
     )
 
@@ -88,7 +95,7 @@ def hops(plan: TransferPlan, over: str = "network") -> list[tuple[str, str]]:
     return list(dict.fromkeys((flow.sender, flow.receiver) for flow in plan.flows if flow.over == over))
 
 
-def flows_to(plan: TransferPlan, receiver: str) -> list[Flow]:
+def flows_to(plan: TransferPlan, receiver: str) -> list[TransferFlow]:
     return [flow for flow in plan.flows if flow.receiver == receiver]
 
 

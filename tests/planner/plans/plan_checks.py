@@ -6,8 +6,8 @@ from fractions import Fraction
 from itertools import combinations
 from math import gcd, lcm
 
-from livescale.services.planner.plans.network import Multicast, way
-from livescale.services.planner.plans.plan import Flow, TransferPlan
+from livescale.services.planner.plans.network import Multicast, path_kind
+from livescale.services.planner.plans.plan import TransferFlow, TransferPlan
 from livescale.shared.invariants import check
 
 Lane = tuple[int, int]  # lane, lanes
@@ -39,7 +39,7 @@ def _wrong_targets(multicast: Multicast, plan: TransferPlan) -> Iterator[str]:
     for flow in plan.flows:
         if flow.receiver not in plan.targets:
             yield f"{flow.receiver} receives and is no target"
-        if flow.over != way(nodes[flow.sender], nodes[flow.receiver]):
+        if flow.over != path_kind(nodes[flow.sender], nodes[flow.receiver]):
             yield f"{flow.sender} does not reach {flow.receiver} over {flow.over}"
 
 
@@ -81,7 +81,7 @@ def _never_there(multicast: Multicast, plan: TransferPlan) -> Iterator[str]:
             yield f"block {block} never gets to {', '.join(sorted(late))}"
 
 
-def _carry(flow: Flow, there: dict[str, int], stripes: int) -> bool:
+def _carry(flow: TransferFlow, there: dict[str, int], stripes: int) -> bool:
     """Give the receiver the flow's stripes that the sender has; whether any of them is new."""
     lane = sum(1 << stripe for stripe in range(flow.lane, stripes, flow.lanes))
     before = there.get(flow.receiver, 0)
@@ -116,5 +116,5 @@ def _steps_out_of_order(multicast: Multicast, plan: TransferPlan) -> Iterator[st
             yield f"{node} {does} {sorted(others)} in step {step}"
 
 
-def _steps(flow: Flow) -> Iterator[tuple[int, int]]:
+def _steps(flow: TransferFlow) -> Iterator[tuple[int, int]]:
     return zip(flow.blocks, flow.steps, strict=False)

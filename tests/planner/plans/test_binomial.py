@@ -17,7 +17,7 @@ from livescale.services.planner.plans.binomial import (
 )
 from livescale.services.planner.plans.execution_pipelines import pipeline_ready
 from livescale.services.planner.plans.network import Multicast, ServingFlow, multicast_over
-from livescale.services.planner.plans.plan import Flow, TransferPlan
+from livescale.services.planner.plans.plan import TransferFlow, TransferPlan
 from livescale.services.planner.plans.predict import predict
 from tests.planner.plans.clusters import BLOCKS, EVERY, cluster, hops, machine, parts, singles
 from tests.planner.plans.plan_checks import check_plan
@@ -213,7 +213,7 @@ class TestWarmStart:
         assert all(pipeline_ready(nodes, prediction.ready) < prediction.seconds / 3 for nodes in self.plan.pipelines)
 
 
-def _steps(flow: Flow) -> Iterator[tuple[int, int]]:
+def _steps(flow: TransferFlow) -> Iterator[tuple[int, int]]:
     return zip(flow.steps, flow.blocks, strict=True)
 
 

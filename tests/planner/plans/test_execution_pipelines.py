@@ -2,13 +2,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from livescale.services.planner.plans.execution_pipelines import (
-    Span,
+    StageSpan,
+    assigned_blocks,
     broken_cover,
     choose_stages,
     pipeline_ready,
     plan_pipelines,
     plan_replicas,
-    work,
 )
 
 
@@ -92,7 +92,7 @@ def test_there_are_none_while_a_block_is_missing() -> None:
 def test_a_head_that_shares_its_parameters_with_the_embedding_runs_where_that_is() -> None:
     held = {"a": {0, 1, 2, 3}, "b": {3, 4, 5}}
     assert choose_stages(held, BLOCKS, tied=True) == []
-    assert choose_stages({**held, "b": {0, 3, 4, 5}}, BLOCKS, tied=True) == [Span("a", 0, 4), Span("b", 4, 6)]
+    assert choose_stages({**held, "b": {0, 3, 4, 5}}, BLOCKS, tied=True) == [StageSpan("a", 0, 4), StageSpan("b", 4, 6)]
 
 
 @given(ARRIVALS, st.booleans())
@@ -106,7 +106,7 @@ def test_stages_cover_each_block_once_by_holders_from_the_moment_that_readiness_
         chosen = choose_stages(held, BLOCKS, tied=tied)
         if chosen:
             assert list(broken_cover(chosen, held, BLOCKS)) == []
-            assert sum(work(chosen, worker) for worker in ready) == BLOCKS
+            assert sum(assigned_blocks(chosen, worker) for worker in ready) == BLOCKS
             assert not tied or 0 in held[chosen[-1].worker]
         # Targets get every block: of one that never gets the embedding nothing would be said.
         if len(known) == BLOCKS and all(0 in times for times in ready.values()):

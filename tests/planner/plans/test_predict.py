@@ -11,7 +11,7 @@ from livescale.services.planner.plans.chains import plan_chains
 from livescale.services.planner.plans.flow_times import forward
 from livescale.services.planner.plans.fluid import simulate
 from livescale.services.planner.plans.network import Multicast, ServingFlow, multicast_over
-from livescale.services.planner.plans.plan import Flow, TransferPlan
+from livescale.services.planner.plans.plan import TransferFlow, TransferPlan
 from livescale.services.planner.plans.predict import Prediction, collect_ready, follow_lines, predict
 from livescale.services.planner.plans.rates import LEAST_SHARE, Links
 from livescale.shared.topology import Topology
@@ -20,14 +20,14 @@ from tests.planner.plans.clusters import BLOCKS, EVERY, cluster, machine, multic
 CHUNK = 10
 
 
-def made(multicast: Multicast, *flows: Flow) -> TransferPlan:
+def made(multicast: Multicast, *flows: TransferFlow) -> TransferPlan:
     targets = tuple(target.node.id for target in multicast.targets)
     return TransferPlan(policy="fanout", flows=flows, targets=targets, tails=())
 
 
 def chain(topology: Topology, *nodes: str) -> tuple[Multicast, TransferPlan]:
     multicast = multicast_over(topology, BLOCKS, nodes[:1], nodes[1:])
-    return multicast, made(multicast, *(Flow(sender, receiver, EVERY) for sender, receiver in pairwise(nodes)))
+    return multicast, made(multicast, *(TransferFlow(sender, receiver, EVERY) for sender, receiver in pairwise(nodes)))
 
 
 def in_every_way(multicast: Multicast, plan: TransferPlan) -> list[Prediction]:
@@ -64,7 +64,7 @@ def test_the_order_of_a_chain_matters_to_who_is_fast() -> None:
 def test_a_sender_shares_its_nic_between_its_flows() -> None:
     topology = cluster(*singles(4))
     multicast = multicast_over(topology, BLOCKS, ["h0/0"], ["h1/0", "h2/0", "h3/0"])
-    plan = made(multicast, *(Flow("h0/0", f"h{index}/0", EVERY) for index in (1, 2, 3)))
+    plan = made(multicast, *(TransferFlow("h0/0", f"h{index}/0", EVERY) for index in (1, 2, 3)))
     for prediction in in_every_way(multicast, plan):
         assert prediction.seconds == pytest.approx(1200)
 
@@ -72,7 +72,7 @@ def test_a_sender_shares_its_nic_between_its_flows() -> None:
 def test_who_is_through_leaves_its_share_to_the_others() -> None:
     topology = cluster(*singles(3))
     multicast = parts(topology, {"h0/0": EVERY}, {"h1/0": (0,), "h2/0": EVERY})
-    plan = made(multicast, Flow("h0/0", "h1/0", (0,)), Flow("h0/0", "h2/0", EVERY))
+    plan = made(multicast, TransferFlow("h0/0", "h1/0", (0,)), TransferFlow("h0/0", "h2/0", EVERY))
     prediction = predict(multicast, plan, CHUNK)
     assert prediction.ready == {
         "h1/0": {0: pytest.approx(200)},
@@ -83,7 +83,7 @@ def test_who_is_through_leaves_its_share_to_the_others() -> None:
 def test_leaves_with_a_thin_uplink_share_it() -> None:
     topology = cluster(*singles(2, "a", "l0"), *singles(2, "b", "l1"), uplink=0.5)
     multicast = multicast_over(topology, BLOCKS, ["a0/0", "a1/0"], ["b0/0", "b1/0"])
-    plan = made(multicast, Flow("a0/0", "b0/0", EVERY), Flow("a1/0", "b1/0", EVERY))
+    plan = made(multicast, TransferFlow("a0/0", "b0/0", EVERY), TransferFlow("a1/0", "b1/0", EVERY))
     for prediction in in_every_way(multicast, plan):
         assert prediction.seconds == pytest.approx(1600)
 
@@ -125,10 +125,10 @@ def test_a_schedule_takes_its_steps() -> None:
     multicast = multicast_over(cluster(*singles(3)), BLOCKS, ["h0/0"], ["h1/0", "h2/0"])
     plan = made(
         multicast,
-        Flow("h0/0", "h1/0", (0, 2), steps=(0, 2)),
-        Flow("h0/0", "h2/0", (1, 3), steps=(1, 3)),
-        Flow("h1/0", "h2/0", (0, 2), steps=(2, 4)),
-        Flow("h2/0", "h1/0", (1, 3), steps=(3, 4)),
+        TransferFlow("h0/0", "h1/0", (0, 2), steps=(0, 2)),
+        TransferFlow("h0/0", "h2/0", (1, 3), steps=(1, 3)),
+        TransferFlow("h1/0", "h2/0", (0, 2), steps=(2, 4)),
+        TransferFlow("h2/0", "h1/0", (1, 3), steps=(3, 4)),
     )
     prediction = predict(multicast, plan, CHUNK, block_seconds=1)
     assert prediction.ready["h2/0"] == {0: 303, 1: 202, 2: 505, 3: 404}
@@ -182,10 +182,10 @@ def test_more_targets_in_a_chain_cost_a_chunk_each(receivers: int, chunk_bytes: 
     assert takes(nodes[1:]) == pytest.approx(takes(nodes[1:-1]) + chunk_bytes)
 
 
-def links_of(multicast: Multicast, plan: TransferPlan) -> dict[tuple[float, int], list[Flow]]:
+def links_of(multicast: Multicast, plan: TransferPlan) -> dict[tuple[float, int], list[TransferFlow]]:
     """The flows of each link, which is named by its rate and its number."""
     links = Links(plan.flows, multicast)
-    users: dict[tuple[float, int], list[Flow]] = {}
+    users: dict[tuple[float, int], list[TransferFlow]] = {}
     for flow, used in zip(plan.flows, links.used_by, strict=True):
         for link in used:
             users.setdefault((links.capacity[link], link), []).append(flow)
