@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 
 from hypothesis import assume
 from hypothesis import strategies as st
@@ -15,10 +16,12 @@ from livescale.services.planner.plans.network import (
     node_at,
 )
 from livescale.services.planner.plans.plan import TransferFlow, TransferPlan
+from livescale.services.planner.plans.rates import Links
 from livescale.shared.topology import Domain, Gpu, Host, Leaf, Topology
 
 BLOCKS = (100, 100, 100, 100)
 EVERY = (0, 1, 2, 3)
+CHUNK = 10
 
 
 def machine(
@@ -69,6 +72,9 @@ def cluster(*hosts: Host, scale_up: float = 20.0, uplink: float = 0.0) -> Topolo
 def singles(count: int, prefix: str = "h", leaf: str = "l0", nic: float = 1.0) -> list[Host]:
     """Hosts with one GPU each."""
     return [machine(f"{prefix}{index}", leaf=leaf, nic=nic) for index in range(count)]
+
+
+SIX = cluster(*singles(6))
 
 
 def parts(
@@ -164,3 +170,26 @@ def scattered(
             del missing[lucky]
     assume(missing)
     return parts(topology, held, {id: sorted(blocks) for id, blocks in missing.items()}, disks, serving)
+
+
+def plan_of(multicast: Multicast, *flows: TransferFlow) -> TransferPlan:
+    """These flows as a plan to all targets."""
+    targets = tuple(target.node.id for target in multicast.targets)
+    return TransferPlan(policy="fanout", flows=flows, targets=targets, tails=())
+
+
+def chain_plan(topology: Topology, *nodes: str) -> tuple[Multicast, TransferPlan]:
+    """A chain from the first of these nodes to the last."""
+    multicast = multicast_over(topology, BLOCKS, nodes[:1], nodes[1:])
+    hops = (TransferFlow(sender, receiver, EVERY) for sender, receiver in pairwise(nodes))
+    return multicast, plan_of(multicast, *hops)
+
+
+def flows_by_link(multicast: Multicast, plan: TransferPlan) -> dict[tuple[float, int], list[TransferFlow]]:
+    """The flows of each link, which is named by its rate and its number."""
+    links = Links(plan.flows, multicast)
+    users: dict[tuple[float, int], list[TransferFlow]] = {}
+    for flow, used in zip(plan.flows, links.used_by, strict=True):
+        for link in used:
+            users.setdefault((links.capacity[link], link), []).append(flow)
+    return users

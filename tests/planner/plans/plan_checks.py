@@ -6,9 +6,12 @@ from fractions import Fraction
 from itertools import combinations
 from math import gcd, lcm
 
-from livescale.services.planner.plans.network import Multicast, path_kind
+from livescale.services.planner.plans.chains import plan_chains
+from livescale.services.planner.plans.network import Multicast, ServingFlow, multicast_over, path_kind
 from livescale.services.planner.plans.plan import TransferFlow, TransferPlan
 from livescale.shared.invariants import check
+from livescale.shared.topology import Topology
+from tests.planner.plans.clusters import BLOCKS
 
 Lane = tuple[int, int]  # lane, lanes
 
@@ -118,3 +121,18 @@ def _steps_out_of_order(multicast: Multicast, plan: TransferPlan) -> Iterator[st
 
 def _steps(flow: TransferFlow) -> Iterator[tuple[int, int]]:
     return zip(flow.blocks, flow.steps, strict=False)
+
+
+def plan_checked_chains(
+    topology: Topology,
+    holders: list[str],
+    targets: list[str],
+    count: int = 0,
+    disks: tuple[str, ...] = (),
+    serving: tuple[ServingFlow, ...] = (),
+) -> TransferPlan:
+    """Chains from these holders to these targets, of which everything holds that must."""
+    multicast = multicast_over(topology, BLOCKS, holders, targets, count=count, disks=disks, serving=serving)
+    made = plan_chains(multicast)
+    check_plan(multicast, made)
+    return made

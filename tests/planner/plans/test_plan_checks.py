@@ -4,7 +4,6 @@ import pytest
 from msgspec import structs
 
 from livescale.services.planner.plans.chains import plan_chains
-from livescale.services.planner.plans.flow_times import find_upstream, in_order
 from livescale.services.planner.plans.network import multicast_over
 from livescale.services.planner.plans.plan import TransferFlow, TransferPlan
 from livescale.shared.invariants import InvariantBroken
@@ -77,9 +76,3 @@ def test_nobody_sends_a_block_in_the_step_in_which_it_comes() -> None:
     plan = of(TransferFlow("h0/0", "h1/0", EVERY, steps=steps), TransferFlow("h1/0", "d/0", EVERY, steps=steps))
     with pytest.raises(InvariantBroken, match="h1/0 sends block 0 in step 0, before it has it"):
         check_plan(MULTICAST, plan)
-
-
-def test_flows_that_wait_for_each_other_have_no_order() -> None:
-    flows = [TransferFlow("a", "b", EVERY), TransferFlow("b", "a", EVERY)]
-    with pytest.raises(ValueError, match="flows wait for each other"):
-        in_order(find_upstream(flows))
