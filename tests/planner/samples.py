@@ -11,6 +11,7 @@ from livescale.shared.messages.membership import (
     EngineLoad,
     Holding,
     HostReport,
+    LeaseChanged,
     Member,
     ModelEntry,
     Snapshot,
@@ -23,9 +24,11 @@ from livescale.shared.messages.transfers import (
     BlockReady,
     Flow,
     InstanceServing,
+    Load,
     Plan,
     PlannedInstance,
     PlannedPipeline,
+    Send,
     Transfer,
 )
 from tests.control.fakes import BLOCKS, manifest, whole
@@ -184,3 +187,48 @@ def loading(worker: str, blocks: int = BLOCKS, state: WorkerState = "loading", k
         live_layers=blocks - 1 if state == "live" else 0,
         kv_blocks=kv_blocks,
     )
+
+
+def started(targets: list[str], ranks: int = 1) -> ScaleOut:
+    """Every target is ready, and who is ahead of it sends."""
+    scale = scale_out(targets, ranks)
+    sends = acknowledge(scale, scale.start(10.5))
+    assert names(sends) == [("Send", sender) for sender in ["s", *targets[:-1]]]
+    assert acknowledge(scale, sends) == []
+    return scale
+
+
+def died(id: str, epoch: int = 5) -> LeaseChanged:
+    return LeaseChanged(service="worker", id=id, epoch=epoch, state="dead", reason="silent", at=12.0)
+
+
+def phases(scale: ScaleOut) -> list[tuple[str, str | None, float]]:
+    return [(phase.name, phase.node, phase.at) for phase in scale.record().phases]
+
+
+def refuse(scale: ScaleOut, command: NodeCommand, error: str = "no") -> list[tuple[str, str]]:
+    return names(scale.refused(command, error, 11.0))
+
+
+def inflows(commands: list[NodeCommand]) -> list[tuple[str, str, int]]:
+    """(receiver, sender, ticket) of each flow in LOADs."""
+    loads = [(command.node, command.message) for command in commands if isinstance(command.message, Load)]
+    return [(node, flow.upstream.id, flow.ticket) for node, load in loads for flow in load.inflows]
+
+
+def outflows(commands: list[NodeCommand]) -> list[tuple[str, str, int]]:
+    """(sender, receiver, ticket) of each flow in SENDs."""
+    sends = [(command.node, command.message) for command in commands if isinstance(command.message, Send)]
+    return [(node, flow.downstream.id, flow.ticket) for node, send in sends for flow in send.outflows]
+
+
+def replan_along(scale: ScaleOut, *path: str, ticket: int = 90, now: float = 12.0) -> list[NodeCommand]:
+    """A new plan along this chain."""
+    assert scale.wants_plan(now)
+    assert set(path[1:]) <= scale.delivery.lacking.keys()
+    members = {id: member(id, epoch=5) for id in path}
+    return scale.replan(chain(*path, ticket=ticket), members, [f"now from {path[0]}"], now)
+
+
+def outcome(scale: ScaleOut) -> tuple[str, str]:
+    return scale.state, scale.record().outcome

@@ -3,8 +3,6 @@
 from contextlib import nullcontext
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from livescale.services.planner.fleet import ModelView
@@ -12,212 +10,26 @@ from livescale.services.planner.scale_out import ScaleOut
 from livescale.services.planner.scale_planner import ScalePlanner
 from livescale.services.planner.settings import PlannerSettings
 from livescale.services.planner.store import ScaleStore
-from livescale.services.planner.times import to_message
 from livescale.shared.bus.contract import Refusal
-from livescale.shared.messages.membership import Holding, HostReport, LeaseChanged, PeerTraffic, Snapshot, WorkerReport
+from livescale.shared.messages.membership import Holding, HostReport, LeaseChanged, Snapshot, WorkerReport
 from livescale.shared.messages.parameters import Manifest
-from livescale.shared.messages.scaling import Decision, Scale, ScaleRecord
-from livescale.shared.messages.transfers import LiveMode, Load, Plan, PlannedPipeline, Send, Transfer
-from livescale.shared.settings import LiveWhen, PolicyName
+from livescale.shared.messages.scaling import Scale
+from livescale.shared.messages.transfers import LiveMode, Load, PlannedPipeline, Send, Transfer
 from livescale.shared.world import CountedIds
 from tests.control.fakes import BLOCKS, manifest
+from tests.planner.planning import hops, live_planner, planned, planned_scale, scale_planner
 from tests.planner.samples import (
     ENTRY,
     SIZE,
     VERSION,
     acknowledge,
-    block_ready,
-    broken,
     decision,
-    host,
     loading,
     member,
     serving,
     snapshot,
     spare,
 )
-
-
-def scale_planner(policy: PolicyName, link_rate: float = 0.0) -> tuple[ScalePlanner, ScaleStore]:
-    store = ScaleStore(1)
-    return ScalePlanner(CountedIds(), PlannerSettings(plan_policy=policy, link_rate=link_rate), store, None), store
-
-
-def live(
-    store: ScaleStore, *, every_hop: bool = False, when: LiveWhen = "always", link_rate: float = 1e6
-) -> ScalePlanner:
-    chosen = PlannerSettings(live="zigzag", live_every_hop=every_hop, live_when=when, link_rate=link_rate)
-    return ScalePlanner(CountedIds(), chosen, store, None)
-
-
-def planned_scale(
-    planner: ScalePlanner, pool: Snapshot, instances: int, blocks: int = BLOCKS, decision: Decision | None = None
-) -> ScaleOut:
-    whole = manifest(VERSION)
-    view = ModelView(pool, ENTRY, replace(whole, blocks=[replace(whole.blocks[0], index=i) for i in range(blocks)]))
-    asked = Scale(model="m", instances=instances, decision=decision)
-    scale = planner.scale(asked, view, planner.count("m", view), at=1.0)
-    assert isinstance(scale, ScaleOut)
-    return scale
-
-
-def planned(policy: PolicyName, pool: Snapshot, instances: int, link_rate: float = 0.0) -> Plan:
-    return planned_scale(scale_planner(policy, link_rate)[0], pool, instances).plan
-
-
-def hops(plan: Plan) -> list[tuple[str, str]]:
-    return [(flow.sender, flow.receiver) for flow in plan.flows]
-
-
-def test_each_host_loads_its_own_copy() -> None:
-    made = planned("local", snapshot(host("host-0"), spare("a"), spare("b")), 2)
-    assert hops(made)[0] == ("host-0", "a")
-    assert {rank for instance in made.instances for rank in instance.ranks} == {"a", "b"}
-
-
-def test_only_targets_whose_host_has_a_copy_are_loaded_from_hosts() -> None:
-    members = [member("host-0"), member("a"), member("b", "another box")]
-    made = planned("local", snapshot(host("host-0"), spare("a"), spare("b"), members=members), 2)
-    assert [instance.ranks for instance in made.instances] == [["a"]]
-    with pytest.raises(Refusal, match="the hosts of b have no copy in memory or on disk"):
-        planned("local", snapshot(host("host-0"), spare("b"), members=[members[0], members[2]]), 1)
-
-
-def test_a_host_without_a_copy_in_memory_reads_its_own_from_disk() -> None:
-    empty = HostReport(id="host-1", epoch=1)
-    members = [member("host-0"), member("a"), member("host-1", "other box"), member("b", "other box")]
-    pool = snapshot(host("host-0"), empty, spare("a"), spare("b"), members=members)
-    made = planned("local", pool, 2)
-    found = {(flow.sender, flow.receiver, flow.from_disk) for flow in made.flows}
-    assert found == {("host-0", "a", False), ("host-1", "b", True)}
-    assert "from host-1: a host that reads the model from its disk" in made.reasons
-    assert not any(flow.from_disk for flow in planned("chains", pool, 2).flows)
-
-
-def test_with_a_link_rate_each_machine_loads_its_own_copy_through_its_host_s_one_link() -> None:
-    members = [member("host-0"), member("a"), member("b"), member("host-1", "far"), member("c", "far")]
-    pool = snapshot(host("host-0"), host("host-1"), *map(spare, "abc"), members=members)
-    made = planned("local", pool, 3, link_rate=1e6)
-    assert sorted(hops(made)) == [("host-0", "a"), ("host-0", "b"), ("host-1", "c")]
-    assert made.predicted == pytest.approx({"a": 8.0, "b": 8.0, "c": 4.0})
-
-
-def test_fanout_takes_every_byte_from_the_source() -> None:
-    made = planned("fanout", snapshot(serving("s"), *map(spare, "abc")), 4)
-    assert hops(made) == [("s", "a"), ("s", "b"), ("s", "c")]
-
-
-def test_predicted_times_need_rates() -> None:
-    pool = snapshot(serving("s"), *map(spare, "abc"))
-    assert planned("chains", pool, 4).predicted == {}
-    chain = planned("chains", pool, 4, link_rate=1e6).predicted
-    fanout = planned("fanout", pool, 4, link_rate=1e6).predicted
-    assert sorted(chain) == ["a", "b", "c"]
-    assert 4.0 <= chain["a"] < chain["b"] < chain["c"]
-    assert min(fanout.values()) == pytest.approx(12.0)
-
-
-def test_times_are_predicted_by_block_unless_there_are_too_many() -> None:
-    pool = snapshot(serving("s"), *map(spare, "abc"))
-    few = planned("chains", pool, 4, link_rate=1e6)
-    assert few.predicted_blocks["a"] == pytest.approx([1.0, 2.0, 3.0, 4.0])
-    assert few.predicted == {target: blocks[-1] for target, blocks in few.predicted_blocks.items()}
-    many = planned_scale(
-        scale_planner("chains", 1e6)[0], snapshot(serving("s"), *map(spare, "abc")), 4, blocks=700
-    ).plan
-    assert sorted(many.predicted) == ["a", "b", "c"]
-    assert many.predicted_blocks == {}
-
-
-def dead(id: str) -> LeaseChanged:
-    return LeaseChanged(service="worker", id=id, epoch=1, state="dead", reason="silent", at=3.0)
-
-
-def test_times_are_predicted_anew_for_all_who_wait_for_a_lost_sender() -> None:
-    planner, store = scale_planner("chains", 1e6)
-    scale = planned_scale(planner, snapshot(serving("s"), *map(spare, "abc")), 4)
-    store.add(scale)
-    before = scale.plan.predicted_blocks
-    acknowledge(scale, acknowledge(scale, scale.start(1.0), 1.0), 1.0)
-    for worker in "abc":
-        scale.on_block(replace(block_ready(worker, 0), plan_id=scale.id), 2.5)
-    scale.on_lease(dead("s"), 3.0)
-    receivers = [spare(id) for id in "abc"]
-    view = ModelView(snapshot(serving("t"), *receivers), ENTRY, manifest(VERSION))
-    planner.replan(scale, view, 3.0)
-    after = scale.plan.predicted_blocks
-    assert {worker: times[0] for worker, times in after.items()} == {id: before[id][0] for id in "abc"}
-    assert after["a"][1:] == pytest.approx([3.0, 4.0, 5.0])
-    assert 5.0 < scale.plan.predicted["b"] < scale.plan.predicted["c"] < 8.1
-
-
-@given(st.sampled_from(["chains", "binomial", "tree", "fanout"]), st.sets(st.sampled_from("abcdefg")), st.data())
-@settings(max_examples=25)
-def test_whoever_is_stranded_the_rest_can_be_predicted(policy: PolicyName, lost: set[str], data: st.DataObject) -> None:
-    planner, store = scale_planner(policy, 1e6)
-    pool = snapshot(serving("s"), host("host-0"), *map(spare, "abcdefg"))
-    scale = planned_scale(planner, pool, 8)
-    store.add(scale)
-    acknowledge(scale, acknowledge(scale, scale.start(1.0), 1.0), 1.0)
-    for worker in "abcdefg":
-        for index in data.draw(st.sets(st.integers(0, BLOCKS - 1))):
-            scale.on_block(replace(block_ready(worker, index), plan_id=scale.id), 2.0)
-    for worker in sorted(lost):
-        [flow, *_] = [flow for flow in scale.delivery.flows if flow.receiver == worker]
-        scale.on_transfer(replace(broken(worker, flow.ticket), plan_id=scale.id), 2.0)
-    made_anew = bool(scale.delivery.lacking)
-    planner.replan(scale, ModelView(pool, ENTRY, manifest(VERSION)), 3.0)
-    assert not scale.delivery.lacking
-    for worker, times in scale.plan.predicted_blocks.items():
-        late = [times[index] or 0.0 for index in scale.delivery.arrivals.missing(worker)]
-        assert all(seconds > 0 for seconds in late)
-        assert not made_anew or min(late, default=2.0) >= 2.0, "not before the plan was made anew"
-
-
-def test_serving_keeps_its_nic_by_what_the_workers_measured() -> None:
-    busy = serving("s", traffic=[PeerTraffic(peer=b"t", sent=0.4e6)])
-    made = planned("chains", snapshot(busy, serving("t", running=9), spare("a")), 3, link_rate=1e6)
-    assert hops(made) == [("t", "a")]
-    assert "not from s (40% of its NIC out is taken)" in made.reasons
-
-
-def test_who_does_not_say_what_serving_moves_is_taken_by_its_role_and_that_is_said() -> None:
-    unknown = serving("s", role="prefill", traffic=None)
-    made = planned("chains", snapshot(unknown, serving("t", running=9), spare("a")), 3, link_rate=1e6)
-    assert hops(made) == [("t", "a")]
-    assert "not from s (100% of its NIC out is taken)" in made.reasons
-    assert any(reason.startswith("the traffic of s is not known (it measures none)") for reason in made.reasons)
-
-
-def steps(scale: ScaleOut) -> int:
-    return 1 + max(step for flow in scale.plan.flows for step in flow.steps)
-
-
-def carried_out(scale: ScaleOut, cost: float) -> ScaleRecord:
-    """Every block came when it should, but for what each step cost more than was assumed."""
-    plan = scale.plan
-    longer = cost - plan.block_seconds
-    arrived: dict[str, dict[int, float]] = {flow.receiver: {} for flow in plan.flows}
-    for flow in plan.flows:
-        for block, step in zip(flow.blocks, flow.steps, strict=True):
-            arrived[flow.receiver][block] = 5.0 + (plan.predicted_blocks[flow.receiver][block] or 0.0) + step * longer
-    return replace(scale.record(), state="done", arrived=to_message(arrived, 64))
-
-
-def test_blocks_are_as_many_as_their_measured_cost_allows() -> None:
-    """The elbow of LambdaScale 4.2: 64 blocks of 1 MB at 1 GB/s, to seven."""
-    planner, _ = scale_planner("binomial", 1e9)
-    pool = snapshot(serving("s"), *map(spare, "abcdefg"))
-    first = planned_scale(planner, pool, 8, blocks=64)
-    assert any("assumed, for nothing was measured yet" in reason for reason in first.plan.reasons)
-    planner.learn(carried_out(first, cost=0.0001))
-    cheap = planned_scale(planner, pool, 8, blocks=64)
-    assert any("costs 0.1 ms besides its bytes: measured in 1 plan" in reason for reason in cheap.plan.reasons)
-    for _ in range(12):
-        planner.learn(carried_out(cheap, cost=0.02))
-    dear = planned_scale(planner, pool, 8, blocks=64)
-    assert steps(cheap) > steps(first) > steps(dear)
-    assert cheap.plan.block_seconds < first.plan.block_seconds < dear.plan.block_seconds
 
 
 def test_who_received_first_from_whom_is_a_tree_also_where_steps_have_everybody_exchange() -> None:
@@ -231,17 +43,17 @@ def test_the_last_of_each_chain_goes_live_where_that_is_set() -> None:
     stopping = ScalePlanner(CountedIds(), PlannerSettings(live="off", link_rate=1e6), ScaleStore(1), None)
     off = planned_scale(stopping, pool, 4).plan
     assert (off.live, off.live_targets) == ("off", [])
-    tails = planned_scale(live(ScaleStore(1)), pool, 4).plan
+    tails = planned_scale(live_planner(ScaleStore(1)), pool, 4).plan
     assert (tails.live, tails.live_targets) == ("zigzag", ["c"])
     assert "c run requests from their first layer on, in the mode zigzag: they send nothing on" in tails.reasons
-    assert planned_scale(live(ScaleStore(1), every_hop=True), pool, 4).plan.live_targets == ["a", "b", "c"]
+    assert planned_scale(live_planner(ScaleStore(1), every_hop=True), pool, 4).plan.live_targets == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(("link_rate", "live_targets"), [(1e9, []), (1e3, ["c"]), (0.0, ["a", "b", "c"])])
 def test_by_need_targets_go_live_where_links_are_slow_or_not_known(link_rate: float, live_targets: list[str]) -> None:
     inputs = {"waiting_tokens": 900.0, "arriving_tokens_per_second": 2000.0, "prefill_tokens_per_second": 1000.0}
     asked = replace(decision(), inputs={**inputs, "waiting_requests": 9.0, "instances": 1.0, "loading": 0.0})
-    planner = live(ScaleStore(1), when="needed", link_rate=link_rate)
+    planner = live_planner(ScaleStore(1), when="needed", link_rate=link_rate)
     plan = planned_scale(planner, snapshot(serving("s"), *map(spare, "abc")), 4, decision=asked).plan
     assert plan.live_targets == live_targets
     assert any("nobody is live" in reason for reason in plan.reasons) is not bool(live_targets)
@@ -274,14 +86,6 @@ def test_without_rates_it_is_not_known_when_a_pipeline_is_ready_and_one_target_a
     assert (alone.pipelines, alone.live_targets) == ([], [])
 
 
-def test_a_policy_that_makes_no_pipelines_is_refused_with_the_mode_that_needs_them() -> None:
-    with pytest.raises(ValueError, match="leave --plan-policy out, or choose binomial"):
-        PlannerSettings(live="pipeline", plan_policy="chains")
-    assert PlannerSettings().policy_for("pipeline") == "binomial"
-    assert PlannerSettings().policy_for("zigzag") == "chains"
-    assert PlannerSettings(plan_policy="tree").policy_for("zigzag") == "tree"
-
-
 def test_a_scale_by_hand_may_be_in_the_mode_pipeline_where_plans_make_some() -> None:
     pool = snapshot(serving("s"), *map(spare, "abc"))
     asked = Scale(model="m", instances=4, live="pipeline")
@@ -297,7 +101,7 @@ def test_a_scale_by_hand_may_be_in_the_mode_pipeline_where_plans_make_some() -> 
 
 def test_who_is_live_is_no_source_of_a_second_scale() -> None:
     store = ScaleStore(1)
-    planner = live(store)
+    planner = live_planner(store)
     first = planned_scale(planner, snapshot(serving("s"), spare("a"), spare("b")), 2)
     store.add(first)
     acknowledge(first, first.start(1.0))
@@ -318,7 +122,7 @@ def cut_manifest() -> Manifest:
     return replace(one, config=config, shards=2, blocks=[replace(one.blocks[0], index=i) for i in range(2 * BLOCKS)])
 
 
-def drafted_for_ranks(pool: Snapshot, instances: int, mode: LiveMode = "off") -> ScaleOut:
+def planned_for_ranks(pool: Snapshot, instances: int, mode: LiveMode = "off") -> ScaleOut:
     store = ScaleStore(1)
     planner = ScalePlanner(CountedIds(), PlannerSettings(link_rate=1e6, live=mode), store, None)
     view = ModelView(pool, CUT, cut_manifest())
@@ -340,7 +144,7 @@ def rank_of_one(id: str, rank: int) -> WorkerReport:
 
 
 def test_each_rank_of_an_instance_gets_its_shard_from_who_has_that() -> None:
-    scale = drafted_for_ranks(snapshot(whole_host("host-0"), *map(spare, "abcd")), 2)
+    scale = planned_for_ranks(snapshot(whole_host("host-0"), *map(spare, "abcd")), 2)
     assert [instance.ranks for instance in scale.plan.instances] == [["a", "b"], ["c", "d"]]
     assert set(hops(scale.plan)) == {("host-0", "a"), ("a", "c"), ("host-0", "b"), ("b", "d")}
     loads = {command.node: command.message for command in scale.start(1.0)}
@@ -352,7 +156,7 @@ def test_each_rank_of_an_instance_gets_its_shard_from_who_has_that() -> None:
 
 
 def test_a_host_is_told_of_each_shard_that_it_sends() -> None:
-    scale = drafted_for_ranks(snapshot(whole_host("host-0"), *map(spare, "ab")), 1)
+    scale = planned_for_ranks(snapshot(whole_host("host-0"), *map(spare, "ab")), 1)
     loads = scale.start(1.0)
     sends = [command for load in loads for command in scale.acknowledged(load, 1.0)]
     shards = {one.message.shard: one.message for one in sends if isinstance(one.message, Send)}
@@ -362,14 +166,14 @@ def test_a_host_is_told_of_each_shard_that_it_sends() -> None:
 
 def test_workers_that_serve_give_the_shards_that_they_have() -> None:
     pool = snapshot(rank_of_one("x", 0), rank_of_one("y", 1), *map(spare, "ab"))
-    assert set(hops(drafted_for_ranks(pool, 2).plan)) == {("x", "a"), ("y", "b")}
+    assert set(hops(planned_for_ranks(pool, 2).plan)) == {("x", "a"), ("y", "b")}
     alone = snapshot(rank_of_one("x", 0), *map(spare, "ab"))
     with pytest.raises(Refusal, match="no worker or host holds the whole model in memory"):
-        drafted_for_ranks(alone, 2)
+        planned_for_ranks(alone, 2)
 
 
 def test_an_instance_of_several_workers_is_live_by_its_first_and_serves_once_every_rank_is_whole() -> None:
-    scale = drafted_for_ranks(snapshot(whole_host("host-0"), *map(spare, "ab")), 1, mode="zigzag")
+    scale = planned_for_ranks(snapshot(whole_host("host-0"), *map(spare, "ab")), 1, mode="zigzag")
     assert (scale.plan.live_targets, scale.live) == (["a"], {"a", "b"})
     loads = scale.start(1.0)
     assert [load.message.live for load in loads if isinstance(load.message, Load)] == ["zigzag", "zigzag"]
@@ -385,7 +189,7 @@ def test_the_plans_of_all_ranks_make_the_same_pipelines(sources: int) -> None:
     """Whatever the names, also where the ranks of one machine do not follow each other."""
     workers = [f"worker-{number}" for number in (12, 7, 9, 10, 3, 11, 8, 2)]
     pool = snapshot(*(whole_host(f"host-{number}") for number in range(sources)), *map(spare, workers))
-    plan = drafted_for_ranks(pool, 4, mode="pipeline").plan
+    plan = planned_for_ranks(pool, 4, mode="pipeline").plan
     members = [one.members for one in plan.pipelines]
     assert list(map(len, members)) == [4 // sources] * sources
     assert sorted(worker for one in members for worker in one) == sorted(one.ranks[0] for one in plan.instances)
@@ -395,7 +199,7 @@ def test_the_plans_of_all_ranks_make_the_same_pipelines(sources: int) -> None:
 def test_a_rank_that_lost_its_source_gets_the_rest_of_its_own_shard() -> None:
     pool = snapshot(rank_of_one("x", 0), rank_of_one("y", 1), whole_host("host-0"), *map(spare, "ab"))
     planner, _ = scale_planner("chains")
-    scale = drafted_for_ranks(pool, 2)
+    scale = planned_for_ranks(pool, 2)
     for command in scale.start(1.0):
         scale.acknowledged(command, 1.0)
     dead = LeaseChanged(service="worker", id="y", epoch=1, state="dead", reason="silent", at=2.0)
