@@ -21,7 +21,7 @@ from livescale.services.planner.scale_out import ScaleOut
 from livescale.services.planner.settings import PlannerSettings
 from livescale.services.planner.shard_planner import ShardPlan, ShardPlanner
 from livescale.services.planner.store import ScaleStore
-from livescale.services.planner.times import keeps_block_times, to_message
+from livescale.services.planner.times import keeps_block_times, message_times
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.scaling import Decision, Scale, ScaleRecord
 from livescale.shared.messages.transfers import LiveMode, Plan, PlannedInstance
@@ -128,7 +128,7 @@ class ScalePlanner:
             size_bytes=view.entry.size_bytes,
             reasons=list(dict.fromkeys(reasons)),
             predicted=predicted,
-            predicted_blocks=to_message(ready, len(blocks)) if keeps_block_times(len(ready), len(blocks)) else {},
+            predicted_blocks=message_times(ready, len(blocks)) if keeps_block_times(len(ready), len(blocks)) else {},
             block_seconds=self._shards.block_seconds,
             live=live,
             live_targets=live_targets,

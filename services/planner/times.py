@@ -34,7 +34,7 @@ class BlockArrivals:
     def continue_from(self, record: ScaleRecord) -> None:
         """What an earlier planner knew."""
         self._begun = next((phase.at for phase in record.phases if phase.name == "commanded"), None)
-        self._arrived = {worker: from_message(times) for worker, times in record.arrived.items()}
+        self._arrived = {worker: known_times(times) for worker, times in record.arrived.items()}
 
     def begin(self, now: float) -> None:
         if self._begun is None:
@@ -48,7 +48,7 @@ class BlockArrivals:
     @property
     def arrived(self) -> MessageTimes:
         """When each block was ready, at those that have any."""
-        return to_message(self._arrived, self._blocks)
+        return message_times(self._arrived, self._blocks)
 
     def see(self, worker: str, ready: Iterable[int]) -> None:
         """What a worker says that it has: events may be lost."""
@@ -62,8 +62,8 @@ class BlockArrivals:
         """When these had every block between them, as an execution pipeline needs them, each at all of its workers;
         None where that is not told."""
         arrived = {team[0]: self._arrived_at(team) for team in teams}
-        from_message = frozenset[int]().union(*arrived.values())
-        return pipeline_ready(arrived, arrived, tied=tied) if len(from_message) == self._blocks else None
+        known = frozenset[int]().union(*arrived.values())
+        return pipeline_ready(arrived, arrived, tied=tied) if len(known) == self._blocks else None
 
     def _arrived_at(self, workers: Sequence[str]) -> dict[int, float]:
         """When each block was at the last of these."""
@@ -86,17 +86,17 @@ class BlockArrivals:
         coming = {worker: {block: passed + at for block, at in times.items()} for worker, times in ready.items()}
         whole = {worker: max(times.values()) for worker, times in coming.items() if times}
         blocks = {
-            worker: from_message(times) | coming.get(worker, {}) for worker, times in plan.predicted_blocks.items()
+            worker: known_times(times) | coming.get(worker, {}) for worker, times in plan.predicted_blocks.items()
         }
-        return replace(plan, predicted=plan.predicted | whole, predicted_blocks=to_message(blocks, self._blocks))
+        return replace(plan, predicted=plan.predicted | whole, predicted_blocks=message_times(blocks, self._blocks))
 
 
-def to_message(times: Mapping[str, Mapping[int, float]], blocks: int) -> MessageTimes:
+def message_times(times: Mapping[str, Mapping[int, float]], blocks: int) -> MessageTimes:
     """Of a model of so many blocks."""
     return {worker: [own.get(index) for index in range(blocks)] for worker, own in times.items()}
 
 
-def from_message(times: Sequence[float | None]) -> dict[int, float]:
+def known_times(times: Sequence[float | None]) -> dict[int, float]:
     return {index: at for index, at in enumerate(times) if at is not None}
 
 
@@ -148,7 +148,7 @@ def measure_block_cost(plan: Plan, record: ScaleRecord) -> Iterator[float]:
             if flow.receiver == target
             for block, step in zip(flow.blocks, flow.steps, strict=False)
         }
-        predicted, arrived = from_message(times), from_message(record.arrived.get(target, []))
+        predicted, arrived = known_times(times), known_times(record.arrived.get(target, []))
         if not steps or not steps.keys() <= arrived.keys() & predicted.keys():
             continue
         order = sorted(steps, key=lambda block: (steps[block], predicted[block]))

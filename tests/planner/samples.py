@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from livescale.services.planner.orders import Orders
 from livescale.services.planner.running_scale import NodeCommand
 from livescale.services.planner.scale_out import ScaleOut
-from livescale.services.planner.times import to_message
+from livescale.services.planner.times import message_times
 from livescale.shared.messages.membership import (
     EngineLoad,
     Holding,
@@ -123,7 +123,7 @@ def orders(
         flows=chain("s", *targets),
         size_bytes=SIZE,
         predicted={target: max(blocks.values()) for target, blocks in times.items()},
-        predicted_blocks=to_message(times, BLOCKS),
+        predicted_blocks=message_times(times, BLOCKS),
         live="pipeline" if pipelines else "zigzag" if live else "off",
         live_targets=[*live, *(member for members in pipelines for member in members)],
         pipelines=[PlannedPipeline(members=list(members)) for members in pipelines],

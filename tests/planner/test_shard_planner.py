@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from livescale.services.planner.fleet import ModelView
 from livescale.services.planner.scale_out import ScaleOut
-from livescale.services.planner.times import to_message
+from livescale.services.planner.times import message_times
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import HostReport, LeaseChanged, PeerTraffic
 from livescale.shared.messages.scaling import ScaleRecord
@@ -160,7 +160,7 @@ def carried_out(scale: ScaleOut, cost: float) -> ScaleRecord:
     for flow in plan.flows:
         for block, step in zip(flow.blocks, flow.steps, strict=True):
             arrived[flow.receiver][block] = 5.0 + (plan.predicted_blocks[flow.receiver][block] or 0.0) + step * longer
-    return replace(scale.record(), state="done", arrived=to_message(arrived, 64))
+    return replace(scale.record(), state="done", arrived=message_times(arrived, 64))
 
 
 def test_blocks_are_as_many_as_their_measured_cost_allows() -> None:

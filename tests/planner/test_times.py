@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from livescale.services.planner.scale_out import ScaleOut
-from livescale.services.planner.times import FIRST_SECONDS, MOST_BLOCKS, BlockCost, keeps_block_times, to_message
+from livescale.services.planner.times import FIRST_SECONDS, MOST_BLOCKS, BlockCost, keeps_block_times, message_times
 from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.scaling import Phase, ScaleRecord
 from livescale.shared.messages.transfers import Flow, Plan, PlannedInstance
@@ -61,7 +61,7 @@ def test_a_new_plan_before_anybody_sent_counts_from_the_first_send_too() -> None
 def test_without_a_prediction_the_old_times_stay() -> None:
     scale = begun()
     scale.delivery.expect({}, 13.0)
-    assert scale.plan.predicted_blocks == to_message(PREDICTED, BLOCKS)
+    assert scale.plan.predicted_blocks == message_times(PREDICTED, BLOCKS)
 
 
 def test_a_planner_that_takes_over_goes_on_with_what_the_last_one_knew() -> None:
