@@ -1,4 +1,8 @@
-"""The planner: plans scales and carries each through. It never waits for a transfer before it plans again."""
+"""The planner's process as an actor: it plans scales and carries each of them out.
+
+It never waits for a transfer before it plans again. What happens is passed to the scales, and what they command is
+sent.
+"""
 
 import asyncio
 from collections.abc import Coroutine
@@ -33,7 +37,7 @@ log = structlog.get_logger()
 
 
 class Planner:
-    """Pure scales in a book; this hears the world for them and sends what they command."""
+    """Hears the bus for the scales in its store, and sends what they command."""
 
     def __init__(self, world: World, settings: PlannerSettings, topology: Topology | None = None) -> None:
         self._bus, self._clock, self._info = world.bus, world.clock, world.info
@@ -50,6 +54,7 @@ class Planner:
         self._inherited: dict[str, ScaleRecord] = {}  # an earlier planner's, to be taken over
 
     async def run(self) -> None:
+        """Serve calls and follow events until cancelled."""
         records = await self._saved.load()
         self._store.remember(records)
         for record in records:
@@ -78,7 +83,7 @@ class Planner:
             self._saved.save_again()
 
     async def _take_over(self) -> None:
-        """Go on with the scales of an earlier planner, once every worker had the time to report twice."""
+        """Continue the scales of an earlier planner, once every worker has had the time to report twice."""
         await asyncio.sleep(TAKE_OVER_SECONDS)
         while self._inherited:
             for record in list(self._inherited.values()):
@@ -118,7 +123,7 @@ class Planner:
         return ScaleAccepted(scale_id=scale.id, actual=actual, target=target, reason=scale.decision.reason)
 
     def _after(self, scale: RunningScale, commands: list[NodeCommand]) -> None:
-        """After every event: send what is commanded, tell what has changed."""
+        """Do what follows from every event: send the commands, publish and save the record, replan."""
         for command in [*commands, *scale.follow_up(self._clock.wall())]:
             self._start(self._command(scale, command), f"{scale.id} {command.node}")
         if scale.take_change():
@@ -134,7 +139,8 @@ class Planner:
             self._start(self._replan(scale), f"replan {scale.id}")
 
     def _start(self, work: Coroutine[None, None, None], name: str) -> None:
-        """Raises Refusal at the end of the process: until the bus is closed, calls are still answered."""
+        """Run this beside the rest. Raises Refusal if the process ends: calls are still answered until the bus is
+        closed."""
         try:
             self._calls.create_task(work, name=name)
         except RuntimeError as error:
@@ -142,7 +148,7 @@ class Planner:
             raise Refusal(503, "the planner is ending", retry_after_ms=1000) from error
 
     async def _replan(self, scale: ScaleOut) -> None:
-        """Somebody was lost: another way for those who received through him."""
+        """Look for another way for those who received through somebody that was lost."""
         commands: list[NodeCommand] = []
         try:
             view = await self._cluster.look(scale.model)
@@ -157,8 +163,11 @@ class Planner:
         self._after(scale, commands)
 
     async def _command(self, scale: RunningScale, command: NodeCommand) -> None:
-        """Nobody who lives is given up for a late answer: whoever was told already says so, and the lease tells of the
-        dead. The scale has a deadline of its own."""
+        """Send a command, and repeat it while the scale wants it and no answer comes.
+
+        A node that lives is not given up for a late answer. If it has done what it was told, it says so when it is told
+        again; if it is dead, its lease says so. The scale has a deadline of its own.
+        """
         while True:
             try:
                 await send(self._bus, command)
@@ -211,7 +220,7 @@ class Planner:
                 self._end_orphan(received.message)
 
     def _end_orphan(self, report: WorkerReport) -> None:
-        """Nobody will ever tell a worker to serve whose plan has ended, or is not known."""
+        """Abort what a worker loads for a plan that has ended or is not known, as nobody will tell it to serve."""
         if report.state not in ("loading", "live") or report.plan_id is None or report.id in self._aborting:
             return
         if report.plan_id in self._inherited:
@@ -241,5 +250,5 @@ class Planner:
 
 
 def is_final(error: BusError) -> bool:
-    """Whether it says something of the command or its node, and not only that there was no answer in time."""
+    """Say whether an error says something of the command or its node, and not only that no answer came in time."""
     return isinstance(error, TooLarge | ServiceAbsent) or (isinstance(error, Refusal) and error.code != TOO_LATE)

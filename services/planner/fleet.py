@@ -14,7 +14,10 @@ from livescale.shared.messages.scaling import Scale
 
 
 class ModelView(NamedTuple):
-    """The pool as it is now, and the model in question. `silent`: workers whose reports are old."""
+    """What the planner knows when it plans for a model: the pool, and the model's entry and manifest.
+
+    `silent` are the workers whose last report is too old to say what their links carry.
+    """
 
     snapshot: Snapshot
     entry: ModelEntry
@@ -23,19 +26,20 @@ class ModelView(NamedTuple):
 
     @property
     def members(self) -> dict[str, Member]:
-        """Every process of the cluster, by its id."""
+        """Every process of the cluster by its id."""
         return {member.id: member for member in self.snapshot.members}
 
     @property
     def epochs(self) -> dict[str, int]:
-        """Since which epoch each process is a member, by its id."""
+        """The epoch in which each process joined, by its id."""
         return {member.id: member.epoch for member in self.snapshot.members}
 
 
 def check_target(asked: Scale, view: ModelView) -> None:
-    """Raises Refusal 400 for more or fewer instances than the model may have, 409 for one that is being removed.
+    """Check that the model may have as many instances as were asked for.
 
-    The monitor may have to do with fewer, and with one more while an instance of another version is replaced.
+    Raises Refusal: 400 for more or fewer than its limits, 409 for a model that is being removed. The monitor may go
+    below the minimum, and one above the maximum while an instance of another version is replaced.
     """
     spec = view.entry.spec
     least = spec.min_instances if asked.decision is None else 0
@@ -52,7 +56,7 @@ def check_target(asked: Scale, view: ModelView) -> None:
 
 @dataclass(frozen=True)
 class ServingInstance:
-    """An instance that may be drained; its workers by rank, the requests it has, and which version it serves."""
+    """An instance that serves: its workers by rank, how many requests it has, and which version it serves."""
 
     instance: str
     ranks: tuple[str, ...]
@@ -62,7 +66,11 @@ class ServingInstance:
 
 @dataclass(frozen=True)
 class ModelFleet:
-    """`present`: instances that load, are live or serve, and are not being drained; with those that plans add."""
+    """The instances of one model.
+
+    `present` are those that load, are live or serve and are not being drained, and those that plans are going to add.
+    `serving` are those of them that serve.
+    """
 
     present: frozenset[str]
     serving: tuple[ServingInstance, ...]
@@ -71,7 +79,8 @@ class ModelFleet:
 def count_fleet(
     model: str, workers: Iterable[WorkerReport], coming: AbstractSet[str], leaving: AbstractSet[str]
 ) -> ModelFleet:
-    """`coming` and `leaving`: instance ids in running plans."""
+    """Count the instances of a model; `coming` and `leaving` are the ids of those that running scales add and
+    remove."""
     members = sorted((r for r in workers if r.model == model and r.instance), key=lambda r: (str(r.instance), r.rank))
     leaders = [r for r in members if r.rank == 0 and r.instance is not None and r.instance not in leaving]
     present = {str(r.instance) for r in leaders if r.state in ("loading", "live", "serving")}
@@ -80,7 +89,7 @@ def count_fleet(
 
 
 def find_instances(ids: AbstractSet[str], workers: Iterable[WorkerReport]) -> list[ServingInstance]:
-    """Those of these instances that have not been given back yet."""
+    """Return those of these instances that still have workers."""
     members = sorted((r for r in workers if r.instance in ids), key=lambda r: (str(r.instance), r.rank))
     leaders = [r for r in members if r.rank == 0]
     return [
@@ -92,28 +101,37 @@ def find_instances(ids: AbstractSet[str], workers: Iterable[WorkerReport]) -> li
 
 
 def requests_of(report: WorkerReport) -> int:
+    """Return how many requests a worker has, running or waiting."""
     return 0 if report.load is None else report.load.running_requests + report.load.waiting_requests
 
 
 def choose_to_drain(fleet: ModelFleet, count: int, version: str) -> Sequence[ServingInstance]:
-    """The instances of other versions first, then those with the fewest requests; never one that still loads, nor the
-    last that serves before the others do."""
+    """Choose which instances to drain: those of other versions first, then those with the fewest requests.
+
+    An instance that still loads is never drained. The last one that serves is not drained before the others serve.
+    """
     kept = 1 if len(fleet.present) > count else 0
     ordered = sorted(fleet.serving, key=lambda one: (one.version == version, one.requests, one.instance))
     return ordered[: min(count, len(fleet.serving) - kept)]
 
 
 def find_alive(snapshot: Snapshot) -> dict[str, Member]:
-    """Suspects take part in nothing new, nor does who has not told where to connect to."""
+    """Return the members that can take part in something new, by id.
+
+    Suspects cannot, nor can processes that have not told at which address they are reached.
+    """
     return {member.id: member for member in snapshot.members if member.lease == "alive" and member.address}
 
 
 def choose_spares(
     snapshot: Snapshot, model: ModelEntry, count: int, reserved: AbstractSet[str]
 ) -> tuple[list[list[str]], str]:
-    """The ranks of up to `count` instances: spare workers that fit, spread over machines: the one with the fewest
-    workers of the model comes next. Those that are `reserved` belong to running plans. Returns why, too. Raises
-    CannotPlan where there are too few for one."""
+    """Choose the workers of up to `count` new instances, and say why.
+
+    A worker must be spare, big enough, and not `reserved` by a running plan. The machine with the fewest workers of the
+    model comes next. Returns the workers of each instance by rank, and a reason. Raises CannotPlan if there are too few
+    for one instance.
+    """
     alive, ranks = find_alive(snapshot), model.spec.tensor_parallel_size
     spare = [r for r in snapshot.workers if r.state == "spare" and r.id in alive and r.id not in reserved]
     left = {r.id: alive[r.id].host for r in spare if r.arena_bytes >= model.rank_bytes}
@@ -132,8 +150,11 @@ def choose_spares(
 
 
 def _choose_ranks(left: Mapping[str, str], ranks: int, crowd: Mapping[str, int]) -> list[str]:
-    """Workers of one machine where any has enough, as they exchange something in every layer; else of as few as can be:
-    those that have most come first. `left`: the machine of each."""
+    """Choose the workers of one instance. `left`: the machine of each worker that is free.
+
+    All are of one machine if possible, as ranks exchange something in every layer, else of as few machines as can be:
+    those with the most free workers come first.
+    """
     there = Counter(left.values())
 
     def order(id: str) -> tuple[bool, int, int, str, str]:

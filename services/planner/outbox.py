@@ -15,7 +15,7 @@ COMMAND_SECONDS = 5.0
 
 
 async def send(bus: Bus, command: NodeCommand) -> None:
-    """Returns once it was taken. Raises BusError."""
+    """Send a command and return once the node has accepted it. Raises BusError."""
     node, message = command.node, command.message
     match message:
         case Load():
@@ -47,7 +47,10 @@ KEPT = 100
 
 
 class SavedRecords:
-    """Writes behind: `put` returns at once, `run` does the work and tries until it succeeds."""
+    """The records of scales in the bus's key-value store, so that a successor can show them and continue the scales.
+
+    `put` returns at once. `run` does the writing, and repeats what fails until it succeeds.
+    """
 
     def __init__(self, store: KeyValue) -> None:
         self._kept: dict[str, None] = {}  # ids, oldest first
@@ -56,13 +59,15 @@ class SavedRecords:
         self.save_again = self._writing.save_again
 
     async def load(self) -> list[ScaleRecord]:
-        """What an earlier planner left, oldest first. Empty on a server that keeps nothing."""
+        """Return the records that an earlier planner left, oldest first. There are none on a server that keeps
+        nothing."""
         found = await self._writing.load(PREFIX, ScaleRecord)
         records = sorted(found.values(), key=lambda record: (record.decision.at, record.id))
         self._kept = {record.id: None for record in records}
         return records
 
     def put(self, record: ScaleRecord) -> None:
+        """Save a record as soon as possible. The oldest are deleted once there are more than `KEPT`."""
         self._kept[record.id] = None
         self._writing.set(f"{PREFIX}.{record.id}", record)
         for id in list(self._kept)[:-KEPT]:

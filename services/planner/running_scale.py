@@ -1,6 +1,6 @@
-"""What every scale has: its lifecycle, its record, and how it hears of the world. Pure; times are wall times.
+"""What every scale has: its lifecycle, its record, and how it learns what happens. Pure; times are wall times.
 
-A scale never waits: events go in (answers to commands, transfers, reports, leases, time), commands come out.
+A scale never waits. Events go in: answers to commands, transfers, reports, leases and time. Commands come out.
 """
 
 from abc import abstractmethod
@@ -29,7 +29,10 @@ MOVES: Moves[ScaleState] = Moves(
 
 @dataclass(frozen=True)
 class NodeCommand:
-    """Tell this worker or host; its answer comes back by `acknowledged` or `refused`."""
+    """A message to a worker or host, and why it is sent.
+
+    The node's answer comes back by `RunningScale.acknowledged` or `refused`.
+    """
 
     node: str
     message: Load | Send | Serve | Drain | Abort | Help | Pipeline | PipelineOver
@@ -37,7 +40,7 @@ class NodeCommand:
 
 
 class RunningScale:
-    """One scale, from its decision to its outcome."""
+    """One scale, from its decision to its outcome. Its methods return the commands that follow from an event."""
 
     def __init__(self, id: str, decision: Decision, instances: list[str]) -> None:
         self.id = id
@@ -52,71 +55,73 @@ class RunningScale:
 
     @property
     def ended(self) -> bool:
+        """Whether it is done or has failed."""
         return self.state in ("done", "failed")
 
     @property
     def coming(self) -> frozenset[str]:
-        """Instances that this scale is going to add."""
+        """The instances that this scale is going to add."""
         return frozenset()
 
     @property
     def leaving(self) -> frozenset[str]:
-        """Instances that this scale is going to take away."""
+        """The instances that this scale is going to remove."""
         return frozenset()
 
     @property
     def reserved(self) -> frozenset[str]:
-        """Workers that no other plan may take."""
+        """The workers that no other plan may take."""
         return frozenset()
 
     @abstractmethod
     def start(self, now: float) -> list[NodeCommand]:
-        """The first commands."""
+        """Begin, and return the first commands."""
 
     @abstractmethod
     def acknowledged(self, command: NodeCommand, now: float) -> list[NodeCommand]:
-        """A command was taken."""
+        """Note that the node has accepted a command."""
 
     @abstractmethod
     def refused(self, command: NodeCommand, error: str, now: float) -> list[NodeCommand]:
-        """A command was refused, or not answered although it was not wanted any more."""
+        """Note that the node refused a command, or did not answer one that is not wanted any more."""
 
     def wants(self, command: NodeCommand) -> bool:
-        """Whether a command that was not answered in time is to be told again. Told twice it does no harm."""
+        """Say whether to repeat a command that was not answered in time. A command that arrives twice does no harm."""
         return False
 
     @abstractmethod
     def on_report(self, report: WorkerReport, now: float) -> list[NodeCommand]:
-        """A worker's heartbeat: what an event that got lost would have said."""
+        """Learn from a worker's heartbeat, which tells what a lost event would have told."""
 
     @abstractmethod
     def on_lease(self, change: LeaseChanged, now: float) -> list[NodeCommand]:
-        """The registry's judgement of a process."""
+        """Learn that the registry judges a process to be alive, suspect or dead."""
 
     @abstractmethod
     def on_instance(self, event: InstanceServing, now: float) -> list[NodeCommand]:
-        """An instance serves, made its first token, or is gone."""
+        """Learn that an instance serves, has made its first token, or is spare again."""
 
     def on_transfer(self, event: Transfer, now: float) -> list[NodeCommand]:
-        """How parameters get on."""
+        """Learn how the transfer to a target gets on."""
         return []
 
     def on_block(self, block: BlockReady, now: float) -> list[NodeCommand]:
-        """A block of this scale's is ready somewhere."""
+        """Learn that a block of this scale is ready at a worker."""
         return []
 
     def tick(self, now: float) -> list[NodeCommand]:
-        """Time goes by."""
+        """Check what is overdue. It is called every half second."""
         return []
 
     def excuse(self, seconds: float) -> None:
-        """The planner slept for so long: it heard of nothing meanwhile."""
+        """Do not count these seconds as silence: the planner itself slept and heard nothing."""
 
     def follow_up(self, now: float) -> list[NodeCommand]:
-        """After every event: what else is to be said now."""
+        """Return what else is to be commanded now. It is called after every event."""
         return []
 
     def record(self) -> ScaleRecord:
+        """Return the scale as it is told to others and saved."""
         return ScaleRecord(
             id=self.id,
             decision=self.decision,
@@ -127,33 +132,33 @@ class RunningScale:
         )
 
     def _continue(self, record: ScaleRecord) -> None:
-        """Be where an earlier planner left this scale."""
+        """Set the state and the phases to those that an earlier planner recorded."""
         self.state, self._phases, self._outcome = record.state, list(record.phases), record.outcome
 
     def take_end(self) -> bool:
-        """Whether it has ended since this was last asked."""
+        """Say whether it has ended since this was last asked."""
         is_news, self._end_is_told = self.ended and not self._end_is_told, self.ended
         return is_news
 
     def take_change(self) -> bool:
-        """Whether the record has changed since this was last asked."""
+        """Say whether the record has changed since this was last asked."""
         changed, self._changed = self._changed, False
         return changed
 
     def _note(self, name: str, at: float, node: str | None = None) -> None:
-        """Add a phase, once a node."""
+        """Add a phase, unless this node has it already."""
         if not any(phase.name == name and phase.node == node for phase in self._phases):
             self._note_again(name, at, node)
 
     def _explain(self, name: str, node: str, detail: str) -> None:
-        """What becomes known of a phase after it was noted."""
+        """Add a detail to a phase that was noted before the detail was known."""
         for index, phase in enumerate(self._phases):
             if (phase.name, phase.node) == (name, node):
                 self._phases[index] = replace(phase, detail=detail)
                 self._changed = True
 
     def _note_again(self, name: str, at: float, node: str | None, detail: str = "") -> None:
-        """Add a phase that may happen to a node several times."""
+        """Add a phase that may happen to the same node several times."""
         self._phases.append(Phase(name=name, at=at, node=node, detail=detail))
         self._changed = True
 

@@ -1,4 +1,4 @@
-"""A scale in as a state machine: drain instances, wait until each has finished its requests. Pure."""
+"""A scale in as a state machine: instances drain until they have finished their requests. Pure."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +10,11 @@ from livescale.shared.messages.transfers import Drain, InstanceServing
 
 
 class ScaleIn(RunningScale):
-    """Drains. The requests' own deadlines or the worker's lease end it, and if not, `timeout_seconds`."""
+    """Drains instances. It ends when their workers are spare or dead, and at the latest after `timeout_seconds`.
+
+    Normally the requests' own deadlines end it long before. `epochs` are those of the workers by id: a command to an
+    earlier process is refused.
+    """
 
     def __init__(
         self,
@@ -36,7 +40,8 @@ class ScaleIn(RunningScale):
         return self._drains()
 
     def take_over(self, record: ScaleRecord, now: float) -> list[NodeCommand]:
-        """Go on with what an earlier planner began: a worker that is told twice goes on draining."""
+        """Continue a scale in that an earlier planner began. All are told again, as a worker that drains goes on
+        draining."""
         self._continue(record)
         self.instances = record.instances
         if not self._busy:
@@ -75,7 +80,8 @@ class ScaleIn(RunningScale):
         return self._left(event.worker, event.at) if spare else []
 
     def tick(self, now: float) -> list[NodeCommand]:
-        """Counted from the decision, so that a planner that takes over does not begin again."""
+        """Fail if draining takes too long. The time counts from the decision, so that a successor does not begin
+        anew."""
         lasts = now - self.decision.at
         if not self.ended and lasts >= self._timeout_seconds:
             self._errors.append(f"{', '.join(self._busy)} did not finish draining within {lasts:.0f} s")

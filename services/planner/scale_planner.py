@@ -1,4 +1,4 @@
-"""From what was asked for, and the view of the pool, to a scale that can be carried out. Pure but for fresh ids."""
+"""Makes a scale that can be carried out from what was asked for and the view of the pool. Pure but for fresh ids."""
 
 from collections.abc import Mapping, Sequence
 
@@ -30,7 +30,10 @@ from livescale.shared.world import Ids
 
 
 class ScalePlanner:
-    """Counts what is there, coming and leaving by the book; every method raises Refusal where nothing can be done."""
+    """Plans scales by the settings, and counts with what running scales add, remove and use.
+
+    Its methods raise Refusal where nothing can be done.
+    """
 
     def __init__(self, ids: Ids, settings: PlannerSettings, store: ScaleStore, topology: Topology | None) -> None:
         self._ids = ids
@@ -39,15 +42,17 @@ class ScalePlanner:
         self._shards = ShardPlanner(settings, store, topology)
 
     def learn(self, record: ScaleRecord) -> None:
-        """From a scale that has ended: what a block costs."""
+        """Measure in a scale that has ended what a scheduled block costs."""
         self._shards.learn(record)
 
     def count(self, model: str, view: ModelView) -> ModelFleet:
+        """Count the instances of a model: those that are there, with what running scales add and remove."""
         workers = view.snapshot.workers
         return count_fleet(model, workers, self._store.coming(model), self._store.leaving())
 
     def scale(self, asked: Scale, view: ModelView, fleet: ModelFleet, at: float) -> ScaleIn | ScaleOut:
-        """For another number of instances than there are."""
+        """Plan a scale to another number of instances than there are; `at` is the wall time at which it was asked
+        for."""
         actual = len(fleet.present)
         decision = asked.decision or self._by_operator(asked, actual, at)
         if asked.instances < actual:
@@ -57,7 +62,7 @@ class ScalePlanner:
     def take_over(
         self, record: ScaleRecord, view: ModelView, now: float
     ) -> tuple[ScaleIn | ScaleOut, list[NodeCommand]]:
-        """What an earlier planner began, and how it goes on."""
+        """Return a scale that an earlier planner began, and the commands by which it continues."""
         workers = view.snapshot.workers
         if record.plan is None:
             drained = find_instances(frozenset(record.instances), workers)
@@ -102,7 +107,7 @@ class ScalePlanner:
         return ScaleOut(plan.id, decision, self._orders(plan, view), timeout, view.snapshot.workers)
 
     def _plan(self, decision: Decision, view: ModelView, count: int, live: LiveMode) -> Plan:
-        """For as many new instances as there are spare workers, at least one. Raises CannotPlan."""
+        """Plan as many new instances as there are spare workers for, at least one. Raises CannotPlan."""
         groups, why = choose_spares(view.snapshot, view.entry, count, self._store.reserved())
         policy, blocks = self._choose_policy(live), range(len(view.manifest.of_shard(0).blocks))
         shards = [
@@ -136,7 +141,7 @@ class ScalePlanner:
         )
 
     def _choose_policy(self, live: LiveMode) -> Policy:
-        """Raises Refusal 400 for one that does not go with the mode that this scale was asked for in."""
+        """Return the policy for this mode. Raises Refusal 400 if the set policy does not suit the mode asked for."""
         try:
             return self._settings.policy_for(live)
         except ValueError as error:
@@ -150,7 +155,8 @@ class ScalePlanner:
         teams: Sequence[Sequence[str]],
         predicted: Mapping[str, float],
     ) -> tuple[list[str], list[str]]:
-        """`predicted`: in how many seconds each target is whole, where that is known."""
+        """Choose the targets that are live, and say why. `predicted`: in how many seconds each target is whole, as far
+        as known."""
         live, why = choose_live(mode, plans, teams, every_hop=self._settings.live_every_hop)
         if not live or self._settings.live_when == "always":
             return live, why
@@ -158,7 +164,7 @@ class ScalePlanner:
         return (live, [*why, reason]) if needed else ([], [reason])
 
     def replan(self, scale: ScaleOut, view: ModelView, now: float) -> list[NodeCommand]:
-        """Another way for those of its targets that are stranded: by chains, whatever the policy. Raises CannotPlan."""
+        """Send the stranded targets of a scale what they lack along chains, whatever the policy. Raises CannotPlan."""
         delivery = scale.delivery
         if not delivery.lacking:
             return []
@@ -186,7 +192,10 @@ class ScalePlanner:
 
 
 def _teams(groups: Sequence[Sequence[str]], shards: Sequence[ShardPlan]) -> list[list[str]]:
-    """The instances, by when the first rank of each gets its shard. Raises CannotPlan where another gets none."""
+    """Return the workers of each instance, in the order in which the first ranks get their shard.
+
+    Raises CannotPlan where another rank gets none.
+    """
     ranks = {group[0]: list(group) for group in groups}
     teams = [ranks[leader] for leader in shards[0].made.targets]
     for team in teams:

@@ -1,4 +1,8 @@
-"""Who can give a model to whom: the registry's picture of the pool as the plans see it. Pure."""
+"""Who can give a model to whom: the registry's snapshot as plans need it. Pure.
+
+Here are also the places of workers and hosts in the cluster, and what serving moves over which links: as both ends
+measured it, otherwise as roles suggest.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -25,10 +29,11 @@ from livescale.shared.topology_paths import Place, Resource, path_between
 
 @dataclass(frozen=True)
 class Supply:
-    """The pool while some plans run. Who is in no place neither gives nor takes.
+    """Who holds a shard of a model, and what keeps links busy, while some plans run.
 
-    `sending`: how many flows each node sends for them. `receiving`: workers that are going to have the whole version,
-    and pass on what they have. `silent`: whose reports are old.
+    A process without a place in the cluster neither gives nor takes. `sending` counts the flows that each node sends
+    for running plans. `receiving` are workers that are going to have the whole shard, and pass on what they have.
+    `silent` are workers whose reports are old.
     """
 
     snapshot: Snapshot
@@ -49,8 +54,11 @@ class Supply:
     def multicast(
         self, missing: Mapping[str, Iterable[int]], avoid: Iterable[str] = (), *, disks: bool = False
     ) -> Multicast:
-        """`missing` blocks to each target that is there, from all who hold the model or are going to; from whom to
-        `avoid` only where nobody else does. With `disks` every other host may read it. Raises CannotPlan."""
+        """Return a multicast of the `missing` blocks to each target that can be reached, from all who hold the model.
+
+        Sources are those that hold it or are receiving it; those to `avoid` only if there are no others. With `disks`
+        every other host may read it from its disk. Raises CannotPlan.
+        """
         sources = [source for source in self._sources() if source.node.id not in missing]
         if disks:
             sources += self._disks()
@@ -71,7 +79,7 @@ class Supply:
         )
 
     def rest(self, flows: Iterable[Flow], missing: Mapping[str, Sequence[int]]) -> tuple[Multicast, TransferPlan]:
-        """What is left of a plan that runs, where `missing` blocks are all that its receivers lack."""
+        """Return what is left of a running plan, whose receivers lack only these `missing` blocks."""
         placed = [flow for flow in flows if {flow.sender, flow.receiver} <= self.places.keys()]
         left = [part for flow in placed if (part := self._left_of(flow, missing[flow.receiver])).blocks]
         receivers = dict.fromkeys(flow.receiver for flow in left)
@@ -98,7 +106,7 @@ class Supply:
         return tuple(block.size_bytes for block in self.manifest.blocks)
 
     def describe(self, id: str) -> str:
-        """What makes this node a source."""
+        """Return a reason that says why this node can be a source."""
         requests = {report.id: requests_of(report) for report in self.snapshot.workers if report.state == "serving"}
         if id in requests:
             return f"from {id}: a worker that holds the model and has {requests[id]} requests"
@@ -119,11 +127,12 @@ class Supply:
         return [BlockSource(self._node(id, serving.get(id, 0)), self._every) for id in ids]
 
     def _reading(self) -> list[BlockSource]:
-        """Hosts that are going to have it: only where nobody else does, for disks are slower than memory."""
+        """Return the hosts that are reading it, which count only where nobody holds it: disks are slower than
+        memory."""
         return [BlockSource(self._node(id, on_disk=True), self._every) for id in self._hosts(self._is_reading)]
 
     def _disks(self) -> list[BlockSource]:
-        """Of hosts that do not hold it."""
+        """Return the disks of the hosts that do not hold it in memory."""
         ids = sorted(one.id for one in self.snapshot.hosts if one.id in self._alive)
         having = set(self._hosts(self._is_whole))
         return [BlockSource(self._node(id, on_disk=True), self._every) for id in ids if id not in having]
@@ -132,7 +141,7 @@ class Supply:
         return [one.id for one in self.snapshot.hosts if one.id in self._alive and any(map(suits, one.holdings))]
 
     def _plans(self) -> Iterable[ServingFlow]:
-        """A node that sends for running plans shares its NIC with them."""
+        """Yield the load that running plans put on NICs: a node's new flow has to share with those that it sends."""
         workers = {report.id: report.flows_out for report in self.snapshot.workers}
         reported = workers | {report.id: report.flows_out for report in self.snapshot.hosts}
         for id in sorted(reported.keys() | self.sending.keys()):
@@ -145,21 +154,23 @@ class Supply:
         return ClusterNode(id, "disk" if on_disk else "host" if place.domain is None else "worker", place, requests)
 
     def _is_whole(self, holding: Holding | None) -> bool:
-        """A host holds all shards, a worker its own."""
+        """Say whether all of it is held: a host holds all shards, a worker its own."""
         held = self.manifest.version, self.manifest.held_as
         return holding is not None and holding.version in held and len(holding.ready) == holding.total
 
     def _is_reading(self, holding: Holding) -> bool:
-        """It has begun, and is not waiting for its turn: the rest is coming."""
+        """Say whether a host has begun to read it, so that the rest is coming, and is not waiting for its turn."""
         return holding.version == self.manifest.version and bool(holding.ready)
 
 
 def find_places(members: Iterable[Member], topology: Topology | None, link_rate: float = 0.0) -> dict[str, Place]:
-    """By the member's id; who is nowhere in the topology is left out.
+    """Return the places of workers and hosts in the cluster by their ids. A process that the topology lacks is left
+    out.
 
-    Without a topology each machine is a host, its workers are one domain, and rates are assumed. With a `link_rate`
-    each process is a host of its own, as links have it: all that leaves it goes over one link of that rate, also to
-    others of its machine. Nothing between them is any faster, and there is nothing that they share.
+    Without a topology each machine is a host, its workers are one domain, and rates are assumed. With a `link_rate`, in
+    bytes a second, each process is a host of its own, as links are then shaped by process: all that leaves it shares
+    one link of that rate, also what goes to others of its machine. No way between them is faster, and they share
+    nothing.
     """
     placed = [member for member in members if member.service in ("worker", "host")]
     if topology is not None:
@@ -171,6 +182,7 @@ def find_places(members: Iterable[Member], topology: Topology | None, link_rate:
 
 
 def assumed_place(member: Member, host: str, nic: float) -> Place:
+    """Return a place for a process without a topology: one NIC of this rate, and the assumed rates for the rest."""
     return Place(
         id=member.id,
         host=host,
@@ -195,7 +207,10 @@ Ends = tuple[str, str]  # who sends, who receives
 
 
 def find_traffic(snapshot: Snapshot, places: Mapping[str, Place], silent: Collection[str]) -> list[ServingFlow]:
-    """Over every link of the way. Of who is `silent` nothing is known but the role, nor of who does not measure."""
+    """Return what serving moves over each link on its way from worker to worker.
+
+    Workers that are `silent` or do not measure are taken by their role alone.
+    """
     reports = [report for report in snapshot.workers if report.id in places]
     known = [report for report in reports if is_known(report, silent)]
     by_link: dict[Resource, float] = {}
@@ -208,11 +223,13 @@ def find_traffic(snapshot: Snapshot, places: Mapping[str, Place], silent: Collec
 
 
 def is_known(report: WorkerReport, silent: Collection[str]) -> bool:
+    """Say whether it is known what this worker's serving moves."""
     return report.traffic is not None and report.id not in silent
 
 
 def measured_rates(reports: Iterable[WorkerReport], snapshot: Snapshot) -> dict[Ends, float]:
-    """Bytes a second; where the two ends differ, the more."""
+    """Return bytes a second by sender and receiver. Where the two ends measured different rates, the higher one
+    counts."""
     ids = {member.address: member.id for member in snapshot.members}
     rates: dict[Ends, float] = {}
     for report in reports:
@@ -226,12 +243,13 @@ def measured_rates(reports: Iterable[WorkerReport], snapshot: Snapshot) -> dict[
 
 
 def as_flow(link: Resource, rate: float) -> ServingFlow:
+    """Return a rate over a link as the serving flow that plans go by."""
     over, _, direction = link.kind.partition("_")
     return ServingFlow(link.owner, cast("Direction", direction), rate, cast("LinkKind", over))
 
 
 def assumed_traffic(reports: Iterable[WorkerReport], places: Mapping[str, Place]) -> Iterator[ServingFlow]:
-    """By the role: all of the NIC in the direction in which it moves KV."""
+    """Yield the traffic that a role suggests: all of the NIC in the direction in which it moves KV."""
     for report in reports:
         if report.role in DIRECTIONS:
             at, direction = places[report.id], DIRECTIONS[report.role]
@@ -239,7 +257,7 @@ def assumed_traffic(reports: Iterable[WorkerReport], places: Mapping[str, Place]
 
 
 def explain_unknown(snapshot: Snapshot, silent: Collection[str]) -> list[str]:
-    """Of whom only the role is known, where that matters: of instances."""
+    """Return a reason for each instance's worker whose traffic is taken by its role."""
     unknown = [one for one in snapshot.workers if one.instance is not None and not is_known(one, silent)]
     return [
         f"the traffic of {one.id} is not known ({'it is silent' if one.id in silent else 'it measures none'}): "

@@ -1,4 +1,4 @@
-"""What the planner goes by: the registry's snapshot, brought up to date by the heartbeats it heard itself."""
+"""The cluster as the planner sees it: the registry's snapshot, with what workers have reported since."""
 
 import asyncio
 
@@ -16,7 +16,10 @@ FRESH_SECONDS = 1.5  # a report says what serving moves for so long: three heart
 
 
 class ClusterView:
-    """Asks the registry. Manifests never change within a version, so they are asked for once."""
+    """Asks the registry for snapshots and manifests, and keeps the last report of each worker.
+
+    A manifest never changes within a version, so each is asked for once.
+    """
 
     def __init__(self, bus: Bus, clock: Clock) -> None:
         self._bus = bus
@@ -26,22 +29,25 @@ class ClusterView:
         self._heard: dict[str, float] = {}  # when, by worker
 
     def on_report(self, report: WorkerReport) -> None:
+        """Keep a worker's report, unless it is of an earlier process than the last one."""
         known = self._reports.get(report.id)
         if known is None or report.epoch >= known.epoch:
             self._reports[report.id] = report
             self._heard[report.id] = self._clock.now()
 
     def on_lease(self, change: LeaseChanged) -> None:
+        """Forget the report of a worker that is dead."""
         known = self._reports.get(change.id)
         if change.state == "dead" and known is not None and known.epoch <= change.epoch:
             del self._reports[change.id], self._heard[change.id]
 
     def reports(self) -> list[WorkerReport]:
-        """The last word of every worker that lives."""
+        """Return the last report of every worker that lives."""
         return list(self._reports.values())
 
     async def look(self, model: str) -> ModelView:
-        """Raises Refusal: 404 unknown model, 503 one that is not in memory yet, or no registry."""
+        """Return the pool and this model. Raises Refusal: 404 for an unknown model, 503 for one that is not in memory
+        yet or if the registry does not answer."""
         try:
             return await self._look(model)
         except Refusal:
@@ -50,7 +56,8 @@ class ClusterView:
             raise Refusal(503, "the registry does not answer", retry_after_ms=500) from error
 
     async def keep(self, model: str) -> None:
-        """A host has to have a copy before the last instance is given back. Raises Refusal until one has."""
+        """Have the registry ensure a copy in a host's memory before the last instance goes. Raises Refusal until there
+        is one."""
         try:
             await self._bus.call(KEEP, Named(model=model), timeout=CALL_SECONDS)
         except Refusal:
