@@ -1,4 +1,8 @@
-"""Which targets of a scale out take requests while they load, whether that is needed, and who helps them. Pure."""
+"""Which targets of a scale out take requests while they load, whether that is needed, and which instances help. Pure.
+
+BlitzScale's selection by necessity (5.2): what a stop costs depends on how long parameters load and on the load
+meanwhile.
+"""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -13,12 +17,20 @@ from livescale.shared.messages.membership import LeaseChanged, WorkerReport
 from livescale.shared.messages.scaling import Decision
 from livescale.shared.messages.transfers import LiveMode, Plan
 
+SLOWEST = 1e-6  # tokens/s; less says nothing that could be divided by
+CHANCE = 2.0  # standard deviations: more than this come in one scale of forty
+MADE_OF = (
+    *("waiting_tokens", "waiting_requests", "arriving_tokens_per_second", "prefill_tokens_per_second"),
+    *("instances", "loading"),
+)
+
 
 class LiveHelp:
-    """As many help as there are targets to help: of those that serve, who has the fewest KV blocks in use.
+    """Which serving instances take requests over from the live targets of a plan.
 
-    Any of them takes from any target. Who helps stays a helper while it serves, however full it becomes. A target that
-    is whole still has a queue: it says itself when it needs no help any more.
+    There are as many helpers as targets that need help: of the instances that serve the same version, those with the
+    fewest KV blocks in use. Any of them takes from any target. A helper stays one while it serves, however full it
+    becomes. A target that is whole still has a queue, and says itself when it needs no more help.
     """
 
     def __init__(self, plan: Plan, workers: Iterable[WorkerReport]) -> None:
@@ -33,12 +45,13 @@ class LiveHelp:
             self.on_report(report)
 
     def loads(self, target: str) -> None:
-        """From now on it may be helped: before, it would say that it needs none."""
+        """Note that a target has begun to load. It may be helped from now on; before, it would say that it needs
+        none."""
         self.changed = self.changed or target not in self._loading
         self._loading.add(target)
 
     def on_report(self, report: WorkerReport) -> None:
-        """Who serves may be asked, and again after it refused."""
+        """Note whether a worker serves and may help. One that refused may be asked again once it reports."""
         if report.plan_id == self._plan.id:
             self.loads(report.id)
         served = (report.model, report.version) == (self._plan.model, self._plan.version)
@@ -49,17 +62,18 @@ class LiveHelp:
             self.forget(report.id)
 
     def on_lease(self, change: LeaseChanged) -> None:
+        """Forget a worker that is dead."""
         known = self._serving.get(change.id)
         if change.state == "dead" and known is not None and known.epoch <= change.epoch:
             self.forget(change.id)
 
     def forget(self, worker: str) -> None:
-        """It refused, or serves no more: it is nobody's helper until it says that it serves."""
+        """Take a worker that refused, or serves no more, off the helpers until it reports that it serves."""
         self._serving.pop(worker, None)
         self.changed = self._told.pop(worker, None) is not None or self.changed
 
     def tell(self, orders: Orders, failed: AbstractSet[str]) -> Iterator[NodeCommand]:
-        """What is left to be said so that the live targets are helped, but for those that have `failed`."""
+        """Yield what has to be said so that all live targets are helped, but for those that have `failed`."""
         self.changed = False
         targets = [one for one in self._targets if one in self._loading and one not in failed]
         chosen = self._choose(len(targets))
@@ -80,17 +94,18 @@ class LiveHelp:
         return float("inf") if load is None else load.kv_blocks_used, worker
 
     def broken(self) -> Iterator[str]:
-        """What does not hold: whoever helps serves."""
+        """Yield what does not hold: every helper serves."""
         yield from (f"{worker} helps, and does not serve" for worker in self._told if worker not in self._serving)
 
 
 def choose_live(
     mode: LiveMode, plans: Sequence[TransferPlan], teams: Sequence[Sequence[str]], *, every_hop: bool
 ) -> tuple[list[str], list[str]]:
-    """Which targets take requests before they are whole, and why these. By default the last of each chain: what is
-    sent on would be in the way of what serving sends (BlitzScale 5.1).
+    """Choose the targets that take requests before they are whole, and say why.
 
-    `plans`: one for each rank of the new instances, which are the `teams`. Of several ranks the first takes requests.
+    By default they are the last of each chain: what a target sends on would be in the way of what serving sends
+    (BlitzScale 5.1). `plans` has one plan for each rank of the new instances, and `teams` the workers of each instance.
+    The first rank of an instance takes its requests.
     """
     if mode == "off":
         return [], []
@@ -108,7 +123,10 @@ def _sends_nothing(team: Sequence[str], plans: Sequence[TransferPlan]) -> bool:
 
 
 def choose_members(plans: Sequence[TransferPlan], teams: Sequence[Sequence[str]]) -> tuple[list[str], list[str]]:
-    """Targets that take requests together, and why. Of several ranks the first."""
+    """Choose the targets that take requests together in execution pipelines, and say why.
+
+    Of an instance with several ranks it is the first.
+    """
     pipelines = team_pipelines([plan.pipelines for plan in plans], teams)
     if not pipelines:
         alone = all(len(nodes) == 1 for plan in plans for nodes in plan.pipelines)
@@ -124,18 +142,13 @@ def choose_members(plans: Sequence[TransferPlan], teams: Sequence[Sequence[str]]
     ]
 
 
-SLOWEST = 1e-6  # tokens/s; less says nothing that could be divided by
-CHANCE = 2.0  # standard deviations: more than this come in one scale of forty
-MADE_OF = (
-    *("waiting_tokens", "waiting_requests", "arriving_tokens_per_second", "prefill_tokens_per_second"),
-    *("instances", "loading"),
-)
-
-
 @dataclass(frozen=True)
 class PrefillDemand:
-    """Prompt tokens that wait, and that come a second, of which a request brings `prompt`; `serving` instances prefill
-    `rate` tokens a second each."""
+    """The load of a model's prefill in tokens.
+
+    `waiting` tokens wait, `arriving` come each second, and a request brings `prompt` of them. `serving` instances
+    prefill `rate` tokens a second each.
+    """
 
     waiting: float
     arriving: float
@@ -144,15 +157,16 @@ class PrefillDemand:
     prompt: float = 0.0
 
     def at_worst(self, seconds: float) -> "PrefillDemand":
-        """As many come in that time as it may well be, where requests come by chance."""
+        """Return the demand with as many arrivals as chance may well bring within these seconds."""
         spread = CHANCE * sqrt(self.prompt * self.arriving / seconds) if seconds > 0 else 0.0
         return replace(self, arriving=self.arriving + spread)
 
 
 def is_needed(decision: Decision, joining: Collection[float], slo: float) -> tuple[bool, str]:
-    """Whether the targets of a scale should be live, and why. `joining`: in how many seconds each of them is whole.
+    """Say whether the targets of a scale should be live, and why.
 
-    Where it is not known how long anybody would wait they are: it costs no token.
+    `joining`: in how many seconds each of them is whole. If that or the load is not known, they are live, which costs
+    no token. `slo`: the longest that a first token may take, in seconds.
     """
     demand = read_demand(decision)
     if not joining:
@@ -175,7 +189,8 @@ def is_needed(decision: Decision, joining: Collection[float], slo: float) -> tup
 
 
 def read_demand(decision: Decision) -> PrefillDemand | None:
-    """From what the monitor decided; None where it does not say all, as with scales by hand."""
+    """Return the demand by which the monitor decided; None if the decision does not tell all of it, as with scales by
+    hand."""
     known = [value for name in MADE_OF if (value := decision.inputs.get(name)) is not None]
     if len(known) < len(MADE_OF):
         return None
@@ -185,10 +200,11 @@ def read_demand(decision: Decision) -> PrefillDemand | None:
 
 
 def longest_wait(demand: PrefillDemand, joining: Collection[float]) -> float:
-    """Of all who wait now or come before the last instance joins, in seconds; first come, first served.
+    """Return the longest wait, in seconds, of those who wait now or come before the last instance joins.
 
-    Tokens are a fluid: its level rises as prompts come and falls faster with every instance that joins. So a wait, over
-    the moments at which one may come, is made of straight lines, and the longest is at one of their ends.
+    Requests are served in the order in which they come. Tokens are a fluid: its level rises as prompts come, and falls
+    faster with every instance that joins. Over the moments at which a prompt may come, the wait is therefore made of
+    straight lines, and the longest wait is at one of their ends.
     """
     corners, served, since = [], 0.0, 0.0
     for others, at in enumerate(sorted(joining)):
@@ -207,7 +223,7 @@ def longest_wait(demand: PrefillDemand, joining: Collection[float]) -> float:
 
 
 def _served_at(tokens: float, demand: PrefillDemand, corners: Collection[tuple[float, float]]) -> float:
-    """When so many are. `corners`: at each join, how many have been by then."""
+    """Return when so many tokens have been served. `corners`: for each join, the tokens served by then and its time."""
     instances, before, since = demand.serving, 0.0, 0.0
     for served, at in corners:
         if tokens < served:

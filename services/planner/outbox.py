@@ -12,6 +12,8 @@ from livescale.shared.messages.transfers import Abort, Drain, Load, Send, Serve
 from livescale.shared.subjects import ABORT, DRAIN, HELP, LOAD, PIPELINE, PIPELINE_OVER, SEND, SERVE
 
 COMMAND_SECONDS = 5.0
+PREFIX = "scales"
+KEPT = 100
 
 
 async def send(bus: Bus, command: NodeCommand) -> None:
@@ -40,10 +42,6 @@ async def send(bus: Bus, command: NodeCommand) -> None:
 
 def _fence(epoch: int) -> Context:
     return Context(epoch=epoch)
-
-
-PREFIX = "scales"
-KEPT = 100
 
 
 class SavedRecords:

@@ -35,7 +35,7 @@ SWITCH_TIMEOUT_SHARE = 0.5
 
 
 class PipelineState(StrEnum):
-    """In this order."""
+    """The states of a pipeline, in the order in which it comes to them."""
 
     WAITING = "waiting"  # for blocks, or to hear how many KV blocks its members have
     FORMING = "forming"  # all but the leader are told
@@ -59,7 +59,7 @@ MOVES = Moves(
 
 
 class ExecutionPipeline:
-    """Of these targets of a delivery. What its methods return is to be commanded."""
+    """One pipeline of some targets of a delivery. Its methods return the commands that follow."""
 
     def __init__(self, id: str, members: list[str], delivery: Delivery) -> None:
         self.state = PipelineState.WAITING
@@ -74,11 +74,11 @@ class ExecutionPipeline:
 
     @property
     def workers(self) -> list[str]:
-        """Those that have stages, the leader first."""
+        """The members that have stages, the leader first."""
         return list(dict.fromkeys(span.worker for span in self._stages))
 
     def holds(self, worker: str) -> bool:
-        """Whether it is not to serve by itself yet."""
+        """Say whether a worker must not serve by itself yet."""
         match self.state:
             case PipelineState.FORMING | PipelineState.STARTING | PipelineState.RUNNING:
                 return worker in self.workers
@@ -90,7 +90,10 @@ class ExecutionPipeline:
                 assert_never(self.state)
 
     def look(self, kv_blocks: Mapping[str, int], now: float) -> list[NodeCommand]:
-        """After every event: what follows. `kv_blocks` by worker, of those that have said it."""
+        """Return what is to be commanded now. It is called after every event.
+
+        `kv_blocks`: how many KV blocks each worker has, as far as known.
+        """
         match self.state:
             case PipelineState.WAITING:
                 return self._form(kv_blocks, now)
@@ -102,14 +105,14 @@ class ExecutionPipeline:
                 assert_never(self.state)
 
     def acknowledged(self, worker: str, now: float) -> None:
-        """It takes its part."""
+        """Note that a worker takes its part. The pipeline runs once its leader does."""
         self._answered.add(worker)
         if self.state is PipelineState.STARTING and worker == self.workers[0]:
             self._move(PipelineState.RUNNING)
             self.record = replace(self.record, running_at=now)
 
     def on_report(self, report: WorkerReport, now: float) -> list[NodeCommand]:
-        """It broke where one says no more that it is part of it: workers hear sooner than anybody of a lost channel."""
+        """End the pipeline if a member reports that it has left: workers notice a lost channel first."""
         if report.pipeline == self.record.id:
             self._seen.add(report.id)
             if report.kv_way:
@@ -123,7 +126,7 @@ class ExecutionPipeline:
         return []
 
     def first_token(self, worker: str, at: float) -> None:
-        """The first that this instance made."""
+        """Note when the pipeline made its first token, if this worker leads it."""
         leads = (
             self.state in (PipelineState.STARTING, PipelineState.RUNNING, PipelineState.SWITCHING)
             and worker == self.workers[0]
@@ -132,7 +135,7 @@ class ExecutionPipeline:
             self.record = replace(self.record, first_token_at=at)
 
     def end(self, reason: str, now: float) -> list[NodeCommand]:
-        """Its leader gives its requests back; who is whole serves by itself."""
+        """End the pipeline: its leader gives its requests back, and members that are whole serve."""
         if self.state is PipelineState.OVER:
             return []
         self._over(reason, now)
@@ -141,7 +144,7 @@ class ExecutionPipeline:
         return [*(NodeCommand(worker, over, reason) for worker in left), *self._serve(left)]
 
     def forget(self, record: PipelineRecord | None, reason: str, now: float) -> None:
-        """An earlier planner formed it, or would have: what runs goes on until one of its members serves."""
+        """Take over from an earlier planner: its pipeline runs on until a member serves, and none is formed anew."""
         self._over(reason, now)
         if record is not None:
             self.record = record if record.ended_at is not None else replace(record, reason=reason, ended_at=now)
@@ -186,7 +189,7 @@ class ExecutionPipeline:
         return []
 
     def _why_end(self, now: float) -> str:
-        """Why its members should serve by themselves; nothing where they should not yet."""
+        """Return why the members should serve by themselves, or an empty string if they should not yet."""
         late = [worker for worker in self.workers if not self._is_whole(worker)]
         if not late:
             return "each of them is whole"
@@ -227,7 +230,7 @@ class ExecutionPipeline:
         self.state = MOVES.advance(self.state, state)
 
     def broken_invariants(self) -> list[str]:
-        """Every block is run by one of its stages, which has it."""
+        """Return what does not hold: each block is run by one of the stages, whose worker has it."""
         if not self._stages:
             return []
         held = {worker: self._delivery.here(worker) for worker in self.workers}
@@ -236,7 +239,7 @@ class ExecutionPipeline:
 
 
 class ExecutionPipelines:
-    """All of a plan's. What its methods return is to be commanded."""
+    """The execution pipelines of a plan. Their methods return the commands that follow."""
 
     def __init__(self, delivery: Delivery) -> None:
         plan = delivery.orders.plan
@@ -252,38 +255,40 @@ class ExecutionPipelines:
         return [one.record for one in self._pipelines.values()]
 
     def holds(self, worker: str) -> bool:
-        """Whether its instance is not to serve by itself yet."""
+        """Say whether a worker's instance must not serve by itself yet."""
         first = self._delivery.orders.instance_of(worker).ranks[0]
         return any(one.holds(first) for one in self._pipelines.values())
 
     def on_report(self, report: WorkerReport, now: float) -> list[NodeCommand]:
-        """Says how many KV blocks a target has, once it knows, and what it is part of."""
+        """Learn how many KV blocks a target has, and which pipeline it is part of."""
         if report.kv_blocks:
             self._kv_blocks[report.id] = report.kv_blocks
         return [command for one in self._pipelines.values() for command in one.on_report(report, now)]
 
     def look(self, now: float) -> list[NodeCommand]:
-        """After every event: what follows."""
+        """Return what is to be commanded now. It is called after every event."""
         return [command for one in self._pipelines.values() for command in one.look(self._kv_blocks, now)]
 
     def acknowledged(self, worker: str, message: Pipeline, now: float) -> None:
-        """It takes its part."""
+        """Note that a worker takes its part."""
         self._pipelines[message.id].acknowledged(worker, now)
 
     def refused(self, worker: str, message: Pipeline, error: str, now: float) -> list[NodeCommand]:
-        """It does not take its part; its parameters go on arriving."""
+        """End a pipeline in which a worker does not take its part. Its parameters go on arriving."""
         return self._pipelines[message.id].end(f"{worker} did not take its part: {error}", now)
 
     def first_token(self, worker: str, at: float) -> None:
+        """Note when an instance made its first token."""
         for one in self._pipelines.values():
             one.first_token(worker, at)
 
     def take_over(self, records: Sequence[PipelineRecord], now: float) -> None:
-        """An earlier planner's run on, and no other is formed."""
+        """Let the pipelines of an earlier planner run on. No other is formed."""
         known = {record.id: record for record in records}
         for id, one in self._pipelines.items():
             one.forget(known.get(id), "the planner was restarted", now)
 
     def broken_invariants(self) -> Iterator[str]:
+        """Yield what does not hold in any of the pipelines."""
         for one in self._pipelines.values():
             yield from one.broken_invariants()

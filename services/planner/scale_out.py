@@ -1,4 +1,4 @@
-"""A scale out as a state machine: load the targets, have the senders send, have each whole instance serve. Pure."""
+"""A scale out as a state machine: targets load, senders send, and each instance serves once it is whole. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +23,11 @@ FIRST_LAYER = (0, 1)  # with the embedding before it
 
 
 class ScaleOut(RunningScale):
-    """Carries out a plan, and what it has to become when nodes are lost. `delivery`: how far it is."""
+    """Carries out a plan, and what the plan has to become when nodes are lost.
+
+    `delivery` knows how far each target is. The scale fails if nothing of it arrives for `timeout_seconds`. `workers`
+    are the last reports of all workers.
+    """
 
     def __init__(
         self, id: str, decision: Decision, orders: Orders, timeout_seconds: float, workers: Iterable[WorkerReport] = ()
@@ -39,6 +43,7 @@ class ScaleOut(RunningScale):
 
     @property
     def plan(self) -> Plan:
+        """The plan as it is now, after nodes were lost."""
         return self.delivery.orders.plan
 
     @property
@@ -58,12 +63,12 @@ class ScaleOut(RunningScale):
 
     @property
     def receiving(self) -> frozenset[str]:
-        """Targets that are going to have everything, whoever else is lost meanwhile."""
+        """The targets that are going to have everything, even if all that are stranded now stay so."""
         return frozenset() if self.ended else self.delivery.receiving
 
     @property
     def live(self) -> frozenset[str]:
-        """Targets that take requests while they load, or are going to; all ranks of these."""
+        """The targets that take requests while they load, or are going to, with all ranks of their instances."""
         ranks = (worker for one in self.plan.instances if self.plan.is_live(one) for worker in one.ranks)
         return frozenset() if self.ended else frozenset(self._targets.all_in(*UNDER_WAY)).intersection(ranks)
 
@@ -74,7 +79,7 @@ class ScaleOut(RunningScale):
         return [*commands, *self.helps()]
 
     def helps(self) -> list[NodeCommand]:
-        """Who is to take requests over from whom, where that has changed."""
+        """Return commands to the helpers whose targets have changed."""
         if not self._help.changed:
             return []
         failed = frozenset(self._targets.all_in(TargetState.FAILED))
@@ -87,7 +92,7 @@ class ScaleOut(RunningScale):
         return self.delivery.load_all()
 
     def take_over(self, record: ScaleRecord, reports: Mapping[str, WorkerReport], now: float) -> list[NodeCommand]:
-        """Go on with what an earlier planner began: who loads for it keeps what arrived."""
+        """Continue a scale out that an earlier planner began; workers that load for it keep what has arrived."""
         self._continue(record)
         self.delivery.arrivals.continue_from(record)
         self._pipelines.take_over(record.pipelines, now)
@@ -100,13 +105,14 @@ class ScaleOut(RunningScale):
         return [*commands, *(command for worker in here for command in self.on_report(reports[worker], now))]
 
     def wants_plan(self, now: float) -> bool:
-        """Whether somebody is stranded and it is time to look for another way."""
+        """Say whether a target is stranded and it is time to look for another way."""
         return self.delivery.stranded.is_due(now) and not self.ended
 
     def replan(
         self, flows: Sequence[Flow], members: Mapping[str, Member], reasons: Sequence[str], now: float
     ) -> list[NodeCommand]:
-        """Send the stranded what they miss, along these flows."""
+        """Send the stranded targets what they lack along these flows; `members` are the processes by id as they are
+        now."""
         self.delivery.stranded.looked(now)
         changes = self.delivery.replan(flows, members, reasons)
         for worker, detail in changes.items():
@@ -227,7 +233,10 @@ class ScaleOut(RunningScale):
         return structs.replace(super().record(), plan=self.plan, arrived=arrived, pipelines=pipelines)
 
     def check_invariants(self) -> None:
-        """Its flows fit its targets, and it has ended with the last of them. Raises InvariantBroken."""
+        """Check that flows suit the state of their targets, and that the scale ends with the last target.
+
+        Raises InvariantBroken.
+        """
         check(self._broken_invariants())
 
     def _broken_invariants(self) -> Iterator[str]:

@@ -103,10 +103,10 @@ class ScaleStore:
         for scale in self.running():
             for taken in _taken(scale):
                 if taken in owners:
-                    yield f"book: {taken} belongs to {owners[taken]} and to {scale.id}"
+                    yield f"scale store: {taken} belongs to {owners[taken]} and to {scale.id}"
                 owners[taken] = scale.id
             if scale.state == "planned":
-                yield f"book: {scale.id} was never started"
+                yield f"scale store: {scale.id} was never started"
 
 
 def _taken(scale: RunningScale) -> Iterator[str]:

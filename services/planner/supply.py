@@ -26,6 +26,10 @@ from livescale.shared.messages.transfers import Flow
 from livescale.shared.topology import ASSUMED_DISK, ASSUMED_MEMORY, ASSUMED_NIC, Topology
 from livescale.shared.topology_paths import Place, Resource, path_between
 
+# A prefill instance sends the KV that it makes to a decode instance (BlitzScale 5.1).
+DIRECTIONS: Mapping[Role | None, Direction] = {"prefill": "out", "decode": "in"}
+Ends = tuple[str, str]  # who sends, who receives
+
 
 @dataclass(frozen=True)
 class Supply:
@@ -198,12 +202,6 @@ def assumed_place(member: Member, host: str, nic: float) -> Place:
         disk=ASSUMED_DISK,
         machine=member.host,
     )
-
-
-# A prefill instance sends the KV that it makes to a decode instance (BlitzScale 5.1).
-DIRECTIONS: Mapping[Role | None, Direction] = {"prefill": "out", "decode": "in"}
-
-Ends = tuple[str, str]  # who sends, who receives
 
 
 def find_traffic(snapshot: Snapshot, places: Mapping[str, Place], silent: Collection[str]) -> list[ServingFlow]:

@@ -7,6 +7,8 @@ from enum import StrEnum
 from livescale.shared.messages.transfers import Flow, PlannedInstance
 from livescale.shared.moves import Moves
 
+REPLAN_SECONDS = 0.5  # the first new plan is made at once, the next ones not sooner than this after it
+
 
 class TargetState(StrEnum):
     """The states of a target. They are in the order in which a target gets on, which `ScaleTargets.lowest` uses."""
@@ -64,9 +66,6 @@ class ScaleTargets:
     def move(self, worker: str, state: TargetState) -> None:
         """Change a target's state. Raises ValueError for a change that `MOVES` does not allow."""
         self._states[worker] = MOVES.advance(self._states[worker], state)
-
-
-REPLAN_SECONDS = 0.5  # the first new plan is made at once, the next ones not sooner than this after it
 
 
 class StrandedTargets:

@@ -14,6 +14,8 @@ MOST_BLOCKS = 2000  # over all targets, that are told one by one: the bus takes 
 
 BlockTimes = dict[str, dict[int, float]]  # seconds, by target and block
 MessageTimes = dict[str, list[float | None]]  # the same as messages have it: by target, in the order of blocks
+FIRST_SECONDS = 0.005  # until it is measured
+WEIGHT = 0.3  # of the last plan
 
 
 def keeps_block_times(targets: int, blocks: int) -> bool:
@@ -112,10 +114,6 @@ def message_times(times: Mapping[str, Mapping[int, float]], blocks: int) -> Mess
 def known_times(times: Sequence[float | None]) -> dict[int, float]:
     """Return the times that are known of such a list, by block."""
     return {index: at for index, at in enumerate(times) if at is not None}
-
-
-FIRST_SECONDS = 0.005  # until it is measured
-WEIGHT = 0.3  # of the last plan
 
 
 class BlockCost:

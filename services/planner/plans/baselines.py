@@ -1,4 +1,7 @@
-"""What chains and binomial pipelines are measured against: they know nothing of leaves and of serving traffic. Pure."""
+"""The policies that chains and binomial pipelines are measured against. Pure.
+
+They know nothing of leaves, and but for the local one nothing of serving traffic.
+"""
 
 from collections.abc import Callable
 
@@ -9,17 +12,20 @@ from livescale.services.planner.plans.plan import CannotPlan, Policy, TransferFl
 
 
 def plan_tree(multicast: Multicast) -> TransferPlan:
-    """Binary trees (FaaSNet): sources and targets in a row, everyone passes on to two. Raises CannotPlan."""
+    """Plan binary trees (FaaSNet): sources and targets stand in a row, and each passes on to two. Raises CannotPlan."""
     return plan_row(multicast, "tree", lambda index, sources: (index - sources) // 2)
 
 
 def plan_fanout(multicast: Multicast) -> TransferPlan:
-    """Sources send to every target themselves. Raises CannotPlan."""
+    """Plan flows from the sources to every target directly. Raises CannotPlan."""
     return plan_row(multicast, "fanout", lambda index, sources: index % sources)
 
 
 def plan_row(multicast: Multicast, policy: Policy, parent_of: Callable[[int, int], int]) -> TransferPlan:
-    """`parent_of` says who of the row sends to one in it, from its index and the number of sources."""
+    """Plan a row of sources and then targets. Raises CannotPlan.
+
+    `parent_of` returns the index of the node that sends to a node, from that node's index and the number of sources.
+    """
     traffic = Traffic(multicast)
     sources = list(one_per_nic(sorted(find_whole(multicast), key=lambda node: sending_order(node, traffic))))
     targets = sorted(multicast.targets, key=lambda target: target.node.name)[: multicast.wanted]
@@ -39,7 +45,7 @@ def plan_row(multicast: Multicast, policy: Policy, parent_of: Callable[[int, int
 
 
 def plan_local(multicast: Multicast) -> TransferPlan:
-    """Each host loads its own copy, from its memory, else its disk (ServerlessLLM). Raises CannotPlan."""
+    """Plan that each host loads its own copy, from its memory or else its disk (ServerlessLLM). Raises CannotPlan."""
     draft = Draft(multicast)
     needed = frozenset().union(*(target.missing for target in multicast.targets))
     whole = [source.node for source in multicast.sources if source.blocks >= needed and source.node.place != "worker"]

@@ -1,4 +1,4 @@
-"""LambdaScale's multicast (4.2): k sources, each of them to a sub-group by a binomial pipeline. Pure."""
+"""LambdaScale's multicast (4.2): k sources, each of which feeds a sub-group by a binomial pipeline. Pure."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -19,12 +19,16 @@ from livescale.services.planner.plans.schedule import schedule
 MOST_BLOCKS = 64
 
 BlockRun = tuple[int, ...]  # blocks of the model that are sent as one
+# More blocks are not worth it where they save less than this share of the time.
+ELBOW = 0.02
+T = TypeVar("T")
 
 
 def plan_binomial(multicast: Multicast, sources: int = 0, blocks: int = 0, block_seconds: float = 0.0) -> TransferPlan:
-    """From at most `sources` (0: all there are), in `blocks` (0: the elbow, by what a block was measured to cost).
+    """Plan a multicast with k-way transmission (LambdaScale 4.2). Raises CannotPlan.
 
-    One GPU of a domain takes part, the others follow in the domain (LambdaScale 4.3, case 3). Raises CannotPlan.
+    It is from at most `sources` nodes (0: all there are), in `blocks` (0: the elbow, by what a block was measured to
+    cost). One GPU of a domain takes part, and the others follow in the domain (LambdaScale 4.3, case 3).
     """
     draft = Draft(multicast)
     groups = choose_groups(draft, draft.feed_near())
@@ -40,7 +44,7 @@ def plan_binomial(multicast: Multicast, sources: int = 0, blocks: int = 0, block
 def schedule_groups(
     draft: Draft, roots: Sequence[ClusterNode], groups: Sequence[Group], blocks: int, block_seconds: float
 ) -> list[list[list[str]]]:
-    """A sub-group to each root; returns the nodes of each by domain: who takes part comes first, then who follows."""
+    """Plan a sub-group for each root. Returns the nodes of each sub-group by domain, the one that takes part first."""
     roots, sub_groups = deal_groups(roots, groups)
     largest = 1 + max(map(len, sub_groups))
     rate = min(node.bandwidth for node in (*roots, *(group.nodes[0] for group in groups)))
@@ -63,7 +67,7 @@ def schedule_groups(
 
 
 def choose_groups(draft: Draft, far: Sequence[Group]) -> list[Group]:
-    """As many as are wanted, those first that serving leaves free."""
+    """Return as many groups as are wanted, those first that serving leaves free."""
     chosen: list[Group] = []
     left = draft.left
     for group in in_leaf_order(far, []) if left else ():
@@ -75,7 +79,8 @@ def choose_groups(draft: Draft, far: Sequence[Group]) -> list[Group]:
 
 
 def choose_roots(draft: Draft, groups: list[Group]) -> list[ClusterNode]:
-    """Who has all, the fastest first; if nobody has, the first group, once it is put together."""
+    """Return the nodes that have everything, the fastest first, or the first group if nobody has, once it is put
+    together."""
     roots = one_per_nic(sorted(draft.senders(), key=lambda node: sending_order(node, draft.traffic)))
     if roots or not groups:
         return list(roots)
@@ -85,7 +90,7 @@ def choose_roots(draft: Draft, groups: list[Group]) -> list[ClusterNode]:
 
 
 def choose_sub_groups(targets: int, most: int) -> int:
-    """How many sources to use: the fewest steps, then sub-groups of equal size, then the earliest first pipeline."""
+    """Choose how many sources to use: the fewest steps, then equal sub-groups, then the earliest first pipeline."""
 
     def order(count: int) -> tuple[int, bool, int]:
         return (ceil(targets / count)).bit_length(), targets % count > 0, -count
@@ -94,7 +99,7 @@ def choose_sub_groups(targets: int, most: int) -> int:
 
 
 def deal_groups(roots: Sequence[ClusterNode], groups: Sequence[Group]) -> tuple[list[ClusterNode], list[list[Group]]]:
-    """Groups to roots, those of a leaf together."""
+    """Deal groups to roots, those of a leaf together. Returns the roots in the order of their sub-groups, and these."""
     leaves = list(dict.fromkeys(root.at.leaf for root in roots))
     ordered = in_leaf_order(groups, leaves)
     size, rest = divmod(len(groups), len(roots))
@@ -106,8 +111,11 @@ def deal_groups(roots: Sequence[ClusterNode], groups: Sequence[Group]) -> tuple[
 def cut_blocks(
     multicast: Multicast, rate: float, sub_groups: tuple[int, int], blocks: int, block_seconds: float
 ) -> list[BlockRun]:
-    """The blocks that anybody misses, in runs that are sent as one: at least one for each of the `sub_groups`, as each
-    begins with another; `sub_groups`: how many there are, and of how many nodes the largest is."""
+    """Cut the blocks that any target misses into runs that are sent as one.
+
+    There is at least one for each sub-group, as each begins with another. `sub_groups`: how many there are, and how
+    many nodes the largest has. `rate`: the slowest link in bytes a second.
+    """
     count, largest = sub_groups
     missing = sorted({block for target in multicast.targets for block in target.missing})
     sizes = [multicast.block_bytes[block] for block in missing]
@@ -120,7 +128,8 @@ def cut_blocks(
 def scheduled_flows(
     nodes: Sequence[ClusterNode], groups: Sequence[Group], order: Sequence[BlockRun]
 ) -> Mapping[str, list[TransferFlow]]:
-    """The schedule of one sub-group, by receiver. Node 0 is the source; what a node has already is left out."""
+    """Return the flows of one sub-group's schedule by receiver. Node 0 is the source; blocks that a node has are left
+    out."""
     missing = {target.node.id: frozenset(target.missing) for group in groups for target in group.targets}
     flows: dict[str, list[TransferFlow]] = defaultdict(list)
     for (sender, receiver), sent in pair_up(len(nodes), len(order)).items():
@@ -136,21 +145,16 @@ def scheduled_flows(
 
 @lru_cache(maxsize=64)
 def pair_up(nodes: int, runs: int) -> Mapping[tuple[int, int], Sequence[tuple[int, int]]]:
-    """The schedule by sender and receiver: step and run of blocks."""
+    """Return the schedule by sender and receiver, as steps and runs of blocks."""
     pairs: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for step, sender, receiver, run in schedule(nodes, runs):
         pairs[sender, receiver].append((step, run))
     return pairs
 
 
-# More blocks are not worth it where they save less than this share of the time.
-ELBOW = 0.02
-
-T = TypeVar("T")
-
-
 def choose_count(steps_besides: int, seconds: float, block_seconds: float, most: int) -> int:
-    """The elbow: the fewest blocks whose multicast takes hardly longer than with the best number.
+    """Return the elbow: the fewest blocks whose multicast takes hardly longer than with the best number (LambdaScale
+    4.2).
 
     T(b) = (b + steps_besides) * (seconds/b + block_seconds), with `seconds` for all bytes over one link and
     `block_seconds` measured for each block besides.
@@ -161,14 +165,17 @@ def choose_count(steps_besides: int, seconds: float, block_seconds: float, most:
 
 
 def transfer_order(things: Sequence[T], ways: int, number: int) -> list[T]:
-    """Algorithm 1: chunks of equal size; each of the `ways` sub-groups begins with another one (circular shift)."""
+    """Return things in the order of a sub-group (LambdaScale 4.2, Algorithm 1).
+
+    Chunks of equal size are shifted in a circle, so that each of the `ways` sub-groups begins with another one.
+    """
     size = ceil(len(things) / ways)
     chunks = [things[size * way : size * (way + 1)] for way in range(ways)]
     return [thing for way in range(ways) for thing in chunks[(number + way) % ways]]
 
 
 def group_blocks(sizes: Sequence[int], count: int) -> list[tuple[int, ...]]:
-    """Blocks in `count` runs of about equal bytes; no run is empty, so there are no more than blocks."""
+    """Return blocks in `count` runs of about equal bytes. No run is empty, so there are no more than blocks."""
     count = min(count, len(sizes))
     ends = list(accumulate(sizes))
     runs: list[tuple[int, ...]] = []
@@ -185,8 +192,12 @@ def group_blocks(sizes: Sequence[int], count: int) -> list[tuple[int, ...]]:
 
 
 def stagger(groups: Sequence[Group], flows: Sequence[TransferFlow]) -> tuple[list[TransferFlow], list[list[list[str]]]]:
-    """The flows in k-way circular orders, and the nodes that begin with each part, by domain: between them they have
-    the whole model long before each has. Who gets it from another target keeps to that one's order."""
+    """Return the flows of a warm start (LambdaScale 5), and the nodes that begin with each part of the model, by
+    domain.
+
+    Hosts that load their own copies begin with different parts, in k-way circular orders: between them they have the
+    whole model long before each has. A node that is fed by another target keeps to that one's order.
+    """
     home = {node.id: number for number, group in enumerate(groups) for node in group.nodes}
     begins_with: list[list[list[str]]] = []
     way_of: dict[int, int] = {}

@@ -1,8 +1,9 @@
 """Serial forwarding chains (BlitzScale 5.1, Fig. 11): greedy, within leaves, in lanes, around serving traffic. Pure.
 
-Where the figure cannot be meant to the letter: lines 1 and 2 sort by bandwidth without a direction (decreasing, says
-the text); line 7 adds D_tmp where it must move the leaf's sources to the front; line 8 pops until the popped ones
-suffice, not the remaining; and by line 10 alone a leaf would have one chain whatever sources it has (see `add_tail`).
+The figure cannot be meant to the letter in four places. Lines 1 and 2 sort by bandwidth without a direction, which is
+decreasing according to the text. Line 7 adds D_tmp where it must move the leaf's sources to the front. Line 8 pops
+until the popped sources suffice, not the remaining ones. By line 10 alone a leaf would have one chain however many
+sources it has (see `SourceOrder.add_tail`).
 """
 
 from collections import deque
@@ -17,7 +18,10 @@ ENOUGH = 1 - 1e-9  # sums of rates differ by rounding
 
 
 class SourceOrder:
-    """Sources by leaf. The leaf with the highest bandwidth is in front, in it the fastest source (Fig. 11, line 1)."""
+    """D_src of BlitzScale's Fig. 11: the nodes that may send next, by leaf, in the order in which they are taken.
+
+    The leaf with the highest bandwidth is in front, and in it the fastest source (line 1).
+    """
 
     def __init__(self, sources: Iterable[ClusterNode], traffic: Traffic) -> None:
         leaves: dict[str, list[ClusterNode]] = {}
@@ -31,15 +35,15 @@ class SourceOrder:
 
     @property
     def leaves(self) -> list[str]:
-        """From the front, where there is anybody."""
+        """The leaves that have a source left, from the front."""
         return [leaf for leaf in self._front if self._queues[leaf]]
 
     def take(self, need: float, leaf: str, suits: Callable[[ClusterNode], bool]) -> list[ClusterNode]:
-        """Lines 6 to 8: enough bandwidth, from this leaf if it suffices, else from the front; or all there is. Only of
-        those that suit, if any does.
+        """Take sources with at least the bandwidth that is needed, or all there are (lines 6 to 8).
 
-        The figure's line 7 must mean that the sources of the leaf come to the front, the others behind them; its line
-        8 pops from there until the popped ones suffice.
+        They are of this leaf if those suffice, else from the front. Sources that do not suit are taken only if none
+        suits. The figure's line 7 must mean that the sources of the leaf come to the front with the others behind them,
+        and its line 8 that sources are popped from there until the popped ones suffice.
         """
         need *= ENOUGH
         within = self._pop(need, [leaf], suits) if self._sums.get(leaf, 0.0) >= need else []
@@ -61,16 +65,16 @@ class SourceOrder:
         return taken
 
     def give_back(self, nodes: Sequence[ClusterNode]) -> None:
-        """Taken, but not needed: in front again."""
+        """Put sources that were taken but not needed to the front again."""
         for node in reversed(nodes):
             self._queues[node.at.leaf].appendleft(node)
             self._sums[node.at.leaf] += node.bandwidth
 
     def add_tail(self, nodes: Sequence[ClusterNode]) -> None:
-        """Line 10: targets that were just planned come in front of the sources of other leaves.
+        """Let targets that were just planned send next, before the sources of other leaves (line 10).
 
-        In their own leaf they come last. To the letter, they would be in front there, too, and one source would feed
-        all; but every source is to have a chain, so that there are as many tails to go live as can be (Fig. 12).
+        In their own leaf they come last. To the letter they would be in front there, too, and one source would feed
+        all. But every source is to have a chain, so that there are as many tails to go live as can be (Fig. 12).
         """
         for node in nodes:
             self._queues.setdefault(node.at.leaf, deque()).append(node)
@@ -82,7 +86,7 @@ class SourceOrder:
 
 
 def plan_chains(multicast: Multicast) -> TransferPlan:
-    """Raises CannotPlan."""
+    """Plan chains from the sources through all targets (BlitzScale 5.1, Fig. 11). Raises CannotPlan."""
     draft = Draft(multicast)
     far = draft.feed_near()
     sources = SourceOrder(draft.senders(), draft.traffic)  # line 1
@@ -94,7 +98,7 @@ def plan_chains(multicast: Multicast) -> TransferPlan:
 
 
 def feed(group: Group, sources: SourceOrder, draft: Draft) -> None:
-    """Lines 5 to 10."""
+    """Plan the flows to one group of targets (Fig. 11, lines 5 to 10)."""
     senders = sources.take(group.bandwidth, group.leaf, lambda node: not draft.interferes(node, group))
     if senders:
         draft.keep_near(senders, group)

@@ -1,4 +1,4 @@
-"""A plan in the making: what every policy that keeps out of serving's way has in common. Pure."""
+"""A plan in the making: what the policies that keep out of serving's way have in common. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -23,10 +23,14 @@ from livescale.services.planner.plans.plan import (
 )
 
 NEAR: tuple[tuple[Over, LinkKind], ...] = (("domain", "domain"), ("host_link", "link"))
+SHOWN = 8
 
 
 class Draft:
-    """The groups that are planned so far, and their flows. Raises CannotPlan where nobody holds a block."""
+    """The groups that are planned so far, and their flows.
+
+    `left` is how many targets are still wanted. Raises CannotPlan where nobody holds a block.
+    """
 
     def __init__(self, multicast: Multicast) -> None:
         self.multicast = multicast
@@ -39,7 +43,8 @@ class Draft:
         self._reasons: list[str] = []
 
     def feed_near(self) -> list[Group]:
-        """Plan the groups that need no network; returns the others by decreasing bandwidth (Fig. 11, line 2)."""
+        """Plan the groups that need no network. Returns the others by decreasing bandwidth (BlitzScale Fig. 11, line
+        2)."""
         near = NearCopies(self._whole, sum(node.bandwidth for node in self._whole), self.traffic)
         far = []
         for group in sorted(group_targets(self.multicast.targets, self.traffic), key=by_bandwidth):
@@ -55,8 +60,11 @@ class Draft:
         return far
 
     def senders(self) -> list[ClusterNode]:
-        """Who can send over the network: holders that serving does not send from (Fig. 11, line 1), and who is fed by
-        now. The least busy holder if there would be none."""
+        """Return the nodes that can send over the network (BlitzScale Fig. 11, line 1).
+
+        They are the holders that serving does not send from, and nodes that are fed by now. If there are none, it is
+        the least busy holder.
+        """
         fed = [node for group in self.groups for node in group.forwarders]
         free = [node for node in self._whole if not self.traffic.is_busy(node, "out")]
         busy = [node for node in self._whole if self.traffic.is_busy(node, "out")]
@@ -68,7 +76,8 @@ class Draft:
         return free + fed
 
     def reach(self, group: Group) -> Group:
-        """As many of the group as are wanted; if serving sends to all its NICs, by the least busy one all the same."""
+        """Return as many of the group as are wanted. If serving sends to all its NICs, the least busy one is used all
+        the same."""
         group = group.first(self.left, self.traffic)
         if group.ports:
             return group
@@ -76,7 +85,7 @@ class Draft:
         return group.reached_by(self._keep(port, "in"))
 
     def take_part(self, group: Group) -> ClusterNode:
-        """The one of the group that receives and sends, for all of it: the least busy in both directions."""
+        """Return the node that receives and sends for the whole group: the least busy in both directions."""
 
         def order(node: ClusterNode) -> tuple[float, tuple[int, str]]:
             return self.traffic.share(node, "in") + self.traffic.share(node, "out"), node.name
@@ -84,20 +93,21 @@ class Draft:
         return self._keep(self._keep(min(group.nodes, key=order), "in"), "out")
 
     def interferes(self, sender: ClusterNode, group: Group) -> bool:
-        """Whether it would send to the group within its domain or host, over a link that serving sends over."""
+        """Say whether a sender would reach the group within its domain or host over a link that serving sends over."""
         return any(
             self.traffic.is_busy(sender, "out", link) and path_kind(sender, group.nodes[0]) == over
             for over, link in NEAR
         )
 
     def keep_near(self, senders: Sequence[ClusterNode], group: Group) -> None:
-        """These send all the same: there is nobody else."""
+        """Note senders that are used although they interfere, as there are no others."""
         for sender in senders:
             if self.interferes(sender, group):
                 self.note(f"there is none better than {sender.id}: serving sends near {group.nodes[0].id}, too")
 
     def assemble(self, group: Group) -> None:
-        """Nobody has all: the first of the group gets the parts, the others follow in the domain."""
+        """Plan a group where nobody has everything: its first node gets the parts, and the others follow in the
+        domain."""
         first = next(target for target in group.targets if target.node is group.ports[0])
         flows = list(collect_parts(self.multicast, first, self.traffic))
         self.keep_used(flows)
@@ -105,7 +115,7 @@ class Draft:
         self.add(group, [*flows, *gather_all(first.node, group)])
 
     def keep_used(self, flows: Iterable[TransferFlow]) -> None:
-        """These have no choice but the NICs that they use."""
+        """Note the NICs of flows that have no other choice, although serving uses them, too."""
         nodes = self.multicast.nodes
         for flow in flows:
             if flow.over == "network":
@@ -113,14 +123,17 @@ class Draft:
                 self._keep(nodes[flow.receiver], "in")
 
     def add(self, group: Group, flows: Iterable[TransferFlow]) -> None:
+        """Add a group and the flows to it."""
         self.flows += flows
         self.groups.append(group)
         self.left -= len(group.targets)
 
     def note(self, reason: str) -> None:
+        """Add a reason to the plan."""
         self._reasons.append(reason)
 
     def result(self, policy: Policy, pipelines: Sequence[tuple[str, ...]] = ()) -> TransferPlan:
+        """Return the plan, with reasons for what had to be put up with."""
         if self._kept:
             self.note(f"there is none better than {name_some(list(self._kept.values()))}")
         if self.left:
@@ -153,14 +166,17 @@ class Draft:
 
 
 def by_bandwidth(group: Group) -> tuple[float, int, str, tuple[int, str]]:
-    """Decreasing, as section 5.1 says (the figure has no direction); of equals those of a host together."""
+    """Sort key: decreasing bandwidth, as BlitzScale 5.1 says (Fig. 11 has no direction); of equals those of a host
+    together."""
     first = group.nodes[0]
     return -group.bandwidth, len(first.at.host), first.at.host, first.name
 
 
 def in_leaf_order(groups: Iterable[Group], leaves: Sequence[str]) -> list[Group]:
-    """The rest of line 2: leaves in the order of the sources, then those without any; who cannot be reached or pass
-    anything on because of serving comes last."""
+    """Sort groups by leaf, in the order of the sources' leaves, then those of leaves without sources (Fig. 11, line 2).
+
+    Groups that serving keeps from receiving, or from passing anything on, come last.
+    """
     position = {leaf: index for index, leaf in enumerate(leaves)}
 
     def order(group: Group) -> tuple[object, ...]:
@@ -171,11 +187,8 @@ def in_leaf_order(groups: Iterable[Group], leaves: Sequence[str]) -> list[Group]
     return sorted(groups, key=order)
 
 
-SHOWN = 8
-
-
 def find_whole(multicast: Multicast) -> list[ClusterNode]:
-    """Who holds all that any target misses: in memory; on disk only where no memory holds any of it.
+    """Return the nodes that hold all that any target misses: in memory, or on disk if no memory holds any of it.
 
     Raises CannotPlan where nobody holds a block.
     """
@@ -189,13 +202,17 @@ def find_whole(multicast: Multicast) -> list[ClusterNode]:
 
 
 def name_some(things: Sequence[object]) -> str:
+    """List the first few of these things, and say how many more there are."""
     more = f" and {len(things) - SHOWN} more" if len(things) > SHOWN else ""
     return ", ".join(map(str, things[:SHOWN])) + more
 
 
 def collect_parts(multicast: Multicast, target: BlockTarget, traffic: Traffic) -> Iterator[TransferFlow]:
-    """What one target misses, each block from somebody who holds it: from memory before disk, from who serving leaves
-    free, and so that all are done at about the same time."""
+    """Yield flows of what one target misses, each block from a node that holds it.
+
+    Memory comes before disk, and nodes that serving leaves free before busy ones. The blocks are dealt so that all
+    senders are done at about the same time.
+    """
     busy_until: dict[str, float] = {}
     given: dict[str, list[int]] = {}
     nodes: dict[str, ClusterNode] = {}

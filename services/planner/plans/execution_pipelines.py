@@ -1,4 +1,7 @@
-"""LambdaScale's execution pipelines: nodes that together have a model before each of them does (4.2, 4.3). Pure."""
+"""Execution pipelines: nodes that together have a model before each of them does (LambdaScale 4.2, 4.3). Pure.
+
+Plans say which nodes make one. Stages say which of its nodes runs which blocks.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -9,9 +12,10 @@ from livescale.shared.messages.transfers import PlannedPipeline
 
 
 def plan_pipelines(groups: Iterable[Sequence[str]]) -> Iterator[tuple[str, ...]]:
-    """Algorithm 2: one node of each sub-group, while two have any left; the rest of one makes a pipeline by itself.
+    """Make pipelines of one node of each sub-group, while two have any left (LambdaScale 4.3, Algorithm 2).
 
-    Nodes are in the order of sub-groups, which is the order of stages: each sub-group gets another part first.
+    The rest of one sub-group makes a pipeline by itself. Nodes are in the order of sub-groups, which is the order of
+    stages, as each sub-group gets another part first.
     """
     left = [list(group) for group in groups if group]
     while len(left) > 1:
@@ -22,15 +26,20 @@ def plan_pipelines(groups: Iterable[Sequence[str]]) -> Iterator[tuple[str, ...]]
 
 
 def plan_replicas(groups: Sequence[Sequence[Sequence[str]]]) -> Iterator[tuple[str, ...]]:
-    """Nodes by sub-group and domain: those that take part in the schedule make pipelines with each other, and so do
-    those that get it next in each domain, as in Fig. 6(c)."""
+    """Make pipelines of nodes by sub-group and domain (LambdaScale 4.3, Fig. 6(c)).
+
+    Those that take part in the schedule make pipelines with each other, and so do those that come next in each domain.
+    """
     for replica in range(max((len(domain) for group in groups for domain in group), default=0)):
         yield from plan_pipelines([domain[replica] for domain in group if replica < len(domain)] for group in groups)
 
 
 def team_pipelines(plans: Sequence[Iterable[Sequence[str]]], teams: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
-    """Pipelines of at least two instances, each named by its first worker, as in Fig. 6(b): those that the plans of all
-    ranks have. `plans`: by rank, the pipelines of its workers; `teams`: the workers of each instance, by rank."""
+    """Return the pipelines of at least two instances that the plans of all ranks agree on (LambdaScale 4.3, Fig. 6(b)).
+
+    Each instance is named by its first worker. `plans` has the pipelines of each rank's workers, and `teams` the
+    workers of each instance by rank.
+    """
     leader = {worker: team[0] for team in teams for worker in team}
     named = [[tuple(leader[worker] for worker in nodes) for nodes in plan] for plan in plans]
     agreed = frozenset.intersection(*(frozenset(map(frozenset, plan)) for plan in named))
@@ -38,9 +47,9 @@ def team_pipelines(plans: Sequence[Iterable[Sequence[str]]], teams: Sequence[Seq
 
 
 def pipeline_ready(pipeline: Iterable[str], ready: Mapping[str, Mapping[int, float]], *, tied: bool = False) -> float:
-    """When the nodes have every block between them; `ready` by node and block.
+    """Return when the nodes have every block between them; `ready` has the times by node and block.
 
-    `tied`: the head is of use to who has the embedding, too.
+    `tied`: the head can only be run by a node that has the embedding, too.
     """
     nodes = list(pipeline)
     head = max((block for node in nodes for block in ready[node]), default=0)
@@ -59,7 +68,10 @@ def foresee_pipelines(
     *,
     tied: bool,
 ) -> list[PlannedPipeline]:
-    """Those of at least two instances, which are the `teams`; `ready` as predicted, by target and block, or empty."""
+    """Return the pipelines of at least two instances, and when each should be ready.
+
+    `teams` are the workers of each instance. `ready` are the predicted times by target and block, or empty.
+    """
     return [
         PlannedPipeline(members=list(nodes), predicted=pipeline_ready(nodes, ready, tied=tied) if ready else None)
         for nodes in team_pipelines([plan.pipelines for plan in plans], teams)
@@ -67,7 +79,7 @@ def foresee_pipelines(
 
 
 class StageSpan(NamedTuple):
-    """A worker runs the blocks `first` .. `stop` - 1."""
+    """The blocks `first` to `stop` - 1, which a worker runs."""
 
     worker: str
     first: int
@@ -78,10 +90,10 @@ class StageSpan(NamedTuple):
 
 
 def choose_stages(held: Mapping[str, AbstractSet[int]], blocks: int, *, tied: bool = False) -> list[StageSpan]:
-    """All blocks in order, with as few changes of worker as possible: from each block on, whoever holds most in a row.
+    """Assign all blocks in order, with as few changes of worker as possible (LambdaScale 4.3).
 
-    Of equals it is who has the least to do so far, then the first by id. `tied`: the head needs the embedding, too.
-    Empty where a block is missing.
+    From each block on, it is the worker that holds most in a row; of equals the one with the least to do so far, then
+    the first by id. `tied`: the head needs the embedding, too. Returns nothing where a block is missing.
     """
     runnable = {worker: without_head(own, blocks) if tied else own for worker, own in held.items()}
     stages: list[StageSpan] = []
@@ -95,12 +107,12 @@ def choose_stages(held: Mapping[str, AbstractSet[int]], blocks: int, *, tied: bo
 
 
 def without_head(held: AbstractSet[int], blocks: int) -> AbstractSet[int]:
-    """What a worker can run where the head multiplies with the embedding."""
+    """Return the blocks that a worker can run where the head multiplies with the embedding."""
     return held if 0 in held else held - {blocks - 1}
 
 
 def end_of_run(held: AbstractSet[int], first: int) -> int:
-    """The first block from `first` on that is not held."""
+    """Return the first block from `first` on that is not held."""
     stop = first
     while stop in held:
         stop += 1
@@ -108,11 +120,12 @@ def end_of_run(held: AbstractSet[int], first: int) -> int:
 
 
 def assigned_blocks(stages: list[StageSpan], worker: str) -> int:
+    """Return how many blocks a worker runs."""
     return sum(span.stop - span.first for span in stages if span.worker == worker)
 
 
 def broken_cover(stages: list[StageSpan], held: Mapping[str, AbstractSet[int]], blocks: int) -> Iterator[str]:
-    """What does not hold: each block is run once, by who holds it."""
+    """Yield what does not hold: each block is run once, by a worker that holds it."""
     run = [(block, span.worker) for span in stages for block in range(span.first, span.stop)]
     if [block for block, _ in run] != list(range(blocks)):
         yield f"blocks {[block for block, _ in run]} are run, of {blocks}"

@@ -16,9 +16,11 @@ from livescale.services.planner.plans.network import Multicast
 from livescale.services.planner.plans.plan import TransferFlow
 from livescale.services.planner.plans.rates import Links, sustained_speeds
 
+Times = Sequence[float]
+
 
 def find_upstream(flows: Sequence[TransferFlow]) -> list[list[int]]:
-    """For each flow those into its sender that share stripes of blocks with it."""
+    """Return for each flow those into its sender that share stripes of blocks with it."""
     into: dict[str, list[int]] = defaultdict(list)
     for index, flow in enumerate(flows):
         into[flow.receiver].append(index)
@@ -32,7 +34,8 @@ def _share(one: TransferFlow, other: TransferFlow) -> bool:
 
 
 def in_order(upstream: Sequence[Sequence[int]]) -> list[int]:
-    """Whoever brings something before whoever sends it on. Raises ValueError where flows wait for each other."""
+    """Sort flows so that each comes after those that bring what it sends. Raises ValueError where flows wait for each
+    other."""
     waiting = [len(ups) for ups in upstream]
     downstream: list[list[int]] = [[] for _ in upstream]
     for index, ups in enumerate(upstream):
@@ -49,14 +52,13 @@ def in_order(upstream: Sequence[Sequence[int]]) -> list[int]:
     return order
 
 
-Times = Sequence[float]
-
-
 def forward(
     multicast: Multicast, flows: Sequence[TransferFlow], chunk_bytes: int, known: Mapping[int, Times] | None = None
 ) -> Sequence[Times]:
-    """When each flow's blocks are through, from those of the flows upstream. Shares are those while all run; the times
-    of some flows, by number, may be known."""
+    """Return when each flow's blocks are through, in seconds from the start.
+
+    Links are shared as while all flows run. The times of some flows, by number, may be known.
+    """
     known = known or {}
     upstream = find_upstream(flows)
     order = in_order(upstream)
@@ -78,7 +80,11 @@ def forward(
 def pass_on(
     sizes: Sequence[float], begun: Times, whole: Times, chunk_bytes: int, speed: float
 ) -> tuple[list[float], list[float]]:
-    """One hop: a block starts with its first chunk and ends no sooner than a chunk after the sender has all of it."""
+    """Return when the first chunk of each block, and all of it, is through one hop.
+
+    A block starts with its first chunk and ends no sooner than a chunk after the sender has all of it. `speed` is in
+    bytes a second.
+    """
     first, ends = [], []
     now = 0.0
     for size, begin, end in zip(sizes, begun, whole, strict=True):
@@ -93,7 +99,10 @@ def pass_on(
 def arrivals(
     flow: TransferFlow, sizes: Sequence[float], upstream: Sequence[tuple[TransferFlow, Times, Times]], chunk_bytes: int
 ) -> tuple[Times, Times]:
-    """When the sender has the first chunk of each block, and all of it; what no flow brings it has from the start."""
+    """Return when the sender has the first chunk of each block, and all of it.
+
+    It has from the start what no flow brings.
+    """
     if len(upstream) == 1 and upstream[0][0].blocks == flow.blocks and upstream[0][0].lanes == flow.lanes:
         return upstream[0][1:]
     begun, whole = dict.fromkeys(flow.blocks, 0.0), dict.fromkeys(flow.blocks, 0.0)
@@ -112,22 +121,26 @@ def arrivals(
 
 
 class Line(NamedTuple):
-    """Seconds, and seconds a byte of the model (of which a lane carries only its part)."""
+    """The time at which some bytes of the model are through: `base` seconds, and `pace` seconds for each byte.
+
+    A lane carries only its part of these bytes.
+    """
 
     base: float
     pace: float
 
     def at(self, size_bytes: float) -> float:
+        """Return when so many bytes of the model are through, in seconds from the start."""
         return self.base + self.pace * size_bytes
 
 
 def all_alike(flows: Sequence[TransferFlow]) -> bool:
-    """Whether the closed form holds."""
+    """Say whether the closed form holds: all flows carry the same blocks in the same order, without a schedule."""
     return bool(flows) and all(flow.blocks == flows[0].blocks and not flow.steps for flow in flows)
 
 
 def draw_lines(multicast: Multicast, flows: Sequence[TransferFlow], chunk_bytes: int) -> list[Line]:
-    """One for each flow. Shares of links are those while all run."""
+    """Return a line for each flow. Links are shared as while all flows run."""
     upstream = find_upstream(flows)
     order = in_order(upstream)
     speeds = sustained_speeds(multicast, flows, upstream, order)
@@ -146,7 +159,7 @@ def draw_lines(multicast: Multicast, flows: Sequence[TransferFlow], chunk_bytes:
 
 
 def blocks_on(lines: Iterable[Line], sizes: Sequence[int]) -> list[float]:
-    """When blocks are whole: the last of several lanes has come."""
+    """Return when blocks of these sizes are whole, which is when the last of several lanes has come."""
     distinct = set(lines)
     ends = list(accumulate(sizes))
     latest = Line(max(line.base for line in distinct), max(line.pace for line in distinct))
@@ -158,11 +171,12 @@ def blocks_on(lines: Iterable[Line], sizes: Sequence[int]) -> list[float]:
 def time_steps(
     multicast: Multicast, flows: Sequence[TransferFlow], block_seconds: float, coming: Mapping[tuple[str, int], float]
 ) -> dict[int, list[float]]:
-    """When the blocks of each scheduled flow are through, by the flow's number.
+    """Return when the blocks of each scheduled flow are through, by the flow's number.
 
-    A step of a flow begins when its sender and its receiver are through with what they had to do before, and takes
-    `block_seconds` besides its bytes. Links are shared by the flows that use them in the same step; none carries more
-    than it can since the first began, flows outside the schedule included. `coming`: when blocks come by those.
+    A node sends one block at a time, and receives one. A step of a flow begins when its sender and its receiver are
+    through with what they had to do before, and takes `block_seconds` besides its bytes. Links are shared by the flows
+    that use them in the same step, and none carries more than it can since the first step began, flows outside the
+    schedule included. `coming`: when blocks that those bring are at a node.
     """
     links = Links(flows, multicast)
     work = outside_work(multicast, flows, links)
@@ -189,7 +203,7 @@ def time_steps(
 
 
 def outside_work(multicast: Multicast, flows: Sequence[TransferFlow], links: Links) -> list[float]:
-    """For how long each link is busy with flows outside the schedule."""
+    """Return for how many seconds each link is busy with flows outside the schedule."""
     busy = [0.0] * len(links.capacity)
     for flow, used in zip(flows, links.used_by, strict=True):
         if not flow.steps:
@@ -200,7 +214,7 @@ def outside_work(multicast: Multicast, flows: Sequence[TransferFlow], links: Lin
 
 
 def _parts(flows: Sequence[TransferFlow]) -> Iterator[tuple[int, int, list[int]]]:
-    """Number of the flow, step, and the blocks that go together in it."""
+    """Yield each step of each flow: the flow's number, the step, and the blocks that go together in it."""
     for index, flow in enumerate(flows):
         if flow.steps:
             for step, pairs in groupby(zip(flow.steps, flow.blocks, strict=True), key=lambda pair: pair[0]):

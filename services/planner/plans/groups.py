@@ -1,4 +1,4 @@
-"""Targets that a domain joins take a model together: in lanes, then by all-gather (BlitzScale 5.1, Fig. 14). Pure.
+"""Targets that share a domain take a model together: in lanes, then by all-gather (BlitzScale 5.1, Fig. 14). Pure.
 
 A group with a copy in its domain, or in the memory or on the disk of its host, is fed from there, without the network.
 """
@@ -12,11 +12,15 @@ import msgspec
 from livescale.services.planner.plans.network import BlockTarget, ClusterNode, Traffic, path_kind
 from livescale.services.planner.plans.plan import TransferFlow
 
+# A GPU may have to serve, and a disk is slow. Of several GPUs it is the one that has least to do.
+PREFERENCE = ("host", "worker", "disk")
+
 
 class Group(msgspec.Struct, frozen=True, gc=False):
-    """Targets of one domain, or that share a NIC.
+    """Targets of one domain, or targets that share a NIC.
 
-    `ports` take from the network and `forwarders` pass on: one a NIC, where serving does not use that direction.
+    `ports` take from the network and `forwarders` pass on: one for each NIC that serving does not use in that
+    direction. `bandwidth` is what the ports receive together, in bytes a second.
     """
 
     targets: tuple[BlockTarget, ...]
@@ -37,16 +41,16 @@ class Group(msgspec.Struct, frozen=True, gc=False):
         return tuple(target.node for target in self.targets)
 
     def first(self, count: int, traffic: Traffic) -> "Group":
-        """As many of them; those that serving leaves free come first."""
+        """Return the first `count` of the targets; those that serving leaves free come first."""
         return self if count >= len(self.targets) else make_group(self.targets[:count], traffic)
 
     def reached_by(self, port: ClusterNode) -> "Group":
-        """Through this NIC alone."""
+        """Return the same group, reached through the NIC of this port alone."""
         return msgspec.structs.replace(self, ports=(port,), bandwidth=port.at.nic_in)
 
 
 def group_targets(targets: Iterable[BlockTarget], traffic: Traffic) -> list[Group]:
-    """By domain (Fig. 11, line 2)."""
+    """Return the targets by domain (BlitzScale Fig. 11, line 2)."""
     domains: dict[str, list[BlockTarget]] = {}
     for target in targets:
         domains.setdefault(target.node.group, []).append(target)
@@ -54,6 +58,8 @@ def group_targets(targets: Iterable[BlockTarget], traffic: Traffic) -> list[Grou
 
 
 def make_group(members: Sequence[BlockTarget], traffic: Traffic) -> Group:
+    """Return a group of these targets, those that serving leaves free first."""
+
     def order(target: BlockTarget) -> tuple[bool, bool, float, tuple[int, str]]:
         node = target.node
         return traffic.is_busy(node, "in"), traffic.is_busy(node, "out"), -node.at.nic_in, node.name
@@ -66,7 +72,7 @@ def make_group(members: Sequence[BlockTarget], traffic: Traffic) -> Group:
 
 
 def one_per_nic(nodes: Iterable[ClusterNode]) -> tuple[ClusterNode, ...]:
-    """GPUs that share their host's NIC have its bandwidth once."""
+    """Return the first node of each NIC, as GPUs that share their host's NIC have its bandwidth once."""
     first: dict[str, ClusterNode] = {}
     for node in nodes:
         first.setdefault(node.at.nic, node)
@@ -74,17 +80,19 @@ def one_per_nic(nodes: Iterable[ClusterNode]) -> tuple[ClusterNode, ...]:
 
 
 def sending_order(node: ClusterNode, traffic: Traffic) -> tuple[float, bool, bool, float, int, tuple[int, str]]:
-    """The fastest first; of equals who serves no requests, then a GPU, then who serves least."""
+    """Sort key: the fastest sender first; of equals those without requests, then GPUs, then the least busy."""
     serves = node.requests > 0
     return -node.bandwidth, serves, node.place != "worker", traffic.share(node, "out"), node.requests, node.name
 
 
 @lru_cache(maxsize=4096)
 def choose_lanes(out: tuple[float, ...], into: tuple[float, ...]) -> int:
-    """How many lanes carry most from senders to receivers of these rates; of equals the fewest.
+    """Return how many lanes carry most from senders to receivers of these rates, in bytes a second; of equals the
+    fewest.
 
-    Lane i goes from sender i to receiver i, around either end. With equal rates this is min(senders, receivers); one
-    fast host feeds several GPUs, and several slow disks feed one GPU.
+    Lane i goes from sender i to receiver i, and begins again with the first where either end has fewer. With equal
+    rates there are min(senders, receivers) lanes. One fast host feeds several GPUs, and several slow disks feed one
+    GPU.
     """
     best, fastest = 1, 0.0
     for lanes in range(1, max(len(out), len(into)) + 1):
@@ -103,7 +111,7 @@ def _per_lane(rates: Sequence[float], lanes: int) -> Iterator[float]:
 def shard(
     senders: Sequence[ClusterNode], ports: Sequence[ClusterNode], group: Group, lanes: int
 ) -> Iterator[TransferFlow]:
-    """Lane i from sender i to port i of the group, and on to every other member."""
+    """Yield the flows of each lane: lane i from sender i to port i of the group, and on to every other member."""
     missing = {target.node.id: target.missing for target in group.targets}
     for lane in range(lanes):
         sender, port = senders[lane % len(senders)], ports[lane % len(ports)]
@@ -114,9 +122,10 @@ def shard(
 def gather_all(
     port: ClusterNode, group: Group, lane: int = 0, lanes: int = 1, order: Mapping[int, int] | None = None
 ) -> Iterator[TransferFlow]:
-    """One lane of the all-gather: from the port around the domain; every member sends each byte once at most.
+    """Yield one lane of the all-gather: from the port around the domain, so that every member sends each byte at most
+    once.
 
-    Blocks go in the order in which the receivers want them, or in which they come to the port: `order` by block.
+    Blocks go in the order in which the receivers want them, or by `order`, a number for each block.
     """
     if len(group.targets) == 1:
         return
@@ -130,24 +139,22 @@ def gather_all(
 
 
 def ring_from(port: ClusterNode, group: Group) -> tuple[BlockTarget, ...]:
-    """The members in the order in which they have what comes to the port."""
+    """Return the members in the order in which they get what comes to the port."""
     members = group.targets
     start = next(index for index, member in enumerate(members) if member.node.id == port.id)
     return *members[start:], *members[:start]
 
 
-# A GPU may have to serve, and a disk is slow. Of several GPUs it is the one that has least to do.
-PREFERENCE = ("host", "worker", "disk")
-
-
 class NearCopies:
-    """Whole copies by domain and by host. What these links carry does not interfere with what serving sends over the
-    network (BlitzScale 5.1); copies from which it sends over these links, too, are left out."""
+    """Whole copies that targets reach without the network, by domain and by host.
+
+    What their links carry does not interfere with what serving sends over the network (BlitzScale 5.1). Copies from
+    which serving sends over these links, too, are left out. `network` is the rate at which copies could be sent
+    instead, in bytes a second. If it is zero, a copy on the same machine is near even if the way to it counts as
+    network.
+    """
 
     def __init__(self, whole: Sequence[ClusterNode], network: float, traffic: Traffic) -> None:
-        """`network`: what copies could be sent with instead, bytes/s. If that is nothing, a copy of the same machine is
-        near even if the way to it counts as network."""
-
         def order(node: ClusterNode) -> tuple[int, float, int, tuple[int, str]]:
             return PREFERENCE.index(node.place), traffic.share(node, "out"), node.requests, node.name
 
@@ -162,7 +169,7 @@ class NearCopies:
                 self._domains.setdefault(node.group, node)
 
     def feed(self, group: Group) -> list[TransferFlow]:
-        """Flows to all of the group, or none where the network does it faster."""
+        """Return flows to all of the group, or none where the network is faster."""
         if sender := self._domains.get(group.id):
             return list(shard([sender], group.nodes[:1], group, 1))
         machines = {node.machine for node in group.nodes}

@@ -1,4 +1,4 @@
-"""One of the policies, by the name that the setting has. Pure."""
+"""Plans by the name of the policy. Pure."""
 
 from typing import assert_never
 
@@ -12,7 +12,10 @@ from livescale.services.planner.plans.plan import CannotPlan, Policy, TransferPl
 def make_plan(
     policy: Policy, multicast: Multicast, *, sources: int = 0, blocks: int = 0, block_seconds: float = 0.0
 ) -> TransferPlan:
-    """`sources`, `blocks` and `block_seconds` are for the binomial pipeline. Raises CannotPlan."""
+    """Plan a multicast by the policy of this name. Raises CannotPlan.
+
+    `sources`, `blocks` and `block_seconds` are for the binomial pipeline: see `plan_binomial`.
+    """
     if not multicast.targets:
         raise CannotPlan("there is no target")
     match policy:
