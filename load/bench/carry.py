@@ -10,7 +10,7 @@ from livescale.load.bench.holders import Cold
 from livescale.load.bench.jobs import jobs_of
 from livescale.load.bench.nodes import Done, Share
 from livescale.services.planner.orders import ticketed
-from livescale.services.planner.plans.pipelines import pipeline_ready
+from livescale.services.planner.plans.execution_pipelines import pipeline_ready
 from livescale.services.planner.plans.plan import TransferPlan
 
 

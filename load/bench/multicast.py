@@ -13,7 +13,7 @@ from livescale.load.bench.fleet import Fleet, started
 from livescale.load.bench.record import Printer, Record, measured
 from livescale.load.bench.samples import Samples
 from livescale.load.bench.shaping import emulated
-from livescale.services.planner.plans.choose import make_plan
+from livescale.services.planner.plans.make_plan import make_plan
 from livescale.services.planner.plans.network import Multicast, multicast_over
 from livescale.services.planner.plans.plan import Policy, TransferPlan
 from livescale.services.planner.plans.predict import predict

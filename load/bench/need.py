@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from random import Random
 
 from livescale.load.bench.record import Record, measured
-from livescale.services.planner.live_need import Demand, longest_wait
+from livescale.services.planner.live import PrefillDemand, longest_wait
 from livescale.services.worker.live.policy import OFF, ZIGZAG, Rule
 from livescale.services.worker.live.simulation import simulate
 from livescale.services.worker.live.tasks import LiveTask
@@ -18,7 +18,7 @@ def needs(bench: str) -> Iterator[Record]:
     """A case for each speed: shares of requests. It says what `--live-when needed` would do."""
     for load in LOADS:
         ready = [load * (layer + 1) for layer in range(LAYERS)]
-        demand = Demand(waiting=WAITING * LAYERS, arriving=RATE, rate=1.0, serving=1, prompt=LAYERS)
+        demand = PrefillDemand(waiting=WAITING * LAYERS, arriving=RATE, rate=1.0, serving=1, prompt=LAYERS)
         wait = longest_wait(demand.at_worst(ready[-1]), ready[-1:])
         chosen = "live" if wait > SLO else "stop"
         text = f"{LAYERS} layers, load {load:g}: over the SLO, live against stop; by need: {chosen}"

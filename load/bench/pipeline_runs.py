@@ -8,8 +8,8 @@ from statistics import median
 from livescale.load.bench.fleet import BenchFailed
 from livescale.load.bench.record import Record, measured
 from livescale.load.records import RequestRecord
-from livescale.services.planner.plans.pipelines import pipeline_ready
-from livescale.services.planner.times import known
+from livescale.services.planner.plans.execution_pipelines import pipeline_ready
+from livescale.services.planner.times import known_times
 from livescale.shared.messages.scaling import ScaleRecord
 from livescale.shared.messages.transfers import LiveMode, Plan
 from livescale.shared.model.latency import Latency, Work
@@ -53,13 +53,13 @@ class Run:
     @property
     def ready(self) -> float:
         """Seconds until the first of them had. Where that made one of them whole, too, no pipeline was formed."""
-        arrived = {worker: known(times) for worker, times in self.scale.arrived.items()}
+        arrived = {worker: known_times(times) for worker, times in self.scale.arrived.items()}
         return min(pipeline_ready(one.members, arrived) for one in self._plan.pipelines) - self.begun
 
     @property
     def first_whole(self) -> float:
         """Seconds until the first new instance had every block itself."""
-        arrived = map(known, self.scale.arrived.values())
+        arrived = map(known_times, self.scale.arrived.values())
         return min(max(times.values()) for times in arrived) - self.begun
 
     @property

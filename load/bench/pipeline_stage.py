@@ -18,7 +18,7 @@ from livescale.load.kept import KEPT, kept_model
 from livescale.load.records import find_fault
 from livescale.load.tally import Tally
 from livescale.services.cli.scale import ask_scale
-from livescale.services.planner.plans.traffic import BUSY_SHARE
+from livescale.services.planner.plans.network import BUSY_SHARE
 from livescale.services.supervisor.processes import Echo
 from livescale.services.supervisor.settings import ModelSettings, StackSettings
 from livescale.services.supervisor.stack import Stack

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from livescale.load.bench.record import Printer, Record, measured
-from livescale.services.planner.plans.choose import make_plan
+from livescale.services.planner.plans.make_plan import make_plan
 from livescale.services.planner.plans.network import Multicast, ServingFlow, multicast_over
 from livescale.services.planner.plans.plan import Policy
 from livescale.services.planner.plans.predict import predict

@@ -19,9 +19,9 @@ from livescale.load.bench.record import Printer, Record, measured
 from livescale.load.bench.shaping import emulated
 from livescale.load.kept import KEPT
 from livescale.services.host.stored import open_stored
-from livescale.services.planner.plans.choose import make_plan
+from livescale.services.planner.plans.execution_pipelines import pipeline_ready
+from livescale.services.planner.plans.make_plan import make_plan
 from livescale.services.planner.plans.network import Multicast, multicast_over
-from livescale.services.planner.plans.pipelines import pipeline_ready
 from livescale.services.planner.plans.plan import TransferPlan
 from livescale.services.planner.plans.predict import predict
 from livescale.shared.messages.message import Message

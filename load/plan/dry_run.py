@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from livescale.services.planner.plans.choose import make_plan
+from livescale.services.planner.plans.execution_pipelines import pipeline_ready
+from livescale.services.planner.plans.make_plan import make_plan
 from livescale.services.planner.plans.network import Multicast, ServingFlow, multicast_over
-from livescale.services.planner.plans.pipelines import pipeline_ready
 from livescale.services.planner.plans.plan import Direction, LinkKind, Policy, TransferPlan
 from livescale.services.planner.plans.predict import Prediction, predict
 from livescale.shared.topology.topology import Topology

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from livescale.load.plan.dry_run import DryRun, Pipeline
-from livescale.services.planner.plans.network import Node
-from livescale.services.planner.plans.plan import Direction, Flow, Policy, TransferPlan
+from livescale.services.planner.plans.network import ClusterNode
+from livescale.services.planner.plans.plan import Direction, Policy, TransferFlow, TransferPlan
 from livescale.shared.units import format_size
 
 MOST_HOPS = 12
@@ -28,7 +28,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     pruned: tuple[tuple[str, Direction], ...]
     pipelines: list[Pipeline]
     reasons: tuple[str, ...]
-    flows: tuple[Flow, ...]
+    flows: tuple[TransferFlow, ...]
     ready: Mapping[str, Mapping[int, float]]
 
 
@@ -102,7 +102,7 @@ def name_runs(numbers: Sequence[int]) -> str:
     return " ".join(f"{first}-{last}" if last > first else f"{first}" for first, last in runs)
 
 
-def chain_lines(plan: TransferPlan, nodes: Mapping[str, Node]) -> list[str]:
+def chain_lines(plan: TransferPlan, nodes: Mapping[str, ClusterNode]) -> list[str]:
     """Each path from a holder to its end, as `a0 -> a1 (8 targets, 4 lanes) -> a2`: targets of a domain are one hop."""
     members: dict[str, list[str]] = {}
     for target in plan.targets:
@@ -123,7 +123,7 @@ def path_to(
     group: str,
     upstream: Mapping[str, tuple[str, int]],
     members: Mapping[str, Sequence[str]],
-    nodes: Mapping[str, Node],
+    nodes: Mapping[str, ClusterNode],
 ) -> str:
     hops: list[str] = []
     while True:

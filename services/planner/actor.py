@@ -1,21 +1,24 @@
-"""The planner: plans scales and carries each through. It never waits for a transfer before it plans again."""
+"""The planner's process as an actor: it plans scales and carries each of them out.
+
+It never waits for a transfer before it plans again. What happens is passed to the scales, and what they command is
+sent.
+"""
 
 import asyncio
 from collections.abc import Coroutine
 
 import structlog
 
-from livescale.services.planner.book import Book
-from livescale.services.planner.drafts import Drafts, check_target
+from livescale.services.planner.fleet import check_target
 from livescale.services.planner.metrics import PlannerMetrics
-from livescale.services.planner.picture import Picture
+from livescale.services.planner.outbox import SavedRecords, send
 from livescale.services.planner.plans.plan import CannotPlan
-from livescale.services.planner.saved import SavedRecords
+from livescale.services.planner.running_scale import NodeCommand, RunningScale
 from livescale.services.planner.scale_out import ScaleOut
-from livescale.services.planner.scales import Command
-from livescale.services.planner.scales import Scale as RunningScale
-from livescale.services.planner.sending import send
+from livescale.services.planner.scale_planner import ScalePlanner
 from livescale.services.planner.settings import PlannerSettings
+from livescale.services.planner.store import ScaleStore
+from livescale.services.planner.view import ClusterView
 from livescale.shared.bus.contract import BusError, Context, Endpoint, Refusal, ServiceAbsent, Subscription, TooLarge
 from livescale.shared.messages.membership import LeaseChanged, Report, WorkerReport
 from livescale.shared.messages.scaling import AskScales, Scale, ScaleAccepted, ScaleRecord, ScaleRecords
@@ -34,14 +37,14 @@ log = structlog.get_logger()
 
 
 class Planner:
-    """Pure scales in a book; this hears the world for them and sends what they command."""
+    """Hears the bus for the scales in its store, and sends what they command."""
 
     def __init__(self, world: World, settings: PlannerSettings, topology: Topology | None = None) -> None:
         self._bus, self._clock, self._info = world.bus, world.clock, world.info
-        self._picture = Picture(world.bus, world.clock)
-        self._book = Book(first_ticket=int(world.clock.wall()))
-        self._drafts = Drafts(world.ids, settings, self._book, topology)
-        self._metrics = PlannerMetrics(world.telemetry, self._picture.reports)
+        self._cluster = ClusterView(world.bus, world.clock)
+        self._store = ScaleStore(first_ticket=int(world.clock.wall()))
+        self._scale_planner = ScalePlanner(world.ids, settings, self._store, topology)
+        self._metrics = PlannerMetrics(world.telemetry, self._cluster.reports)
         self._membership = Membership(world.bus, world.clock, "planner", world.info.id, world.host)
         self._calls = asyncio.TaskGroup()
         self._away = world.clock.away
@@ -51,10 +54,11 @@ class Planner:
         self._inherited: dict[str, ScaleRecord] = {}  # an earlier planner's, to be taken over
 
     async def run(self) -> None:
+        """Serve calls and follow events until cancelled."""
         records = await self._saved.load()
-        self._book.remember(records)
+        self._store.remember(records)
         for record in records:
-            self._drafts.learn(record)
+            self._scale_planner.learn(record)
         self._inherited = {record.id: record for record in records if record.state not in ("done", "failed")}
         transfers = await self._bus.subscribe(TRANSFER)
         blocks = await self._bus.subscribe(BLOCK)
@@ -79,47 +83,47 @@ class Planner:
             self._saved.save_again()
 
     async def _take_over(self) -> None:
-        """Go on with the scales of an earlier planner, once every worker had the time to report twice."""
+        """Continue the scales of an earlier planner, once every worker has had the time to report twice."""
         await asyncio.sleep(TAKE_OVER_SECONDS)
         while self._inherited:
             for record in list(self._inherited.values()):
                 try:
-                    view = await self._picture.look(record.decision.model)
+                    view = await self._cluster.look(record.decision.model)
                 except Refusal as error:
                     log.warning("not_taken_over", scale=record.id, reason=error.message)
                     continue
                 log.info("taken_over", scale=record.id, state=record.state)
                 del self._inherited[record.id]
-                scale, commands = self._drafts.take_over(record, view, self._clock.wall())
-                self._book.add(scale)
+                scale, commands = self._scale_planner.take_over(record, view, self._clock.wall())
+                self._store.add(scale)
                 self._after(scale, commands)
             await asyncio.sleep(TICK_SECONDS)
 
     async def _records(self, ask: AskScales, context: Context) -> ScaleRecords:
-        return ScaleRecords(records=self._book.records(ask.model, ask.limit))
+        return ScaleRecords(records=self._store.records(ask.model, ask.limit))
 
     async def _scale(self, asked: Scale, context: Context) -> ScaleAccepted:
         asked_at = self._clock.wall()
         if asked.instances == 0:
-            await self._picture.keep(asked.model)
-        view = await self._picture.look(asked.model)
+            await self._cluster.keep(asked.model)
+        view = await self._cluster.look(asked.model)
         check_target(asked, view)
         # From here on nothing is awaited: of two scales at the same time, the second sees what the first planned.
-        fleet = self._drafts.count(asked.model, view)
+        fleet = self._scale_planner.count(asked.model, view)
         actual = len(fleet.present)
         if asked.instances == actual:
             return ScaleAccepted(scale_id=None, actual=actual, target=actual, reason=f"{actual} are there already")
-        scale = self._drafts.scale(asked, view, fleet, asked_at)
+        scale = self._scale_planner.scale(asked, view, fleet, asked_at)
         target = actual + (1 if isinstance(scale, ScaleOut) else -1) * len(scale.instances)
         self._metrics.accepted(asked.model, target)
-        self._book.add(scale)
+        self._store.add(scale)
         commands = scale.start(self._clock.wall())
         log.info("planned", scale=scale.id, model=scale.model, actual=actual, target=target)
         self._after(scale, commands)
         return ScaleAccepted(scale_id=scale.id, actual=actual, target=target, reason=scale.decision.reason)
 
-    def _after(self, scale: RunningScale, commands: list[Command]) -> None:
-        """After every event: send what is commanded, tell what has changed."""
+    def _after(self, scale: RunningScale, commands: list[NodeCommand]) -> None:
+        """Do what follows from every event: send the commands, publish and save the record, replan."""
         for command in [*commands, *scale.follow_up(self._clock.wall())]:
             self._start(self._command(scale, command), f"{scale.id} {command.node}")
         if scale.take_change():
@@ -129,13 +133,14 @@ class Planner:
             if scale.take_end():
                 log.info("scale_ended", scale=scale.id, model=scale.model, state=scale.state, outcome=record.outcome)
                 self._metrics.ended(record)
-                self._drafts.learn(record)
+                self._scale_planner.learn(record)
         if isinstance(scale, ScaleOut) and scale.wants_plan(self._clock.wall()) and scale.id not in self._replanning:
             self._replanning.add(scale.id)
             self._start(self._replan(scale), f"replan {scale.id}")
 
     def _start(self, work: Coroutine[None, None, None], name: str) -> None:
-        """Raises Refusal at the end of the process: until the bus is closed, calls are still answered."""
+        """Run this beside the rest. Raises Refusal if the process ends: calls are still answered until the bus is
+        closed."""
         try:
             self._calls.create_task(work, name=name)
         except RuntimeError as error:
@@ -143,11 +148,11 @@ class Planner:
             raise Refusal(503, "the planner is ending", retry_after_ms=1000) from error
 
     async def _replan(self, scale: ScaleOut) -> None:
-        """Somebody was lost: another way for those who received through him."""
-        commands: list[Command] = []
+        """Look for another way for those who received through somebody that was lost."""
+        commands: list[NodeCommand] = []
         try:
-            view = await self._picture.look(scale.model)
-            commands = self._drafts.replan(scale, view, self._clock.wall())
+            view = await self._cluster.look(scale.model)
+            commands = self._scale_planner.replan(scale, view, self._clock.wall())
         except (Refusal, CannotPlan) as error:
             log.warning("not_replanned", scale=scale.id, reason=str(error))
             scale.delivery.stranded.looked(self._clock.wall(), str(error))
@@ -157,9 +162,12 @@ class Planner:
             self._replanning.discard(scale.id)
         self._after(scale, commands)
 
-    async def _command(self, scale: RunningScale, command: Command) -> None:
-        """Nobody who lives is given up for a late answer: whoever was told already says so, and the lease tells of the
-        dead. The scale has a deadline of its own."""
+    async def _command(self, scale: RunningScale, command: NodeCommand) -> None:
+        """Send a command, and repeat it while the scale wants it and no answer comes.
+
+        A node that lives is not given up for a late answer. If it has done what it was told, it says so when it is told
+        again; if it is dead, its lease says so. The scale has a deadline of its own.
+        """
         while True:
             try:
                 await send(self._bus, command)
@@ -179,45 +187,45 @@ class Planner:
 
     async def _follow_transfers(self, transfers: Subscription[Transfer]) -> None:
         async for received in transfers:
-            scale = self._book.get(received.message.plan_id)
+            scale = self._store.get(received.message.plan_id)
             if scale is not None:
                 self._after(scale, scale.on_transfer(received.message, self._clock.wall()))
 
     async def _follow_blocks(self, blocks: Subscription[BlockReady]) -> None:
         async for received in blocks:
-            scale = self._book.get(received.message.plan_id)
+            scale = self._store.get(received.message.plan_id)
             if scale is not None:
                 self._after(scale, scale.on_block(received.message, self._clock.wall()))
 
     async def _follow_instances(self, instances: Subscription[InstanceServing]) -> None:
         async for received in instances:
             event = received.message
-            for scale in self._book.concerned(event.instance):
+            for scale in self._store.concerned(event.instance):
                 self._after(scale, scale.on_instance(event, self._clock.wall()))
                 if event.what == "first_token":
                     self._metrics.first_token(event.at - event.unasked_seconds - scale.decision.at)
 
     async def _follow_leases(self, leases: Subscription[LeaseChanged]) -> None:
         async for received in leases:
-            self._picture.on_lease(received.message)
-            for scale in self._book.running():
+            self._cluster.on_lease(received.message)
+            for scale in self._store.running():
                 self._after(scale, scale.on_lease(received.message, self._clock.wall()))
 
     async def _hear_workers(self, heartbeats: Subscription[Report]) -> None:
         async for received in heartbeats:
             if isinstance(received.message, WorkerReport):
-                self._picture.on_report(received.message)
-                for scale in self._book.running():
+                self._cluster.on_report(received.message)
+                for scale in self._store.running():
                     self._after(scale, scale.on_report(received.message, self._clock.wall()))
                 self._end_orphan(received.message)
 
     def _end_orphan(self, report: WorkerReport) -> None:
-        """Nobody will ever tell a worker to serve whose plan has ended, or is not known."""
+        """Abort what a worker loads for a plan that has ended or is not known, as nobody will tell it to serve."""
         if report.state not in ("loading", "live") or report.plan_id is None or report.id in self._aborting:
             return
         if report.plan_id in self._inherited:
             return
-        scale = self._book.get(report.plan_id)
+        scale = self._store.get(report.plan_id)
         if scale is None or scale.ended:
             self._aborting.add(report.id)
             self._calls.create_task(self._abort(report.id, report.plan_id), name=f"orphan {report.id}")
@@ -226,7 +234,7 @@ class Planner:
         log.warning("orphan_aborted", worker=worker, plan=plan_id)
         try:
             abort = Abort(plan_id=plan_id, reason="the plan does not run any more")
-            await send(self._bus, Command(worker, abort, abort.reason))
+            await send(self._bus, NodeCommand(worker, abort, abort.reason))
         except BusError as error:
             log.warning("abort_refused", worker=worker, plan=plan_id, error=str(error))
         finally:
@@ -235,12 +243,12 @@ class Planner:
     async def _keep_time(self) -> None:
         while True:
             slept, self._away = self._clock.away - self._away, self._clock.away
-            for scale in self._book.running():
+            for scale in self._store.running():
                 scale.excuse(slept)
                 self._after(scale, scale.tick(self._clock.wall()))
             await asyncio.sleep(TICK_SECONDS)
 
 
 def is_final(error: BusError) -> bool:
-    """Whether it says something of the command or its node, and not only that there was no answer in time."""
+    """Say whether an error says something of the command or its node, and not only that no answer came in time."""
     return isinstance(error, TooLarge | ServiceAbsent) or (isinstance(error, Refusal) and error.code != TOO_LATE)

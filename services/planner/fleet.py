@@ -1,15 +1,63 @@
-"""How many instances of a model there are, counting what running plans will add and take away. Pure."""
+"""Which instances a model has, which of them a scale drains, and which spare workers a new one gets. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from livescale.shared.messages.membership import WorkerReport
+from livescale.services.planner.plans.plan import CannotPlan
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.membership import Member, WorkerReport
+from livescale.shared.messages.parameters import Manifest
+from livescale.shared.messages.registry import ModelEntry, Snapshot
+from livescale.shared.messages.scaling import Scale
+
+
+class ModelView(NamedTuple):
+    """What the planner knows when it plans for a model: the pool, and the model's entry and manifest.
+
+    `silent` are the workers whose last report is too old to say what their links carry.
+    """
+
+    snapshot: Snapshot
+    entry: ModelEntry
+    manifest: Manifest
+    silent: AbstractSet[str] = frozenset()
+
+    @property
+    def members(self) -> dict[str, Member]:
+        """Every process of the cluster by its id."""
+        return {member.id: member for member in self.snapshot.members}
+
+    @property
+    def epochs(self) -> dict[str, int]:
+        """The epoch in which each process joined, by its id."""
+        return {member.id: member.epoch for member in self.snapshot.members}
+
+
+def check_target(asked: Scale, view: ModelView) -> None:
+    """Check that the model may have as many instances as were asked for.
+
+    Raises Refusal: 400 for more or fewer than its limits, 409 for a model that is being removed. The monitor may go
+    below the minimum, and one above the maximum while an instance of another version is replaced.
+    """
+    spec = view.entry.spec
+    least = spec.min_instances if asked.decision is None else 0
+    most = spec.max_instances + (asked.decision is not None and asked.decision.rule == "version")
+    if view.entry.state == "removing" and asked.instances > 0:
+        raise Refusal(409, f"model {spec.name!r} is being removed")
+    if not least <= asked.instances <= most:
+        raise Refusal(
+            400,
+            f"instances must be {spec.min_instances} to {spec.max_instances} for {spec.name!r}, not {asked.instances}; "
+            "register the model again with other limits",
+        )
 
 
 @dataclass(frozen=True)
-class Serving:
-    """An instance that may be drained; its workers by rank, the requests it has, and which version it serves."""
+class ServingInstance:
+    """An instance that serves: its workers by rank, how many requests it has, and which version it serves."""
 
     instance: str
     ranks: tuple[str, ...]
@@ -18,43 +66,101 @@ class Serving:
 
 
 @dataclass(frozen=True)
-class Fleet:
-    """`present`: instances that load, are live or serve, and are not being drained; with those that plans add."""
+class ModelFleet:
+    """The instances of one model.
+
+    `present` are those that load, are live or serve and are not being drained, and those that plans are going to add.
+    `serving` are those of them that serve.
+    """
 
     present: frozenset[str]
-    serving: tuple[Serving, ...]
+    serving: tuple[ServingInstance, ...]
 
 
 def count_fleet(
     model: str, workers: Iterable[WorkerReport], coming: AbstractSet[str], leaving: AbstractSet[str]
-) -> Fleet:
-    """`coming` and `leaving`: instance ids in running plans."""
+) -> ModelFleet:
+    """Count the instances of a model; `coming` and `leaving` are the ids of those that running scales add and
+    remove."""
     members = sorted((r for r in workers if r.model == model and r.instance), key=lambda r: (str(r.instance), r.rank))
     leaders = [r for r in members if r.rank == 0 and r.instance is not None and r.instance not in leaving]
     present = {str(r.instance) for r in leaders if r.state in ("loading", "live", "serving")}
     serving = find_instances({str(r.instance) for r in leaders if r.state == "serving"}, members)
-    return Fleet(frozenset(present | coming), tuple(serving))
+    return ModelFleet(frozenset(present | coming), tuple(serving))
 
 
-def find_instances(ids: AbstractSet[str], workers: Iterable[WorkerReport]) -> list[Serving]:
-    """Those of these instances that have not been given back yet."""
+def find_instances(ids: AbstractSet[str], workers: Iterable[WorkerReport]) -> list[ServingInstance]:
+    """Return those of these instances that still have workers."""
     members = sorted((r for r in workers if r.instance in ids), key=lambda r: (str(r.instance), r.rank))
     leaders = [r for r in members if r.rank == 0]
     return [
-        Serving(
-            str(one.instance), tuple(r.id for r in members if r.instance == one.instance), _requests(one), one.version
+        ServingInstance(
+            str(one.instance), tuple(r.id for r in members if r.instance == one.instance), requests_of(one), one.version
         )
         for one in leaders
     ]
 
 
-def _requests(report: WorkerReport) -> int:
+def requests_of(report: WorkerReport) -> int:
+    """Return how many requests a worker has, running or waiting."""
     return 0 if report.load is None else report.load.running_requests + report.load.waiting_requests
 
 
-def choose_to_drain(fleet: Fleet, count: int, version: str) -> Sequence[Serving]:
-    """The instances of other versions first, then those with the fewest requests; never one that still loads, nor the
-    last that serves before the others do."""
+def choose_to_drain(fleet: ModelFleet, count: int, version: str) -> Sequence[ServingInstance]:
+    """Choose which instances to drain: those of other versions first, then those with the fewest requests.
+
+    An instance that still loads is never drained. The last one that serves is not drained before the others serve.
+    """
     kept = 1 if len(fleet.present) > count else 0
     ordered = sorted(fleet.serving, key=lambda one: (one.version == version, one.requests, one.instance))
     return ordered[: min(count, len(fleet.serving) - kept)]
+
+
+def find_alive(snapshot: Snapshot) -> dict[str, Member]:
+    """Return the members that can take part in something new, by id.
+
+    Suspects cannot, nor can processes that have not told at which address they are reached.
+    """
+    return {member.id: member for member in snapshot.members if member.lease == "alive" and member.address}
+
+
+def choose_spares(
+    snapshot: Snapshot, model: ModelEntry, count: int, reserved: AbstractSet[str]
+) -> tuple[list[list[str]], str]:
+    """Choose the workers of up to `count` new instances, and say why.
+
+    A worker must be spare, big enough, and not `reserved` by a running plan. The machine with the fewest workers of the
+    model comes next. Returns the workers of each instance by rank, and a reason. Raises CannotPlan if there are too few
+    for one instance.
+    """
+    alive, ranks = find_alive(snapshot), model.spec.tensor_parallel_size
+    spare = [r for r in snapshot.workers if r.state == "spare" and r.id in alive and r.id not in reserved]
+    left = {r.id: alive[r.id].host for r in spare if r.arena_bytes >= model.rank_bytes}
+    if len(left) < ranks:
+        fit = "no spare worker fits" if ranks == 1 else f"an instance needs {ranks} spare workers, {len(left)} fit"
+        raise CannotPlan(
+            f"{fit}: {len(spare)} spare, {len(reserved)} in running plans, {model.rank_bytes} bytes of parameters"
+        )
+    crowd = Counter(alive[r.id].host for r in snapshot.workers if r.id in alive and r.model == model.spec.name)
+    chosen: list[list[str]] = []
+    while len(left) >= ranks and len(chosen) < count:
+        chosen.append(_choose_ranks(left, ranks, crowd))
+        crowd.update(left.pop(id) for id in chosen[-1])
+    short = f"; {count - len(chosen)} more were wanted" if len(chosen) < count else ""
+    return chosen, f"targets {', '.join(' + '.join(one) for one in chosen)}: spare, spread over machines{short}"
+
+
+def _choose_ranks(left: Mapping[str, str], ranks: int, crowd: Mapping[str, int]) -> list[str]:
+    """Choose the workers of one instance. `left`: the machine of each worker that is free.
+
+    All are of one machine if possible, as ranks exchange something in every layer, else of as few machines as can be:
+    those with the most free workers come first.
+    """
+    there = Counter(left.values())
+
+    def order(id: str) -> tuple[bool, int, int, str, str]:
+        machine = left[id]
+        enough = there[machine] >= ranks
+        return not enough, crowd[machine] if enough else 0, 0 if enough else -there[machine], machine, id
+
+    return sorted(left, key=order)[:ranks] if ranks > 1 else [min(left, key=lambda id: (crowd[left[id]], id))]

@@ -1,4 +1,4 @@
-"""What the planner shows to Prometheus."""
+"""The planner's metrics and traces."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -13,7 +13,7 @@ BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0
 
 
 class PlannerMetrics:
-    """`reports`: what workers last said."""
+    """Counts and times scales, and counts instances by model. `reports` returns the last report of every worker."""
 
     def __init__(self, telemetry: Telemetry, reports: Callable[[], Iterable[WorkerReport]]) -> None:
         self._phases = telemetry.histogram(
@@ -40,17 +40,20 @@ class PlannerMetrics:
         )
 
     def accepted(self, model: str, target: int) -> None:
+        """Note how many instances were asked for."""
         self._asked.add(model)
         self._target.labels(model).set(target)
 
     def _count(self) -> dict[tuple[str, ...], float]:
-        """Zero of a model that there was once."""
+        """Count the instances of each model that load or serve. A model that was asked for once keeps its entry, with
+        zero."""
         leaders = [report for report in self._reports() if report.rank == 0 and report.state in THERE]
         present = Counter(report.model for report in leaders if report.model is not None)
         self._asked |= present.keys()
         return {(model,): float(present[model]) for model in sorted(self._asked)}
 
     def ended(self, record: ScaleRecord) -> None:
+        """Count a scale that has ended, observe its phases, and trace it."""
         self._trace(record)
         self._scales.labels(record.state).inc()
         for phase in record.phases:
@@ -58,10 +61,11 @@ class PlannerMetrics:
                 self._phases.labels(phase.name).observe(max(0.0, phase.at - record.decision.at))
 
     def first_token(self, seconds: float) -> None:
+        """Observe how long a new instance took from the decision to its first token."""
         self._first_token.observe(max(0.0, seconds))
 
     def _trace(self, record: ScaleRecord) -> None:
-        """A span from the decision to the outcome, with the phases as its events."""
+        """Record a trace span from the decision to the outcome, with the phases as its events."""
         attributes = {"scale": record.id, "model": record.decision.model, "state": record.state}
         span = self._tracer.start_span("scale", start_time=_nanoseconds(record.decision.at), attributes=attributes)
         for phase in record.phases:

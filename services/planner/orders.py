@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from livescale.services.planner.plans.execution_pipelines import StageSpan
 from livescale.services.planner.plans.plan import TransferPlan
-from livescale.services.planner.scales import Command
-from livescale.services.planner.stages import Span
+from livescale.services.planner.running_scale import NodeCommand
 from livescale.shared.messages.live import Help
 from livescale.shared.messages.membership import LeaseChanged, Member, WorkerReport
 from livescale.shared.messages.parameters import Manifest, ModelSpec
@@ -30,7 +30,11 @@ from livescale.shared.messages.transfers import (
 
 @dataclass(frozen=True)
 class Orders:
-    """What they carry. `members` as they were when the plan was made: their addresses and epochs."""
+    """What the commands of a plan are made from.
+
+    `members` are the processes by id as they were when the plan was made, with their addresses and epochs. `secret`
+    lets the nodes of the plan recognise each other.
+    """
 
     plan: Plan
     spec: ModelSpec
@@ -41,7 +45,7 @@ class Orders:
     secret: bytes = field(repr=False)
 
     def along(self, flows: Sequence[Flow], senders: Iterable[Member], reasons: Iterable[str]) -> "Orders":
-        """The same plan along other flows, with those who send in it as they are now."""
+        """Return the orders of the same plan along other flows, with the senders of these as they are now."""
         plan = replace(self.plan, flows=list(flows), reasons=[*self.plan.reasons, *reasons])
         members = {**self.members, **{member.id: member for member in senders}}
         return dataclasses.replace(self, plan=plan, members=members)
@@ -51,20 +55,22 @@ class Orders:
         return Node(id=id, place="host" if member.service == "host" else "worker", address=member.address or b"")
 
     def instance_of(self, worker: str) -> PlannedInstance:
+        """Return the new instance that this worker is a rank of."""
         return next(one for one in self.plan.instances if worker in one.ranks)
 
     def rank_of(self, worker: str) -> int:
+        """Return the rank of this worker in its instance."""
         return self.instance_of(worker).ranks.index(worker)
 
     def is_gone(self, change: LeaseChanged) -> bool:
-        """Whether this says that a member is dead, or has joined anew, since the plan was made."""
+        """Say whether this change of a lease means that a member of the plan is dead or has joined anew."""
         planned = self.members.get(change.id)
         if planned is None or change.epoch < planned.epoch:
             return False
         return change.state == "dead" or change.epoch > planned.epoch
 
-    def load(self, worker: str, flows: Sequence[Flow]) -> Command:
-        """Receive along these."""
+    def load(self, worker: str, flows: Sequence[Flow]) -> NodeCommand:
+        """Tell a worker to receive its shard along these flows."""
         instance = self.instance_of(worker)
         message = Load(
             plan_id=self.plan.id,
@@ -81,14 +87,14 @@ class Orders:
             live=self.plan.live if self.plan.is_live(instance) else "off",
             ranks=instance.ranks if len(instance.ranks) > 1 else [],
         )
-        return Command(worker, message, f"receive from {', '.join(sorted({flow.sender for flow in flows}))}")
+        return NodeCommand(worker, message, f"receive from {', '.join(sorted({flow.sender for flow in flows}))}")
 
-    def sends(self, sender: str, flows: Sequence[Flow]) -> Iterator[Command]:
-        """Send along these, each rank its shard."""
+    def sends(self, sender: str, flows: Sequence[Flow]) -> Iterator[NodeCommand]:
+        """Tell a node to send along these flows, with a command for each shard among them."""
         for shard in sorted({self.rank_of(flow.receiver) for flow in flows}):
             yield self._send(sender, [flow for flow in flows if self.rank_of(flow.receiver) == shard], shard)
 
-    def _send(self, sender: str, flows: Sequence[Flow], shard: int) -> Command:
+    def _send(self, sender: str, flows: Sequence[Flow], shard: int) -> NodeCommand:
         reads = any(flow.from_disk for flow in flows)
         message = Send(
             plan_id=self.plan.id,
@@ -100,10 +106,10 @@ class Orders:
             from_disk=FromDisk(spec=self.spec, manifest=self.manifest) if reads else None,
             shard=shard,
         )
-        return Command(sender, message, "every target is ready to receive")
+        return NodeCommand(sender, message, "every target is ready to receive")
 
-    def help(self, helper: WorkerReport, targets: Iterable[str]) -> Command:
-        """Take requests over from these, and from no other target of this plan."""
+    def help(self, helper: WorkerReport, targets: Iterable[str]) -> NodeCommand:
+        """Tell a worker to take requests over from these targets, and from no other target of this plan."""
         nodes = [self._node(target) for target in targets]
         message = Help(
             plan_id=self.plan.id,
@@ -113,10 +119,10 @@ class Orders:
             epoch=helper.epoch,
         )
         whom = ", ".join(node.id for node in nodes) or "nobody any more"
-        return Command(helper.id, message, f"take requests over from {whom}")
+        return NodeCommand(helper.id, message, f"take requests over from {whom}")
 
-    def pipeline(self, id: str, stages: Sequence[Span], kv_blocks: int, worker: str) -> Command:
-        """Run your stages of these, which are the whole model."""
+    def pipeline(self, id: str, stages: Sequence[StageSpan], kv_blocks: int, worker: str) -> NodeCommand:
+        """Tell a worker to run its stages of an execution pipeline; `stages` are all of them."""
         message = Pipeline(
             id=id,
             plan_id=self.plan.id,
@@ -127,7 +133,7 @@ class Orders:
             epoch=self.members[worker].epoch,
             secret=self.secret,
         )
-        return Command(worker, message, f"run {', '.join(map(str, stages))}")
+        return NodeCommand(worker, message, f"run {', '.join(map(str, stages))}")
 
     def _inflow(self, flow: Flow) -> Inflow:
         upstream = self._node(flow.sender)
@@ -137,9 +143,10 @@ class Orders:
         stepped = flow.blocks if flow.steps else []
         return Outflow(ticket=flow.ticket, downstream=self._node(flow.receiver), blocks=stepped, steps=flow.steps)
 
-    def serves(self, instance: PlannedInstance) -> list[Command]:
+    def serves(self, instance: PlannedInstance) -> list[NodeCommand]:
+        """Tell every rank of an instance to serve."""
         return [
-            Command(
+            NodeCommand(
                 rank,
                 Serve(plan_id=self.plan.id, instance=instance.id, epoch=self.members[rank].epoch),
                 "every rank is whole",
@@ -147,12 +154,16 @@ class Orders:
             for rank in instance.ranks
         ]
 
-    def aborts(self, nodes: Iterable[str], reason: str) -> list[Command]:
-        return [Command(node, Abort(plan_id=self.plan.id, reason=reason), reason) for node in nodes]
+    def aborts(self, nodes: Iterable[str], reason: str) -> list[NodeCommand]:
+        """Tell these nodes to end whatever they do for this plan."""
+        return [NodeCommand(node, Abort(plan_id=self.plan.id, reason=reason), reason) for node in nodes]
 
 
 def ticketed(plan: TransferPlan, blocks: int, tickets: Iterator[int], disks: Container[str] = ()) -> list[Flow]:
-    """The flows of a plan as messages have them, of a model of so many blocks that is on these `disks`."""
+    """Return the flows of a plan as messages have them, each with a ticket.
+
+    `blocks` is the number of the model's blocks, and `disks` are the hosts that have it on disk only.
+    """
     every = tuple(range(blocks))
     return [
         Flow(

@@ -1,4 +1,4 @@
-"""A scale out as a state machine: load the targets, have the senders send, have each whole instance serve. Pure."""
+"""A scale out as a state machine: targets load, senders send, and each instance serves once it is whole. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -7,10 +7,10 @@ from itertools import chain
 from msgspec import structs
 
 from livescale.services.planner.delivery import Delivery
-from livescale.services.planner.live_help import LiveHelp
+from livescale.services.planner.live import LiveHelp
 from livescale.services.planner.orders import Orders
 from livescale.services.planner.pipelines import ExecutionPipelines
-from livescale.services.planner.scales import Command, Scale
+from livescale.services.planner.running_scale import NodeCommand, RunningScale
 from livescale.services.planner.targets import UNDER_WAY, TargetState
 from livescale.shared.messages.live import Help
 from livescale.shared.messages.membership import LeaseChanged, Member, WorkerReport
@@ -22,11 +22,15 @@ from livescale.shared.policy.invariants import check
 FIRST_LAYER = (0, 1)  # with the embedding before it
 
 
-class ScaleOut(Scale):
-    """Carries out a plan, and what it has to become when nodes are lost. `delivery`: how far it is."""
+class ScaleOut(RunningScale):
+    """Carries out a plan, and what the plan has to become when nodes are lost.
+
+    `delivery` knows how far each target is. The scale fails if nothing of it arrives for `timeout_seconds`. `workers`
+    are the last reports of all workers.
+    """
 
     def __init__(
-        self, id: str, decision: Decision, orders: Orders, patience_seconds: float, workers: Iterable[WorkerReport] = ()
+        self, id: str, decision: Decision, orders: Orders, timeout_seconds: float, workers: Iterable[WorkerReport] = ()
     ) -> None:
         super().__init__(id, decision, [instance.id for instance in orders.plan.instances])
         self._help = LiveHelp(orders.plan, workers)
@@ -34,11 +38,12 @@ class ScaleOut(Scale):
         self._targets = self.delivery.targets
         self._pipelines = ExecutionPipelines(self.delivery)
         self._errors: list[str] = []
-        self._patience_seconds = patience_seconds
+        self._timeout_seconds = timeout_seconds
         self._progress = decision.at
 
     @property
     def plan(self) -> Plan:
+        """The plan as it is now, after nodes were lost."""
         return self.delivery.orders.plan
 
     @property
@@ -58,38 +63,38 @@ class ScaleOut(Scale):
 
     @property
     def receiving(self) -> frozenset[str]:
-        """Targets that are going to have everything, whoever else is lost meanwhile."""
+        """The targets that are going to have everything, even if all that are stranded now stay so."""
         return frozenset() if self.ended else self.delivery.receiving
 
     @property
     def live(self) -> frozenset[str]:
-        """Targets that take requests while they load, or are going to; all ranks of these."""
+        """The targets that take requests while they load, or are going to, with all ranks of their instances."""
         ranks = (worker for one in self.plan.instances if self.plan.is_live(one) for worker in one.ranks)
         return frozenset() if self.ended else frozenset(self._targets.all_in(*UNDER_WAY)).intersection(ranks)
 
-    def follow_up(self, now: float) -> list[Command]:
+    def follow_up(self, now: float) -> list[NodeCommand]:
         before = self._pipelines.records
         commands = self._pipelines.look(now)
         self._changed = self._changed or self._pipelines.records != before
         return [*commands, *self.helps()]
 
-    def helps(self) -> list[Command]:
-        """Who is to take requests over from whom, where that has changed."""
+    def helps(self) -> list[NodeCommand]:
+        """Return commands to the helpers whose targets have changed."""
         if not self._help.changed:
             return []
         failed = frozenset(self._targets.all_in(TargetState.FAILED))
         return list(self._help.tell(self.delivery.orders, failed))
 
-    def start(self, now: float) -> list[Command]:
+    def start(self, now: float) -> list[NodeCommand]:
         self._move("loading")
         self._note("planned", now)
         self._progress = now
         return self.delivery.load_all()
 
-    def take_over(self, record: ScaleRecord, reports: Mapping[str, WorkerReport], now: float) -> list[Command]:
-        """Go on with what an earlier planner began: who loads for it keeps what arrived."""
+    def take_over(self, record: ScaleRecord, reports: Mapping[str, WorkerReport], now: float) -> list[NodeCommand]:
+        """Continue a scale out that an earlier planner began; workers that load for it keep what has arrived."""
         self._continue(record)
-        self.delivery.times.continue_from(record)
+        self.delivery.arrivals.continue_from(record)
         self._pipelines.take_over(record.pipelines, now)
         self._progress = now
         planned = [(worker, one.id) for one in self.plan.instances for worker in one.ranks]
@@ -100,20 +105,21 @@ class ScaleOut(Scale):
         return [*commands, *(command for worker in here for command in self.on_report(reports[worker], now))]
 
     def wants_plan(self, now: float) -> bool:
-        """Whether somebody is stranded and it is time to look for another way."""
+        """Say whether a target is stranded and it is time to look for another way."""
         return self.delivery.stranded.is_due(now) and not self.ended
 
     def replan(
         self, flows: Sequence[Flow], members: Mapping[str, Member], reasons: Sequence[str], now: float
-    ) -> list[Command]:
-        """Send the stranded what they miss, along these flows."""
+    ) -> list[NodeCommand]:
+        """Send the stranded targets what they lack along these flows; `members` are the processes by id as they are
+        now."""
         self.delivery.stranded.looked(now)
         changes = self.delivery.replan(flows, members, reasons)
         for worker, detail in changes.items():
             self._note_again("replanned", now, worker, detail)
         return self.delivery.loads(changes)
 
-    def acknowledged(self, command: Command, now: float) -> list[Command]:
+    def acknowledged(self, command: NodeCommand, now: float) -> list[NodeCommand]:
         match command.message:
             case Load() as load if self.delivery.is_current(command.node, load):
                 self.delivery.accept(command.node)
@@ -127,7 +133,7 @@ class ScaleOut(Scale):
                 self._pipelines.acknowledged(command.node, pipeline, now)
         return []
 
-    def refused(self, command: Command, error: str, now: float) -> list[Command]:
+    def refused(self, command: NodeCommand, error: str, now: float) -> list[NodeCommand]:
         node = command.node
         match command.message:
             case Load() as load if self.delivery.is_current(node, load):
@@ -142,7 +148,7 @@ class ScaleOut(Scale):
                 return self._pipelines.refused(node, pipeline, error, now)
         return []
 
-    def wants(self, command: Command) -> bool:
+    def wants(self, command: NodeCommand) -> bool:
         match command.message:
             case Load() as load:
                 return self.delivery.awaits(command.node, load)
@@ -156,7 +162,7 @@ class ScaleOut(Scale):
     def excuse(self, seconds: float) -> None:
         self._progress += seconds
 
-    def on_transfer(self, event: Transfer, now: float) -> list[Command]:
+    def on_transfer(self, event: Transfer, now: float) -> list[NodeCommand]:
         node = event.node
         if self.ended or node not in self._targets:
             return []
@@ -172,20 +178,20 @@ class ScaleOut(Scale):
         self._explain("whole", node, event.how)
         return serves
 
-    def on_block(self, block: BlockReady, now: float) -> list[Command]:
+    def on_block(self, block: BlockReady, now: float) -> list[NodeCommand]:
         self._progress = now
         if block.worker in self._targets:
-            self.delivery.times.arrive(block)
+            self.delivery.arrivals.arrive(block)
         return []
 
-    def on_report(self, report: WorkerReport, now: float) -> list[Command]:
+    def on_report(self, report: WorkerReport, now: float) -> list[NodeCommand]:
         self._help.on_report(report)
         if self.ended or report.id not in self._targets or report.instance not in self.instances:
             return []
         commands = self._pipelines.on_report(report, now)
         holding = report.holding
         if holding is not None:
-            self.delivery.times.see(report.id, holding.ready)
+            self.delivery.arrivals.see(report.id, holding.ready)
         if report.state == "live" and (report.live_layers or report.pipeline):
             first_layer_at = None if report.pipeline else self.delivery.ready_at(report.id, FIRST_LAYER)
             self._note("live", first_layer_at or now, report.id)
@@ -196,7 +202,7 @@ class ScaleOut(Scale):
             commands += self._whole(report.id, now)
         return commands
 
-    def on_lease(self, change: LeaseChanged, now: float) -> list[Command]:
+    def on_lease(self, change: LeaseChanged, now: float) -> list[NodeCommand]:
         self._help.on_lease(change)
         if self.ended or not self.delivery.orders.is_gone(change):
             return []
@@ -204,7 +210,7 @@ class ScaleOut(Scale):
         self.delivery.lose_sender(gone, error)
         return [*self._fail([gone], error, now), *self._sends(now)]
 
-    def on_instance(self, event: InstanceServing, now: float) -> list[Command]:
+    def on_instance(self, event: InstanceServing, now: float) -> list[NodeCommand]:
         if event.instance not in self.instances:
             return []
         if event.what in ("first_layer", "first_token"):
@@ -215,19 +221,22 @@ class ScaleOut(Scale):
             return self._serving(event.worker, event.at)
         return []
 
-    def tick(self, now: float) -> list[Command]:
+    def tick(self, now: float) -> list[NodeCommand]:
         silent = now - self._progress
-        if self.ended or silent < self._patience_seconds:
+        if self.ended or silent < self._timeout_seconds:
             return []
         why = f"nothing arrived for {silent:.1f} s{self.delivery.stranded.problem}"
         return self._fail(self._targets.all_in(*UNDER_WAY), why, now)
 
     def record(self) -> ScaleRecord:
-        arrived, pipelines = self.delivery.times.arrived, self._pipelines.records
+        arrived, pipelines = self.delivery.arrivals.arrived, self._pipelines.records
         return structs.replace(super().record(), plan=self.plan, arrived=arrived, pipelines=pipelines)
 
     def check_invariants(self) -> None:
-        """Its flows fit its targets, and it has ended with the last of them. Raises InvariantBroken."""
+        """Check that flows suit the state of their targets, and that the scale ends with the last target.
+
+        Raises InvariantBroken.
+        """
         check(self._broken_invariants())
 
     def _broken_invariants(self) -> Iterator[str]:
@@ -236,20 +245,20 @@ class ScaleOut(Scale):
         if self.ended != self.delivery.has_ended:
             yield f"{self.id}: {self.state} although {len(self._targets.all_in(*UNDER_WAY))} targets are under way"
 
-    def _sends(self, now: float) -> list[Command]:
+    def _sends(self, now: float) -> list[NodeCommand]:
         commands = self.delivery.sends()
         if commands:
             self._note("commanded", now)
-            self.delivery.times.begin(now)
+            self.delivery.arrivals.begin(now)
         return commands
 
-    def _whole(self, worker: str, at: float) -> list[Command]:
+    def _whole(self, worker: str, at: float) -> list[NodeCommand]:
         if not self.delivery.whole(worker):
             return []
         self._note("whole", at, worker)
         return [] if self._pipelines.holds(worker) else self.delivery.serves(worker)
 
-    def _serving(self, worker: str, at: float) -> list[Command]:
+    def _serving(self, worker: str, at: float) -> list[NodeCommand]:
         if self.ended or not self._targets.is_in(worker, TargetState.WHOLE):
             return []
         self._targets.move(worker, TargetState.SERVING)
@@ -257,7 +266,7 @@ class ScaleOut(Scale):
         self._finish(at)
         return []
 
-    def _fail(self, workers: Iterable[str], error: str, now: float) -> list[Command]:
+    def _fail(self, workers: Iterable[str], error: str, now: float) -> list[NodeCommand]:
         aborts = self.delivery.fail(workers, error)
         if not aborts:
             return []

@@ -1,4 +1,4 @@
-"""What the planner can be told."""
+"""The settings of the planner's process."""
 
 from typing import Annotated
 
@@ -18,7 +18,7 @@ from livescale.shared.runtime.settings import (
 
 
 class PlannerSettings(ProcessSettings, frozen=True, kw_only=True):
-    """The planner: carries scales through."""
+    """The planner: makes a plan for each scale, and carries it out."""
 
     link_rate: Annotated[
         float,
@@ -45,7 +45,9 @@ class PlannerSettings(ProcessSettings, frozen=True, kw_only=True):
         check_plan_policy(self.plan_policy, self.live)
 
     def policy_for(self, live: LiveName) -> Policy:
-        """By which plans are made."""
+        """Return the policy by which plans are made in this live mode. Raises ValueError for one that does not suit the
+        mode."""
+        check_plan_policy(self.plan_policy, live)
         if self.plan_policy == "auto":
             return "binomial" if live == "pipeline" else "chains"
         return self.plan_policy

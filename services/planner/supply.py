@@ -1,27 +1,44 @@
-"""Who can give a model to whom: the registry's picture of the pool as the plans see it. Pure."""
+"""Who can give a model to whom: the registry's snapshot as plans need it. Pure.
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+Here are also the places of workers and hosts in the cluster, and what serving moves over which links: as both ends
+measured it, otherwise as roles suggest.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import cast
 
-from livescale.services.planner.plans.network import Multicast, Node, ServingFlow, Source, Target, way
-from livescale.services.planner.plans.plan import CannotPlan, Flow, TransferPlan
-from livescale.services.planner.serving_traffic import find_traffic
-from livescale.services.planner.spares import find_alive
-from livescale.shared.messages.membership import Holding, WorkerReport
+from livescale.services.planner.fleet import find_alive, requests_of
+from livescale.services.planner.plans.network import (
+    BlockSource,
+    BlockTarget,
+    ClusterNode,
+    Multicast,
+    ServingFlow,
+    path_kind,
+)
+from livescale.services.planner.plans.plan import CannotPlan, Direction, LinkKind, TransferFlow, TransferPlan
+from livescale.shared.messages.membership import Holding, Member, Role, WorkerReport
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.registry import Snapshot
-from livescale.shared.messages.transfers import Flow as PlanFlow
-from livescale.shared.topology.paths import TopologyPlace
+from livescale.shared.messages.transfers import Flow
+from livescale.shared.topology.paths import Resource, TopologyPlace, path_between
+from livescale.shared.topology.topology import ASSUMED_DISK, ASSUMED_MEMORY, ASSUMED_NIC, Topology
+
+# A prefill instance sends the KV that it makes to a decode instance (BlitzScale 5.1).
+DIRECTIONS: Mapping[Role | None, Direction] = {"prefill": "out", "decode": "in"}
+Ends = tuple[str, str]  # who sends, who receives
 
 
 @dataclass(frozen=True)
 class Supply:
-    """The pool while some plans run. Who is in no place neither gives nor takes.
+    """Who holds a shard of a model, and what keeps links busy, while some plans run.
 
-    `sending`: how many flows each node sends for them. `receiving`: workers that are going to have the whole version,
-    and pass on what they have. `silent`: whose reports are old.
+    A process without a place in the cluster neither gives nor takes. `sending` counts the flows that each node sends
+    for running plans. `receiving` are workers that are going to have the whole shard, and pass on what they have.
+    `silent` are workers whose reports are old.
     """
 
     snapshot: Snapshot
@@ -42,8 +59,11 @@ class Supply:
     def multicast(
         self, missing: Mapping[str, Iterable[int]], avoid: Iterable[str] = (), *, disks: bool = False
     ) -> Multicast:
-        """`missing` blocks to each target that is there, from all who hold the model or are going to; from whom to
-        `avoid` only where nobody else does. With `disks` every other host may read it. Raises CannotPlan."""
+        """Return a multicast of the `missing` blocks to each target that can be reached, from all who hold the model.
+
+        Sources are those that hold it or are receiving it; those to `avoid` only if there are no others. With `disks`
+        every other host may read it from its disk. Raises CannotPlan.
+        """
         sources = [source for source in self._sources() if source.node.id not in missing]
         if disks:
             sources += self._disks()
@@ -57,12 +77,14 @@ class Supply:
         return Multicast(
             block_bytes=self._block_bytes,
             sources=tuple(better or sources),
-            targets=tuple(Target(self._node(id), tuple(blocks)) for id, blocks in missing.items() if id in self._alive),
+            targets=tuple(
+                BlockTarget(self._node(id), tuple(blocks)) for id, blocks in missing.items() if id in self._alive
+            ),
             serving=(*find_traffic(self.snapshot, self.places, self.silent), *self._plans()),
         )
 
-    def rest(self, flows: Iterable[PlanFlow], missing: Mapping[str, Sequence[int]]) -> tuple[Multicast, TransferPlan]:
-        """What is left of a plan that runs, where `missing` blocks are all that its receivers lack."""
+    def rest(self, flows: Iterable[Flow], missing: Mapping[str, Sequence[int]]) -> tuple[Multicast, TransferPlan]:
+        """Return what is left of a running plan, whose receivers lack only these `missing` blocks."""
         placed = [flow for flow in flows if {flow.sender, flow.receiver} <= self.places.keys()]
         left = [part for flow in placed if (part := self._left_of(flow, missing[flow.receiver])).blocks]
         receivers = dict.fromkeys(flow.receiver for flow in left)
@@ -70,26 +92,26 @@ class Supply:
         disks = {flow.sender for flow in placed if flow.from_disk}
         multicast = Multicast(
             block_bytes=self._block_bytes,
-            sources=tuple(Source(self._node(id, on_disk=id in disks), self._every) for id in senders),
-            targets=tuple(Target(self._node(id), tuple(missing[id])) for id in receivers),
+            sources=tuple(BlockSource(self._node(id, on_disk=id in disks), self._every) for id in senders),
+            targets=tuple(BlockTarget(self._node(id), tuple(missing[id])) for id in receivers),
             serving=tuple(find_traffic(self.snapshot, self.places, self.silent)),
         )
         return multicast, TransferPlan(policy="chains", flows=tuple(left), targets=tuple(receivers), tails=())
 
-    def _left_of(self, flow: PlanFlow, missing: Sequence[int]) -> Flow:
+    def _left_of(self, flow: Flow, missing: Sequence[int]) -> TransferFlow:
         lacks, blocks = frozenset(missing), flow.blocks or sorted(self._every)
         kept = [place for place, block in enumerate(blocks) if block in lacks]
-        over = way(self._node(flow.sender, on_disk=flow.from_disk), self._node(flow.receiver))
+        over = path_kind(self._node(flow.sender, on_disk=flow.from_disk), self._node(flow.receiver))
         steps = tuple(flow.steps[place] for place in kept) if flow.steps else ()
         own = tuple(blocks[place] for place in kept)
-        return Flow(flow.sender, flow.receiver, own, flow.lane, flow.lanes, over, steps)
+        return TransferFlow(flow.sender, flow.receiver, own, flow.lane, flow.lanes, over, steps)
 
     @cached_property
     def _block_bytes(self) -> tuple[int, ...]:
         return tuple(block.size_bytes for block in self.manifest.blocks)
 
     def describe(self, id: str) -> str:
-        """What makes this node a source."""
+        """Return a reason that says why this node can be a source."""
         requests = {report.id: requests_of(report) for report in self.snapshot.workers if report.state == "serving"}
         if id in requests:
             return f"from {id}: a worker that holds the model and has {requests[id]} requests"
@@ -100,30 +122,31 @@ class Supply:
         how = "is reading the model" if id in self._hosts(self._is_reading) else "reads the model from its disk"
         return f"from {id}: a host that {how}"
 
-    def _sources(self) -> list[Source]:
+    def _sources(self) -> list[BlockSource]:
         serving = {
             report.id: requests_of(report)
             for report in self.snapshot.workers
             if report.id in self._alive and report.state == "serving" and self._is_whole(report.holding)
         }
         ids = [*serving, *sorted(self._alive.intersection(self.receiving)), *self._hosts(self._is_whole)]
-        return [Source(self._node(id, serving.get(id, 0)), self._every) for id in ids]
+        return [BlockSource(self._node(id, serving.get(id, 0)), self._every) for id in ids]
 
-    def _reading(self) -> list[Source]:
-        """Hosts that are going to have it: only where nobody else does, for disks are slower than memory."""
-        return [Source(self._node(id, on_disk=True), self._every) for id in self._hosts(self._is_reading)]
+    def _reading(self) -> list[BlockSource]:
+        """Return the hosts that are reading it, which count only where nobody holds it: disks are slower than
+        memory."""
+        return [BlockSource(self._node(id, on_disk=True), self._every) for id in self._hosts(self._is_reading)]
 
-    def _disks(self) -> list[Source]:
-        """Of hosts that do not hold it."""
+    def _disks(self) -> list[BlockSource]:
+        """Return the disks of the hosts that do not hold it in memory."""
         ids = sorted(one.id for one in self.snapshot.hosts if one.id in self._alive)
         having = set(self._hosts(self._is_whole))
-        return [Source(self._node(id, on_disk=True), self._every) for id in ids if id not in having]
+        return [BlockSource(self._node(id, on_disk=True), self._every) for id in ids if id not in having]
 
     def _hosts(self, suits: Callable[[Holding], bool]) -> list[str]:
         return [one.id for one in self.snapshot.hosts if one.id in self._alive and any(map(suits, one.holdings))]
 
     def _plans(self) -> Iterable[ServingFlow]:
-        """A node that sends for running plans shares its NIC with them."""
+        """Yield the load that running plans put on NICs: a node's new flow has to share with those that it sends."""
         workers = {report.id: report.flows_out for report in self.snapshot.workers}
         reported = workers | {report.id: report.flows_out for report in self.snapshot.hosts}
         for id in sorted(reported.keys() | self.sending.keys()):
@@ -131,19 +154,118 @@ class Supply:
             if flows and id in self.places:
                 yield ServingFlow(id, "out", flows / (flows + 1) * self.places[id].nic_out)
 
-    def _node(self, id: str, requests: int = 0, *, on_disk: bool = False) -> Node:
+    def _node(self, id: str, requests: int = 0, *, on_disk: bool = False) -> ClusterNode:
         place = self.places[id]
-        return Node(id, "disk" if on_disk else "host" if place.domain is None else "worker", place, requests)
+        return ClusterNode(id, "disk" if on_disk else "host" if place.domain is None else "worker", place, requests)
 
     def _is_whole(self, holding: Holding | None) -> bool:
-        """A host holds all shards, a worker its own."""
+        """Say whether all of it is held: a host holds all shards, a worker its own."""
         held = self.manifest.version, self.manifest.held_as
         return holding is not None and holding.version in held and len(holding.ready) == holding.total
 
     def _is_reading(self, holding: Holding) -> bool:
-        """It has begun, and is not waiting for its turn: the rest is coming."""
+        """Say whether a host has begun to read it, so that the rest is coming, and is not waiting for its turn."""
         return holding.version == self.manifest.version and bool(holding.ready)
 
 
-def requests_of(report: WorkerReport) -> int:
-    return 0 if report.load is None else report.load.running_requests + report.load.waiting_requests
+def find_places(
+    members: Iterable[Member], topology: Topology | None, link_rate: float = 0.0
+) -> dict[str, TopologyPlace]:
+    """Return the places of workers and hosts in the cluster by their ids. A process that the topology lacks is left
+    out.
+
+    Without a topology each machine is a host, its workers are one domain, and rates are assumed. With a `link_rate`, in
+    bytes a second, each process is a host of its own, as links are then shaped by process: all that leaves it shares
+    one link of that rate, also what goes to others of its machine. No way between them is faster, and they share
+    nothing.
+    """
+    placed = [member for member in members if member.service in ("worker", "host")]
+    if topology is not None:
+        places = topology.places
+        return {member.id: places[place] for member in placed if (place := member.place or "") in places}
+    if link_rate:
+        return {member.id: assumed_place(member, member.id, link_rate) for member in placed}
+    return {member.id: assumed_place(member, member.host, ASSUMED_NIC) for member in placed}
+
+
+def assumed_place(member: Member, host: str, nic: float) -> TopologyPlace:
+    """Return a place for a process without a topology: one NIC of this rate, and the assumed rates for the rest."""
+    return TopologyPlace(
+        id=member.id,
+        host=host,
+        leaf="leaf0",
+        domain=host if member.service == "worker" else None,
+        nic=host,
+        nic_in=nic,
+        nic_out=nic,
+        uplink_in=0.0,
+        uplink_out=0.0,
+        domain_bandwidth=ASSUMED_MEMORY,
+        host_link=ASSUMED_MEMORY,
+        disk=ASSUMED_DISK,
+        machine=member.host,
+    )
+
+
+def find_traffic(snapshot: Snapshot, places: Mapping[str, TopologyPlace], silent: Collection[str]) -> list[ServingFlow]:
+    """Return what serving moves over each link on its way from worker to worker.
+
+    Workers that are `silent` or do not measure are taken by their role alone.
+    """
+    reports = [report for report in snapshot.workers if report.id in places]
+    known = [report for report in reports if is_known(report, silent)]
+    by_link: dict[Resource, float] = {}
+    for (sender, receiver), rate in measured_rates(known, snapshot).items():
+        if sender in places and receiver in places:
+            for link in path_between(places[sender], places[receiver]).resources:
+                by_link[link] = by_link.get(link, 0.0) + rate
+    measured = [as_flow(link, rate) for link, rate in by_link.items() if rate]
+    return [*measured, *assumed_traffic((report for report in reports if not is_known(report, silent)), places)]
+
+
+def is_known(report: WorkerReport, silent: Collection[str]) -> bool:
+    """Say whether it is known what this worker's serving moves."""
+    return report.traffic is not None and report.id not in silent
+
+
+def measured_rates(reports: Iterable[WorkerReport], snapshot: Snapshot) -> dict[Ends, float]:
+    """Return bytes a second by sender and receiver. Where the two ends measured different rates, the higher one
+    counts."""
+    ids = {member.address: member.id for member in snapshot.members}
+    rates: dict[Ends, float] = {}
+    for report in reports:
+        for each in report.traffic or ():
+            peer = ids.get(each.peer)
+            if peer is not None:  # who has left receives nothing any more
+                sent, received = (report.id, peer), (peer, report.id)
+                rates[sent] = max(rates.get(sent, 0.0), each.sent)
+                rates[received] = max(rates.get(received, 0.0), each.received)
+    return rates
+
+
+def as_flow(link: Resource, rate: float) -> ServingFlow:
+    """Return a rate over a link as the serving flow that plans go by."""
+    over, _, direction = link.kind.partition("_")
+    return ServingFlow(link.owner, cast("Direction", direction), rate, cast("LinkKind", over))
+
+
+def assumed_traffic(reports: Iterable[WorkerReport], places: Mapping[str, TopologyPlace]) -> Iterator[ServingFlow]:
+    """Yield the traffic that a role suggests: all of the NIC in the direction in which it moves KV."""
+    for report in reports:
+        if report.role in DIRECTIONS:
+            at, direction = places[report.id], DIRECTIONS[report.role]
+            yield ServingFlow(at.nic, direction, at.nic_out if direction == "out" else at.nic_in)
+
+
+def explain_unknown(snapshot: Snapshot, silent: Collection[str]) -> list[str]:
+    """Return a reason for each instance's worker whose traffic is taken by its role."""
+    unknown = [one for one in snapshot.workers if one.instance is not None and not is_known(one, silent)]
+    return [
+        f"the traffic of {one.id} is not known ({'it is silent' if one.id in silent else 'it measures none'}): "
+        f"taken by its role, {one.role}, as {_say(one.role)}"
+        for one in unknown
+    ]
+
+
+def _say(role: Role | None) -> str:
+    return f"all of its NIC {DIRECTIONS[role]}" if role in DIRECTIONS else "none"

@@ -259,7 +259,7 @@ class Storm:
                         raise InvariantBroken(f"the epoch of {member.id} fell to {member.epoch}")
                     self.epochs[member.id] = member.epoch
             case Planner():
-                actor._book.check_invariants()
+                actor._store.check_invariants()
             case Monitor():
                 actor._policy.check_invariants()
             case Router(office=Office() as office):

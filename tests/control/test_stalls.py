@@ -151,7 +151,7 @@ def test_who_dies_is_found_as_fast_as_ever_and_no_sooner_after_a_stall() -> None
 
 @pytest.mark.parametrize("after", [0.0, 0.85, 1.6])
 def test_a_command_that_is_not_answered_in_time_is_told_again(after: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("livescale.services.planner.sending.COMMAND_SECONDS", 0.5)
+    monkeypatch.setattr("livescale.services.planner.outbox.COMMAND_SECONDS", 0.5)
     storm = virtual_time.run(
         scaled_meanwhile("off", after, lambda storm: storm.freeze("worker-1", SHORT_SECONDS)), limit_seconds=300
     )

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from livescale.services.planner.live_need import Demand, is_needed, longest_wait, read_demand
+from livescale.services.planner.live import PrefillDemand, is_needed, longest_wait, read_demand
 from livescale.services.worker.live.policy import OFF
 from livescale.services.worker.live.simulation import simulate
 from livescale.services.worker.live.tasks import LiveTask
 from livescale.shared.messages.scaling import Decision
 from tests.monitor.made import Watched, load, queues, serving
 from tests.monitor.made import spare as spare_worker
-from tests.planner.made import decision
+from tests.planner.samples import decision
 
 INPUTS = {
     "waiting_tokens": 900.0,
@@ -33,20 +33,32 @@ def decided(rule: str = "prefill", inputs: Mapping[str, float | None] | None = N
 @pytest.mark.parametrize(
     ("demand", "joining", "wait"),
     [
-        (Demand(waiting=500, arriving=0, rate=1000, serving=1), [5.0], 0.5),  # what waits is done before it joins
         (
-            Demand(waiting=4000, arriving=0, rate=1000, serving=1),
+            PrefillDemand(waiting=500, arriving=0, rate=1000, serving=1),
+            [5.0],
+            0.5,
+        ),  # what waits is done before it joins
+        (
+            PrefillDemand(waiting=4000, arriving=0, rate=1000, serving=1),
             [1.0],
             2.5,
         ),  # 1000 by then, the rest at twice the rate
-        (Demand(waiting=0, arriving=500, rate=1000, serving=1), [5.0], 0.0),  # one is fast enough
-        (Demand(waiting=0, arriving=2000, rate=1000, serving=1), [4.0], 2.0),  # who comes last finds 4000 before him
-        (Demand(waiting=0, arriving=2000, rate=1000, serving=1), [2.0, 4.0], 1.0),  # as fast as they come from 2 s on
-        (Demand(waiting=0, arriving=100, rate=1000, serving=0), [3.0], 3.0),  # the first waits longest
-        (Demand(waiting=0, arriving=0, rate=1000, serving=0), [3.0], 3.0),  # were there anybody
+        (PrefillDemand(waiting=0, arriving=500, rate=1000, serving=1), [5.0], 0.0),  # one is fast enough
+        (
+            PrefillDemand(waiting=0, arriving=2000, rate=1000, serving=1),
+            [4.0],
+            2.0,
+        ),  # who comes last finds 4000 before him
+        (
+            PrefillDemand(waiting=0, arriving=2000, rate=1000, serving=1),
+            [2.0, 4.0],
+            1.0,
+        ),  # as fast as they come from 2 s on
+        (PrefillDemand(waiting=0, arriving=100, rate=1000, serving=0), [3.0], 3.0),  # the first waits longest
+        (PrefillDemand(waiting=0, arriving=0, rate=1000, serving=0), [3.0], 3.0),  # were there anybody
     ],
 )
-def test_the_longest_wait(demand: Demand, joining: list[float], wait: float) -> None:
+def test_the_longest_wait(demand: PrefillDemand, joining: list[float], wait: float) -> None:
     assert longest_wait(demand, joining) == pytest.approx(wait)
 
 
@@ -86,7 +98,7 @@ def test_where_it_is_not_known_how_long_anything_takes_a_scale_is_live() -> None
 
 
 def test_chance_counts_the_more_the_longer_prompts_and_the_shorter_loads_are() -> None:
-    demand = Demand(waiting=0, arriving=100, rate=1000, serving=1, prompt=100)
+    demand = PrefillDemand(waiting=0, arriving=100, rate=1000, serving=1, prompt=100)
     assert demand.at_worst(4.0).arriving == 100 + 2 * 50  # 4 requests, with a deviation of 2 and so of 50 tokens/s
     assert demand.at_worst(400.0).arriving == 100 + 2 * 5
     assert demand.at_worst(0.0) == demand
@@ -104,7 +116,7 @@ def test_the_monitor_tells_all_that_it_takes() -> None:
     [verdict] = watched.policy.decide(0.0)
     assert verdict.action == "out"
     found = read_demand(replace(decision(), inputs=verdict.inputs))
-    assert found == Demand(waiting=5040.0, arriving=2500.0, rate=1000.0, serving=1, prompt=5040.0)
+    assert found == PrefillDemand(waiting=5040.0, arriving=2500.0, rate=1000.0, serving=1, prompt=5040.0)
 
 
 @given(
@@ -121,6 +133,6 @@ def test_no_request_of_a_stop_that_is_played_through_waits_longer_than_was_said(
     whole, gap = ready[-1], layers / rate
     arrivals = [0.0] * waiting + [gap * (number + 1) for number in range(int(whole / gap))]
     tasks = [LiveTask(f"{number:03}", at) for number, at in enumerate(arrivals)]
-    said = longest_wait(Demand(waiting=waiting * layers, arriving=rate, rate=1.0, serving=1), [whole])
+    said = longest_wait(PrefillDemand(waiting=waiting * layers, arriving=rate, rate=1.0, serving=1), [whole])
     run = simulate(tasks, ready, OFF)
     assert all(run.ends[task.id] - task.arrival <= said + 2 * layers + 1e-9 for task in tasks)

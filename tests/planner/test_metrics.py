@@ -6,7 +6,7 @@ from livescale.services.planner.metrics import PlannerMetrics
 from livescale.shared.messages.membership import WorkerReport, WorkerState
 from livescale.shared.messages.scaling import Phase, ScaleRecord
 from livescale.shared.process.telemetry import Telemetry
-from tests.planner.made import decision
+from tests.planner.samples import decision
 
 RECORD = ScaleRecord(
     id="scale-1",

@@ -5,10 +5,10 @@ from itertools import count
 from msgspec.structs import replace
 
 from livescale.services.planner.orders import ticketed
-from livescale.services.planner.plans.plan import Flow, TransferPlan
+from livescale.services.planner.plans.plan import TransferFlow, TransferPlan
 from livescale.shared.messages.transfers import FromDisk, Send
 from tests.control.fakes import BLOCKS, manifest
-from tests.planner.made import ENTRY, VERSION, orders
+from tests.planner.samples import ENTRY, VERSION, orders
 
 
 def test_who_has_it_on_disk_only_is_told_what_to_read() -> None:
@@ -24,7 +24,11 @@ def test_who_has_it_on_disk_only_is_told_what_to_read() -> None:
 
 def test_flows_of_disks_say_so_also_where_they_go_over_the_network() -> None:
     every = tuple(range(BLOCKS))
-    flows = (Flow("h0", "a", every, over="disk"), Flow("h1", "b", every), Flow("a", "c", (0, 1)))
+    flows = (
+        TransferFlow("h0", "a", every, over="disk"),
+        TransferFlow("h1", "b", every),
+        TransferFlow("a", "c", (0, 1)),
+    )
     plan = TransferPlan(policy="local", flows=flows, targets=("a", "b", "c"), tails=())
     made = ticketed(plan, BLOCKS, count(5), {"h0", "h1"})
     assert [(flow.ticket, flow.from_disk, flow.blocks) for flow in made] == [

@@ -1,93 +1,18 @@
 """Execution pipelines of a scale: when they are formed, what is held meanwhile, and how they end."""
 
-from collections.abc import Iterable
-
 import pytest
 from msgspec.structs import replace
 
-from livescale.services.planner.live_help import choose_live
-from livescale.services.planner.pipeline import PATIENCE_SECONDS
-from livescale.services.planner.pipelines import foresee_pipelines
+from livescale.services.planner.live import choose_live
+from livescale.services.planner.pipelines import SWITCH_TIMEOUT_SECONDS
+from livescale.services.planner.plans.execution_pipelines import foresee_pipelines
 from livescale.services.planner.plans.plan import TransferPlan
 from livescale.services.planner.scale_out import ScaleOut
-from livescale.services.planner.scales import Command
-from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.pipelines import Pipeline, PipelineOver
-from livescale.shared.messages.scaling import PipelineRecord
-from livescale.shared.messages.transfers import Abort, Load, PlannedPipeline, Serve
+from livescale.shared.messages.transfers import Abort, PlannedPipeline, Serve
 from tests.control.fakes import BLOCKS
-from tests.planner.made import acknowledge, block_ready, happened, loading, names, scale_out, transfer
-
-KV_BLOCKS = {"a": 30, "b": 20, "c": 40}
-FORMED_AT = 13.0
-
-
-class Played:
-    """A scale to `a`, `b` and `c`, which are one pipeline. All commands are in `pending` until they are answered."""
-
-    def __init__(self, targets: str = "abc") -> None:
-        self.scale = scale_out(list(targets), pipelines=[list(targets)])
-        self.pending: list[Command] = []
-        self.take(self.scale.start(10.5), 10.5)
-        self.answer(10.5, Load)
-        for worker in targets:
-            self.take(self.scale.on_report(loading(worker, 0, kv_blocks=KV_BLOCKS[worker]), 11.0), 11.0)
-        self.pending.clear()  # SENDs
-
-    def take(self, commands: list[Command], now: float) -> None:
-        self.scale.check_invariants()
-        self.pending += [*commands, *self.scale.follow_up(now)]
-        assert self.scale.follow_up(now) == [], "what follows is said once"
-
-    def answer(self, now: float, *kinds: type) -> list[tuple[str, str]]:
-        """All that is pending, or what is of these kinds; what it was."""
-        answered = [one for one in self.pending if not kinds or isinstance(one.message, kinds)]
-        self.pending = [one for one in self.pending if one not in answered]
-        for command in answered:
-            self.take(self.scale.acknowledged(command, now), now)
-        return names(answered)
-
-    def refuse(self, now: float) -> None:
-        self.take(self.scale.refused(self.pending.pop(0), "no", now), now)
-
-    def arrive(self, worker: str, blocks: Iterable[int], now: float) -> None:
-        for index in blocks:
-            self.take(self.scale.on_block(block_ready(worker, index, now), now), now)
-
-    def whole(self, worker: str, now: float) -> None:
-        self.arrive(worker, range(BLOCKS), now)
-        self.take(self.scale.on_transfer(transfer(worker, "whole", now), now), now)
-
-    def die(self, worker: str, now: float) -> None:
-        change = LeaseChanged(service="worker", id=worker, epoch=5, state="dead", reason="silent", at=now)
-        self.take(self.scale.on_lease(change, now), now)
-
-    def tick(self, now: float) -> None:
-        self.take(self.scale.tick(now), now)
-
-    @property
-    def said(self) -> list[tuple[str, str]]:
-        return names(self.pending)
-
-    @property
-    def record(self) -> PipelineRecord:
-        [record] = self.scale.record().pipelines
-        return record
-
-
-def ready() -> Played:
-    """`b` has the first half, `a` the second: the pipeline is being formed."""
-    played = Played()
-    played.arrive("b", [0, 1], FORMED_AT - 1)
-    played.arrive("a", [2, 3], FORMED_AT)
-    return played
-
-
-def running() -> Played:
-    played = ready()
-    played.answer(FORMED_AT + 0.1)
-    played.answer(FORMED_AT + 0.2)
-    return played
+from tests.planner.pipeline_play import FORMED_AT, Played, ready, running
+from tests.planner.samples import acknowledge, block_ready, happened, loading, scale_out, transfer
 
 
 def test_it_is_formed_when_its_members_have_every_block_between_them_the_leader_last() -> None:
@@ -162,9 +87,9 @@ def test_when_all_are_whole_the_leader_serves_then_the_others() -> None:
 def test_who_keeps_the_others_waiting_too_long_serves_later() -> None:
     played = running()
     played.whole("b", 14.0)
-    played.tick(14.0 + PATIENCE_SECONDS - 0.1)
+    played.tick(14.0 + SWITCH_TIMEOUT_SECONDS - 0.1)
     assert played.said == []
-    played.tick(14.0 + PATIENCE_SECONDS)
+    played.tick(14.0 + SWITCH_TIMEOUT_SECONDS)
     assert played.answer(16.1) == [("Serve", "b")]
     assert played.record.reason == "a kept others waiting"
     played.whole("a", 17.0)

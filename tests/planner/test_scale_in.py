@@ -1,14 +1,14 @@
-from livescale.services.planner.fleet import Serving
+from livescale.services.planner.fleet import ServingInstance
 from livescale.services.planner.scale_in import ScaleIn
 from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.transfers import Drain
-from tests.planner.made import decision, happened, names, serving, spare
+from tests.planner.samples import decision, happened, names, serving, spare
 
 PATIENCE_SECONDS = 60.0
 
 
 def draining(*workers: str) -> ScaleIn:
-    drained = [Serving(f"i-{worker}", (worker,), 0) for worker in workers]
+    drained = [ServingInstance(f"i-{worker}", (worker,), 0) for worker in workers]
     scale = ScaleIn("scale-1", decision("in"), drained, dict.fromkeys(workers, 5), PATIENCE_SECONDS)
     commands = scale.start(11.0)
     assert names(commands) == [("Drain", worker) for worker in workers]
@@ -47,7 +47,7 @@ def test_a_worker_that_dies_while_it_drains_is_gone_too() -> None:
 
 
 def test_a_worker_that_will_not_drain_is_named() -> None:
-    drained = [Serving("i-a", ("a",), 0), Serving("i-b", ("b",), 0)]
+    drained = [ServingInstance("i-a", ("a",), 0), ServingInstance("i-b", ("b",), 0)]
     scale = ScaleIn("scale-1", decision("in"), drained, {"a": 5, "b": 5}, PATIENCE_SECONDS)
     refused, _ = scale.start(11.0)
     scale.refused(refused, "it is loading", 11.5)
@@ -71,7 +71,7 @@ def test_a_drain_that_does_not_end_is_given_up_and_those_who_still_drain_are_nam
 
 def test_a_planner_that_takes_over_does_not_count_from_the_start_again() -> None:
     record = draining("a").record()
-    successor = ScaleIn("scale-1", record.decision, [Serving("i-a", ("a",), 0)], {"a": 5}, PATIENCE_SECONDS)
+    successor = ScaleIn("scale-1", record.decision, [ServingInstance("i-a", ("a",), 0)], {"a": 5}, PATIENCE_SECONDS)
     successor.take_over(record, record.decision.at + 50.0)
     successor.tick(record.decision.at + PATIENCE_SECONDS)
     assert successor.state == "failed"

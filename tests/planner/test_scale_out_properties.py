@@ -6,14 +6,14 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from livescale.services.planner.pipeline import PATIENCE_SECONDS, PATIENCE_SHARE
+from livescale.services.planner.pipelines import SWITCH_TIMEOUT_SECONDS, SWITCH_TIMEOUT_SHARE
+from livescale.services.planner.running_scale import NodeCommand
 from livescale.services.planner.scale_out import ScaleOut
-from livescale.services.planner.scales import Command
 from livescale.shared.messages.live import Help
 from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.transfers import Abort, Load, Outflow, Send, Serve, Transfer
 from tests.control.fakes import BLOCKS
-from tests.planner.made import block_ready, chain, loading, member, scale_out, serving, transfer
+from tests.planner.samples import block_ready, chain, loading, member, scale_out, serving, transfer
 
 TARGETS = ["a", "b", "c", "d"]
 NODES = st.sampled_from(["s", *TARGETS])
@@ -43,7 +43,7 @@ class Played:
         self.scale: ScaleOut = scale_out(TARGETS, ranks, workers=[serving("s")], **mode)
         self.now = 11.0
         self.ticket = 100
-        self.pending: list[Command] = []
+        self.pending: list[NodeCommand] = []
         self.helped: dict[str, list[str]] = {}  # by helper, as it was told
         self.tickets = dict.fromkeys(TARGETS, 0)  # of the flow that each receives along
         self.serves: set[str] = set()  # who was told to
@@ -52,7 +52,7 @@ class Played:
         for target in TARGETS:
             self.take(self.scale.on_report(loading(target, 0, kv_blocks=9), self.now))
 
-    def take(self, commands: list[Command]) -> None:
+    def take(self, commands: list[NodeCommand]) -> None:
         commands = [*commands, *self.scale.follow_up(self.now)]
         self.pending += commands
         for command in commands:
@@ -155,7 +155,7 @@ def test_no_pipeline_holds_anybody_beyond_its_patience(events: list[tuple[str, i
     for what, which in events:
         played.happen(what, which)
     ran = played.now - 11.0
-    played.now += max(PATIENCE_SECONDS, PATIENCE_SHARE * ran)
+    played.now += max(SWITCH_TIMEOUT_SECONDS, SWITCH_TIMEOUT_SHARE * ran)
     played.take([])
     played.answer_all()
     whole = {phase.node for phase in played.scale.record().phases if phase.name == "whole"}

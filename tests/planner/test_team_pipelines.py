@@ -3,16 +3,16 @@
 import pytest
 from msgspec.structs import replace
 
-from livescale.services.planner.live_help import choose_live
-from livescale.services.planner.plans.pipelines import team_pipelines
+from livescale.services.planner.live import choose_live
+from livescale.services.planner.plans.execution_pipelines import team_pipelines
 from livescale.services.planner.plans.plan import TransferPlan
-from livescale.services.planner.scales import Command
+from livescale.services.planner.running_scale import NodeCommand
 from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.pipelines import Pipeline
 from livescale.shared.messages.scaling import PipelineRecord
 from livescale.shared.messages.transfers import Serve
 from tests.control.fakes import BLOCKS
-from tests.planner.made import acknowledge, block_ready, loading, names, scale_out, transfer
+from tests.planner.samples import acknowledge, block_ready, loading, names, scale_out, transfer
 
 TEAMS = [["a", "x"], ["b", "y"]]
 OTHER = {"a": "x", "b": "y"}
@@ -29,25 +29,25 @@ class Played:
                 told = replace(loading(worker, 0, kv_blocks=7), instance=f"i-{first}", rank=int(worker == second))
                 self.scale.on_report(told, 11.0)
 
-    def follow(self, commands: list[Command], now: float) -> list[Command]:
+    def follow(self, commands: list[NodeCommand], now: float) -> list[NodeCommand]:
         self.scale.check_invariants()
         return [*commands, *self.scale.follow_up(now)]
 
-    def arrive(self, worker: str, *blocks: int, now: float) -> list[Command]:
+    def arrive(self, worker: str, *blocks: int, now: float) -> list[NodeCommand]:
         return [
             one
             for block in blocks
             for one in self.follow(self.scale.on_block(block_ready(worker, block, now), now), now)
         ]
 
-    def whole(self, worker: str, now: float) -> list[Command]:
+    def whole(self, worker: str, now: float) -> list[NodeCommand]:
         self.arrive(worker, *range(BLOCKS), now=now)
         return self.follow(self.scale.on_transfer(transfer(worker, "whole", now), now), now)
 
-    def answer(self, commands: list[Command], now: float) -> list[Command]:
+    def answer(self, commands: list[NodeCommand], now: float) -> list[NodeCommand]:
         return [one for command in commands for one in self.follow(self.scale.acknowledged(command, now), now)]
 
-    def formed(self) -> list[Command]:
+    def formed(self) -> list[NodeCommand]:
         for team, blocks in zip(TEAMS, ((0, 1), (2, 3)), strict=True):
             for at, worker in enumerate(team):
                 said = self.arrive(worker, *blocks, now=12.0 + at)

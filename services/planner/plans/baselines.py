@@ -1,41 +1,43 @@
-"""What chains and binomial pipelines are measured against: they know nothing of leaves and of serving traffic. Pure."""
+"""The policies that chains and binomial pipelines are measured against. Pure.
+
+They know nothing of leaves, and but for the local one nothing of serving traffic.
+"""
 
 from collections.abc import Callable
 
-from livescale.services.planner.plans.draft import Draft, by_bandwidth
-from livescale.services.planner.plans.groups import group_targets, one_a_nic
-from livescale.services.planner.plans.near import Near
-from livescale.services.planner.plans.network import Multicast, way
-from livescale.services.planner.plans.plan import CannotPlan, Flow, Policy, TransferPlan, find_tails
-from livescale.services.planner.plans.source_order import rank
-from livescale.services.planner.plans.supply import collect, find_whole, name_some
-from livescale.services.planner.plans.traffic import Traffic
+from livescale.services.planner.plans.draft import Draft, by_bandwidth, collect_parts, find_whole, name_some
+from livescale.services.planner.plans.groups import NearCopies, group_targets, one_per_nic, sending_order
+from livescale.services.planner.plans.network import Multicast, Traffic, path_kind
+from livescale.services.planner.plans.plan import CannotPlan, Policy, TransferFlow, TransferPlan, find_tails
 
 
 def plan_tree(multicast: Multicast) -> TransferPlan:
-    """Binary trees (FaaSNet): sources and targets in a row, everyone passes on to two. Raises CannotPlan."""
-    return spread(multicast, "tree", lambda index, sources: (index - sources) // 2)
+    """Plan binary trees (FaaSNet): sources and targets stand in a row, and each passes on to two. Raises CannotPlan."""
+    return plan_row(multicast, "tree", lambda index, sources: (index - sources) // 2)
 
 
 def plan_fanout(multicast: Multicast) -> TransferPlan:
-    """Sources send to every target themselves. Raises CannotPlan."""
-    return spread(multicast, "fanout", lambda index, sources: index % sources)
+    """Plan flows from the sources to every target directly. Raises CannotPlan."""
+    return plan_row(multicast, "fanout", lambda index, sources: index % sources)
 
 
-def spread(multicast: Multicast, policy: Policy, parent_of: Callable[[int, int], int]) -> TransferPlan:
-    """`parent_of` says who of the row sends to one in it, from its index and the number of sources."""
+def plan_row(multicast: Multicast, policy: Policy, parent_of: Callable[[int, int], int]) -> TransferPlan:
+    """Plan a row of sources and then targets. Raises CannotPlan.
+
+    `parent_of` returns the index of the node that sends to a node, from that node's index and the number of sources.
+    """
     traffic = Traffic(multicast)
-    sources = list(one_a_nic(sorted(find_whole(multicast), key=lambda node: rank(node, traffic))))
+    sources = list(one_per_nic(sorted(find_whole(multicast), key=lambda node: sending_order(node, traffic))))
     targets = sorted(multicast.targets, key=lambda target: target.node.name)[: multicast.wanted]
-    flows: list[Flow] = []
+    flows: list[TransferFlow] = []
     others = targets
     if not sources and targets:
-        flows += collect(multicast, targets[0], traffic)
+        flows += collect_parts(multicast, targets[0], traffic)
         sources, others = [targets[0].node], targets[1:]
     row = [*sources, *(target.node for target in others)]
     for index, target in enumerate(others, len(sources)):
         parent = row[parent_of(index, len(sources))]
-        flows.append(Flow(parent.id, target.node.id, target.missing, over=way(parent, target.node)))
+        flows.append(TransferFlow(parent.id, target.node.id, target.missing, over=path_kind(parent, target.node)))
     ids = tuple(target.node.id for target in targets)
     tails = find_tails(flows, ids, multicast.nics)
     reason = f"from {name_some([source.id for source in sources])}"
@@ -43,11 +45,11 @@ def spread(multicast: Multicast, policy: Policy, parent_of: Callable[[int, int],
 
 
 def plan_local(multicast: Multicast) -> TransferPlan:
-    """Each host loads its own copy, from its memory, else its disk (ServerlessLLM). Raises CannotPlan."""
+    """Plan that each host loads its own copy, from its memory or else its disk (ServerlessLLM). Raises CannotPlan."""
     draft = Draft(multicast)
     needed = frozenset().union(*(target.missing for target in multicast.targets))
     whole = [source.node for source in multicast.sources if source.blocks >= needed and source.node.place != "worker"]
-    near = Near(whole, 0.0, draft.traffic)
+    near = NearCopies(whole, 0.0, draft.traffic)
     without = []
     for group in sorted(group_targets(multicast.targets, draft.traffic), key=by_bandwidth):
         if not draft.left:

@@ -1,22 +1,24 @@
-"""A plan carried out by flows that share links fairly at every moment: exact, but slow for large plans. Pure.
+"""A plan carried out by flows that share links fairly at every moment. It is exact, but slow for large plans. Pure.
 
-All speeds are in blocks a second: each flow is somewhere within a block of its own.
+All speeds are in blocks a second, as each flow is somewhere within a block of its own.
 """
 
 from collections.abc import Iterator, Sequence
 
+from livescale.services.planner.plans.flow_times import find_upstream, in_order
 from livescale.services.planner.plans.network import Multicast
-from livescale.services.planner.plans.plan import Flow
+from livescale.services.planner.plans.plan import TransferFlow
 from livescale.services.planner.plans.rates import Links, fair_rates, sustained_speeds
-from livescale.services.planner.plans.upstream import find_upstream, in_order
 
 CLOSE = 1e-9  # a share of a block that counts as none
 NEVER = float("inf")
 
 
-def simulate(multicast: Multicast, flows: Sequence[Flow], chunk_bytes: int) -> list[list[float]]:
-    """When each flow's blocks are through, in seconds from the start. Raises ValueError where flows wait for each
-    other."""
+def simulate(multicast: Multicast, flows: Sequence[TransferFlow], chunk_bytes: int) -> list[list[float]]:
+    """Return when each flow's blocks are through, in seconds from the start.
+
+    Raises ValueError where flows wait for each other.
+    """
     upstream = find_upstream(flows)
     order = in_order(upstream)
     fluid = Fluid(multicast, flows, upstream, order)
@@ -33,10 +35,14 @@ def simulate(multicast: Multicast, flows: Sequence[Flow], chunk_bytes: int) -> l
 
 
 class Fluid:
-    """Between two events all speeds stay as they are."""
+    """The state of all flows between two events. Until the next event all speeds stay as they are."""
 
     def __init__(
-        self, multicast: Multicast, flows: Sequence[Flow], upstream: Sequence[Sequence[int]], order: Sequence[int]
+        self,
+        multicast: Multicast,
+        flows: Sequence[TransferFlow],
+        upstream: Sequence[Sequence[int]],
+        order: Sequence[int],
     ) -> None:
         self._links = Links(flows, multicast)
         self._upstream = upstream
@@ -50,10 +56,11 @@ class Fluid:
 
     @property
     def is_running(self) -> bool:
+        """Whether a flow still has a block to send."""
         return any(self._runs(flow) for flow in self._order)
 
     def step(self) -> None:
-        """Go on to the next event: a block is through, or its flow has caught up with another."""
+        """Go on to the next event: a block is through, or its flow has caught up with the one that feeds it."""
         speeds = self._speeds()
         running = [flow for flow in self._order if self._runs(flow)]
         pause = min(self._until_event(flow, speeds) for flow in running)
@@ -71,7 +78,8 @@ class Fluid:
         return self.sizes[flow][len(self.ends[flow])]
 
     def _waits_for(self, flow: int) -> Iterator[tuple[int, bool, float]]:
-        """Who brings the block under way: whether it is at that block, and how far it is ahead."""
+        """Yield the flows that bring the block under way: whether each is at that block now, and how far it is
+        ahead."""
         block = self._blocks[flow][len(self.ends[flow])]
         for up in self._upstream[flow]:
             ahead = self._positions[up].get(block, -1) - len(self.ends[up])
@@ -79,7 +87,7 @@ class Fluid:
                 yield up, ahead == 0, self._done[up] - self._done[flow]
 
     def _speeds(self) -> list[float]:
-        """A fair share of the links, but no more than comes in."""
+        """Return the speed of each flow: its fair share of the links, but no more than comes in."""
         caps = [0.0] * len(self._blocks)
         for flow in self._order:
             if self._runs(flow) and all(is_at_it for _, is_at_it, _ in self._waits_for(flow)):

@@ -1,4 +1,4 @@
-"""What the planner sees: nodes in a cluster, who holds which blocks, who misses some, what serving sends. Pure."""
+"""What a plan is made for: nodes in a cluster, which hold or miss blocks, and what serving sends. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -10,11 +10,14 @@ from livescale.services.planner.plans.plan import CannotPlan, Direction, LinkKin
 from livescale.shared.topology.paths import TopologyPlace, path_between
 from livescale.shared.topology.topology import Topology
 
+# Serving traffic below this share of a link's bandwidth is not worth a detour.
+BUSY_SHARE = 0.05
 
-class Node(msgspec.Struct, frozen=True, gc=False):
+
+class ClusterNode(msgspec.Struct, frozen=True, gc=False):
     """One end of a transfer, and where in the cluster it is.
 
-    `place`: a worker's GPU, a host's memory, or the disk of a host that does not hold the model in memory. `requests`
+    `place` is a worker's GPU, a host's memory, or the disk of a host that does not hold the model in memory. `requests`
     are those that it serves.
     """
 
@@ -25,27 +28,28 @@ class Node(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def group(self) -> str:
-        """Its scale-up domain; without one, the GPUs that share its NIC. A host's memory is alone."""
+        """Its scale-up domain, or without one the GPUs that share its NIC. A host's memory is alone."""
         if self.at.domain is None:
             return f"memory of {self.id}"
         return self.at.domain if self.at.domain_bandwidth else f"NIC of {self.at.nic}"
 
     @property
     def machine(self) -> str:
+        """The machine that it runs on, which may have several hosts of the topology."""
         return self.at.machine or self.at.host
 
     @property
     def name(self) -> tuple[int, str]:
-        """For ties: by id, and n2 before n10."""
+        """A key that breaks ties: by id, with n2 before n10."""
         return len(self.id), self.id
 
     @property
     def host_link(self) -> float:
-        """Between it and its host's memory; that memory itself is not limited."""
+        """The rate between it and its host's memory, in bytes a second; that memory itself is not limited."""
         return float("inf") if self.at.domain is None else self.at.host_link
 
     def link(self, kind: LinkKind, direction: Direction) -> tuple[str, float]:
-        """Who owns the link of this kind that it uses, and what that carries, bytes/s."""
+        """Return who owns the link of this kind that the node uses, and what that link carries in bytes a second."""
         at = self.at
         match kind:
             case "nic":
@@ -61,28 +65,28 @@ class Node(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def bandwidth(self) -> float:
-        """What it can send over the network, bytes/s: a disk may be slower than the NIC."""
+        """What it can send over the network, in bytes a second. A disk may be slower than the NIC."""
         return min(self.at.nic_out, self.at.disk) if self.place == "disk" else self.at.nic_out
 
 
-class Source(msgspec.Struct, frozen=True, gc=False):
+class BlockSource(msgspec.Struct, frozen=True, gc=False):
     """A node and the blocks that it holds, or that are on their way to it by another plan."""
 
-    node: Node
+    node: ClusterNode
     blocks: frozenset[int]
 
 
-class Target(msgspec.Struct, frozen=True, gc=False):
+class BlockTarget(msgspec.Struct, frozen=True, gc=False):
     """A node that can take the model, and the blocks that it misses, in the order in which it wants them."""
 
-    node: Node
+    node: ClusterNode
     missing: tuple[int, ...]
 
 
 class ServingFlow(msgspec.Struct, frozen=True, gc=False):
-    """Measured traffic of serving (KV, activations) over one direction of a link, bytes/s.
+    """Measured traffic of serving (KV, activations) over one direction of a link, in bytes a second.
 
-    `node` owns the link: a GPU, a host, or a leaf; or it uses the NIC.
+    `node` is a GPU, a host or a leaf that owns the link; for a NIC it may be any node that uses it.
     """
 
     node: str
@@ -92,15 +96,16 @@ class ServingFlow(msgspec.Struct, frozen=True, gc=False):
 
 
 class Multicast(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be planned: `count` of `targets` (0: all) get what they miss of a model of these blocks.
+    """What is to be planned: `count` of the `targets` (0: all) get what they miss of a model.
 
-    Blocks are indices into `block_bytes`. A target that holds some blocks is a source of those, too. Raises ValueError
-    for a target that misses nothing, or holds what it misses, and for a source that is named twice.
+    `block_bytes` are the sizes of the model's blocks, which are named by their indices. A target that holds some blocks
+    is a source of those, too. Raises ValueError for a target that misses nothing or holds what it misses, and for a
+    source that is named twice.
     """
 
     block_bytes: tuple[int, ...]
-    sources: tuple[Source, ...]
-    targets: tuple[Target, ...]
+    sources: tuple[BlockSource, ...]
+    targets: tuple[BlockTarget, ...]
     count: int = 0
     serving: tuple[ServingFlow, ...] = ()
 
@@ -117,21 +122,23 @@ class Multicast(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def wanted(self) -> int:
+        """How many targets are to get the model."""
         return min(self.count or len(self.targets), len(self.targets))
 
     @property
-    def nodes(self) -> dict[str, Node]:
+    def nodes(self) -> dict[str, ClusterNode]:
+        """All targets and sources by their ids."""
         targets = {target.node.id: target.node for target in self.targets}
         return targets | {source.node.id: source.node for source in self.sources}
 
     @property
     def disks(self) -> frozenset[str]:
-        """The hosts that have it on disk only."""
+        """The hosts that have the model on disk only."""
         return frozenset(source.node.id for source in self.sources if source.node.place == "disk")
 
     @property
     def nics(self) -> dict[str, str]:
-        """Whose NIC each node uses."""
+        """The NIC that each node uses, by the node's id."""
         return {id: node.at.nic for id, node in self.nodes.items()}
 
 
@@ -145,37 +152,69 @@ def multicast_over(
     disks: Iterable[str] = (),
     serving: Iterable[ServingFlow] = (),
 ) -> Multicast:
-    """For nodes that are called as the topology calls them: whole copies at `holders` (GPUs or hosts' memories) and on
-    the `disks` of hosts (those of `holders` need not be read), nothing yet at `takers`.
+    """Return a multicast between nodes that are named as in the topology.
 
-    Raises CannotPlan for an id that the topology lacks.
+    Whole copies are at `holders`, which are GPUs or the memories of hosts, and on the `disks` of hosts that are no
+    holders. The `takers` have nothing yet. Raises CannotPlan for an id that the topology lacks.
     """
     sizes = tuple(block_bytes)
     every = tuple(range(len(sizes)))
     whole = frozenset(every)
     places = topology.places
-    memories = {id: Source(node_at(places, id), whole) for id in holders}
-    reading = [Source(node_at(places, id, on_disk=True), whole) for id in disks if id not in memories]
+    memories = {id: BlockSource(node_at(places, id), whole) for id in holders}
+    reading = [BlockSource(node_at(places, id, on_disk=True), whole) for id in disks if id not in memories]
     return Multicast(
         block_bytes=sizes,
         sources=(*memories.values(), *reading),
-        targets=tuple(Target(node_at(places, id), every) for id in takers),
+        targets=tuple(BlockTarget(node_at(places, id), every) for id in takers),
         count=count,
         serving=tuple(serving),
     )
 
 
-def node_at(places: Mapping[str, TopologyPlace], id: str, *, on_disk: bool = False) -> Node:
-    """The GPU, host's memory or disk of this id. Raises CannotPlan."""
+def node_at(places: Mapping[str, TopologyPlace], id: str, *, on_disk: bool = False) -> ClusterNode:
+    """Return the GPU, host's memory or disk of this id. Raises CannotPlan if there is none."""
     if id not in places:
         raise CannotPlan(f"{id!r} is neither a GPU nor a host of the topology")
     at = places[id]
     if on_disk:
-        return Node(id, "disk", at)
-    return Node(id, "host" if at.domain is None else "worker", at)
+        return ClusterNode(id, "disk", at)
+    return ClusterNode(id, "host" if at.domain is None else "worker", at)
 
 
-def way(sender: Node, receiver: Node) -> Over:
-    """By which kind of link a flow goes."""
+def path_kind(sender: ClusterNode, receiver: ClusterNode) -> Over:
+    """Return over which kind of link a flow between two nodes goes."""
     over = path_between(sender.at, receiver.at).over
     return "disk" if sender.place == "disk" and over != "network" else over
+
+
+def serving_rates(multicast: Multicast) -> dict[tuple[str, str], float]:
+    """Return what serving sends over each link, in bytes a second, by the link's kind with its direction, and its
+    owner."""
+    nics = multicast.nics
+    rates: dict[tuple[str, str], float] = {}
+    for flow in multicast.serving:
+        owner = nics.get(flow.node, flow.node) if flow.over == "nic" else flow.node
+        link = f"{flow.over}_{flow.direction}", owner
+        rates[link] = rates.get(link, 0.0) + flow.rate
+    return rates
+
+
+class Traffic:
+    """How busy serving keeps each link by direction, from measured rates and not from roles (BlitzScale 5.1)."""
+
+    def __init__(self, multicast: Multicast) -> None:
+        self._rates = serving_rates(multicast)
+        self._used = {(flow.over, flow.direction) for flow in multicast.serving}
+
+    def share(self, node: ClusterNode, direction: Direction, over: LinkKind = "nic") -> float:
+        """Return the share of the link's bandwidth that serving takes in this direction."""
+        if (over, direction) not in self._used:
+            return 0.0
+        owner, bandwidth = node.link(over, direction)
+        rate = self._rates.get((f"{over}_{direction}", owner), 0.0)
+        return rate / bandwidth if bandwidth else 0.0
+
+    def is_busy(self, node: ClusterNode, direction: Direction, over: LinkKind = "nic") -> bool:
+        """Say whether serving takes so much of a link that it is worth a detour."""
+        return self.share(node, direction, over) > BUSY_SHARE

@@ -1,4 +1,4 @@
-"""What a transfer plan is: who sends which blocks to whom, in what order. Pure."""
+"""What a transfer plan is: which node sends which blocks to which other, and in what order. Pure."""
 
 from collections.abc import Iterable, Mapping
 from typing import Literal
@@ -12,14 +12,14 @@ LinkKind = Literal["nic", "uplink", "domain", "link"]  # the last is to the host
 
 
 class CannotPlan(Exception):
-    """No plan is possible; says why."""
+    """No plan is possible. The message says why."""
 
 
-class Flow(msgspec.Struct, frozen=True, gc=False):
-    """`sender` gives `receiver` these blocks in this order, each chunk as soon as it has it.
+class TransferFlow(msgspec.Struct, frozen=True, gc=False):
+    """Blocks that `sender` gives `receiver` in this order, each chunk as soon as it has it.
 
-    With `lanes` > 1 only every `lanes`-th stripe of each block, from the `lane`-th on. With `steps` (one a block) a
-    node sends in the order of steps over all its flows, one block at a time.
+    With `lanes` > 1 it carries only every `lanes`-th stripe of each block, from the `lane`-th on. With `steps`, one for
+    each block, a node sends in the order of steps over all its flows, one block at a time.
     """
 
     sender: str
@@ -32,15 +32,15 @@ class Flow(msgspec.Struct, frozen=True, gc=False):
 
 
 class TransferPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Together the flows give every target each byte that it misses exactly once.
+    """Flows that together give every target each byte that it misses exactly once.
 
     `tails` send nothing over a NIC that forwards: they can serve live while they load (BlitzScale 5.1). `pruned` are
-    the directions of nodes that serving traffic uses and no network flow does. `pipelines` are LambdaScale's execution
-    pipelines: nodes that together hold the whole model before each does.
+    the directions of nodes that serving traffic uses and no network flow does. `pipelines` are execution pipelines
+    (LambdaScale 4.3): nodes that together hold the whole model before each of them does.
     """
 
     policy: Policy
-    flows: tuple[Flow, ...]
+    flows: tuple[TransferFlow, ...]
     targets: tuple[str, ...]
     tails: tuple[str, ...]
     pruned: tuple[tuple[str, Direction], ...] = ()
@@ -48,7 +48,7 @@ class TransferPlan(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...] = ()
 
 
-def find_tails(flows: Iterable[Flow], targets: Iterable[str], nics: Mapping[str, str]) -> tuple[str, ...]:
-    """The targets whose NIC sends nothing; `nics` says whose NIC a node uses."""
+def find_tails(flows: Iterable[TransferFlow], targets: Iterable[str], nics: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the targets whose NIC sends nothing; `nics` names the NIC of each node."""
     sending = {nics[flow.sender] for flow in flows if flow.over == "network"}
     return tuple(target for target in targets if nics[target] not in sending)

@@ -1,35 +1,50 @@
-"""How long a plan takes, by target and block: every link is shared fairly, and chunks go on as they come. Pure."""
+"""How long a plan takes, by target and block. Pure.
+
+Every link is shared fairly, and chunks are passed on as they come.
+"""
 
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from livescale.services.planner.plans.flow_times import (
+    Line,
+    Times,
+    all_alike,
+    blocks_on,
+    draw_lines,
+    forward,
+    time_steps,
+)
 from livescale.services.planner.plans.fluid import simulate
-from livescale.services.planner.plans.forwarding import Times, forward
-from livescale.services.planner.plans.lines import Line, all_alike, blocks_on, draw_lines
 from livescale.services.planner.plans.network import Multicast
-from livescale.services.planner.plans.plan import Flow, TransferPlan
-from livescale.services.planner.plans.schedule_times import time_steps
+from livescale.services.planner.plans.plan import TransferFlow, TransferPlan
 
 SMALL = 600  # blocks over all flows, up to which a simulation takes little time
 
 
 class Prediction(msgspec.Struct, frozen=True):
-    """Seconds from the start until a block is whole, by target and block."""
+    """When blocks are whole, in seconds from the start, by target and block."""
 
     ready: Mapping[str, Mapping[int, float]]
 
     @property
     def seconds(self) -> float:
-        """Until the last target has all."""
+        """When the last target has everything."""
         return max((self.whole(target) for target in self.ready), default=0.0)
 
     def whole(self, target: str) -> float:
+        """Return when this target has everything."""
         return max(self.ready[target].values(), default=0.0)
 
 
 def predict(multicast: Multicast, plan: TransferPlan, chunk_bytes: int, block_seconds: float = 0.0) -> Prediction:
-    """`block_seconds`: what a scheduled block costs besides its bytes."""
+    """Predict a plan in whichever way suits its flows.
+
+    `chunk_bytes` are forwarded at once, and `block_seconds` is what a scheduled block costs besides its bytes. Chains
+    are predicted in closed form or from hop to hop, schedules step by step, and small plans of other policies by a
+    simulation.
+    """
     ends: Sequence[Times]
     if plan.policy == "chains" and all_alike(plan.flows):
         return follow_lines(multicast, plan, chunk_bytes)
@@ -43,6 +58,7 @@ def predict(multicast: Multicast, plan: TransferPlan, chunk_bytes: int, block_se
 
 
 def follow_lines(multicast: Multicast, plan: TransferPlan, chunk_bytes: int) -> Prediction:
+    """Predict flows that all carry the same blocks in the same order, in closed form."""
     into: dict[str, list[Line]] = {target: [] for target in plan.targets}
     for flow, line in zip(plan.flows, draw_lines(multicast, plan.flows, chunk_bytes), strict=True):
         into[flow.receiver].append(line)
@@ -52,9 +68,12 @@ def follow_lines(multicast: Multicast, plan: TransferPlan, chunk_bytes: int) -> 
 
 
 def follow_schedule(
-    multicast: Multicast, flows: Sequence[Flow], chunk_bytes: int, block_seconds: float
+    multicast: Multicast, flows: Sequence[TransferFlow], chunk_bytes: int, block_seconds: float
 ) -> Sequence[Times]:
-    """Scheduled flows may begin with a source that is put together first, and others follow in domains."""
+    """Return when the blocks of each flow are through, where some flows keep to a schedule.
+
+    Before the schedule its source may be put together, and after it others may follow in their domains.
+    """
     taking_part = {flow.receiver for flow in flows if flow.steps}
     first = [flow for flow in flows if not flow.steps and flow.receiver not in taking_part]
     coming: dict[tuple[str, int], float] = {}
@@ -65,7 +84,7 @@ def follow_schedule(
 
 
 def collect_ready(plan: TransferPlan, ends: Sequence[Times]) -> Prediction:
-    """A block is whole when the last lane of it is."""
+    """Return when each block is whole at each target, which is when its last lane is through."""
     ready: dict[str, dict[int, float]] = {target: {} for target in plan.targets}
     for flow, times in zip(plan.flows, ends, strict=True):
         blocks = ready[flow.receiver]

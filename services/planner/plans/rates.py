@@ -1,11 +1,10 @@
-"""What flows get where they share links: max-min fair shares (progressive filling). Pure."""
+"""The rates of flows that share links: max-min fair shares by progressive filling. Pure."""
 
 import heapq
 from collections.abc import Sequence
 
-from livescale.services.planner.plans.network import Multicast, Node
-from livescale.services.planner.plans.plan import Flow
-from livescale.services.planner.plans.traffic import serving_rates
+from livescale.services.planner.plans.network import ClusterNode, Multicast, serving_rates
+from livescale.services.planner.plans.plan import TransferFlow
 from livescale.shared.topology.paths import path_between
 
 Link = tuple[str, str]  # kind and owner
@@ -14,16 +13,16 @@ LEAST_SHARE = 0.05  # serving never gets a whole NIC, however much it has been m
 
 
 class Links:
-    """The links of a set of flows: which each uses, and what serving leaves of each."""
+    """The links of a set of flows: which of them each flow uses, and what serving leaves of each."""
 
-    def __init__(self, flows: Sequence[Flow], multicast: Multicast) -> None:
+    def __init__(self, flows: Sequence[TransferFlow], multicast: Multicast) -> None:
         nodes = multicast.nodes
         self._serving = serving_rates(multicast)
         self._numbers: dict[Link, int] = {}
         self.capacity: list[float] = []
         self.used_by = [self._path(nodes[flow.sender], nodes[flow.receiver]) for flow in flows]
 
-    def _path(self, sender: Node, receiver: Node) -> tuple[int, ...]:
+    def _path(self, sender: ClusterNode, receiver: ClusterNode) -> tuple[int, ...]:
         resources = path_between(sender.at, receiver.at).resources
         links = [self._number((resource.kind, resource.owner), resource.rate) for resource in resources]
         if sender.place == "disk":
@@ -38,7 +37,7 @@ class Links:
         return number
 
     def slack(self, rates: Sequence[float]) -> list[float]:
-        """What each flow could have besides its rate if the others kept theirs."""
+        """Return how much each flow could have besides its rate if the others kept theirs, in bytes a second."""
         left = list(self.capacity)
         for links, rate in zip(self.used_by, rates, strict=True):
             for link in links:
@@ -47,7 +46,11 @@ class Links:
 
 
 def fair_rates(used_by: Sequence[Sequence[int]], capacity: Sequence[float], caps: Sequence[float]) -> list[float]:
-    """Everyone's rate rises alike until a link is full or a cap reached; those stop, and the others go on."""
+    """Return the fair rate of each flow, in bytes a second.
+
+    All rates rise alike until a link is full or a flow reaches its cap. The flows concerned stop there, and the others
+    go on. `used_by` has the links of each flow, `capacity` the rate of each link.
+    """
     rates = list(caps)
     flowing: list[set[int]] = [set() for _ in capacity]
     for flow, links in enumerate(used_by):
@@ -75,9 +78,13 @@ def fair_rates(used_by: Sequence[Sequence[int]], capacity: Sequence[float], caps
 
 
 def sustained_speeds(
-    multicast: Multicast, flows: Sequence[Flow], upstream: Sequence[Sequence[int]], order: Sequence[int]
+    multicast: Multicast, flows: Sequence[TransferFlow], upstream: Sequence[Sequence[int]], order: Sequence[int]
 ) -> list[float]:
-    """What each flow's links let it have: who is held up by the flow before it leaves the rest to others."""
+    """Return the rate that each flow's links let it have.
+
+    A flow that is held up by the flow before it leaves the rest of its share to others. `upstream` has the flows that
+    bring what each flow sends, and `order` is one in which they come first.
+    """
     links = Links(flows, multicast)
     rates = fair_rates(links.used_by, links.capacity, [float("inf")] * len(flows))
     for _ in range(ROUNDS):

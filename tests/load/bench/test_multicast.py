@@ -11,7 +11,7 @@ from livescale.load.bench.multicast import LANES, flat, middle, two_domains
 from livescale.load.bench.picture import draw_transfers
 from livescale.load.bench.record import measured
 from livescale.load.bench.transfer import transfer
-from livescale.services.planner.plans.choose import make_plan
+from livescale.services.planner.plans.make_plan import make_plan
 from livescale.services.planner.plans.network import multicast_over
 from livescale.shared.topology.file import find_topology
 from tests.load.bench.printed import records_in

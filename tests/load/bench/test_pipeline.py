@@ -14,9 +14,8 @@ from livescale.load.bench.pipeline_runs import Run, prefill_seconds, rows
 from livescale.load.bench.pipeline_stage import TRAFFIC_LEFT
 from livescale.load.bench.record import Record
 from livescale.load.records import RequestRecord
-from livescale.services.planner.plans.choose import make_plan
-from livescale.services.planner.plans.network import ServingFlow
-from livescale.services.planner.plans.traffic import BUSY_SHARE
+from livescale.services.planner.plans.make_plan import make_plan
+from livescale.services.planner.plans.network import BUSY_SHARE, ServingFlow
 from livescale.shared.messages.membership import PeerTraffic, WorkerReport
 from livescale.shared.messages.scaling import Decision, Phase, PipelineRecord, ScaleRecord
 from livescale.shared.messages.transfers import LiveMode, Plan, PlannedPipeline

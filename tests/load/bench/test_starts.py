@@ -8,8 +8,8 @@ from click.testing import CliRunner
 from livescale.load.bench.shaping import emulated
 from livescale.load.bench.starts import DISK, HOST_LINK, STARTS, Start
 from livescale.load.bench.transfer import transfer
-from livescale.services.planner.plans.choose import make_plan
-from livescale.services.planner.plans.pipelines import pipeline_ready
+from livescale.services.planner.plans.execution_pipelines import pipeline_ready
+from livescale.services.planner.plans.make_plan import make_plan
 from livescale.services.planner.plans.plan import TransferPlan
 from livescale.services.planner.plans.predict import Prediction, predict
 from livescale.shared.topology.file import find_topology

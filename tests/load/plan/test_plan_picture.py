@@ -4,7 +4,7 @@ from livescale.load.plan.dry_run import DISKS, dry_run
 from livescale.load.plan.picture import MOST_ROWS, draw_plan, make_rows
 from livescale.load.plan.view import format_seconds
 from livescale.shared.topology.file import find_topology
-from tests.planner.plans.made import cluster, machine
+from tests.planner.plans.clusters import cluster, machine
 
 
 def test_a_holder_stands_before_what_it_feeds_so_that_none_is_cut_off_from_its_targets() -> None:

@@ -1,11 +1,11 @@
 import pytest
 
 from livescale.services.planner.plans.baselines import plan_fanout, plan_local, plan_tree
-from livescale.services.planner.plans.check import check_plan
 from livescale.services.planner.plans.network import multicast_over
 from livescale.services.planner.plans.plan import CannotPlan
 from livescale.services.planner.plans.predict import predict
-from tests.planner.plans.made import BLOCKS, EVERY, cluster, hops, machine, parts, singles
+from tests.planner.plans.clusters import BLOCKS, EVERY, cluster, hops, machine, parts, singles
+from tests.planner.plans.plan_checks import check_plan
 
 EIGHT = cluster(*singles(8))
 TARGETS = [f"h{index}/0" for index in range(1, 8)]

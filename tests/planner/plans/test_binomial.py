@@ -8,14 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from livescale.services.planner.plans.binomial import choose_sub_groups, plan_binomial
-from livescale.services.planner.plans.block_groups import transfer_order
-from livescale.services.planner.plans.check import check_plan
+from livescale.services.planner.plans.binomial import (
+    choose_count,
+    choose_sub_groups,
+    group_blocks,
+    plan_binomial,
+    transfer_order,
+)
+from livescale.services.planner.plans.execution_pipelines import pipeline_ready
 from livescale.services.planner.plans.network import Multicast, ServingFlow, multicast_over
-from livescale.services.planner.plans.pipelines import pipeline_ready
-from livescale.services.planner.plans.plan import Flow, TransferPlan
+from livescale.services.planner.plans.plan import TransferFlow, TransferPlan
 from livescale.services.planner.plans.predict import predict
-from tests.planner.plans.made import BLOCKS, EVERY, cluster, hops, machine, parts, singles
+from tests.planner.plans.clusters import BLOCKS, EVERY, cluster, hops, machine, parts, singles
+from tests.planner.plans.plan_checks import check_plan
 
 
 def over_singles(sources: int, targets: int, sizes: tuple[int, ...] = BLOCKS) -> Multicast:
@@ -208,5 +213,46 @@ class TestWarmStart:
         assert all(pipeline_ready(nodes, prediction.ready) < prediction.seconds / 3 for nodes in self.plan.pipelines)
 
 
-def _steps(flow: Flow) -> Iterator[tuple[int, int]]:
+def _steps(flow: TransferFlow) -> Iterator[tuple[int, int]]:
     return zip(flow.steps, flow.blocks, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "count", "runs"),
+    [
+        ([1, 1, 1, 1], 2, [(0, 1), (2, 3)]),
+        ([1, 1, 1, 1], 4, [(0,), (1,), (2,), (3,)]),
+        ([4, 1, 1, 1, 1], 2, [(0,), (1, 2, 3, 4)]),
+        ([1, 1, 1, 1, 4], 2, [(0, 1, 2, 3), (4,)]),
+        ([1, 1], 5, [(0,), (1,)]),
+        ([1, 9, 1], 3, [(0,), (1,), (2,)]),
+    ],
+)
+def test_runs_have_about_equal_bytes(sizes: list[int], count: int, runs: list[tuple[int, ...]]) -> None:
+    assert group_blocks(sizes, count) == runs
+
+
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=60), st.integers(1, 70))
+def test_every_block_is_in_one_run_in_order_and_no_run_is_empty(sizes: list[int], count: int) -> None:
+    runs = group_blocks(sizes, count)
+    assert len(runs) == min(count, len(sizes))
+    assert all(runs)
+    assert [block for run in runs for block in run] == list(range(len(sizes)))
+
+
+def test_the_elbow_is_where_more_blocks_hardly_help() -> None:
+    """A block that costs nothing is cut off where little is left to win; one that costs, near the minimum or before."""
+    free = choose_count(2, 1.0, 0.0, 64)
+    assert 20 <= free < 64
+    costly = choose_count(2, 1.0, 0.008, 64)
+    assert costly < 16
+    assert choose_count(0, 1.0, 0.001, 64) == 1
+
+
+@given(st.integers(0, 8), st.floats(0.01, 100), st.floats(0, 0.1), st.integers(1, 64))
+def test_no_other_number_is_much_better(besides: int, seconds: float, block_seconds: float, most: int) -> None:
+    def takes(blocks: int) -> float:
+        return (blocks + besides) * (seconds / blocks + block_seconds)
+
+    chosen = choose_count(besides, seconds, block_seconds, most)
+    assert takes(chosen) <= 1.03 * min(takes(blocks) for blocks in range(1, most + 1))

@@ -5,9 +5,9 @@ Predicted times are at line rate. Where the papers measured, the share of the li
 
 import pytest
 
-from livescale.services.planner.plans.choose import make_plan
+from livescale.services.planner.plans.execution_pipelines import pipeline_ready
+from livescale.services.planner.plans.make_plan import make_plan
 from livescale.services.planner.plans.network import multicast_over
-from livescale.services.planner.plans.pipelines import pipeline_ready
 from livescale.services.planner.plans.plan import Policy, TransferPlan
 from livescale.services.planner.plans.predict import Prediction, predict
 from livescale.shared.topology.file import find_topology

@@ -5,14 +5,14 @@ from math import ceil, log2
 
 import pytest
 
-from livescale.services.planner.plans.schedule import Transfer, schedule
+from livescale.services.planner.plans.schedule import ScheduledSend, schedule
 
 
 def fewest_steps(nodes: int, blocks: int) -> int:
     return blocks + ceil(log2(nodes)) - 1
 
 
-def carry_out(nodes: int, blocks: int, transfers: tuple[Transfer, ...]) -> list[set[int]]:
+def carry_out(nodes: int, blocks: int, transfers: tuple[ScheduledSend, ...]) -> list[set[int]]:
     """What every node has in the end; nobody sends what came in the same step, or what the other one has."""
     has: list[set[int]] = [set(range(blocks)), *(set() for _ in range(nodes - 1))]
     for step in sorted({transfer.step for transfer in transfers}):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from livescale.services.gateway import lifecycle as at_gateway
-from livescale.services.planner import scales, targets
+from livescale.services.planner import running_scale, targets
 from livescale.services.registry import leases
 from livescale.services.router import lifecycle as at_router
 from livescale.services.worker import lifecycle as worker
@@ -22,7 +22,7 @@ MACHINES: dict[str, StateMachine[Any]] = {
     "instance": targets.MOVES,
     "request at the gateway": at_gateway.MOVES,
     "request at the router": at_router.MOVES,
-    "scale": scales.MOVES,
+    "scale": running_scale.MOVES,
     "lease": leases.MOVES,
 }
 FIRST = {

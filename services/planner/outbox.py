@@ -1,0 +1,73 @@
+"""What the planner gives the bus: commands to workers and hosts, and its records to the key-value store."""
+
+from typing import assert_never
+
+from livescale.services.planner.running_scale import NodeCommand
+from livescale.shared.bus.contract import Bus, Context, KeyValue
+from livescale.shared.bus.write_behind import WriteBehind
+from livescale.shared.messages.live import Help
+from livescale.shared.messages.pipelines import Pipeline, PipelineOver
+from livescale.shared.messages.scaling import ScaleRecord
+from livescale.shared.messages.transfers import Abort, Drain, Load, Send, Serve
+from livescale.shared.subjects import ABORT, DRAIN, HELP, LOAD, PIPELINE, PIPELINE_OVER, SEND, SERVE
+
+COMMAND_SECONDS = 5.0
+PREFIX = "scales"
+KEPT = 100
+
+
+async def send(bus: Bus, command: NodeCommand) -> None:
+    """Send a command and return once the node has accepted it. Raises BusError."""
+    node, message = command.node, command.message
+    match message:
+        case Load():
+            await bus.call(LOAD, message, timeout=COMMAND_SECONDS, context=_fence(message.epoch), id=node)
+        case Send():
+            await bus.call(SEND, message, timeout=COMMAND_SECONDS, context=_fence(message.epoch), id=node)
+        case Serve():
+            await bus.call(SERVE, message, timeout=COMMAND_SECONDS, context=_fence(message.epoch), id=node)
+        case Drain():
+            await bus.call(DRAIN, message, timeout=COMMAND_SECONDS, context=_fence(message.epoch), id=node)
+        case Abort():
+            await bus.call(ABORT, message, timeout=COMMAND_SECONDS, id=node)
+        case Help():
+            await bus.call(HELP, message, timeout=COMMAND_SECONDS, context=_fence(message.epoch), id=node)
+        case Pipeline():
+            await bus.call(PIPELINE, message, timeout=COMMAND_SECONDS, context=_fence(message.epoch), id=node)
+        case PipelineOver():
+            bus.publish(PIPELINE_OVER, message, id=node)
+        case _:
+            assert_never(message)
+
+
+def _fence(epoch: int) -> Context:
+    return Context(epoch=epoch)
+
+
+class SavedRecords:
+    """The records of scales in the bus's key-value store, so that a successor can show them and continue the scales.
+
+    `put` returns at once. `run` does the writing, and repeats what fails until it succeeds.
+    """
+
+    def __init__(self, store: KeyValue) -> None:
+        self._kept: dict[str, None] = {}  # ids, oldest first
+        self._writing = WriteBehind(store, "records")
+        self.run = self._writing.run
+        self.save_again = self._writing.save_again
+
+    async def load(self) -> list[ScaleRecord]:
+        """Return the records that an earlier planner left, oldest first. There are none on a server that keeps
+        nothing."""
+        found = await self._writing.load(PREFIX, ScaleRecord)
+        records = sorted(found.values(), key=lambda record: (record.decision.at, record.id))
+        self._kept = {record.id: None for record in records}
+        return records
+
+    def put(self, record: ScaleRecord) -> None:
+        """Save a record as soon as possible. The oldest are deleted once there are more than `KEPT`."""
+        self._kept[record.id] = None
+        self._writing.set(f"{PREFIX}.{record.id}", record)
+        for id in list(self._kept)[:-KEPT]:
+            del self._kept[id]
+            self._writing.set(f"{PREFIX}.{id}", None)

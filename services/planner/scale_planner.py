@@ -1,0 +1,205 @@
+"""Makes a scale that can be carried out from what was asked for and the view of the pool. Pure but for fresh ids."""
+
+from collections.abc import Mapping, Sequence
+
+from livescale.services.planner.fleet import (
+    ModelFleet,
+    ModelView,
+    ServingInstance,
+    choose_spares,
+    choose_to_drain,
+    count_fleet,
+    find_instances,
+)
+from livescale.services.planner.live import choose_live, is_needed
+from livescale.services.planner.orders import Orders
+from livescale.services.planner.plans.execution_pipelines import foresee_pipelines
+from livescale.services.planner.plans.plan import CannotPlan, Policy, TransferPlan
+from livescale.services.planner.running_scale import NodeCommand
+from livescale.services.planner.scale_in import ScaleIn
+from livescale.services.planner.scale_out import ScaleOut
+from livescale.services.planner.settings import PlannerSettings
+from livescale.services.planner.shard_planner import ShardPlan, ShardPlanner
+from livescale.services.planner.store import ScaleStore
+from livescale.services.planner.times import keeps_block_times, message_times
+from livescale.shared.bus.contract import Refusal
+from livescale.shared.messages.scaling import Decision, Scale, ScaleRecord
+from livescale.shared.messages.transfers import LiveMode, Plan, PlannedInstance
+from livescale.shared.runtime.clock import Ids
+from livescale.shared.topology.topology import Topology
+
+
+class ScalePlanner:
+    """Plans scales by the settings, and counts with what running scales add, remove and use.
+
+    Its methods raise Refusal where nothing can be done.
+    """
+
+    def __init__(self, ids: Ids, settings: PlannerSettings, store: ScaleStore, topology: Topology | None) -> None:
+        self._ids = ids
+        self._settings = settings
+        self._store = store
+        self._shards = ShardPlanner(settings, store, topology)
+
+    def learn(self, record: ScaleRecord) -> None:
+        """Measure in a scale that has ended what a scheduled block costs."""
+        self._shards.learn(record)
+
+    def count(self, model: str, view: ModelView) -> ModelFleet:
+        """Count the instances of a model: those that are there, with what running scales add and remove."""
+        workers = view.snapshot.workers
+        return count_fleet(model, workers, self._store.coming(model), self._store.leaving())
+
+    def scale(self, asked: Scale, view: ModelView, fleet: ModelFleet, at: float) -> ScaleIn | ScaleOut:
+        """Plan a scale to another number of instances than there are; `at` is the wall time at which it was asked
+        for."""
+        actual = len(fleet.present)
+        decision = asked.decision or self._by_operator(asked, actual, at)
+        if asked.instances < actual:
+            return self._plan_in(decision, view, fleet, actual - asked.instances)
+        return self._plan_out(decision, view, asked.instances - actual, asked.live or self._settings.live)
+
+    def take_over(
+        self, record: ScaleRecord, view: ModelView, now: float
+    ) -> tuple[ScaleIn | ScaleOut, list[NodeCommand]]:
+        """Return a scale that an earlier planner began, and the commands by which it continues."""
+        workers = view.snapshot.workers
+        if record.plan is None:
+            drained = find_instances(frozenset(record.instances), workers)
+            scale_in = self._scale_in(record.id, record.decision, drained, view)
+            return scale_in, scale_in.take_over(record, now)
+        scale_out = self._scale_out(record.decision, record.plan, view)
+        # Nobody knows the manifest of a version that was replaced: its targets are given up.
+        known = workers if record.plan.version == view.manifest.version else []
+        return scale_out, scale_out.take_over(record, {report.id: report for report in known}, now)
+
+    def _by_operator(self, asked: Scale, actual: int, at: float) -> Decision:
+        return Decision(
+            id=self._ids.new("decision"),
+            model=asked.model,
+            at=at,
+            action="in" if asked.instances < actual else "out",
+            current=actual,
+            target=asked.instances,
+            rule="operator",
+            reason="asked for by hand",
+            by="operator",
+        )
+
+    def _plan_in(self, decision: Decision, view: ModelView, fleet: ModelFleet, count: int) -> ScaleIn:
+        drained = choose_to_drain(fleet, count, view.manifest.version)
+        if not drained:
+            raise Refusal(503, f"nothing of {decision.model!r} can be drained: its instances still load", 1000)
+        return self._scale_in(self._ids.new("scale"), decision, drained, view)
+
+    def _scale_in(self, id: str, decision: Decision, drained: Sequence[ServingInstance], view: ModelView) -> ScaleIn:
+        return ScaleIn(id, decision, drained, view.epochs, self._settings.drain_seconds)
+
+    def _plan_out(self, decision: Decision, view: ModelView, count: int, live: LiveMode) -> ScaleOut:
+        try:
+            plan = self._plan(decision, view, count, live)
+        except CannotPlan as error:
+            raise Refusal(503, f"cannot scale {decision.model!r} out: {error}", retry_after_ms=1000) from error
+        return self._scale_out(decision, plan, view)
+
+    def _scale_out(self, decision: Decision, plan: Plan, view: ModelView) -> ScaleOut:
+        timeout = self._settings.patience_seconds
+        return ScaleOut(plan.id, decision, self._orders(plan, view), timeout, view.snapshot.workers)
+
+    def _plan(self, decision: Decision, view: ModelView, count: int, live: LiveMode) -> Plan:
+        """Plan as many new instances as there are spare workers for, at least one. Raises CannotPlan."""
+        groups, why = choose_spares(view.snapshot, view.entry, count, self._store.reserved())
+        policy, blocks = self._choose_policy(live), range(len(view.manifest.of_shard(0).blocks))
+        shards = [
+            self._shards.plan(view, policy, shard, dict.fromkeys(ranks, blocks))
+            for shard, ranks in enumerate(zip(*groups, strict=True))
+        ]
+        first, alone = shards[0], len(shards) == 1
+        # Shards share links, which no prediction of one of them knows.
+        ready = self._shards.predict(first.multicast, first.made) if alone else {}
+        predicted = {target: max(times.values()) for target, times in ready.items()}
+        teams = _teams(groups, shards)
+        plans = [shard.made for shard in shards]
+        live_targets, why_live = self._choose_live(live, decision, plans, teams, predicted)
+        tied = view.manifest.config.tie_word_embeddings
+        reasons = [why, *(reason for shard in shards for reason in self._shards.explain(view, shard)), *why_live]
+        tickets = self._store.fresh_tickets()
+        return Plan(
+            id=self._ids.new("scale"),
+            model=view.entry.spec.name,
+            version=view.manifest.version,
+            instances=[PlannedInstance(id=self._ids.new("instance"), ranks=ranks) for ranks in teams],
+            flows=[flow for shard in shards for flow in shard.flows(tickets)],
+            size_bytes=view.entry.size_bytes,
+            reasons=list(dict.fromkeys(reasons)),
+            predicted=predicted,
+            predicted_blocks=message_times(ready, len(blocks)) if keeps_block_times(len(ready), len(blocks)) else {},
+            block_seconds=self._shards.block_seconds,
+            live=live,
+            live_targets=live_targets,
+            pipelines=foresee_pipelines(plans, teams, ready, tied=tied) if live == "pipeline" and live_targets else [],
+        )
+
+    def _choose_policy(self, live: LiveMode) -> Policy:
+        """Return the policy for this mode. Raises Refusal 400 if the set policy does not suit the mode asked for."""
+        try:
+            return self._settings.policy_for(live)
+        except ValueError as error:
+            raise Refusal(400, str(error)) from None
+
+    def _choose_live(
+        self,
+        mode: LiveMode,
+        decision: Decision,
+        plans: Sequence[TransferPlan],
+        teams: Sequence[Sequence[str]],
+        predicted: Mapping[str, float],
+    ) -> tuple[list[str], list[str]]:
+        """Choose the targets that are live, and say why. `predicted`: in how many seconds each target is whole, as far
+        as known."""
+        live, why = choose_live(mode, plans, teams, every_hop=self._settings.live_every_hop)
+        if not live or self._settings.live_when == "always":
+            return live, why
+        needed, reason = is_needed(decision, predicted.values(), self._settings.ttft_slo)
+        return (live, [*why, reason]) if needed else ([], [reason])
+
+    def replan(self, scale: ScaleOut, view: ModelView, now: float) -> list[NodeCommand]:
+        """Send the stranded targets of a scale what they lack along chains, whatever the policy. Raises CannotPlan."""
+        delivery = scale.delivery
+        if not delivery.lacking:
+            return []
+        view = view._replace(manifest=delivery.orders.manifest)  # another version may have taken the place of this one
+        plans = [self._shards.replan(view, delivery, shard) for shard in range(view.manifest.shards)]
+        shards = [plan for plan in plans if plan is not None]
+        tickets = self._store.fresh_tickets()
+        flows = [flow for shard in shards for flow in shard.flows(tickets)]
+        reasons = [reason for shard in shards for reason in shard.made.reasons]
+        commands = scale.replan(flows, view.members, reasons, now)
+        if view.manifest.shards == 1:
+            delivery.expect(self._shards.predict_rest(view, delivery), now)
+        return commands
+
+    def _orders(self, plan: Plan, view: ModelView) -> Orders:
+        return Orders(
+            plan=plan,
+            spec=view.entry.spec,
+            manifest=view.manifest,
+            members=view.members,
+            chunk_bytes=self._shards.chunk_bytes,
+            max_model_len=view.entry.max_model_len,
+            secret=self._ids.secret(),
+        )
+
+
+def _teams(groups: Sequence[Sequence[str]], shards: Sequence[ShardPlan]) -> list[list[str]]:
+    """Return the workers of each instance, in the order in which the first ranks get their shard.
+
+    Raises CannotPlan where another rank gets none.
+    """
+    ranks = {group[0]: list(group) for group in groups}
+    teams = [ranks[leader] for leader in shards[0].made.targets]
+    for team in teams:
+        for worker, shard in zip(team, shards, strict=True):
+            if worker not in shard.made.targets:
+                raise CannotPlan(f"{worker} cannot be reached")
+    return teams

@@ -1,0 +1,104 @@
+"""How one shard of a model gets to the workers that miss it: from whom, by which plan, and how long that takes. Pure.
+
+An instance of one worker has one shard, which is the whole model.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from livescale.services.planner.delivery import Delivery
+from livescale.services.planner.fleet import ModelView
+from livescale.services.planner.orders import ticketed
+from livescale.services.planner.plans.chains import plan_chains
+from livescale.services.planner.plans.make_plan import make_plan
+from livescale.services.planner.plans.network import Multicast
+from livescale.services.planner.plans.plan import Policy, TransferPlan
+from livescale.services.planner.plans.predict import predict
+from livescale.services.planner.settings import PlannerSettings
+from livescale.services.planner.store import ScaleStore
+from livescale.services.planner.supply import Supply, explain_unknown, find_places
+from livescale.services.planner.times import BlockCost, BlockTimes
+from livescale.shared.messages.scaling import ScaleRecord
+from livescale.shared.messages.transfers import Flow
+from livescale.shared.topology.topology import Topology
+from livescale.shared.transfer.chunks import chunk_bytes_for
+
+
+class ShardPlan(NamedTuple):
+    """A transfer plan for one shard, with the pool and the multicast that it was made from."""
+
+    supply: Supply
+    multicast: Multicast
+    made: TransferPlan
+
+    def flows(self, tickets: Iterator[int]) -> list[Flow]:
+        """The plan's flows as messages have them, each with a ticket of its own."""
+        return ticketed(self.made, len(self.multicast.block_bytes), tickets, self.multicast.disks)
+
+
+class ShardPlanner:
+    """Makes transfer plans by the planner's settings, around what running scales send and receive.
+
+    It measures what a scheduled block costs in the scales that have ended, and plans by that.
+    """
+
+    def __init__(self, settings: PlannerSettings, store: ScaleStore, topology: Topology | None) -> None:
+        self._settings = settings
+        self._store = store
+        self._topology = topology
+        self._block_cost = BlockCost()
+
+    @property
+    def chunk_bytes(self) -> int:
+        """How much of a block is forwarded at once."""
+        return chunk_bytes_for(self._settings.link_rate)
+
+    @property
+    def block_seconds(self) -> float:
+        """What a scheduled block costs besides its bytes, as far as that has been measured."""
+        return self._block_cost.seconds
+
+    def learn(self, record: ScaleRecord) -> None:
+        """Measure in a scale that has ended what a block costs."""
+        self._block_cost.learn(record)
+
+    def plan(self, view: ModelView, policy: Policy, shard: int, missing: Mapping[str, Iterable[int]]) -> ShardPlan:
+        """A plan that gives each worker the blocks of the shard that it misses. Raises CannotPlan."""
+        supply = self._supply(view, shard)
+        multicast = supply.multicast(missing, self._store.live(), disks=policy == "local")
+        return ShardPlan(supply, multicast, make_plan(policy, multicast, block_seconds=self.block_seconds))
+
+    def replan(self, view: ModelView, delivery: Delivery, shard: int) -> ShardPlan | None:
+        """Chains for the stranded targets of a delivery, whatever the policy; None where nobody lacks anything of this
+        shard. Raises CannotPlan."""
+        supply = self._supply(view, shard)
+        lacking = {id: blocks for id, blocks in delivery.lacking.items() if delivery.orders.rank_of(id) == shard}
+        if not lacking:
+            return None
+        multicast = supply.multicast(lacking, delivery.stranded.avoid | self._store.live())
+        return ShardPlan(supply, multicast, plan_chains(multicast))
+
+    def explain(self, view: ModelView, shard: ShardPlan) -> list[str]:
+        """Why the plan is as it is: its sources, the policy's own reasons, and what had to be assumed."""
+        made, unknown = shard.made, explain_unknown(view.snapshot, view.silent)
+        sources = dict.fromkeys(flow.sender for flow in made.flows if flow.sender not in made.targets)
+        costs = [self._block_cost.reason] if any(flow.steps for flow in made.flows) else []
+        return [*map(shard.supply.describe, sources), *made.reasons, *unknown, *costs]
+
+    def predict(self, multicast: Multicast, made: TransferPlan) -> BlockTimes:
+        """In how many seconds each block is whole, by target and block; empty where links have no known rate."""
+        if not self._settings.link_rate:
+            return {}
+        prediction = predict(multicast, made, self.chunk_bytes, self.block_seconds)
+        return {target: dict(prediction.ready[target]) for target in made.targets}
+
+    def predict_rest(self, view: ModelView, delivery: Delivery) -> BlockTimes:
+        """The same for what is still missing of a delivery with one shard."""
+        missing = {flow.receiver: delivery.arrivals.missing(flow.receiver) for flow in delivery.flows}
+        return self.predict(*self._supply(view, 0).rest(delivery.flows, missing))
+
+    def _supply(self, view: ModelView, shard: int) -> Supply:
+        receiving = self._store.receiving(view.manifest.version, shard)
+        places = find_places(view.snapshot.members, self._topology, self._settings.link_rate)
+        manifest = view.manifest.of_shard(shard)
+        return Supply(view.snapshot, manifest, places, self._store.sending(), receiving, view.silent)

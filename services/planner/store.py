@@ -1,0 +1,118 @@
+"""The scales that run, those that have ended, and what the running ones add, take and send. Pure."""
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import count
+
+from livescale.services.planner.running_scale import RunningScale
+from livescale.services.planner.scale_out import ScaleOut
+from livescale.shared.messages.scaling import ScaleRecord
+from livescale.shared.policy.invariants import check
+
+KEPT = 500
+TICKETS = 1 << 24
+
+
+class ScaleStore:
+    """Scales by id, oldest first.
+
+    Flows are told apart by tickets. `first_ticket` should differ from one planner process to the next.
+    """
+
+    def __init__(self, first_ticket: int) -> None:
+        self._scales: dict[str, RunningScale] = {}
+        self._past: list[ScaleRecord] = []
+        self._tickets = count(first_ticket)
+
+    def add(self, scale: RunningScale) -> None:
+        """Keep a scale. The oldest that have ended are forgotten once there are more than `KEPT`."""
+        self._scales[scale.id] = scale
+        ended = [one.id for one in self._scales.values() if one.ended]
+        for id in ended[: max(0, len(self._scales) - KEPT)]:
+            del self._scales[id]
+
+    def remember(self, records: list[ScaleRecord]) -> None:
+        """Keep the records of an earlier planner, oldest first. Those scales have ended or have yet to be taken
+        over."""
+        self._past = records
+
+    def get(self, id: str) -> RunningScale | None:
+        """Return the scale of this id, or None if it is not known."""
+        return self._scales.get(id)
+
+    def running(self) -> list[RunningScale]:
+        """Return the scales that have not ended."""
+        return [scale for scale in self._scales.values() if not scale.ended]
+
+    def concerned(self, instance: str) -> list[RunningScale]:
+        """Return the scales that add or remove this instance, ended ones too: its first token comes after the end."""
+        return [scale for scale in self._scales.values() if instance in scale.instances]
+
+    def coming(self, model: str) -> frozenset[str]:
+        """Return the instances of this model that running scales are going to add."""
+        return frozenset(id for scale in self.running() if scale.model == model for id in scale.coming)
+
+    def leaving(self) -> frozenset[str]:
+        """Return the instances that running scales are going to remove."""
+        return frozenset(id for scale in self.running() for id in scale.leaving)
+
+    def reserved(self) -> frozenset[str]:
+        """Return the workers that running scales have taken, which no other plan may use."""
+        return frozenset(worker for scale in self.running() for worker in scale.reserved)
+
+    def sending(self) -> Counter[str]:
+        """Count the flows that each node sends for running scales."""
+        return sum((scale.sending for scale in self._outs()), Counter())
+
+    def receiving(self, version: str, shard: int) -> frozenset[str]:
+        """Return the workers that are going to have all of this shard of this version, and can pass it on."""
+        outs = [scale for scale in self._outs() if scale.plan.version == version]
+        return frozenset(id for scale in outs for id in scale.receiving if scale.delivery.orders.rank_of(id) == shard)
+
+    def live(self) -> frozenset[str]:
+        """Return the workers that take requests while they load. Plans avoid them as sources."""
+        return frozenset(id for scale in self._outs() for id in scale.live)
+
+    def fresh_tickets(self) -> Iterator[int]:
+        """Yield 24-bit numbers that no flow of a running scale has."""
+        taken = {flow.ticket for scale in self._outs() for flow in scale.delivery.flows}
+        return (ticket for ticket in (number % TICKETS for number in self._tickets) if ticket not in taken)
+
+    def _outs(self) -> list[ScaleOut]:
+        return [scale for scale in self.running() if isinstance(scale, ScaleOut)]
+
+    def records(self, model: str | None, limit: int) -> list[ScaleRecord]:
+        """Return the newest `limit` records of one model, or of all if it is None, the newest last."""
+        past = [record for record in self._past if record.id not in self._scales]
+        every = [*past, *(scale.record() for scale in self._scales.values())]
+        chosen = [record for record in every if model is None or record.decision.model == model]
+        return chosen[-limit:] if limit > 0 else []
+
+    def check_invariants(self) -> None:
+        """Check that no worker, instance or ticket belongs to two running scales, and what each scale out checks.
+
+        Raises InvariantBroken.
+        """
+        check(self._broken())
+        for scale in self.running():
+            if isinstance(scale, ScaleOut):
+                scale.check_invariants()
+
+    def _broken(self) -> Iterator[str]:
+        owners: dict[str, str] = {}
+        for scale in self.running():
+            for taken in _taken(scale):
+                if taken in owners:
+                    yield f"scale store: {taken} belongs to {owners[taken]} and to {scale.id}"
+                owners[taken] = scale.id
+            if scale.state == "planned":
+                yield f"scale store: {scale.id} was never started"
+
+
+def _taken(scale: RunningScale) -> Iterator[str]:
+    yield from sorted(scale.reserved)
+    # What one scale added may be drained by another while the rest of the first still loads.
+    yield from (f"new {instance}" for instance in sorted(scale.coming))
+    yield from (f"leaving {instance}" for instance in sorted(scale.leaving))
+    if isinstance(scale, ScaleOut):
+        yield from (f"ticket {ticket}" for ticket in sorted(flow.ticket for flow in scale.delivery.flows))

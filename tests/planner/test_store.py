@@ -1,0 +1,63 @@
+from itertools import islice
+
+from livescale.services.planner.fleet import ServingInstance
+from livescale.services.planner.scale_in import ScaleIn
+from livescale.services.planner.scale_out import ScaleOut
+from livescale.services.planner.store import KEPT, TICKETS, ScaleStore
+from tests.planner.samples import acknowledge, decision, happened, scale_out, spare, transfer
+
+
+def running(id: str, target: str) -> ScaleOut:
+    scale = scale_out([target])
+    scale.id = id
+    acknowledge(scale, scale.start(10.5))
+    return scale
+
+
+def test_running_scales_tell_what_they_add_reserve_and_send() -> None:
+    store = ScaleStore(first_ticket=1)
+    store.add(running("scale-1", "a"))
+    store.add(running("scale-2", "b"))
+    drain = ScaleIn("scale-3", decision("in"), [ServingInstance("i-c", ("c",), 0)], {"c": 1}, 60.0)
+    drain.start(11.0)
+    store.add(drain)
+    assert store.coming("m") == {"i-a", "i-b"}
+    assert store.coming("other") == frozenset()
+    assert store.leaving() == {"i-c"}
+    assert store.reserved() == {"a", "b"}
+    assert store.sending() == {"s": 2}
+    assert store.receiving("v", 0) == {"a", "b"}
+    assert store.receiving("another", 0) == frozenset()
+    drain.on_report(spare("c"), 12.0)
+    assert store.leaving() == frozenset()
+
+
+def test_a_ticket_is_never_that_of_a_running_plan() -> None:
+    store = ScaleStore(first_ticket=TICKETS + 76)
+    store.add(running("scale-1", "a"))  # has ticket 77
+    assert list(islice(store.fresh_tickets(), 3)) == [76, 78, 79]
+    assert next(store.fresh_tickets()) == 80
+
+
+def test_records_are_the_newest_of_one_model_or_of_all() -> None:
+    store = ScaleStore(first_ticket=1)
+    for number in range(3):
+        store.add(running(f"scale-{number}", f"w-{number}"))
+    assert [scale.id for scale in store.running()] == ["scale-0", "scale-1", "scale-2"]
+    assert len(store.records("m", 2)) == 2
+    assert store.records("other", 2) == []
+    assert len(store.records(None, 99)) == 3
+
+
+def test_old_scales_are_forgotten_but_none_that_runs() -> None:
+    store = ScaleStore(first_ticket=1)
+    store.add(running("first", "a"))
+    for number in range(KEPT + 5):
+        scale = running(f"scale-{number}", f"w-{number}")
+        acknowledge(scale, scale.on_transfer(transfer(f"w-{number}", "whole"), 12.0))
+        scale.on_instance(happened("serving", f"w-{number}"), 13.0)
+        store.add(scale)
+    assert store.get("first") is not None
+    assert store.get("scale-0") is None
+    assert len(store.records(None, 10_000)) == KEPT
+    assert [scale.id for scale in store.concerned("i-a")] == ["first"]
