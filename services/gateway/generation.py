@@ -3,23 +3,23 @@
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 
-import msgspec
 import structlog
+from prometheus_client import Gauge
 
-from livescale.services.gateway.errors import ApiError, from_bus, from_end, overloaded, timed_out
-from livescale.services.gateway.holding import Holding
-from livescale.services.gateway.lifecycle import MOVES, RequestState
+from livescale.services.gateway.errors import ApiError, from_bus, from_end, overloaded, queue_full, timed_out
 from livescale.services.gateway.metrics import GatewayMetrics
 from livescale.services.gateway.output import Output, Piece
-from livescale.services.gateway.sequence import Fresh
-from livescale.services.gateway.streams import Lost, Silent, Stream, Streams, TooSlow, Unplaced
+from livescale.services.gateway.progress import MOVES, Fresh, RequestState, already_ended, resumed
+from livescale.services.gateway.request_stream import Lost, Silent, Stream, TooSlow, Unplaced
+from livescale.services.gateway.streams import Streams
 from livescale.shared.bus.contract import Bus, BusError, Context, Refusal, TooLarge
 from livescale.shared.deadlines import leaving
 from livescale.shared.invariants import check
-from livescale.shared.messages.requests import FinishReason, Submit
+from livescale.shared.messages.requests import Submit
 from livescale.shared.subjects import SUBMIT
 from livescale.shared.world import Clock
 
@@ -36,12 +36,35 @@ UNPLACED_SILENCES = 10
 Emit = Callable[[Piece], Awaitable[None]]
 Wait = Callable[[], Awaitable[None]]
 
+log = structlog.get_logger()
+
+
+class Holding:
+    """At most `most` new requests; those that were accepted before always may."""
+
+    def __init__(self, shown: Gauge, most: int) -> None:
+        self._shown = shown
+        self._most = most
+        self._held = 0
+
+    @contextmanager
+    def hold(self, *, is_new: bool) -> Iterator[None]:
+        """Raises ApiError 429 where a new one is one too many."""
+        if is_new and self._held >= self._most:
+            raise queue_full(f"{self._held} requests wait already for the service to be back.")
+        self._count(1)
+        try:
+            yield
+        finally:
+            self._count(-1)
+
+    def _count(self, more: int) -> None:
+        self._held += more
+        self._shown.set(self._held)
+
 
 async def just_wait() -> None:
     """For a client to whom nothing can be said before the end."""
-
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
@@ -244,26 +267,6 @@ def pauses() -> Iterator[float]:
     while True:
         yield pause
         pause = min(2 * pause, LONGEST_RETRY_SECONDS)
-
-
-def resumed(submit: Submit, generated: list[int], attempt: int, version: str | None) -> Submit:
-    """The same request, to be continued elsewhere. A new id, so that a worker that is not quite dead is not heard.
-
-    With tokens it goes on by the version that made them, else by any.
-    """
-    return msgspec.structs.replace(
-        submit,
-        request_id=f"{submit.request_id}-{attempt + 1}",
-        generated=[*submit.generated, *generated],
-        version=version if generated else None,
-    )
-
-
-def already_ended(submit: Submit, generated: list[int]) -> FinishReason | None:
-    """Why a request with these tokens has nothing left to generate; only the word of it was lost."""
-    if generated and generated[-1] in submit.stop_token_ids and len(generated) > submit.min_tokens:
-        return "stop"
-    return "length" if len(generated) >= submit.max_tokens else None
 
 
 def failure(fresh: Fresh) -> ApiError | None:

@@ -7,10 +7,10 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from livescale.services.gateway import answers, bodies
+from livescale.services.gateway import answers, bodies, shapes
 from livescale.services.gateway.admin import Admin
 from livescale.services.gateway.catalog import Catalog
-from livescale.services.gateway.completing import Completing
+from livescale.services.gateway.completions import Completing
 from livescale.services.gateway.probes import Probes
 from livescale.shared.messages.membership import ModelEntry
 from livescale.shared.messages.scaling import ScaleAccepted
@@ -58,9 +58,9 @@ def _generation(completing: Completing) -> list[Operation]:
             "/v1/chat/completions",
             completing.chat,
             "Continue a conversation, by the checkpoint's chat template",
-            {200: answers.ChatCompletion},
+            {200: shapes.ChatCompletion},
             body=bodies.ChatRequest,
-            stream=answers.ChatCompletionChunk,
+            stream=shapes.ChatCompletionChunk,
             errors=GENERATION_ERRORS,
             protected=True,
         ),
@@ -69,9 +69,9 @@ def _generation(completing: Completing) -> list[Operation]:
             "/v1/completions",
             completing.completion,
             "Continue one or more texts",
-            {200: answers.Completion},
+            {200: shapes.Completion},
             body=bodies.CompletionRequest,
-            stream=answers.Completion,
+            stream=shapes.Completion,
             errors=GENERATION_ERRORS,
             protected=True,
         ),

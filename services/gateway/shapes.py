@@ -2,24 +2,106 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from livescale.services.gateway.answers import (
-    AssistantMessage,
-    ChatChoice,
-    ChatChunkChoice,
-    ChatCompletion,
-    ChatCompletionChunk,
-    ChatDelta,
-    Completion,
-    CompletionChoice,
-    StopReason,
-    Usage,
-)
-from livescale.services.gateway.output import Piece
+from livescale.services.gateway.output import Piece, StopReason
+
+
+class PromptTokensDetails(msgspec.Struct, frozen=True):
+    """`cached_tokens` of the prompt had not to be computed."""
+
+    cached_tokens: int
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens of all choices together."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What every completion object has."""
+
+    id: str
+    created: int
+    model: str
+
+
+class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """The text of one prompt, or a piece of it in a stream. `token_ids` with `return_token_ids` only."""
+
+    index: int
+    text: str
+    logprobs: None = None
+    finish_reason: StopReason | None = None
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class Completion(Answer, frozen=True, kw_only=True):
+    """Answer, and in streams every event, of /v1/completions."""
+
+    object: Literal["text_completion"] = "text_completion"
+    choices: list[CompletionChoice]
+    usage: Usage | UnsetType | None = UNSET
+
+
+class AssistantMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """What the model said."""
+
+    role: Literal["assistant"] = "assistant"
+    content: str
+
+
+class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """The only choice."""
+
+    index: int
+    message: AssistantMessage
+    logprobs: None = None
+    finish_reason: StopReason
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatCompletion(Answer, frozen=True, kw_only=True):
+    """Answer of /v1/chat/completions."""
+
+    object: Literal["chat.completion"] = "chat.completion"
+    choices: list[ChatChoice]
+    usage: Usage
+    prompt_token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A piece of the message; the first one has the role."""
+
+    role: Literal["assistant"] | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of the only choice."""
+
+    index: int
+    delta: ChatDelta
+    logprobs: None = None
+    finish_reason: StopReason | None = None
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatCompletionChunk(Answer, frozen=True, kw_only=True):
+    """Every event of a streamed /v1/chat/completions."""
+
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    choices: list[ChatChunkChoice]
+    usage: Usage | UnsetType | None = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,11 @@ import asyncio
 from dataclasses import dataclass, field
 
 from livescale.services.gateway.errors import ApiError
-from livescale.services.gateway.generation import Engine, Generation
-from livescale.services.gateway.holding import Holding
+from livescale.services.gateway.generation import Engine, Generation, Holding
 from livescale.services.gateway.metrics import GatewayMetrics
 from livescale.services.gateway.output import Piece
-from livescale.services.gateway.peers import Peers
-from livescale.services.gateway.sequence import Fresh
-from livescale.services.gateway.streams import Streams
+from livescale.services.gateway.progress import Fresh
+from livescale.services.gateway.streams import Peers, Streams
 from livescale.shared.bus.contract import Context
 from livescale.shared.bus.local import LocalBus
 from livescale.shared.membership import Membership

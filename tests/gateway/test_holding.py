@@ -13,8 +13,8 @@ ASK = {"model": "tiny", "prompt": "abc", "max_tokens": 3, "return_token_ids": Tr
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("livescale.services.gateway.streams.SILENCE_SECONDS", 0.05)
-    monkeypatch.setattr("livescale.services.gateway.event_stream.COMMENT_SECONDS", 0.08)
+    monkeypatch.setattr("livescale.services.gateway.request_stream.SILENCE_SECONDS", 0.05)
+    monkeypatch.setattr("livescale.services.gateway.responses.COMMENT_SECONDS", 0.08)
 
 
 async def test_a_held_stream_begins_with_comments_and_then_has_its_tokens(site: Site) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from livescale.services.gateway import lifecycle as at_gateway
+from livescale.services.gateway import progress
 from livescale.services.planner import scales, targets
 from livescale.services.registry import leases
 from livescale.services.router import lifecycle as at_router
@@ -20,7 +20,7 @@ from tests.worker.test_lifecycle import DRAIN, LOAD, SERVE
 MACHINES: dict[str, Moves[Any]] = {
     "worker": worker.MOVES,
     "instance": targets.MOVES,
-    "request at the gateway": at_gateway.MOVES,
+    "request at the gateway": progress.MOVES,
     "request at the router": at_router.MOVES,
     "scale": scales.MOVES,
     "lease": leases.MOVES,

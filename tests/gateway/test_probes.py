@@ -2,7 +2,7 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from livescale.services.gateway.exposition import merge_expositions
+from livescale.services.gateway.probes import merge_expositions
 from tests.gateway.conftest import Site
 
 A = """# HELP livescale_bus_messages_total Messages.

@@ -9,8 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from livescale.services.gateway.errors import ApiError
-from livescale.services.gateway.generation import Engine, Generation
-from livescale.services.gateway.holding import Holding
+from livescale.services.gateway.generation import Engine, Generation, Holding
 from livescale.services.gateway.metrics import GatewayMetrics
 from livescale.services.gateway.output import Output
 from livescale.services.gateway.streams import Streams
@@ -50,7 +49,7 @@ async def test_a_lost_frame_is_sent_again(site: Site) -> None:
 
 
 async def test_a_lost_last_frame_is_asked_for_after_a_silence(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("livescale.services.gateway.streams.SILENCE_SECONDS", 0.05)
+    monkeypatch.setattr("livescale.services.gateway.request_stream.SILENCE_SECONDS", 0.05)
     site.cluster.lose_frame = lambda position: position == 8
     assert await token_ids(site) == WHOLE
 
@@ -66,7 +65,7 @@ async def test_a_worker_that_has_forgotten_the_request_is_left(site: Site) -> No
 
 async def test_a_worker_that_is_missed_twice_is_left(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first time it may only be about to reconnect. It dies before the router knows of it."""
-    monkeypatch.setattr("livescale.services.gateway.streams.SILENCE_SECONDS", 0.02)
+    monkeypatch.setattr("livescale.services.gateway.request_stream.SILENCE_SECONDS", 0.02)
     never = asyncio.get_running_loop().create_future()
     sent = list[str]()
 
@@ -376,7 +375,7 @@ async def test_a_request_whose_new_worker_dies_at_once_is_resumed(site: Site) ->
 async def test_a_worker_that_gave_a_request_away_need_not_know_it_any_more(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("livescale.services.gateway.streams.SILENCE_SECONDS", 0.05)
+    monkeypatch.setattr("livescale.services.gateway.request_stream.SILENCE_SECONDS", 0.05)
     held = site.cluster.hang_before(3)
 
     async def give_away() -> None:
@@ -394,7 +393,7 @@ async def test_a_worker_that_gave_a_request_away_need_not_know_it_any_more(
 
 
 async def test_nor_need_it_be_there(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("livescale.services.gateway.streams.SILENCE_SECONDS", 0.05)
+    monkeypatch.setattr("livescale.services.gateway.request_stream.SILENCE_SECONDS", 0.05)
     monkeypatch.setattr("livescale.services.gateway.streams.ABSENT_SECONDS", 0.1)
     site.cluster.worker = "worker-9"  # answers nothing
     held = site.cluster.hang_before(3)

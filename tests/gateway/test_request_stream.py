@@ -2,7 +2,7 @@
 
 import asyncio
 
-from livescale.services.gateway.silence import Silence
+from livescale.services.gateway.request_stream import Silence
 from livescale.shared.virtual_time import run
 
 
