@@ -14,11 +14,9 @@ FORBIDDEN = {
 }
 POLICIES = (
     *("services/*/policy.py", "services/*/effects.py", "services/router/queue.py", "services/router/instances.py"),
-    *("services/router/admission.py", "services/router/capacity.py", "services/router/lifecycle.py"),
-    *("services/router/fleet.py", "services/router/arrivals.py", "services/router/contexts.py"),
+    *("services/router/admission.py", "services/router/capacity.py", "services/router/fleet.py"),
     *("services/planner/live_help.py", "services/planner/live_need.py"),
     *(
-        "services/router/sizes.py",
         "shared/backoff.py",
         "shared/deadlines.py",
         "shared/invariants.py",

@@ -5,7 +5,10 @@ Pure; `now` is seconds since the epoch. What has not been heard is unknown, and 
 
 from statistics import fmean
 
+from msgspec.structs import replace
+
 from livescale.shared.messages.membership import ModelEntry, WorkerReport
+from livescale.shared.messages.requests import Submit
 
 # Before a new router has heard everyone, it cannot say that somebody is missing.
 SETTLE_SECONDS = 3.0
@@ -13,6 +16,25 @@ SETTLE_SECONDS = 3.0
 REPLACEMENT_SECONDS = 120.0
 UNKNOWN_BYTES = 2**63  # of a worker that this router has never heard: it may have been large enough
 SHORTEST_RETRY_MS, LONGEST_RETRY_MS = 100, 60_000
+
+
+def most_tokens(request: Submit) -> int:
+    """Prompt, and everything that may follow."""
+    return len(request.prompt) + request.max_tokens
+
+
+def fitted(request: Submit, room: int) -> Submit:
+    """A request whose client named no number of tokens takes as many as there is room for, one at least."""
+    if not request.open_ended or most_tokens(request) <= room:
+        return request
+    return replace(request, max_tokens=max(1, room - len(request.prompt)))
+
+
+def never_fits(request: Submit, room: int) -> str:
+    return (
+        f"prompt and max_tokens need room for {most_tokens(request)} tokens; the largest instance has {room}: "
+        "shorten the prompt or ask for fewer tokens"
+    )
 
 
 class Capacity:

@@ -1,5 +1,6 @@
 """Which workers lead instances, what was admitted to each, and which of them may get more. Pure."""
 
+from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
 
 from livescale.services.router.effects import AdmitTo, Effect, Learn, Lose, StopWork
@@ -7,6 +8,28 @@ from livescale.services.router.instances import Admission, Instance
 from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.messages.membership import LeaseChanged, WorkerReport
 from livescale.shared.messages.requests import RequestsEnded, Running, Submit
+
+MOST = 1 << 16  # conversations; of more, those that were quiet for longest are forgotten
+
+
+class Contexts:
+    """By model and id. What was forgotten, or the worker no longer has, is computed again."""
+
+    def __init__(self) -> None:
+        self._workers: OrderedDict[tuple[str, str], str] = OrderedDict()
+
+    def went(self, request: Submit, worker: str) -> None:
+        """A request goes there, or was moved there."""
+        if request.context_id is None:
+            return
+        self._workers[request.model, request.context_id] = worker
+        self._workers.move_to_end((request.model, request.context_id))
+        if len(self._workers) > MOST:
+            self._workers.popitem(last=False)
+
+    def last(self, request: Submit) -> str | None:
+        """Where the one before it went last."""
+        return None if request.context_id is None else self._workers.get((request.model, request.context_id))
 
 
 class Fleet:

@@ -2,18 +2,46 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 from math import ceil
 
-from livescale.services.router.lifecycle import MOVES, RequestState
+from livescale.services.router.capacity import most_tokens
 from livescale.services.router.queue import Waiting
-from livescale.services.router.sizes import most_tokens
 from livescale.shared.messages.membership import EngineLoad, WorkerReport, WorkerState
 from livescale.shared.messages.requests import Running, Submit
+from livescale.shared.moves import Moves
 
 # An instance has at most so much to prefill, and one more request: whatever waits longer may as well wait at the
 # router, from where an instance that appears meanwhile can have it.
 AHEAD_SECONDS = 0.5
 UNMEASURED_TOKENS = 512  # where it is not known how many those are
+
+
+class RequestState(StrEnum):
+    """`asked`: a worker has not answered yet whether it takes the request. Stopped ones hold their slot until the
+    worker says that they left; `stopping` is told to it once it has answered."""
+
+    WAITING = "waiting"
+    ASKED = "asked"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    ENDED = "ended"
+
+
+MOVES = Moves(
+    "a request",
+    {
+        RequestState.WAITING: frozenset({RequestState.ASKED, RequestState.ENDED}),
+        RequestState.ASKED: frozenset(
+            {RequestState.RUNNING, RequestState.WAITING, RequestState.STOPPING, RequestState.ENDED}
+        ),
+        RequestState.RUNNING: frozenset({RequestState.STOPPED, RequestState.ENDED}),
+        RequestState.STOPPING: frozenset({RequestState.STOPPED, RequestState.ENDED}),
+        RequestState.STOPPED: frozenset({RequestState.ENDED}),
+        RequestState.ENDED: frozenset(),
+    },
+)
 
 
 @dataclass

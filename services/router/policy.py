@@ -11,14 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 from livescale.services.router.admission import Limits, cannot_be_loaded, check, out_of_service
-from livescale.services.router.arrivals import Arrivals
-from livescale.services.router.capacity import Capacity
-from livescale.services.router.contexts import Contexts
+from livescale.services.router.capacity import Capacity, fitted, never_fits
 from livescale.services.router.effects import AdmitTo, Effect, Finish
-from livescale.services.router.fleet import Fleet
+from livescale.services.router.fleet import Contexts, Fleet
 from livescale.services.router.instances import Instance
-from livescale.services.router.queue import Queue, Waiting
-from livescale.services.router.sizes import fitted, never_fits
+from livescale.services.router.queue import Arrivals, Queue, Waiting
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.invariants import check as check_state
 from livescale.shared.messages.live import RequestsMoved

@@ -1,6 +1,7 @@
 """A model's queue: by arrival, resumed requests and lower priorities as if they had come earlier. Pure."""
 
 from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -9,6 +10,9 @@ from livescale.shared.messages.requests import Submit
 
 # A resumed request has been served before, so its client goes first: but not before those of a lower priority.
 RESUMED_ARRIVALS = PRIORITY_ARRIVALS // 2
+
+# Short, for a burst is to be seen while it begins.
+WINDOW_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -94,3 +98,18 @@ class Queue:
 
     def oldest_seconds(self, now: float) -> float:
         return max((now - one.since for one in self._waiting), default=0.0)
+
+
+class Arrivals:
+    """Tokens a second, over the last `WINDOW_SECONDS`."""
+
+    def __init__(self) -> None:
+        self._came: deque[tuple[float, int]] = deque()  # when, and how many tokens
+
+    def add(self, tokens: int, now: float) -> None:
+        self._came.append((now, tokens))
+
+    def tokens_per_second(self, now: float) -> float:
+        while self._came and self._came[0][0] <= now - WINDOW_SECONDS:
+            self._came.popleft()
+        return sum(tokens for _, tokens in self._came) / WINDOW_SECONDS

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from livescale.services.router.actor import Router
+from livescale.services.router.main import Router
 from livescale.shared import virtual_time
 from livescale.shared.messages.membership import Register
 from livescale.shared.subjects import REGISTER

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from livescale.services.gateway import progress
 from livescale.services.planner import scales, targets
 from livescale.services.registry import leases
-from livescale.services.router import lifecycle as at_router
+from livescale.services.router import instances
 from livescale.services.worker import lifecycle as worker
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.transfers import Drain, Load, Serve
@@ -21,7 +21,7 @@ MACHINES: dict[str, Moves[Any]] = {
     "worker": worker.MOVES,
     "instance": targets.MOVES,
     "request at the gateway": progress.MOVES,
-    "request at the router": at_router.MOVES,
+    "request at the router": instances.MOVES,
     "scale": scales.MOVES,
     "lease": leases.MOVES,
 }
