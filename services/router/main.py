@@ -44,7 +44,7 @@ class Router:
 
     def _stale(self) -> None:
         if self.office is not None:
-            self.office.doubt("the registry had declared this router dead")
+            self.office.tenure.doubt("the registry had declared this router dead")
 
     async def _follow_leases(self, leases: Subscription[LeaseChanged]) -> None:
         async for received in leases:

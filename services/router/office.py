@@ -6,7 +6,7 @@ they run.
 
 import asyncio
 from collections.abc import Awaitable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from typing import assert_never
 
 import structlog
@@ -16,7 +16,7 @@ from livescale.services.router.effects import AdmitTo, Effect, Finish, Learn, Lo
 from livescale.services.router.metrics import RouterMetrics
 from livescale.services.router.policy import RouterPolicy
 from livescale.services.router.settings import RouterSettings
-from livescale.services.router.standby import Standby, first_in_line
+from livescale.services.router.standby import Standby, Tenure
 from livescale.shared.bus.contract import BusError, Context, Endpoint, M, Refusal, Subscription, TooLarge
 from livescale.shared.deadlines import arrived, leaving
 from livescale.shared.membership import Membership
@@ -52,8 +52,6 @@ MODELS_SECONDS = 0.5
 REPORT_SECONDS = 0.05  # how soon after another a report of a changed queue may follow
 CALL_SECONDS = 2.0
 ADMIT_SECONDS = 1.0  # saying it twice does no harm, and a worker that died says nothing
-AWAY_SECONDS = 1.0  # less than a lease: who slept for longer may have lost its office
-DOUBT_SECONDS = 0.5  # a request waits while the office is in doubt; less than its gateway waits for an answer
 LEARN_SECONDS = 1.0  # nothing of a model is placed meanwhile
 
 log = structlog.get_logger()
@@ -70,14 +68,11 @@ class Office:
             Limits(settings.max_waiting, settings.max_waiting_tokens, settings.look_ahead), settings.retry_after_ms
         )
         self._membership = membership
-        self._standby = standby
         self._metrics = metrics
         self._calls = asyncio.TaskGroup()
         self._queues_changed = asyncio.Event()
         self._depths: dict[str, int] = {}
-        self._away = world.clock.away  # as far as it was noticed
-        self._sure, self._over = asyncio.Event(), asyncio.Event()
-        self._sure.set()
+        self.tenure = Tenure(world.clock, standby, self._calls, self._was_away, self._is_confirmed)
 
     async def hold(self, snapshot: Snapshot) -> None:
         """Until another router is in office."""
@@ -100,7 +95,7 @@ class Office:
                 group.create_task(self._report_changes(), name="reports"),
             )
             self._membership.changed()
-            await self._over.wait()
+            await self.tenure.over.wait()
             for loop in loops:
                 loop.cancel()
 
@@ -110,44 +105,16 @@ class Office:
         undo.push_async_callback(subscription.close)
         return subscription
 
-    def doubt(self, reason: str) -> None:
-        """It may be another's: ask the registry before anything else is done."""
-        if self._sure.is_set() and not self._over.is_set():
-            log.warning("office_in_doubt", reason=reason)
-            self._sure.clear()
-            self._calls.create_task(self._confirm(), name="confirmation")
+    def _was_away(self) -> None:
+        self.policy.was_away(self._clock.wall())
 
-    def _is_sure(self) -> bool:
-        self._notice_sleep()
-        return self._sure.is_set()
-
-    def _notice_sleep(self) -> None:
-        """What is read after a sleep was told to a successor as well, if there is one."""
-        slept, self._away = self._clock.away - self._away, self._clock.away
-        if slept >= AWAY_SECONDS:
-            self.policy.was_away(self._clock.wall())
-            self.doubt(f"away for {slept:.1f} s")
-
-    async def _confirm(self) -> None:
-        """Nobody in office is no answer: this router has not joined again yet."""
-        while True:
-            own, snapshot = await self._standby.look()
-            first = None if snapshot is None else first_in_line(snapshot.members)
-            if first == own:
-                break
-            if first is not None:
-                log.warning("router_steps_aside", successor=first[1])
-                self._over.set()
-                return
-            await self._standby.pause()
-        log.info("office_confirmed", epoch=own[0])
-        self._sure.set()
+    def _is_confirmed(self) -> None:
         self._perform(self.policy.ask_again("this router was away"))
         self._dispatch()
 
     async def _submit(self, request: Submit, context: Context) -> Submitted:
         """Idempotent, as gateways submit again what they cannot be sure of; 409 says that it waits already."""
-        await self._be_sure()
+        await self.tenure.be_sure()
         request = arrived(request, self._clock.wall())
         worker = self.policy.runs_at(request.request_id)
         if worker is not None:
@@ -164,18 +131,9 @@ class Office:
         self._metrics.decided(self._clock.now() - started)
         return Submitted(ahead=ahead)
 
-    async def _be_sure(self) -> None:
-        """Raises Refusal."""
-        if not self._is_sure():
-            with suppress(TimeoutError):
-                async with asyncio.timeout(DOUBT_SECONDS):
-                    await self._sure.wait()
-        if not self._sure.is_set():
-            raise Refusal(503, "this router was away; another may be in office", retry_after_ms=500)
-
     def _dispatch(self) -> None:
         """After every event: whatever has room now is admitted."""
-        if not self._is_sure():
+        if not self.tenure.is_sure():
             return
         self._perform(self.policy.dispatch(self._clock.wall()))
         depths = self.policy.depths()
@@ -247,7 +205,7 @@ class Office:
     async def _hear_workers(self, heartbeats: Subscription[Report]) -> None:
         async for received in heartbeats:
             if isinstance(received.message, WorkerReport):
-                self._notice_sleep()
+                self.tenure.notice_sleep()
                 self._perform(self.policy.on_report(received.message, self._clock.wall()))
                 self._dispatch()
 
@@ -272,7 +230,7 @@ class Office:
 
     async def _keep_time(self) -> None:
         while True:
-            if self._is_sure():
+            if self.tenure.is_sure():
                 self._perform(self.policy.expire(self._clock.wall()))
                 self._dispatch()
             await asyncio.sleep(TICK_SECONDS)

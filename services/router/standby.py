@@ -1,18 +1,24 @@
-"""Which of several routers serves: of those that live, the one that joined first. The others stand by."""
+"""Which of several routers serves: of those that live, the one that joined first. The others stand by.
+
+A router that was away may have lost the office; then it asks the registry before it does anything else.
+"""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 import structlog
 
-from livescale.shared.bus.contract import Bus, BusError
+from livescale.shared.bus.contract import Bus, BusError, Refusal
 from livescale.shared.membership import Membership
 from livescale.shared.messages.membership import AskSnapshot, Member, Snapshot
 from livescale.shared.subjects import SNAPSHOT
+from livescale.shared.world import Clock
 
 CALL_SECONDS = 2.0
 LOOK_SECONDS = 0.5  # beside every change of a lease
+AWAY_SECONDS = 1.0  # less than a lease: who slept for longer may have lost its office
+DOUBT_SECONDS = 0.5  # a request waits while the office is in doubt; less than its gateway waits for an answer
 
 Place = tuple[int, str]  # in the line of routers: its epoch and id
 
@@ -65,3 +71,73 @@ def first_in_line(members: Iterable[Member]) -> Place | None:
     return min(
         ((one.epoch, one.id) for one in members if one.service == "router" and one.lease != "dead"), default=None
     )
+
+
+class Tenure:
+    """Whether the office is still this router's: it knows so, is in doubt, or knows that another has taken it (`over`).
+
+    `was_away` is called when this process has slept for longer than a moment, `confirmed` once the registry has said
+    that the office is still this router's.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        standby: Standby,
+        calls: asyncio.TaskGroup,
+        was_away: Callable[[], None],
+        confirmed: Callable[[], None],
+    ) -> None:
+        self._clock = clock
+        self._standby = standby
+        self._calls = calls
+        self._was_away = was_away
+        self._confirmed = confirmed
+        self._away = clock.away  # as far as it was noticed
+        self._sure = asyncio.Event()
+        self._sure.set()
+        self.over = asyncio.Event()
+
+    def doubt(self, reason: str) -> None:
+        """Another router may have the office: ask the registry before anything else is done."""
+        if self._sure.is_set() and not self.over.is_set():
+            log.warning("office_in_doubt", reason=reason)
+            self._sure.clear()
+            self._calls.create_task(self._confirm(), name="confirmation")
+
+    def is_sure(self) -> bool:
+        """Whether this router may act, at this very moment."""
+        self.notice_sleep()
+        return self._sure.is_set()
+
+    def notice_sleep(self) -> None:
+        """What is read after a sleep was told to a successor as well, if there is one."""
+        slept, self._away = self._clock.away - self._away, self._clock.away
+        if slept >= AWAY_SECONDS:
+            self._was_away()
+            self.doubt(f"away for {slept:.1f} s")
+
+    async def be_sure(self) -> None:
+        """Wait for a moment while the office is in doubt. Raises Refusal 503 where it stays so."""
+        if not self.is_sure():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(DOUBT_SECONDS):
+                    await self._sure.wait()
+        if not self._sure.is_set():
+            raise Refusal(503, "this router was away; another may be in office", retry_after_ms=500)
+
+    async def _confirm(self) -> None:
+        """Nobody in office is no answer: this router has not joined again yet."""
+        while True:
+            own, snapshot = await self._standby.look()
+            first = None if snapshot is None else first_in_line(snapshot.members)
+            if first == own:
+                break
+            if first is not None:
+                log.warning("router_steps_aside", successor=first[1])
+                self.over.set()
+                return
+            await self._standby.pause()
+        log.info("office_confirmed", epoch=own[0])
+        self._sure.set()
+        self._confirmed()
