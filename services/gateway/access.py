@@ -13,7 +13,7 @@ import yaml
 from msgspec import Meta
 
 from livescale.services.gateway.errors import ApiError, rate_limited
-from livescale.services.gateway.rate_limits import Limits, OverLimit, Quota
+from livescale.services.gateway.rate_limits import KeyLimits, OverLimit, Quota
 from livescale.shared.world import Clock
 
 # A key given without a name, and this name, are the operator's.
@@ -48,15 +48,15 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return f"ApiKey(name={self.name!r})"
 
     @property
-    def limits(self) -> Limits:
-        return Limits(
+    def limits(self) -> KeyLimits:
+        return KeyLimits(
             requests_per_minute=self.requests_per_minute,
             tokens_per_minute=self.tokens_per_minute,
             max_concurrent=self.max_concurrent,
         )
 
 
-class Client:
+class KeyHolder:
     """Whoever presents a certain key."""
 
     def __init__(self, key: ApiKey) -> None:
@@ -69,20 +69,20 @@ class Keyring:
     """Who a presented key belongs to. Raises BadKeys for names or keys that are given twice, or cannot be sent."""
 
     def __init__(self, keys: Iterable[ApiKey]) -> None:
-        self._clients: dict[bytes, Client] = {}
+        self._clients: dict[bytes, KeyHolder] = {}
         for key in keys:
             if not key.key or not key.key.isascii() or not key.key.isprintable() or " " in key.key:
                 raise BadKeys(f"the key of {key.name!r} must be printable ASCII without blanks, and not empty")
             if any(client.name == key.name for client in self._clients.values()):
                 raise BadKeys(f"there are two keys named {key.name!r}; give every key a name of its own")
-            other = self._clients.setdefault(_digest(key.key.encode()), Client(key))
+            other = self._clients.setdefault(_digest(key.key.encode()), KeyHolder(key))
             if other.name != key.name:
                 raise BadKeys(f"{other.name!r} and {key.name!r} have the same key")
 
     def __bool__(self) -> bool:
         return bool(self._clients)
 
-    def find(self, presented: bytes) -> Client | None:
+    def find(self, presented: bytes) -> KeyHolder | None:
         """Compares hashes, and always all of them: the time it takes tells nothing of the keys."""
         wanted, found = _digest(presented), None
         for digest, client in self._clients.items():
@@ -128,7 +128,7 @@ def _digest(key: bytes) -> bytes:
 class Visit:
     """One request of a client while it runs; `end` it."""
 
-    def __init__(self, client: Client, clock: Clock) -> None:
+    def __init__(self, client: KeyHolder, clock: Clock) -> None:
         self.who = client.name
         self._client = client
         self._clock = clock
@@ -171,7 +171,7 @@ class Guard:
         self.with_keys = bool(keys)
         self._clock = clock
         self._is_local = is_local
-        self._anybody = Client(ApiKey(name="anybody", key=""))
+        self._anybody = KeyHolder(ApiKey(name="anybody", key=""))
 
     def admit(self, path: str, headers: Headers) -> tuple[Visit, ApiError | None]:
         """The visit, and why it ends at the door: 401 for the key, 403 for want of rights, 429 over a limit."""
@@ -183,7 +183,7 @@ class Guard:
             return visit, refusal
         return visit, None
 
-    def _recognise(self, path: str, headers: Headers) -> Client:
+    def _recognise(self, path: str, headers: Headers) -> KeyHolder:
         if not path.startswith(GUARDED):
             return self._anybody
         if not self.with_keys:

@@ -25,7 +25,7 @@ log = structlog.get_logger()
 
 
 def make_app(operations: list[Operation], guard: Guard, ids: Ids, metrics: GatewayMetrics) -> ASGIApp:
-    refusals = Refusals(metrics)
+    refusals = ErrorAnswers(metrics)
     app = Starlette(
         routes=[_route(operation) for operation in [*operations, *_documentation(operations, guard.with_keys)]],
         exception_handlers={
@@ -36,7 +36,7 @@ def make_app(operations: list[Operation], guard: Guard, ids: Ids, metrics: Gatew
         },
     )
     app.router.redirect_slashes = False
-    return Door(app, guard, ids, metrics)
+    return RequestMiddleware(app, guard, ids, metrics)
 
 
 def _route(operation: Operation) -> Route:
@@ -66,7 +66,7 @@ def _documentation(operations: list[Operation], with_key: bool) -> list[Operatio
     return own
 
 
-class Door:
+class RequestMiddleware:
     """The outermost ASGI application. `x-request-id` is taken over or given, and echoed.
 
     Endpoints find the visit in the request's state.
@@ -115,7 +115,7 @@ def _given_id(headers: Mapping[bytes, bytes]) -> str | None:
     return given if 0 < len(given) <= LONGEST_ID and given.isascii() and given.isprintable() else None
 
 
-class Refusals:
+class ErrorAnswers:
     """Starlette's exception handlers."""
 
     def __init__(self, metrics: GatewayMetrics) -> None:

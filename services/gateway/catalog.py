@@ -8,7 +8,7 @@ from starlette.responses import Response
 from livescale.services.gateway.answers import Detokenized, Listing, ModelCard, Tokenized, status
 from livescale.services.gateway.bodies import DetokenizeRequest, TokenizeRequest
 from livescale.services.gateway.errors import bad_request
-from livescale.services.gateway.models import Models, context_tokens
+from livescale.services.gateway.models import RegisteredModels, context_tokens
 from livescale.services.gateway.parse import parse_body, read_body
 from livescale.services.gateway.responses import json_answer
 from livescale.services.gateway.submission import check_token_ids
@@ -25,7 +25,7 @@ class Catalog:
     """Endpoints of starlette: a request in, an answer out. They raise ApiError."""
 
     bus: Bus
-    models: Models
+    models: RegisteredModels
     templates: Templates
     max_body_bytes: int
 

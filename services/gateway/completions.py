@@ -15,20 +15,20 @@ from livescale.services.gateway.access import Visit
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, GenerationOptions
 from livescale.services.gateway.checkpoint_text import CheckpointText
 from livescale.services.gateway.errors import ApiError
-from livescale.services.gateway.generation import Engine, Generation, just_wait
-from livescale.services.gateway.models import Models, context_tokens
-from livescale.services.gateway.output import Output, Piece
+from livescale.services.gateway.generation import Backend, Generation, just_wait
+from livescale.services.gateway.models import RegisteredModels, context_tokens
+from livescale.services.gateway.output import TextOutput, TextPiece
 from livescale.services.gateway.parse import parse_body, read_body
-from livescale.services.gateway.responses import EventStream, Wait, Write, json_answer, while_connected
+from livescale.services.gateway.responses import EventStreamResponse, Wait, Write, json_answer, while_connected
 from livescale.services.gateway.settings import GatewaySettings
 from livescale.services.gateway.shapes import (
     ChatShape,
-    Choice,
     CompletionShape,
-    Frame,
+    Envelope,
     PromptTokensDetails,
-    Shape,
+    ResponseShape,
     Usage,
+    WholeChoice,
 )
 from livescale.services.gateway.submission import Origin, check_options, make_submit, split_prompts, stop_strings
 from livescale.services.gateway.templates import Templates, render_chat
@@ -40,18 +40,18 @@ from livescale.shared.telemetry import traceparent
 from livescale.shared.world import Ids
 
 TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
-Emit = Callable[[int, Piece], Awaitable[None]]
+Emit = Callable[[int, TextPiece], Awaitable[None]]
 
 
 @dataclass(frozen=True)
-class Completing:
+class Completions:
     """Endpoints of starlette: a request in, an answer out. They raise ApiError."""
 
     settings: GatewaySettings
     gateway: str
     ids: Ids
-    engine: Engine
-    models: Models
+    backend: Backend
+    models: RegisteredModels
     templates: Templates
     tracer: Tracer
 
@@ -63,7 +63,7 @@ class Completing:
             one if isinstance(one, list) else await self.models.encode(text, one, add_special_tokens=True)
             for one in split_prompts(body, self.settings.max_prompts)
         ]
-        return await self._answer(request, body, self._order(request, body, entry, text, prompts, CompletionShape()))
+        return await self._answer(request, body, self._response(request, body, entry, text, prompts, CompletionShape()))
 
     async def chat(self, request: Request) -> Response:
         body = parse_body(await read_body(request, self.settings.max_body_bytes), ChatRequest)
@@ -72,27 +72,27 @@ class Completing:
         # The template writes the special tokens itself.
         said = await render_chat(self.templates, text, body.messages)
         prompt = await self.models.encode(text, said, add_special_tokens=False)
-        return await self._answer(request, body, self._order(request, body, entry, text, [prompt], ChatShape()))
+        return await self._answer(request, body, self._response(request, body, entry, text, [prompt], ChatShape()))
 
     async def _model(self, body: GenerationOptions) -> tuple[ModelEntry, CheckpointText]:
         entry = await self.models.find(body.model)
         return entry, await self.models.text(entry)
 
-    async def _answer(self, request: Request, body: GenerationOptions, order: "Order") -> Response:
+    async def _answer(self, request: Request, body: GenerationOptions, response: "CompletionResponse") -> Response:
         if body.stream:
-            return EventStream(order.stream)
-        return json_answer(await while_connected(request.receive, order.collect()))
+            return EventStreamResponse(response.stream)
+        return json_answer(await while_connected(request.receive, response.collect()))
 
-    def _order(
+    def _response(
         self,
         request: Request,
         body: GenerationOptions,
         entry: ModelEntry,
         text: CheckpointText,
         prompts: list[list[int]],
-        shape: Shape,
-    ) -> "Order":
-        request_id, wall = self.ids.new("req"), self.engine.clock.wall()
+        shape: ResponseShape,
+    ) -> "CompletionResponse":
+        request_id, wall = self.ids.new("req"), self.backend.clock.wall()
         timeout = min(body.timeout or self.settings.default_timeout_s, self.settings.max_timeout_s)
         origins = [
             Origin(request_id if len(prompts) == 1 else f"{request_id}-p{index}", self.gateway, wall + timeout)
@@ -102,7 +102,7 @@ class Completing:
             make_submit(body, prompt, text, context_tokens(entry), origin)
             for prompt, origin in zip(prompts, origins, strict=True)
         ]
-        frame = Frame(
+        envelope = Envelope(
             id=f"{shape.prefix}-{request_id.removeprefix('req-')}",
             created=int(wall),
             model=body.model,
@@ -111,18 +111,18 @@ class Completing:
         )
         visit: Visit = request.state.visit
         visit.reserve(sum(len(submit.prompt) + submit.max_tokens for submit in submits))
-        span = start_span(self.tracer, body, frame.id, trace_of(request))
+        span = start_span(self.tracer, body, envelope.id, trace_of(request))
         context = Context(
             deadline=wall + timeout,
             request_id=public_id(request),
             traceparent=traceparent(span) or trace_of(request),
         )
-        generations = [Generation(self.engine, submit, _output(body, text, submit), context) for submit in submits]
-        return Order(shape, frame, prompts, generations, span, visit.spend)
+        generations = [Generation(self.backend, submit, _output(body, text, submit), context) for submit in submits]
+        return CompletionResponse(shape, envelope, prompts, generations, span, visit.spend)
 
 
-def _output(body: GenerationOptions, text: CheckpointText, submit: Submit) -> Output:
-    return Output(
+def _output(body: GenerationOptions, text: CheckpointText, submit: Submit) -> TextOutput:
+    return TextOutput(
         text.decode,
         submit.prompt,
         stops=stop_strings(body),
@@ -132,11 +132,11 @@ def _output(body: GenerationOptions, text: CheckpointText, submit: Submit) -> Ou
 
 
 @dataclass(frozen=True)
-class Order:
+class CompletionResponse:
     """One generation per choice, each with its prompt."""
 
-    shape: Shape
-    frame: Frame
+    shape: ResponseShape
+    envelope: Envelope
     prompts: list[list[int]]
     generations: list[Generation]
     span: Span
@@ -146,25 +146,25 @@ class Order:
         """Write chunks as they come. Raises ApiError."""
         begun: set[int] = set()
 
-        async def emit(index: int, piece: Piece) -> None:
+        async def emit(index: int, piece: TextPiece) -> None:
             prompt = None if index in begun else self.prompts[index]
             begun.add(index)
-            for chunk in self.shape.chunks(self.frame, index, piece, prompt):
+            for chunk in self.shape.chunks(self.envelope, index, piece, prompt):
                 await write(chunk)
 
         await self._run(emit, wait)
-        if self.frame.usage_follows:
-            await write(self.shape.usage_chunk(self.frame, self._usage()))
+        if self.envelope.usage_follows:
+            await write(self.shape.usage_chunk(self.envelope, self._usage()))
 
     async def collect(self) -> msgspec.Struct:
         """The whole answer. Raises ApiError."""
-        choices = [Choice(prompt) for prompt in self.prompts]
+        choices = [WholeChoice(prompt) for prompt in self.prompts]
 
-        async def emit(index: int, piece: Piece) -> None:
+        async def emit(index: int, piece: TextPiece) -> None:
             choices[index].add(piece)
 
         await self._run(emit, just_wait)
-        return self.shape.whole(self.frame, choices, self._usage())
+        return self.shape.whole(self.envelope, choices, self._usage())
 
     async def _run(self, emit: Emit, wait: Wait) -> None:
         outcome: str | None = "cancelled"

@@ -14,15 +14,15 @@ from livescale.services.gateway.access import BadKeys, Guard, Keyring, read_keys
 from livescale.services.gateway.admin import Admin
 from livescale.services.gateway.app import make_app
 from livescale.services.gateway.catalog import Catalog
-from livescale.services.gateway.completions import Completing
-from livescale.services.gateway.generation import Engine, Holding
+from livescale.services.gateway.completions import Completions
+from livescale.services.gateway.generation import Backend, HeldRequests
 from livescale.services.gateway.metrics import GatewayMetrics
-from livescale.services.gateway.models import Models
+from livescale.services.gateway.models import RegisteredModels
 from livescale.services.gateway.operations import Operation, operations
 from livescale.services.gateway.probes import Probes
 from livescale.services.gateway.server import Server, allow_connections, is_loopback, listen, url_of
 from livescale.services.gateway.settings import GatewaySettings
-from livescale.services.gateway.streams import Peers, Streams
+from livescale.services.gateway.streams import Peers, RequestStreams
 from livescale.services.gateway.templates import Templates
 from livescale.shared.membership import Membership
 from livescale.shared.process import World, run_process
@@ -39,7 +39,7 @@ class Gateway:
         self._settings = settings
         self._id = world.info.id
         self._metrics = GatewayMetrics(world.telemetry)
-        self._streams = Streams(world.bus, self._id, self._metrics, settings.max_requests, settings.stream_queue)
+        self._streams = RequestStreams(world.bus, self._id, self._metrics, settings.max_requests, settings.stream_queue)
         self._templates = Templates(world.clock.wall)
         self.url = ""
 
@@ -48,7 +48,7 @@ class Gateway:
         world, settings = self._world, self._settings
         bound = listen(settings.host, settings.port)
         with bound, ThreadPoolExecutor(1, "tokenizer") as executor:
-            models = Models(world.bus, world.clock, executor, self._metrics)
+            models = RegisteredModels(world.bus, world.clock, executor, self._metrics)
             guard = Guard(self._keys, world.clock, is_loopback(bound))
             app = make_app(self._operations(models, executor), guard, world.ids, self._metrics)
             arriving = await self._streams.listen()
@@ -61,13 +61,13 @@ class Gateway:
                 # Not a task of the group: it ends in good order while tokens still arrive.
                 await Server(app, bound, settings.shutdown_grace_s, settings.unread_timeout_s).run()
 
-    def _operations(self, models: Models, executor: ThreadPoolExecutor) -> list[Operation]:
+    def _operations(self, models: RegisteredModels, executor: ThreadPoolExecutor) -> list[Operation]:
         world, limit = self._world, self._settings.max_body_bytes
-        holding = Holding(self._metrics.router_waits, self._settings.max_held)
-        engine = Engine(world.bus, world.clock, self._streams, self._metrics, holding)
+        held = HeldRequests(self._metrics.router_waits, self._settings.max_held)
+        backend = Backend(world.bus, world.clock, self._streams, self._metrics, held)
         catalog = Catalog(world.bus, models, self._templates, limit)
         return operations(
-            Completing(self._settings, self._id, world.ids, engine, models, self._templates, world.telemetry.tracer),
+            Completions(self._settings, self._id, world.ids, backend, models, self._templates, world.telemetry.tracer),
             catalog,
             Admin(world.bus, models, limit),
             Probes(self._id, world.bus, models, catalog, world.telemetry, executor),

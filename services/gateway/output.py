@@ -132,7 +132,7 @@ def _overlap(text: str, stop: str) -> int:
 
 
 @dataclass(frozen=True)
-class Piece:
+class TextPiece:
     """What a client gets next. With a `finish_reason` it is the last. `text` may lag behind `token_ids`."""
 
     text: str
@@ -140,7 +140,7 @@ class Piece:
     finish_reason: StopReason | None = None
 
 
-class Output:
+class TextOutput:
     """The text of one request. `stop_token_ids` end it without being part of the text, `stops` likewise."""
 
     def __init__(
@@ -158,7 +158,7 @@ class Output:
         self._min_tokens = min_tokens
         self.tokens = 0
 
-    def feed(self, fresh: Fresh) -> Piece:
+    def feed(self, fresh: Fresh) -> TextPiece:
         """The next piece; its reason is "stop" as soon as a stop string is complete, whatever comes behind it."""
         text = ""
         for position, token_id in enumerate(fresh.token_ids, start=1):
@@ -169,10 +169,10 @@ class Output:
             scanned = self._scan(self._detokenizer.feed(token_id))
             text += scanned.text
             if scanned.stop is not None:
-                return Piece(text, fresh.token_ids[:position], "stop")
+                return TextPiece(text, fresh.token_ids[:position], "stop")
         if fresh.finish_reason is None:
-            return Piece(text, fresh.token_ids)
-        return Piece(text + self._rest(), fresh.token_ids, "stop" if fresh.finish_reason == "stop" else "length")
+            return TextPiece(text, fresh.token_ids)
+        return TextPiece(text + self._rest(), fresh.token_ids, "stop" if fresh.finish_reason == "stop" else "length")
 
     def _scan(self, text: str) -> Scanned:
         return Scanned(text) if self.tokens <= self._min_tokens else self._scanner.feed(text)

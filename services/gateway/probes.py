@@ -18,7 +18,7 @@ from starlette.responses import Response
 
 from livescale.services.gateway.answers import Health, Live, Version, router_is_there, warning, why_unavailable
 from livescale.services.gateway.catalog import Catalog
-from livescale.services.gateway.models import Models
+from livescale.services.gateway.models import RegisteredModels
 from livescale.services.gateway.responses import json_answer
 from livescale.shared.bus.contract import Bus, BusError
 from livescale.shared.messages.membership import AskMetrics
@@ -79,7 +79,7 @@ class Probes:
 
     gateway: str
     bus: Bus
-    models: Models
+    models: RegisteredModels
     catalog: Catalog
     telemetry: Telemetry
     executor: Executor

@@ -9,7 +9,7 @@ from livescale.shared.messages.requests import FinishReason, Submit, Tokens
 from livescale.shared.moves import Moves
 
 
-class RequestState(StrEnum):
+class GenerationState(StrEnum):
     """A `new` request may be refused; an `accepted` one is held or being made; a `lost` one is submitted again with the
     tokens that it has."""
 
@@ -22,10 +22,10 @@ class RequestState(StrEnum):
 MOVES = Moves(
     "a request",
     {
-        RequestState.NEW: frozenset({RequestState.ACCEPTED, RequestState.ENDED}),
-        RequestState.ACCEPTED: frozenset({RequestState.LOST, RequestState.ENDED}),
-        RequestState.LOST: frozenset({RequestState.ACCEPTED, RequestState.ENDED}),
-        RequestState.ENDED: frozenset(),
+        GenerationState.NEW: frozenset({GenerationState.ACCEPTED, GenerationState.ENDED}),
+        GenerationState.ACCEPTED: frozenset({GenerationState.LOST, GenerationState.ENDED}),
+        GenerationState.LOST: frozenset({GenerationState.ACCEPTED, GenerationState.ENDED}),
+        GenerationState.ENDED: frozenset(),
     },
 )
 

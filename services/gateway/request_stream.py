@@ -33,7 +33,7 @@ class Silent:
     """Nothing came for a while: a frame may have been lost."""
 
 
-class Silence:
+class SilenceTimer:
     """`on_silence` is called for every `seconds` in which somebody waits in vain; `close` it."""
 
     def __init__(self, seconds: float, on_silence: Callable[[], None]) -> None:
@@ -67,7 +67,7 @@ class Silence:
 Event = Fresh | Lost | TooSlow | Unplaced | Silent
 
 
-class Stream:
+class RequestStream:
     """What happened to one submitted request, in order. Bounded: a reader that lags too far ends it."""
 
     def __init__(self, request_id: str, received: int, limit: int) -> None:
@@ -81,7 +81,7 @@ class Stream:
         self._sequence = TokenSequence(received)
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._limit = limit
-        self._silence = Silence(SILENCE_SECONDS, lambda: self._events.put_nowait(Silent()))
+        self._silence = SilenceTimer(SILENCE_SECONDS, lambda: self._events.put_nowait(Silent()))
 
     @property
     def received(self) -> int:

@@ -38,7 +38,7 @@ def error_answer(error: ApiError) -> Response:
     return Response(error.body, error.status, headers, media_type="application/json")
 
 
-class EventStream(Response):
+class EventStreamResponse(Response):
     """Begins with the first event or wait, so that what fails before it has a status of its own.
 
     `produce(write, wait)` ends the stream with `[DONE]`, or, raising ApiError, with an error event and without

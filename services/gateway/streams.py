@@ -7,7 +7,7 @@ from typing import assert_never
 
 from livescale.services.gateway.errors import queue_full
 from livescale.services.gateway.metrics import GatewayMetrics
-from livescale.services.gateway.request_stream import Stream
+from livescale.services.gateway.request_stream import RequestStream
 from livescale.shared.bus.contract import Bus, BusError, Refusal, ServiceAbsent, Subscription
 from livescale.shared.bus.seldom import SeldomLog
 from livescale.shared.invariants import check
@@ -22,7 +22,7 @@ ABSENCES = 2
 ABSENT_SECONDS = 0.5
 
 
-class Streams:
+class RequestStreams:
     """The table. `run` dispatches what arrives for this gateway; `open` holds a request's place in it."""
 
     def __init__(self, bus: Bus, gateway: str, metrics: GatewayMetrics, max_requests: int, stream_queue: int) -> None:
@@ -33,7 +33,7 @@ class Streams:
         self._metrics = metrics
         self._max_requests = max_requests
         self._stream_queue = stream_queue
-        self._streams: dict[str, Stream] = {}
+        self._streams: dict[str, RequestStream] = {}
         self._replays: asyncio.TaskGroup | None = None
 
     async def listen(self) -> Subscription[TokenFrame | RequestLost]:
@@ -53,12 +53,12 @@ class Streams:
                         assert_never(other)
 
     @contextmanager
-    def open(self, request_id: str, received: int, version: str | None = None) -> Iterator[Stream]:
+    def open(self, request_id: str, received: int, version: str | None = None) -> Iterator[RequestStream]:
         """A stream that already has `received` tokens, of this `version` of the model. Raises ApiError 429 where a new
         one is one too many."""
         if received == 0 and len(self._streams) >= self._max_requests:
             raise queue_full(f"The gateway has {self._max_requests} requests under way.")
-        stream = self._streams[request_id] = Stream(request_id, received, self._stream_queue)
+        stream = self._streams[request_id] = RequestStream(request_id, received, self._stream_queue)
         stream.version = version
         self._metrics.streams.set(len(self._streams))
         try:
@@ -105,7 +105,7 @@ class Streams:
         if worker is not None:
             self._bus.publish(CANCEL_WORK, Cancel(request_id=request_id), id=worker)
 
-    def ask_again(self, stream: Stream) -> None:
+    def ask_again(self, stream: RequestStream) -> None:
         """Have the worker send what the stream lacks, unless it has been asked already."""
         if stream.worker is None or stream.replaying or stream.over or self._replays is None:
             return
@@ -134,7 +134,7 @@ class Streams:
         if row.finish_reason is None:
             self.stop(row.request_id, worker)
 
-    def _fill_gap(self, stream: Stream) -> None:
+    def _fill_gap(self, stream: RequestStream) -> None:
         if stream.replaying:
             return
         if stream.replays >= REPLAYS:
@@ -145,7 +145,7 @@ class Streams:
         self._seldom.warning("tokens_missing", worker, request=stream.request_id, index=stream.received)
         self.ask_again(stream)
 
-    async def _replay(self, stream: Stream, worker: str) -> None:
+    async def _replay(self, stream: RequestStream, worker: str) -> None:
         message = Replay(request_id=stream.request_id, index=stream.received, gateway=self._gateway)
         try:
             await self._bus.call(REPLAY, message, timeout=REPLAY_TIMEOUT_SECONDS, id=worker)
@@ -159,7 +159,7 @@ class Streams:
         finally:
             stream.replaying = False
 
-    async def _miss(self, stream: Stream, worker: str) -> None:
+    async def _miss(self, stream: RequestStream, worker: str) -> None:
         if stream.worker != worker:
             return  # another has taken the request over
         stream.absences += 1
@@ -174,7 +174,7 @@ class Streams:
 class Peers:
     """Tells the streams. Nobody is asked: requests go on by themselves unless one of these happens."""
 
-    def __init__(self, bus: Bus, streams: Streams) -> None:
+    def __init__(self, bus: Bus, streams: RequestStreams) -> None:
         self._bus = bus
         self._streams = streams
         self._router_epoch = 0

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from livescale.services.gateway.errors import ApiError
-from livescale.services.gateway.generation import Engine, Generation, Holding
+from livescale.services.gateway.generation import Backend, Generation, HeldRequests
 from livescale.services.gateway.metrics import GatewayMetrics
-from livescale.services.gateway.output import Output
-from livescale.services.gateway.streams import Streams
+from livescale.services.gateway.output import TextOutput
+from livescale.services.gateway.streams import RequestStreams
 from livescale.shared.bus.contract import Context, Refusal
 from livescale.shared.bus.local import LocalBroker
 from livescale.shared.messages.requests import RequestLost, Submit, TokenFrame, Tokens
@@ -126,14 +126,17 @@ async def test_a_client_that_reads_too_slowly_is_cancelled(checkpoint: Path) -> 
     broker, reads = LocalBroker(), asyncio.get_running_loop().create_future()
     async with running_cluster(broker, checkpoint) as cluster:
         bus, metrics = broker.connect(), GatewayMetrics(Telemetry("gateway", "gateway-0"))
-        streams = Streams(bus, "gateway-0", metrics, max_requests=1, stream_queue=4)
+        streams = RequestStreams(bus, "gateway-0", metrics, max_requests=1, stream_queue=4)
         receiving = asyncio.create_task(streams.run(await streams.listen()))
         submit = Submit(
             request_id="req-1", model="tiny", gateway="gateway-0", prompt=[1], max_tokens=50, deadline=time.time() + 5
         )
-        output = Output(lambda ids: "x" * len(ids), submit.prompt)
+        output = TextOutput(lambda ids: "x" * len(ids), submit.prompt)
         generation = Generation(
-            Engine(bus, LoopClock(0.0), streams, metrics, Holding(metrics.router_waits, 8)), submit, output, Context()
+            Backend(bus, LoopClock(0.0), streams, metrics, HeldRequests(metrics.router_waits, 8)),
+            submit,
+            output,
+            Context(),
         )
         running = asyncio.create_task(generation.run(lambda piece: reads))
         await eventually(lambda: cluster.cancelled == ["req-1"])

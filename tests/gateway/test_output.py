@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers
 
-from livescale.services.gateway.output import REPLACEMENT, Decode, Detokenizer, Output, Piece, StopScanner
+from livescale.services.gateway.output import REPLACEMENT, Decode, Detokenizer, StopScanner, TextOutput, TextPiece
 from livescale.services.gateway.progress import Fresh
 from tests.made import id_of, tiny
 
@@ -154,32 +154,32 @@ def ids(text: str) -> tuple[int, ...]:
 
 
 def test_a_stop_string_cuts_text_and_tokens_where_it_is_complete() -> None:
-    output = Output(letters, [], stops=["cd"])
-    assert output.feed(Fresh(ids("abc"))) == Piece("ab", ids("abc"))
-    assert output.feed(Fresh(ids("defg"))) == Piece("", ids("d"), "stop")
+    output = TextOutput(letters, [], stops=["cd"])
+    assert output.feed(Fresh(ids("abc"))) == TextPiece("ab", ids("abc"))
+    assert output.feed(Fresh(ids("defg"))) == TextPiece("", ids("d"), "stop")
 
 
 def test_text_held_back_comes_with_the_end() -> None:
-    output = Output(letters, [], stops=["cd"])
+    output = TextOutput(letters, [], stops=["cd"])
     assert output.feed(Fresh(ids("abc"))).text == "ab"
-    assert output.feed(Fresh((), "length")) == Piece("c", (), "length")
+    assert output.feed(Fresh((), "length")) == TextPiece("c", (), "length")
 
 
 def test_no_stop_string_counts_before_min_tokens() -> None:
-    output = Output(letters, [], stops=["b"], min_tokens=3)
-    assert output.feed(Fresh(ids("abab"))) == Piece("aba", ids("abab"), "stop")
+    output = TextOutput(letters, [], stops=["b"], min_tokens=3)
+    assert output.feed(Fresh(ids("abab"))) == TextPiece("aba", ids("abab"), "stop")
 
 
 def test_the_stop_token_is_no_part_of_the_text() -> None:
-    output = Output(letters, [], stop_token_ids=[ord("$")])
-    assert output.feed(Fresh(ids("ab$"), "stop")) == Piece("ab", ids("ab$"), "stop")
-    assert Output(letters, []).feed(Fresh(ids("ab$"), "length")).text == "ab$"
+    output = TextOutput(letters, [], stop_token_ids=[ord("$")])
+    assert output.feed(Fresh(ids("ab$"), "stop")) == TextPiece("ab", ids("ab$"), "stop")
+    assert TextOutput(letters, []).feed(Fresh(ids("ab$"), "length")).text == "ab$"
 
 
 @given(st.text("abc", max_size=20), st.lists(st.integers(1, 4), min_size=1))
 def test_frames_of_any_size_give_the_same_answer(text: str, sizes: list[int]) -> None:
     def answer(cuts: list[int]) -> tuple[str, tuple[int, ...], str | None]:
-        output, found, rest = Output(letters, [], stops=["bc", "caa"]), list[Piece](), ids(text)
+        output, found, rest = TextOutput(letters, [], stops=["bc", "caa"]), list[TextPiece](), ids(text)
         turn = 0
         while rest:
             size = cuts[turn % len(cuts)]
@@ -197,4 +197,4 @@ def test_frames_of_any_size_give_the_same_answer(text: str, sizes: list[int]) ->
 
 @pytest.mark.parametrize("reason", ["stop", "length"])
 def test_the_reason_is_the_workers(reason: str) -> None:
-    assert Output(letters, []).feed(Fresh(ids("a"), reason)).finish_reason == reason  # type: ignore[arg-type]
+    assert TextOutput(letters, []).feed(Fresh(ids("a"), reason)).finish_reason == reason  # type: ignore[arg-type]

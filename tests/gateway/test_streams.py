@@ -8,9 +8,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from livescale.services.gateway.metrics import GatewayMetrics
-from livescale.services.gateway.streams import Streams
-from livescale.shared.bus.contract import Context as CallContext
-from livescale.shared.bus.contract import Endpoint, Refusal, ServiceInfo
+from livescale.services.gateway.streams import RequestStreams
+from livescale.shared.bus.contract import Context, Endpoint, Refusal, ServiceInfo
 from livescale.shared.bus.local import LocalBroker
 from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.message import Ack
@@ -219,13 +218,13 @@ async def test_tokens_of_another_version_are_not_taken_and_their_worker_is_stopp
 async def test_a_worker_that_does_not_answer_floods_no_log() -> None:
     """Each of its streams asks again."""
 
-    async def refuse(message: Replay, context: CallContext) -> Ack:
+    async def refuse(message: Replay, context: Context) -> Ack:
         raise Refusal(503, "busy")
 
     broker = LocalBroker()
     worker, bus = broker.connect(), broker.connect()
     await worker.serve(ServiceInfo("worker", WORKER, "refuses"), [Endpoint(REPLAY, refuse, {"id": WORKER})])
-    streams = Streams(bus, "gateway-0", GatewayMetrics(Telemetry("gateway", "gateway-0")), 100, 4)
+    streams = RequestStreams(bus, "gateway-0", GatewayMetrics(Telemetry("gateway", "gateway-0")), 100, 4)
     receiving = asyncio.create_task(streams.run(await streams.listen()))
     await asyncio.sleep(0)
     with ExitStack() as opened, capture_logs() as logs:
