@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from livescale.services.router.capacity import Capacity, fitted, most_tokens, never_fits
+from livescale.services.router.capacity import WorkerCapacity, fitted, most_tokens, never_fits
 from livescale.services.router.queue import Queue
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import ModelEntry
@@ -10,7 +10,7 @@ from livescale.shared.messages.requests import Submit
 
 
 @dataclass(frozen=True)
-class Limits:
+class RouterLimits:
     """`max_waiting` requests and `max_waiting_tokens` tokens of one model may wait; a single request always may.
 
     `look_ahead`: requests an instance may have beyond its slots, so that a slot never waits for the router.
@@ -23,8 +23,8 @@ class Limits:
     silent_seconds: float = 2.0
 
 
-def check(
-    request: Submit, entry: ModelEntry | None, queue: Queue, capacity: Capacity, limits: Limits, now: float
+def check_request(
+    request: Submit, entry: ModelEntry | None, queue: Queue, capacity: WorkerCapacity, limits: RouterLimits, now: float
 ) -> None:
     """Raises Refusal: 400 never fits, 404 unknown model, 429 full queue, 503 cannot be served, 504 past its deadline.
 
@@ -58,7 +58,7 @@ def _check_size(request: Submit, room: int | None) -> None:
         raise Refusal(400, never_fits(request, room))
 
 
-def cannot_be_loaded(entry: ModelEntry, capacity: Capacity, now: float) -> str | None:
+def cannot_be_loaded(entry: ModelEntry, capacity: WorkerCapacity, now: float) -> str | None:
     """None where somebody can load it, or may yet appear."""
     why = capacity.why_impossible(entry, now)
     return None if why is None else f"model {entry.spec.name!r} cannot be loaded: {why}"

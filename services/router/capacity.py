@@ -37,7 +37,7 @@ def never_fits(request: Submit, room: int) -> str:
     )
 
 
-class Capacity:
+class WorkerCapacity:
     """By the last report of every worker. `default_retry_ms` is the answer where nothing has been measured."""
 
     def __init__(self, default_retry_ms: int) -> None:

@@ -17,7 +17,7 @@ class AdmitTo:
 
 
 @dataclass(frozen=True)
-class Finish:
+class FinishRequest:
     """Tell the gateway that a request that runs nowhere is over. `index`: tokens that the client has.
 
     `code` says whose fault an error is, with HTTP's meaning.
@@ -57,4 +57,4 @@ class Learn:
     reason: str
 
 
-Effect = AdmitTo | Finish | Lose | StopWork | Learn
+Effect = AdmitTo | FinishRequest | Lose | StopWork | Learn

@@ -4,15 +4,15 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
 
 from livescale.services.router.effects import AdmitTo, Effect, Learn, Lose, StopWork
-from livescale.services.router.instances import Admission, Instance
+from livescale.services.router.instances import AdmittedRequest, InstanceView
 from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.messages.membership import LeaseChanged, WorkerReport
 from livescale.shared.messages.requests import RequestsEnded, Running, Submit
 
-MOST = 1 << 16  # conversations; of more, those that were quiet for longest are forgotten
+MOST_CONVERSATIONS = 1 << 16  # conversations; of more, those that were quiet for longest are forgotten
 
 
-class Contexts:
+class ConversationPlaces:
     """By model and id. What was forgotten, or the worker no longer has, is computed again."""
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Contexts:
             return
         self._workers[request.model, request.context_id] = worker
         self._workers.move_to_end((request.model, request.context_id))
-        if len(self._workers) > MOST:
+        if len(self._workers) > MOST_CONVERSATIONS:
             self._workers.popitem(last=False)
 
     def last(self, request: Submit) -> str | None:
@@ -32,7 +32,7 @@ class Contexts:
         return None if request.context_id is None else self._workers.get((request.model, request.context_id))
 
 
-class Fleet:
+class ServingFleet:
     """Instances by their leading worker (rank 0), from when it loads on: it may take requests over before it says that
     it serves.
 
@@ -41,15 +41,15 @@ class Fleet:
 
     def __init__(self, silent_seconds: float) -> None:
         self._silent_seconds = silent_seconds
-        self._instances: dict[str, Instance] = {}
+        self._instances: dict[str, InstanceView] = {}
         self._suspects: set[str] = set()
         self._dead: dict[str, int] = {}  # the last epoch that was declared dead; what it still says is not heard
 
-    def of_model(self, model: str) -> list[Instance]:
+    def of_model(self, model: str) -> list[InstanceView]:
         """Those that load included."""
         return [one for one in self._instances.values() if one.model == model]
 
-    def is_open(self, instance: Instance) -> bool:
+    def is_open(self, instance: InstanceView) -> bool:
         """Whether anything may be admitted to it."""
         return instance.state != "draining" and not instance.refusing and instance.worker not in self._suspects
 
@@ -73,7 +73,7 @@ class Fleet:
         admission.confirm()
         return [StopWork(worker, request_id, "cancelled")] if admission.stopped else []
 
-    def refused(self, effect: AdmitTo) -> Admission | None:
+    def refused(self, effect: AdmitTo) -> AdmittedRequest | None:
         """The worker did not take the request: what was kept for it; None where it is not waited for any more."""
         instance = self._instances.get(effect.worker)
         admission = None if instance is None else instance.release(effect.request.request_id)
@@ -114,7 +114,7 @@ class Fleet:
             known = None
         if leads:
             if known is None:
-                known = self._instances[report.id] = Instance(report.id)
+                known = self._instances[report.id] = InstanceView(report.id)
             was_serving = known.serves
             known.update(report, now)
             if known.serves and not was_serving:
@@ -165,7 +165,7 @@ class Fleet:
         found = [(id, admission) for id in moved.request_ids if (admission := previous.give(id)) is not None]
         return [effect for id, admission in found for effect in self._move(moved.worker, id, admission, now)]
 
-    def _move(self, worker: str, request_id: str, admission: Admission, now: float) -> list[Effect]:
+    def _move(self, worker: str, request_id: str, admission: AdmittedRequest, now: float) -> list[Effect]:
         instance = self._instances.get(worker)
         if instance is None:
             return _tell_lost(request_id, admission, f"{worker} took it over and is gone")
@@ -191,7 +191,7 @@ class Fleet:
         instance = self._instances.pop(worker)
         return _lose(instance, sorted(instance.admitted), reason)
 
-    def _lose_silent(self, instance: Instance, now: float) -> list[Effect]:
+    def _lose_silent(self, instance: InstanceView, now: float) -> list[Effect]:
         """The notice that a request ended can be lost; one the gateway still waits for it submits again."""
         if instance.idle_since is None or now - instance.idle_since < self._silent_seconds:
             return []
@@ -211,7 +211,7 @@ class Fleet:
                 yield f"router: the blocks of {worker} are miscounted"
 
 
-def _stop(instance: Instance, request_id: str, reason: str) -> list[Effect]:
+def _stop(instance: InstanceView, request_id: str, reason: str) -> list[Effect]:
     # Its slot is free only once the worker says so; and while the admission is under way, a message that overtook it
     # would stop nothing.
     admission = instance.admitted[request_id]
@@ -219,11 +219,11 @@ def _stop(instance: Instance, request_id: str, reason: str) -> list[Effect]:
     return [StopWork(instance.worker, request_id, reason)] if admission.confirmed else []
 
 
-def _lose(instance: Instance, request_ids: Iterable[str], reason: str) -> list[Effect]:
+def _lose(instance: InstanceView, request_ids: Iterable[str], reason: str) -> list[Effect]:
     lost = [(id, admission) for id in request_ids if (admission := instance.release(id)) is not None]
     return [effect for id, admission in lost for effect in _tell_lost(id, admission, reason)]
 
 
-def _tell_lost(request_id: str, admission: Admission, reason: str) -> list[Effect]:
+def _tell_lost(request_id: str, admission: AdmittedRequest, reason: str) -> list[Effect]:
     """What was stopped has nobody left to tell."""
     return [] if admission.stopped else [Lose(admission.gateway, request_id, reason)]

@@ -17,7 +17,7 @@ AHEAD_SECONDS = 0.5
 UNMEASURED_TOKENS = 512  # where it is not known how many those are
 
 
-class RequestState(StrEnum):
+class AdmissionState(StrEnum):
     """`asked`: a worker has not answered yet whether it takes the request. Stopped ones hold their slot until the
     worker says that they left; `stopping` is told to it once it has answered."""
 
@@ -32,20 +32,20 @@ class RequestState(StrEnum):
 MOVES = Moves(
     "a request",
     {
-        RequestState.WAITING: frozenset({RequestState.ASKED, RequestState.ENDED}),
-        RequestState.ASKED: frozenset(
-            {RequestState.RUNNING, RequestState.WAITING, RequestState.STOPPING, RequestState.ENDED}
+        AdmissionState.WAITING: frozenset({AdmissionState.ASKED, AdmissionState.ENDED}),
+        AdmissionState.ASKED: frozenset(
+            {AdmissionState.RUNNING, AdmissionState.WAITING, AdmissionState.STOPPING, AdmissionState.ENDED}
         ),
-        RequestState.RUNNING: frozenset({RequestState.STOPPED, RequestState.ENDED}),
-        RequestState.STOPPING: frozenset({RequestState.STOPPED, RequestState.ENDED}),
-        RequestState.STOPPED: frozenset({RequestState.ENDED}),
-        RequestState.ENDED: frozenset(),
+        AdmissionState.RUNNING: frozenset({AdmissionState.STOPPED, AdmissionState.ENDED}),
+        AdmissionState.STOPPING: frozenset({AdmissionState.STOPPED, AdmissionState.ENDED}),
+        AdmissionState.STOPPED: frozenset({AdmissionState.ENDED}),
+        AdmissionState.ENDED: frozenset(),
     },
 )
 
 
 @dataclass
-class Admission:
+class AdmittedRequest:
     """A request at a worker. `waiting` is its place in this router's queue; None where a router before this one
     admitted it."""
 
@@ -53,30 +53,32 @@ class Admission:
     waiting: Waiting | None
     blocks: int
     at: float
-    state: RequestState = RequestState.ASKED
+    state: AdmissionState = AdmissionState.ASKED
 
     @property
     def confirmed(self) -> bool:
         """The worker took it."""
-        return self.state in (RequestState.RUNNING, RequestState.STOPPED)
+        return self.state in (AdmissionState.RUNNING, AdmissionState.STOPPED)
 
     @property
     def stopped(self) -> bool:
         """Nobody wants it any more."""
-        return self.state in (RequestState.STOPPING, RequestState.STOPPED)
+        return self.state in (AdmissionState.STOPPING, AdmissionState.STOPPED)
 
     def confirm(self) -> None:
         """Told again, it stays: a worker may have said before its answer that it runs this request."""
         if not self.confirmed:
-            self.state = MOVES.advance(self.state, RequestState.STOPPED if self.stopped else RequestState.RUNNING)
+            self.state = MOVES.advance(self.state, AdmissionState.STOPPED if self.stopped else AdmissionState.RUNNING)
 
     def stop(self) -> None:
         """Told again, it stays."""
         if not self.stopped:
-            self.state = MOVES.advance(self.state, RequestState.STOPPED if self.confirmed else RequestState.STOPPING)
+            self.state = MOVES.advance(
+                self.state, AdmissionState.STOPPED if self.confirmed else AdmissionState.STOPPING
+            )
 
 
-class Instance:
+class InstanceView:
     """The leading worker (rank 0) of an instance.
 
     The router counts what it admitted itself, from the moment it does, and not by the report, which is behind: a slot,
@@ -93,7 +95,7 @@ class Instance:
         self.model: str | None = None
         self.version: str | None = None
         self.state: WorkerState = "spare"
-        self.admitted: dict[str, Admission] = {}
+        self.admitted: dict[str, AdmittedRequest] = {}
         self.learned = False
         self.refusing = False  # it refused since its last report
         self.idle_since: float | None = None
@@ -139,28 +141,28 @@ class Instance:
     def admit(self, waiting: Waiting, now: float) -> None:
         request = waiting.request
         self._new_tokens += waiting.tokens
-        self.take(request.request_id, Admission(request.gateway, waiting, self._need(request), now))
+        self.take(request.request_id, AdmittedRequest(request.gateway, waiting, self._need(request), now))
 
     def adopt(self, running: Iterable[Running], now: float) -> None:
         """Take over what a router before this one admitted."""
         self.learned = True
         for one in running:
             if one.request_id not in self.admitted and one.request_id not in self._given:
-                adopted = Admission(one.gateway, None, self._blocks(one.tokens), now, RequestState.RUNNING)
+                adopted = AdmittedRequest(one.gateway, None, self._blocks(one.tokens), now, AdmissionState.RUNNING)
                 self.take(one.request_id, adopted)
 
-    def take(self, request_id: str, admission: Admission) -> None:
+    def take(self, request_id: str, admission: AdmittedRequest) -> None:
         """The request is here from now on."""
         self.admitted[request_id] = admission
         self._own_blocks += admission.blocks
 
-    def release(self, request_id: str) -> Admission | None:
+    def release(self, request_id: str) -> AdmittedRequest | None:
         """The request is no longer here; None if it never was."""
         admission = self.admitted.pop(request_id, None)
         self._own_blocks -= 0 if admission is None else admission.blocks
         return admission
 
-    def give(self, request_id: str) -> Admission | None:
+    def give(self, request_id: str) -> AdmittedRequest | None:
         """Another worker has taken the request over; None where it is not known here. It may still be said to be here,
         in an answer that was under way."""
         if not self.learned:

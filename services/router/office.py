@@ -11,8 +11,8 @@ from typing import assert_never
 
 import structlog
 
-from livescale.services.router.admission import Limits
-from livescale.services.router.effects import AdmitTo, Effect, Finish, Learn, Lose, StopWork
+from livescale.services.router.admission import RouterLimits
+from livescale.services.router.effects import AdmitTo, Effect, FinishRequest, Learn, Lose, StopWork
 from livescale.services.router.metrics import RouterMetrics
 from livescale.services.router.policy import RouterPolicy
 from livescale.services.router.settings import RouterSettings
@@ -65,7 +65,8 @@ class Office:
     ) -> None:
         self._bus, self._clock, self._info = world.bus, world.clock, world.info
         self.policy = RouterPolicy(
-            Limits(settings.max_waiting, settings.max_waiting_tokens, settings.look_ahead), settings.retry_after_ms
+            RouterLimits(settings.max_waiting, settings.max_waiting_tokens, settings.look_ahead),
+            settings.retry_after_ms,
         )
         self._membership = membership
         self._metrics = metrics
@@ -147,7 +148,7 @@ class Office:
             match effect:
                 case AdmitTo():
                     self._calls.create_task(self._admit(effect), name=f"admit {effect.request.request_id}")
-                case Finish():
+                case FinishRequest():
                     self._finish(effect)
                 case Lose():
                     self._lose(effect)
@@ -158,7 +159,7 @@ class Office:
                 case _:
                     assert_never(effect)
 
-    def _finish(self, effect: Finish) -> None:
+    def _finish(self, effect: FinishRequest) -> None:
         log.info("request_ended_here", request=effect.request_id, reason=effect.finish_reason, error=effect.error)
         row = Tokens(
             request_id=effect.request_id,

@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
-from livescale.services.router.admission import Limits, cannot_be_loaded, check, out_of_service
-from livescale.services.router.capacity import Capacity, fitted, never_fits
-from livescale.services.router.effects import AdmitTo, Effect, Finish
-from livescale.services.router.fleet import Contexts, Fleet
-from livescale.services.router.instances import Instance
-from livescale.services.router.queue import Arrivals, Queue, Waiting
+from livescale.services.router.admission import RouterLimits, cannot_be_loaded, check_request, out_of_service
+from livescale.services.router.capacity import WorkerCapacity, fitted, never_fits
+from livescale.services.router.effects import AdmitTo, Effect, FinishRequest
+from livescale.services.router.fleet import ConversationPlaces, ServingFleet
+from livescale.services.router.instances import InstanceView
+from livescale.services.router.queue import ArrivalRate, Queue, Waiting
 from livescale.shared.bus.contract import Refusal
-from livescale.shared.invariants import check as check_state
+from livescale.shared.invariants import check
 from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.messages.membership import LeaseChanged, Member, ModelEntry, QueueLoad, WorkerReport
 from livescale.shared.messages.requests import FinishReason, RequestsEnded, Running, Submit
@@ -28,15 +28,15 @@ FINAL = (400, 413, 422)  # codes that say the request itself is wrong: no other 
 class RouterPolicy:
     """Queues and instances of all models."""
 
-    def __init__(self, limits: Limits, default_retry_ms: int) -> None:
+    def __init__(self, limits: RouterLimits, default_retry_ms: int) -> None:
         self._limits = limits
-        self._capacity = Capacity(default_retry_ms)
+        self._capacity = WorkerCapacity(default_retry_ms)
         self._models: dict[str, ModelEntry] = {}
         self._queues: dict[str, Queue] = {}
-        self._fleet = Fleet(limits.silent_seconds)
+        self._fleet = ServingFleet(limits.silent_seconds)
         self._arrivals = Counter[str]()
-        self._rates: dict[str, Arrivals] = {}
-        self._contexts = Contexts()
+        self._rates: dict[str, ArrivalRate] = {}
+        self._contexts = ConversationPlaces()
 
     def on_models(self, entries: Iterable[ModelEntry]) -> list[Effect]:
         """The registry's list of models."""
@@ -54,16 +54,16 @@ class RouterPolicy:
     def submit(self, request: Submit, now: float) -> int:
         """Queue the request; returns how many are ahead of it.
 
-        Raises Refusal: 409 for a request that is here already, and what `check` raises.
+        Raises Refusal: 409 for a request that is here already, and what `check_request` raises.
         """
         queue = self._queues.get(request.model, Queue())
         if self.runs_at(request.request_id) is not None or request.request_id in queue:
             raise Refusal(409, f"request {request.request_id} is already here")
-        check(request, self._models.get(request.model), queue, self._capacity, self._limits, now)
+        check_request(request, self._models.get(request.model), queue, self._capacity, self._limits, now)
         self._queues[request.model] = queue
         self._arrivals[request.model] += 1
         waiting = Waiting(request, self._arrivals[request.model], now)
-        self._rates.setdefault(request.model, Arrivals()).add(waiting.tokens, now)
+        self._rates.setdefault(request.model, ArrivalRate()).add(waiting.tokens, now)
         return queue.add(waiting)
 
     def runs_at(self, request_id: str) -> str | None:
@@ -198,7 +198,7 @@ class RouterPolicy:
         best.admit(waiting, now)
         return AdmitTo(best.worker, best.epoch, request, waiting.attempt, reason)
 
-    def _choose(self, request: Submit, suitable: Sequence[Instance]) -> tuple[Instance, str]:
+    def _choose(self, request: Submit, suitable: Sequence[InstanceView]) -> tuple[InstanceView, str]:
         """One that has room, and why. Nobody waits for a context: where no slot is free it is computed elsewhere."""
         last = self._contexts.last(request)
         for one in suitable:
@@ -207,7 +207,7 @@ class RouterPolicy:
         best = min(suitable, key=lambda one: (one.share(), one.worker))
         return best, f"{best.worker} is the least loaded of {len(suitable)} with room"
 
-    def _is_gone(self, request: Submit, instances: Iterable[Instance]) -> bool:
+    def _is_gone(self, request: Submit, instances: Iterable[InstanceView]) -> bool:
         """Whether nobody will ever go on with it: another version has taken the place of its own."""
         entry = self._models.get(request.model)
         replaced = entry is not None and entry.version not in (None, request.version)
@@ -215,7 +215,7 @@ class RouterPolicy:
 
     def check_invariants(self) -> None:
         """Each request is in one place, and whoever has it lives. Raises InvariantBroken."""
-        check_state(self._broken())
+        check(self._broken())
 
     def _broken(self) -> Iterator[str]:
         places: dict[str, str] = {}
@@ -238,7 +238,7 @@ class RouterPolicy:
         return [self._load(model, now) for model in sorted({*self._models, *self._queues})]
 
     def _load(self, model: str, now: float) -> QueueLoad:
-        queue, rate = self._queues.get(model, Queue()), self._rates.get(model, Arrivals())
+        queue, rate = self._queues.get(model, Queue()), self._rates.get(model, ArrivalRate())
         return QueueLoad(
             model=model,
             waiting_requests=len(queue),
@@ -249,12 +249,12 @@ class RouterPolicy:
         )
 
 
-def relieve_helpers(with_room: Sequence[Instance]) -> list[Instance]:
+def relieve_helpers(with_room: Sequence[InstanceView]) -> list[InstanceView]:
     """While one that still loads has room, those that help it get nothing new: they take from its queue what they can.
     It computes the first layers meanwhile (BlitzScale 5.2)."""
     live = {one.worker for one in with_room if one.state == "live"}
     return [one for one in with_room if not one.helping & live]
 
 
-def _finish(request: Submit, reason: FinishReason, error: str | None = None, code: int | None = None) -> Finish:
-    return Finish(request.gateway, request.request_id, len(request.generated), reason, error, code)
+def _finish(request: Submit, reason: FinishReason, error: str | None = None, code: int | None = None) -> FinishRequest:
+    return FinishRequest(request.gateway, request.request_id, len(request.generated), reason, error, code)

@@ -100,7 +100,7 @@ class Queue:
         return max((now - one.since for one in self._waiting), default=0.0)
 
 
-class Arrivals:
+class ArrivalRate:
     """Tokens a second, over the last `WINDOW_SECONDS`."""
 
     def __init__(self) -> None:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from livescale.services.router.capacity import LONGEST_RETRY_MS, REPLACEMENT_SECONDS, SHORTEST_RETRY_MS, Capacity
-from livescale.services.router.effects import AdmitTo, Effect, Finish
+from livescale.services.router.capacity import LONGEST_RETRY_MS, REPLACEMENT_SECONDS, SHORTEST_RETRY_MS, WorkerCapacity
+from livescale.services.router.effects import AdmitTo, Effect, FinishRequest
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import Holding, ModelEntry, WorkerReport
 from livescale.shared.messages.parameters import ModelSpec
@@ -17,8 +17,8 @@ from tests.router.made import NOW, entry, hear, load, policy, rated, report, req
 LATER = NOW + 5  # long enough to have heard everyone
 
 
-def capacity(*reports: WorkerReport, now: float = NOW) -> Capacity:
-    made = Capacity(default_retry_ms=1000)
+def capacity(*reports: WorkerReport, now: float = NOW) -> WorkerCapacity:
+    made = WorkerCapacity(default_retry_ms=1000)
     made.watch(NOW)
     for one in reports:
         made.heard(one, now)
@@ -46,7 +46,7 @@ def test_without_any_worker_nothing_is_possible() -> None:
 
 def test_a_router_that_has_just_begun_to_listen_does_not_judge() -> None:
     assert capacity().why_impossible(entry("m"), NOW + 1) is None
-    assert Capacity(1000).why_impossible(entry("m"), LATER) is None
+    assert WorkerCapacity(1000).why_impossible(entry("m"), LATER) is None
 
 
 def test_a_dead_worker_may_be_replaced_for_a_while() -> None:
@@ -167,7 +167,7 @@ def test_what_was_open_ended_is_fitted_anew_wherever_it_resumes() -> None:
 def test_what_has_more_tokens_than_fit_where_it_resumes_is_at_its_length() -> None:
     made = policy(report("a", load(blocks=5)))
     made.submit(open_ended("r-1", generated=[5] * 10), NOW)
-    assert made.dispatch(NOW) == [Finish("gateway-0", "r-1", 10, "length", None)]
+    assert made.dispatch(NOW) == [FinishRequest("gateway-0", "r-1", 10, "length", None)]
 
 
 def test_a_prompt_that_leaves_no_room_never_fits_whatever_is_asked() -> None:

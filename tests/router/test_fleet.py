@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from livescale.services.router.effects import AdmitTo, Lose, StopWork
-from livescale.services.router.fleet import MOST, Contexts
+from livescale.services.router.fleet import MOST_CONVERSATIONS, ConversationPlaces
 from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.messages.requests import RequestsEnded
 from tests.router.made import NOW, admissions, admit, hear, lease, load, policy, report, request
@@ -66,8 +66,8 @@ def test_names_are_a_models_own() -> None:
 
 
 def test_what_was_quiet_for_longest_is_forgotten() -> None:
-    contexts = Contexts()
-    for number in range(MOST + 1):
+    contexts = ConversationPlaces()
+    for number in range(MOST_CONVERSATIONS + 1):
         contexts.went(request("r", context_id=str(number)), "a")
     assert contexts.last(request("r", context_id="0")) is None
     assert contexts.last(request("r", context_id="1")) == "a"

@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from livescale.services.router.effects import AdmitTo, Finish, StopWork
+from livescale.services.router.effects import AdmitTo, FinishRequest, StopWork
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import QueueLoad
 from livescale.shared.messages.requests import RequestsEnded
@@ -80,7 +80,7 @@ def test_what_waits_for_a_model_that_turns_out_broken_ends_with_its_error() -> N
     made.submit(request("r-2", model="n"), NOW)
     broken = entry("m", state="failed", error="cut short")
     error = "model 'm' could not be read: cut short"
-    assert made.on_models([broken, entry("n")]) == [Finish("gateway-0", "r-1", 0, "error", error, 503)]
+    assert made.on_models([broken, entry("n")]) == [FinishRequest("gateway-0", "r-1", 0, "error", error, 503)]
     assert made.depths() == {"m": 0, "n": 1}
 
 
@@ -124,7 +124,7 @@ def test_a_request_that_a_worker_calls_wrong_ends_with_that_error() -> None:
     made.submit(request("r-1", generated=[7, 8]), NOW)
     [effect] = made.dispatch(NOW)
     assert isinstance(effect, AdmitTo)
-    assert made.refused(effect, 400, "bad") == [Finish("gateway-0", "r-1", 2, "error", "bad", 400)]
+    assert made.refused(effect, 400, "bad") == [FinishRequest("gateway-0", "r-1", 2, "error", "bad", 400)]
     assert made.dispatch(NOW) == []
 
 
@@ -141,7 +141,7 @@ def test_a_request_that_turns_out_not_to_fit_ends_when_an_instance_appears() -> 
     made.submit(request("huge", prompt=30), NOW)
     hear(made, report("a", load(blocks=4)))
     [effect] = made.dispatch(NOW)
-    assert isinstance(effect, Finish)
+    assert isinstance(effect, FinishRequest)
     assert (effect.finish_reason, effect.code) == ("error", 400)
     assert effect.error is not None
     assert "need room for 36 tokens; the largest instance has 16" in effect.error
@@ -152,7 +152,7 @@ def test_a_request_past_its_deadline_in_the_queue_ends_so() -> None:
     made.submit(request("r-1", deadline=NOW + 1), NOW)
     made.submit(request("r-2"), NOW)
     assert made.expire(NOW + 0.9) == []
-    assert made.expire(NOW + 1) == [Finish("gateway-0", "r-1", 0, "deadline", None)]
+    assert made.expire(NOW + 1) == [FinishRequest("gateway-0", "r-1", 0, "deadline", None)]
     assert made.loads(NOW + 1)[0].waiting_requests == 1
 
 
