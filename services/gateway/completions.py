@@ -63,7 +63,7 @@ class Completions:
             one if isinstance(one, list) else await self.models.encode(text, one, add_special_tokens=True)
             for one in split_prompts(body, self.settings.max_prompts)
         ]
-        return await self._answer(request, body, self._response(request, body, entry, text, prompts, CompletionShape()))
+        return await self._answer(request, body, entry, text, prompts, CompletionShape())
 
     async def chat(self, request: Request) -> Response:
         body = parse_body(await read_body(request, self.settings.max_body_bytes), ChatRequest)
@@ -72,13 +72,22 @@ class Completions:
         # The template writes the special tokens itself.
         said = await render_chat(self.templates, text, body.messages)
         prompt = await self.models.encode(text, said, add_special_tokens=False)
-        return await self._answer(request, body, self._response(request, body, entry, text, [prompt], ChatShape()))
+        return await self._answer(request, body, entry, text, [prompt], ChatShape())
 
     async def _model(self, body: GenerationOptions) -> tuple[ModelEntry, CheckpointText]:
         entry = await self.models.find(body.model)
         return entry, await self.models.text(entry)
 
-    async def _answer(self, request: Request, body: GenerationOptions, response: "CompletionResponse") -> Response:
+    async def _answer(
+        self,
+        request: Request,
+        body: GenerationOptions,
+        entry: ModelEntry,
+        text: CheckpointText,
+        prompts: list[list[int]],
+        shape: ResponseShape,
+    ) -> Response:
+        response = self._response(request, body, entry, text, prompts, shape)
         if body.stream:
             return EventStreamResponse(response.stream)
         return json_answer(await while_connected(request.receive, response.collect()))
