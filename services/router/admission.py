@@ -1,4 +1,4 @@
-"""Whether the router takes a request. Pure; `now` is seconds since the epoch."""
+"""Decides whether the router takes a request. Pure; `now` is seconds since the epoch."""
 
 from dataclasses import dataclass
 
@@ -11,10 +11,12 @@ from livescale.shared.messages.requests import Submit
 
 @dataclass(frozen=True)
 class RouterLimits:
-    """`max_waiting` requests and `max_waiting_tokens` tokens of one model may wait; a single request always may.
+    """The limits that a router keeps. At most `max_waiting` requests with `max_waiting_tokens` tokens of one model may
+    wait; a single request always may.
 
-    `look_ahead`: requests an instance may have beyond its slots, so that a slot never waits for the router.
-    `silent_seconds`: an instance that reports no request at all for so long has none, whatever was admitted to it.
+    `look_ahead` is the number of requests that an instance may have beyond its slots, so that a slot never waits for
+    the router. `silent_seconds`: an instance that reports no request at all for this long has none, whatever was
+    admitted to it.
     """
 
     max_waiting: int = 4096
@@ -26,9 +28,11 @@ class RouterLimits:
 def check_request(
     request: Submit, entry: ModelEntry | None, queue: Queue, capacity: WorkerCapacity, limits: RouterLimits, now: float
 ) -> None:
-    """Raises Refusal: 400 never fits, 404 unknown model, 429 full queue, 503 cannot be served, 504 past its deadline.
+    """Raise Refusal where the request cannot be queued. Its code is 400 (it never fits), 404 (unknown model), 429 (full
+    queue), 503 (nobody can serve it) or 504 (its deadline has passed).
 
-    What was accepted before and resumes is neither one too many nor given up because its worker was the only one.
+    A request that resumes was accepted before. It is never one too many, and it is not given up because its worker was
+    the only one.
     """
     if entry is None:
         raise Refusal(404, f"model {request.model!r} is not registered")
@@ -50,7 +54,8 @@ def check_request(
 
 
 def _check_size(request: Submit, room: int | None) -> None:
-    """Unknown room is not too little room."""
+    """Raise Refusal 400 where the request needs more than `room` tokens. None is an unknown room, which refuses
+    nothing."""
     if room is None:
         return
     request = fitted(request, room)
@@ -59,13 +64,13 @@ def _check_size(request: Submit, room: int | None) -> None:
 
 
 def cannot_be_loaded(entry: ModelEntry, capacity: WorkerCapacity, now: float) -> str | None:
-    """None where somebody can load it, or may yet appear."""
+    """Say why no worker can load the model; None where one can, or may yet appear."""
     why = capacity.why_impossible(entry, now)
     return None if why is None else f"model {entry.spec.name!r} cannot be loaded: {why}"
 
 
 def out_of_service(entry: ModelEntry) -> Refusal | None:
-    """Why a registered model takes no requests."""
+    """Return the refusal of a model that is registered but takes no requests; None where it takes them."""
     if entry.state == "failed":
         return Refusal(503, f"model {entry.spec.name!r} could not be read: {entry.error}")
     if entry.state == "removing":

@@ -1,4 +1,5 @@
-"""The router's process: of several one is in office, the others stand by; who loses it stands behind the others."""
+"""The router's process. One of several routers is in office and the others stand by; one that loses the office queues
+behind the others."""
 
 import asyncio
 
@@ -14,7 +15,8 @@ from livescale.shared.subjects import LEASE
 
 
 class Router:
-    """`office` is the one that it holds. The next one begins with what workers say, not with what was known before."""
+    """Waits for the office, holds it as long as it may, and waits again. `office` is None while the router stands by;
+    each office begins with what the workers say, and not with what an earlier one knew."""
 
     def __init__(self, world: World, settings: RouterSettings) -> None:
         self._world = world
@@ -27,6 +29,7 @@ class Router:
         self.office: Office | None = None
 
     async def run(self) -> None:
+        """Run until cancelled."""
         leases = await self._world.bus.subscribe(LEASE)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow_leases(leases), name="leases")

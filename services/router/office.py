@@ -1,7 +1,7 @@
-"""The office of the router: takes requests from gateways, hands each to an instance, and sees that it ends.
+"""The router in office: it takes requests from gateways, hands each to an instance, and sees that each ends.
 
-Who was away may have lost it: nothing is placed before the registry has confirmed it, and workers have said again what
-they run.
+A router that was away may have lost the office. It places nothing before the registry has confirmed that it is still in
+office, and before the workers have said again what they run.
 """
 
 import asyncio
@@ -49,16 +49,17 @@ from livescale.shared.subjects import (
 
 TICK_SECONDS = 0.1
 MODELS_SECONDS = 0.5
-REPORT_SECONDS = 0.05  # how soon after another a report of a changed queue may follow
+REPORT_SECONDS = 0.05  # the shortest time between two reports of changed queues
 CALL_SECONDS = 2.0
-ADMIT_SECONDS = 1.0  # saying it twice does no harm, and a worker that died says nothing
-LEARN_SECONDS = 1.0  # nothing of a model is placed meanwhile
+ADMIT_SECONDS = 1.0  # short, as a dead worker never answers, and admitting a request twice does no harm
+LEARN_SECONDS = 1.0  # short, as no request of the model is placed meanwhile
 
 log = structlog.get_logger()
 
 
 class Office:
-    """One queue per model; the policy decides, this performs. `hold` it once; what it knows is its own."""
+    """One term in office. The policy decides and this performs its effects. `hold` is called once; the next term begins
+    with a new Office, which knows nothing of this one."""
 
     def __init__(
         self, world: World, settings: RouterSettings, membership: Membership, standby: Standby, metrics: RouterMetrics
@@ -76,7 +77,7 @@ class Office:
         self.tenure = Tenure(world.clock, standby, self._calls, self._was_away, self._is_confirmed)
 
     async def hold(self, snapshot: Snapshot) -> None:
-        """Until another router is in office."""
+        """Serve until another router is in office. `snapshot` is what the registry knew when this term began."""
         async with AsyncExitStack() as undo, self._calls as group:
             workers = await self._listen(undo, self._bus.subscribe(HEARTBEAT, service="worker"))
             ended = await self._listen(undo, self._bus.subscribe(ENDED))
@@ -114,7 +115,8 @@ class Office:
         self._dispatch()
 
     async def _submit(self, request: Submit, context: Context) -> Submitted:
-        """Idempotent, as gateways submit again what they cannot be sure of; 409 says that it waits already."""
+        """Queue a gateway's request. Idempotent, as gateways submit again where they had no answer; Refusal 409 says
+        that the request already waits here."""
         await self.tenure.be_sure()
         request = arrived(request, self._clock.wall())
         worker = self.policy.runs_at(request.request_id)
@@ -133,7 +135,7 @@ class Office:
         return Submitted(ahead=ahead)
 
     def _dispatch(self) -> None:
-        """After every event: whatever has room now is admitted."""
+        """Admit whatever has room now; called after every event."""
         if not self.tenure.is_sure():
             return
         self._perform(self.policy.dispatch(self._clock.wall()))
@@ -211,6 +213,7 @@ class Office:
                 self._dispatch()
 
     def on_lease(self, change: LeaseChanged) -> None:
+        """Take over the registry's judgement of a process."""
         self._perform(self.policy.on_lease(change))
         self._dispatch()
 
@@ -242,7 +245,7 @@ class Office:
             await asyncio.sleep(MODELS_SECONDS)
 
     async def _refresh_models(self) -> bool:
-        """Whether the registry answered."""
+        """Ask the registry for the list of models. Returns whether it answered."""
         try:
             answer = await self._bus.call(MODELS, AskModels(), timeout=CALL_SECONDS)
         except BusError as error:
@@ -259,16 +262,18 @@ class Office:
             await asyncio.sleep(REPORT_SECONDS)
 
     def queues(self) -> list[QueueLoad]:
+        """The load of each model's queue, for the router's reports."""
         return self.policy.loads(self._clock.wall())
 
 
 def _code_of(error: BusError) -> int:
-    """A worker that was not reached may be another time; a request that does not fit a message never will."""
+    """The HTTP status of a failed admission. A worker that could not be reached may be reached later (503); a request
+    that is too large for a message never fits (413)."""
     if isinstance(error, Refusal):
         return error.code
     return 413 if isinstance(error, TooLarge) else 503
 
 
 def _told(error: BusError) -> str:
-    """To a client, who knows of no subjects."""
+    """The reason of a failed admission in a client's words, without subjects of the bus."""
     return error.message if isinstance(error, Refusal) else "the request is too large to be handed to a worker"

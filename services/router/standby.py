@@ -16,17 +16,17 @@ from livescale.shared.subjects import SNAPSHOT
 from livescale.shared.world import Clock
 
 CALL_SECONDS = 2.0
-LOOK_SECONDS = 0.5  # beside every change of a lease
-AWAY_SECONDS = 1.0  # less than a lease: who slept for longer may have lost its office
-DOUBT_SECONDS = 0.5  # a request waits while the office is in doubt; less than its gateway waits for an answer
+LOOK_SECONDS = 0.5  # it also looks at every change of a lease
+AWAY_SECONDS = 1.0  # shorter than a lease: a router that slept for longer may have lost the office
+DOUBT_SECONDS = 0.5  # how long a request waits while the office is in doubt; its gateway waits longer
 
-Place = tuple[int, str]  # in the line of routers: its epoch and id
+Place = tuple[int, str]  # of a router in the order of joining: its epoch and id
 
 log = structlog.get_logger()
 
 
 class Standby:
-    """Call `look_again` when a lease changed."""
+    """Waits for this router's turn. Call `look_again` when a lease has changed."""
 
     def __init__(self, bus: Bus, membership: Membership, id: str) -> None:
         self._bus = bus
@@ -35,10 +35,12 @@ class Standby:
         self._news = asyncio.Event()
 
     def look_again(self) -> None:
+        """End the current pause, as a change of a lease may have changed whose turn it is."""
         self._news.set()
 
     async def look(self) -> tuple[Place, Snapshot | None]:
-        """This router's own place, once it has joined, and the registry's picture; None where it does not answer."""
+        """Return this router's own place, once it has joined, and the registry's snapshot, which is None where the
+        registry does not answer."""
         self._news.clear()
         epoch = await self._membership.joined()
         try:
@@ -48,13 +50,13 @@ class Standby:
             return (epoch, self._id), None
 
     async def pause(self) -> None:
-        """Until it is time to look again."""
+        """Wait until it is time to look again."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LOOK_SECONDS):
                 await self._news.wait()
 
     async def wait(self) -> Snapshot:
-        """Until it is this router's turn; the registry's picture at that moment."""
+        """Wait for this router's turn, and return the registry's snapshot of that moment."""
         while True:
             own, snapshot = await self.look()
             if snapshot is not None and first_in_line(snapshot.members) == own:
@@ -64,9 +66,9 @@ class Standby:
 
 
 def first_in_line(members: Iterable[Member]) -> Place | None:
-    """Which router is in office, in the registry's eyes.
+    """The place of the router that is in office, in the registry's eyes; None where there is none.
 
-    A suspect still is: it may only be slow, and two would be worse than a pause.
+    A suspect router is still in office: it may only be slow, and two routers at once would be worse than a pause.
     """
     return min(
         ((one.epoch, one.id) for one in members if one.service == "router" and one.lease != "dead"), default=None
@@ -74,7 +76,8 @@ def first_in_line(members: Iterable[Member]) -> Place | None:
 
 
 class Tenure:
-    """Whether the office is still this router's: it knows so, is in doubt, or knows that another has taken it (`over`).
+    """Whether the office is still this router's: it is sure, or in doubt, or another router is in office (`over` is
+    set).
 
     `was_away` is called when this process has slept for longer than a moment, `confirmed` once the registry has said
     that the office is still this router's.
@@ -93,7 +96,7 @@ class Tenure:
         self._calls = calls
         self._was_away = was_away
         self._confirmed = confirmed
-        self._away = clock.away  # as far as it was noticed
+        self._away = clock.away  # seconds of sleep that were noticed so far
         self._sure = asyncio.Event()
         self._sure.set()
         self.over = asyncio.Event()
@@ -111,7 +114,8 @@ class Tenure:
         return self._sure.is_set()
 
     def notice_sleep(self) -> None:
-        """What is read after a sleep was told to a successor as well, if there is one."""
+        """Begin to doubt if this process has slept. Messages that are read after a sleep went to a successor as well,
+        if there is one."""
         slept, self._away = self._clock.away - self._away, self._clock.away
         if slept >= AWAY_SECONDS:
             self._was_away()
@@ -127,7 +131,8 @@ class Tenure:
             raise Refusal(503, "this router was away; another may be in office", retry_after_ms=500)
 
     async def _confirm(self) -> None:
-        """Nobody in office is no answer: this router has not joined again yet."""
+        """Ask the registry until it names the router in office. Where it names none, this router has not joined again
+        yet."""
         while True:
             own, snapshot = await self._standby.look()
             first = None if snapshot is None else first_in_line(snapshot.members)
