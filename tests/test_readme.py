@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from livescale.services.cli.main import cli
-from livescale.services.gateway.keys import read_keys
+from livescale.services.gateway.access import read_keys
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

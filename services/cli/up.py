@@ -128,7 +128,8 @@ def run_system(settings: StackSettings, printer: Printer) -> None:
 
 def check_keys(settings: StackSettings) -> None:
     """What the gateways would refuse, before anything is started. Raises UsageError, which never shows a key."""
-    keys = importlib.import_module("livescale.services.gateway.keys")  # by name, as `livescale run` knows the services
+    # By name, as `livescale run` knows the services.
+    keys = importlib.import_module("livescale.services.gateway.access")
     try:
         keys.read_keys(settings.api_key, settings.api_keys)
     except keys.BadKeys as error:

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
-from livescale.services.gateway.answers import Listing
+from livescale.services.gateway.answers import Listing, instances
 from livescale.services.gateway.bodies import ModelRequest, ScaleRequest
 from livescale.services.gateway.errors import bad_request, from_bus
-from livescale.services.gateway.models import Models
-from livescale.services.gateway.parse import parse_body
-from livescale.services.gateway.pool_view import instances
-from livescale.services.gateway.reading import json_answer, read_body
+from livescale.services.gateway.models import RegisteredModels
+from livescale.services.gateway.parse import parse_body, read_body
+from livescale.services.gateway.responses import json_answer
 from livescale.shared.bus.contract import A, Bus, BusError, Call, Q
 from livescale.shared.messages.registry import AskSnapshot, Named
 from livescale.shared.messages.scaling import AskDecisions, Scale
@@ -28,7 +27,7 @@ class Admin:
     """Endpoints of starlette: a request in, an answer out. They raise ApiError."""
 
     bus: Bus
-    models: Models
+    models: RegisteredModels
     max_body_bytes: int
 
     async def list_models(self, request: Request) -> Response:

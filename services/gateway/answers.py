@@ -1,110 +1,21 @@
-"""Answer bodies, as OpenAI and vLLM have them, and our own of the admin endpoints."""
+"""Answers about models, instances and the gateway itself, and how they are made of the registry's snapshot. Pure."""
 
+from collections.abc import Sequence
 from typing import Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from livescale.shared.messages.membership import Role, WorkerState
-from livescale.shared.messages.registry import ModelEntry
+from livescale.shared.messages.membership import Role, WorkerReport, WorkerState
+from livescale.shared.messages.registry import ModelEntry, Snapshot
 from livescale.shared.messages.scaling import Decision
+from livescale.shared.model.latency import MADE_UP
 
 T = TypeVar("T")
-StopReason = Literal["stop", "length"]
 
-
-class PromptTokensDetails(msgspec.Struct, frozen=True):
-    """`cached_tokens` of the prompt had not to be computed."""
-
-    cached_tokens: int
-
-
-class Usage(msgspec.Struct, frozen=True):
-    """Tokens of all choices together."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptTokensDetails
-
-
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What every completion object has."""
-
-    id: str
-    created: int
-    model: str
-
-
-class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The text of one prompt, or a piece of it in a stream. `token_ids` with `return_token_ids` only."""
-
-    index: int
-    text: str
-    logprobs: None = None
-    finish_reason: StopReason | None = None
-    prompt_token_ids: list[int] | UnsetType = UNSET
-    token_ids: list[int] | UnsetType = UNSET
-
-
-class Completion(Answer, frozen=True, kw_only=True):
-    """Answer, and in streams every event, of /v1/completions."""
-
-    object: Literal["text_completion"] = "text_completion"
-    choices: list[CompletionChoice]
-    usage: Usage | UnsetType | None = UNSET
-
-
-class AssistantMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """What the model said."""
-
-    role: Literal["assistant"] = "assistant"
-    content: str
-
-
-class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The only choice."""
-
-    index: int
-    message: AssistantMessage
-    logprobs: None = None
-    finish_reason: StopReason
-    token_ids: list[int] | UnsetType = UNSET
-
-
-class ChatCompletion(Answer, frozen=True, kw_only=True):
-    """Answer of /v1/chat/completions."""
-
-    object: Literal["chat.completion"] = "chat.completion"
-    choices: list[ChatChoice]
-    usage: Usage
-    prompt_token_ids: list[int] | UnsetType = UNSET
-
-
-class ChatDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A piece of the message; the first one has the role."""
-
-    role: Literal["assistant"] | UnsetType = UNSET
-    content: str | UnsetType = UNSET
-
-
-class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of the only choice."""
-
-    index: int
-    delta: ChatDelta
-    logprobs: None = None
-    finish_reason: StopReason | None = None
-    token_ids: list[int] | UnsetType = UNSET
-
-
-class ChatCompletionChunk(Answer, frozen=True, kw_only=True):
-    """Every event of a streamed /v1/chat/completions."""
-
-    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
-    choices: list[ChatChunkChoice]
-    usage: Usage | UnsetType | None = UNSET
-    prompt_token_ids: list[int] | UnsetType = UNSET
+# From the least to the most advanced: an instance is as far as its slowest rank, but for one that is live: then only
+# the rank that leads says so.
+ORDER: tuple[WorkerState, ...] = ("spare", "draining", "loading", "live", "serving")
 
 
 class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,3 +102,61 @@ CardList = Listing[ModelCard]
 EntryList = Listing[ModelEntry]
 InstanceList = Listing[Instance]
 DecisionList = Listing[Decision]
+
+
+def instances(snapshot: Snapshot) -> list[Instance]:
+    """By id."""
+    ranks: dict[str, list[WorkerReport]] = {}
+    for worker in snapshot.workers:
+        if worker.instance is not None and worker.model is not None:
+            ranks.setdefault(worker.instance, []).append(worker)
+    return [_instance(id, sorted(workers, key=lambda one: (one.rank, one.id))) for id, workers in sorted(ranks.items())]
+
+
+def _instance(id: str, ranks: Sequence[WorkerReport]) -> Instance:
+    holdings = [worker.holding for worker in ranks if worker.holding is not None]
+    return Instance(
+        id=id,
+        model=ranks[0].model or "",
+        role=ranks[0].role,
+        state="live" if ranks[0].state == "live" else min((worker.state for worker in ranks), key=ORDER.index),
+        workers=[worker.id for worker in ranks],
+        ready_blocks=sum(len(holding.ready) for holding in holdings),
+        total_blocks=sum(holding.total for holding in holdings),
+    )
+
+
+def status(entry: ModelEntry, snapshot: Snapshot | None) -> ModelStatus:
+    """Without a snapshot the state is unknown, not cold."""
+    if entry.state == "failed":
+        return ModelStatus(state="failed", instances=0, error=entry.error)
+    if snapshot is None:
+        return ModelStatus(state=None, instances=None)
+    states = [one.state for one in instances(snapshot) if one.model == entry.spec.name]
+    answering = sum(state in ("serving", "live") for state in states)
+    made_up = warning([worker for worker in snapshot.workers if worker.model == entry.spec.name])
+    if "serving" in states:
+        return ModelStatus(state="ready", instances=answering, warning=made_up)
+    if "live" in states:
+        return ModelStatus(state="live", instances=answering, warning=made_up)
+    return ModelStatus(state="loading" if "loading" in states else "cold", instances=0)
+
+
+def warning(workers: Sequence[WorkerReport]) -> str | UnsetType:
+    """Where one of them makes its tokens up."""
+    return MADE_UP if any(worker.engine == "modelled" for worker in workers) else UNSET
+
+
+def router_is_there(snapshot: Snapshot) -> bool:
+    return any(member.service == "router" and member.lease == "alive" for member in snapshot.members)
+
+
+def why_unavailable(connected: bool, snapshot: Snapshot | None, ready_models: Sequence[str]) -> str | None:
+    """None where a request can be answered, or held by the router while an instance starts."""
+    if not connected:
+        return "the bus is disconnected"
+    if snapshot is None:
+        return "the registry does not answer"
+    if not router_is_there(snapshot):
+        return "no router is alive"
+    return None if ready_models else "no model is ready"

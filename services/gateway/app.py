@@ -1,25 +1,31 @@
-"""The ASGI application: routes from the operations, exceptions as JSON, the door around it all."""
+"""The ASGI application: routes from the operations, and what happens to every request before and after its endpoint."""
 
+from collections.abc import Mapping
+
+import structlog
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from livescale.services.gateway.access import Guard
+from livescale.services.gateway.access import ADMIN, Guard
 from livescale.services.gateway.docs import page
-from livescale.services.gateway.door import Door, Refusals
-from livescale.services.gateway.errors import ApiError
-from livescale.services.gateway.metrics import GatewayMetrics
+from livescale.services.gateway.errors import ApiError, internal
+from livescale.services.gateway.metrics import CLIENT_CLOSED_REQUEST, GatewayMetrics
 from livescale.services.gateway.openapi import Document, describe
 from livescale.services.gateway.operations import Operation
-from livescale.services.gateway.reading import json_answer
+from livescale.services.gateway.responses import error_answer, json_answer
 from livescale.shared.runtime.clock import Ids
+
+LONGEST_ID = 128
+
+log = structlog.get_logger()
 
 
 def make_app(operations: list[Operation], guard: Guard, ids: Ids, metrics: GatewayMetrics) -> ASGIApp:
-    refusals = Refusals(metrics)
+    refusals = ErrorAnswers(metrics)
     app = Starlette(
         routes=[_route(operation) for operation in [*operations, *_documentation(operations, guard.with_keys)]],
         exception_handlers={
@@ -30,7 +36,7 @@ def make_app(operations: list[Operation], guard: Guard, ids: Ids, metrics: Gatew
         },
     )
     app.router.redirect_slashes = False
-    return Door(app, guard, ids, metrics)
+    return RequestMiddleware(app, guard, ids, metrics)
 
 
 def _route(operation: Operation) -> Route:
@@ -58,3 +64,86 @@ def _documentation(operations: list[Operation], with_key: bool) -> list[Operatio
     ]
     document.update(describe([*operations, *own], with_key=with_key))
     return own
+
+
+class RequestMiddleware:
+    """The outermost ASGI application. `x-request-id` is taken over or given, and echoed.
+
+    Endpoints find the visit in the request's state.
+    """
+
+    def __init__(self, app: ASGIApp, guard: Guard, ids: Ids, metrics: GatewayMetrics) -> None:
+        self._app = app
+        self._guard = guard
+        self._ids = ids
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise RuntimeError(f"no {scope['type']} here")
+        headers = dict(scope["headers"])
+        state = scope["state"] = {"request_id": _given_id(headers) or self._ids.new("req"), "endpoint": "other"}
+        visit, refusal = self._guard.admit(scope["path"], headers)
+        state["visit"] = visit
+        app = self._app if refusal is None else error_answer(refusal)
+        status, whole = 0, False
+
+        async def watched_send(message: Message) -> None:
+            nonlocal status, whole
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                added = [("x-request-id", state["request_id"]), *visit.headers()]
+                message["headers"] = [*message["headers"], *((k.encode(), v.encode()) for k, v in added)]
+            else:
+                whole = not message.get("more_body", False)
+            await send(message)
+
+        try:
+            await app(scope, receive, watched_send)
+        finally:
+            visit.end()
+            self._metrics.count_answer(state["endpoint"], status, whole)
+            if refusal is not None and refusal.status == 429:
+                self._metrics.rejections.labels(refusal.detail.code).inc()
+            if scope["path"].startswith(ADMIN):
+                who = {"key": visit.who, "request": state["request_id"]}
+                log.info("admin_request", method=scope["method"], endpoint=state["endpoint"], status=status, **who)
+
+
+def _given_id(headers: Mapping[bytes, bytes]) -> str | None:
+    given = headers.get(b"x-request-id", b"").decode("latin-1")
+    return given if 0 < len(given) <= LONGEST_ID and given.isascii() and given.isprintable() else None
+
+
+class ErrorAnswers:
+    """Starlette's exception handlers."""
+
+    def __init__(self, metrics: GatewayMetrics) -> None:
+        self._metrics = metrics
+
+    async def api_error(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, ApiError)
+        if error.status == 429 or error.status >= 500:
+            self._metrics.rejections.labels(error.detail.code).inc()
+        return error_answer(error)
+
+    async def http_error(self, request: Request, error: Exception) -> Response:
+        """Starlette's own: no such route, no such method."""
+        assert isinstance(error, HTTPException)
+        what = f"{request.method} {request.url.path}"
+        if error.status_code == 404:
+            answer = error_answer(
+                ApiError(404, f"There is no {what}; GET /docs shows what there is.", code="not_found")
+            )
+        else:
+            answer = error_answer(ApiError(error.status_code, f"{what}: {error.detail}.", code="method_not_allowed"))
+        answer.headers.update(error.headers or {})
+        return answer
+
+    async def disconnect(self, request: Request, error: Exception) -> Response:
+        """Nobody is there to read it."""
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+
+    async def bug(self, request: Request, error: Exception) -> Response:
+        """Starlette raises the exception again after this answer, so that the server logs it."""
+        return error_answer(internal("Internal error; the gateway's log says more."))

@@ -5,16 +5,14 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
-from livescale.services.gateway.answers import Detokenized, Listing, ModelCard, Tokenized
+from livescale.services.gateway.answers import Detokenized, Listing, ModelCard, Tokenized, status
 from livescale.services.gateway.bodies import DetokenizeRequest, TokenizeRequest
-from livescale.services.gateway.completing import render_chat
 from livescale.services.gateway.errors import bad_request
-from livescale.services.gateway.models import Models, context_tokens
-from livescale.services.gateway.parse import parse_body
-from livescale.services.gateway.pool_view import status
-from livescale.services.gateway.reading import json_answer, read_body
+from livescale.services.gateway.models import RegisteredModels, context_tokens
+from livescale.services.gateway.parse import parse_body, read_body
+from livescale.services.gateway.responses import json_answer
 from livescale.services.gateway.submission import check_token_ids
-from livescale.services.gateway.templates import Templates
+from livescale.services.gateway.templates import Templates, render_chat
 from livescale.shared.bus.contract import Bus, BusError
 from livescale.shared.messages.registry import AskSnapshot, ModelEntry, Snapshot
 from livescale.shared.subjects import SNAPSHOT
@@ -27,7 +25,7 @@ class Catalog:
     """Endpoints of starlette: a request in, an answer out. They raise ApiError."""
 
     bus: Bus
-    models: Models
+    models: RegisteredModels
     templates: Templates
     max_body_bytes: int
 

@@ -3,21 +3,21 @@
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 
-import msgspec
 import structlog
+from prometheus_client import Gauge
 
-from livescale.services.gateway.errors import ApiError, from_bus, from_end, overloaded, timed_out
-from livescale.services.gateway.holding import Holding
-from livescale.services.gateway.lifecycle import MOVES, RequestState
+from livescale.services.gateway.errors import ApiError, from_bus, from_end, overloaded, queue_full, timed_out
 from livescale.services.gateway.metrics import GatewayMetrics
-from livescale.services.gateway.output import Output, Piece
-from livescale.services.gateway.sequence import Fresh
-from livescale.services.gateway.streams import Lost, Silent, Stream, Streams, TooSlow, Unplaced
+from livescale.services.gateway.output import TextOutput, TextPiece
+from livescale.services.gateway.progress import MOVES, Fresh, GenerationState, already_ended, resumed
+from livescale.services.gateway.request_stream import Lost, RequestStream, Silent, TooSlow, Unplaced
+from livescale.services.gateway.streams import RequestStreams
 from livescale.shared.bus.contract import Bus, BusError, Context, Refusal, TooLarge
-from livescale.shared.messages.requests import FinishReason, Submit, leaving
+from livescale.shared.messages.requests import Submit, leaving
 from livescale.shared.policy.invariants import check
 from livescale.shared.runtime.clock import Clock
 from livescale.shared.subjects import SUBMIT
@@ -32,26 +32,49 @@ LOSSES = 5
 # A request that no worker has begun for so many silences is submitted again: the word of its loss may be lost.
 UNPLACED_SILENCES = 10
 
-Emit = Callable[[Piece], Awaitable[None]]
+Emit = Callable[[TextPiece], Awaitable[None]]
 Wait = Callable[[], Awaitable[None]]
+
+log = structlog.get_logger()
+
+
+class HeldRequests:
+    """At most `most` new requests; those that were accepted before always may."""
+
+    def __init__(self, shown: Gauge, most: int) -> None:
+        self._shown = shown
+        self._most = most
+        self._held = 0
+
+    @contextmanager
+    def hold(self, *, is_new: bool) -> Iterator[None]:
+        """Raises ApiError 429 where a new one is one too many."""
+        if is_new and self._held >= self._most:
+            raise queue_full(f"{self._held} requests wait already for the service to be back.")
+        self._count(1)
+        try:
+            yield
+        finally:
+            self._count(-1)
+
+    def _count(self, more: int) -> None:
+        self._held += more
+        self._shown.set(self._held)
 
 
 async def just_wait() -> None:
     """For a client to whom nothing can be said before the end."""
 
 
-log = structlog.get_logger()
-
-
 @dataclass(frozen=True)
-class Engine:
+class Backend:
     """What every generation works with."""
 
     bus: Bus
     clock: Clock
-    streams: Streams
+    streams: RequestStreams
     metrics: GatewayMetrics
-    holding: Holding
+    held: HeldRequests
 
 
 class Generation:
@@ -62,16 +85,16 @@ class Generation:
     `generated` are the tokens that were handed on, `cached_tokens` those of the prompt that were not computed.
     """
 
-    def __init__(self, engine: Engine, submit: Submit, output: Output, context: Context) -> None:
-        self._engine = engine
+    def __init__(self, backend: Backend, submit: Submit, output: TextOutput, context: Context) -> None:
+        self._backend = backend
         self._submit = submit
         self._output = output
         self._context = context
-        self._metrics = engine.metrics.of_model(submit.model)
-        self._started = engine.clock.now()
+        self._metrics = backend.metrics.of_model(submit.model)
+        self._started = backend.clock.now()
         self._last: float | None = None
         self._version: str | None = None
-        self.state = RequestState.NEW
+        self.state = GenerationState.NEW
         self._arrived: list[int] = []
         self.generated: list[int] = []
         self.cached_tokens = 0
@@ -81,12 +104,12 @@ class Generation:
         held = self._metrics.held
         held.inc()
         try:
-            async with asyncio.timeout(self._submit.deadline - self._engine.clock.wall()):
+            async with asyncio.timeout(self._submit.deadline - self._backend.clock.wall()):
                 await self._run(emit, wait)
         except TimeoutError:
             raise timed_out("The request's deadline has passed.") from None
         finally:
-            self._move(RequestState.ENDED)
+            self._move(GenerationState.ENDED)
             if self._last is None:
                 held.dec()
 
@@ -96,7 +119,7 @@ class Generation:
             lost = await self._attempt(submit, emit, wait)
             if lost is None:
                 return
-            self._move(RequestState.LOST)
+            self._move(GenerationState.LOST)
             reason = already_ended(self._submit, self._arrived)
             if reason is not None:
                 await self._deliver(Fresh((), reason), emit)
@@ -105,12 +128,12 @@ class Generation:
             losses[len(self._arrived)] += 1
             if losses[len(self._arrived)] == LOSSES:
                 raise overloaded("The request was lost too often; it may be sent again.")
-            self._engine.metrics.resumptions.inc()
+            self._backend.metrics.resumptions.inc()
             submit = resumed(self._submit, self._arrived, attempt, self._version)
 
     async def _attempt(self, submit: Submit, emit: Emit, wait: Wait) -> Lost | None:
         """One submission: None when the last piece was handed on. Leaves nothing running behind."""
-        with self._engine.streams.open(submit.request_id, len(submit.generated), submit.version) as stream:
+        with self._backend.streams.open(submit.request_id, len(submit.generated), submit.version) as stream:
             ended = False
             try:
                 await self._send(submit, stream, wait)
@@ -134,35 +157,35 @@ class Generation:
             finally:
                 self._version = stream.version
                 if not ended:
-                    self._engine.streams.stop(submit.request_id, stream.worker)
+                    self._backend.streams.stop(submit.request_id, stream.worker)
 
-    async def _send(self, submit: Submit, stream: Stream, wait: Wait) -> None:
+    async def _send(self, submit: Submit, stream: RequestStream, wait: Wait) -> None:
         """Until the router has it: while none is there the request is held, as for a model that has no instance. Raises
         ApiError: a refusal of a new request is for its client to know; one that was accepted before waits for whatever
         is in the way."""
-        began = self._engine.clock.now()
+        began = self._backend.clock.now()
         if not await self._ask_router(submit, stream):
-            with self._engine.holding.hold(is_new=self.state is RequestState.NEW):
+            with self._backend.held.hold(is_new=self.state is GenerationState.NEW):
                 await self._send_again(submit, stream, wait, began)
-        self._move(RequestState.ACCEPTED)
+        self._move(GenerationState.ACCEPTED)
 
-    async def _send_again(self, submit: Submit, stream: Stream, wait: Wait, began: float) -> None:
+    async def _send_again(self, submit: Submit, stream: RequestStream, wait: Wait, began: float) -> None:
         for pause in pauses():
-            if self._engine.clock.now() - began >= TOLD_SECONDS:
+            if self._backend.clock.now() - began >= TOLD_SECONDS:
                 await wait()
             await asyncio.sleep(pause)
             if await self._ask_router(submit, stream):
                 return
 
-    def _move(self, state: RequestState) -> None:
+    def _move(self, state: GenerationState) -> None:
         """Submitted again by the same name, it stays."""
         if state is not self.state:
             self.state = MOVES.advance(self.state, state)
 
-    async def _ask_router(self, submit: Submit, stream: Stream) -> bool:
-        submit = leaving(submit, self._engine.clock.wall())
+    async def _ask_router(self, submit: Submit, stream: RequestStream) -> bool:
+        submit = leaving(submit, self._backend.clock.wall())
         try:
-            answer = await self._engine.bus.call(SUBMIT, submit, timeout=SUBMIT_TIMEOUT_SECONDS, context=self._context)
+            answer = await self._backend.bus.call(SUBMIT, submit, timeout=SUBMIT_TIMEOUT_SECONDS, context=self._context)
         except BusError as error:
             if isinstance(error, Refusal) and error.code == 409:
                 return True  # an earlier call, unanswered, brought it there
@@ -186,16 +209,16 @@ class Generation:
             case Refusal(code=503, retry_after_ms=int()):
                 return False
             case Refusal():
-                return self.state is RequestState.NEW
+                return self.state is GenerationState.NEW
             case _:
                 return False
 
-    async def _next(self, stream: Stream, wait: Wait) -> Fresh | Lost | TooSlow | Unplaced:
+    async def _next(self, stream: RequestStream, wait: Wait) -> Fresh | Lost | TooSlow | Unplaced:
         for silences in count(1):
             event = await stream.next()
             if not isinstance(event, Silent):
                 return event
-            self._engine.streams.ask_again(stream)
+            self._backend.streams.ask_again(stream)
             await wait()
             if stream.worker is None and silences == UNPLACED_SILENCES:
                 break
@@ -224,11 +247,11 @@ class Generation:
             yield f"{id}: other tokens were handed on than arrived"
         if arrived > self._submit.max_tokens:
             yield f"{id}: {arrived} tokens of {self._submit.max_tokens}"
-        if arrived and self.state is RequestState.NEW:
+        if arrived and self.state is GenerationState.NEW:
             yield f"{id}: {arrived} tokens, and nobody took it"
 
     def _measure(self, tokens: int) -> None:
-        now = self._engine.clock.now()
+        now = self._backend.clock.now()
         if self._last is None:
             self._metrics.held.dec()
             self._metrics.ttft.observe(now - self._started)
@@ -243,26 +266,6 @@ def pauses() -> Iterator[float]:
     while True:
         yield pause
         pause = min(2 * pause, LONGEST_RETRY_SECONDS)
-
-
-def resumed(submit: Submit, generated: list[int], attempt: int, version: str | None) -> Submit:
-    """The same request, to be continued elsewhere. A new id, so that a worker that is not quite dead is not heard.
-
-    With tokens it goes on by the version that made them, else by any.
-    """
-    return msgspec.structs.replace(
-        submit,
-        request_id=f"{submit.request_id}-{attempt + 1}",
-        generated=[*submit.generated, *generated],
-        version=version if generated else None,
-    )
-
-
-def already_ended(submit: Submit, generated: list[int]) -> FinishReason | None:
-    """Why a request with these tokens has nothing left to generate; only the word of it was lost."""
-    if generated and generated[-1] in submit.stop_token_ids and len(generated) > submit.min_tokens:
-        return "stop"
-    return "length" if len(generated) >= submit.max_tokens else None
 
 
 def failure(fresh: Fresh) -> ApiError | None:

@@ -23,7 +23,7 @@ LONG_TEXT = 4_096
 log = structlog.get_logger()
 
 
-class Models:
+class RegisteredModels:
     """`run` keeps the list fresh. Tokenizers are loaded when they are first needed, and stay."""
 
     def __init__(self, bus: Bus, clock: Clock, executor: Executor, metrics: GatewayMetrics) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from livescale.services.gateway import answers, bodies
+from livescale.services.gateway import answers, bodies, shapes
 from livescale.services.gateway.admin import Admin
 from livescale.services.gateway.catalog import Catalog
-from livescale.services.gateway.completing import Completing
+from livescale.services.gateway.completions import Completions
 from livescale.services.gateway.probes import Probes
 from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.messages.scaling import ScaleAccepted
@@ -39,10 +39,10 @@ class Operation:
     protected: bool = False
 
 
-def operations(completing: Completing, catalog: Catalog, admin: Admin, probes: Probes) -> list[Operation]:
+def operations(completions: Completions, catalog: Catalog, admin: Admin, probes: Probes) -> list[Operation]:
     """All but the documentation itself."""
     return [
-        *_generation(completing),
+        *_generation(completions),
         *_models(catalog),
         *_tokens(catalog),
         *_admin_questions(admin),
@@ -51,27 +51,27 @@ def operations(completing: Completing, catalog: Catalog, admin: Admin, probes: P
     ]
 
 
-def _generation(completing: Completing) -> list[Operation]:
+def _generation(completions: Completions) -> list[Operation]:
     return [
         Operation(
             "POST",
             "/v1/chat/completions",
-            completing.chat,
+            completions.chat,
             "Continue a conversation, by the checkpoint's chat template",
-            {200: answers.ChatCompletion},
+            {200: shapes.ChatCompletion},
             body=bodies.ChatRequest,
-            stream=answers.ChatCompletionChunk,
+            stream=shapes.ChatCompletionChunk,
             errors=GENERATION_ERRORS,
             protected=True,
         ),
         Operation(
             "POST",
             "/v1/completions",
-            completing.completion,
+            completions.completion,
             "Continue one or more texts",
-            {200: answers.Completion},
+            {200: shapes.Completion},
             body=bodies.CompletionRequest,
-            stream=answers.Completion,
+            stream=shapes.Completion,
             errors=GENERATION_ERRORS,
             protected=True,
         ),

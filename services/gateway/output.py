@@ -1,16 +1,138 @@
-"""One choice of an answer: from tokens to text, stop strings included."""
+"""From tokens to the text of one choice: detokenized step by step, and ended by stop strings. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from livescale.services.gateway.answers import StopReason
-from livescale.services.gateway.detokenize import Decode, Detokenizer
-from livescale.services.gateway.sequence import Fresh
-from livescale.services.gateway.stops import Scanned, StopScanner
+from livescale.services.gateway.progress import Fresh
+
+Decode = Callable[[Sequence[int]], str]
+StopReason = Literal["stop", "length"]
+
+REPLACEMENT = "\ufffd"
+# An unfinished character is at most 3 bytes of UTF-8: as many tokens, and as many replacement characters.
+UNFINISHED = 3
+CONTEXT_TOKENS = 6
+LONG_WINDOW = 24
+
+
+class Detokenizer:
+    """Incremental decoding of one text. All that `feed` and `flush` return, joined, is the decoded whole.
+
+    `context` are the tokens before the text (the prompt): decoders look at them, their own text is not returned.
+    Of bytes that are no UTF-8 a decoder may make more or fewer replacement characters when it sees them as a whole.
+    """
+
+    def __init__(self, decode: Decode, context: Sequence[int] = ()) -> None:
+        self._decode = decode
+        self._ids = list(context[-CONTEXT_TOKENS:])
+        self._read = len(self._ids)  # tokens of the window whose text is out
+        self._out = _certain(decode(self._ids)) if self._ids else ""  # text of the window that is out
+
+    def feed(self, token_id: int) -> str:
+        """The text that is certain now; a character that later tokens may still change is held back."""
+        self._ids.append(token_id)
+        text = self._decode(self._ids)
+        if not text.startswith(self._out) and len(self._ids) - self._read > UNFINISHED:
+            # Some decoders give up a whole run of bytes for one that is wrong; what is out stays out.
+            self._start_at(self._read, "")
+            text = self._decode(self._ids)
+        certain = _certain(text)
+        if not certain.startswith(self._out):
+            return ""
+        piece = certain[len(self._out) :]
+        self._out = certain
+        if piece and certain == text:
+            self._start_at(self._read)
+        elif len(self._ids) > LONG_WINDOW:
+            self._shorten(text)
+        return piece
+
+    def flush(self) -> str:
+        """What was held back: the text ends here, so an unfinished character is a replacement character."""
+        text = self._decode(self._ids)
+        return text[len(self._out) :] if text.startswith(self._out) else self._decode(self._ids[self._read :])
+
+    def _start_at(self, start: int, out: str | None = None) -> None:
+        """Forget the tokens before `start`. By default the text of all others is out."""
+        del self._ids[:start]
+        self._read = len(self._ids) if out is None else 0
+        self._out = self._decode(self._ids) if out is None else out
+
+    def _shorten(self, text: str) -> None:
+        """Bytes that never make a character would let the window grow for ever: cut where nothing changes.
+
+        No unfinished character reaches back over more than `UNFINISHED` tokens, so a cut before them is safe.
+        """
+        last = len(self._ids) - UNFINISHED - 1
+        for cut in range(last, last - UNFINISHED - 1, -1):
+            head = self._decode(self._ids[:cut])
+            if self._out.startswith(head) and head + self._decode(self._ids[cut:]) == text:
+                self._start_at(cut, self._out[len(head) :])
+                return
+
+
+def _certain(text: str) -> str:
+    """`text` without the end that an unfinished character may be."""
+    end = len(text)
+    while end > max(0, len(text) - UNFINISHED) and text[end - 1] == REPLACEMENT:
+        end -= 1
+    return text[:end]
 
 
 @dataclass(frozen=True)
-class Piece:
+class Scanned:
+    """`text` is safe to emit. `stop` is the stop string that ended the text, None while it goes on."""
+
+    text: str
+    stop: str | None = None
+
+
+class StopScanner:
+    """Looks for the stop string that is complete first; of those, the one that began first.
+
+    So the result does not depend on how the text was cut into pieces.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stops)
+        self._held = ""
+
+    def feed(self, piece: str) -> Scanned:
+        """Text that may turn out to begin a stop string is held back. Do not feed again after a stop."""
+        if not self._stops:
+            return Scanned(piece)
+        text = self._held + piece
+        found = min(
+            ((start + len(stop), start, stop) for stop in self._stops if (start := text.find(stop)) >= 0), default=None
+        )
+        if found is not None:
+            _, start, stop = found
+            self._held = ""
+            return Scanned(text[:start], stop)
+        keep = self._begun(text)
+        self._held = text[len(text) - keep :]
+        return Scanned(text[: len(text) - keep])
+
+    def flush(self) -> str:
+        """The text is over: what was held back began no stop string."""
+        held, self._held = self._held, ""
+        return held
+
+    def _begun(self, text: str) -> int:
+        """Length of the longest end of `text` with which a stop string begins."""
+        return max((_overlap(text, stop) for stop in self._stops), default=0)
+
+
+def _overlap(text: str, stop: str) -> int:
+    for length in range(min(len(stop) - 1, len(text)), 0, -1):
+        if text.endswith(stop[:length]):
+            return length
+    return 0
+
+
+@dataclass(frozen=True)
+class TextPiece:
     """What a client gets next. With a `finish_reason` it is the last. `text` may lag behind `token_ids`."""
 
     text: str
@@ -18,7 +140,7 @@ class Piece:
     finish_reason: StopReason | None = None
 
 
-class Output:
+class TextOutput:
     """The text of one request. `stop_token_ids` end it without being part of the text, `stops` likewise."""
 
     def __init__(
@@ -36,7 +158,7 @@ class Output:
         self._min_tokens = min_tokens
         self.tokens = 0
 
-    def feed(self, fresh: Fresh) -> Piece:
+    def feed(self, fresh: Fresh) -> TextPiece:
         """The next piece; its reason is "stop" as soon as a stop string is complete, whatever comes behind it."""
         text = ""
         for position, token_id in enumerate(fresh.token_ids, start=1):
@@ -47,10 +169,10 @@ class Output:
             scanned = self._scan(self._detokenizer.feed(token_id))
             text += scanned.text
             if scanned.stop is not None:
-                return Piece(text, fresh.token_ids[:position], "stop")
+                return TextPiece(text, fresh.token_ids[:position], "stop")
         if fresh.finish_reason is None:
-            return Piece(text, fresh.token_ids)
-        return Piece(text + self._rest(), fresh.token_ids, "stop" if fresh.finish_reason == "stop" else "length")
+            return TextPiece(text, fresh.token_ids)
+        return TextPiece(text + self._rest(), fresh.token_ids, "stop" if fresh.finish_reason == "stop" else "length")
 
     def _scan(self, text: str) -> Scanned:
         return Scanned(text) if self.tokens <= self._min_tokens else self._scanner.feed(text)

@@ -1,11 +1,13 @@
-"""From bytes to a checked request body: malformed, unknown, unsupported and mistyped are refused by name."""
+"""From a request's HTTP body to a checked struct: malformed, unknown, unsupported and mistyped are refused by name."""
 
+import asyncio
 import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
+from starlette.requests import Request
 
 from livescale.services.gateway.bodies import ChatRequest, CompletionRequest
 from livescale.services.gateway.errors import ApiError, bad_request
@@ -87,6 +89,25 @@ UNSUPPORTED: Mapping[type, Mapping[str, tuple[object, ...]]] = {
 
 _PATH = re.compile(r" - at `(?:key in )?\$\.?(?P<path>[^`]*)`$")
 _FIELD = re.compile(r"(?:missing required|unknown) field `(?P<field>[^`]*)`")
+
+BODY_TIMEOUT_SECONDS = 30.0
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """The whole body. Raises ApiError 413 beyond `limit` bytes, 408 where it does not come."""
+    too_large = ApiError(413, f"The body is larger than {limit} bytes.", code="request_too_large")
+    if int(request.headers.get("content-length", 0)) > limit:  # the parser took it for a number
+        raise too_large
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_SECONDS):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > limit:
+                    raise too_large
+    except TimeoutError:
+        raise ApiError(408, f"The body did not come within {BODY_TIMEOUT_SECONDS:.0f} s.", code="timeout") from None
+    return bytes(body)
 
 
 def parse_body(data: bytes, type: type[T]) -> T:

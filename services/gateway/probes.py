@@ -1,22 +1,25 @@
 """Is the process there, can it serve, how does it do: /live, /ready, /health, /version and /metrics."""
 
 import asyncio
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from importlib.metadata import version
 
 import structlog
 from msgspec import UNSET
-from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 from starlette.requests import Request
 from starlette.responses import Response
 
-from livescale.services.gateway.answers import Health, Live, Version
+from livescale.services.gateway.answers import Health, Live, Version, router_is_there, warning, why_unavailable
 from livescale.services.gateway.catalog import Catalog
-from livescale.services.gateway.exposition import merge_expositions
-from livescale.services.gateway.models import Models
-from livescale.services.gateway.pool_view import router_is_there, warning, why_unavailable
-from livescale.services.gateway.reading import json_answer
+from livescale.services.gateway.models import RegisteredModels
+from livescale.services.gateway.responses import json_answer
 from livescale.shared.bus.contract import Bus, BusError
 from livescale.shared.messages.membership import AskMetrics
 from livescale.shared.process.telemetry import Telemetry
@@ -27,13 +30,56 @@ METRICS_TIMEOUT_SECONDS = 1.0
 log = structlog.get_logger()
 
 
+def merge_expositions(texts: Mapping[str, str]) -> tuple[bytes, list[str]]:
+    """Prometheus text of all processes, by id, and the ids whose text could not be merged.
+
+    Samples get the label `process`; those that name their `engine` are marked already.
+    """
+    families: dict[str, Metric] = {}
+    unreadable: list[str] = []
+    for process, text in sorted(texts.items()):
+        try:
+            found = list(text_string_to_metric_families(text))
+        except ValueError:
+            unreadable.append(process)
+            continue
+        for family in found:
+            _add(families, family, process)
+    registry = CollectorRegistry()
+    registry.register(_Families(families))
+    return generate_latest(registry), unreadable
+
+
+def _add(families: dict[str, Metric], family: Metric, process: str) -> None:
+    merged = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+    if merged.type == family.type:
+        merged.samples.extend(_marked(sample, process) for sample in family.samples)
+
+
+def _marked(sample: Sample, process: str) -> Sample:
+    if "engine" in sample.labels or "process" in sample.labels:
+        return sample
+    return sample._replace(labels={**sample.labels, "process": process})
+
+
+class _Families(Collector):
+    def __init__(self, families: Mapping[str, Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        return (family for _, family in sorted(self._families.items()))
+
+    def describe(self) -> list[Metric]:
+        return []
+
+
 @dataclass(frozen=True)
 class Probes:
     """Endpoints of starlette: a request in, an answer out."""
 
     gateway: str
     bus: Bus
-    models: Models
+    models: RegisteredModels
     catalog: Catalog
     telemetry: Telemetry
     executor: Executor

@@ -17,7 +17,7 @@ CONCURRENCY_RETRY_SECONDS = 1.0
 ROUNDING = 1e-6
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class KeyLimits(msgspec.Struct, frozen=True, kw_only=True):
     """None is no limit."""
 
     requests_per_minute: int | None = None
@@ -62,7 +62,7 @@ class Bucket:
 class Quota:
     """The limits of one key, and what of them is used."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: KeyLimits) -> None:
         self._limits = limits
         self._requests = None if limits.requests_per_minute is None else Bucket(limits.requests_per_minute)
         self._tokens = None if limits.tokens_per_minute is None else Bucket(limits.tokens_per_minute)

@@ -1,23 +1,20 @@
-"""The requests under way, by id: token frames from workers are handed to the stream of each request."""
+"""The requests under way, by id: what workers and the registry say is handed to the stream of each request."""
 
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import assert_never
 
 from livescale.services.gateway.errors import queue_full
 from livescale.services.gateway.metrics import GatewayMetrics
-from livescale.services.gateway.sequence import Fresh, Gap, TokenSequence
-from livescale.services.gateway.silence import Silence
+from livescale.services.gateway.request_stream import RequestStream
 from livescale.shared.bus.contract import Bus, BusError, Refusal, ServiceAbsent, Subscription
+from livescale.shared.messages.membership import LeaseChanged, Report, RouterReport
 from livescale.shared.messages.requests import Cancel, Replay, RequestLost, TokenFrame, Tokens
 from livescale.shared.policy.invariants import check
 from livescale.shared.runtime.rate_limited_log import RateLimitedLog
-from livescale.shared.subjects import CANCEL, CANCEL_WORK, REPLAY, TOKENS
+from livescale.shared.subjects import CANCEL, CANCEL_WORK, HEARTBEAT, LEASE, REPLAY, TOKENS
 
-# A worker that is silent for so long may have sent a frame that was lost.
-SILENCE_SECONDS = 1.0
 REPLAY_TIMEOUT_SECONDS = 1.0
 REPLAYS = 3  # for one gap
 # A worker that reconnects to the bus is absent for a moment; one that is missed twice is gone.
@@ -25,95 +22,7 @@ ABSENCES = 2
 ABSENT_SECONDS = 0.5
 
 
-@dataclass(frozen=True)
-class Lost:
-    """Nobody works on this request any more; it may be submitted again."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class TooSlow:
-    """The client reads slower than tokens are made, and had its time to catch up."""
-
-
-@dataclass(frozen=True)
-class Unplaced:
-    """No worker was heard of yet, and the router may not know of the request: submit it again, under the same id."""
-
-
-@dataclass(frozen=True)
-class Silent:
-    """Nothing came for a while: a frame may have been lost."""
-
-
-Event = Fresh | Lost | TooSlow | Unplaced | Silent
-
-
-class Stream:
-    """What happened to one submitted request, in order. Bounded: a reader that lags too far ends it."""
-
-    def __init__(self, request_id: str, received: int, limit: int) -> None:
-        self.request_id = request_id
-        self.worker: str | None = None
-        self.version: str | None = None  # of the model that makes the tokens
-        self.replaying = False
-        self.replays = 0
-        self.absences = 0
-        self.over = False
-        self._sequence = TokenSequence(received)
-        self._events: asyncio.Queue[Event] = asyncio.Queue()
-        self._limit = limit
-        self._silence = Silence(SILENCE_SECONDS, lambda: self._events.put_nowait(Silent()))
-
-    @property
-    def received(self) -> int:
-        return self._sequence.received
-
-    async def next(self) -> Event:
-        self._silence.begin()
-        try:
-            return await self._events.get()
-        finally:
-            self._silence.end()
-
-    def close(self) -> None:
-        """Nobody reads it any more."""
-        self._silence.close()
-
-    def is_of(self, version: str | None) -> bool:
-        """Whether tokens of this version continue it: the first that come say by which it is answered."""
-        self.version = self.version or version
-        return version is None or version == self.version
-
-    def accept(self, row: Tokens) -> Gap | None:
-        """Take what is new; a Gap where tokens are missing."""
-        new = None if self.over else self._sequence.accept(row)
-        if isinstance(new, Fresh):
-            self.replays = self.absences = 0
-            if self._events.qsize() >= self._limit:
-                self._end(TooSlow())
-            else:
-                self._events.put_nowait(new)
-                self.over = new.finish_reason is not None
-            return None
-        return new
-
-    def lose(self, reason: str) -> None:
-        self._end(Lost(reason))
-
-    def doubt(self) -> None:
-        """Whoever was to find a worker for this request may have forgotten it."""
-        if self.worker is None and not self.over:
-            self._events.put_nowait(Unplaced())
-
-    def _end(self, event: Lost | TooSlow) -> None:
-        if not self.over:
-            self.over = True
-            self._events.put_nowait(event)
-
-
-class Streams:
+class RequestStreams:
     """The table. `run` dispatches what arrives for this gateway; `open` holds a request's place in it."""
 
     def __init__(self, bus: Bus, gateway: str, metrics: GatewayMetrics, max_requests: int, stream_queue: int) -> None:
@@ -124,7 +33,7 @@ class Streams:
         self._metrics = metrics
         self._max_requests = max_requests
         self._stream_queue = stream_queue
-        self._streams: dict[str, Stream] = {}
+        self._streams: dict[str, RequestStream] = {}
         self._replays: asyncio.TaskGroup | None = None
 
     async def listen(self) -> Subscription[TokenFrame | RequestLost]:
@@ -144,12 +53,12 @@ class Streams:
                         assert_never(other)
 
     @contextmanager
-    def open(self, request_id: str, received: int, version: str | None = None) -> Iterator[Stream]:
+    def open(self, request_id: str, received: int, version: str | None = None) -> Iterator[RequestStream]:
         """A stream that already has `received` tokens, of this `version` of the model. Raises ApiError 429 where a new
         one is one too many."""
         if received == 0 and len(self._streams) >= self._max_requests:
             raise queue_full(f"The gateway has {self._max_requests} requests under way.")
-        stream = self._streams[request_id] = Stream(request_id, received, self._stream_queue)
+        stream = self._streams[request_id] = RequestStream(request_id, received, self._stream_queue)
         stream.version = version
         self._metrics.streams.set(len(self._streams))
         try:
@@ -196,7 +105,7 @@ class Streams:
         if worker is not None:
             self._bus.publish(CANCEL_WORK, Cancel(request_id=request_id), id=worker)
 
-    def ask_again(self, stream: Stream) -> None:
+    def ask_again(self, stream: RequestStream) -> None:
         """Have the worker send what the stream lacks, unless it has been asked already."""
         if stream.worker is None or stream.replaying or stream.over or self._replays is None:
             return
@@ -225,7 +134,7 @@ class Streams:
         if row.finish_reason is None:
             self.stop(row.request_id, worker)
 
-    def _fill_gap(self, stream: Stream) -> None:
+    def _fill_gap(self, stream: RequestStream) -> None:
         if stream.replaying:
             return
         if stream.replays >= REPLAYS:
@@ -236,7 +145,7 @@ class Streams:
         self._seldom.warning("tokens_missing", worker, request=stream.request_id, index=stream.received)
         self.ask_again(stream)
 
-    async def _replay(self, stream: Stream, worker: str) -> None:
+    async def _replay(self, stream: RequestStream, worker: str) -> None:
         message = Replay(request_id=stream.request_id, index=stream.received, gateway=self._gateway)
         try:
             await self._bus.call(REPLAY, message, timeout=REPLAY_TIMEOUT_SECONDS, id=worker)
@@ -250,7 +159,7 @@ class Streams:
         finally:
             stream.replaying = False
 
-    async def _miss(self, stream: Stream, worker: str) -> None:
+    async def _miss(self, stream: RequestStream, worker: str) -> None:
         if stream.worker != worker:
             return  # another has taken the request over
         stream.absences += 1
@@ -260,3 +169,38 @@ class Streams:
         await asyncio.sleep(ABSENT_SECONDS)
         if stream.absences and not stream.over:  # nothing came meanwhile
             await self._replay(stream, worker)
+
+
+class Peers:
+    """Tells the streams. Nobody is asked: requests go on by themselves unless one of these happens."""
+
+    def __init__(self, bus: Bus, streams: RequestStreams) -> None:
+        self._bus = bus
+        self._streams = streams
+        self._router_epoch = 0
+
+    async def run(self) -> None:
+        routers = await self._bus.subscribe(HEARTBEAT, service="router")
+        leases = await self._bus.subscribe(LEASE)
+        self._bus.watch_connection(self._connection_changed)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._follow_routers(routers), name="routers")
+            group.create_task(self._follow_leases(leases), name="leases")
+
+    async def _follow_routers(self, reports: Subscription[Report]) -> None:
+        async for received in reports:
+            report = received.message
+            # Who stands by only beats; and who is followed by another has a lower epoch, however late it wakes.
+            if isinstance(report, RouterReport) and report.epoch > self._router_epoch:
+                self._router_epoch = report.epoch
+                self._streams.router_changed()
+
+    async def _follow_leases(self, leases: Subscription[LeaseChanged]) -> None:
+        async for received in leases:
+            change = received.message
+            if change.service == "worker" and change.state == "dead":
+                self._streams.worker_died(change.id, change.reason)
+
+    def _connection_changed(self, connected: bool) -> None:
+        if connected:
+            self._streams.reconnected()

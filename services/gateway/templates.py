@@ -13,6 +13,8 @@ import structlog
 
 from livescale.services.gateway.bodies import ChatMessage
 from livescale.services.gateway.chat_template import ChatTemplate, TemplateRefusal, Wall
+from livescale.services.gateway.checkpoint_text import CheckpointText
+from livescale.services.gateway.errors import bad_request
 from livescale.services.gateway.template_process import LENGTH_BYTES, MEMORY_BYTES, Rendered, Rendering
 
 PROCESSOR_SECONDS = 2.0  # of one rendering
@@ -106,3 +108,15 @@ async def _exchange(process: Process, work: bytes) -> bytes | None:
     await process.stdin.drain()
     length = int.from_bytes(await process.stdout.readexactly(LENGTH_BYTES))
     return await process.stdout.readexactly(length) if length <= LARGEST_PROMPT else None
+
+
+async def render_chat(
+    templates: Templates, text: CheckpointText, messages: list[ChatMessage], add_generation_prompt: bool = True
+) -> str:
+    """The conversation as the checkpoint's template has it. Raises ApiError 400 where it refuses."""
+    if text.template is None:
+        raise bad_request("This model has no chat template; use /v1/completions.", param="model")
+    try:
+        return await templates.render(text.template, messages, add_generation_prompt)
+    except TemplateRefusal as error:
+        raise bad_request(f"The model's chat template refuses the messages: {error}", param="messages") from None

@@ -1,21 +1,22 @@
-"""Whether the router takes a request. Pure; `now` is seconds since the epoch."""
+"""Decides whether the router takes a request. Pure; `now` is seconds since the epoch."""
 
 from dataclasses import dataclass
 
-from livescale.services.router.capacity import Capacity
+from livescale.services.router.capacity import WorkerCapacity, fitted, most_tokens, never_fits
 from livescale.services.router.queue import Queue
-from livescale.services.router.sizes import fitted, most_tokens, never_fits
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.messages.requests import Submit
 
 
 @dataclass(frozen=True)
-class Limits:
-    """`max_waiting` requests and `max_waiting_tokens` tokens of one model may wait; a single request always may.
+class RouterLimits:
+    """The limits that a router keeps. At most `max_waiting` requests with `max_waiting_tokens` tokens of one model may
+    wait; a single request always may.
 
-    `look_ahead`: requests an instance may have beyond its slots, so that a slot never waits for the router.
-    `silent_seconds`: an instance that reports no request at all for so long has none, whatever was admitted to it.
+    `look_ahead` is the number of requests that an instance may have beyond its slots, so that a slot never waits for
+    the router. `silent_seconds`: an instance that reports no request at all for this long has none, whatever was
+    admitted to it.
     """
 
     max_waiting: int = 4096
@@ -24,12 +25,14 @@ class Limits:
     silent_seconds: float = 2.0
 
 
-def check(
-    request: Submit, entry: ModelEntry | None, queue: Queue, capacity: Capacity, limits: Limits, now: float
+def check_request(
+    request: Submit, entry: ModelEntry | None, queue: Queue, capacity: WorkerCapacity, limits: RouterLimits, now: float
 ) -> None:
-    """Raises Refusal: 400 never fits, 404 unknown model, 429 full queue, 503 cannot be served, 504 past its deadline.
+    """Raise Refusal where the request cannot be queued. Its code is 400 (it never fits), 404 (unknown model), 429 (full
+    queue), 503 (nobody can serve it) or 504 (its deadline has passed).
 
-    What was accepted before and resumes is neither one too many nor given up because its worker was the only one.
+    A request that resumes was accepted before. It is never one too many, and it is not given up because its worker was
+    the only one.
     """
     if entry is None:
         raise Refusal(404, f"model {request.model!r} is not registered")
@@ -51,7 +54,8 @@ def check(
 
 
 def _check_size(request: Submit, room: int | None) -> None:
-    """Unknown room is not too little room."""
+    """Raise Refusal 400 where the request needs more than `room` tokens. None is an unknown room, which refuses
+    nothing."""
     if room is None:
         return
     request = fitted(request, room)
@@ -59,14 +63,14 @@ def _check_size(request: Submit, room: int | None) -> None:
         raise Refusal(400, never_fits(request, room))
 
 
-def cannot_be_loaded(entry: ModelEntry, capacity: Capacity, now: float) -> str | None:
-    """None where somebody can load it, or may yet appear."""
+def cannot_be_loaded(entry: ModelEntry, capacity: WorkerCapacity, now: float) -> str | None:
+    """Say why no worker can load the model; None where one can, or may yet appear."""
     why = capacity.why_impossible(entry, now)
     return None if why is None else f"model {entry.spec.name!r} cannot be loaded: {why}"
 
 
 def out_of_service(entry: ModelEntry) -> Refusal | None:
-    """Why a registered model takes no requests."""
+    """Return the refusal of a model that is registered but takes no requests; None where it takes them."""
     if entry.state == "failed":
         return Refusal(503, f"model {entry.spec.name!r} could not be read: {entry.error}")
     if entry.state == "removing":

@@ -1,4 +1,4 @@
-"""What the router's policy wants done."""
+"""The effects of the router's policy: what the router does for each of its decisions."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,8 @@ from livescale.shared.messages.requests import FinishReason, Submit
 
 @dataclass(frozen=True)
 class AdmitTo:
-    """Give the request to this worker."""
+    """Give the request to this worker, if it still has this `epoch`. `attempt` counts how often a worker refused the
+    request before, and `reason` says why this worker was chosen."""
 
     worker: str
     epoch: int
@@ -17,10 +18,10 @@ class AdmitTo:
 
 
 @dataclass(frozen=True)
-class Finish:
-    """Tell the gateway that a request that runs nowhere is over. `index`: tokens that the client has.
+class FinishRequest:
+    """Tell the gateway that a request that no worker has is over. `index` is the number of tokens that the client has.
 
-    `code` says whose fault an error is, with HTTP's meaning.
+    `code` is an HTTP status that says whose fault an error is.
     """
 
     gateway: str
@@ -33,7 +34,7 @@ class Finish:
 
 @dataclass(frozen=True)
 class Lose:
-    """Tell the gateway that whoever served the request is gone."""
+    """Tell the gateway that the worker that served the request is gone, so that it submits the request again."""
 
     gateway: str
     request_id: str
@@ -42,7 +43,7 @@ class Lose:
 
 @dataclass(frozen=True)
 class StopWork:
-    """Tell the worker to stop a request that nobody wants any more."""
+    """Tell the worker to stop a request that nobody waits for any more."""
 
     worker: str
     request_id: str
@@ -51,10 +52,10 @@ class StopWork:
 
 @dataclass(frozen=True)
 class Learn:
-    """Ask the worker what it runs: it may have been given requests by a router before this one."""
+    """Ask the worker what it runs, as an earlier router may have given it requests."""
 
     worker: str
     reason: str
 
 
-Effect = AdmitTo | Finish | Lose | StopWork | Learn
+Effect = AdmitTo | FinishRequest | Lose | StopWork | Learn

@@ -1,48 +1,76 @@
-"""Which workers lead instances, what was admitted to each, and which of them may get more. Pure."""
+"""Which workers lead instances, what was admitted to each, which of them may get more, and where conversations went.
+Pure."""
 
+from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
 
 from livescale.services.router.effects import AdmitTo, Effect, Learn, Lose, StopWork
-from livescale.services.router.instances import Admission, Instance
+from livescale.services.router.instances import AdmittedRequest, InstanceView
 from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.messages.membership import LeaseChanged, WorkerReport
 from livescale.shared.messages.requests import RequestsEnded, Running, Submit
 
+MOST_CONVERSATIONS = 1 << 16  # beyond that, those that were quiet for longest are forgotten
 
-class Fleet:
-    """Instances by their leading worker (rank 0), from when it loads on: it may take requests over before it says that
-    it serves.
 
-    `silent_seconds`: an instance that reports no request at all for so long has none, whatever was admitted to it.
+class ConversationPlaces:
+    """The worker that each conversation's last request went to, by model and context id; it may still have the
+    conversation's KV cache. An entry that was forgotten, or is wrong, only costs that the context is computed again."""
+
+    def __init__(self) -> None:
+        self._workers: OrderedDict[tuple[str, str], str] = OrderedDict()
+
+    def went(self, request: Submit, worker: str) -> None:
+        """Note that a request goes to this worker, or was moved there."""
+        if request.context_id is None:
+            return
+        self._workers[request.model, request.context_id] = worker
+        self._workers.move_to_end((request.model, request.context_id))
+        if len(self._workers) > MOST_CONVERSATIONS:
+            self._workers.popitem(last=False)
+
+    def last(self, request: Submit) -> str | None:
+        """The worker that the conversation's last request went to; None where that is not known."""
+        return None if request.context_id is None else self._workers.get((request.model, request.context_id))
+
+
+class ServingFleet:
+    """All instances, by their leading worker (rank 0). An instance is known from the time when it loads, as it may take
+    requests over before it says that it serves.
+
+    `silent_seconds`: an instance that reports no request at all for this long has none, whatever was admitted to it.
     """
 
     def __init__(self, silent_seconds: float) -> None:
         self._silent_seconds = silent_seconds
-        self._instances: dict[str, Instance] = {}
+        self._instances: dict[str, InstanceView] = {}
         self._suspects: set[str] = set()
-        self._dead: dict[str, int] = {}  # the last epoch that was declared dead; what it still says is not heard
+        # By worker: its last epoch that was declared dead. Reports of that epoch are ignored.
+        self._dead: dict[str, int] = {}
 
-    def of_model(self, model: str) -> list[Instance]:
-        """Those that load included."""
+    def of_model(self, model: str) -> list[InstanceView]:
+        """The instances of a model, including those that load."""
         return [one for one in self._instances.values() if one.model == model]
 
-    def is_open(self, instance: Instance) -> bool:
-        """Whether anything may be admitted to it."""
+    def is_open(self, instance: InstanceView) -> bool:
+        """Whether anything may be admitted to the instance: it is not draining, has not just refused, and is not
+        suspected to be dead."""
         return instance.state != "draining" and not instance.refusing and instance.worker not in self._suspects
 
     def runs_at(self, request_id: str) -> str | None:
-        """The worker that the request was given to."""
+        """The worker that the request was given to; None where no worker has it."""
         return next((one.worker for one in self._instances.values() if request_id in one.admitted), None)
 
     def requests_at(self, worker: str, request_ids: Iterable[str]) -> Iterator[Submit]:
-        """Those of them that are there, as far as this router knows what they ask for."""
+        """Those of the requests that are at this worker. A request that an earlier router admitted is left out, as its
+        content is not known here."""
         admitted = {} if (instance := self._instances.get(worker)) is None else instance.admitted
         for request_id in request_ids:
             if request_id in admitted and (waiting := admitted[request_id].waiting) is not None:
                 yield waiting.request
 
     def admitted(self, worker: str, request_id: str) -> list[Effect]:
-        """The worker took the request."""
+        """Note that the worker took the request."""
         instance = self._instances.get(worker)
         admission = None if instance is None else instance.admitted.get(request_id)
         if admission is None:
@@ -50,8 +78,9 @@ class Fleet:
         admission.confirm()
         return [StopWork(worker, request_id, "cancelled")] if admission.stopped else []
 
-    def refused(self, effect: AdmitTo) -> Admission | None:
-        """The worker did not take the request: what was kept for it; None where it is not waited for any more."""
+    def refused(self, effect: AdmitTo) -> AdmittedRequest | None:
+        """Note that the worker did not take the request. Returns what was kept for it; None where nobody waits for it
+        any more."""
         instance = self._instances.get(effect.worker)
         admission = None if instance is None else instance.release(effect.request.request_id)
         if instance is None or admission is None:
@@ -60,13 +89,14 @@ class Fleet:
         return None if admission.stopped else admission
 
     def stop(self, request_id: str, reason: str) -> list[Effect]:
-        """Nobody wants it any more. Idempotent."""
+        """Stop a request that nobody waits for any more. Idempotent."""
         for id in sorted(self._instances):
             if request_id in self._instances[id].admitted:
                 return _stop(self._instances[id], request_id, reason)
         return []
 
     def stop_of_gateway(self, gateway: str, reason: str) -> list[Effect]:
+        """Stop all requests of a gateway that is gone."""
         effects: list[Effect] = []
         for id in sorted(self._instances):
             instance = self._instances[id]
@@ -76,13 +106,13 @@ class Fleet:
         return effects
 
     def hears(self, report: WorkerReport) -> bool:
-        """Whether it is of a worker that lives, and not of one before it by the same name."""
+        """Whether the report is from a worker that lives, and not from an earlier one of the same name."""
         known = self._instances.get(report.id)
         return report.epoch > self._dead.get(report.id, 0) and (known is None or report.epoch >= known.epoch)
 
     def on_report(self, report: WorkerReport, now: float) -> list[Effect]:
-        """A heartbeat that this fleet `hears`."""
-        self._suspects.discard(report.id)  # heard here; that the registry heard it too may have got lost
+        """Take over a worker's heartbeat; only those that this fleet `hears` are given to it."""
+        self._suspects.discard(report.id)  # it was heard here; the registry's word that it lives may have been lost
         known = self._instances.get(report.id)
         effects: list[Effect] = []
         leads = report.instance is not None and report.rank == 0 and report.state != "spare"
@@ -91,7 +121,7 @@ class Fleet:
             known = None
         if leads:
             if known is None:
-                known = self._instances[report.id] = Instance(report.id)
+                known = self._instances[report.id] = InstanceView(report.id)
             was_serving = known.serves
             known.update(report, now)
             if known.serves and not was_serving:
@@ -100,8 +130,9 @@ class Fleet:
         return effects
 
     def learned(self, worker: str, running: Iterable[Running], now: float) -> Collection[str]:
-        """What a worker runs already; returns all that is there now. What runs elsewhere as well stays there: both make
-        the same tokens, and the gateway stops whom it does not need."""
+        """Take over what a worker already runs, and return the ids of all requests there. A request that runs at
+        another worker as well stays there: both make the same tokens, and the gateway stops the one it does not
+        need."""
         instance = self._instances.get(worker)
         if instance is None:
             return ()
@@ -109,50 +140,51 @@ class Fleet:
         return instance.admitted.keys()
 
     def was_away(self) -> None:
-        """How long nobody has reported a request is not known any more."""
+        """Forget for how long instances have reported no request: this router heard nothing for a while."""
         for one in self._instances.values():
             one.idle_since = None
 
     def ask_again(self, reason: str) -> list[Effect]:
-        """Whoever serves has to say anew what it runs: something of that may have been missed."""
+        """Ask every instance that serves what it runs, as this router may have missed something."""
         serving = [one for _, one in sorted(self._instances.items()) if one.serves]
         for one in serving:
             one.learned = False
         return [Learn(one.worker, reason) for one in serving]
 
     def on_ended(self, ended: RequestsEnded) -> None:
-        """Requests left a worker."""
+        """Note that requests left a worker."""
         for request_id in ended.request_ids:
             instance = self._instances.get(ended.worker)
             if instance is None or instance.release(request_id) is None:
                 self._end_moved(request_id)
 
     def _end_moved(self, request_id: str) -> None:
-        """It ended at a worker that has taken it over; the word of that is late, or was lost."""
+        """Note that a request ended at a worker that took it over, before the message of that move came or after it was
+        lost."""
         for instance in self._instances.values():
             if instance.was_live:
                 instance.release(request_id)
 
     def on_moved(self, moved: RequestsMoved, now: float) -> list[Effect]:
-        """A worker has taken requests over from one that loads. What ended meanwhile, or was lost with the worker that
-        had it, is no longer there."""
+        """Note that a worker has taken requests over from one that loads. Requests that ended meanwhile, or were lost
+        with their worker, are not known any more."""
         previous = self._instances.get(moved.previous)
         if previous is None:
             return []
         found = [(id, admission) for id in moved.request_ids if (admission := previous.give(id)) is not None]
         return [effect for id, admission in found for effect in self._move(moved.worker, id, admission, now)]
 
-    def _move(self, worker: str, request_id: str, admission: Admission, now: float) -> list[Effect]:
+    def _move(self, worker: str, request_id: str, admission: AdmittedRequest, now: float) -> list[Effect]:
         instance = self._instances.get(worker)
         if instance is None:
             return _tell_lost(request_id, admission, f"{worker} took it over and is gone")
-        admission.confirm()  # else the answer of who has given it away is still on its way
+        admission.confirm()  # the answer of the worker that gave it away may still be on its way
         admission.at = now
         instance.take(request_id, admission)
         return [StopWork(worker, request_id, "nobody waits for it any more")] if admission.stopped else []
 
     def on_lease(self, change: LeaseChanged) -> list[Effect]:
-        """The registry's judgement of a process."""
+        """Take over the registry's judgement of a process: alive, suspect or dead."""
         if change.state == "suspect":
             self._suspects.add(change.id)
             return []
@@ -168,19 +200,21 @@ class Fleet:
         instance = self._instances.pop(worker)
         return _lose(instance, sorted(instance.admitted), reason)
 
-    def _lose_silent(self, instance: Instance, now: float) -> list[Effect]:
-        """The notice that a request ended can be lost; one the gateway still waits for it submits again."""
+    def _lose_silent(self, instance: InstanceView, now: float) -> list[Effect]:
+        """Give up requests that an idle instance does not have: the notice of their end was lost. The gateway submits
+        again those that it still waits for."""
         if instance.idle_since is None or now - instance.idle_since < self._silent_seconds:
             return []
         silent = [id for id, a in sorted(instance.admitted.items()) if a.confirmed and a.at <= instance.idle_since]
         return _lose(instance, silent, f"{instance.worker} does not have it")
 
     def places(self) -> Iterator[tuple[str, str]]:
-        """Each request that was given to a worker, and that worker."""
+        """Pairs of each request that was given to a worker, and that worker."""
         return ((id, worker) for worker, instance in self._instances.items() for id in instance.admitted)
 
     def broken(self) -> Iterator[str]:
-        """What does not hold: whoever has requests lives, and its blocks are theirs."""
+        """Describe each invariant that does not hold: workers with requests live, and their counted blocks are those of
+        their requests."""
         for worker, instance in self._instances.items():
             if instance.epoch <= self._dead.get(worker, 0):
                 yield f"router: {worker} is dead and has {sorted(instance.admitted)}"
@@ -188,19 +222,19 @@ class Fleet:
                 yield f"router: the blocks of {worker} are miscounted"
 
 
-def _stop(instance: Instance, request_id: str, reason: str) -> list[Effect]:
-    # Its slot is free only once the worker says so; and while the admission is under way, a message that overtook it
-    # would stop nothing.
+def _stop(instance: InstanceView, request_id: str, reason: str) -> list[Effect]:
+    # The slot is free only once the worker says so. While the worker has not answered the admission, a message that
+    # overtook it would stop nothing.
     admission = instance.admitted[request_id]
     admission.stop()
     return [StopWork(instance.worker, request_id, reason)] if admission.confirmed else []
 
 
-def _lose(instance: Instance, request_ids: Iterable[str], reason: str) -> list[Effect]:
+def _lose(instance: InstanceView, request_ids: Iterable[str], reason: str) -> list[Effect]:
     lost = [(id, admission) for id in request_ids if (admission := instance.release(id)) is not None]
     return [effect for id, admission in lost for effect in _tell_lost(id, admission, reason)]
 
 
-def _tell_lost(request_id: str, admission: Admission, reason: str) -> list[Effect]:
-    """What was stopped has nobody left to tell."""
+def _tell_lost(request_id: str, admission: AdmittedRequest, reason: str) -> list[Effect]:
+    """Tell the gateway that the request is lost; a request that was stopped has nobody left to tell."""
     return [] if admission.stopped else [Lose(admission.gateway, request_id, reason)]

@@ -2,60 +2,96 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 from math import ceil
 
-from livescale.services.router.lifecycle import MOVES, RequestState
+from livescale.services.router.capacity import most_tokens
 from livescale.services.router.queue import Waiting
-from livescale.services.router.sizes import most_tokens
 from livescale.shared.messages.membership import EngineLoad, WorkerReport, WorkerState
 from livescale.shared.messages.requests import Running, Submit
+from livescale.shared.policy.state_machine import StateMachine
 
-# An instance has at most so much to prefill, and one more request: whatever waits longer may as well wait at the
-# router, from where an instance that appears meanwhile can have it.
+# An instance is given at most this many seconds of prompts, and one more request. What would wait longer waits at the
+# router, so that an instance that appears meanwhile can take it.
 AHEAD_SECONDS = 0.5
-UNMEASURED_TOKENS = 512  # where it is not known how many those are
+UNMEASURED_TOKENS = 512  # the limit while the instance has not measured its speed
+
+
+class AdmissionState(StrEnum):
+    """The states of a request at the router. `asked`: a worker has not yet answered whether it takes the request.
+    `stopping` and `stopped`: nobody waits for the request, which holds its slot until the worker says that it left; a
+    worker is told to stop only once it has answered."""
+
+    WAITING = "waiting"
+    ASKED = "asked"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    ENDED = "ended"
+
+
+MOVES = StateMachine(
+    "a request",
+    {
+        AdmissionState.WAITING: frozenset({AdmissionState.ASKED, AdmissionState.ENDED}),
+        AdmissionState.ASKED: frozenset(
+            {AdmissionState.RUNNING, AdmissionState.WAITING, AdmissionState.STOPPING, AdmissionState.ENDED}
+        ),
+        AdmissionState.RUNNING: frozenset({AdmissionState.STOPPED, AdmissionState.ENDED}),
+        AdmissionState.STOPPING: frozenset({AdmissionState.STOPPED, AdmissionState.ENDED}),
+        AdmissionState.STOPPED: frozenset({AdmissionState.ENDED}),
+        AdmissionState.ENDED: frozenset(),
+    },
+)
 
 
 @dataclass
-class Admission:
-    """A request at a worker. `waiting` is its place in this router's queue; None where a router before this one
-    admitted it."""
+class AdmittedRequest:
+    """A request that was given to a worker. `waiting` is its place in this router's queue; None where an earlier router
+    admitted it. `blocks` are KV blocks, `at` is in seconds since the epoch."""
 
     gateway: str
     waiting: Waiting | None
     blocks: int
     at: float
-    state: RequestState = RequestState.ASKED
+    state: AdmissionState = AdmissionState.ASKED
 
     @property
     def confirmed(self) -> bool:
-        """The worker took it."""
-        return self.state in (RequestState.RUNNING, RequestState.STOPPED)
+        """Whether the worker has said that it took the request."""
+        return self.state in (AdmissionState.RUNNING, AdmissionState.STOPPED)
 
     @property
     def stopped(self) -> bool:
-        """Nobody wants it any more."""
-        return self.state in (RequestState.STOPPING, RequestState.STOPPED)
+        """Whether nobody waits for the request any more."""
+        return self.state in (AdmissionState.STOPPING, AdmissionState.STOPPED)
 
     def confirm(self) -> None:
-        """Told again, it stays: a worker may have said before its answer that it runs this request."""
+        """Note that the worker took the request. A second call changes nothing: before its answer, a worker may have
+        said that it runs this request."""
         if not self.confirmed:
-            self.state = MOVES.advance(self.state, RequestState.STOPPED if self.stopped else RequestState.RUNNING)
+            self.state = MOVES.advance(self.state, AdmissionState.STOPPED if self.stopped else AdmissionState.RUNNING)
 
     def stop(self) -> None:
-        """Told again, it stays."""
+        """Note that nobody waits for the request any more. A second call changes nothing."""
         if not self.stopped:
-            self.state = MOVES.advance(self.state, RequestState.STOPPED if self.confirmed else RequestState.STOPPING)
+            self.state = MOVES.advance(
+                self.state, AdmissionState.STOPPED if self.confirmed else AdmissionState.STOPPING
+            )
 
 
-class Instance:
-    """The leading worker (rank 0) of an instance.
+class InstanceView:
+    """An instance, seen through the reports of its leading worker (rank 0).
 
-    The router counts what it admitted itself, from the moment it does, and not by the report, which is behind: a slot,
-    and KV blocks for the tokens a request had then. What the report shows beyond that has been generated since, or was
-    admitted by a router before this one; nothing is admitted to any instance of a model before each has `learned`: said
-    what it runs already. How many tokens will follow nobody knows: where they turn out too many for the KV cache the
-    worker preempts, and takes nothing while somebody waits there for blocks.
+    Reports are always a little late, so the router counts what it admits at once: a slot, and KV blocks for the tokens
+    that a request has by then. What a report shows beyond that was generated since, or was admitted by an earlier
+    router.
+
+    Nothing is admitted to any instance of a model before each of them has `learned`, that is, has said what it already
+    runs.
+
+    Nobody knows how many tokens will follow. Where they are too many for the KV cache, the worker preempts requests,
+    and gets nothing new while a request waits there for blocks.
     """
 
     def __init__(self, worker: str) -> None:
@@ -65,32 +101,32 @@ class Instance:
         self.model: str | None = None
         self.version: str | None = None
         self.state: WorkerState = "spare"
-        self.admitted: dict[str, Admission] = {}
+        self.admitted: dict[str, AdmittedRequest] = {}
         self.learned = False
-        self.refusing = False  # it refused since its last report
+        self.refusing = False  # it has refused a request since its last report
         self.idle_since: float | None = None
         self.helping: frozenset[str] = frozenset()
-        self.was_live = False  # others may have taken requests over from it
-        self._given: set[str] = set()  # what they took before it was known what it has
+        self.was_live = False  # so other workers may have taken requests over from it
+        self._given: set[str] = set()  # requests that others took before this instance had said what it runs
         self._load: EngineLoad | None = None
         self._own_blocks = 0
         self._other_requests = 0
         self._other_blocks = 0
-        self._new_tokens = 0  # to be prefilled, admitted since a report that counts them
+        self._new_tokens = 0  # tokens to prefill that no report counts yet
 
     @property
     def serves(self) -> bool:
-        """Whether it may be given requests, or was."""
+        """Whether the instance may have requests: it serves, is live, or is draining."""
         return self.state in ("serving", "live", "draining")
 
     def goes_on(self, report: WorkerReport) -> bool:
-        """Whether the report is of the same instance, which has not gone back to loading."""
+        """Whether the report is of the same instance, and the instance has not gone back to loading."""
         return (report.epoch, report.instance) == (self.epoch, self.id) and not (
             self.serves and report.state == "loading"
         )
 
     def update(self, report: WorkerReport, now: float) -> None:
-        """Take over what the worker reports."""
+        """Take over what the worker reports about itself."""
         self.id, self.epoch, self.state = report.instance, report.epoch, report.state
         self.model, self.version = report.model, report.version
         self.helping = frozenset(report.helping)
@@ -98,7 +134,7 @@ class Instance:
         self._load = load = report.load
         self.refusing = False
         requests = 0 if load is None else load.waiting_requests + load.running_requests
-        if requests >= len(self.admitted):  # else it was said before the last of them came
+        if requests >= len(self.admitted):  # otherwise the report is older than the last admission
             self._new_tokens = 0
         blocks = 0 if load is None else load.kv_blocks_used
         self._other_requests = max(0, requests - len(self.admitted))
@@ -109,51 +145,54 @@ class Instance:
             self.idle_since = now
 
     def admit(self, waiting: Waiting, now: float) -> None:
+        """Count a request that this router gives to the worker."""
         request = waiting.request
         self._new_tokens += waiting.tokens
-        self.take(request.request_id, Admission(request.gateway, waiting, self._need(request), now))
+        self.take(request.request_id, AdmittedRequest(request.gateway, waiting, self._need(request), now))
 
     def adopt(self, running: Iterable[Running], now: float) -> None:
-        """Take over what a router before this one admitted."""
+        """Take over requests that an earlier router admitted."""
         self.learned = True
         for one in running:
             if one.request_id not in self.admitted and one.request_id not in self._given:
-                adopted = Admission(one.gateway, None, self._blocks(one.tokens), now, RequestState.RUNNING)
+                adopted = AdmittedRequest(one.gateway, None, self._blocks(one.tokens), now, AdmissionState.RUNNING)
                 self.take(one.request_id, adopted)
 
-    def take(self, request_id: str, admission: Admission) -> None:
-        """The request is here from now on."""
+    def take(self, request_id: str, admission: AdmittedRequest) -> None:
+        """Note that the request is here from now on."""
         self.admitted[request_id] = admission
         self._own_blocks += admission.blocks
 
-    def release(self, request_id: str) -> Admission | None:
-        """The request is no longer here; None if it never was."""
+    def release(self, request_id: str) -> AdmittedRequest | None:
+        """Note that the request is no longer here. Returns what was kept for it; None if it never was here."""
         admission = self.admitted.pop(request_id, None)
         self._own_blocks -= 0 if admission is None else admission.blocks
         return admission
 
-    def give(self, request_id: str) -> Admission | None:
-        """Another worker has taken the request over; None where it is not known here. It may still be said to be here,
-        in an answer that was under way."""
+    def give(self, request_id: str) -> AdmittedRequest | None:
+        """Note that another worker has taken the request over. Returns what was kept for it; None where it is not known
+        here. An answer that is still under way may say that it is here; it is then not adopted."""
         if not self.learned:
             self._given.add(request_id)
         return self.release(request_id)
 
     def miscounted(self) -> bool:
-        """Whether its blocks are not those of its requests."""
+        """Whether the counted blocks differ from those of the requests."""
         return self._own_blocks != sum(admission.blocks for admission in self.admitted.values())
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens that fit into its KV cache."""
+        """The number of tokens that fit into the KV cache; 0 while that is unknown."""
         return 0 if self._load is None else self._load.kv_blocks_total * self._load.kv_block_tokens
 
     def never_fits(self, request: Submit) -> bool:
-        """Unknown room is not too little room."""
+        """Whether the request is larger than the whole KV cache. While the cache's size is unknown, every request may
+        fit."""
         return self._load is not None and most_tokens(request) > self.kv_tokens
 
     def has_room(self, request: Submit, look_ahead: int) -> bool:
-        """Whether it can start there soon."""
+        """Whether the request could start here soon: there is a slot (or one of `look_ahead`), there are KV blocks, and
+        little waits to be prefilled."""
         load = self._load
         if load is None or load.kv_full or self.never_fits(request):
             return False
@@ -162,7 +201,7 @@ class Instance:
         return slots > 0 and self._need(request) <= blocks and self._prefills_soon(load)
 
     def share(self) -> tuple[float, float]:
-        """How full it is: slots, then KV blocks."""
+        """How full the instance is, from 0 to 1 and above: its slots, then its KV blocks."""
         load = self._load
         if load is None:
             return 1.0, 1.0
@@ -170,13 +209,14 @@ class Instance:
         return self._requests() / max(1, load.max_requests), blocks / max(1, load.kv_blocks_total)
 
     def _prefills_soon(self, load: EngineLoad) -> bool:
-        """Whether it has little to prefill. A live one keeps the queue from which others take."""
+        """Whether little waits to be prefilled. A live instance may queue more, as its helpers take requests from its
+        queue."""
         tokens, rate = load.waiting_tokens + self._new_tokens, load.prefill_tokens_per_second
         most = UNMEASURED_TOKENS if rate is None else rate * AHEAD_SECONDS
         return self.state == "live" or not tokens or tokens < most
 
     def _need(self, request: Submit) -> int:
-        """Blocks for the tokens that it has."""
+        """The KV blocks for the tokens that the request has now."""
         return self._blocks(len(request.prompt) + len(request.generated))
 
     def _blocks(self, tokens: int) -> int:

@@ -1,8 +1,64 @@
-"""The router's process."""
+"""The router's process. One of several routers is in office and the others stand by; one that loses the office queues
+behind the others."""
 
-from livescale.services.router.actor import Router
+import asyncio
+
+from livescale.services.router.metrics import RouterMetrics
+from livescale.services.router.office import Office
 from livescale.services.router.settings import RouterSettings
-from livescale.shared.process.run import run_process
+from livescale.services.router.standby import Standby
+from livescale.shared.bus.contract import Subscription
+from livescale.shared.messages.membership import Beat, LeaseChanged, Report, RouterReport
+from livescale.shared.process.membership import Membership
+from livescale.shared.process.run import World, run_process
+from livescale.shared.subjects import LEASE
+
+
+class Router:
+    """Waits for the office, holds it as long as it may, and waits again. `office` is None while the router stands by;
+    each office begins with what the workers say, and not with what an earlier one knew."""
+
+    def __init__(self, world: World, settings: RouterSettings) -> None:
+        self._world = world
+        self._settings = settings
+        self._membership = Membership(
+            world.bus, world.clock, "router", world.info.id, world.host, None, self._report, self._stale
+        )
+        self._metrics = RouterMetrics(world.telemetry)
+        self._standby = Standby(world.bus, self._membership, world.info.id)
+        self.office: Office | None = None
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        leases = await self._world.bus.subscribe(LEASE)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._follow_leases(leases), name="leases")
+            group.create_task(self._membership.run(), name="membership")
+            while True:
+                snapshot = await self._standby.wait()
+                self.office = Office(self._world, self._settings, self._membership, self._standby, self._metrics)
+                self._metrics.holds_office(True)
+                try:
+                    await self.office.hold(snapshot)
+                finally:
+                    self.office = None
+                self._metrics.holds_office(False)
+                self._membership.changed()
+
+    def _stale(self) -> None:
+        if self.office is not None:
+            self.office.tenure.doubt("the registry had declared this router dead")
+
+    async def _follow_leases(self, leases: Subscription[LeaseChanged]) -> None:
+        async for received in leases:
+            self._standby.look_again()
+            if self.office is not None:
+                self.office.on_lease(received.message)
+
+    def _report(self, epoch: int) -> Report:
+        if self.office is None:
+            return Beat(service="router", id=self._world.info.id, epoch=epoch)
+        return RouterReport(id=self._world.info.id, epoch=epoch, queues=self.office.queues())
 
 
 def main(settings: RouterSettings) -> None:

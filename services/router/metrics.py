@@ -1,4 +1,4 @@
-"""What the router shows to Prometheus."""
+"""The router's metrics, as Prometheus reads them."""
 
 from livescale.shared.process.telemetry import Telemetry
 

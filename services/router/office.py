@@ -1,22 +1,22 @@
-"""The office of the router: takes requests from gateways, hands each to an instance, and sees that it ends.
+"""The router in office: it takes requests from gateways, hands each to an instance, and sees that each ends.
 
-Who was away may have lost it: nothing is placed before the registry has confirmed it, and workers have said again what
-they run.
+A router that was away may have lost the office. It places nothing before the registry has confirmed that it is still in
+office, and before the workers have said again what they run.
 """
 
 import asyncio
 from collections.abc import Awaitable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from typing import assert_never
 
 import structlog
 
-from livescale.services.router.admission import Limits
-from livescale.services.router.effects import AdmitTo, Effect, Finish, Learn, Lose, StopWork
+from livescale.services.router.admission import RouterLimits
+from livescale.services.router.effects import AdmitTo, Effect, FinishRequest, Learn, Lose, StopWork
 from livescale.services.router.metrics import RouterMetrics
 from livescale.services.router.policy import RouterPolicy
 from livescale.services.router.settings import RouterSettings
-from livescale.services.router.standby import Standby, first_in_line
+from livescale.services.router.standby import Standby, Tenure
 from livescale.shared.bus.contract import BusError, Context, Endpoint, M, Refusal, Subscription, TooLarge
 from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.messages.membership import LeaseChanged, QueueLoad, Report, WorkerReport
@@ -51,38 +51,35 @@ from livescale.shared.subjects import (
 
 TICK_SECONDS = 0.1
 MODELS_SECONDS = 0.5
-REPORT_SECONDS = 0.05  # how soon after another a report of a changed queue may follow
+REPORT_SECONDS = 0.05  # the shortest time between two reports of changed queues
 CALL_SECONDS = 2.0
-ADMIT_SECONDS = 1.0  # saying it twice does no harm, and a worker that died says nothing
-AWAY_SECONDS = 1.0  # less than a lease: who slept for longer may have lost its office
-DOUBT_SECONDS = 0.5  # a request waits while the office is in doubt; less than its gateway waits for an answer
-LEARN_SECONDS = 1.0  # nothing of a model is placed meanwhile
+ADMIT_SECONDS = 1.0  # short, as a dead worker never answers, and admitting a request twice does no harm
+LEARN_SECONDS = 1.0  # short, as no request of the model is placed meanwhile
 
 log = structlog.get_logger()
 
 
 class Office:
-    """One queue per model; the policy decides, this performs. `hold` it once; what it knows is its own."""
+    """One term in office. The policy decides and this performs its effects. `hold` is called once; the next term begins
+    with a new Office, which knows nothing of this one."""
 
     def __init__(
         self, world: World, settings: RouterSettings, membership: Membership, standby: Standby, metrics: RouterMetrics
     ) -> None:
         self._bus, self._clock, self._info = world.bus, world.clock, world.info
         self.policy = RouterPolicy(
-            Limits(settings.max_waiting, settings.max_waiting_tokens, settings.look_ahead), settings.retry_after_ms
+            RouterLimits(settings.max_waiting, settings.max_waiting_tokens, settings.look_ahead),
+            settings.retry_after_ms,
         )
         self._membership = membership
-        self._standby = standby
         self._metrics = metrics
         self._calls = asyncio.TaskGroup()
         self._queues_changed = asyncio.Event()
         self._depths: dict[str, int] = {}
-        self._away = world.clock.away  # as far as it was noticed
-        self._sure, self._over = asyncio.Event(), asyncio.Event()
-        self._sure.set()
+        self.tenure = Tenure(world.clock, standby, self._calls, self._was_away, self._is_confirmed)
 
     async def hold(self, snapshot: Snapshot) -> None:
-        """Until another router is in office."""
+        """Serve until another router is in office. `snapshot` is what the registry knew when this term began."""
         async with AsyncExitStack() as undo, self._calls as group:
             workers = await self._listen(undo, self._bus.subscribe(HEARTBEAT, service="worker"))
             ended = await self._listen(undo, self._bus.subscribe(ENDED))
@@ -102,7 +99,7 @@ class Office:
                 group.create_task(self._report_changes(), name="reports"),
             )
             self._membership.changed()
-            await self._over.wait()
+            await self.tenure.over.wait()
             for loop in loops:
                 loop.cancel()
 
@@ -112,44 +109,17 @@ class Office:
         undo.push_async_callback(subscription.close)
         return subscription
 
-    def doubt(self, reason: str) -> None:
-        """It may be another's: ask the registry before anything else is done."""
-        if self._sure.is_set() and not self._over.is_set():
-            log.warning("office_in_doubt", reason=reason)
-            self._sure.clear()
-            self._calls.create_task(self._confirm(), name="confirmation")
+    def _was_away(self) -> None:
+        self.policy.was_away(self._clock.wall())
 
-    def _is_sure(self) -> bool:
-        self._notice_sleep()
-        return self._sure.is_set()
-
-    def _notice_sleep(self) -> None:
-        """What is read after a sleep was told to a successor as well, if there is one."""
-        slept, self._away = self._clock.away - self._away, self._clock.away
-        if slept >= AWAY_SECONDS:
-            self.policy.was_away(self._clock.wall())
-            self.doubt(f"away for {slept:.1f} s")
-
-    async def _confirm(self) -> None:
-        """Nobody in office is no answer: this router has not joined again yet."""
-        while True:
-            own, snapshot = await self._standby.look()
-            first = None if snapshot is None else first_in_line(snapshot.members)
-            if first == own:
-                break
-            if first is not None:
-                log.warning("router_steps_aside", successor=first[1])
-                self._over.set()
-                return
-            await self._standby.pause()
-        log.info("office_confirmed", epoch=own[0])
-        self._sure.set()
+    def _is_confirmed(self) -> None:
         self._perform(self.policy.ask_again("this router was away"))
         self._dispatch()
 
     async def _submit(self, request: Submit, context: Context) -> Submitted:
-        """Idempotent, as gateways submit again what they cannot be sure of; 409 says that it waits already."""
-        await self._be_sure()
+        """Queue a gateway's request. Idempotent, as gateways submit again where they had no answer; Refusal 409 says
+        that the request already waits here."""
+        await self.tenure.be_sure()
         request = arrived(request, self._clock.wall())
         worker = self.policy.runs_at(request.request_id)
         if worker is not None:
@@ -166,18 +136,9 @@ class Office:
         self._metrics.decided(self._clock.now() - started)
         return Submitted(ahead=ahead)
 
-    async def _be_sure(self) -> None:
-        """Raises Refusal."""
-        if not self._is_sure():
-            with suppress(TimeoutError):
-                async with asyncio.timeout(DOUBT_SECONDS):
-                    await self._sure.wait()
-        if not self._sure.is_set():
-            raise Refusal(503, "this router was away; another may be in office", retry_after_ms=500)
-
     def _dispatch(self) -> None:
-        """After every event: whatever has room now is admitted."""
-        if not self._is_sure():
+        """Admit whatever has room now; called after every event."""
+        if not self.tenure.is_sure():
             return
         self._perform(self.policy.dispatch(self._clock.wall()))
         depths = self.policy.depths()
@@ -191,7 +152,7 @@ class Office:
             match effect:
                 case AdmitTo():
                     self._calls.create_task(self._admit(effect), name=f"admit {effect.request.request_id}")
-                case Finish():
+                case FinishRequest():
                     self._finish(effect)
                 case Lose():
                     self._lose(effect)
@@ -202,7 +163,7 @@ class Office:
                 case _:
                     assert_never(effect)
 
-    def _finish(self, effect: Finish) -> None:
+    def _finish(self, effect: FinishRequest) -> None:
         log.info("request_ended_here", request=effect.request_id, reason=effect.finish_reason, error=effect.error)
         row = Tokens(
             request_id=effect.request_id,
@@ -249,11 +210,12 @@ class Office:
     async def _hear_workers(self, heartbeats: Subscription[Report]) -> None:
         async for received in heartbeats:
             if isinstance(received.message, WorkerReport):
-                self._notice_sleep()
+                self.tenure.notice_sleep()
                 self._perform(self.policy.on_report(received.message, self._clock.wall()))
                 self._dispatch()
 
     def on_lease(self, change: LeaseChanged) -> None:
+        """Take over the registry's judgement of a process."""
         self._perform(self.policy.on_lease(change))
         self._dispatch()
 
@@ -274,7 +236,7 @@ class Office:
 
     async def _keep_time(self) -> None:
         while True:
-            if self._is_sure():
+            if self.tenure.is_sure():
                 self._perform(self.policy.expire(self._clock.wall()))
                 self._dispatch()
             await asyncio.sleep(TICK_SECONDS)
@@ -285,7 +247,7 @@ class Office:
             await asyncio.sleep(MODELS_SECONDS)
 
     async def _refresh_models(self) -> bool:
-        """Whether the registry answered."""
+        """Ask the registry for the list of models. Returns whether it answered."""
         try:
             answer = await self._bus.call(MODELS, AskModels(), timeout=CALL_SECONDS)
         except BusError as error:
@@ -302,16 +264,18 @@ class Office:
             await asyncio.sleep(REPORT_SECONDS)
 
     def queues(self) -> list[QueueLoad]:
+        """The load of each model's queue, for the router's reports."""
         return self.policy.loads(self._clock.wall())
 
 
 def _code_of(error: BusError) -> int:
-    """A worker that was not reached may be another time; a request that does not fit a message never will."""
+    """The HTTP status of a failed admission. A worker that could not be reached may be reached later (503); a request
+    that is too large for a message never fits (413)."""
     if isinstance(error, Refusal):
         return error.code
     return 413 if isinstance(error, TooLarge) else 503
 
 
 def _told(error: BusError) -> str:
-    """To a client, who knows of no subjects."""
+    """The reason of a failed admission in a client's words, without subjects of the bus."""
     return error.message if isinstance(error, Refusal) else "the request is too large to be handed to a worker"

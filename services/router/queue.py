@@ -1,19 +1,25 @@
-"""A model's queue: by arrival, resumed requests and lower priorities as if they had come earlier. Pure."""
+"""A model's queue in order of arrival, and how fast prompts arrive. Resumed requests and those of lower priority are
+placed as if they had come earlier. Pure."""
 
 from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from livescale.shared.messages.requests import Submit
 from livescale.shared.policy.priority_queue import PRIORITY_ARRIVALS, queue_position
 
-# A resumed request has been served before, so its client goes first: but not before those of a lower priority.
+# A resumed request has been served before, so it goes first among its priority, but not before a lower one.
 RESUMED_ARRIVALS = PRIORITY_ARRIVALS // 2
+
+# Short, so that a burst is seen while it begins.
+WINDOW_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """A request that waits. `arrival` numbers requests of its model in the order in which they came."""
+    """A request that waits. `arrival` numbers the requests of its model in the order in which they came, `since` is in
+    seconds since the epoch, and `attempt` counts how often a worker refused it."""
 
     request: Submit
     arrival: int
@@ -22,22 +28,22 @@ class Waiting:
 
     @property
     def order(self) -> tuple[int, int]:
-        """Its place in the line; of equal ones the earlier goes first."""
+        """The place in the queue; of equal places the earlier arrival goes first."""
         earlier = RESUMED_ARRIVALS if self.request.generated else 0
         return queue_position(self.arrival, self.request.priority) - earlier, self.arrival
 
     @property
     def tokens(self) -> int:
-        """Tokens that have to be prefilled."""
+        """The number of tokens to prefill: the prompt, and what was generated before the request was resumed."""
         return len(self.request.prompt) + len(self.request.generated)
 
     def again(self) -> "Waiting":
-        """The same place in the queue, another attempt."""
+        """The same place in the queue, for another attempt."""
         return replace(self, attempt=self.attempt + 1)
 
 
 class Queue:
-    """`tokens` is the sum over those who wait."""
+    """The requests of one model that wait. `tokens` is the sum of their tokens."""
 
     def __init__(self) -> None:
         self.tokens = 0
@@ -54,21 +60,24 @@ class Queue:
         return request_id in self._ids
 
     def add(self, waiting: Waiting) -> int:
-        """Returns how many are ahead."""
+        """Put a request in its place; returns how many are ahead of it."""
         insort(self._waiting, waiting, key=lambda one: one.order)
         self._ids.add(waiting.request.request_id)
         self.tokens += waiting.tokens
         return bisect_left(self._waiting, waiting.order, key=lambda one: one.order)
 
     def head(self) -> Waiting:
+        """The request that goes next; the queue must not be empty."""
         return self._waiting[0]
 
     def pop(self) -> Waiting:
+        """Remove and return the request that goes next; the queue must not be empty."""
         head = self._waiting[0]
         self._remove(head)
         return head
 
     def remove(self, request_id: str) -> Waiting | None:
+        """Remove and return a request; None where it does not wait here."""
         if request_id not in self._ids:
             return None
         found = next(one for one in self._waiting if one.request.request_id == request_id)
@@ -76,7 +85,7 @@ class Queue:
         return found
 
     def remove_if(self, unwanted: Callable[[Waiting], bool]) -> list[Waiting]:
-        """Removes and returns, in order."""
+        """Remove all requests for which `unwanted` holds, and return them in order."""
         removed = [one for one in self._waiting if unwanted(one)]
         for one in removed:
             self._remove(one)
@@ -88,9 +97,25 @@ class Queue:
         self.tokens -= waiting.tokens
 
     def miscounted(self) -> bool:
-        """Whether its ids or its tokens are not those of its requests."""
+        """Whether the ids or the tokens differ from those of the requests."""
         ids = {one.request.request_id for one in self._waiting}
         return ids != self._ids or self.tokens != sum(one.tokens for one in self._waiting)
 
     def oldest_seconds(self, now: float) -> float:
+        """For how long the oldest request has waited; 0 where none waits."""
         return max((now - one.since for one in self._waiting), default=0.0)
+
+
+class ArrivalRate:
+    """How fast prompts come to a model: tokens a second, over the last `WINDOW_SECONDS`."""
+
+    def __init__(self) -> None:
+        self._came: deque[tuple[float, int]] = deque()  # when, and how many tokens
+
+    def add(self, tokens: int, now: float) -> None:
+        self._came.append((now, tokens))
+
+    def tokens_per_second(self, now: float) -> float:
+        while self._came and self._came[0][0] <= now - WINDOW_SECONDS:
+            self._came.popleft()
+        return sum(tokens for _, tokens in self._came) / WINDOW_SECONDS

@@ -1,4 +1,4 @@
-"""What the router can be told."""
+"""The settings of a router."""
 
 from typing import Annotated
 
@@ -8,7 +8,7 @@ from livescale.shared.runtime.settings import ProcessSettings
 
 
 class RouterSettings(ProcessSettings, frozen=True, kw_only=True):
-    """The router: one queue per model."""
+    """The router: it queues requests by model and hands each to an instance."""
 
     max_waiting: Annotated[
         int, Meta(description="Requests of one model that may wait; more are refused with 429", ge=1)

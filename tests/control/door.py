@@ -4,13 +4,11 @@ import asyncio
 from dataclasses import dataclass, field
 
 from livescale.services.gateway.errors import ApiError
-from livescale.services.gateway.generation import Engine, Generation
-from livescale.services.gateway.holding import Holding
+from livescale.services.gateway.generation import Backend, Generation, HeldRequests
 from livescale.services.gateway.metrics import GatewayMetrics
-from livescale.services.gateway.output import Piece
-from livescale.services.gateway.peers import Peers
-from livescale.services.gateway.sequence import Fresh
-from livescale.services.gateway.streams import Streams
+from livescale.services.gateway.output import TextPiece
+from livescale.services.gateway.progress import Fresh
+from livescale.services.gateway.streams import Peers, RequestStreams
 from livescale.shared.bus.contract import Context
 from livescale.shared.messages.requests import Submit
 from livescale.shared.process.membership import Membership
@@ -38,8 +36,8 @@ class Ask:
 class PlainOutput:
     """Tokens without a text."""
 
-    def feed(self, fresh: Fresh) -> Piece:
-        return Piece("", fresh.token_ids, None if fresh.finish_reason is None else "length")
+    def feed(self, fresh: Fresh) -> TextPiece:
+        return TextPiece("", fresh.token_ids, None if fresh.finish_reason is None else "length")
 
 
 class Door:
@@ -48,8 +46,8 @@ class Door:
     def __init__(self, bus: LocalBus, id: str) -> None:
         self.id = id
         metrics = GatewayMetrics(Telemetry("gateway", id))
-        self.streams = Streams(bus, id, metrics, 1000, 1024)
-        self.engine = Engine(bus, CLOCK, self.streams, metrics, Holding(metrics.router_waits, 1000))
+        self.streams = RequestStreams(bus, id, metrics, 1000, 1024)
+        self.engine = Backend(bus, CLOCK, self.streams, metrics, HeldRequests(metrics.router_waits, 1000))
         self.membership = Membership(bus, CLOCK, "gateway", id, "box-a")
         self.tasks: dict[int, asyncio.Task[None]] = {}
         self.generations: dict[int, Generation] = {}
@@ -84,7 +82,7 @@ class Door:
     async def attempt(self, ask: Ask) -> None:
         """As the API allows: again where it was refused with a time, and no token had come."""
 
-        async def emit(piece: Piece) -> None:
+        async def emit(piece: TextPiece) -> None:
             ask.tokens += piece.token_ids
 
         deadline = CLOCK.wall() + ask.seconds

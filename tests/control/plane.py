@@ -11,7 +11,7 @@ from livescale.services.planner.actor import Planner
 from livescale.services.planner.settings import PlannerSettings
 from livescale.services.registry.actor import Registry
 from livescale.services.registry.settings import RegistrySettings
-from livescale.services.router.actor import Router
+from livescale.services.router.main import Router
 from livescale.services.router.settings import RouterSettings
 from livescale.shared.bus.contract import BusError, ServiceInfo
 from livescale.shared.messages.parameters import ModelSpec

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from livescale.services.router.actor import Router
+from livescale.services.router.main import Router
 from livescale.shared.messages.registry import Register
 from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import REGISTER

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from livescale.services.router.actor import Router
+from livescale.services.router.main import Router
 from livescale.services.router.settings import RouterSettings
 from livescale.shared.bus.contract import BusError, ServiceInfo
 from livescale.shared.messages.membership import RouterReport, Stale

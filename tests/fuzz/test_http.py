@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from livescale.services.gateway import protocol, reading
+from livescale.services.gateway import parse, protocol
 from livescale.services.gateway.server import allow_connections
 from tests.gateway.conftest import Site, eventually, open_site, port_of
 
@@ -137,7 +137,7 @@ async def test_who_sends_slowly_is_closed_in_bounded_time(
     site: Site, monkeypatch: pytest.MonkeyPatch, parts: list[bytes], status: int | None
 ) -> None:
     monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.3)
-    monkeypatch.setattr(reading, "BODY_TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr(parse, "BODY_TIMEOUT_SECONDS", 0.3)
     began = time.monotonic()
     got = await answers(site, *parts, pause=0.05)
     assert time.monotonic() - began < 5

@@ -8,18 +8,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from livescale.shared.bus.contract import Context, Endpoint, Refusal, ServiceInfo
-from livescale.shared.messages.membership import (
-    AskMetrics,
-    EngineLoad,
-    Holding,
-    Join,
-    Joined,
-    Member,
-    MetricsText,
-    WorkerReport,
-)
+from livescale.shared.messages.membership import AskMetrics, Join, Joined, MetricsText
 from livescale.shared.messages.message import Ack
-from livescale.shared.messages.parameters import ModelSpec
 from livescale.shared.messages.registry import AskModels, AskSnapshot, ModelEntry, ModelList, Named, Register, Snapshot
 from livescale.shared.messages.requests import (
     Cancel,
@@ -48,9 +38,8 @@ from livescale.shared.subjects import (
     SUBMIT,
     TOKENS,
 )
+from tests.gateway.made import CONTEXT_TOKENS, WORKER, entry, member, worker
 
-WORKER = "worker-1"
-CONTEXT_TOKENS = 256
 INFO = ServiceInfo("cluster", "cluster", "the rest")
 WORKER_METRICS = """# HELP vllm:num_requests_running Requests that run.
 # TYPE vllm:num_requests_running gauge
@@ -88,8 +77,8 @@ class Cluster:
         self.worker = WORKER
         self.version: str | None = None
         self.tokens_per_frame = 1
-        self.members = [_member("router", "router-0"), _member("worker", WORKER)]
-        self.models = [_entry(checkpoint)]
+        self.members = [member("router", "router-0"), member("worker", WORKER)]
+        self.models = [entry(checkpoint)]
         self._sent: dict[str, list[Tokens]] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
 
@@ -214,7 +203,7 @@ class Cluster:
         return ModelList(models=self.models)
 
     async def _snapshot(self, message: AskSnapshot, context: Context) -> Snapshot:
-        return Snapshot(members=self.members, workers=[_worker()], models=self.models)
+        return Snapshot(members=self.members, workers=[worker()], models=self.models)
 
     async def _join(self, message: Join, context: Context) -> Joined:
         return Joined(epoch=1)
@@ -268,42 +257,3 @@ async def running_cluster(broker: LocalBroker, checkpoint: Path) -> AsyncIterato
         yield cluster
     finally:
         await cluster.stop()
-
-
-def _member(service: str, id: str) -> Member:
-    return Member(service=service, id=id, pid=1, host="here", epoch=1, lease="alive")  # type: ignore[arg-type]
-
-
-def _entry(checkpoint: Path) -> ModelEntry:
-    spec = ModelSpec(name="tiny", path=str(checkpoint))
-    return ModelEntry(
-        spec=spec,
-        state="ready",
-        version="v1",
-        size_bytes=1,
-        blocks=5,
-        max_model_len=CONTEXT_TOKENS,
-        created=1_700_000_000,
-    )
-
-
-def _worker() -> WorkerReport:
-    return WorkerReport(
-        id=WORKER,
-        epoch=1,
-        state="serving",
-        model="tiny",
-        version="v1",
-        instance="instance-1",
-        role="colocated",
-        holding=Holding(model="tiny", version="v1", ready=[0, 1, 2, 3, 4], total=5),
-        load=EngineLoad(
-            waiting_requests=0,
-            waiting_tokens=0,
-            running_requests=0,
-            max_requests=16,
-            kv_blocks_used=0,
-            kv_blocks_total=100,
-            kv_block_tokens=16,
-        ),
-    )

@@ -12,8 +12,8 @@ import pytest
 from openai import AsyncOpenAI
 from tokenizers import Tokenizer
 
-from livescale.services.gateway.gateway import Gateway
-from livescale.services.gateway.keys import read_keys
+from livescale.services.gateway.access import read_keys
+from livescale.services.gateway.main import Gateway
 from livescale.services.gateway.settings import GatewaySettings
 from livescale.shared.bus.contract import ServiceInfo
 from livescale.shared.process.run import World

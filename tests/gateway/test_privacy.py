@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from livescale.services.gateway import completing
+from livescale.services.gateway import completions
 from livescale.shared.process import telemetry
 from tests.gateway.conftest import Site, eventually, open_site
 
@@ -87,7 +87,7 @@ async def fail(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*args: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(completing, "make_submit", broken)
+    monkeypatch.setattr(completions, "make_submit", broken)
     assert "internal_error" in await post(site, "/v1/completions", ASK)
 
 

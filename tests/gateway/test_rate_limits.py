@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from livescale.services.gateway.rate_limits import MINUTE, Bucket, Limits, OverLimit, Quota, duration
+from livescale.services.gateway.rate_limits import MINUTE, Bucket, KeyLimits, OverLimit, Quota, duration
 
 steps = st.lists(st.tuples(st.floats(0, 30), st.integers(1, 50)), max_size=60)
 
@@ -36,14 +36,14 @@ def test_what_is_told_to_wait_fits_after_that_time(
 
 @given(reserved=st.integers(1, 500), used=st.integers(0, 500))
 def test_a_settled_reservation_costs_what_was_used(reserved: int, used: int) -> None:
-    quota = Quota(Limits(tokens_per_minute=1000))
+    quota = Quota(KeyLimits(tokens_per_minute=1000))
     assert quota.reserve(reserved, 5.0) is None
     quota.settle(reserved, used, 5.0)
     assert quota.headers(5.0)[1] == ("x-ratelimit-remaining-tokens", str(1000 - used))
 
 
 def test_requests_beyond_the_minute_are_told_when_the_next_one_fits() -> None:
-    quota = Quota(Limits(requests_per_minute=2))
+    quota = Quota(KeyLimits(requests_per_minute=2))
     assert [quota.enter(0.0), quota.enter(0.0)] == [None, None]
     assert quota.enter(0.0) == OverLimit("requests", 2, 30.0)
     assert quota.enter(30.0) is None
@@ -51,7 +51,7 @@ def test_requests_beyond_the_minute_are_told_when_the_next_one_fits() -> None:
 
 
 def test_only_so_many_at_once_and_a_refused_one_costs_no_request() -> None:
-    quota = Quota(Limits(requests_per_minute=10, max_concurrent=1))
+    quota = Quota(KeyLimits(requests_per_minute=10, max_concurrent=1))
     assert quota.enter(0.0) is None
     over = quota.enter(0.0)
     assert over is not None
@@ -62,7 +62,7 @@ def test_only_so_many_at_once_and_a_refused_one_costs_no_request() -> None:
 
 
 def test_a_request_larger_than_the_limit_waits_for_a_full_bucket_and_owes_the_rest() -> None:
-    quota = Quota(Limits(tokens_per_minute=60))
+    quota = Quota(KeyLimits(tokens_per_minute=60))
     assert quota.reserve(180, 0.0) is None
     assert quota.reserve(1, 0.0) == OverLimit("tokens", 60, 121.0)
     assert dict(quota.headers(0.0)) == {
@@ -73,7 +73,7 @@ def test_a_request_larger_than_the_limit_waits_for_a_full_bucket_and_owes_the_re
 
 
 def test_without_limits_everything_passes_and_nothing_is_told() -> None:
-    quota = Quota(Limits())
+    quota = Quota(KeyLimits())
     assert quota.enter(0.0) is None
     assert quota.reserve(10**9, 0.0) is None
     assert quota.headers(0.0) == []

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from livescale.services.gateway import template_process
 from livescale.services.gateway.bodies import ChatMessage
 from livescale.services.gateway.chat_template import ChatTemplate, TemplateRefusal
 from livescale.services.gateway.templates import Templates
@@ -122,10 +121,3 @@ async def test_a_rendering_that_is_cancelled_leaves_no_answer_to_the_next() -> N
         rendering.cancel()
         await asyncio.gather(rendering, return_exceptions=True)
         assert await templates.render(made(LINE), CHAT) == "語 🙂"
-
-
-def test_only_so_many_templates_are_kept() -> None:
-    renderer = template_process.Renderer()
-    for number in range(2 * template_process.KEPT_TEMPLATES):
-        renderer.answer(template_process.Rendering(f"{number}", {}, CHAT, True, 0.0))
-    assert len(renderer._templates) == template_process.KEPT_TEMPLATES

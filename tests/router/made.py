@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from livescale.services.router.admission import Limits
+from livescale.services.router.admission import RouterLimits
 from livescale.services.router.effects import AdmitTo, Effect, Learn
 from livescale.services.router.policy import RouterPolicy
 from livescale.shared.messages.membership import EngineLoad, LeaseChanged, LeaseState, ServiceName, WorkerReport
@@ -52,7 +52,7 @@ def policy(
     *reports: WorkerReport, look_ahead: int = 0, max_waiting: int = 10, max_waiting_tokens: int = 1000
 ) -> RouterPolicy:
     made = RouterPolicy(
-        Limits(max_waiting=max_waiting, max_waiting_tokens=max_waiting_tokens, look_ahead=look_ahead), 1000
+        RouterLimits(max_waiting=max_waiting, max_waiting_tokens=max_waiting_tokens, look_ahead=look_ahead), 1000
     )
     made.on_models([entry("m"), entry("n")])
     for one in reports:

@@ -2,7 +2,7 @@ import pytest
 from msgspec.structs import replace
 
 from livescale.services.router.capacity import REPLACEMENT_SECONDS
-from livescale.services.router.effects import Finish
+from livescale.services.router.effects import FinishRequest
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import Member
 from tests.router.made import NOW, entry, hear, lease, load, policy, rated, report, request
@@ -54,7 +54,7 @@ def test_those_who_wait_for_a_model_that_becomes_impossible_are_told_so() -> Non
     hear(made, report("b", arena_bytes=30, model=None, instance=None, state="spare"), NOW)
     assert made.expire(NOW + REPLACEMENT_SECONDS - 1) == [], "the one that died may be replaced"
     why = "model 'm' cannot be loaded: it needs 100 bytes, and the largest worker has 30"
-    assert made.expire(NOW + REPLACEMENT_SECONDS) == [Finish("gateway-0", "r-1", 0, "error", why, 503)]
+    assert made.expire(NOW + REPLACEMENT_SECONDS) == [FinishRequest("gateway-0", "r-1", 0, "error", why, 503)]
     assert made.depths() == {"m": 1, "n": 1}, "what was accepted before waits for a replacement, till its deadline"
 
 

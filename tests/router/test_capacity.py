@@ -1,18 +1,25 @@
+"""What workers can do for a model, and how many tokens a request may have: those asked for, or as many as fit."""
+
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from livescale.services.router.capacity import LONGEST_RETRY_MS, REPLACEMENT_SECONDS, SHORTEST_RETRY_MS, Capacity
+from livescale.services.router.capacity import LONGEST_RETRY_MS, REPLACEMENT_SECONDS, SHORTEST_RETRY_MS, WorkerCapacity
+from livescale.services.router.effects import AdmitTo, Effect, FinishRequest
+from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import Holding, WorkerReport
 from livescale.shared.messages.parameters import ModelSpec
 from livescale.shared.messages.registry import ModelEntry
-from tests.router.made import NOW, entry, load, rated, report
+from livescale.shared.messages.requests import Submit
+from tests.router.made import NOW, entry, hear, load, policy, rated, report, request
 
 LATER = NOW + 5  # long enough to have heard everyone
 
 
-def capacity(*reports: WorkerReport, now: float = NOW) -> Capacity:
-    made = Capacity(default_retry_ms=1000)
+def capacity(*reports: WorkerReport, now: float = NOW) -> WorkerCapacity:
+    made = WorkerCapacity(default_retry_ms=1000)
     made.watch(NOW)
     for one in reports:
         made.heard(one, now)
@@ -40,7 +47,7 @@ def test_without_any_worker_nothing_is_possible() -> None:
 
 def test_a_router_that_has_just_begun_to_listen_does_not_judge() -> None:
     assert capacity().why_impossible(entry("m"), NOW + 1) is None
-    assert Capacity(1000).why_impossible(entry("m"), LATER) is None
+    assert WorkerCapacity(1000).why_impossible(entry("m"), LATER) is None
 
 
 def test_a_dead_worker_may_be_replaced_for_a_while() -> None:
@@ -127,3 +134,45 @@ def test_a_model_of_several_ranks_needs_as_many_workers_with_room_for_a_shard() 
     assert made.why_impossible(cut_for(1), LATER) == "it needs 100 bytes, and the largest worker has 50"
     made.lost("b", 1, LATER)
     assert made.why_impossible(cut_for(2), LATER) is None
+
+
+def max_tokens(effects: list[Effect]) -> list[tuple[str, int]]:
+    return [(one.worker, one.request.max_tokens) for one in effects if isinstance(one, AdmitTo)]
+
+
+def open_ended(id: str, prompt: int = 10, **more: Any) -> Submit:
+    """Of a client that named no number of tokens: as many as the context has room for."""
+    return request(id, prompt=prompt, max_tokens=1000, open_ended=True, **more)
+
+
+def test_whoever_named_no_number_of_tokens_gets_what_the_largest_instance_has_room_for() -> None:
+    made = policy(report("a", load(blocks=4)), report("b", load(blocks=5)))
+    made.submit(open_ended("r-1"), NOW)
+    assert max_tokens(made.dispatch(NOW)) == [("b", 10)]
+    made = policy(report("a", load(blocks=1000)))
+    made.submit(open_ended("r-1"), NOW)
+    assert max_tokens(made.dispatch(NOW)) == [("a", 1000)]
+
+
+def test_what_was_open_ended_is_fitted_anew_wherever_it_resumes() -> None:
+    made = policy(report("a", load(blocks=5)))
+    made.submit(open_ended("r-1"), NOW)
+    [effect] = made.dispatch(NOW)
+    assert isinstance(effect, AdmitTo)
+    made.refused(effect, 503, "not now")
+    hear(made, report("a", state="draining"))
+    hear(made, report("b", load(blocks=10)))
+    assert max_tokens(made.dispatch(NOW)) == [("b", 30)]
+
+
+def test_what_has_more_tokens_than_fit_where_it_resumes_is_at_its_length() -> None:
+    made = policy(report("a", load(blocks=5)))
+    made.submit(open_ended("r-1", generated=[5] * 10), NOW)
+    assert made.dispatch(NOW) == [FinishRequest("gateway-0", "r-1", 10, "length", None)]
+
+
+def test_a_prompt_that_leaves_no_room_never_fits_whatever_is_asked() -> None:
+    made = policy(report("a", load(blocks=4)))
+    made.submit(open_ended("fits", prompt=15), NOW)
+    with pytest.raises(Refusal, match="need room for 17 tokens; the largest instance has 16"):
+        made.submit(open_ended("not", prompt=16), NOW)

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from livescale.services.router.capacity import Capacity
+from livescale.services.router.capacity import WorkerCapacity
 from livescale.services.router.effects import Learn, Lose, StopWork
 from livescale.services.router.policy import RouterPolicy
 from livescale.shared.messages.live import RequestsMoved
@@ -209,7 +209,7 @@ def test_a_new_router_that_hears_of_a_move_before_the_answer_of_who_gave_away_is
 
 def test_when_there_will_be_room_is_known_of_a_live_instance_as_of_one_that_loads() -> None:
 
-    made = Capacity(1000)
+    made = WorkerCapacity(1000)
     for ready, now, state in ((1, 0.0, "loading"), (2, 2.0, "live")):
         holding = Holding(model="m", version="v", ready=list(range(ready)), total=4)
         made.heard(report("t", holding=holding, state=state, plan_id="p"), now)

@@ -1,13 +1,13 @@
-from dataclasses import replace
+"""Who serves which request, in which order, and what a request hears that nobody can serve."""
 
 import pytest
 from msgspec import structs
 
-from livescale.services.router.effects import AdmitTo, Finish, Lose, StopWork
+from livescale.services.router.effects import AdmitTo, FinishRequest, StopWork
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import QueueLoad
 from livescale.shared.messages.requests import RequestsEnded
-from tests.router.made import NOW, admissions, admit, entry, hear, lease, load, policy, report, request
+from tests.router.made import NOW, admissions, admit, entry, hear, load, policy, report, request
 
 
 def test_a_request_goes_to_the_least_loaded_instance_with_room() -> None:
@@ -23,57 +23,6 @@ def test_equal_instances_are_taken_in_order_of_their_ids() -> None:
         ("r-2", "a"),
         ("r-3", "b"),
     ]
-
-
-def test_what_was_admitted_counts_before_any_report_says_so() -> None:
-    made = policy(report("a", load(slots=1)))
-    assert admit(made, request("r-1"), request("r-2")) == [("r-1", "a")]
-    hear(made, report("a", load(slots=1)), NOW + 0.1)  # sent before the admission arrived
-    assert made.dispatch(NOW + 0.1) == []
-
-
-def test_requests_that_an_earlier_router_admitted_count_too() -> None:
-    made = policy(report("a", load(running=2)))
-    assert admit(made, request("r-1")) == []
-    hear(made, report("a", load(running=1)), NOW)
-    assert admissions(made.dispatch(NOW)) == [("r-1", "a")]
-
-
-def test_look_ahead_gives_an_instance_more_than_its_slots() -> None:
-    made = policy(report("a", load(slots=1)), look_ahead=1)
-    assert len(admit(made, *(request(f"r-{n}") for n in range(3)))) == 2
-
-
-def test_an_instance_has_room_for_the_tokens_that_requests_have() -> None:
-    made = policy(report("a", load(slots=9, blocks=9)))
-    # 10 tokens are 3 blocks of 4; nobody knows whether 6 more will follow.
-    assert admit(made, *(request(f"r-{n}") for n in range(4))) == [("r-0", "a"), ("r-1", "a"), ("r-2", "a")]
-    made.on_ended(RequestsEnded(worker="a", request_ids=["r-0"]))
-    assert admissions(made.dispatch(NOW)) == [("r-3", "a")]
-
-
-def test_what_was_generated_since_counts_by_the_workers_report() -> None:
-    made = policy(report("a", load(slots=9, blocks=9)))
-    admit(made, request("r-0"), request("r-1"))
-    hear(made, report("a", load(slots=9, blocks=9, running=2, used=7)), NOW)
-    assert admit(made, request("r-2", prompt=9)) == []
-    hear(made, report("a", load(slots=9, blocks=9, running=2, used=6)), NOW)
-    assert admissions(made.dispatch(NOW)) == [("r-2", "a")]
-
-
-def test_an_instance_where_somebody_waits_for_kv_blocks_gets_nothing_more() -> None:
-    made = policy(report("a"), report("b", load(slots=9, running=5)))
-    hear(made, report("a", load(full=True)), NOW)
-    assert admit(made, request("r-1")) == [("r-1", "b")]
-    hear(made, report("a"), NOW)
-    assert admit(made, request("r-2")) == [("r-2", "a")]
-
-
-def test_a_request_that_fits_one_instance_and_not_the_other_waits_for_it() -> None:
-    made = policy(report("a", load(blocks=100, slots=1)), report("b", load(blocks=4)))
-    assert admit(made, request("r-1", prompt=30), request("r-2", prompt=30)) == [("r-1", "a")]
-    made.on_ended(RequestsEnded(worker="a", request_ids=["r-1"]))
-    assert admissions(made.dispatch(NOW)) == [("r-2", "a")]
 
 
 def test_the_head_of_the_queue_is_not_overtaken_by_a_smaller_request() -> None:
@@ -131,7 +80,7 @@ def test_what_waits_for_a_model_that_turns_out_broken_ends_with_its_error() -> N
     made.submit(request("r-2", model="n"), NOW)
     broken = entry("m", state="failed", error="cut short")
     error = "model 'm' could not be read: cut short"
-    assert made.on_models([broken, entry("n")]) == [Finish("gateway-0", "r-1", 0, "error", error, 503)]
+    assert made.on_models([broken, entry("n")]) == [FinishRequest("gateway-0", "r-1", 0, "error", error, 503)]
     assert made.depths() == {"m": 0, "n": 1}
 
 
@@ -175,7 +124,7 @@ def test_a_request_that_a_worker_calls_wrong_ends_with_that_error() -> None:
     made.submit(request("r-1", generated=[7, 8]), NOW)
     [effect] = made.dispatch(NOW)
     assert isinstance(effect, AdmitTo)
-    assert made.refused(effect, 400, "bad") == [Finish("gateway-0", "r-1", 2, "error", "bad", 400)]
+    assert made.refused(effect, 400, "bad") == [FinishRequest("gateway-0", "r-1", 2, "error", "bad", 400)]
     assert made.dispatch(NOW) == []
 
 
@@ -192,7 +141,7 @@ def test_a_request_that_turns_out_not_to_fit_ends_when_an_instance_appears() -> 
     made.submit(request("huge", prompt=30), NOW)
     hear(made, report("a", load(blocks=4)))
     [effect] = made.dispatch(NOW)
-    assert isinstance(effect, Finish)
+    assert isinstance(effect, FinishRequest)
     assert (effect.finish_reason, effect.code) == ("error", 400)
     assert effect.error is not None
     assert "need room for 36 tokens; the largest instance has 16" in effect.error
@@ -203,69 +152,8 @@ def test_a_request_past_its_deadline_in_the_queue_ends_so() -> None:
     made.submit(request("r-1", deadline=NOW + 1), NOW)
     made.submit(request("r-2"), NOW)
     assert made.expire(NOW + 0.9) == []
-    assert made.expire(NOW + 1) == [Finish("gateway-0", "r-1", 0, "deadline", None)]
+    assert made.expire(NOW + 1) == [FinishRequest("gateway-0", "r-1", 0, "deadline", None)]
     assert made.loads(NOW + 1)[0].waiting_requests == 1
-
-
-def test_a_dead_worker_loses_what_it_had_started() -> None:
-    made = policy(report("a"), report("b"))
-    admit(made, request("r-1"), request("r-2"))
-    assert made.on_lease(lease("a", "dead")) == [Lose("gateway-0", "r-1", "a is gone: said so")]
-    assert admit(made, request("r-1", generated=[3])) == [("r-1", "b")]
-
-
-def test_a_dead_worker_is_not_heard_any_more() -> None:
-    made = policy(report("a"))
-    made.on_lease(lease("a", "dead"))
-    hear(made, report("a"), NOW)
-    assert admit(made, request("r-1")) == []
-    hear(made, report("a", epoch=2), NOW)
-    assert admissions(made.dispatch(NOW)) == [("r-1", "a")]
-
-
-def test_a_worker_that_joined_anew_has_lost_what_it_had() -> None:
-    made = policy(report("a"))
-    admit(made, request("r-1"))
-    assert hear(made, report("a", epoch=2), NOW) == [Lose("gateway-0", "r-1", "a no longer serves i-a")]
-    admit(made, request("r-2"))
-    assert made.on_lease(lease("a", "alive", epoch=3)) == [Lose("gateway-0", "r-2", "a is gone: said so")]
-
-
-def test_a_suspected_worker_gets_nothing_new_and_loses_nothing() -> None:
-    made = policy(report("a"))
-    admit(made, request("r-1"))
-    assert made.on_lease(lease("a", "suspect")) == []
-    assert admit(made, request("r-2")) == []
-    made.on_lease(lease("a", "alive"))
-    assert admissions(made.dispatch(NOW)) == [("r-2", "a")]
-
-
-def test_a_suspect_that_is_heard_again_gets_requests_though_the_registry_s_word_of_it_is_lost() -> None:
-    made = policy(report("a"))
-    made.on_lease(lease("a", "suspect"))
-    assert admit(made, request("r-1")) == []
-    hear(made, report("a"), NOW)
-    assert admissions(made.dispatch(NOW)) == [("r-1", "a")]
-
-
-def test_a_draining_instance_finishes_what_it_has_and_gets_nothing_new() -> None:
-    made = policy(report("a"))
-    admit(made, request("r-1"))
-    assert hear(made, report("a", load(running=1), state="draining"), NOW) == []
-    assert admit(made, request("r-2")) == []
-    made.on_ended(RequestsEnded(worker="a", request_ids=["r-1"]))
-    assert hear(made, report("a", state="spare", instance=None, model=None), NOW) == []
-
-
-@pytest.mark.parametrize("state", ["loading", "spare"])
-def test_only_serving_instances_get_requests(state: str) -> None:
-    made = policy(report("a", state=state))
-    assert admit(made, request("r-1")) == []
-
-
-def test_only_the_leading_rank_gets_requests() -> None:
-    made = policy(report("a", rank=1, instance="i"), report("b", rank=0, instance="i"))
-    assert admit(made, request("r-1"), request("r-2"), request("r-3")) == [("r-1", "b"), ("r-2", "b")]
 
 
 def test_cancelling_takes_a_request_out_of_the_queue_or_stops_its_worker() -> None:
@@ -297,34 +185,6 @@ def test_cancelled_while_it_is_refused_it_does_not_come_back() -> None:
     assert made.dispatch(NOW) == []
 
 
-def test_a_dead_gateway_takes_its_requests_with_it() -> None:
-    made = policy(report("a", load(slots=1)))
-    admit(made, request("runs"), request("waits"), request("others", gateway="gateway-1"))
-    assert made.on_lease(lease("gateway-0", "dead", service="gateway")) == [
-        StopWork("a", "runs", "gateway gateway-0 is gone")
-    ]
-    made.on_ended(RequestsEnded(worker="a", request_ids=["runs"]))
-    assert admissions(made.dispatch(NOW)) == [("others", "a")]
-
-
-def test_what_a_router_slept_through_makes_no_worker_idle() -> None:
-    made = policy(report("a"))
-    admit(made, request("r-1"))
-    hear(made, report("a"), NOW + 0.1)
-    made.was_away(NOW + 5)
-    assert hear(made, report("a"), NOW + 5) == []
-    assert hear(made, report("a"), NOW + 8) == [Lose("gateway-0", "r-1", "a does not have it")]
-
-
-def test_a_worker_that_is_idle_for_long_has_lost_what_the_router_thinks_it_has() -> None:
-    made = policy(report("a"))
-    admit(made, request("r-1"))
-    hear(made, report("a", load(running=1)), NOW + 0.1)
-    assert hear(made, report("a"), NOW + 1) == []
-    assert hear(made, report("a"), NOW + 2.9) == []
-    assert hear(made, report("a"), NOW + 3) == [Lose("gateway-0", "r-1", "a does not have it")]
-
-
 def test_the_queues_load_counts_what_waits_and_what_runs() -> None:
     made = policy(report("a", load(slots=1)))
     admit(made, request("r-1"))
@@ -342,14 +202,3 @@ def test_the_queues_load_says_how_fast_prompts_came_in_the_last_second() -> None
     made.submit(request("r-2", prompt=3, generated=[1]), NOW + 0.5)
     rates = [made.loads(NOW + at)[0].arriving_tokens_per_second for at in (0.6, 1.2, 1.6)]
     assert rates == [34.0, 4.0, 0.0]
-
-
-def test_an_answer_of_a_worker_that_is_gone_changes_nothing() -> None:
-    made = policy(report("a"))
-    made.submit(request("r-1"), NOW)
-    [effect] = made.dispatch(NOW)
-    assert isinstance(effect, AdmitTo)
-    made.on_lease(lease("a", "dead"))
-    assert made.admitted("a", "r-1") == []
-    assert made.refused(effect, 503, "gone") == []
-    assert made.refused(replace(effect, worker="never"), 503, "gone") == []

@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from livescale.services.router.admission import Limits
-from livescale.services.router.effects import AdmitTo, Finish, Learn, Lose, StopWork
+from livescale.services.router.admission import RouterLimits
+from livescale.services.router.effects import AdmitTo, FinishRequest, Learn, Lose, StopWork
 from livescale.services.router.policy import RouterPolicy
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.requests import RequestsEnded, Running
@@ -32,7 +32,7 @@ steps = st.lists(
 
 
 def new_policy() -> RouterPolicy:
-    policy = RouterPolicy(Limits(look_ahead=0), 1000)
+    policy = RouterPolicy(RouterLimits(look_ahead=0), 1000)
     policy.on_models([entry("m")])
     return policy
 
@@ -129,7 +129,7 @@ class World:
                 case AdmitTo(worker=worker, request=one):
                     assert self.at[one.request_id] == "queue"
                     self.answer(effect, worker, one.request_id)
-                case Finish(request_id=id):
+                case FinishRequest(request_id=id):
                     assert self.at[id] == "queue"
                     self.at[id] = "over"
                 case Lose():
@@ -139,7 +139,7 @@ class World:
         code, self.refuse = self.refuse, None
         if code is not None:
             for final in self.policy.refused(effect, code, "no"):
-                assert isinstance(final, Finish)
+                assert isinstance(final, FinishRequest)
                 self.at[id] = "over"
             return
         self.at[id] = worker
@@ -170,7 +170,7 @@ def test_each_request_is_in_one_place_and_no_instance_is_overbooked(steps: list[
 @settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(-2, 2), st.booleans()), min_size=1, max_size=30))
 def test_within_a_priority_nobody_is_overtaken(asked: list[tuple[int, bool]]) -> None:
-    policy = RouterPolicy(Limits(), 1000)
+    policy = RouterPolicy(RouterLimits(), 1000)
     policy.on_models([entry("m")])
     for number, (priority, resumed) in enumerate(asked):
         generated = [1] if resumed else []

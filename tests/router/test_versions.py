@@ -2,7 +2,7 @@
 
 import pytest
 
-from livescale.services.router.effects import AdmitTo, Finish
+from livescale.services.router.effects import AdmitTo, FinishRequest
 from livescale.shared.bus.contract import Refusal
 from tests.router.made import NOW, entry, hear, lease, policy, report, request
 
@@ -22,7 +22,7 @@ def test_a_request_whose_version_is_gone_ends_with_an_error() -> None:
     hear(router, report("w-1", version="v-1", state="draining"))
     router.submit(request("r", generated=[1, 2], version="v-1"), NOW)
     [effect] = router.dispatch(NOW)
-    assert isinstance(effect, Finish)
+    assert isinstance(effect, FinishRequest)
     assert (effect.finish_reason, effect.code, effect.index) == ("error", 503, 2)
     assert "is gone" in str(effect.error)
     router.submit(request("new"), NOW)
@@ -41,7 +41,7 @@ def test_a_removed_model_takes_no_requests_and_ends_those_that_wait() -> None:
     router = policy()
     router.submit(request("waiting"), NOW)
     [effect] = router.on_models([entry("m", state="removing")])
-    assert isinstance(effect, Finish)
+    assert isinstance(effect, FinishRequest)
     assert (effect.request_id, effect.code) == ("waiting", 404)
     with pytest.raises(Refusal, match="was removed") as refused:
         router.submit(request("late"), NOW)

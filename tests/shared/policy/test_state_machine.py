@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from livescale.services.gateway import lifecycle as at_gateway
+from livescale.services.gateway import progress
 from livescale.services.planner import running_scale, targets
 from livescale.services.registry import leases
-from livescale.services.router import lifecycle as at_router
+from livescale.services.router import instances
 from livescale.services.worker import lifecycle as worker
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.transfers import Drain, Load, Serve
@@ -20,8 +20,8 @@ from tests.worker.test_lifecycle import DRAIN, LOAD, SERVE
 MACHINES: dict[str, StateMachine[Any]] = {
     "worker": worker.MOVES,
     "instance": targets.MOVES,
-    "request at the gateway": at_gateway.MOVES,
-    "request at the router": at_router.MOVES,
+    "request at the gateway": progress.MOVES,
+    "request at the router": instances.MOVES,
     "scale": running_scale.MOVES,
     "lease": leases.MOVES,
 }

@@ -1,8 +1,8 @@
-"""Metrics of many processes are one valid exposition."""
+"""Probes say what is missing, and the metrics of many processes are one valid exposition."""
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from livescale.services.gateway.exposition import merge_expositions
+from livescale.services.gateway.probes import merge_expositions
 from tests.gateway.conftest import Site
 
 A = """# HELP livescale_bus_messages_total Messages.
@@ -84,3 +84,19 @@ async def test_a_process_that_does_not_answer_is_left_out(site: Site) -> None:
     assert answer.status == 200
     assert 'process="gateway-0"' in text
     assert "router-0" not in text
+
+
+async def test_probes_say_what_is_missing(site: Site) -> None:
+    assert await site.get("/live") == (200, {"status": "ok"})
+    assert (await site.get("/version"))[1] == {"version": "0.1.0"}
+    await site.get("/v1/models")  # asks the registry
+    assert (await site.get("/health"))[0] == 200
+    site.cluster.members.clear()
+    assert await site.get("/ready") == (
+        503,
+        {"status": "unavailable", "bus": True, "router": False, "models": ["tiny"], "reason": "no router is alive"},
+    )
+    site.broker.down()
+    assert (await site.get("/health"))[1]["reason"] == "the bus is disconnected"
+    assert (await site.get("/live"))[0] == 200
+    site.broker.up()

@@ -1,11 +1,9 @@
-"""Requests that are held: what streaming clients see meanwhile, and what becomes of them."""
+"""What clients see of a request that is held: comments in a stream, errors, and nothing that they must know."""
 
 import asyncio
 
 import pytest
 
-from livescale.shared.messages.requests import RequestLost, TokenFrame, Tokens
-from livescale.shared.subjects import TOKENS
 from tests.gateway.conftest import Site, eventually
 
 ASK = {"model": "tiny", "prompt": "abc", "max_tokens": 3, "return_token_ids": True}
@@ -13,8 +11,8 @@ ASK = {"model": "tiny", "prompt": "abc", "max_tokens": 3, "return_token_ids": Tr
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("livescale.services.gateway.streams.SILENCE_SECONDS", 0.05)
-    monkeypatch.setattr("livescale.services.gateway.event_stream.COMMENT_SECONDS", 0.08)
+    monkeypatch.setattr("livescale.services.gateway.request_stream.SILENCE_SECONDS", 0.05)
+    monkeypatch.setattr("livescale.services.gateway.responses.COMMENT_SECONDS", 0.08)
 
 
 async def test_a_held_stream_begins_with_comments_and_then_has_its_tokens(site: Site) -> None:
@@ -77,43 +75,8 @@ async def test_a_deadline_while_it_is_held_is_an_error_in_the_stream_and_a_504_w
     await eventually(lambda: len(site.cluster.cancelled) == 2)
 
 
-@pytest.mark.parametrize(
-    ("code", "status", "name"), [(400, 400, None), (503, 503, "overloaded"), (None, 500, "internal_error")]
-)
-async def test_an_end_by_the_router_says_whose_fault_it_was(
-    site: Site, code: int | None, status: int, name: str | None
-) -> None:
-    site.cluster.hang_before(0)
-    asking = asyncio.create_task(site.post("/v1/completions", ASK))
-    await eventually(lambda: site.cluster.hanging)
-    id = site.cluster.submitted[0].request_id
-    row = Tokens(request_id=id, index=0, token_ids=[], finish_reason="error", error="it cannot be", code=code)
-    site.cluster.bus.publish(TOKENS, TokenFrame(worker="router-0", step=0, rows=[row]), gateway="gateway-0")
-    got, body = await asking
-    assert (got, body["error"]["code"]) == (status, name)
-    assert "it cannot be" in body["error"]["message"]
-
-
-async def test_what_is_submitted_brings_the_time_that_is_left(site: Site) -> None:
-    await site.post("/v1/completions", {**ASK, "timeout": 30})
-    left = site.cluster.submitted[0].timeout_s
-    assert left is not None
-    assert 29 < left <= 30
-
-
 async def test_a_client_that_leaves_while_it_is_held_cancels_its_request(site: Site) -> None:
     site.cluster.hang_before(0)
     async with site.http.post(f"{site.url}/v1/completions", json={**ASK, "stream": True}) as answer:
         assert await answer.content.readline() == b": waiting\n"
     await eventually(lambda: len(site.cluster.cancelled) == 1)
-
-
-async def test_a_loss_while_it_is_held_submits_it_again(site: Site) -> None:
-    site.cluster.hang_before(0)
-    asking = asyncio.create_task(site.post("/v1/completions", ASK))
-    await eventually(lambda: site.cluster.hanging)
-    site.cluster.before = lambda request, position: None
-    lost = RequestLost(request_id=site.cluster.submitted[0].request_id, reason="its instance is gone")
-    site.cluster.bus.publish(TOKENS, lost, gateway="gateway-0")
-    status, body = await asking
-    assert (status, body["choices"][0]["token_ids"]) == (200, [65, 66, 67])

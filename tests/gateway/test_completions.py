@@ -1,4 +1,4 @@
-"""The official client is content with every answer."""
+"""The official client is content with every answer of the completions API."""
 
 import asyncio
 
@@ -6,22 +6,11 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
-from livescale.shared.bus.contract import Refusal
 from tests.gateway.conftest import Site, eventually
 from tests.made import id_of
 
 HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hello"}]
 TEXT = "Shaפjo жea 語 🙂🙂 says: ñandú…"
-
-
-async def test_models_are_listed_with_their_state(site: Site) -> None:
-    models = [model async for model in site.client.models.list()]
-    assert [model.id for model in models] == ["tiny"]
-    one = await site.client.models.retrieve("tiny")
-    assert one.model_dump()["livescale"] == {"state": "ready", "instances": 1, "error": None}
-    assert one.model_dump()["max_model_len"] == 256
-    with pytest.raises(openai.NotFoundError, match="does not exist"):
-        await site.client.models.retrieve("other")
 
 
 async def test_a_chat_is_answered_whole(site: Site) -> None:
@@ -133,34 +122,6 @@ async def test_an_end_of_sequence_token_ends_the_text_unless_ignored(site: Site)
     assert answer.choices[0].finish_reason == "length"
     assert site.cluster.submitted[-1].stop_token_ids == []
     assert end in site.cluster.submitted[0].stop_token_ids
-
-
-async def test_errors_map_to_the_clients_exceptions(site: Site) -> None:
-    async def ask(**changes: object) -> object:
-        options = {"model": "tiny", "prompt": "abc", **changes}
-        return await site.client.completions.create(**options)  # type: ignore[call-overload]
-
-    with pytest.raises(openai.NotFoundError) as missing:
-        await ask(model="other")
-    assert (missing.value.code, missing.value.param) == ("model_not_found", "model")
-    with pytest.raises(openai.BadRequestError) as wrong:
-        await ask(temperature=3)
-    assert wrong.value.param == "temperature"
-    with pytest.raises(openai.BadRequestError) as long:
-        await ask(prompt="word " * 300)
-    assert long.value.code == "context_length_exceeded"
-    for code, exception, name in (
-        (429, openai.RateLimitError, "queue_full"),
-        (503, openai.InternalServerError, "overloaded"),
-    ):
-        site.cluster.refusal = Refusal(code, "not now", retry_after_ms=1500 if code == 429 else None)
-        with pytest.raises(exception) as refused:
-            await ask()
-        assert refused.value.code == name
-        assert refused.value.status_code == code
-        if code == 429:
-            assert refused.value.response.headers["retry-after-ms"] == "1500"
-            assert refused.value.response.headers["retry-after"] == "2"
 
 
 async def test_a_stream_that_fails_says_so_and_is_not_done(site: Site) -> None:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from livescale.services.gateway.sequence import Fresh, Gap, TokenSequence
+from livescale.services.gateway.progress import Fresh, Gap, TokenSequence
 from livescale.shared.messages.requests import FinishReason, Tokens
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from livescale.services.gateway.silence import Silence
+from livescale.services.gateway.request_stream import SilenceTimer
 from livescale.shared.simulation.virtual_time import run
 
 
@@ -22,7 +22,7 @@ async def heard_at(waits: list[tuple[float, float]]) -> list[float]:
     """When silence was told, in a stream whose reader waits from and until."""
     loop = asyncio.get_running_loop()
     begun, told = loop.time(), list[float]()
-    silence = Silence(1.0, lambda: told.append(round(loop.time() - begun, 3)))
+    silence = SilenceTimer(1.0, lambda: told.append(round(loop.time() - begun, 3)))
     for start, stop in waits:
         await asyncio.sleep(begun + start - loop.time())
         silence.begin()

@@ -27,7 +27,18 @@ HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": 
 _encode = msgspec.json.Encoder().encode
 
 
-class EventStream(Response):
+def json_answer(body: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(body), status, media_type="application/json")
+
+
+def error_answer(error: ApiError) -> Response:
+    headers = dict(error.headers)
+    if error.status in (408, 413):
+        headers["connection"] = "close"  # the rest of the body is not worth reading
+    return Response(error.body, error.status, headers, media_type="application/json")
+
+
+class EventStreamResponse(Response):
     """Begins with the first event or wait, so that what fails before it has a status of its own.
 
     `produce(write, wait)` ends the stream with `[DONE]`, or, raising ApiError, with an error event and without

@@ -4,7 +4,7 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from livescale.services.gateway.pool_view import instances, status, warning, why_unavailable
+from livescale.services.gateway.answers import instances, status, warning, why_unavailable
 from livescale.shared.messages.membership import Holding, Member, WorkerReport, WorkerState
 from livescale.shared.messages.parameters import ModelSpec
 from livescale.shared.messages.registry import ModelEntry, Snapshot

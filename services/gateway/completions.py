@@ -1,0 +1,257 @@
+"""The completions API: a body is checked, its prompts tokenized, its generations run, and the response made of them."""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import msgspec
+from opentelemetry import trace
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
+from starlette.requests import Request
+from starlette.responses import Response
+
+from livescale.services.gateway.access import Visit
+from livescale.services.gateway.bodies import ChatRequest, CompletionRequest, GenerationOptions
+from livescale.services.gateway.checkpoint_text import CheckpointText
+from livescale.services.gateway.errors import ApiError
+from livescale.services.gateway.generation import Backend, Generation, just_wait
+from livescale.services.gateway.models import RegisteredModels, context_tokens
+from livescale.services.gateway.output import TextOutput, TextPiece
+from livescale.services.gateway.parse import parse_body, read_body
+from livescale.services.gateway.responses import EventStreamResponse, Wait, Write, json_answer, while_connected
+from livescale.services.gateway.settings import GatewaySettings
+from livescale.services.gateway.shapes import (
+    ChatShape,
+    CompletionShape,
+    Envelope,
+    PromptTokensDetails,
+    ResponseShape,
+    Usage,
+    WholeChoice,
+)
+from livescale.services.gateway.submission import Origin, check_options, make_submit, split_prompts, stop_strings
+from livescale.services.gateway.templates import Templates, render_chat
+from livescale.shared.bus.contract import Context
+from livescale.shared.messages.registry import ModelEntry
+from livescale.shared.messages.requests import Submit
+from livescale.shared.process import telemetry
+from livescale.shared.process.telemetry import traceparent
+from livescale.shared.runtime.clock import Ids
+
+TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+Emit = Callable[[int, TextPiece], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Completions:
+    """Endpoints of starlette: a request in, an answer out. They raise ApiError."""
+
+    settings: GatewaySettings
+    gateway: str
+    ids: Ids
+    backend: Backend
+    models: RegisteredModels
+    templates: Templates
+    tracer: Tracer
+
+    async def completion(self, request: Request) -> Response:
+        body = parse_body(await read_body(request, self.settings.max_body_bytes), CompletionRequest)
+        check_options(body)
+        entry, text = await self._model(body)
+        prompts = [
+            one if isinstance(one, list) else await self.models.encode(text, one, add_special_tokens=True)
+            for one in split_prompts(body, self.settings.max_prompts)
+        ]
+        return await self._answer(request, body, entry, text, prompts, CompletionShape())
+
+    async def chat(self, request: Request) -> Response:
+        body = parse_body(await read_body(request, self.settings.max_body_bytes), ChatRequest)
+        check_options(body)
+        entry, text = await self._model(body)
+        # The template writes the special tokens itself.
+        said = await render_chat(self.templates, text, body.messages)
+        prompt = await self.models.encode(text, said, add_special_tokens=False)
+        return await self._answer(request, body, entry, text, [prompt], ChatShape())
+
+    async def _model(self, body: GenerationOptions) -> tuple[ModelEntry, CheckpointText]:
+        entry = await self.models.find(body.model)
+        return entry, await self.models.text(entry)
+
+    async def _answer(
+        self,
+        request: Request,
+        body: GenerationOptions,
+        entry: ModelEntry,
+        text: CheckpointText,
+        prompts: list[list[int]],
+        shape: ResponseShape,
+    ) -> Response:
+        response = self._response(request, body, entry, text, prompts, shape)
+        if body.stream:
+            return EventStreamResponse(response.stream)
+        return json_answer(await while_connected(request.receive, response.collect()))
+
+    def _response(
+        self,
+        request: Request,
+        body: GenerationOptions,
+        entry: ModelEntry,
+        text: CheckpointText,
+        prompts: list[list[int]],
+        shape: ResponseShape,
+    ) -> "CompletionResponse":
+        request_id, wall = self.ids.new("req"), self.backend.clock.wall()
+        timeout = min(body.timeout or self.settings.default_timeout_s, self.settings.max_timeout_s)
+        origins = [
+            Origin(request_id if len(prompts) == 1 else f"{request_id}-p{index}", self.gateway, wall + timeout)
+            for index in range(len(prompts))
+        ]
+        submits = [
+            make_submit(body, prompt, text, context_tokens(entry), origin)
+            for prompt, origin in zip(prompts, origins, strict=True)
+        ]
+        envelope = Envelope(
+            id=f"{shape.prefix}-{request_id.removeprefix('req-')}",
+            created=int(wall),
+            model=body.model,
+            token_ids=body.return_token_ids,
+            usage_follows=body.stream_options is not None and body.stream_options.include_usage,
+        )
+        visit: Visit = request.state.visit
+        visit.reserve(sum(len(submit.prompt) + submit.max_tokens for submit in submits))
+        span = start_span(self.tracer, body, envelope.id, trace_of(request))
+        context = Context(
+            deadline=wall + timeout,
+            request_id=public_id(request),
+            traceparent=traceparent(span) or trace_of(request),
+        )
+        generations = [Generation(self.backend, submit, _output(body, text, submit), context) for submit in submits]
+        return CompletionResponse(shape, envelope, prompts, generations, span, visit.spend)
+
+
+def _output(body: GenerationOptions, text: CheckpointText, submit: Submit) -> TextOutput:
+    return TextOutput(
+        text.decode,
+        submit.prompt,
+        stops=stop_strings(body),
+        stop_token_ids=submit.stop_token_ids,
+        min_tokens=submit.min_tokens,
+    )
+
+
+@dataclass(frozen=True)
+class CompletionResponse:
+    """One generation per choice, each with its prompt."""
+
+    shape: ResponseShape
+    envelope: Envelope
+    prompts: list[list[int]]
+    generations: list[Generation]
+    span: Span
+    spend: Callable[[int], None]
+
+    async def stream(self, write: Write, wait: Wait) -> None:
+        """Write chunks as they come. Raises ApiError."""
+        begun: set[int] = set()
+
+        async def emit(index: int, piece: TextPiece) -> None:
+            prompt = None if index in begun else self.prompts[index]
+            begun.add(index)
+            for chunk in self.shape.chunks(self.envelope, index, piece, prompt):
+                await write(chunk)
+
+        await self._run(emit, wait)
+        if self.envelope.usage_follows:
+            await write(self.shape.usage_chunk(self.envelope, self._usage()))
+
+    async def collect(self) -> msgspec.Struct:
+        """The whole answer. Raises ApiError."""
+        choices = [WholeChoice(prompt) for prompt in self.prompts]
+
+        async def emit(index: int, piece: TextPiece) -> None:
+            choices[index].add(piece)
+
+        await self._run(emit, just_wait)
+        return self.shape.whole(self.envelope, choices, self._usage())
+
+    async def _run(self, emit: Emit, wait: Wait) -> None:
+        outcome: str | None = "cancelled"
+        try:
+            await self._generate(emit, wait)
+            outcome = None
+        except ApiError as error:
+            outcome = error.detail.code
+            raise
+        finally:
+            usage = self._usage()
+            # What never began costs its client nothing.
+            self.spend(usage.total_tokens if usage.completion_tokens else 0)
+            end_span(self.span, usage.prompt_tokens, usage.completion_tokens, outcome)
+
+    async def _generate(self, emit: Emit, wait: Wait) -> None:
+        """All at once. Raises ApiError when one fails; the others are cancelled."""
+        if len(self.generations) == 1:
+            await self.generations[0].run(lambda piece: emit(0, piece), wait)
+            return
+        failed: ApiError | None = None
+        try:
+            async with asyncio.TaskGroup() as group:
+                for index, generation in enumerate(self.generations):
+                    group.create_task(_run_one(index, generation, emit, wait), name=f"choice {index}")
+        except* ApiError as errors:
+            failed = next(error for error in errors.exceptions if isinstance(error, ApiError))
+        if failed is not None:
+            raise failed
+
+    def _usage(self) -> Usage:
+        prompt = sum(len(one) for one in self.prompts)
+        completion = sum(len(generation.generated) for generation in self.generations)
+        cached = sum(generation.cached_tokens for generation in self.generations)
+        return Usage(prompt, completion, prompt + completion, PromptTokensDetails(cached))
+
+
+async def _run_one(index: int, generation: Generation, emit: Emit, wait: Wait) -> None:
+    await generation.run(lambda piece: emit(index, piece), wait)
+
+
+def start_span(tracer: trace.Tracer, body: GenerationOptions, answer_id: str, traceparent: str | None) -> Span:
+    operation = "chat" if isinstance(body, ChatRequest) else "text_completion"
+    asked = {
+        "gen_ai.operation.name": operation,
+        "gen_ai.provider.name": "livescale",
+        "gen_ai.request.model": body.model,
+        "gen_ai.request.max_tokens": body.max_tokens,
+        "gen_ai.request.temperature": body.temperature,
+        "gen_ai.request.top_p": body.top_p,
+        "gen_ai.request.top_k": body.top_k,
+        "gen_ai.request.seed": body.seed,
+        "gen_ai.response.id": answer_id,
+        "gen_ai.response.model": body.model,
+    }
+    return tracer.start_span(
+        f"{operation} {body.model}",
+        context=telemetry.parent(traceparent),
+        kind=SpanKind.SERVER,
+        attributes={name: value for name, value in asked.items() if value is not None},
+    )
+
+
+def end_span(span: Span, prompt_tokens: int, completion_tokens: int, error: str | None) -> None:
+    span.set_attribute("gen_ai.usage.input_tokens", prompt_tokens)
+    span.set_attribute("gen_ai.usage.output_tokens", completion_tokens)
+    if error is not None:
+        span.set_attribute("error.type", error)
+        span.set_status(Status(StatusCode.ERROR))
+    span.end()
+
+
+def public_id(request: Request) -> str:
+    """The id that the client gave its request, else ours."""
+    return str(request.state.request_id)
+
+
+def trace_of(request: Request) -> str | None:
+    """The caller's W3C traceparent, where it is one."""
+    header: str = request.headers.get("traceparent", "")
+    return header if TRACEPARENT.fullmatch(header) else None

@@ -1,0 +1,130 @@
+"""What workers send for one submitted request, in order, and that nothing comes."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from livescale.services.gateway.progress import Fresh, Gap, TokenSequence
+from livescale.shared.messages.requests import Tokens
+
+# A worker that is silent for so long may have sent a frame that was lost.
+SILENCE_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Nobody works on this request any more; it may be submitted again."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class TooSlow:
+    """The client reads slower than tokens are made, and had its time to catch up."""
+
+
+@dataclass(frozen=True)
+class Unplaced:
+    """No worker was heard of yet, and the router may not know of the request: submit it again, under the same id."""
+
+
+@dataclass(frozen=True)
+class Silent:
+    """Nothing came for a while: a frame may have been lost."""
+
+
+class SilenceTimer:
+    """`on_silence` is called for every `seconds` in which somebody waits in vain; `close` it."""
+
+    def __init__(self, seconds: float, on_silence: Callable[[], None]) -> None:
+        self._seconds = seconds
+        self._on_silence = on_silence
+        self._loop = asyncio.get_running_loop()
+        self._since: float | None = None
+        self._timer = self._loop.call_later(seconds, self._look)
+
+    def begin(self) -> None:
+        """Somebody waits from now on."""
+        self._since = self._loop.time()
+
+    def end(self) -> None:
+        """Nobody waits."""
+        self._since = None
+
+    def close(self) -> None:
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        now, left = self._loop.time(), self._seconds
+        if self._since is not None:
+            left = self._since + self._seconds - now
+        if left <= 0:
+            self._since, left = now, self._seconds
+            self._on_silence()
+        self._timer = self._loop.call_later(left, self._look)
+
+
+Event = Fresh | Lost | TooSlow | Unplaced | Silent
+
+
+class RequestStream:
+    """What happened to one submitted request, in order. Bounded: a reader that lags too far ends it."""
+
+    def __init__(self, request_id: str, received: int, limit: int) -> None:
+        self.request_id = request_id
+        self.worker: str | None = None
+        self.version: str | None = None  # of the model that makes the tokens
+        self.replaying = False
+        self.replays = 0
+        self.absences = 0
+        self.over = False
+        self._sequence = TokenSequence(received)
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._limit = limit
+        self._silence = SilenceTimer(SILENCE_SECONDS, lambda: self._events.put_nowait(Silent()))
+
+    @property
+    def received(self) -> int:
+        return self._sequence.received
+
+    async def next(self) -> Event:
+        self._silence.begin()
+        try:
+            return await self._events.get()
+        finally:
+            self._silence.end()
+
+    def close(self) -> None:
+        """Nobody reads it any more."""
+        self._silence.close()
+
+    def is_of(self, version: str | None) -> bool:
+        """Whether tokens of this version continue it: the first that come say by which it is answered."""
+        self.version = self.version or version
+        return version is None or version == self.version
+
+    def accept(self, row: Tokens) -> Gap | None:
+        """Take what is new; a Gap where tokens are missing."""
+        new = None if self.over else self._sequence.accept(row)
+        if isinstance(new, Fresh):
+            self.replays = self.absences = 0
+            if self._events.qsize() >= self._limit:
+                self._end(TooSlow())
+            else:
+                self._events.put_nowait(new)
+                self.over = new.finish_reason is not None
+            return None
+        return new
+
+    def lose(self, reason: str) -> None:
+        self._end(Lost(reason))
+
+    def doubt(self) -> None:
+        """Whoever was to find a worker for this request may have forgotten it."""
+        if self.worker is None and not self.over:
+            self._events.put_nowait(Unplaced())
+
+    def _end(self, event: Lost | TooSlow) -> None:
+        if not self.over:
+            self.over = True
+            self._events.put_nowait(event)

@@ -1,0 +1,56 @@
+"""Whatever goes wrong, clients are told in OpenAI's words."""
+
+import openai
+import pytest
+
+from livescale.shared.bus.contract import Refusal
+from tests.gateway.conftest import Site
+
+
+async def test_errors_have_openais_shape(site: Site) -> None:
+    cases: list[tuple[str, str, bytes, int, str | None, str | None]] = [
+        ("POST", "/v1/completions", b"{", 400, None, "invalid_json"),
+        ("POST", "/v1/completions", b'{"model": 5, "prompt": "a"}', 400, "model", "invalid_value"),
+        ("POST", "/v1/completions", b'{"model": "other", "prompt": "a"}', 404, "model", "model_not_found"),
+        ("POST", "/v1/chat/completions", b'{"model": "tiny"}', 400, "messages", "invalid_value"),
+        ("POST", "/tokenize", b'{"model": "tiny"}', 400, "prompt", None),
+        ("POST", "/detokenize", b'{"model": "tiny", "tokens": [5000]}', 400, "tokens", None),
+        ("GET", "/v1/nothing", b"", 404, None, "not_found"),
+        ("GET", "/v1/models/", b"", 404, "model", "model_not_found"),
+        ("GET", "/v1/completions", b"", 405, None, "method_not_allowed"),
+        ("DELETE", "/v1/models", b"", 405, None, "method_not_allowed"),
+    ]
+    for method, path, body, status, param, code in cases:
+        async with site.http.request(method, site.url + path, data=body) as answer:
+            error = (await answer.json())["error"]
+            assert set(error) == {"message", "type", "param", "code"}
+            assert (answer.status, error["param"], error["code"]) == (status, param, code), path
+            assert answer.headers["x-request-id"]
+
+
+async def test_errors_map_to_the_clients_exceptions(site: Site) -> None:
+    async def ask(**changes: object) -> object:
+        options = {"model": "tiny", "prompt": "abc", **changes}
+        return await site.client.completions.create(**options)  # type: ignore[call-overload]
+
+    with pytest.raises(openai.NotFoundError) as missing:
+        await ask(model="other")
+    assert (missing.value.code, missing.value.param) == ("model_not_found", "model")
+    with pytest.raises(openai.BadRequestError) as wrong:
+        await ask(temperature=3)
+    assert wrong.value.param == "temperature"
+    with pytest.raises(openai.BadRequestError) as long:
+        await ask(prompt="word " * 300)
+    assert long.value.code == "context_length_exceeded"
+    for code, exception, name in (
+        (429, openai.RateLimitError, "queue_full"),
+        (503, openai.InternalServerError, "overloaded"),
+    ):
+        site.cluster.refusal = Refusal(code, "not now", retry_after_ms=1500 if code == 429 else None)
+        with pytest.raises(exception) as refused:
+            await ask()
+        assert refused.value.code == name
+        assert refused.value.status_code == code
+        if code == 429:
+            assert refused.value.response.headers["retry-after-ms"] == "1500"
+            assert refused.value.response.headers["retry-after"] == "2"

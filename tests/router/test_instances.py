@@ -1,0 +1,86 @@
+"""An instance at the router: its states of a request, and whether it has room for another."""
+
+from livescale.services.router.instances import MOVES, AdmissionState, AdmittedRequest
+from livescale.shared.messages.requests import RequestsEnded
+from tests.router.made import NOW, admissions, admit, hear, load, policy, report, request
+
+
+def admission() -> AdmittedRequest:
+    return AdmittedRequest("gateway-0", None, 1, 0.0)
+
+
+def test_every_state_can_end_and_none_comes_back_from_it() -> None:
+    assert all(
+        AdmissionState.ENDED in MOVES.table[state] for state in AdmissionState if state is not AdmissionState.ENDED
+    )
+    assert MOVES.table[AdmissionState.ENDED] == frozenset()
+
+
+def test_what_is_stopped_while_a_worker_is_asked_is_told_once_it_answered() -> None:
+    one = admission()
+    one.stop()
+    assert (one.state, one.confirmed, one.stopped) == (AdmissionState.STOPPING, False, True)
+    one.confirm()
+    assert (one.state, one.confirmed, one.stopped) == (AdmissionState.STOPPED, True, True)
+
+
+def test_told_again_it_stays() -> None:
+    one = admission()
+    one.confirm()
+    one.confirm()
+    assert one.state is AdmissionState.RUNNING
+    one.stop()
+    one.stop()
+    one.confirm()
+    assert one.state is AdmissionState.STOPPED
+
+
+def test_what_was_admitted_counts_before_any_report_says_so() -> None:
+    made = policy(report("a", load(slots=1)))
+    assert admit(made, request("r-1"), request("r-2")) == [("r-1", "a")]
+    hear(made, report("a", load(slots=1)), NOW + 0.1)  # sent before the admission arrived
+    assert made.dispatch(NOW + 0.1) == []
+
+
+def test_requests_that_an_earlier_router_admitted_count_too() -> None:
+    made = policy(report("a", load(running=2)))
+    assert admit(made, request("r-1")) == []
+    hear(made, report("a", load(running=1)), NOW)
+    assert admissions(made.dispatch(NOW)) == [("r-1", "a")]
+
+
+def test_look_ahead_gives_an_instance_more_than_its_slots() -> None:
+    made = policy(report("a", load(slots=1)), look_ahead=1)
+    assert len(admit(made, *(request(f"r-{n}") for n in range(3)))) == 2
+
+
+def test_an_instance_has_room_for_the_tokens_that_requests_have() -> None:
+    made = policy(report("a", load(slots=9, blocks=9)))
+    # 10 tokens are 3 blocks of 4; nobody knows whether 6 more will follow.
+    assert admit(made, *(request(f"r-{n}") for n in range(4))) == [("r-0", "a"), ("r-1", "a"), ("r-2", "a")]
+    made.on_ended(RequestsEnded(worker="a", request_ids=["r-0"]))
+    assert admissions(made.dispatch(NOW)) == [("r-3", "a")]
+
+
+def test_what_was_generated_since_counts_by_the_workers_report() -> None:
+    made = policy(report("a", load(slots=9, blocks=9)))
+    admit(made, request("r-0"), request("r-1"))
+    hear(made, report("a", load(slots=9, blocks=9, running=2, used=7)), NOW)
+    assert admit(made, request("r-2", prompt=9)) == []
+    hear(made, report("a", load(slots=9, blocks=9, running=2, used=6)), NOW)
+    assert admissions(made.dispatch(NOW)) == [("r-2", "a")]
+
+
+def test_an_instance_where_somebody_waits_for_kv_blocks_gets_nothing_more() -> None:
+    made = policy(report("a"), report("b", load(slots=9, running=5)))
+    hear(made, report("a", load(full=True)), NOW)
+    assert admit(made, request("r-1")) == [("r-1", "b")]
+    hear(made, report("a"), NOW)
+    assert admit(made, request("r-2")) == [("r-2", "a")]
+
+
+def test_a_request_that_fits_one_instance_and_not_the_other_waits_for_it() -> None:
+    made = policy(report("a", load(blocks=100, slots=1)), report("b", load(blocks=4)))
+    assert admit(made, request("r-1", prompt=30), request("r-2", prompt=30)) == [("r-1", "a")]
+    made.on_ended(RequestsEnded(worker="a", request_ids=["r-1"]))
+    assert admissions(made.dispatch(NOW)) == [("r-2", "a")]
