@@ -5,12 +5,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
+import click
 import structlog
 
 from livescale.load.sizes import Size
-from livescale.services.supervisor.processes import Echo
+from livescale.services.supervisor.checks import BadSettings
+from livescale.services.supervisor.processes import ChildFailed, Echo
+from livescale.services.supervisor.stack import StackFailed
+from livescale.shared.bus.contract import BusError
 
 KEPT = Path(".livescale")
+LOG = KEPT / "bench.log"
 
 
 def kept_model(size: Size, tell: Callable[[str], None]) -> Path:
@@ -42,3 +47,13 @@ def logs_to(file: TextIO) -> Iterator[None]:
         yield
     finally:
         structlog.configure(**before)
+
+
+@contextmanager
+def logged(log: Path = LOG) -> Iterator[Echo]:
+    """What a stack's processes print goes to a file; what goes wrong becomes one line with a remedy."""
+    with open_log(log) as echo:
+        try:
+            yield echo
+        except (BadSettings, ChildFailed, StackFailed, BusError) as error:
+            raise click.ClickException(f"{error}\nThe processes' logs are in {log}") from None

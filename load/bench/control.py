@@ -16,9 +16,8 @@ from livescale.load.bench.control_cost import FEW, MANY, Cost, measure_costs
 from livescale.load.bench.control_rows import BENCH, OUTPUT_TOKENS, Latencies, Way, cost_rows, rows
 from livescale.load.bench.engine_alone import EngineAlone, engine_alone
 from livescale.load.bench.record import Printer
-from livescale.load.bench.system import logged
 from livescale.load.client import Client, open_session
-from livescale.load.kept import kept_model
+from livescale.load.kept import kept_model, logged
 from livescale.load.records import Ask, find_fault
 from livescale.load.tally import Tally
 from livescale.services.cli.scale import ask_scale

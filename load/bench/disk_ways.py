@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from livescale.load.bench.fleet import BenchFailed
+from livescale.load.bench.samples import BenchFailed
 from livescale.services.host.direct_file import CHUNK_BYTES
 from livescale.services.host.disk import ThreadDisk
 from livescale.services.host.stored import open_stored

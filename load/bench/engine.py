@@ -18,8 +18,7 @@ from livescale.load.bench.engine_spare import spare_seconds
 from livescale.load.bench.engine_table import rate_table
 from livescale.load.bench.page import report_option
 from livescale.load.bench.record import Printer
-from livescale.load.bench.system import logged
-from livescale.load.kept import KEPT, kept_model
+from livescale.load.kept import KEPT, kept_model, logged
 from livescale.load.report import check_report_path
 from livescale.load.sizes import Size
 from livescale.services.worker.engine.kernels.contract import KernelsName

@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from livescale.load.bench.nodes import Answer, Done, Failed, Hello, Outfit, tell
+from livescale.load.bench.samples import BenchFailed
 from livescale.shared.messages.message import Message
 from livescale.shared.messages.parameters import Block
 from livescale.shared.messages.transfers import Node
@@ -24,10 +25,6 @@ T = TypeVar("T")
 START_SECONDS = 120.0  # memory is touched at first-touch speed
 JOB_SECONDS = 600.0
 END_SECONDS = 5.0
-
-
-class BenchFailed(Exception):
-    """A process of the bench failed or did not answer."""
 
 
 class Fleet:

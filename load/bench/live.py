@@ -12,16 +12,15 @@ from typing import TypeVar
 import click
 import uvloop
 
-from livescale.load.bench.fleet import BenchFailed
 from livescale.load.bench.live_page import write_page
 from livescale.load.bench.live_rows import Measured, curve, rows
 from livescale.load.bench.live_runs import Run, StepLog
 from livescale.load.bench.live_stage import DTYPE, LiveStage, asks, live_stage
 from livescale.load.bench.page import report_option
 from livescale.load.bench.record import Printer
-from livescale.load.bench.system import Renewable, logged, renewable
+from livescale.load.bench.samples import BenchFailed, Renewable, renewable
 from livescale.load.chaos.reference import undisturbed
-from livescale.load.kept import kept_model
+from livescale.load.kept import kept_model, logged
 from livescale.load.records import Ask
 from livescale.load.report import check_report_path
 from livescale.load.sizes import Size

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from statistics import median
 
-from livescale.load.bench.fleet import BenchFailed
 from livescale.load.bench.live_runs import Run
 from livescale.load.bench.record import Record, measured
+from livescale.load.bench.samples import BenchFailed
 from livescale.services.worker.zigzag.rehearsal import Rehearsal, rehearse
 from livescale.services.worker.zigzag.tasks import Task
 from livescale.shared.messages.transfers import LiveMode

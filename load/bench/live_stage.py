@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from livescale.load.bench.fleet import BenchFailed
 from livescale.load.bench.live_runs import Run, StepLog, total_layers
+from livescale.load.bench.samples import BenchFailed
 from livescale.load.client import Client, open_session
 from livescale.load.records import Ask, RequestRecord, find_fault
 from livescale.load.tally import Tally

@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 import uvloop
 
-from livescale.load.bench.fleet import BenchFailed
 from livescale.load.bench.page import report_option
 from livescale.load.bench.pipeline_page import write_page
 from livescale.load.bench.pipeline_runs import BENCH, FORMED_RUNS, Run, rows
@@ -21,7 +20,8 @@ from livescale.load.bench.pipeline_stage import (
     stack_settings,
 )
 from livescale.load.bench.record import Printer
-from livescale.load.bench.system import Renewable, logged, renewable
+from livescale.load.bench.samples import BenchFailed, Renewable, renewable
+from livescale.load.kept import logged
 from livescale.load.report import check_report_path
 from livescale.services.supervisor.processes import Echo
 from livescale.shared.latency_file import find_latency

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from livescale.load.bench.fleet import BenchFailed
 from livescale.load.bench.record import Record, measured
+from livescale.load.bench.samples import BenchFailed
 from livescale.load.records import RequestRecord
 from livescale.services.planner.plans.pipelines import pipeline_ready
 from livescale.services.planner.times import known

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from livescale.load.bench.disk_model import write_llama
-from livescale.load.bench.fleet import BenchFailed
 from livescale.load.bench.live_stage import Watch, asks, follow, whole
 from livescale.load.bench.pipeline_runs import Run
+from livescale.load.bench.samples import BenchFailed
 from livescale.load.client import Client, open_session
 from livescale.load.kept import KEPT, kept_model
 from livescale.load.records import find_fault

@@ -1,12 +1,12 @@
 """Samples of a bench, taken again where the machine stood still: such a one tells of the stall and of nothing else."""
 
 import threading
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Generic, TypeVar
 
 import msgspec
 
-from livescale.load.bench.fleet import BenchFailed
 from livescale.load.incidents import TICK_SECONDS, Incident, Ticks, Times
 from livescale.services.supervisor.processes import ChildFailed
 from livescale.services.supervisor.stack import StackFailed
@@ -17,10 +17,15 @@ T = TypeVar("T")
 
 TRIES = 4  # of one sample
 MOST_AGAIN = 1 / 3  # of all samples
+Tell = Callable[[str], None]
+
+
+class BenchFailed(Exception):
+    """A process of the bench failed or did not answer."""
+
+
 # What a stall may end in: flows are given up, leases end, calls are not answered in time.
 FAILURES = (BenchFailed, BusError, ChildFailed, StackFailed)
-
-Tell = Callable[[str], None]
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -137,3 +142,26 @@ class StallWatch:
 
     def _times(self) -> Times:
         return Times(self._clock.now(), self._clock.wall())
+
+
+class Renewable(Generic[T]):
+    """What is there `now`, until `renew` ends it and has another in its place."""
+
+    now: T
+
+    def __init__(self, make: Callable[[], AbstractAsyncContextManager[T]], cleanup: AsyncExitStack) -> None:
+        self._make = make
+        self._cleanup = cleanup
+
+    async def renew(self) -> None:
+        await self._cleanup.aclose()
+        self.now = await self._cleanup.enter_async_context(self._make())
+
+
+@asynccontextmanager
+async def renewable(make: Callable[[], AbstractAsyncContextManager[T]]) -> AsyncIterator[Renewable[T]]:
+    """It is made on entry, and ends with the block of code."""
+    async with AsyncExitStack() as cleanup:
+        made = Renewable(make, cleanup)
+        await made.renew()
+        yield made

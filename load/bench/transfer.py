@@ -14,7 +14,7 @@ import click
 from livescale.load.bench.carry import Carried
 from livescale.load.bench.disk import disk
 from livescale.load.bench.disturbance import disturbance
-from livescale.load.bench.fleet import BenchFailed, Fleet, started
+from livescale.load.bench.fleet import Fleet, started
 from livescale.load.bench.gloo import gloo
 from livescale.load.bench.jobs import chain_jobs, hop_jobs, seconds
 from livescale.load.bench.multicast import binomial, chains, lanes, policies
@@ -22,6 +22,7 @@ from livescale.load.bench.nodes import Check, Copy, Done
 from livescale.load.bench.picture import draw_transfers
 from livescale.load.bench.plan_time import plan_time
 from livescale.load.bench.record import Printer, Record, measured
+from livescale.load.bench.samples import BenchFailed
 from livescale.load.bench.shaping import shaping
 from livescale.load.bench.share import share
 from livescale.load.bench.starts import starts

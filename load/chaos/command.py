@@ -9,7 +9,6 @@ import msgspec
 import uvloop
 from rich.console import Console
 
-from livescale.load.bench.system import logged
 from livescale.load.chaos.arrivals import make_load
 from livescale.load.chaos.page import write_page
 from livescale.load.chaos.reference import undisturbed
@@ -17,7 +16,7 @@ from livescale.load.chaos.report import ChaosReport, fault_table, make_report
 from livescale.load.chaos.run import Run
 from livescale.load.chaos.settings import ChaosSettings
 from livescale.load.chaos.stage import run_chaos
-from livescale.load.kept import KEPT, kept_model
+from livescale.load.kept import KEPT, kept_model, logged
 from livescale.load.report import check_report_path
 from livescale.load.screen import open_screen
 from livescale.load.target import TargetError

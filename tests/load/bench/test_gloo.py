@@ -6,9 +6,9 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from livescale.load.bench.fleet import BenchFailed
 from livescale.load.bench.gloo import chained, grouped
 from livescale.load.bench.gloo_member import Broadcast
+from livescale.load.bench.samples import BenchFailed
 from livescale.load.bench.transfer import transfer
 from livescale.load.machines import namespaces, network, owners
 from livescale.shared.settings import LinkSettings

@@ -7,11 +7,11 @@ import pytest
 from click.testing import CliRunner
 
 from livescale.load.bench import live as bench
-from livescale.load.bench.fleet import BenchFailed
 from livescale.load.bench.live_page import render_live
 from livescale.load.bench.live_rows import Measured, curve, executed, predicted, rows, second_half, whole_second_half
 from livescale.load.bench.live_runs import Execution, Run, StepLog, read_execution
 from livescale.load.bench.record import Record
+from livescale.load.bench.samples import BenchFailed
 from livescale.load.kept import kept_model
 from livescale.load.records import RequestRecord
 from livescale.shared.messages.transfers import LiveMode

@@ -3,9 +3,10 @@
 import pytest
 from click.testing import CliRunner
 
-from livescale.load.bench.fleet import BenchFailed, started
+from livescale.load.bench.fleet import started
 from livescale.load.bench.nodes import Done
 from livescale.load.bench.record import Printer
+from livescale.load.bench.samples import BenchFailed
 from livescale.load.bench.shaping import CASES
 from livescale.load.bench.transfer import HopPass, receiver_rows, transfer
 from livescale.shared.settings import LinkSettings
