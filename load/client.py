@@ -7,7 +7,7 @@ import aiohttp
 import msgspec
 
 from livescale.load.records import Ask, RequestRecord
-from livescale.load.tally import Tally
+from livescale.load.stats import Tally
 from livescale.shared.world import Clock
 
 

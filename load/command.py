@@ -11,16 +11,13 @@ import click
 import msgspec
 from rich.console import Console
 
-from livescale.load.arrivals import Shape, calm_burst_calm, poisson
 from livescale.load.client import Client, open_session, send_open_loop
 from livescale.load.records import RequestRecord, find_fault, write_records
 from livescale.load.settings import LoadSettings, refuse_replay_without_trace
-from livescale.load.stats import summarise
-from livescale.load.tables import duration, latency_table
-from livescale.load.tally import Tally
+from livescale.load.stats import Tally, duration, latency_table, summarise
 from livescale.load.target import TargetError, learn_target, make_asks
-from livescale.load.trace import Trace, Window, parse_window, replay
-from livescale.load.traces import TraceError, read_trace
+from livescale.load.trace import Shape, Trace, Window, calm_burst_calm, parse_window, poisson, replay
+from livescale.load.trace_files import TraceError, read_trace
 from livescale.services.cli.options import settings_options
 from livescale.shared.world import SystemClock
 

@@ -7,8 +7,8 @@ from rich.table import Table
 
 from livescale.load.incidents import Incident
 from livescale.load.records import RequestRecord
+from livescale.load.stats import duration, new_table
 from livescale.load.story import Newcomer
-from livescale.load.tables import duration, new_table
 
 HEADINGS = (
     *("worker", "from", "first layer ready", "first layer run", "first token, shared", "whole", "first token, own"),

@@ -2,20 +2,24 @@
 
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
 from typing import Any
 
 import matplotlib as mpl
 import msgspec
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from livescale.load.incidents import Incident
 from livescale.load.outcome import Outcome
-from livescale.load.series import Points, gap_points, rate_of, running_percentile, ttft_points
+from livescale.load.records import RequestRecord
+from livescale.load.stats import percentile
 from livescale.load.story import Newcomer, Story
 
+Points = list[tuple[float, float]]
 # Stands for the page's own text colour until the SVG is written.
 INK = "#010203"
 BLUE, ORANGE, GREEN, VIOLET, GREY = "#3b82f6", "#f59e0b", "#10b981", "#8b5cf6", "#94a3b8"
@@ -36,6 +40,36 @@ STYLE: dict[Any, Any] = {
     "axes.labelcolor": INK,
     "axes.edgecolor": INK,
 }
+# A viewer that knows what its user prefers says so; everyone else gets black on white.
+COLOURS = """<style>
+svg { color: #1f2937; background: #ffffff; max-width: 100%; height: auto; }
+@media (prefers-color-scheme: dark) { svg { color: #e5e7eb; background: #111827; } }
+</style>"""
+
+
+def rate_of(times: Iterable[float], start: float, end: float, width: float = 2.0) -> Points:
+    """Events a second in each stretch of `width` seconds from `start` to `end`, at the stretch's middle."""
+    edges = np.arange(0.0, max(width, end - start) + width, width)
+    counts, _ = np.histogram([at - start for at in times], bins=edges)
+    return [(float(edge + width / 2), float(count / width)) for edge, count in zip(edges[:-1], counts, strict=True)]
+
+
+def ttft_points(records: Iterable[RequestRecord], start: float) -> Points:
+    """Each request's TTFT at the time it was due."""
+    return [(record.due - start, record.ttft) for record in records if record.ttft is not None]
+
+
+def gap_points(records: Iterable[RequestRecord], start: float) -> Points:
+    """Each gap between two tokens of a stream, at the time of the later one."""
+    return [(at - start, gap) for record in records for at, gap in zip(record.token_at[1:], record.gaps, strict=True)]
+
+
+def running_percentile(points: Sequence[tuple[float, float]], q: float, width: float = 2.0) -> Points:
+    """The percentile of the points in each stretch of `width` seconds, where there are any."""
+    stretches: dict[int, list[float]] = {}
+    for at, value in points:
+        stretches.setdefault(int(at // width), []).append(value)
+    return [((slot + 0.5) * width, percentile(values, q) or 0.0) for slot, values in sorted(stretches.items())]
 
 
 class Picture(msgspec.Struct, frozen=True):
@@ -216,3 +250,14 @@ def place_legend(axes: Axes, columns: int = 5) -> None:
 
 def split(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
     return [x for x, _ in points], [y for _, y in points]
+
+
+def render_svg(figure: Figure, title: str) -> str:
+    """The file's text; `title` is read aloud, and makes two files of the same figure equal."""
+    written = io.StringIO()
+    with mpl.rc_context({**STYLE, "svg.hashsalt": title}):
+        figure.savefig(written, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    text = written.getvalue()
+    head, _, body = text[text.index("<svg") :].partition(">")
+    head = head.replace("<svg", f'<svg role="img" aria-label="{escape(title)}"', 1)
+    return f"{head}>\n{COLOURS}{body}".replace(INK, "currentColor")

@@ -10,9 +10,8 @@ from livescale.load.newcomers import HEADINGS, NOTES, newcomer_row, tell_first_t
 from livescale.load.outcome import Outcome
 from livescale.load.pictures import Picture, draw_pictures
 from livescale.load.records import RequestRecord
-from livescale.load.stats import Summary
+from livescale.load.stats import Summary, duration
 from livescale.load.story import Newcomer
-from livescale.load.tables import duration
 
 CSS = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8881; --good: #0a7d4f; --bad: #c62828; }

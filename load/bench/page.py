@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from livescale.load.bench.conditions import Conditions
-from livescale.load.bench.record import Record
+from livescale.load.bench.record import Conditions, Record
 from livescale.load.pictures import Picture
 from livescale.load.report import render_page, render_picture, render_table
 

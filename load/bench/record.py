@@ -7,9 +7,23 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from livescale.load.bench.conditions import Conditions
-from livescale.load.bench.samples import Samples
-from livescale.load.hardware import HardwareWatch
+from livescale.load.bench.samples import Counts, Samples
+from livescale.load.hardware import Hardware, HardwareWatch
+
+
+class Conditions(msgspec.Struct, frozen=True):
+    """What a reader of the figures has to know."""
+
+    hardware: Hardware
+    samples: Counts
+
+    def lines(self) -> list[str]:
+        return [*self.hardware.lines(), *self.samples.lines()]
+
+    def as_line(self, bench: str) -> dict[str, object]:
+        """Of JSON, beside those of the cases."""
+        hardware, samples = (msgspec.structs.asdict(each) for each in (self.hardware, self.samples))
+        return {"bench": bench, "case": "machine", **hardware, "samples": samples["taken"], "again": samples["again"]}
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):

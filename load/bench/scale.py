@@ -9,10 +9,10 @@ from typing import Literal
 import click
 import uvloop
 
-from livescale.load.bench.fleet import started
-from livescale.load.bench.jobs import hop_jobs, seconds
 from livescale.load.bench.record import Printer, Record, measured
 from livescale.load.bench.samples import BenchFailed, renewable
+from livescale.load.bench.transfer.fleet import started
+from livescale.load.bench.transfer.jobs import hop_jobs, seconds
 from livescale.load.kept import kept_model, logged
 from livescale.services.cli.scale import ask_scale
 from livescale.services.supervisor.processes import Echo

@@ -11,7 +11,7 @@ import msgspec
 
 from livescale.load.client import Client
 from livescale.load.records import Ask, RequestRecord
-from livescale.load.tally import Tally
+from livescale.load.stats import Tally
 from livescale.shared.world import Clock
 
 # Nobody gives up sooner on a machine that is slow to start processes again.

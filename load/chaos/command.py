@@ -9,19 +9,17 @@ import msgspec
 import uvloop
 from rich.console import Console
 
-from livescale.load.chaos.arrivals import make_load
+from livescale.load.chaos.load import ChaosSettings, make_load
 from livescale.load.chaos.page import write_page
-from livescale.load.chaos.reference import undisturbed
-from livescale.load.chaos.report import ChaosReport, fault_table, make_report
-from livescale.load.chaos.run import Run
-from livescale.load.chaos.settings import ChaosSettings
-from livescale.load.chaos.stage import run_chaos
+from livescale.load.chaos.report import ChaosReport, Run, fault_table, make_report
+from livescale.load.chaos.run import run_chaos
+from livescale.load.engine_alone import undisturbed
 from livescale.load.kept import KEPT, kept_model, logged
 from livescale.load.report import check_report_path
 from livescale.load.screen import open_screen
 from livescale.load.target import TargetError
 from livescale.load.trace import Trace
-from livescale.load.traces import TraceError
+from livescale.load.trace_files import TraceError
 from livescale.services.cli.options import settings_options
 
 LOG = KEPT / "chaos.log"

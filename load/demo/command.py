@@ -9,9 +9,8 @@ import msgspec
 import uvloop
 from rich.console import Console
 
-from livescale.load.demo.calibrate import CalibrationFailed
 from livescale.load.demo.check import check_run, compare_again
-from livescale.load.demo.stage import Happened, Stage
+from livescale.load.demo.run import CalibrationFailed, Happened, Stage
 from livescale.load.hardware import Hardware, HardwareWatch
 from livescale.load.kept import KEPT, kept_model, open_log
 from livescale.load.newcomers import NOTES, newcomer_table, tell_first_tokens, tell_slower
@@ -19,11 +18,10 @@ from livescale.load.outcome import Outcome, Verdict
 from livescale.load.report import check_report_path, write_report
 from livescale.load.screen import open_screen
 from livescale.load.settings import DemoSettings, refuse_replay_without_trace
-from livescale.load.stats import Period
-from livescale.load.tables import latency_table
+from livescale.load.stats import Period, latency_table
 from livescale.load.target import TargetError
 from livescale.load.trace import Trace, parse_window
-from livescale.load.traces import TraceError, read_trace
+from livescale.load.trace_files import TraceError, read_trace
 from livescale.services.cli.options import settings_options
 from livescale.services.supervisor.checks import BadSettings
 from livescale.services.supervisor.processes import ChildFailed

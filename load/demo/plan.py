@@ -2,10 +2,20 @@
 
 import msgspec
 
-from livescale.load.arrivals import Shape, calm_burst_calm, poisson
 from livescale.load.settings import DemoSettings
-from livescale.load.trace import Arrival, Trace, Window, busiest, fit, parse_window, replay
-from livescale.load.traces import TraceError
+from livescale.load.trace import (
+    Arrival,
+    Shape,
+    Trace,
+    Window,
+    busiest,
+    calm_burst_calm,
+    fit,
+    parse_window,
+    poisson,
+    replay,
+)
+from livescale.load.trace_files import TraceError
 
 # Share of one worker's capacity that is asked for when calm and in the burst. Two workers and the control
 # processes share the machine's cores, so two workers are somewhat less than twice one.

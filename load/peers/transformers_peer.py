@@ -6,9 +6,8 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig, StoppingCriteria, StoppingCriteriaList
 from transformers.utils.logging import disable_progress_bar
 
-from livescale.load.peers.member import ask_engine, serve
-from livescale.load.peers.questions import Answer, Chosen, Force, Prompts, Question, Ready, Start, Took
-from livescale.load.peers.stopwatch import Stopwatch
+from livescale.load.peers.engine_process import Stopwatch, ask_engine, serve
+from livescale.load.peers.protocol import Answer, Chosen, Force, Prompts, Question, Ready, Start, Took
 
 
 class Transformers:

@@ -19,9 +19,8 @@ import numpy as np
 import torch
 from vllm import LLM, RequestOutput, SamplingParams
 
-from livescale.load.peers.member import ask_engine, serve
-from livescale.load.peers.questions import Answer, Chosen, Prompts, Question, Ready, Start, Took
-from livescale.load.peers.stopwatch import Stopwatch
+from livescale.load.peers.engine_process import Stopwatch, ask_engine, serve
+from livescale.load.peers.protocol import Answer, Chosen, Prompts, Question, Ready, Start, Took
 
 CONTEXT = 2_304
 ROWS = 32

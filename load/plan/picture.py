@@ -13,10 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
-from livescale.load.pictures import BLUE, GREEN, GREY, INK, ORANGE, STYLE, VIOLET
+from livescale.load.pictures import BLUE, GREEN, GREY, INK, ORANGE, STYLE, VIOLET, render_svg
 from livescale.load.plan.dry_run import DryRun
 from livescale.load.plan.view import headline
-from livescale.load.svg_file import render_svg
 from livescale.services.planner.plans.plan import Over
 
 # All lengths are inches. Beside each other: arrows, names, blocks over time, the colours of blocks.

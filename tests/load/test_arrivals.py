@@ -2,7 +2,7 @@
 
 import pytest
 
-from livescale.load.arrivals import Phase, Shape, calm_burst_calm, poisson
+from livescale.load.trace import Phase, Shape, calm_burst_calm, poisson
 
 SHAPE = Shape(prompt_tokens=100, output_tokens=10)
 

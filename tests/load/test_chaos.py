@@ -4,16 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from livescale.load.bench.engine_alone import CONTEXT
-from livescale.load.chaos.arrivals import make_load, make_phases, seeded
 from livescale.load.chaos.client import PatientClient
-from livescale.load.chaos.reference import undisturbed
+from livescale.load.chaos.load import ChaosSettings, make_load, make_phases, seeded
 from livescale.load.chaos.schedule import LOADING, REST_SECONDS, SOURCE, Fault, Targets, plan_faults
-from livescale.load.chaos.settings import ChaosSettings
 from livescale.load.chaos.system import choose_targets, stack_settings
 from livescale.load.client import open_session, send_open_loop
+from livescale.load.engine_alone import CONTEXT, undisturbed
 from livescale.load.records import Ask, RequestRecord
-from livescale.load.tally import Tally
+from livescale.load.stats import Tally
 from livescale.shared.world import SystemClock
 from tests.load.scripted_server import ScriptedServer
 from tests.made import tiny

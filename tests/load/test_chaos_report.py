@@ -13,12 +13,18 @@ from rich.console import Console
 
 from livescale.load.chaos.client import Cut
 from livescale.load.chaos.faults import Happening, find_victim
-from livescale.load.chaos.log_events import HANDED_OVER, RESUMED, TOOK_OFFICE, LogEvents
 from livescale.load.chaos.page import render_report
-from livescale.load.chaos.report import ChaosReport, count_wrong, fault_table, make_report
-from livescale.load.chaos.run import Run
+from livescale.load.chaos.report import ChaosReport, Run, count_wrong, fault_table, make_report
 from livescale.load.chaos.schedule import LOADING, SOURCE, Fault
-from livescale.load.chaos.whole import find_amiss, find_left, shared_memory
+from livescale.load.chaos.system import (
+    HANDED_OVER,
+    RESUMED,
+    TOOK_OFFICE,
+    LogEvents,
+    find_amiss,
+    find_left,
+    shared_memory,
+)
 from livescale.load.records import RequestRecord
 from livescale.load.story import QueuePoint, Story
 from livescale.shared.messages.membership import (

@@ -10,7 +10,7 @@ from aiohttp.test_utils import TestServer
 
 from livescale.load.client import Client, EventStream, open_session, send_open_loop
 from livescale.load.records import Ask, RequestRecord, find_fault, write_records
-from livescale.load.tally import Tally
+from livescale.load.stats import Tally
 from livescale.load.target import TargetError, learn_target, make_asks
 from livescale.load.trace import Arrival
 from livescale.shared.world import SystemClock

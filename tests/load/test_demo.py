@@ -8,7 +8,7 @@ from rich.console import Console
 
 from livescale.load.demo.command import demo, find_checkpoint, make_outcome, print_outcome
 from livescale.load.demo.plan import Capacity, DemoLoad
-from livescale.load.demo.stage import Happened, describe_load, make_stack_settings, phase_name
+from livescale.load.demo.run import Happened, describe_load, make_stack_settings, phase_name
 from livescale.load.incidents import Incident
 from livescale.load.records import Ask
 from livescale.load.settings import DemoSettings

@@ -7,12 +7,11 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from livescale.load.client import Client, open_session
-from livescale.load.demo.calibrate import CalibrationFailed, calibrate, rate_apart, rate_together
-from livescale.load.screen import LiveScreen, PlainScreen, open_screen
+from livescale.load.demo.run import CalibrationFailed, calibrate, rate_apart, rate_together
+from livescale.load.screen import LiveScreen, PlainScreen, View, open_screen, render_line, render_screen
+from livescale.load.stats import Tally
 from livescale.load.story import Story
-from livescale.load.tally import Tally
 from livescale.load.target import learn_target
-from livescale.load.view import View, render_line, render_screen
 from livescale.load.watch import describe
 from livescale.shared.messages.membership import Holding
 from livescale.shared.world import SystemClock

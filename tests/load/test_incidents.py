@@ -13,8 +13,7 @@ from livescale.load.newcomers import tell_slower
 from livescale.load.pictures import draw_pictures
 from livescale.load.report import render_report
 from livescale.load.story import Newcomer
-from livescale.load.watch import describe
-from livescale.load.watchman import watching_lives
+from livescale.load.watch import describe, watching_lives
 from livescale.services.supervisor.processes import Command, Supervisor
 from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.world import SystemClock

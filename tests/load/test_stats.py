@@ -4,10 +4,9 @@ import msgspec
 import pytest
 
 from livescale.load.outcome import find_faults
+from livescale.load.pictures import gap_points, rate_of, running_percentile, ttft_points
 from livescale.load.records import find_fault
-from livescale.load.series import gap_points, rate_of, running_percentile, ttft_points
-from livescale.load.stats import Period, percentile, summarise, summarise_periods
-from livescale.load.tables import duration
+from livescale.load.stats import Period, duration, percentile, summarise, summarise_periods
 from tests.load import happenings
 from tests.load.happenings import START, record
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from livescale.load.trace import Arrival, Window, replay
-from livescale.load.traces import TraceError, read_trace
+from livescale.load.trace_files import TraceError, read_trace
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "traces"
 

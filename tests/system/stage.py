@@ -15,10 +15,10 @@ from typing import Any
 
 import aiohttp
 
-from livescale.load.chaos.reference import undisturbed
 from livescale.load.client import Client, open_session, send_open_loop
+from livescale.load.engine_alone import undisturbed
 from livescale.load.records import Ask, RequestRecord, find_fault
-from livescale.load.tally import Tally
+from livescale.load.stats import Tally
 from livescale.shared.messages.parameters import DType, Family, Layout
 from livescale.shared.world import SystemClock
 from tests.made import tiny

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import openai
 import pytest
 
-from livescale.load.chaos.reference import undisturbed
+from livescale.load.engine_alone import undisturbed
 from livescale.load.records import Ask
 from tests.made import tiny
 from tests.system.conftest import MIB, System, start, stop

@@ -11,11 +11,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from livescale.load.chaos.reference import undisturbed
 from livescale.load.client import Client, open_session, send_open_loop
+from livescale.load.engine_alone import undisturbed
 from livescale.load.machines import CannotEmulate, Network, network
 from livescale.load.records import Ask, RequestRecord, find_fault
-from livescale.load.tally import Tally
+from livescale.load.stats import Tally
 from livescale.services.cli.scale import ask_scale
 from livescale.services.supervisor.processes import Command, Supervisor
 from livescale.services.supervisor.readiness import missing_instances, missing_members

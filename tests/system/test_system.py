@@ -14,7 +14,7 @@ import pytest
 from livescale.load.client import Client, open_session, send_open_loop
 from livescale.load.records import Ask, RequestRecord, find_fault
 from livescale.load.rightness import Stream, check_streams
-from livescale.load.tally import Tally
+from livescale.load.stats import Tally
 from livescale.shared.world import SystemClock
 from tests.made import tiny
 from tests.system.conftest import System, start, stop

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from livescale.load.bench.conditions import Conditions
+from livescale.load.bench.record import Conditions
 from livescale.load.bench.samples import Counts
 from livescale.load.hardware import Hardware
 

@@ -7,13 +7,23 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from livescale.load.bench.bare_stream import bare_stream
-from livescale.load.bench.control import control, fetch
-from livescale.load.bench.control_cost import FEW, MANY, Cost, cost_of, cpu_seconds, measure_costs
-from livescale.load.bench.control_rows import Latencies, Way, cost_rows, rows
+from livescale.load.bench.control.bare_stream import bare_stream
+from livescale.load.bench.control.command import control, fetch
+from livescale.load.bench.control.rows import (
+    FEW,
+    MANY,
+    Cost,
+    Latencies,
+    Way,
+    cost_of,
+    cost_rows,
+    cpu_seconds,
+    measure_costs,
+    rows,
+)
 from livescale.load.bench.record import Record
 from livescale.load.client import Client, open_session
-from livescale.load.tally import Tally
+from livescale.load.stats import Tally
 from livescale.shared.world import SystemClock
 from tests.load.bench.printed import records_in
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from livescale.load.bench.disk_model import make_disk_model
-from livescale.load.bench.disk_ways import DTYPE, load_and_copy, read_model
-from livescale.load.bench.transfer import transfer
+from livescale.load.bench.transfer.command import transfer
+from livescale.load.bench.transfer.disk import DTYPE, load_and_copy, read_model
+from livescale.load.bench.transfer.disk_model import make_disk_model
 from livescale.services.host.disk import allocate
 from livescale.services.host.stored import open_stored
 from tests.host.test_direct_file import takes_direct_reads

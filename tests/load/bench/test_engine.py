@@ -8,18 +8,27 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from livescale.load.bench import engine as bench
-from livescale.load.bench.engine_arithmetic import attention_share, layer_shapes
-from livescale.load.bench.engine_bars import LLAMA, VLLM, bars_of
-from livescale.load.bench.engine_cases import CASES, PREFILLS, mixed_question, prompts
-from livescale.load.bench.engine_members import ROOT, Member, MemberFailed, Program, members_of
-from livescale.load.bench.engine_page import render_engine
-from livescale.load.bench.engine_python import FEW, MANY, StepCost, layer_cost, small_model
-from livescale.load.bench.engine_rows import OWN, TRANSFORMERS, SizeRun, kept_rows, mixed_rows, p99, rows, values
-from livescale.load.bench.engine_run import PROGRAMS, relative_error
-from livescale.load.bench.engine_table import rate_cells
+from livescale.load.bench.engine import command as bench
+from livescale.load.bench.engine.cases import CASES, PREFILLS, attention_share, layer_shapes, mixed_question, prompts
+from livescale.load.bench.engine.overhead import FEW, MANY, StepCost, layer_cost, small_model
+from livescale.load.bench.engine.page import rate_cells, render_engine
+from livescale.load.bench.engine.processes import ROOT, Member, MemberFailed, Program, members_of
+from livescale.load.bench.engine.rows import (
+    LLAMA,
+    OWN,
+    TRANSFORMERS,
+    VLLM,
+    SizeRun,
+    bars_of,
+    kept_rows,
+    mixed_rows,
+    p99,
+    rows,
+    values,
+)
+from livescale.load.bench.engine.run import PROGRAMS, relative_error
 from livescale.load.bench.record import Record
-from livescale.load.peers.questions import Chosen, CountPython, Decode, Greedy, Keep, Kept, Mixed, Prefill, Ready, Took
+from livescale.load.peers.protocol import Chosen, CountPython, Decode, Greedy, Keep, Kept, Mixed, Prefill, Ready, Took
 from livescale.services.supervisor.commands import WORKER_ENV
 from livescale.shared.messages.parameters import DType
 from tests.load.bench.printed import CONDITIONS, records_in
@@ -240,12 +249,10 @@ def test_a_process_that_ends_is_said_to_have_ended(tmp_path: Path) -> None:
 
 
 def test_every_engine_has_the_settings_of_a_worker_for_its_memory(tmp_path: Path) -> None:
-    tell = (
-        "import os, sys; from livescale.load.peers.member import serve; print(os.environ['GLIBC_TUNABLES'], flush=True)"
-    )
+    tell = "import os; import livescale.load.peers.engine_process; print(os.environ['GLIBC_TUNABLES'], flush=True)"
     (tmp_path / "teller.py").write_text(tell)
     with (tmp_path / "log").open("w") as log, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("livescale.load.bench.engine_members.ROOT", f"{ROOT}:{tmp_path}")
+        patch.setattr("livescale.load.bench.engine.processes.ROOT", f"{ROOT}:{tmp_path}")
         for program in PROGRAMS[:2]:
             member = Member(replace(program, module="teller"), tmp_path, 0, "auto", log)
             with pytest.raises(MemberFailed, match="ended"):

@@ -6,10 +6,10 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from livescale.load.bench.gloo import chained, grouped
-from livescale.load.bench.gloo_member import Broadcast
 from livescale.load.bench.samples import BenchFailed
-from livescale.load.bench.transfer import transfer
+from livescale.load.bench.transfer.command import transfer
+from livescale.load.bench.transfer.gloo import chained, grouped
+from livescale.load.bench.transfer.gloo_process import Broadcast
 from livescale.load.machines import namespaces, network, owners
 from livescale.shared.settings import LinkSettings
 from tests.load.bench.printed import records_in
@@ -30,7 +30,7 @@ def test_without_root_it_is_refused_before_anything_is_measured(monkeypatch: pyt
 @pytest.mark.slow
 @pytest.mark.usefixtures("can_emulate")
 def test_it_prints_chain_and_broadcast_for_each_number_of_receivers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("livescale.load.bench.gloo.BARS", BARS)
+    monkeypatch.setattr("livescale.load.bench.transfer.gloo.BARS", BARS)
     result = CliRunner().invoke(transfer, ASKED)
     records = {record["case"]: record for record in records_in(result.stdout)}
     assert list(records) == [

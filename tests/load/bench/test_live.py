@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from livescale.load.bench import live as bench
-from livescale.load.bench.live_page import render_live
-from livescale.load.bench.live_rows import Measured, curve, executed, predicted, rows, second_half, whole_second_half
-from livescale.load.bench.live_runs import Execution, Run, StepLog, read_execution
+from livescale.load.bench.live import command as bench
+from livescale.load.bench.live.page import render_live
+from livescale.load.bench.live.rows import Measured, curve, executed, predicted, rows, second_half, whole_second_half
+from livescale.load.bench.live.steps import Execution, Run, StepLog, read_execution
 from livescale.load.bench.record import Record
 from livescale.load.bench.samples import BenchFailed
 from livescale.load.kept import kept_model

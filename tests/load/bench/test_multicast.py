@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from livescale.load.bench.carry import Carried
-from livescale.load.bench.multicast import LANES, flat, middle, two_domains
-from livescale.load.bench.picture import draw_transfers
 from livescale.load.bench.record import measured
-from livescale.load.bench.transfer import transfer
+from livescale.load.bench.transfer.command import transfer
+from livescale.load.bench.transfer.jobs import Carried
+from livescale.load.bench.transfer.multicast import LANES, flat, middle, two_domains
+from livescale.load.bench.transfer.picture import draw_transfers
 from livescale.services.planner.plans.choose import make_plan
 from livescale.services.planner.plans.network import multicast_over
 from livescale.shared.topology_file import find_topology

@@ -5,14 +5,14 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from livescale.load.bench.live_stage import Watch
-from livescale.load.bench.multicast import flat
-from livescale.load.bench.pipeline import forming_runs
-from livescale.load.bench.pipeline_page import rate_at, render_pipeline
-from livescale.load.bench.pipeline_runs import Run, prefill_seconds, rows
-from livescale.load.bench.pipeline_stage import TRAFFIC_LEFT
+from livescale.load.bench.live.system import Watch
+from livescale.load.bench.pipeline.command import forming_runs
+from livescale.load.bench.pipeline.page import rate_at, render_pipeline
+from livescale.load.bench.pipeline.rows import Run, prefill_seconds, rows
+from livescale.load.bench.pipeline.system import TRAFFIC_LEFT
 from livescale.load.bench.record import Record
 from livescale.load.bench.samples import BenchFailed
+from livescale.load.bench.transfer.multicast import flat
 from livescale.load.records import RequestRecord
 from livescale.services.planner.plans.choose import make_plan
 from livescale.services.planner.plans.network import ServingFlow

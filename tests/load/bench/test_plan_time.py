@@ -3,9 +3,9 @@
 import pytest
 from click.testing import CliRunner
 
-from livescale.load.bench import plan_time
-from livescale.load.bench.plan_time import slope
-from livescale.load.bench.transfer import transfer
+from livescale.load.bench.transfer import plan_time
+from livescale.load.bench.transfer.command import transfer
+from livescale.load.bench.transfer.plan_time import slope
 from tests.load.bench.printed import records_in
 
 

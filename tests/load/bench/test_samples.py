@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from livescale.load.bench.fleet import started
-from livescale.load.bench.jobs import chain_jobs, seconds
 from livescale.load.bench.record import Printer, measured
 from livescale.load.bench.samples import TRIES, BenchFailed, Counts, Samples, StallWatch, renewable
+from livescale.load.bench.transfer.fleet import started
+from livescale.load.bench.transfer.jobs import chain_jobs, seconds
 from livescale.load.incidents import Incident
 from livescale.shared.bus.contract import CallTimeout
 from livescale.shared.settings import LinkSettings

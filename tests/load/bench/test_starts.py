@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from livescale.load.bench.shaping import emulated
-from livescale.load.bench.starts import DISK, HOST_LINK, STARTS, Start
-from livescale.load.bench.transfer import transfer
+from livescale.load.bench.transfer.command import transfer
+from livescale.load.bench.transfer.shaping import emulated
+from livescale.load.bench.transfer.starts import DISK, HOST_LINK, STARTS, Start
 from livescale.services.planner.plans.choose import make_plan
 from livescale.services.planner.plans.pipelines import pipeline_ready
 from livescale.services.planner.plans.plan import TransferPlan

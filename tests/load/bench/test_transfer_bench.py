@@ -3,12 +3,12 @@
 import pytest
 from click.testing import CliRunner
 
-from livescale.load.bench.fleet import started
-from livescale.load.bench.nodes import Done
 from livescale.load.bench.record import Printer
 from livescale.load.bench.samples import BenchFailed
-from livescale.load.bench.shaping import CASES
-from livescale.load.bench.transfer import HopPass, receiver_rows, transfer
+from livescale.load.bench.transfer.command import HopPass, receiver_rows, transfer
+from livescale.load.bench.transfer.fleet import started
+from livescale.load.bench.transfer.node import Done
+from livescale.load.bench.transfer.shaping import CASES
 from livescale.shared.settings import LinkSettings
 from tests.load.bench.printed import records_in
 from tests.made import tiny
@@ -81,7 +81,7 @@ def test_it_prints_what_sharing_takes_against_sending() -> None:
 
 @pytest.mark.slow
 def test_it_prints_how_fast_a_source_decodes_while_it_feeds_targets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("livescale.load.bench.disturbance.kept_model", lambda size, tell: tiny("llama"))
+    monkeypatch.setattr("livescale.load.bench.transfer.disturbance.kept_model", lambda size, tell: tiny("llama"))
     result = CliRunner().invoke(transfer, ["--case", "disturbance", "--rate", "10", "--passes", "1"])
     records = records_in(result.stdout)
     cases = ["decoding, undisturbed", "decoding, feeding 3 by chain", "decoding, feeding 3 by fan-out"]

@@ -5,8 +5,8 @@ from random import Random
 import pytest
 from click.testing import CliRunner, Result
 
-from livescale.load.bench import zigzag as bench
-from livescale.load.bench.zigzag import Case, compare, explained, poisson, tasks_at, zigzag
+from livescale.load.bench.zigzag import command as bench
+from livescale.load.bench.zigzag.command import Case, compare, explained, poisson, tasks_at, zigzag
 from tests.load.bench.printed import records_in
 
 

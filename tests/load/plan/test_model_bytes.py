@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from livescale.load.plan.model_bytes import find_block_bytes
+from livescale.load.plan.command import find_block_bytes
 
 
 @pytest.mark.parametrize(

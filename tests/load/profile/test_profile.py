@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from livescale.load.profile.cases import CACHE_TOKENS, DECODES, PROMPTS, batches
-from livescale.load.profile.fit import Measured, fit, worst_error
+from livescale.load.profile.measure import CACHE_TOKENS, DECODES, PROMPTS, Measured, batches, fit, worst_error
 from livescale.services.cli.main import cli
 from livescale.services.worker.batch import MAX_BATCH_ROWS
 from livescale.services.worker.engine.step_times import work_of

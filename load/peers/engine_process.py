@@ -1,0 +1,100 @@
+"""A process with one engine, on one core: it answers one question after the other until the pipe ends."""
+
+import ctypes
+import gc
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import pairwise
+from multiprocessing.connection import Connection
+from typing import Protocol
+
+import msgspec
+
+from livescale.load.peers.protocol import (
+    Answer,
+    Chosen,
+    Decode,
+    Failed,
+    Greedy,
+    Prefill,
+    Prompts,
+    Question,
+    Ready,
+    Start,
+    Took,
+)
+
+# Of the standard library alone.
+from livescale.services.worker.engine.heap import keep_freed_memory
+
+PR_SET_PDEATHSIG = 1
+
+
+class Stopwatch:
+    """Runs from when it is made; each mark ends a step."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._marks = [time.process_time()]
+
+    def mark(self) -> None:
+        self._marks.append(time.process_time())
+
+    def took(self) -> Took:
+        """The steps between marks."""
+        steps = [after - before for before, after in pairwise(self._marks)]
+        return Took(steps, time.monotonic() - self._began)
+
+
+class Member(Protocol):
+    """What a process is asked."""
+
+    ready: Ready
+
+    def answer(self, question: Question) -> Answer:
+        """Of a question that it does not understand: Failed."""
+
+
+class Engine(Protocol):
+    """What every engine can do."""
+
+    def greedy(self, prompt: list[int], tokens: int) -> Chosen: ...
+
+    def prefill(self, prompts: Prompts) -> Took: ...
+
+    def decode(self, prompts: Prompts, steps: int) -> Took: ...
+
+
+def serve(descriptor: int, make: Callable[[Start], Member]) -> None:
+    """Make the engine once the pipe says of what, and answer.
+
+    Every engine gets what a worker has: memory that is freed stays the process's, and what was imported is never looked
+    through for garbage. The environment, with huge pages, is that of a worker too.
+    """
+    keep_freed_memory()
+    gc.freeze()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    with Connection(descriptor) as pipe, suppress(EOFError, KeyboardInterrupt):
+        start = msgspec.msgpack.decode(pipe.recv_bytes(), type=Start)
+        # Before threads are started: they inherit it.
+        os.sched_setaffinity(0, [start.core])
+        member = make(start)
+        pipe.send_bytes(msgspec.msgpack.encode(member.ready))
+        while data := pipe.recv_bytes():
+            answer = member.answer(msgspec.msgpack.decode(data, type=Question))
+            pipe.send_bytes(msgspec.msgpack.encode(answer))
+
+
+def ask_engine(engine: Engine, question: Question) -> Answer:
+    match question:
+        case Greedy(prompt, tokens):
+            return engine.greedy(prompt, tokens)
+        case Prefill(prompts):
+            return engine.prefill(prompts)
+        case Decode(prompts, steps):
+            return engine.decode(prompts, steps)
+        case _:
+            return Failed(f"{type(engine).__name__} does not answer {type(question).__name__}")
