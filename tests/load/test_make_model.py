@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import torch
 from click.testing import CliRunner
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 from livescale.load import make_model as module
 from livescale.load.make_model import SHAPES, make_model
@@ -75,32 +75,6 @@ def test_greedy_output_varies_and_depends_on_the_prompt(family: Family) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_tokenizer_gives_back_any_text_and_fills_the_vocabulary(family: Family) -> None:
-    tokenizer: Any = AutoTokenizer.from_pretrained(tiny(family))
-    text = "Any text: naïve 語 🙂 \t\n x=1; <tags>"
-    ids = tokenizer(text, add_special_tokens=False).input_ids
-    assert tokenizer.decode(ids) == text
-    assert len(tokenizer) == load_model_config(tiny(family)).vocab_size
-
-
-@pytest.mark.parametrize(
-    ("family", "rendered"),
-    [
-        (
-            "llama",
-            "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
-            "<|start_header_id|>assistant<|end_header_id|>\n\n",
-        ),
-        ("qwen2", "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"),
-    ],
-)
-def test_the_chat_template_speaks_as_the_family_does(family: Family, rendered: str) -> None:
-    tokenizer: Any = AutoTokenizer.from_pretrained(tiny(family))
-    messages = [{"role": "user", "content": "Hi"}]
-    assert tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True) == rendered
-
-
-@pytest.mark.parametrize("family", FAMILIES)
 def test_a_turn_or_the_text_may_end_a_stream(family: Family) -> None:
     generation = json.loads((tiny(family) / "generation_config.json").read_text())
     assert len(generation["eos_token_id"]) == 2
@@ -141,28 +115,6 @@ def test_a_directory_with_anything_else_is_left_alone(tmp_path: Path) -> None:
 def test_another_made_model_is_left_alone() -> None:
     with pytest.raises(FileExistsError, match=r"seed=7.*seed=8"):
         make_model(tiny("llama"), "llama", "tiny", 8)
-
-
-def test_the_command_makes_a_model_and_prints_where(tmp_path: Path) -> None:
-    arguments = [str(tmp_path / "made"), "--family", "qwen2", "--size", "tiny", "--seed", "7"]
-    result = CliRunner().invoke(make_model_command, arguments)
-    assert result.exit_code == 0
-    assert result.output == f"{tmp_path / 'made'}\n"
-    assert digest(tmp_path / "made") == digest(tiny("qwen2"))
-
-
-def test_the_command_reads_its_options_from_the_environment_too(tmp_path: Path) -> None:
-    environment = {"LIVESCALE_FAMILY": "qwen2", "LIVESCALE_SIZE": "tiny", "LIVESCALE_SEED": "7"}
-    result = CliRunner().invoke(make_model_command, [str(tmp_path / "made")], env=environment)
-    assert result.exit_code == 0
-    assert digest(tmp_path / "made") == digest(tiny("qwen2"))
-
-
-def test_the_command_refuses_without_a_traceback(tmp_path: Path) -> None:
-    (tmp_path / "thesis.txt").write_text("mine")
-    result = CliRunner().invoke(make_model_command, [str(tmp_path)])
-    assert result.exit_code == 1
-    assert result.output.startswith("Error: ")
 
 
 def test_a_disk_that_takes_no_more_is_told_in_a_line_that_names_the_directory(tmp_path: Path) -> None:

@@ -1,21 +1,21 @@
 """The report: one page, nothing fetched, everything escaped and named."""
 
 import re
-import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from pathlib import Path
 
 import click
 import msgspec
-import numpy as np
 import pytest
-from matplotlib.figure import Figure
+from msgspec.structs import replace
 
+from livescale.load.incidents import Incident
 from livescale.load.outcome import Verdict
-from livescale.load.pictures import draw_pictures, paint_blocks
+from livescale.load.pictures import draw_pictures
 from livescale.load.report import render_report, save_page, write_report
 from livescale.load.story import Story
 from tests.load import happenings
+from tests.load.happenings import START
 
 VOID = {"meta", "br", "img", "link", "use", "path"}
 
@@ -88,25 +88,6 @@ def test_text_is_escaped(page: str) -> None:
     assert "<a & b>" not in page
 
 
-def test_each_picture_is_xml_with_a_name_and_the_pages_text_colour() -> None:
-    pictures = draw_pictures(happenings.outcome())
-    assert [picture.title for picture in pictures] == [
-        "Requests",
-        "Instances",
-        "Queue",
-        "Time to first token",
-        "Parameters arriving",
-        "Time between tokens",
-    ]
-    for picture in pictures:
-        root = ElementTree.fromstring(picture.svg)
-        assert root.get("role") == "img"
-        assert root.get("aria-label") == picture.title
-        assert root.get("width") is None
-        assert "currentColor" in picture.svg
-        assert "#010203" not in picture.svg
-
-
 def test_the_same_outcome_gives_the_same_bytes(page: str) -> None:
     assert render_report(happenings.outcome()) == page
 
@@ -141,12 +122,16 @@ def test_a_full_disk_is_named_with_the_file() -> None:
         save_page(Path("/dev/full"), "page")
 
 
-def test_the_moments_of_a_new_instance_are_marked_where_its_blocks_were() -> None:
-    outcome = happenings.outcome(happenings.live_scale())
-    axes = Figure().add_subplot()
-    paint_blocks(axes, outcome)
-    lines = [(line.get_marker(), np.asarray(line.get_xydata())) for line in axes.get_lines()]
-    found = {mark: (round(float(xy[0, 0]), 2), float(xy[0, 1])) for mark, xy in lines if len(xy) == 1}
-    shared = found.pop("D")
-    assert found == {"^": (1.0, 1.0), ">": (1.1, 2.0), "s": (4.2, 12.0), "P": (4.3, 12.0), "*": (4.8, 12.0)}
-    assert 1.0 < shared[0] < 4.2
+def test_the_report_says_that_live_was_slower() -> None:
+    slow = [event for event in happenings.live_scale() if event[0] != 21.5]  # nothing is handed over
+    page = render_report(replace(happenings.outcome(slow), prefill_seconds=0.1))
+    assert "worker-1: live was slower than a stop would have been: its first token came 4.80 s after the" in page
+
+
+def test_incidents_are_on_the_time_axis_of_the_report_and_in_a_list() -> None:
+    befell = [Incident(START + 30, "stall", "the machine stood still for 2.1 s", 2.1), Incident(START, "death", "<w>")]
+    quiet, outcome = happenings.outcome(), replace(happenings.outcome(), incidents=befell)
+    assert "<dt>+30.0 s</dt><dd>the machine stood still for 2.1 s</dd>" in render_report(outcome)
+    assert "&lt;w&gt;" in render_report(outcome)
+    changed = [a.title for a, b in zip(draw_pictures(quiet), draw_pictures(outcome), strict=True) if a.svg != b.svg]
+    assert changed == ["Requests", "Instances", "Queue", "Time to first token", "Time between tokens"]

@@ -14,15 +14,11 @@ import pytest
 
 from livescale.load.bench.record import Printer, measured
 from livescale.load.bench.samples import TRIES, BenchFailed, Counts, Samples, StallWatch, renewable
-from livescale.load.bench.transfer.fleet import started
-from livescale.load.bench.transfer.jobs import chain_jobs, seconds
 from livescale.load.incidents import Incident
 from livescale.shared.bus.contract import CallTimeout
-from livescale.shared.settings import LinkSettings
 from tests.load.bench.printed import records_in
 
 STALL = Incident(0.0, "stall", "the machine stood still for 2.1 s", 2.1)
-MIB = 1 << 20
 
 
 class Scripted(StallWatch):
@@ -130,16 +126,6 @@ async def test_what_is_renewed_has_ended_before_the_next_begins() -> None:
         await made.renew()
         assert made.now == 2
     assert course == ["begin 0", "end 0", "begin 2", "end 2"]
-
-
-def test_a_fleet_goes_on_with_other_processes_after_a_failure() -> None:
-    with started(2, LinkSettings(transport="socket"), [MIB] * 2) as fleet:
-        before = list(fleet.nodes)
-        fleet.run(chain_jobs(fleet, 1, MIB))
-        fleet.end()
-        fleet.renew()
-        assert all(one.address != other.address for one, other in zip(before, fleet.nodes, strict=True))
-        assert seconds(fleet.run(chain_jobs(fleet, 1, MIB))) > 0
 
 
 @pytest.mark.system
