@@ -9,7 +9,7 @@ from livescale.shared.messages.pipelines import Pipeline, PipelineOver
 from livescale.shared.subjects import PIPELINE_OVER
 
 if TYPE_CHECKING:
-    from tests.control.fakes import FakeWorker
+    from tests.control.fake_worker import FakeWorker
 
 SHARE_SECONDS = 2.0
 
@@ -70,7 +70,7 @@ class FakeStages:
         self.command = None
         self._led_by = None if command is None or led else command.stages[0].node.id
         if led:
-            self._worker.give_back(reason)
+            self._worker.engine.give_back(reason)
             self._worker.lifecycle.go_back()
         self._worker.membership.changed()
 
@@ -90,7 +90,7 @@ class FakeStages:
     def fetch(self) -> None:
         """It serves: from now on it takes over what is kept for it."""
         if self._led_by is not None:
-            self._worker.begin_to_help(self._led_by)
+            self._worker.engine.begin_to_help(self._led_by)
             self._led_by = None
 
     def keep(self) -> None:

@@ -27,7 +27,9 @@ from livescale.shared.subjects import CANCEL, DECISIONS, REGISTER, REMOVE, SCALE
 from livescale.shared.telemetry import Telemetry
 from livescale.shared.virtual_time import Process
 from livescale.shared.world import CountedIds
-from tests.control.fakes import CLOCK, RATE, FakeHost, FakeWorker, Faults, Node
+from tests.control.fake_host import FakeHost
+from tests.control.fake_worker import FakeWorker, Faults
+from tests.control.fakes import CLOCK, RATE, Node
 
 LOGGED = ("evt.>", "hb.>", "tok.>", "req.>", "worker.*.running")
 

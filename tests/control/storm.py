@@ -32,7 +32,9 @@ from livescale.shared.telemetry import Telemetry
 from livescale.shared.virtual_time import Process
 from livescale.shared.world import CountedIds
 from tests.control.door import Ask, Door
-from tests.control.fakes import CLOCK, RATE, FakeHost, FakeWorker, Faults, Node
+from tests.control.fake_host import FakeHost
+from tests.control.fake_worker import FakeWorker, Faults
+from tests.control.fakes import CLOCK, RATE, Node
 
 SERVICES: dict[str, Callable[[World], Actor]] = {
     "registry": lambda world: Registry(world, RegistrySettings()),

@@ -7,7 +7,8 @@ import pytest
 from livescale.shared import virtual_time
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.scaling import ScaleRecord
-from tests.control.fakes import BLOCKS, FakeWorker, Faults
+from tests.control.fake_worker import FakeWorker, Faults
+from tests.control.fakes import BLOCKS
 from tests.control.plane import Plane, control_plane, spec
 
 HALF_WAY = 0.12  # seconds after a scale was accepted: two of four blocks have arrived

@@ -8,7 +8,8 @@ from livescale.shared import virtual_time
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import ModelEntry, WorkerReport
 from livescale.shared.subjects import HEARTBEAT
-from tests.control.fakes import FakeHost, FakeWorker
+from tests.control.fake_host import FakeHost
+from tests.control.fake_worker import FakeWorker
 from tests.control.plane import Plane, control_plane, spec
 
 

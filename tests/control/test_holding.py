@@ -9,7 +9,8 @@ from livescale.shared import virtual_time
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.requests import Submit
 from livescale.shared.subjects import SUBMIT
-from tests.control.fakes import CLOCK, SLOTS, Faults
+from tests.control.fake_worker import Faults
+from tests.control.fakes import CLOCK, SLOTS
 from tests.control.plane import control_plane, spec
 
 

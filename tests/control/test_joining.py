@@ -2,7 +2,8 @@
 
 from livescale.shared import virtual_time
 from livescale.shared.messages.scaling import ScaleRecord
-from tests.control.fakes import BLOCKS, Faults
+from tests.control.fake_worker import Faults
+from tests.control.fakes import BLOCKS
 from tests.control.plane import Plane, control_plane, spec
 from tests.control.test_broken_scales import replanned, until_ended, until_half_way, worker
 

@@ -1,7 +1,9 @@
 """Models whose version an earlier read left: they are loaded from a host that still reads them."""
 
 from livescale.shared import virtual_time
-from tests.control.fakes import BLOCKS, FakeHost, FakeWorker
+from tests.control.fake_host import FakeHost
+from tests.control.fake_worker import FakeWorker
+from tests.control.fakes import BLOCKS
 from tests.control.plane import Plane, control_plane, spec
 
 READ_SECONDS = 4.0

@@ -10,7 +10,8 @@ from livescale.shared import virtual_time
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import WorkerReport
 from livescale.shared.messages.scaling import ScaleRecord
-from tests.control.fakes import SLOTS, FakeWorker, Faults
+from tests.control.fake_worker import FakeWorker, Faults
+from tests.control.fakes import SLOTS
 from tests.control.plane import Plane, control_plane, spec
 
 TOKENS = 300
@@ -80,7 +81,7 @@ def names(record: ScaleRecord) -> list[str]:
 
 def test_a_live_target_gets_what_is_too_much_for_the_source_which_takes_it_back_when_it_has_room() -> None:
     async def act(plane: Plane) -> None:
-        assert [len(fake(plane, id).running) for id in (SOURCE, TARGET)] == [SLOTS, SLOTS]
+        assert [len(fake(plane, id).engine.running) for id in (SOURCE, TARGET)] == [SLOTS, SLOTS]
         assert (await reports(plane))[SOURCE].helping == [TARGET]
         await plane.until_serving(2)
         record = await last_scale(plane)
@@ -96,8 +97,8 @@ def test_whoever_has_room_again_takes_requests_over_while_the_target_loads() -> 
         fake(plane, TARGET).faults.block_seconds = 4.5
         await asyncio.sleep(6.2)
         assert fake(plane, TARGET).state == "live"
-        assert sorted(fake(plane, SOURCE).taken) == [f"r-{index}" for index in range(SLOTS, 2 * SLOTS)]
-        assert sorted(fake(plane, SOURCE).running) == fake(plane, SOURCE).taken
+        assert sorted(fake(plane, SOURCE).engine.taken) == [f"r-{index}" for index in range(SLOTS, 2 * SLOTS)]
+        assert sorted(fake(plane, SOURCE).engine.running) == fake(plane, SOURCE).engine.taken
         assert plane.gateway.lost == []
         await plane.kill(TARGET)  # it has nothing any more that could be lost
         await asyncio.sleep(3.0)
@@ -110,7 +111,7 @@ def test_whoever_has_room_again_takes_requests_over_while_the_target_loads() -> 
 @pytest.mark.parametrize("victim", [SOURCE, TARGET])
 def test_whoever_dies_in_mid_live_its_requests_go_on(victim: str) -> None:
     async def act(plane: Plane) -> None:
-        held = sorted(fake(plane, victim).running)
+        held = sorted(fake(plane, victim).engine.running)
         await plane.kill(victim)
         await asyncio.sleep(3.0)
         assert sorted(plane.gateway.lost) == held
@@ -124,7 +125,7 @@ def test_whoever_dies_in_mid_live_its_requests_go_on(victim: str) -> None:
 def test_a_target_that_gives_up_gives_its_requests_back_and_is_helped_no_more() -> None:
     async def act(plane: Plane) -> None:
         fake(plane, TARGET).faults.break_after_blocks = 3
-        held = sorted(fake(plane, TARGET).running)
+        held = sorted(fake(plane, TARGET).engine.running)
         await asyncio.sleep(2.0)
         assert sorted(plane.gateway.lost) == held
         record = next(one for one in await plane.records() if one.state == "failed")
@@ -140,10 +141,10 @@ def test_a_target_that_gives_up_gives_its_requests_back_and_is_helped_no_more() 
 def test_a_planner_that_is_started_again_in_mid_live_goes_on_with_it() -> None:
     async def act(plane: Plane) -> None:
         await plane.kill("planner-0")
-        fake(plane, SOURCE).helped.clear()
+        fake(plane, SOURCE).engine.helped.clear()
         plane.restart("planner")
         await asyncio.sleep(1.5)
-        assert fake(plane, SOURCE).helped == {TARGET}
+        assert fake(plane, SOURCE).engine.helped == {TARGET}
         await plane.until_serving(2)
         assert plane.gateway.lost == []
         assert (await last_scale(plane)).outcome == "1 new instances serve"
@@ -182,13 +183,13 @@ def test_once_the_target_has_nothing_left_both_serve_alone_and_share_the_work() 
     async def act(plane: Plane) -> None:
         await plane.until_serving(2)
         await finished(plane)
-        taken = list(fake(plane, SOURCE).taken)
+        taken = list(fake(plane, SOURCE).engine.taken)
         for index in range(SLOTS):
             await plane.gateway.submit(f"later-{index}", max_tokens=TOKENS)
         await asyncio.sleep(0.2)
-        assert [len(fake(plane, id).running) for id in (SOURCE, TARGET)] == [SLOTS // 2, SLOTS // 2]
+        assert [len(fake(plane, id).engine.running) for id in (SOURCE, TARGET)] == [SLOTS // 2, SLOTS // 2]
         await finished(plane)
-        assert fake(plane, SOURCE).taken == taken
+        assert fake(plane, SOURCE).engine.taken == taken
 
     play(act)
 

@@ -9,7 +9,8 @@ from livescale.services.router.actor import Router
 from livescale.shared import virtual_time
 from livescale.shared.messages.membership import Register
 from livescale.shared.subjects import REGISTER
-from tests.control.fakes import SLOTS, FakeWorker
+from tests.control.fake_worker import FakeWorker
+from tests.control.fakes import SLOTS
 from tests.control.plane import spec
 from tests.control.storm import RESTART_SECONDS, Storm
 
@@ -83,14 +84,14 @@ async def play(happening: Callable[[Storm], None], after: float) -> None:
         for tokens in TOKENS:
             storm.ask("gateway-0", "m", tokens, count=SLOTS)
         storm.scale("m", 2)
-        await until(lambda: bool(source.taken))
+        await until(lambda: bool(source.engine.taken))
         assert target.state == "live"
         await asyncio.sleep(after)
         happening(storm)
         await until(lambda: all(ask.outcome for ask in storm.asks))
         storm.calm()
         await asyncio.sleep(3.0)
-        left = [id for name in WORKERS for id in worker(storm, name).running]
+        left = [id for name in WORKERS for id in worker(storm, name).engine.running]
         router = storm.running["router-0"]
         assert isinstance(router, Router)
         assert router.office is not None

@@ -8,7 +8,8 @@ import pytest
 
 from livescale.shared import virtual_time
 from livescale.shared.messages.scaling import PipelineRecord, ScaleRecord
-from tests.control.fakes import BLOCK_BYTES, SLOTS, FakeWorker
+from tests.control.fake_worker import FakeWorker
+from tests.control.fakes import BLOCK_BYTES, SLOTS
 from tests.control.plane import Plane, control_plane, spec
 from tests.control.test_live import fake, last_scale, names
 
@@ -56,7 +57,7 @@ async def finished(plane: Plane) -> None:
     assert all(plane.gateway.tokens[f"r-{index}"] == list(range(1, TOKENS + 1)) for index in range(REQUESTS))
     await asyncio.sleep(3.0)
     workers = [node for node in plane.fabric.values() if isinstance(node, FakeWorker)]
-    assert not any(worker.stages.id or worker.stages.shares or worker.helped for worker in workers)
+    assert not any(worker.stages.id or worker.stages.shares or worker.engine.helped for worker in workers)
 
 
 def play(act: Callable[[Plane], Awaitable[None]]) -> None:
@@ -79,12 +80,12 @@ def test_two_pipelines_serve_before_anybody_is_whole_and_then_each_by_itself() -
         assert len(leaders) == 2
         assert not any(fake(plane, id).lifecycle.whole for id in TARGETS)
         await asyncio.sleep(0.5)
-        assert all(fake(plane, leader).running for leader in leaders)
+        assert all(fake(plane, leader).engine.running for leader in leaders)
         await plane.until_serving(5)
         record = await last_scale(plane)
         assert [one.reason for one in record.pipelines] == ["each of them is whole"] * 2
         await asyncio.sleep(1.0)
-        assert sum(len(fake(plane, id).taken) for id in TARGETS) >= 2, "what a leader had is for the others, too"
+        assert sum(len(fake(plane, id).engine.taken) for id in TARGETS) >= 2, "what a leader had is for the others, too"
         assert plane.gateway.lost == []
 
     play(act)
@@ -115,7 +116,7 @@ def test_whoever_dies_in_a_pipeline_its_requests_go_on_and_the_others_serve(role
         leader = led(plane)[0]
         follower = next(id for id in TARGETS if fake(plane, id).stages.id == fake(plane, leader).stages.id != leader)
         await asyncio.sleep(0.3)
-        held = set(fake(plane, leader).running)
+        held = set(fake(plane, leader).engine.running)
         assert held
         await plane.kill(leader if role == "leader" else follower)
         await asyncio.sleep(3.0)

@@ -7,7 +7,8 @@ import pytest
 from livescale.shared import virtual_time
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import ModelEntry
-from tests.control.fakes import BLOCK_BYTES, BLOCKS, FakeHost
+from tests.control.fake_host import FakeHost
+from tests.control.fakes import BLOCK_BYTES, BLOCKS
 from tests.control.plane import Plane, control_plane, spec
 
 SIZE = BLOCKS * BLOCK_BYTES

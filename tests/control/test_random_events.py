@@ -21,7 +21,7 @@ from livescale.shared.messages.membership import AskSnapshot, Register
 from livescale.shared.settings import LiveName
 from livescale.shared.subjects import REGISTER, SNAPSHOT
 from tests.control.door import Ask
-from tests.control.fakes import FakeWorker
+from tests.control.fake_worker import FakeWorker
 from tests.control.plane import spec
 from tests.control.storm import Storm
 from tests.fuzz.effort import examples

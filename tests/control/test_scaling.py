@@ -10,7 +10,8 @@ from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import AskIncidents, ProcessEnded
 from livescale.shared.messages.scaling import ScaleRecord
 from livescale.shared.subjects import INCIDENTS, PROCESS
-from tests.control.fakes import CLOCK, Faults
+from tests.control.fake_worker import Faults
+from tests.control.fakes import CLOCK
 from tests.control.plane import Plane, control_plane, spec
 
 

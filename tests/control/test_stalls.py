@@ -12,7 +12,7 @@ from livescale.shared import virtual_time
 from livescale.shared.messages.membership import Register
 from livescale.shared.settings import LiveName
 from livescale.shared.subjects import REGISTER
-from tests.control.fakes import FakeWorker
+from tests.control.fake_worker import FakeWorker
 from tests.control.plane import spec
 from tests.control.storm import Storm
 
