@@ -27,7 +27,7 @@ from livescale.shared.subjects import (
     TRANSFER,
 )
 from tests.control.fake_engine import FakeEngine
-from tests.control.fake_stages import FakeStages
+from tests.control.fake_pipeline import FakePipeline
 from tests.control.fakes import BLOCK_BYTES, BLOCKS, CLOCK, PATIENCE_SECONDS, RATE, Node, start
 
 
@@ -57,7 +57,7 @@ class FakeWorker(Node):
         self.lanes: dict[tuple[str, int], set[int]] = {}  # of a plan's block that came
         self.traffic: list[PeerTraffic] | None = []  # what serving moves
         self.engine = FakeEngine(self)
-        self.stages = FakeStages(self)
+        self.stages = FakePipeline(self)
         self.membership = Membership(
             bus, CLOCK, "worker", id, host, address=id.encode(), report=self.report, on_stale=self.give_up
         )

@@ -8,18 +8,12 @@ from livescale.shared import virtual_time
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import RouterReport
 from livescale.shared.subjects import HEARTBEAT
-from tests.control.fake_worker import FakeWorker
+from tests.control.control_plane import ControlPlane, control_plane, spec
 from tests.control.fakes import SLOTS
-from tests.control.plane import Plane, control_plane, spec
+from tests.control.queries import fake
 
 
-def fake(plane: Plane, id: str) -> FakeWorker:
-    worker = plane.fabric[id]
-    assert isinstance(worker, FakeWorker)
-    return worker
-
-
-async def keep(plane: Plane, instances: int) -> None:
+async def keep(plane: ControlPlane, instances: int) -> None:
     await plane.register(spec(min_instances=instances, max_instances=instances))
     await plane.until_serving(instances)
 

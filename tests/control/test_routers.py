@@ -13,24 +13,18 @@ from livescale.shared.messages.requests import Submit
 from livescale.shared.process import World
 from livescale.shared.subjects import HEARTBEAT, STALE, SUBMIT
 from livescale.shared.telemetry import Telemetry
-from tests.control.fake_worker import FakeWorker
+from tests.control.control_plane import ControlPlane, control_plane
 from tests.control.fakes import CLOCK, SLOTS
-from tests.control.plane import Plane, control_plane
+from tests.control.queries import fake
 
 
-def fake(plane: Plane, id: str) -> FakeWorker:
-    worker = plane.fabric[id]
-    assert isinstance(worker, FakeWorker)
-    return worker
-
-
-def make_router(plane: Plane, id: str) -> Router:
+def make_router(plane: ControlPlane, id: str) -> Router:
     bus = plane.buses[id] = plane.broker.connect()
     world = World(ServiceInfo("router", id, "a standby"), "box-a", bus, CLOCK, plane.ids, Telemetry("router", id))
     return Router(world, RouterSettings(look_ahead=0))
 
 
-async def reporting(plane: Plane) -> set[str]:
+async def reporting(plane: ControlPlane) -> set[str]:
     """Routers in office: the others only beat."""
     reports = await plane.operator.subscribe(HEARTBEAT, service="router")
     heard = set()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from livescale.shared import subjects, virtual_time
 from livescale.shared.bus.contract import Call, Topic
 from livescale.shared.messages.membership import Snapshot
-from tests.control.plane import Plane, control_plane
+from tests.control.control_plane import ControlPlane, control_plane
 from tests.fuzz.effort import examples
 from tests.fuzz.hostile import KNOWN, Shot, codes, fire, shots
 
@@ -78,7 +78,7 @@ def test_what_is_malformed_is_refused_or_counted_and_changes_nothing(fired: list
     virtual_time.run(main(), limit_seconds=100)
 
 
-def undecodable(plane: Plane) -> int:
+def undecodable(plane: ControlPlane) -> int:
     return sum(bus.counts["undecodable"] for bus in plane.broker.buses)
 
 

@@ -1,6 +1,7 @@
 """A system on its stage: streams that are asked of it, processes that are hurt meanwhile, and whether all is right."""
 
 import asyncio
+import dataclasses
 import os
 import random
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from msgspec.structs import replace
 
 from livescale.load.client import Client, open_session, send_open_loop
 from livescale.load.engine_alone import undisturbed
@@ -33,7 +35,7 @@ Reference = dict[int, list[int]]
 
 
 @dataclass(frozen=True)
-class Streams:
+class ExpectedStreams:
     """What is asked of a model, and what an undisturbed engine answers."""
 
     model: str
@@ -43,7 +45,7 @@ class Streams:
 
 def make_streams(
     model: str, dtype: DType, count: int, tokens: int, family: Family = "llama", layout: Layout = "plain"
-) -> Streams:
+) -> ExpectedStreams:
     """A third greedy, the others sampled; one after the other over `SECONDS`."""
     chance = random.Random(11)
     asks = [
@@ -57,15 +59,15 @@ def make_streams(
         )
         for index in range(count)
     ]
-    return Streams(model, asks, asyncio.run(undisturbed(tiny(family), dtype, asks, layout)))
+    return ExpectedStreams(model, asks, asyncio.run(undisturbed(tiny(family), dtype, asks, layout)))
 
 
 @dataclass
-class Stage:
+class SystemUnderLoad:
     """A system, the streams that it is asked for, and who was there when it was last at rest."""
 
     system: System
-    streams: Streams
+    streams: ExpectedStreams
     status: dict[str, Any] = field(default_factory=dict)
     killed: set[int] = field(default_factory=set)
 
@@ -145,3 +147,9 @@ def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as door:
         port: int = door.getsockname()[1]
         return port
+
+
+def at_once(model: str, dtype: DType, count: int = 12, tokens: int = 150, family: Family = "llama") -> ExpectedStreams:
+    """So many together that none of the instances is left without."""
+    streams = make_streams(model, dtype, count, tokens, family)
+    return dataclasses.replace(streams, asks=[replace(ask, at=0.0) for ask in streams.asks])

@@ -15,21 +15,35 @@ from msgspec.structs import replace
 from livescale.load.records import RequestRecord
 from livescale.shared.bus.contract import BusError
 from livescale.shared.bus.nats import NatsBus
-from livescale.shared.messages.membership import AskModels, AskSnapshot, Register, WorkerReport
+from livescale.shared.messages.membership import AskMetrics, AskModels, AskSnapshot, Register, WorkerReport
 from livescale.shared.messages.requests import TokenFrame
 from livescale.shared.messages.scaling import Scale, ScaleRecord
 from livescale.shared.messages.transfers import BlockReady, Transfer
-from livescale.shared.subjects import BLOCK, HEARTBEAT, MODELS, PLAN, REGISTER, SCALE, SNAPSHOT, TOKENS, TRANSFER
-from tests.system.stage import Stage
+from livescale.shared.subjects import (
+    BLOCK,
+    HEARTBEAT,
+    METRICS,
+    MODELS,
+    PLAN,
+    REGISTER,
+    SCALE,
+    SNAPSHOT,
+    TOKENS,
+    TRANSFER,
+)
+from tests.system.under_load import SystemUnderLoad
 
 MODEL_BYTES = {"m": 4_350_080, "half": 2_175_040}  # of the tiny model in float32 and in bfloat16, five blocks
 WORKERS = 4
 PATIENCE_SECONDS = 40.0
 ROUNDS = 3  # whose heartbeat is late on a busy machine is given nothing until it comes
 
+LAYERS_RUN = "livescale_worker_live_layers_total"
+HANDED_OVER = "livescale_worker_pulled_tasks_total"
+
 
 @dataclass
-class Watch:
+class BusWatch:
     """What the bus says of scales, as it comes."""
 
     reports: dict[str, WorkerReport] = field(default_factory=dict)
@@ -102,12 +116,12 @@ class Watch:
 
 
 @dataclass
-class Site:
+class ScalingSystem:
     """A running system, the model that a test is about, and the means to have instances and to hurt processes."""
 
-    stage: Stage
+    stage: SystemUnderLoad
     bus: NatsBus
-    watch: Watch
+    watch: BusWatch
 
     @property
     def model(self) -> str:
@@ -180,9 +194,9 @@ class Site:
 
 
 @asynccontextmanager
-async def watching(stage: Stage) -> AsyncIterator[Site]:
+async def watching(stage: SystemUnderLoad) -> AsyncIterator[ScalingSystem]:
     bus = await NatsBus.connect(stage.system.nats_url, "default", "test")
-    watch = Watch()
+    watch = BusWatch()
 
     async def follow(topic: Any) -> None:
         async for received in await bus.subscribe(topic):
@@ -190,9 +204,28 @@ async def watching(stage: Stage) -> AsyncIterator[Site]:
 
     tasks = [asyncio.create_task(follow(topic)) for topic in (HEARTBEAT, BLOCK, TRANSFER, PLAN, TOKENS)]
     try:
-        yield Site(stage, bus, watch)
+        yield ScalingSystem(stage, bus, watch)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await bus.close()
+
+
+async def count(site: ScalingSystem, metric: str, *processes: str) -> float:
+    """Over these, or all workers that are there."""
+    total = 0.0
+    for id in processes or site.watch.reports:
+        text = (await site.bus.call(METRICS, AskMetrics(), timeout=5, id=id)).text
+        total += sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(metric))
+    return total
+
+
+def is_busy(report: WorkerReport) -> bool:
+    load = report.load
+    return load is not None and load.kv_blocks_used + load.running_requests + load.waiting_requests > 0
+
+
+def targets(site: ScalingSystem) -> list[str]:
+    """Who is live and has a layer: before, all that waits there is taken away with none done."""
+    return sorted(id for id, report in site.watch.reports.items() if report.state == "live" and report.live_layers)

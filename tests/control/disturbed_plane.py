@@ -1,4 +1,4 @@
-"""A control plane in a storm: real services, streams and generations; processes that die are started again."""
+"""A control plane whose processes die, stall and lose messages; who dies is started again. Streams are real ones."""
 
 import asyncio
 import random
@@ -31,10 +31,10 @@ from livescale.shared.subjects import LEASE, PLAN, SCALE
 from livescale.shared.telemetry import Telemetry
 from livescale.shared.virtual_time import Process
 from livescale.shared.world import CountedIds
-from tests.control.door import Ask, Door
 from tests.control.fake_host import FakeHost
 from tests.control.fake_worker import FakeWorker, Faults
 from tests.control.fakes import CLOCK, RATE, Node
+from tests.control.headless_gateway import Ask, HeadlessGateway
 
 SERVICES: dict[str, Callable[[World], Actor]] = {
     "registry": lambda world: Registry(world, RegistrySettings()),
@@ -44,7 +44,7 @@ SERVICES: dict[str, Callable[[World], Actor]] = {
 RESTART_SECONDS = 1.0
 
 
-class Storm:
+class DisturbedPlane:
     """Processes by name (`worker-0`, `router-1`, ...). `trouble` is what must not be; the first of it counts."""
 
     def __init__(self, seed: int, live: LiveName = "off") -> None:
@@ -54,7 +54,7 @@ class Storm:
         self.broker = LocalBroker(CLOCK)
         self.ids = CountedIds()
         self.fabric: dict[str, Node] = {}
-        self.running: dict[str, Actor | Node | Door] = {}
+        self.running: dict[str, Actor | Node | HeadlessGateway] = {}
         self.buses: dict[str, LocalBus] = {}
         self.lives: dict[str, asyncio.Task[None]] = {}
         self.asks: list[Ask] = []
@@ -106,14 +106,14 @@ class Storm:
     def _make(self, name: str) -> Coroutine[Any, Any, None]:
         service, index = name.rsplit("-", 1)
         bus = self.buses[name] = self.broker.connect()
-        actor: Actor | Node | Door
+        actor: Actor | Node | HeadlessGateway
         match service:
             case "worker":
                 actor = FakeWorker(bus, name, f"box-{'ab'[int(index) % 2]}", self.fabric)
             case "host":
                 actor = FakeHost(bus, name, self.fabric)
             case "gateway":
-                actor = Door(bus, name)
+                actor = HeadlessGateway(bus, name)
             case _:
                 info = ServiceInfo(service, name, f"the {service}")
                 world = World(info, "box-a", bus, CLOCK, self.ids, Telemetry(service, name))
@@ -193,10 +193,10 @@ class Storm:
                 process.faults = Faults()
 
     def ask(self, gateway: str, model: str, max_tokens: int, count: int = 1, seconds: float = 600.0) -> None:
-        door = self.running.get(gateway)
-        for _ in range(count if isinstance(door, Door) else 0):
+        found = self.running.get(gateway)
+        for _ in range(count if isinstance(found, HeadlessGateway) else 0):
             self.asks.append(Ask(len(self.asks), max_tokens, model, seconds))
-            door.ask(self.asks[-1])  # type: ignore[union-attr]
+            found.ask(self.asks[-1])  # type: ignore[union-attr]
 
     def scale(self, model: str, instances: int) -> None:
         """By hand; the planner may refuse."""
@@ -210,9 +210,9 @@ class Storm:
     def leave(self, index: int) -> None:
         if self.asks:
             ask = self.asks[index % len(self.asks)]
-            for door in self.running.values():
-                if isinstance(door, Door):
-                    door.leave(ask)
+            for found in self.running.values():
+                if isinstance(found, HeadlessGateway):
+                    found.leave(ask)
 
     def later(self, seconds: float, act: Callable[[], None]) -> None:
         async def wait() -> None:
@@ -251,7 +251,7 @@ class Storm:
             except InvariantBroken as error:
                 self.trouble.append(f"{CLOCK.now():.2f} s, {name}: {error}")
 
-    def _check(self, actor: Actor | Node | Door) -> None:
+    def _check(self, actor: Actor | Node | HeadlessGateway) -> None:
         match actor:
             case Registry():
                 actor._leases.check_invariants()
@@ -268,7 +268,7 @@ class Storm:
                 office.policy.check_invariants()
             case FakeWorker():
                 actor.lifecycle.check_invariants()
-            case Door():
+            case HeadlessGateway():
                 actor.streams.check_invariants()
                 for generation in actor.generations.values():
                     generation.check_invariants()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 SHARE_SECONDS = 2.0
 
 
-class FakeStages:
+class FakePipeline:
     """One pipeline at a time. `shares`: others may take over what is here, as it is over; `formed`: all that were."""
 
     def __init__(self, worker: "FakeWorker") -> None:

@@ -101,7 +101,7 @@ class FakeGateway:
         self.bus.publish(CANCEL, Cancel(request_id=id))
 
 
-class Plane:
+class ControlPlane:
     """A running control plane."""
 
     def __init__(self, group: asyncio.TaskGroup) -> None:
@@ -249,11 +249,11 @@ def spec(name: str = "m", **more: object) -> ModelSpec:
 
 
 @asynccontextmanager
-async def control_plane(workers: int = 3, *, register: bool = True, **settings: object) -> AsyncIterator[Plane]:
+async def control_plane(workers: int = 3, *, register: bool = True, **settings: object) -> AsyncIterator[ControlPlane]:
     """Everything up, one model registered and one instance of it serving."""
     group = asyncio.TaskGroup()
     async with group:
-        plane = Plane(group)
+        plane = ControlPlane(group)
         plane.start_services(**settings)  # type: ignore[arg-type]
         plane.add_host()
         for index in range(workers):

@@ -42,7 +42,7 @@ class PlainOutput:
         return Piece("", fresh.token_ids, None if fresh.finish_reason is None else "length")
 
 
-class Door:
+class HeadlessGateway:
     """A gateway without HTTP, and the clients in front of it."""
 
     def __init__(self, bus: LocalBus, id: str) -> None:
