@@ -11,36 +11,36 @@ from livescale.load.stats import Tally
 from livescale.shared.world import Clock
 
 
-class Choice(msgspec.Struct):
+class StreamedChoice(msgspec.Struct):
     """What counts of a choice in a streamed chunk."""
 
     token_ids: list[int] | None = None
     finish_reason: str | None = None
 
 
-class ErrorBody(msgspec.Struct):
+class StreamedError(msgspec.Struct):
     """OpenAI's error object."""
 
     message: str = ""
     code: str | int | None = None
 
 
-class Chunk(msgspec.Struct):
+class StreamedChunk(msgspec.Struct):
     """One event of a stream, or the body of a refusal."""
 
     id: str = ""
-    choices: list[Choice] = []
-    error: ErrorBody | None = None
+    choices: list[StreamedChoice] = []
+    error: StreamedError | None = None
 
 
-CHUNK = msgspec.json.Decoder(Chunk)
+CHUNK = msgspec.json.Decoder(StreamedChunk)
 DONE = b"[DONE]"
 JSON = {"content-type": "application/json"}
 RECONNECT_SECONDS = 1.0
 BUSY = (429, 503)
 
 
-class EventStream:
+class EventCutter:
     """Cuts bytes as they arrive into the payloads of server-sent events."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ def open_session(url: str, api_key: str, timeout: float) -> aiohttp.ClientSessio
     )
 
 
-class Client:
+class LoadClient:
     """Sends requests to one model of one server and records what comes back."""
 
     def __init__(self, session: aiohttp.ClientSession, model: str, clock: Clock, tally: Tally) -> None:
@@ -85,7 +85,7 @@ class Client:
 
     async def attempt(self, session: aiohttp.ClientSession, ask: Ask, due: float) -> RequestRecord:
         """One submission of a request."""
-        stream = Stream(ask, due, self.now(), self._tally)
+        stream = StreamRecorder(ask, due, self.now(), self._tally)
         try:
             async with session.post("v1/completions", data=self._body(ask), headers=JSON) as response:
                 stream.status = response.status
@@ -120,8 +120,8 @@ class Client:
             }
         )
 
-    async def _follow(self, response: aiohttp.ClientResponse, stream: "Stream") -> None:
-        events = EventStream()
+    async def _follow(self, response: aiohttp.ClientResponse, stream: "StreamRecorder") -> None:
+        events = EventCutter()
         async for data in read_available(response):
             # Tokens that arrive together get the same time, which is when a person would see them.
             at = self.now()
@@ -136,7 +136,7 @@ async def read_available(response: aiohttp.ClientResponse) -> AsyncIterator[byte
         yield data
 
 
-class Stream:
+class StreamRecorder:
     """A stream while it comes in."""
 
     def __init__(self, ask: Ask, due: float, sent: float, tally: Tally) -> None:
@@ -210,7 +210,7 @@ def retry_after(response: aiohttp.ClientResponse) -> float | None:
     return float(seconds) if response.status in BUSY and seconds.isdecimal() else None
 
 
-async def send_open_loop(client: Client, asks: list[Ask], records: list[RequestRecord]) -> None:
+async def send_open_loop(client: LoadClient, asks: list[Ask], records: list[RequestRecord]) -> None:
     """Send each request when it is due, however the server fares; `records` fills in the order of their ends."""
 
     async def send(ask: Ask, due: float) -> None:

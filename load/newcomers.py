@@ -5,7 +5,7 @@ from math import inf
 
 from rich.table import Table
 
-from livescale.load.incidents import Incident
+from livescale.load.incidents import RunIncident
 from livescale.load.records import RequestRecord
 from livescale.load.stats import duration, new_table
 from livescale.load.story import Newcomer
@@ -58,7 +58,7 @@ def tell_slower(
     newcomers: Sequence[Newcomer],
     records: Sequence[RequestRecord],
     prefill_seconds: float,
-    incidents: Sequence[Incident] = (),
+    incidents: Sequence[RunIncident] = (),
 ) -> Iterator[str]:
     """For each new instance whose first token came later, live, than it would have after a stop: and why. After a stop
     there is one prefill between the last parameter, which comes when it was predicted to, and a first token."""
@@ -74,7 +74,7 @@ def tell_slower(
         )
 
 
-def reasons(newcomer: Newcomer, first_at: float, incidents: Sequence[Incident]) -> Iterator[str]:
+def reasons(newcomer: Newcomer, first_at: float, incidents: Sequence[RunIncident]) -> Iterator[str]:
     """Why the first token of an instance that was live came so late."""
     for each in incidents:
         if each.what == "stall" and newcomer.decided_at <= each.at <= first_at:

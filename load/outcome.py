@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from livescale.load.hardware import Hardware
-from livescale.load.incidents import Incident
+from livescale.load.incidents import RunIncident
 from livescale.load.records import RequestRecord, find_fault
 from livescale.load.stats import Period, Summary, summarise_periods
 from livescale.load.story import Newcomer, Story
@@ -16,7 +16,7 @@ NOTHING_ADDED = (
 )
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class StreamsVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """What the check of every stream found. `criterion` says in words what counts as right. `again`: how many requests
     were asked a second time, undisturbed, and `changed` what of these had other tokens."""
 
@@ -58,9 +58,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     periods: Sequence[Period]
     records: Sequence[RequestRecord]
     story: Story
-    verdict: Verdict
+    verdict: StreamsVerdict
     hardware: Hardware
-    incidents: Sequence[Incident]
+    incidents: Sequence[RunIncident]
     prefill_seconds: float
     settings: dict[str, str]
 

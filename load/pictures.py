@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from livescale.load.incidents import Incident
+from livescale.load.incidents import RunIncident
 from livescale.load.outcome import Outcome
 from livescale.load.records import RequestRecord
 from livescale.load.stats import percentile
@@ -72,7 +72,7 @@ def running_percentile(points: Sequence[tuple[float, float]], q: float, width: f
     return [((slot + 0.5) * width, percentile(values, q) or 0.0) for slot, values in sorted(stretches.items())]
 
 
-class Picture(msgspec.Struct, frozen=True):
+class SvgPicture(msgspec.Struct, frozen=True):
     """One figure: `description` is read aloud and printed under it."""
 
     title: str
@@ -80,7 +80,7 @@ class Picture(msgspec.Struct, frozen=True):
     svg: str
 
 
-def draw_pictures(outcome: Outcome) -> list[Picture]:
+def draw_pictures(outcome: Outcome) -> list[SvgPicture]:
     """All pictures of a load, in the order in which they are read."""
     return [
         draw(*RATE, lambda axes: paint_rate(axes, outcome)),
@@ -117,14 +117,14 @@ BLOCKS = (
 TBT = ("Time between tokens", "A point is one token of one stream; the lines are the median and p99 of 2 s.")
 
 
-def draw(title: str, description: str, paint: Callable[[Axes], None]) -> Picture:
+def draw(title: str, description: str, paint: Callable[[Axes], None]) -> SvgPicture:
     with mpl.rc_context({**STYLE, "svg.hashsalt": title}):
         figure = Figure(figsize=(4.9, 2.9), layout="constrained")
         axes = figure.add_subplot()
         paint(axes)
         written = io.StringIO()
         figure.savefig(written, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    return Picture(title, description, as_inline(written.getvalue(), title))
+    return SvgPicture(title, description, as_inline(written.getvalue(), title))
 
 
 def as_inline(svg: str, title: str) -> str:
@@ -147,7 +147,7 @@ def paint_frame(axes: Axes, outcome: Outcome, label: str) -> None:
     frame(axes, outcome.end - outcome.start, label)
 
 
-def paint_incidents(axes: Axes, incidents: Sequence[Incident], start: float) -> None:
+def paint_incidents(axes: Axes, incidents: Sequence[RunIncident], start: float) -> None:
     for each in incidents:
         at = each.at - start
         if each.what == "stall":

@@ -22,7 +22,7 @@ SHOWN_DECISIONS = 4
 PLAIN_SECONDS = 5.0
 
 
-class View(msgspec.Struct, frozen=True):
+class ScreenView(msgspec.Struct, frozen=True):
     """One moment: what is going on, since and until when (seconds), and what is known then."""
 
     stage: str
@@ -34,23 +34,23 @@ class View(msgspec.Struct, frozen=True):
     tally: Tally
 
 
-def render_line(view: View) -> str:
+def render_line(view: ScreenView) -> str:
     """The moment in one line of plain text."""
     states = ", ".join(describe_worker(report, view.story) for report in view.story.present(view.now))
     return f"{render_clock(view)} {view.stage:<6}  {states}  {render_load(view)}"
 
 
-def render_screen(view: View) -> RenderableType:
+def render_screen(view: ScreenView) -> RenderableType:
     """The moment as a picture for a terminal."""
     heading = Text.assemble((f"{view.stage} ", "bold"), (render_clock(view), "dim"))
     return Group(heading, render_workers(view), Text(render_load(view)), *render_decisions(view))
 
 
-def render_clock(view: View) -> str:
+def render_clock(view: ScreenView) -> str:
     return f"{view.elapsed:5.1f} s" + (f" of {view.seconds:.0f}" if view.seconds is not None else "")
 
 
-def render_load(view: View) -> str:
+def render_load(view: ScreenView) -> str:
     ttft, tbt = view.tally.recent(view.now)
     waiting = view.story.queue[-1].waiting if view.story.queue else "?"
     return (
@@ -59,7 +59,7 @@ def render_load(view: View) -> str:
     )
 
 
-def render_workers(view: View) -> Table:
+def render_workers(view: ScreenView) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     for report in view.story.present(view.now):
         ready, total = blocks(report, view.story)
@@ -71,7 +71,7 @@ def render_workers(view: View) -> Table:
     return table
 
 
-def render_decisions(view: View) -> list[Text]:
+def render_decisions(view: ScreenView) -> list[Text]:
     made = [decision for decision in view.story.decisions if decision.action != "hold"][-SHOWN_DECISIONS:]
     return [
         Text(
@@ -114,7 +114,7 @@ class Screen(Protocol):
 
     def note(self, line: str) -> None: ...
 
-    def show(self, view: View) -> None: ...
+    def show(self, view: ScreenView) -> None: ...
 
 
 class PlainScreen:
@@ -127,7 +127,7 @@ class PlainScreen:
     def note(self, line: str) -> None:
         self._console.print(Text(line), soft_wrap=True)
 
-    def show(self, view: View) -> None:
+    def show(self, view: ScreenView) -> None:
         if not 0 <= view.elapsed - self._shown < PLAIN_SECONDS:
             self._shown = view.elapsed
             self.note(render_line(view))
@@ -142,7 +142,7 @@ class LiveScreen:
     def note(self, line: str) -> None:
         self._live.console.print(Text(line), soft_wrap=True)
 
-    def show(self, view: View) -> None:
+    def show(self, view: ScreenView) -> None:
         self._live.update(render_screen(view), refresh=True)
 
 

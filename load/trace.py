@@ -120,7 +120,7 @@ def busiest(trace: Trace, seconds: float, share: float = 0.25) -> Window:
     return Window(start, start + width)
 
 
-class Phase(msgspec.Struct, frozen=True):
+class LoadPhase(msgspec.Struct, frozen=True):
     """A stretch of the load: `rate` requests a second for `seconds`."""
 
     name: str
@@ -128,14 +128,14 @@ class Phase(msgspec.Struct, frozen=True):
     rate: float
 
 
-class Shape(msgspec.Struct, frozen=True):
+class RequestShape(msgspec.Struct, frozen=True):
     """Mean lengths in tokens; single requests lie between half and one and a half of them."""
 
     prompt_tokens: int
     output_tokens: int
 
 
-def poisson(phases: Sequence[Phase], shape: Shape, seed: int) -> Trace:
+def poisson(phases: Sequence[LoadPhase], shape: RequestShape, seed: int) -> Trace:
     """Arrivals of all phases one after the other; the same seed gives the same trace."""
     chance = random.Random(seed)
     trace: list[Arrival] = []
@@ -150,13 +150,13 @@ def poisson(phases: Sequence[Phase], shape: Shape, seed: int) -> Trace:
     return tuple(trace)
 
 
-def calm_burst_calm(seconds: float, calm_rate: float, burst_rate: float) -> tuple[Phase, Phase, Phase]:
+def calm_burst_calm(seconds: float, calm_rate: float, burst_rate: float) -> tuple[LoadPhase, LoadPhase, LoadPhase]:
     """A quarter calm, a third burst, and calm again until the end."""
     before, burst = seconds / 4, seconds / 3
     return (
-        Phase("before", before, calm_rate),
-        Phase("burst", burst, burst_rate),
-        Phase("after", seconds - before - burst, calm_rate),
+        LoadPhase("before", before, calm_rate),
+        LoadPhase("burst", burst, burst_rate),
+        LoadPhase("after", seconds - before - burst, calm_rate),
     )
 
 

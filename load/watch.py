@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from livescale.load.incidents import TICK_SECONDS, Incident, Life, Lives, Ticks, Times
+from livescale.load.incidents import TICK_SECONDS, ClockTimes, Life, Lives, RunIncident, Ticks
 from livescale.load.story import Story
 from livescale.services.supervisor.processes import Child
 from livescale.shared.bus.contract import Bus, Subscription, Topic
@@ -74,9 +74,9 @@ def describe(message: Message) -> str | None:
 @asynccontextmanager
 async def watching_lives(
     children: Mapping[str, Child], clock: Clock, note: Callable[[str], None]
-) -> AsyncIterator[list[Incident]]:
+) -> AsyncIterator[list[RunIncident]]:
     """Inside, the list fills with what befalls them, and `note` gets a line for each."""
-    incidents: list[Incident] = []
+    incidents: list[RunIncident] = []
     watching = asyncio.create_task(watch(children, clock, note, incidents), name="watchman")
     try:
         yield incidents
@@ -86,7 +86,7 @@ async def watching_lives(
 
 
 async def watch(
-    children: Mapping[str, Child], clock: Clock, note: Callable[[str], None], incidents: list[Incident]
+    children: Mapping[str, Child], clock: Clock, note: Callable[[str], None], incidents: list[RunIncident]
 ) -> None:
     ticks, lives = Ticks(read_times(clock)), Lives(read_lives(children))
     while True:
@@ -98,8 +98,8 @@ async def watch(
             note(incident.line)
 
 
-def read_times(clock: Clock) -> Times:
-    return Times(clock.now(), clock.wall())
+def read_times(clock: Clock) -> ClockTimes:
+    return ClockTimes(clock.now(), clock.wall())
 
 
 def read_lives(children: Mapping[str, Child]) -> dict[str, Life]:

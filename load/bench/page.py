@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from livescale.load.bench.record import Conditions, Record
-from livescale.load.pictures import Picture
+from livescale.load.pictures import SvgPicture
 from livescale.load.report import render_page, render_picture, render_table
 
 HEADINGS = ("", "measured", "", "against", "ratio", "bar", "kept")
@@ -30,7 +30,7 @@ def report_option(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any
 def render_bench(
     title: str,
     intro: str,
-    pictures: Sequence[Picture],
+    pictures: Sequence[SvgPicture],
     records: Sequence[Record],
     conditions: Conditions,
     tables: str = "",

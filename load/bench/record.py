@@ -66,7 +66,7 @@ def measured(
     return Record(bench=bench, case=case, value=value, unit=unit, against=against, ratio=ratio, bar=bar, ok=ok)
 
 
-class Printer:
+class RecordPrinter:
     """Prints records as they come, and the table at the end."""
 
     def __init__(self, bench: str) -> None:

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from livescale.load.incidents import TICK_SECONDS, Incident, Ticks, Times
+from livescale.load.incidents import TICK_SECONDS, ClockTimes, RunIncident, Ticks
 from livescale.services.supervisor.processes import ChildFailed
 from livescale.services.supervisor.stack import StackFailed
 from livescale.shared.bus.contract import BusError
@@ -95,7 +95,7 @@ class Samples:
                 return result
         raise void()
 
-    def _counts(self, stalls: list[Incident], failure: Exception | None) -> bool:
+    def _counts(self, stalls: list[RunIncident], failure: Exception | None) -> bool:
         """Whether it is a sample. Raises its failure where that is no stall's."""
         if stalls:
             self.again += 1
@@ -116,7 +116,7 @@ class StallWatch:
     """Looks at the clock from a thread of its own as long as it is entered: `found` has the stalls."""
 
     def __init__(self) -> None:
-        self.found: list[Incident] = []
+        self.found: list[RunIncident] = []
         self._clock = SystemClock()
         self._ticks = Ticks(self._times())
         self._ended = threading.Event()
@@ -140,8 +140,8 @@ class StallWatch:
         if stall is not None:
             self.found.append(stall)
 
-    def _times(self) -> Times:
-        return Times(self._clock.now(), self._clock.wall())
+    def _times(self) -> ClockTimes:
+        return ClockTimes(self._clock.now(), self._clock.wall())
 
 
 class Renewable(Generic[T]):

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from livescale.load.chaos.load import ChaosSettings, make_load
 from livescale.load.chaos.page import write_page
-from livescale.load.chaos.report import ChaosReport, Run, fault_table, make_report
+from livescale.load.chaos.report import ChaosReport, ChaosRun, fault_table, make_report
 from livescale.load.chaos.run import run_chaos
 from livescale.load.engine_alone import undisturbed
 from livescale.load.kept import KEPT, kept_model, logged
@@ -58,7 +58,7 @@ def chaos(settings: ChaosSettings) -> None:
     sys.exit(0 if report.good else 1)
 
 
-def disturb(settings: ChaosSettings, checkpoint: Path, trace: Trace, console: Console) -> Run:
+def disturb(settings: ChaosSettings, checkpoint: Path, trace: Trace, console: Console) -> ChaosRun:
     """The system's part. Raises ClickException, and Abort after Ctrl-C."""
     try:
         with logged(LOG) as echo, open_screen(console) as screen:
@@ -73,7 +73,7 @@ def describe_settings(settings: ChaosSettings) -> dict[str, str]:
     return {name.replace("_", "-"): str(value) for name, value in values.items() if value is not None}
 
 
-def show(console: Console, report: ChaosReport, run: Run) -> None:
+def show(console: Console, report: ChaosReport, run: ChaosRun) -> None:
     """For people."""
     console.print(fault_table(run.happenings, run.seen, run.start, run.end))
     for line in report.complaints()[:SHOWN]:

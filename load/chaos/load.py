@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from livescale.load.records import Ask
-from livescale.load.trace import Phase, Shape, Trace, Window, poisson, replay
+from livescale.load.trace import LoadPhase, RequestShape, Trace, Window, poisson, replay
 from livescale.load.trace_files import read_trace
 from livescale.shared.settings import LiveEveryHop, LiveName, LiveWhen, Settings, TtftSlo
 
@@ -54,18 +54,18 @@ def make_load(settings: ChaosSettings) -> Trace:
     """The arrivals. Raises TraceError and ValueError."""
     seconds = 60 * settings.minutes
     if settings.trace is None:
-        shape = Shape(settings.prompt_tokens, settings.output_tokens)
+        shape = RequestShape(settings.prompt_tokens, settings.output_tokens)
         return poisson(make_phases(seconds, settings.rate), shape, settings.seed)
     part = Window(0.0, seconds)
     return replay(read_trace(Path(settings.trace)), part, settings.rate_scale, settings.length_scale, settings.seed)
 
 
-def make_phases(seconds: float, rate: float) -> list[Phase]:
+def make_phases(seconds: float, rate: float) -> list[LoadPhase]:
     """Calm, burst, calm, burst ... until the end."""
-    phases: list[Phase] = []
+    phases: list[LoadPhase] = []
     while seconds > 0:
         for name, (length, times) in (("calm", CALM), ("burst", BURST)):
-            phases.append(Phase(name, min(length, max(0.0, seconds)), rate * times))
+            phases.append(LoadPhase(name, min(length, max(0.0, seconds)), rate * times))
             seconds -= length
     return phases
 

@@ -6,16 +6,16 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from livescale.load.chaos.faults import Happening
-from livescale.load.chaos.report import FAULT_HEADINGS, ChaosReport, Run, fault_rows
+from livescale.load.chaos.faults import SeenFault
+from livescale.load.chaos.report import FAULT_HEADINGS, ChaosReport, ChaosRun, fault_rows
 from livescale.load.pictures import (
     BLUE,
     GREY,
     INK,
     ORANGE,
     RED,
-    Picture,
     Points,
+    SvgPicture,
     draw,
     frame,
     gap_points,
@@ -42,7 +42,7 @@ PAUSES = ("Pauses", f"The longest wait for a next token of any stream, in steps 
 INSTANCES = ("Instances", f"Workers in each state. {MARKS}, a dotted line a decision to scale.")
 
 
-def draw_pictures(run: Run) -> list[Picture]:
+def draw_pictures(run: ChaosRun) -> list[SvgPicture]:
     """In the order in which they are read."""
     return [
         draw(*PAUSES, lambda axes: paint_pauses(axes, run)),
@@ -51,30 +51,30 @@ def draw_pictures(run: Run) -> list[Picture]:
     ]
 
 
-def paint_pauses(axes: Axes, run: Run) -> None:
+def paint_pauses(axes: Axes, run: ChaosRun) -> None:
     longest = running_percentile(gap_points(run.seen, run.start), 100, width=1.0)
     axes.bar(*split(longest), width=1.0, color=BLUE)
     paint_frame(axes, run, "longest pause (s)")
 
 
-def paint_ttft(axes: Axes, run: Run, points: Points) -> None:
+def paint_ttft(axes: Axes, run: ChaosRun, points: Points) -> None:
     axes.scatter(*split(points), s=9, color=BLUE, linewidths=0)
     paint_frame(axes, run, "TTFT (s)")
 
 
-def paint_instances(axes: Axes, run: Run) -> None:
+def paint_instances(axes: Axes, run: ChaosRun) -> None:
     paint_states(axes, run.story, run.start, run.end)
     paint_frame(axes, run, "workers")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     place_legend(axes)
 
 
-def paint_frame(axes: Axes, run: Run, label: str) -> None:
+def paint_frame(axes: Axes, run: ChaosRun, label: str) -> None:
     paint_faults(axes, run.happenings, run.start)
     frame(axes, run.end - run.start, label)
 
 
-def paint_faults(axes: Axes, happenings: Sequence[Happening], start: float) -> None:
+def paint_faults(axes: Axes, happenings: Sequence[SeenFault], start: float) -> None:
     """Who is hit is written beside a kill, at three heights: kills come close together."""
     for place, happening in enumerate(happenings):
         at, height = happening.at - start, 1.0 - 0.3 * (place % 3)
@@ -96,12 +96,12 @@ def paint_faults(axes: Axes, happenings: Sequence[Happening], start: float) -> N
             axes.axvspan(at, at + happening.fault.seconds, color=colour, alpha=alpha, linewidth=0, zorder=0)
 
 
-def write_page(path: Path, report: ChaosReport, run: Run, settings: dict[str, str]) -> None:
+def write_page(path: Path, report: ChaosReport, run: ChaosRun, settings: dict[str, str]) -> None:
     """Raises ClickException, which names the path."""
     save_page(path, render_report(report, run, settings))
 
 
-def render_report(report: ChaosReport, run: Run, settings: dict[str, str]) -> str:
+def render_report(report: ChaosReport, run: ChaosRun, settings: dict[str, str]) -> str:
     """The whole page."""
     body = f"""{render_list("Amiss", report.complaints())}
 <p>{len(run.asks)} requests went through {settings["gateways"]} gateways while processes of the system were killed and

@@ -7,8 +7,8 @@ from itertools import pairwise
 import msgspec
 from rich.table import Table
 
-from livescale.load.chaos.client import Cut
-from livescale.load.chaos.faults import Happening
+from livescale.load.chaos.client import CutStream
+from livescale.load.chaos.faults import SeenFault
 from livescale.load.records import Ask, RequestRecord, find_fault
 from livescale.load.stats import duration, new_table
 from livescale.load.story import Story
@@ -19,13 +19,13 @@ NOTICED_SECONDS = 2.0
 FAULT_HEADINGS = ("at", "fault", "streams", "pause")
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class ChaosRun(msgspec.Struct, frozen=True, kw_only=True):
     """`start` and `end` of the load, in seconds since the epoch; `left` after the end of the system."""
 
     asks: list[Ask]
     records: list[RequestRecord]
-    cuts: list[Cut]
-    happenings: list[Happening]
+    cuts: list[CutStream]
+    happenings: list[SeenFault]
     story: Story
     start: float
     end: float
@@ -113,7 +113,7 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def make_report(run: Run, undisturbed: Mapping[int, Sequence[int]], seed: int, dtype: str) -> ChaosReport:
+def make_report(run: ChaosRun, undisturbed: Mapping[int, Sequence[int]], seed: int, dtype: str) -> ChaosReport:
     """Judge every request that was asked for: one without a record is incomplete as well."""
     by_index = {record.index: record for record in run.records}
     missing = [f"request {index}: no record of it" for index in undisturbed if index not in by_index]
@@ -149,7 +149,7 @@ def make_report(run: Run, undisturbed: Mapping[int, Sequence[int]], seed: int, d
     )
 
 
-def find_unexplained(cuts: Sequence[Cut], happenings: Sequence[Happening]) -> list[str]:
+def find_unexplained(cuts: Sequence[CutStream], happenings: Sequence[SeenFault]) -> list[str]:
     """One line for each connection that broke although its gateway was not killed."""
     killed = [(one.victim, one.at) for one in happenings if one.fault.kind == "kill" and one.struck]
     return [
@@ -168,7 +168,7 @@ def count_wrong(came: Sequence[int], right: Sequence[int]) -> int:
 
 
 def fault_rows(
-    happenings: Sequence[Happening], records: Sequence[RequestRecord], start: float, end: float
+    happenings: Sequence[SeenFault], records: Sequence[RequestRecord], start: float, end: float
 ) -> Iterator[tuple[str, ...]]:
     """A row a fault, with what clients noticed from it until the next."""
     ordered = sorted(happenings, key=lambda one: one.at)
@@ -178,7 +178,7 @@ def fault_rows(
         yield duration(happening.at - start), str(happening), str(len(under_way)), duration(longest)
 
 
-def fault_table(happenings: Sequence[Happening], records: Sequence[RequestRecord], start: float, end: float) -> Table:
+def fault_table(happenings: Sequence[SeenFault], records: Sequence[RequestRecord], start: float, end: float) -> Table:
     """The rows for a terminal."""
     table = new_table("Faults, and the longest pause of any stream until the next one")
     for heading in FAULT_HEADINGS:

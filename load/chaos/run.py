@@ -10,10 +10,10 @@ import aiohttp
 import msgspec
 
 from livescale.load.chaos.client import PatientClient
-from livescale.load.chaos.faults import Tormentor
+from livescale.load.chaos.faults import FaultInjector
 from livescale.load.chaos.load import ChaosSettings, seeded
-from livescale.load.chaos.report import Run
-from livescale.load.chaos.schedule import Targets, plan_faults
+from livescale.load.chaos.report import ChaosRun
+from livescale.load.chaos.schedule import FaultTargets, plan_faults
 from livescale.load.chaos.system import (
     HANDED_OVER,
     MODEL,
@@ -31,10 +31,10 @@ from livescale.load.client import send_open_loop
 from livescale.load.demo.run import end_on_sigterm
 from livescale.load.engine_alone import CONTEXT
 from livescale.load.records import Ask, RequestRecord
-from livescale.load.screen import Screen, View
+from livescale.load.screen import Screen, ScreenView
 from livescale.load.stats import Tally
 from livescale.load.story import Story
-from livescale.load.target import Target, learn_target, make_asks
+from livescale.load.target import LoadTarget, learn_target, make_asks
 from livescale.load.trace import Trace
 from livescale.load.watch import watching
 from livescale.services.supervisor.commands import NATS
@@ -56,7 +56,7 @@ FRESH_SECONDS = 3.0
 PROBE_TOKENS = 16
 
 
-async def run_chaos(settings: ChaosSettings, checkpoint: Path, trace: Trace, screen: Screen, echo: Echo) -> Run:
+async def run_chaos(settings: ChaosSettings, checkpoint: Path, trace: Trace, screen: Screen, echo: Echo) -> ChaosRun:
     """Everything that needs the system up; on return it is down again. SIGTERM cancels it, as Ctrl-C does.
 
     Raises ValueError before anything is started, TargetError, and what a Stack raises.
@@ -65,12 +65,12 @@ async def run_chaos(settings: ChaosSettings, checkpoint: Path, trace: Trace, scr
     targets = choose_targets(settings)
     memory, events = shared_memory(), LogEvents(echo)
     async with Stack(stack_settings(settings, checkpoint), progress=screen.note, echo=events.echo) as stack:
-        run = await Course(settings, stack, screen, events).run(trace, targets)
+        run = await ChaosCourse(settings, stack, screen, events).run(trace, targets)
         pids = [child.pid for child in stack.supervisor.children.values() if child.pid is not None]
     return msgspec.structs.replace(run, left=find_left(pids, memory))
 
 
-class Course:
+class ChaosCourse:
     """One load with faults, on a system that is up."""
 
     def __init__(self, settings: ChaosSettings, stack: Stack, screen: Screen, events: LogEvents) -> None:
@@ -85,7 +85,7 @@ class Course:
         self._asks: list[Ask] = []
         self._records: list[RequestRecord] = []
 
-    async def run(self, trace: Trace, targets: Targets) -> Run:
+    async def run(self, trace: Trace, targets: FaultTargets) -> ChaosRun:
         """Raises TargetError, and ChildFailed once a process is given up."""
         async with (
             watching(self._stack.bus, self._story, self._clock, self._screen.note),
@@ -96,13 +96,13 @@ class Course:
             target = msgspec.structs.replace(target, context=min(target.context, CONTEXT))
             self._asks = [seeded(ask) for ask in make_asks(trace, target, self._settings.seed)]
             client = PatientClient(sessions, MODEL, self._clock, self._tally)
-            tormentor = Tormentor(self._stack, self._story, MODEL, targets.names, client.now, self._screen.note)
+            tormentor = FaultInjector(self._stack, self._story, MODEL, targets.names, client.now, self._screen.note)
             start = client.now()
             await self._watched("load", start, self._disturbed(client, tormentor, targets, start))
             end = client.now()
             not_whole = await self._rest(end)
             await self._probe(client, sessions, target)
-            return Run(
+            return ChaosRun(
                 asks=self._asks,
                 records=self._records,
                 cuts=client.cuts,
@@ -117,7 +117,9 @@ class Course:
                 not_whole=not_whole or await self._rest(end),
             )
 
-    async def _disturbed(self, client: PatientClient, tormentor: Tormentor, targets: Targets, start: float) -> None:
+    async def _disturbed(
+        self, client: PatientClient, tormentor: FaultInjector, targets: FaultTargets, start: float
+    ) -> None:
         """The load, and the faults meanwhile."""
         faults = plan_faults(self._settings.seed, self._seconds, targets, stalls=self._settings.stalls)
         self._screen.note(f"{len(self._asks)} requests and {len(faults)} faults in {self._seconds:.0f} s")
@@ -144,7 +146,7 @@ class Course:
         return find_amiss(snapshot, queue, [name for name in self._stack.supervisor.children if name != NATS])
 
     async def _probe(
-        self, client: PatientClient, sessions: Mapping[str, aiohttp.ClientSession], target: Target
+        self, client: PatientClient, sessions: Mapping[str, aiohttp.ClientSession], target: LoadTarget
     ) -> None:
         """One short request to each gateway, judged like the others."""
         for session in sessions.values():
@@ -168,4 +170,4 @@ class Course:
     def _show(self, stage: str, since: float) -> None:
         now = self._clock.wall()
         seconds = self._seconds if stage == "load" else None
-        self._screen.show(View(stage, now - since, seconds, len(self._asks), now, self._story, self._tally))
+        self._screen.show(ScreenView(stage, now - since, seconds, len(self._asks), now, self._story, self._tally))

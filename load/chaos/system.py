@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 
 from livescale.load.chaos.load import ChaosSettings
-from livescale.load.chaos.schedule import Targets
+from livescale.load.chaos.schedule import FaultTargets
 from livescale.load.client import open_session
 from livescale.load.story import QueuePoint
 from livescale.services.supervisor.processes import Echo
@@ -54,7 +54,7 @@ def stack_settings(settings: ChaosSettings, checkpoint: Path) -> StackSettings:
     )
 
 
-def choose_targets(settings: ChaosSettings) -> Targets:
+def choose_targets(settings: ChaosSettings) -> FaultTargets:
     """Processes of the services that may be disturbed. Raises ValueError for a service that there is none of."""
     several = {"worker": settings.workers, "gateway": settings.gateways, "router": settings.routers}
     named = {service: [f"{service}-{index}" for index in range(count)] for service, count in several.items()}
@@ -65,7 +65,7 @@ def choose_targets(settings: ChaosSettings) -> Targets:
         if service not in named:
             raise ValueError(f"--disturb: no {service!r} runs here; there are: {', '.join(named)}")
     others = [name for service in chosen if service != "worker" for name in named[service]]
-    return Targets(named["worker"] if "worker" in chosen else [], others, settings.workers)
+    return FaultTargets(named["worker"] if "worker" in chosen else [], others, settings.workers)
 
 
 @asynccontextmanager

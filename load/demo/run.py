@@ -9,16 +9,16 @@ from statistics import median
 
 import msgspec
 
-from livescale.load.client import Client, open_session, send_open_loop
+from livescale.load.client import LoadClient, open_session, send_open_loop
 from livescale.load.demo.check import choose_again
-from livescale.load.demo.plan import Capacity, DemoLoad, plan_load
-from livescale.load.incidents import Incident
+from livescale.load.demo.plan import DemoLoad, WorkerCapacity, plan_load
+from livescale.load.incidents import RunIncident
 from livescale.load.records import Ask, RequestRecord, find_fault
-from livescale.load.screen import Screen, View
+from livescale.load.screen import Screen, ScreenView
 from livescale.load.settings import DemoSettings
 from livescale.load.stats import Tally, duration
 from livescale.load.story import Story
-from livescale.load.target import Target, learn_target, make_asks
+from livescale.load.target import LoadTarget, learn_target, make_asks
 from livescale.load.trace import Trace
 from livescale.load.watch import complete_story, describe, watching, watching_lives
 from livescale.services.supervisor.settings import ModelSettings, StackSettings
@@ -44,7 +44,7 @@ class CalibrationFailed(Exception):
     """The first requests already failed; says how."""
 
 
-async def calibrate(client: Client, target: Target) -> Capacity:
+async def calibrate(client: LoadClient, target: LoadTarget) -> WorkerCapacity:
     """Prefill from single requests, decode from one small batch: too little to make the monitor scale out."""
     chance = random.Random(0)
     prompt_tokens = min(PREFILL_TOKENS, target.context // 2)
@@ -52,10 +52,10 @@ async def calibrate(client: Client, target: Target) -> Capacity:
     # The first request also pays for whatever is done for the first time.
     ttft = median(record.token_at[0] - record.sent for record in alone[1:])
     decoded = await measure_decode(client, target, chance)
-    return Capacity(prefill_rate=prompt_tokens / ttft, decode_rate=decoded)
+    return WorkerCapacity(prefill_rate=prompt_tokens / ttft, decode_rate=decoded)
 
 
-async def measure_decode(client: Client, target: Target, chance: random.Random) -> float:
+async def measure_decode(client: LoadClient, target: LoadTarget, chance: random.Random) -> float:
     """Tokens a second of a batch; longer answers are tried while a stall, say, keeps the streams apart."""
     tokens = DECODE_TOKENS
     for _ in range(DECODE_TRIES):
@@ -67,11 +67,11 @@ async def measure_decode(client: Client, target: Target, chance: random.Random) 
     return rate_apart(batch)
 
 
-def make_ask(chance: random.Random, target: Target, prompt_tokens: int, max_tokens: int) -> Ask:
+def make_ask(chance: random.Random, target: LoadTarget, prompt_tokens: int, max_tokens: int) -> Ask:
     return Ask(0, 0.0, chance.choices(target.vocabulary, k=prompt_tokens), max_tokens)
 
 
-async def fetch(client: Client, ask: Ask) -> RequestRecord:
+async def fetch(client: LoadClient, ask: Ask) -> RequestRecord:
     record = await client.fetch(ask, client.now())
     if fault := find_fault(record):
         raise CalibrationFailed(f"a first request to try the system failed: {fault}")
@@ -93,22 +93,22 @@ def rate_apart(batch: list[RequestRecord]) -> float:
     return sum(len(record.token_at) for record in batch) / (end - start)
 
 
-class Happened(msgspec.Struct, frozen=True):
+class DemoResult(msgspec.Struct, frozen=True):
     """What a run left behind, to be checked and reported. `again`: requests that were asked a second time in the end,
     with nothing else going on."""
 
     load: DemoLoad
-    capacity: Capacity
+    capacity: WorkerCapacity
     asks: list[Ask]
     records: list[RequestRecord]
     story: Story
     start: float
     end: float
     again: list[RequestRecord]
-    incidents: list[Incident]
+    incidents: list[RunIncident]
 
 
-class Stage:
+class DemoRun:
     """One run of the demo. `log` takes what the processes print."""
 
     def __init__(self, settings: DemoSettings, screen: Screen, clock: Clock, log: Callable[[str, str], None]) -> None:
@@ -121,7 +121,7 @@ class Stage:
         self._records: list[RequestRecord] = []
         self._asks: list[Ask] = []
 
-    async def run(self, checkpoint: Path, source: Trace | None) -> Happened:
+    async def run(self, checkpoint: Path, source: Trace | None) -> DemoResult:
         """Everything that needs the system up; on return it is down again. SIGTERM cancels it, as Ctrl-C does."""
         end_on_sigterm()
         stack_settings = make_stack_settings(self._settings, checkpoint)
@@ -132,11 +132,11 @@ class Stage:
             open_session(stack.url, "", REQUEST_SECONDS) as session,
         ):
             target = await learn_target(session, MODEL)
-            capacity = await calibrate(Client(session, MODEL, self._clock, Tally()), target)
+            capacity = await calibrate(LoadClient(session, MODEL, self._clock, Tally()), target)
             load = plan_load(self._settings, capacity, source, target.context)
             self._screen.note(describe_load(load, capacity))
             self._asks = make_asks(load.trace, target, self._settings.seed)
-            client = Client(session, MODEL, self._clock, self._tally)
+            client = LoadClient(session, MODEL, self._clock, self._tally)
             # On a slow machine the measuring itself may have added an instance.
             await self._calm_down("settling", client.now())
             start = client.now()
@@ -147,13 +147,13 @@ class Stage:
             except BusError as error:
                 self._screen.note(f"the planner's records are missing from the report: {error}")
             end = client.now()
-            again = await self._ask_again(Client(session, MODEL, self._clock, Tally()), start)
+            again = await self._ask_again(LoadClient(session, MODEL, self._clock, Tally()), start)
             incidents = sorted(befell + deaths(self._story), key=lambda each: each.at)
-        return Happened(
+        return DemoResult(
             *(load, capacity, self._asks, self._records, self._story, start, end), again=again, incidents=incidents
         )
 
-    async def _ask_again(self, client: Client, start: float) -> list[RequestRecord]:
+    async def _ask_again(self, client: LoadClient, start: float) -> list[RequestRecord]:
         """One at a time: nothing is beside them."""
         asks = choose_again(self._asks, self._records, self._story.newcomers(start))
         self._screen.note(f"asking {len(asks)} of the requests again, undisturbed")
@@ -170,7 +170,7 @@ class Stage:
             self._show(stage, start, None)
             await asyncio.sleep(REFRESH_SECONDS)
 
-    async def _send(self, client: Client, load: DemoLoad, start: float) -> None:
+    async def _send(self, client: LoadClient, load: DemoLoad, start: float) -> None:
         """The whole load, shown while it runs."""
 
         async def show() -> None:
@@ -188,12 +188,12 @@ class Stage:
     def _show(self, stage: str, start: float, seconds: float | None) -> None:
         now = self._clock.wall()
         elapsed = max(0.0, now - start)
-        self._screen.show(View(stage, elapsed, seconds, len(self._asks), now, self._story, self._tally))
+        self._screen.show(ScreenView(stage, elapsed, seconds, len(self._asks), now, self._story, self._tally))
 
 
-def deaths(story: Story) -> list[Incident]:
+def deaths(story: Story) -> list[RunIncident]:
     """By the registry's word: also of who runs, and was silent for too long."""
-    return [Incident(change.at, "death", describe(change) or "") for change in story.deaths]
+    return [RunIncident(change.at, "death", describe(change) or "") for change in story.deaths]
 
 
 def end_on_sigterm() -> None:
@@ -229,7 +229,7 @@ def phase_name(load: DemoLoad, elapsed: float) -> str:
     return "burst" if elapsed < (load.burst.end or load.seconds) else "calm"
 
 
-def describe_load(load: DemoLoad, capacity: Capacity) -> str:
+def describe_load(load: DemoLoad, capacity: WorkerCapacity) -> str:
     mean = sum(capacity.seconds(arrival) for arrival in load.trace) / len(load.trace)
     scales = "" if load.rate_scale is None else f"; rate x {load.rate_scale:.3g}, lengths x {load.length_scale:.3g}"
     return (

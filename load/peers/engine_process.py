@@ -15,16 +15,16 @@ import msgspec
 
 from livescale.load.peers.protocol import (
     Answer,
-    Chosen,
-    Decode,
-    Failed,
-    Greedy,
-    Prefill,
+    AskDecode,
+    AskGreedy,
+    AskPrefill,
+    EngineFailed,
+    GreedyTokens,
     Prompts,
     Question,
     Ready,
-    Start,
-    Took,
+    StartEngine,
+    StepSeconds,
 )
 
 # Of the standard library alone.
@@ -43,13 +43,13 @@ class Stopwatch:
     def mark(self) -> None:
         self._marks.append(time.process_time())
 
-    def took(self) -> Took:
+    def took(self) -> StepSeconds:
         """The steps between marks."""
         steps = [after - before for before, after in pairwise(self._marks)]
-        return Took(steps, time.monotonic() - self._began)
+        return StepSeconds(steps, time.monotonic() - self._began)
 
 
-class Member(Protocol):
+class Answerer(Protocol):
     """What a process is asked."""
 
     ready: Ready
@@ -58,17 +58,17 @@ class Member(Protocol):
         """Of a question that it does not understand: Failed."""
 
 
-class Engine(Protocol):
+class AskedEngine(Protocol):
     """What every engine can do."""
 
-    def greedy(self, prompt: list[int], tokens: int) -> Chosen: ...
+    def greedy(self, prompt: list[int], tokens: int) -> GreedyTokens: ...
 
-    def prefill(self, prompts: Prompts) -> Took: ...
+    def prefill(self, prompts: Prompts) -> StepSeconds: ...
 
-    def decode(self, prompts: Prompts, steps: int) -> Took: ...
+    def decode(self, prompts: Prompts, steps: int) -> StepSeconds: ...
 
 
-def serve(descriptor: int, make: Callable[[Start], Member]) -> None:
+def serve(descriptor: int, make: Callable[[StartEngine], Answerer]) -> None:
     """Make the engine once the pipe says of what, and answer.
 
     Every engine gets what a worker has: memory that is freed stays the process's, and what was imported is never looked
@@ -78,7 +78,7 @@ def serve(descriptor: int, make: Callable[[Start], Member]) -> None:
     gc.freeze()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     with Connection(descriptor) as pipe, suppress(EOFError, KeyboardInterrupt):
-        start = msgspec.msgpack.decode(pipe.recv_bytes(), type=Start)
+        start = msgspec.msgpack.decode(pipe.recv_bytes(), type=StartEngine)
         # Before threads are started: they inherit it.
         os.sched_setaffinity(0, [start.core])
         member = make(start)
@@ -88,13 +88,13 @@ def serve(descriptor: int, make: Callable[[Start], Member]) -> None:
             pipe.send_bytes(msgspec.msgpack.encode(answer))
 
 
-def ask_engine(engine: Engine, question: Question) -> Answer:
+def ask_engine(engine: AskedEngine, question: Question) -> Answer:
     match question:
-        case Greedy(prompt, tokens):
+        case AskGreedy(prompt, tokens):
             return engine.greedy(prompt, tokens)
-        case Prefill(prompts):
+        case AskPrefill(prompts):
             return engine.prefill(prompts)
-        case Decode(prompts, steps):
+        case AskDecode(prompts, steps):
             return engine.decode(prompts, steps)
         case _:
-            return Failed(f"{type(engine).__name__} does not answer {type(question).__name__}")
+            return EngineFailed(f"{type(engine).__name__} does not answer {type(question).__name__}")

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from livescale.load.peers.engine_process import Stopwatch, ask_engine, serve
-from livescale.load.peers.protocol import Answer, Chosen, Prompts, Question, Ready, Start, Took
+from livescale.load.peers.protocol import Answer, GreedyTokens, Prompts, Question, Ready, StartEngine, StepSeconds
 
 ARCHITECTURE = "llama"
 NAMES = {
@@ -146,7 +146,7 @@ def log_errors(level: int, text: bytes, _: object) -> None:
 class LlamaCpp:
     """Two contexts of one model: a cache has the same room for every sequence."""
 
-    def __init__(self, start: Start) -> None:
+    def __init__(self, start: StartEngine) -> None:
         self._log = llama.llama_log_callback(log_errors)  # in use until the process ends
         llama.llama_log_set(self._log, None)
         llama.llama_backend_init()
@@ -167,21 +167,21 @@ class LlamaCpp:
     def answer(self, question: Question) -> Answer:
         return ask_engine(self, question)
 
-    def greedy(self, prompt: list[int], tokens: int) -> Chosen:
+    def greedy(self, prompt: list[int], tokens: int) -> GreedyTokens:
         rows = [self._run(self._short, [prompt], 0)[0]]
         for place in range(len(prompt), len(prompt) + tokens - 1):
             rows.append(self._run(self._short, [[int(rows[-1].argmax())]], place)[0])
         self._forget(self._short)
-        return Chosen([int(row.argmax()) for row in rows], [row.tobytes() for row in rows])
+        return GreedyTokens([int(row.argmax()) for row in rows], [row.tobytes() for row in rows])
 
-    def prefill(self, prompts: Prompts) -> Took:
+    def prefill(self, prompts: Prompts) -> StepSeconds:
         watch = Stopwatch()
         chosen(self._run(self._long, prompts, 0))
         watch.mark()
         self._forget(self._long)
         return watch.took()
 
-    def decode(self, prompts: Prompts, steps: int) -> Took:
+    def decode(self, prompts: Prompts, steps: int) -> StepSeconds:
         tokens = chosen(self._run(self._short, prompts, 0))
         watch = Stopwatch()
         for step in range(steps):

@@ -10,7 +10,7 @@ import msgspec
 Prompts = list[list[int]]
 
 
-class Start(msgspec.Struct, frozen=True):
+class StartEngine(msgspec.Struct, frozen=True):
     """The first message: all processes of a bench get the same core, and are asked one at a time.
 
     `began`: when the process was started, on the machine's monotonic clock. `kernels`: of this engine, and of what is
@@ -24,34 +24,34 @@ class Start(msgspec.Struct, frozen=True):
     kernels: str = "auto"
 
 
-class Greedy(msgspec.Struct, frozen=True, tag=True):
+class AskGreedy(msgspec.Struct, frozen=True, tag=True):
     """Continue the prompt by so many tokens; show the logits that each was chosen from."""
 
     prompt: list[int]
     tokens: int
 
 
-class Force(msgspec.Struct, frozen=True, tag=True):
+class AskForced(msgspec.Struct, frozen=True, tag=True):
     """The logits from which these tokens would have been chosen after the prompt. Of transformers alone."""
 
     prompt: list[int]
     tokens: list[int]
 
 
-class Prefill(msgspec.Struct, frozen=True, tag=True):
+class AskPrefill(msgspec.Struct, frozen=True, tag=True):
     """From prompts that come at the same time to the first token of each."""
 
     prompts: Prompts
 
 
-class Decode(msgspec.Struct, frozen=True, tag=True):
+class AskDecode(msgspec.Struct, frozen=True, tag=True):
     """So many steps in which every prompt, of one length, gains a token."""
 
     prompts: Prompts
     steps: int
 
 
-class Mix(msgspec.Struct, frozen=True, tag=True):
+class AskMixed(msgspec.Struct, frozen=True, tag=True):
     """Prefill prompts like `prompts` one after the other while all of `decoding` decode, for at least so many `steps`;
     and both alone before."""
 
@@ -60,30 +60,30 @@ class Mix(msgspec.Struct, frozen=True, tag=True):
     steps: int
 
 
-class Keep(msgspec.Struct, frozen=True, tag=True):
+class AskKept(msgspec.Struct, frozen=True, tag=True):
     """The prompt, and the same again with what can be kept of it. Of this engine alone."""
 
     prompt: list[int]
 
 
-class Multiply(msgspec.Struct, frozen=True, tag=True):
+class AskMultiply(msgspec.Struct, frozen=True, tag=True):
     """One pass of so many rows through the matrices of all layers."""
 
     rows: int
 
 
-class Read(msgspec.Struct, frozen=True, tag=True):
+class AskRead(msgspec.Struct, frozen=True, tag=True):
     """Read much memory once."""
 
 
-class CountPython(msgspec.Struct, frozen=True, tag=True):
+class AskLayerCost(msgspec.Struct, frozen=True, tag=True):
     """What a layer costs besides its kernels, in steps of so many rows."""
 
     rows: int
     steps: int
 
 
-Question = Greedy | Force | Prefill | Decode | Mix | Keep | Multiply | Read | CountPython
+Question = AskGreedy | AskForced | AskPrefill | AskDecode | AskMixed | AskKept | AskMultiply | AskRead | AskLayerCost
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
@@ -95,20 +95,20 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     kernels: str = ""
 
 
-class Failed(msgspec.Struct, frozen=True, tag=True):
+class EngineFailed(msgspec.Struct, frozen=True, tag=True):
     """It cannot go on."""
 
     reason: str
 
 
-class Chosen(msgspec.Struct, frozen=True, tag=True):
+class GreedyTokens(msgspec.Struct, frozen=True, tag=True):
     """Tokens, and for each the logits it was chosen from: float32 `[vocab]`, as bytes."""
 
     tokens: list[int]
     logits: list[bytes]
 
 
-class Took(msgspec.Struct, frozen=True, tag=True):
+class StepSeconds(msgspec.Struct, frozen=True, tag=True):
     """The CPU seconds of each step, and the seconds that went by for all of them."""
 
     steps: list[float]
@@ -123,9 +123,9 @@ class Mixed(msgspec.Struct, frozen=True, tag=True):
     """Steps of decoding alone, prompts alone, and both together, in which `decoded` tokens came beside `prompted` of
     prompts."""
 
-    alone: Took
-    prompts: Took
-    both: Took
+    alone: StepSeconds
+    prompts: StepSeconds
+    both: StepSeconds
     decoded: int
     prompted: int
 
@@ -133,12 +133,12 @@ class Mixed(msgspec.Struct, frozen=True, tag=True):
 class Kept(msgspec.Struct, frozen=True, tag=True):
     """A prompt to its first token: with nothing kept of it, with what can be in the KV cache, and in host memory."""
 
-    none: Took
-    cached: Took
-    fetched: Took
+    none: StepSeconds
+    cached: StepSeconds
+    fetched: StepSeconds
 
 
-class Rate(msgspec.Struct, frozen=True, tag=True):
+class MemoryRate(msgspec.Struct, frozen=True, tag=True):
     """Bytes a second."""
 
     bytes_per_second: float
@@ -152,4 +152,4 @@ class LayerCost(msgspec.Struct, frozen=True, tag=True):
     outside: float
 
 
-Answer = Ready | Failed | Chosen | Took | Mixed | Kept | Rate | LayerCost
+Answer = Ready | EngineFailed | GreedyTokens | StepSeconds | Mixed | Kept | MemoryRate | LayerCost

@@ -18,7 +18,7 @@ LINKS: Mapping[str, LinkKind] = {"": "nic", "domain": "domain", "link": "link"}
 DIRECTIONS: Mapping[str, Direction] = {"in": "in", "out": "out"}
 
 
-class Pipeline(msgspec.Struct, frozen=True):
+class ReadyPipeline(msgspec.Struct, frozen=True):
     """An execution pipeline, and when it has the whole model."""
 
     nodes: tuple[str, ...]
@@ -46,9 +46,9 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True):
         return self.size_bytes / min(rates)
 
     @property
-    def pipelines(self) -> list[Pipeline]:
+    def pipelines(self) -> list[ReadyPipeline]:
         """The earliest first."""
-        made = [Pipeline(nodes, pipeline_ready(nodes, self.prediction.ready)) for nodes in self.plan.pipelines]
+        made = [ReadyPipeline(nodes, pipeline_ready(nodes, self.prediction.ready)) for nodes in self.plan.pipelines]
         return sorted(made, key=lambda pipeline: (pipeline.ready_at, pipeline.nodes))
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from livescale.load.plan.dry_run import DryRun, Pipeline
+from livescale.load.plan.dry_run import DryRun, ReadyPipeline
 from livescale.services.planner.plans.network import Node
 from livescale.services.planner.plans.plan import Direction, Flow, Policy, TransferPlan
 from livescale.shared.units import format_size
@@ -26,7 +26,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     targets: tuple[str, ...]
     tails: tuple[str, ...]
     pruned: tuple[tuple[str, Direction], ...]
-    pipelines: list[Pipeline]
+    pipelines: list[ReadyPipeline]
     reasons: tuple[str, ...]
     flows: tuple[Flow, ...]
     ready: Mapping[str, Mapping[int, float]]

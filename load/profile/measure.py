@@ -59,14 +59,14 @@ def _piece(tokens: Sequence[int], start: int, blocks: range, *, decode: bool, dr
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredStep:
     """How long a step took."""
 
     work: Work
     seconds: float
 
 
-def fit(steps: Sequence[Measured], source: str) -> Latency:
+def fit(steps: Sequence[MeasuredStep], source: str) -> Latency:
     """Steps that prefill and steps that decode, several of each and none that does both."""
     prefill = [step for step in steps if step.work.prefill_tokens]
     decode = [step for step in steps if step.work.decode_rows]
@@ -77,12 +77,12 @@ def fit(steps: Sequence[Measured], source: str) -> Latency:
     )
 
 
-def worst_error(latency: Latency, steps: Sequence[Measured]) -> float:
+def worst_error(latency: Latency, steps: Sequence[MeasuredStep]) -> float:
     """Of what was measured, as a share of it."""
     return max(abs(latency.seconds(step.work) / step.seconds - 1) for step in steps)
 
 
-def _solve(factors: Sequence[tuple[int, int, int]], steps: Sequence[Measured]) -> tuple[float, float, float]:
+def _solve(factors: Sequence[tuple[int, int, int]], steps: Sequence[MeasuredStep]) -> tuple[float, float, float]:
     """The milliseconds for each column of `factors`."""
     milliseconds = np.array([step.seconds * 1e3 for step in steps])
     # Each row over what was measured, so that short steps count as much as long ones.
@@ -92,7 +92,7 @@ def _solve(factors: Sequence[tuple[int, int, int]], steps: Sequence[Measured]) -
     return step, linear, quadratic
 
 
-async def measure(directory: Path, dtype: DType, threads: int) -> list[Measured]:
+async def measure(directory: Path, dtype: DType, threads: int) -> list[MeasuredStep]:
     """Every case, on the checkpoint in `directory`. Raises CheckpointError, and MemoryError where it does not fit."""
     opened = open_checkpoint(directory, dtype)
     memory = [memoryview(bytearray(layout.size_bytes)) for layout in opened.layouts]
@@ -111,7 +111,7 @@ async def measure(directory: Path, dtype: DType, threads: int) -> list[Measured]
                 begun = perf_counter()
                 await runner.step(batch)
                 seconds.append(perf_counter() - begun)
-            measured.append(Measured(work_of(batch.pieces), min(seconds[1:])))
+            measured.append(MeasuredStep(work_of(batch.pieces), min(seconds[1:])))
         return measured
     finally:
         await runner.close()

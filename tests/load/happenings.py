@@ -5,7 +5,7 @@ import random
 from msgspec.structs import replace
 
 from livescale.load.hardware import Hardware
-from livescale.load.outcome import Outcome, Verdict
+from livescale.load.outcome import Outcome, StreamsVerdict
 from livescale.load.records import RequestRecord
 from livescale.load.stats import Period
 from livescale.load.story import Story
@@ -174,7 +174,7 @@ def outcome(events: list[tuple[float, Message]] | None = None) -> Outcome:
         ],
         records=records,
         story=told(events or scale_out_and_in()),
-        verdict=Verdict(
+        verdict=StreamsVerdict(
             streams=150,
             faults=[],
             tokens=1200,

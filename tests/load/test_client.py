@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from livescale.load.client import Client, EventStream, open_session, send_open_loop
+from livescale.load.client import EventCutter, LoadClient, open_session, send_open_loop
 from livescale.load.records import Ask, RequestRecord, find_fault, write_records
 from livescale.load.stats import Tally
 from livescale.shared.world import SystemClock
@@ -20,7 +20,7 @@ def asks(count: int, at: float = 0.0) -> list[Ask]:
 async def send(server: ScriptedServer, requests: list[Ask], timeout: float = 10.0) -> list[RequestRecord]:
     records: list[RequestRecord] = []
     async with server.serving() as url, open_session(url, "", timeout) as session:
-        await send_open_loop(Client(session, "tiny", SystemClock(), Tally()), requests, records)
+        await send_open_loop(LoadClient(session, "tiny", SystemClock(), Tally()), requests, records)
     return sorted(records, key=lambda record: record.index)
 
 
@@ -72,7 +72,7 @@ def test_events_are_cut_out_of_bytes_however_they_are_split() -> None:
     data = b'data: {"a": 1}\r\n\r\n: comment\ndata:{"b": 2}\n\ndata: [DONE]\n\n'
     expected = [b'{"a": 1}', b'{"b": 2}', b"[DONE]"]
     for size in range(1, len(data)):
-        events = EventStream()
+        events = EventCutter()
         found = [event for start in range(0, len(data), size) for event in events.feed(data[start : start + size])]
         assert found == expected
 

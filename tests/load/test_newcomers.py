@@ -1,6 +1,6 @@
 from msgspec.structs import replace
 
-from livescale.load.incidents import Incident
+from livescale.load.incidents import RunIncident
 from livescale.load.newcomers import tell_slower
 from livescale.load.story import Newcomer
 from tests.load import happenings
@@ -20,7 +20,7 @@ def test_where_live_was_slower_than_a_stop_the_report_says_why() -> None:
     assert "as nobody took a request over from it before it was whole" in line
     [line] = tell_slower([newcomer(predicted_at=START + 22.0)], records, 0.2)
     assert "its parameters took 4.20 s where 2.00 s were predicted" in line
-    stall = Incident(START + 23.0, "stall", "the machine stood still for 1.9 s", 1.9)
+    stall = RunIncident(START + 23.0, "stall", "the machine stood still for 1.9 s", 1.9)
     [line] = tell_slower([newcomer()], records, 0.2, [stall])
     assert "as the machine stood still for 1.9 s; nobody" in line
 

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from livescale.load.incidents import Incident
-from livescale.load.outcome import Verdict
+from livescale.load.incidents import RunIncident
+from livescale.load.outcome import StreamsVerdict
 from livescale.load.pictures import draw_pictures
 from livescale.load.report import render_report, save_page, write_report
 from livescale.load.story import Story
@@ -93,7 +93,7 @@ def test_the_same_outcome_gives_the_same_bytes(page: str) -> None:
 
 
 def test_faults_are_listed_and_long_lists_cut() -> None:
-    verdict = Verdict(
+    verdict = StreamsVerdict(
         streams=30,
         faults=[f"request {n}: HTTP 429" for n in range(25)],
         tokens=10,
@@ -129,7 +129,10 @@ def test_the_report_says_that_live_was_slower() -> None:
 
 
 def test_incidents_are_on_the_time_axis_of_the_report_and_in_a_list() -> None:
-    befell = [Incident(START + 30, "stall", "the machine stood still for 2.1 s", 2.1), Incident(START, "death", "<w>")]
+    befell = [
+        RunIncident(START + 30, "stall", "the machine stood still for 2.1 s", 2.1),
+        RunIncident(START, "death", "<w>"),
+    ]
     quiet, outcome = happenings.outcome(), replace(happenings.outcome(), incidents=befell)
     assert "<dt>+30.0 s</dt><dd>the machine stood still for 2.1 s</dd>" in render_report(outcome)
     assert "&lt;w&gt;" in render_report(outcome)

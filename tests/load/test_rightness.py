@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from livescale.load.rightness import Rightness, Stream, check_streams
+from livescale.load.rightness import CheckedStream, Rightness, check_streams
 from livescale.shared.messages.parameters import DType, Family
 from livescale.shared.model_config import load_model_config
 from tests.made import FAMILIES, tiny
@@ -16,7 +16,7 @@ TOKENS = 40
 
 
 @cache
-def generated(family: Family, dtype: DType) -> tuple[Stream, ...]:
+def generated(family: Family, dtype: DType) -> tuple[CheckedStream, ...]:
     """Streams of transformers' own `generate`, one by one, prompts of 1 to 300 tokens."""
     model: Any = AutoModelForCausalLM.from_pretrained(tiny(family), dtype=TORCH[dtype])
     chance = torch.Generator().manual_seed(3)
@@ -26,7 +26,7 @@ def generated(family: Family, dtype: DType) -> tuple[Stream, ...]:
         prompt = torch.randint(300, 1_000, (1, length), generator=chance)
         mask = torch.ones_like(prompt)
         output = model.generate(prompt, attention_mask=mask, max_new_tokens=TOKENS, min_new_tokens=TOKENS)[0]
-        streams.append(Stream(prompt[0].tolist(), output[length:].tolist(), stops, min_tokens=TOKENS))
+        streams.append(CheckedStream(prompt[0].tolist(), output[length:].tolist(), stops, min_tokens=TOKENS))
     return tuple(streams)
 
 
@@ -114,14 +114,14 @@ def test_too_many_ties_are_not_right() -> None:
 @pytest.mark.parametrize("dtype", TORCH)
 def test_streams_without_tokens_are_right_and_progress_is_told(dtype: DType) -> None:
     seen: list[tuple[int, int]] = []
-    streams = [Stream([5, 6], []), *generated("llama", dtype)[:2]]
+    streams = [CheckedStream([5, 6], []), *generated("llama", dtype)[:2]]
     check_streams(tiny("llama"), streams, dtype, on_progress=lambda done, total: seen.append((done, total)))
     assert seen == [(1, 2), (2, 2)]
     assert check_streams(tiny("llama"), [], dtype).ok
 
 
-@pytest.mark.parametrize("stream", [Stream([5, 1_019], [5]), Stream([5], [-1]), Stream([], [5])])
-def test_what_cannot_be_a_stream_of_this_model_is_refused(stream: Stream) -> None:
+@pytest.mark.parametrize("stream", [CheckedStream([5, 1_019], [5]), CheckedStream([5], [-1]), CheckedStream([], [5])])
+def test_what_cannot_be_a_stream_of_this_model_is_refused(stream: CheckedStream) -> None:
     with pytest.raises(ValueError, match="stream 0"):
         check_streams(tiny("llama"), [stream])
 

@@ -3,7 +3,7 @@ import io
 from msgspec.structs import replace
 from rich.console import Console
 
-from livescale.load.screen import LiveScreen, PlainScreen, View, open_screen, render_line, render_screen
+from livescale.load.screen import LiveScreen, PlainScreen, ScreenView, open_screen, render_line, render_screen
 from livescale.load.stats import Tally
 from livescale.load.story import Story
 from livescale.shared.messages.membership import Holding
@@ -11,7 +11,7 @@ from tests.load import happenings
 from tests.load.happenings import MODEL, START
 
 
-def view(at: float) -> View:
+def view(at: float) -> ScreenView:
     story = Story(MODEL)
     for when, message in happenings.scale_out_and_in():
         if when <= at:
@@ -23,7 +23,7 @@ def view(at: float) -> View:
         tally.on_sent()
         tally.on_token(START + at - 1, 0.25, first=True)
         tally.on_token(START + at - 1, 0.02, first=False)
-    return View("burst", at, 60.0, 10, START + at, story, tally)
+    return ScreenView("burst", at, 60.0, 10, START + at, story, tally)
 
 
 def test_the_line_tells_states_progress_and_latency() -> None:

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from livescale.load.trace import (
     Arrival,
-    Phase,
-    Shape,
+    LoadPhase,
+    RequestShape,
     Trace,
     Window,
     busiest,
@@ -21,11 +21,11 @@ from livescale.load.trace import (
     window,
 )
 
-SHAPE = Shape(prompt_tokens=100, output_tokens=10)
+SHAPE = RequestShape(prompt_tokens=100, output_tokens=10)
 
 
 def test_the_rate_of_each_phase_is_met_on_average() -> None:
-    phases = [Phase("before", 1000, 1.0), Phase("burst", 1000, 5.0), Phase("after", 1000, 0.5)]
+    phases = [LoadPhase("before", 1000, 1.0), LoadPhase("burst", 1000, 5.0), LoadPhase("after", 1000, 0.5)]
     trace = poisson(phases, SHAPE, seed=3)
     counts = [sum(start <= arrival.at < start + 1000 for arrival in trace) for start in (0, 1000, 2000)]
     assert counts == [pytest.approx(1000, rel=0.1), pytest.approx(5000, rel=0.1), pytest.approx(500, rel=0.2)]
@@ -39,7 +39,7 @@ def test_the_same_seed_gives_the_same_load_and_another_seed_another() -> None:
 
 
 def test_a_phase_without_requests_is_silent() -> None:
-    assert poisson([Phase("calm", 10, 0.0)], SHAPE, seed=1) == ()
+    assert poisson([LoadPhase("calm", 10, 0.0)], SHAPE, seed=1) == ()
 
 
 def test_the_three_phases_fill_the_duration() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from livescale.load.client import Client, open_session, send_open_loop
+from livescale.load.client import LoadClient, open_session, send_open_loop
 from livescale.load.engine_alone import undisturbed
 from livescale.load.machines import CannotEmulate, Network, network
 from livescale.load.records import Ask, RequestRecord, find_fault
@@ -81,7 +81,7 @@ class Site:
     async def answers(self) -> dict[int, list[int]]:
         records: list[RequestRecord] = []
         async with open_session(self.url, KEY, PATIENCE_SECONDS) as session:
-            await send_open_loop(Client(session, MODEL, SystemClock(), Tally()), ASKS, records)
+            await send_open_loop(LoadClient(session, MODEL, SystemClock(), Tally()), ASKS, records)
         assert [fault for record in records if (fault := find_fault(record))] == []
         return {record.index: record.token_ids for record in records}
 

@@ -17,7 +17,7 @@ from typing import Any
 import aiohttp
 from msgspec.structs import replace
 
-from livescale.load.client import Client, open_session, send_open_loop
+from livescale.load.client import LoadClient, open_session, send_open_loop
 from livescale.load.engine_alone import undisturbed
 from livescale.load.records import Ask, RequestRecord, find_fault
 from livescale.load.stats import Tally
@@ -88,7 +88,7 @@ class SystemUnderLoad:
     async def load(self, url: str = "") -> list[RequestRecord]:
         records: list[RequestRecord] = []
         async with open_session(url or self.system.url, "", 60.0) as session:
-            client = Client(session, self.streams.model, SystemClock(), Tally())
+            client = LoadClient(session, self.streams.model, SystemClock(), Tally())
             await send_open_loop(client, self.streams.asks, records)
         return records
 

@@ -19,13 +19,13 @@ from livescale.load.bench.control.rows import (
     OUTPUT_TOKENS,
     Cost,
     Latencies,
-    Way,
+    PathLatencies,
     cost_rows,
     measure_costs,
     rows,
 )
-from livescale.load.bench.record import Printer
-from livescale.load.client import Client, open_session
+from livescale.load.bench.record import RecordPrinter
+from livescale.load.client import LoadClient, open_session
 from livescale.load.engine_alone import EngineAlone, engine_alone
 from livescale.load.kept import kept_model, logged
 from livescale.load.records import Ask, find_fault
@@ -68,7 +68,7 @@ def control(requests: int, scales: int) -> None:
     CPU seconds of gateway, router and NATS are told by request and by token, beside those of a starlette server that
     streams as much and has nothing behind it.
     """
-    printer = Printer(BENCH)
+    printer = RecordPrinter(BENCH)
     checkpoint = kept_model("tiny", printer.progress)
     with logged() as echo:
         uvloop.run(run(printer, checkpoint, requests, scales, echo))
@@ -76,10 +76,10 @@ def control(requests: int, scales: int) -> None:
         sys.exit(1)
 
 
-async def run(printer: Printer, checkpoint: Path, requests: int, scales: int, echo: Echo) -> None:
+async def run(printer: RecordPrinter, checkpoint: Path, requests: int, scales: int, echo: Echo) -> None:
     async with Stack(stack_settings(checkpoint), progress=printer.progress, echo=echo) as stack:
         async with open_session(stack.url, "", 60.0) as session:
-            client = Client(session, MODEL, SystemClock(), Tally())
+            client = LoadClient(session, MODEL, SystemClock(), Tally())
             rate, through = await measure(printer, "gateway", lambda number: fetch(client, number), requests, None)
             costs, bare = await measure_cpu(printer, stack, client, requests)
         await allow_two(stack.bus)
@@ -90,7 +90,9 @@ async def run(printer: Printer, checkpoint: Path, requests: int, scales: int, ec
         printer.emit(record)
 
 
-async def measure_cpu(printer: Printer, stack: Stack, client: Client, requests: int) -> tuple[dict[str, Cost], Cost]:
+async def measure_cpu(
+    printer: RecordPrinter, stack: Stack, client: LoadClient, requests: int
+) -> tuple[dict[str, Cost], Cost]:
     """Of the processes between client and worker; and of a bare stream at the same pace, asked by the same client."""
     printer.progress(f"CPU of {requests} requests with {FEW} and with {MANY} tokens each")
     children = stack.supervisor.children
@@ -100,7 +102,7 @@ async def measure_cpu(printer: Printer, stack: Stack, client: Client, requests: 
     gap = max(cost.gap for cost in costs.values())
     with bare_stream(gap) as (url, pid):
         async with open_session(url, "", 60.0) as session:
-            bare_client = Client(session, MODEL, SystemClock(), Tally())
+            bare_client = LoadClient(session, MODEL, SystemClock(), Tally())
             await fetch(bare_client, 0)
             bare = await measure_costs({"bare": pid}, partial(fetch, bare_client), requests, CONCURRENCY)
     return costs, bare["bare"]
@@ -119,7 +121,9 @@ async def allow_two(bus: Bus) -> None:
     await bus.call(REGISTER, Register(spec=spec), timeout=5.0)
 
 
-async def measure(printer: Printer, name: str, ask: AskOnce, requests: int, rate: float | None) -> tuple[float, Way]:
+async def measure(
+    printer: RecordPrinter, name: str, ask: AskOnce, requests: int, rate: float | None
+) -> tuple[float, PathLatencies]:
     """Idle, then under 70 % of `rate` requests/s; the rate is measured here where it is None."""
     for number in range(10):
         await ask(-1 - number)
@@ -129,7 +133,7 @@ async def measure(printer: Printer, name: str, ask: AskOnce, requests: int, rate
         rate = await find_capacity(ask, requests)
     printer.progress(f"{name}: {requests} requests at {LOAD_SHARE * rate:.0f} a second")
     loaded = await open_loop(ask, requests, LOAD_SHARE * rate)
-    return rate, Way(Latencies(sorted(idle)), Latencies(sorted(loaded)))
+    return rate, PathLatencies(Latencies(sorted(idle)), Latencies(sorted(loaded)))
 
 
 async def timed(ask: AskOnce, number: int) -> float:
@@ -175,7 +179,7 @@ def prompt(number: int) -> list[int]:
     return random.Random(number).choices(range(1_000), k=PROMPT_TOKENS)
 
 
-async def fetch(client: Client, number: int, tokens: int = OUTPUT_TOKENS) -> None:
+async def fetch(client: LoadClient, number: int, tokens: int = OUTPUT_TOKENS) -> None:
     """Streamed."""
     record = await client.fetch(Ask(number, 0.0, prompt(number), tokens), client.now())
     if fault := find_fault(record):
@@ -197,7 +201,7 @@ def submit(number: int) -> Submit:
     )
 
 
-async def first_byte(stack: Stack, printer: Printer, number: int, scales: int) -> float:
+async def first_byte(stack: Stack, printer: RecordPrinter, number: int, scales: int) -> float:
     """Scale out by one and back; seconds from the decision to the first byte at the new worker."""
     printer.progress(f"scale {number + 1} of {scales}")
     _, record = await ask_scale(stack.bus, MODEL, 2, 60.0)

@@ -76,14 +76,14 @@ class Latencies:
 
 
 @dataclass(frozen=True)
-class Way:
+class PathLatencies:
     """How requests reach the engine, idle and under load."""
 
     idle: Latencies
     loaded: Latencies
 
 
-def rows(through: Way, alone: Way, rate: float, first_bytes: Sequence[float]) -> Iterator[Record]:
+def rows(through: PathLatencies, alone: PathLatencies, rate: float, first_bytes: Sequence[float]) -> Iterator[Record]:
     """A limit on what is added is the other side of its ratio."""
     step = alone.idle.quantile(0.5) / OUTPUT_TOKENS * 1e3
     yield measured(BENCH, "a step of the engine, idle, p50", step, "ms")

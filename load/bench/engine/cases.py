@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from livescale.load.peers.protocol import Decode, Keep, Mix, Prefill, Prompts
+from livescale.load.peers.protocol import AskDecode, AskKept, AskMixed, AskPrefill, Prompts
 from livescale.shared.messages.parameters import ModelConfig
 
 CONTEXT = 64  # tokens of a prompt before a decode
@@ -30,8 +30,8 @@ class PrefillCase:
     def tokens(self) -> int:
         return sum(self.lengths)
 
-    def question(self, seed: int, vocab_size: int) -> Prefill:
-        return Prefill(prompts(seed, vocab_size, self.lengths))
+    def question(self, seed: int, vocab_size: int) -> AskPrefill:
+        return AskPrefill(prompts(seed, vocab_size, self.lengths))
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class DecodeCase:
     def tokens(self) -> int:
         return self.rows * STEPS
 
-    def question(self, seed: int, vocab_size: int) -> Decode:
-        return Decode(prompts(seed, vocab_size, (CONTEXT,) * self.rows), STEPS)
+    def question(self, seed: int, vocab_size: int) -> AskDecode:
+        return AskDecode(prompts(seed, vocab_size, (CONTEXT,) * self.rows), STEPS)
 
 
 Case = PrefillCase | DecodeCase
@@ -61,14 +61,14 @@ CASES: tuple[Case, ...] = (*PREFILLS, *DECODES)
 WARM_UPS: tuple[Case, ...] = (PREFILLS[0], DECODES[0], DECODES[1])
 
 
-def mixed_question(seed: int, vocab_size: int, rounds: int) -> Mix:
+def mixed_question(seed: int, vocab_size: int, rounds: int) -> AskMixed:
     """One of so many rounds."""
     decoding = prompts(seed, vocab_size, (CONTEXT,) * MIXED_ROWS)
-    return Mix(decoding, prompts(seed + 1, vocab_size, MIXED_PROMPTS), -(-TAIL_STEPS // rounds))
+    return AskMixed(decoding, prompts(seed + 1, vocab_size, MIXED_PROMPTS), -(-TAIL_STEPS // rounds))
 
 
-def kept_question(seed: int, vocab_size: int) -> Keep:
-    return Keep(*prompts(seed, vocab_size, (KEPT_PROMPT,)))
+def kept_question(seed: int, vocab_size: int) -> AskKept:
+    return AskKept(*prompts(seed, vocab_size, (KEPT_PROMPT,)))
 
 
 def prompts(seed: int, vocab_size: int, lengths: tuple[int, ...]) -> Prompts:

@@ -13,11 +13,11 @@ import uvloop
 from rich.console import Console
 
 from livescale.load.bench.engine.page import rate_table, write_page
-from livescale.load.bench.engine.processes import MemberFailed
+from livescale.load.bench.engine.processes import EngineProcessFailed
 from livescale.load.bench.engine.rows import BENCH, OWN, SizeRun, rows, values, worker_rows
 from livescale.load.bench.engine.run import measure_python, measure_size
 from livescale.load.bench.page import report_option
-from livescale.load.bench.record import Printer
+from livescale.load.bench.record import RecordPrinter
 from livescale.load.kept import KEPT, kept_model, logged
 from livescale.load.report import check_report_path
 from livescale.load.sizes import Size
@@ -72,7 +72,7 @@ async def until(happened: Callable[[], Awaitable[bool]], clock: Clock) -> None:
         if await happened():
             return
         await asyncio.sleep(POLL_SECONDS)
-    raise MemberFailed(f"{WORKER} did not join within {START_SECONDS:g} s")
+    raise EngineProcessFailed(f"{WORKER} did not join within {START_SECONDS:g} s")
 
 
 @click.command()
@@ -111,7 +111,7 @@ def engine(sizes: Sequence[str], rounds: int, peers: bool, kernels: KernelsName,
     engines have the same instructions.
     """
     check_report_path(report)
-    printer = Printer(BENCH)
+    printer = RecordPrinter(BENCH)
     checkpoints = {size: kept_model(SIZES[size], printer.progress) for size in SIZES if size in sizes}
     runs: list[SizeRun] = []
     LOG.parent.mkdir(parents=True, exist_ok=True)
@@ -135,7 +135,7 @@ def engine(sizes: Sequence[str], rounds: int, peers: bool, kernels: KernelsName,
             spare = uvloop.run(spare_seconds(rounds, printer.progress, echo))
         for record in worker_rows(cost, spare):
             printer.emit(record)
-    except MemberFailed as error:
+    except EngineProcessFailed as error:
         raise click.ClickException(f"{error}\nIts log is {LOG}") from None
     for run in runs:
         Console(stderr=True).print(rate_table(run))

@@ -12,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from livescale.load.peers.engine_process import serve
-from livescale.load.peers.protocol import Answer, CountPython, Failed, LayerCost, Question, Ready, Start
+from livescale.load.peers.protocol import Answer, AskLayerCost, EngineFailed, LayerCost, Question, Ready, StartEngine
 from livescale.services.worker.engine.kernels.contract import Chosen, Kernels, KernelsName, choose_kernels
 from livescale.services.worker.engine.runner import EngineRunner
 from livescale.services.worker.scheduler import Scheduler
@@ -98,13 +98,13 @@ def fastest(call: Callable[[], object]) -> float:
 class PythonCost:
     """Nothing of the checkpoint is used."""
 
-    def __init__(self, start: Start) -> None:
+    def __init__(self, start: StartEngine) -> None:
         self._kernels = cast(KernelsName, start.kernels)
         self.ready = Ready(time.monotonic() - start.began)
 
     def answer(self, question: Question) -> Answer:
-        if not isinstance(question, CountPython):
-            return Failed(f"this process does not answer {type(question).__name__}")
+        if not isinstance(question, AskLayerCost):
+            return EngineFailed(f"this process does not answer {type(question).__name__}")
         few, many = (asyncio.run(measure(layers, question, self._kernels)) for layers in (FEW, MANY))
         return layer_cost(few, many)
 
@@ -116,7 +116,7 @@ def layer_cost(few: StepCost, many: StepCost) -> LayerCost:
     return LayerCost(layer, layer - (many.kernels - few.kernels) / layers)
 
 
-async def measure(layers: int, question: CountPython, kernels: KernelsName) -> StepCost:
+async def measure(layers: int, question: AskLayerCost, kernels: KernelsName) -> StepCost:
     """Steps in which so many requests decode."""
     rows, steps = question.rows, question.steps
     settings = WorkerSettings(kv_bytes=64 * MIB, max_num_seqs=rows)

@@ -17,7 +17,19 @@ import uvloop
 
 from livescale.load.engine_alone import EngineAlone, running
 from livescale.load.peers.engine_process import Stopwatch, ask_engine, serve
-from livescale.load.peers.protocol import Answer, Chosen, Keep, Kept, Mix, Mixed, Prompts, Question, Ready, Start, Took
+from livescale.load.peers.protocol import (
+    Answer,
+    AskKept,
+    AskMixed,
+    GreedyTokens,
+    Kept,
+    Mixed,
+    Prompts,
+    Question,
+    Ready,
+    StartEngine,
+    StepSeconds,
+)
 from livescale.services.host.checkpoint import open_checkpoint
 from livescale.services.worker.batch import Batch, Draw
 from livescale.services.worker.engine.contract import Runner
@@ -43,7 +55,7 @@ MOST_TOKENS = 2_000  # of a request that decodes: it is cancelled once that was 
 
 
 @dataclass(frozen=True)
-class Ended:
+class StepEnd:
     """A step: the process's CPU time and the clock at its end."""
 
     cpu: float
@@ -57,11 +69,11 @@ class Steps:
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
-        self._ended = [Ended(time.process_time(), time.monotonic())]
+        self._ended = [StepEnd(time.process_time(), time.monotonic())]
         self._more = asyncio.Event()
 
     def add(self, batch: Batch) -> None:
-        self._ended.append(Ended(time.process_time(), time.monotonic(), batch.prefill_rows, batch.decode_rows))
+        self._ended.append(StepEnd(time.process_time(), time.monotonic(), batch.prefill_rows, batch.decode_rows))
         self._more.set()
         self._more.clear()
 
@@ -69,12 +81,12 @@ class Steps:
         """Return at the end of the next step."""
         await self._more.wait()
 
-    def alone(self, count: int) -> Took:
+    def alone(self, count: int) -> StepSeconds:
         """The first of the steps in which all decoded and nothing else ran."""
         pairs = list(pairwise(self._ended))
         return _between([pair for pair in pairs if self._is_alone(pair[1])][:count])
 
-    def between_tokens(self) -> Took:
+    def between_tokens(self) -> StepSeconds:
         """From each step in which all decoded to the next, whatever else ran."""
         decoding = [self._ended[0], *(one for one in self._ended[1:] if one.decode_rows == self._rows)]
         return _between(list(pairwise(decoding)))
@@ -83,12 +95,12 @@ class Steps:
     def decoded(self) -> int:
         return sum(one.decode_rows for one in self._ended)
 
-    def _is_alone(self, step: Ended) -> bool:
+    def _is_alone(self, step: StepEnd) -> bool:
         return step.decode_rows == self._rows and step.prefill_rows == 0
 
 
-def _between(pairs: Sequence[tuple[Ended, Ended]]) -> Took:
-    return Took([after.cpu - before.cpu for before, after in pairs], sum(b.wall - a.wall for a, b in pairs))
+def _between(pairs: Sequence[tuple[StepEnd, StepEnd]]) -> StepSeconds:
+    return StepSeconds([after.cpu - before.cpu for before, after in pairs], sum(b.wall - a.wall for a, b in pairs))
 
 
 async def measure_kept(runner: Runner, limits: Limits, prompt: list[int]) -> Kept:
@@ -98,7 +110,7 @@ async def measure_kept(runner: Runner, limits: Limits, prompt: list[int]) -> Kep
     return Kept(none, cached, fetched)
 
 
-async def _ask_twice(runner: Runner, limits: Limits, prompt: list[int]) -> list[Took]:
+async def _ask_twice(runner: Runner, limits: Limits, prompt: list[int]) -> list[StepSeconds]:
     """To the first token, each."""
     scheduler = Scheduler(limits)
     scheduler.keep_prefixes()
@@ -118,13 +130,13 @@ async def _ask_twice(runner: Runner, limits: Limits, prompt: list[int]) -> list[
 class Own:
     """The model is loaded as a worker does it: memory first, then block after block as it would arrive."""
 
-    def __init__(self, start: Start) -> None:
+    def __init__(self, start: StartEngine) -> None:
         self._loop = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         self._names = itertools.count()
         self._steps = Steps(0)
         self.ready = self._loop.run(self._load(start))
 
-    async def _load(self, start: Start) -> Ready:
+    async def _load(self, start: StartEngine) -> Ready:
         assert start.dtype != "float64"
         checkpoint = open_checkpoint(Path(start.checkpoint), start.dtype, layout="panels")
         sizes = [block.size_bytes for block in checkpoint.layouts]
@@ -147,13 +159,13 @@ class Own:
         return Ready(time.monotonic() - start.began, last_block, kernels.variant)
 
     def answer(self, question: Question) -> Answer:
-        if isinstance(question, Mix):
+        if isinstance(question, AskMixed):
             return self._run(self._mix(question))
-        if isinstance(question, Keep):
+        if isinstance(question, AskKept):
             return self._run(measure_kept(self._runner, self._limits, question.prompt))
         return ask_engine(self, question)
 
-    def greedy(self, prompt: list[int], tokens: int) -> Chosen:
+    def greedy(self, prompt: list[int], tokens: int) -> GreedyTokens:
         """Logits are seen where the engine chooses from them."""
         seen: list[bytes] = []
 
@@ -163,12 +175,12 @@ class Own:
 
         with patch("livescale.services.worker.engine.engine.choose_tokens", see):
             chosen = self._run(self._ask([prompt], tokens))
-        return Chosen(chosen[0], seen)
+        return GreedyTokens(chosen[0], seen)
 
-    def prefill(self, prompts: Prompts) -> Took:
+    def prefill(self, prompts: Prompts) -> StepSeconds:
         """Inside of the loop: to start and stop one is no part of it."""
 
-        async def measured() -> Took:
+        async def measured() -> StepSeconds:
             watch = Stopwatch()
             await self._ask(prompts, 1)
             watch.mark()
@@ -176,10 +188,10 @@ class Own:
 
         return self._run(measured())
 
-    def decode(self, prompts: Prompts, steps: int) -> Took:
+    def decode(self, prompts: Prompts, steps: int) -> StepSeconds:
         """Of steps in which all decode and nothing else runs."""
 
-        async def alone() -> Took:
+        async def alone() -> StepSeconds:
             async with self._decoding(prompts, steps) as took:
                 return took
 
@@ -196,7 +208,7 @@ class Own:
             self._running.result()
         return task.result()
 
-    async def _mix(self, question: Mix) -> Mixed:
+    async def _mix(self, question: AskMixed) -> Mixed:
         prompts = Stopwatch()
         await self._ask_in_turn(question.prompts)
         prompts.mark()
@@ -213,7 +225,7 @@ class Own:
         return Mixed(alone, apart, both, decoded, prompted)
 
     @asynccontextmanager
-    async def _decoding(self, prompts: Prompts, steps: int) -> AsyncIterator[Took]:
+    async def _decoding(self, prompts: Prompts, steps: int) -> AsyncIterator[StepSeconds]:
         """These decode as long as the block of code; first so many steps in which they do so alone."""
         requests = [self._request(prompt, MOST_TOKENS) for prompt in prompts]
         async with asyncio.TaskGroup() as tasks:

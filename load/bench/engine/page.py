@@ -11,7 +11,7 @@ from livescale.load.bench.engine.cases import CASES
 from livescale.load.bench.engine.rows import ENGINES, LLAMA, OWN, TRANSFORMERS, VLLM, SizeRun
 from livescale.load.bench.page import render_bench
 from livescale.load.bench.record import Conditions, Record
-from livescale.load.pictures import BLUE, GREEN, GREY, INK, ORANGE, Picture, draw, place_legend
+from livescale.load.pictures import BLUE, GREEN, GREY, INK, ORANGE, SvgPicture, draw, place_legend
 from livescale.load.report import render_table, save_page
 from livescale.load.stats import new_table
 
@@ -73,7 +73,7 @@ def render_size(run: SizeRun) -> str:
     return f"<h2>{escape(run.size)}, tokens/s</h2>\n{ran}\n{render_table(('', *ENGINES), rate_cells(run))}"
 
 
-def draw_size(run: SizeRun) -> Picture:
+def draw_size(run: SizeRun) -> SvgPicture:
     return draw(
         f"{run.size} parameters",
         f"Tokens/s as a multiple of those of {OWN}, by case: above the line is faster.",

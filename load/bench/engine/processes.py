@@ -13,7 +13,7 @@ from typing import IO, Literal, TypeVar
 
 import msgspec
 
-from livescale.load.peers.protocol import Answer, Failed, Question, Ready, Start
+from livescale.load.peers.protocol import Answer, EngineFailed, Question, Ready, StartEngine
 from livescale.services.supervisor.commands import WORKER_ENV
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ ANSWER_SECONDS = 300.0
 LAST_WORDS_SECONDS = 10.0
 
 
-class MemberFailed(Exception):
+class EngineProcessFailed(Exception):
     """A process ended, or did not answer, or says that it cannot."""
 
 
@@ -47,7 +47,7 @@ class Program:
         return sys.executable if self.package is None else str((PEERS / "bin" / "python").absolute())
 
 
-class Member:
+class EngineProcess:
     """One of the processes."""
 
     def __init__(self, program: Program, checkpoint: Path, core: int, kernels: str, log: IO[str]) -> None:
@@ -65,7 +65,7 @@ class Member:
         )
         theirs.close()
         self._pipe = ours
-        start = Start(str(checkpoint.absolute()), core, began, program.dtype, kernels)
+        start = StartEngine(str(checkpoint.absolute()), core, began, program.dtype, kernels)
         ours.send_bytes(msgspec.msgpack.encode(start))
 
     def ask(self, question: Question, kind: type[T]) -> T:
@@ -82,21 +82,21 @@ class Member:
 
     def _answer(self, kind: type[T], seconds: float) -> T:
         if not self._pipe.poll(seconds):
-            raise MemberFailed(f"{self.name} did not answer within {seconds:g} s")
+            raise EngineProcessFailed(f"{self.name} did not answer within {seconds:g} s")
         try:
             answer = msgspec.msgpack.decode(self._pipe.recv_bytes(), type=Answer)
         except (EOFError, OSError):
             raise self._ended() from None
-        if isinstance(answer, Failed):
-            raise MemberFailed(f"{self.name}: {answer.reason}")
+        if isinstance(answer, EngineFailed):
+            raise EngineProcessFailed(f"{self.name}: {answer.reason}")
         assert isinstance(answer, kind)
         return answer
 
-    def _ended(self) -> MemberFailed:
+    def _ended(self) -> EngineProcessFailed:
         """It has closed its pipe, and says why in the log."""
         with suppress(TimeoutExpired):
             self._process.wait(LAST_WORDS_SECONDS)
-        return MemberFailed(f"{self.name} ended")
+        return EngineProcessFailed(f"{self.name} ended")
 
     def end(self) -> None:
         """At once: it keeps nothing."""
@@ -105,7 +105,7 @@ class Member:
         self._pipe.close()
 
 
-class Members:
+class EngineProcesses:
     """Those of one checkpoint. The core is the last that this process may use."""
 
     def __init__(self, checkpoint: Path, log: IO[str], kernels: str) -> None:
@@ -113,16 +113,16 @@ class Members:
         self._kernels = kernels
         self._log = log
         self._core = max(os.sched_getaffinity(0))
-        self._members: list[Member] = []
+        self._members: list[EngineProcess] = []
 
-    def start(self, program: Program) -> tuple[Member, Ready]:
+    def start(self, program: Program) -> tuple[EngineProcess, Ready]:
         """Return when it can be asked. Raises MemberFailed."""
-        member = Member(program, self._checkpoint, self._core, self._kernels, self._log)
+        member = EngineProcess(program, self._checkpoint, self._core, self._kernels, self._log)
         self._members.append(member)
         return member, member.ready()
 
     @contextmanager
-    def started(self, program: Program) -> Iterator[Member]:
+    def started(self, program: Program) -> Iterator[EngineProcess]:
         """For as long as the block of code. Raises MemberFailed."""
         member, _ = self.start(program)
         try:
@@ -138,9 +138,9 @@ class Members:
 
 
 @contextmanager
-def members_of(checkpoint: Path, log: IO[str], kernels: str = "auto") -> Iterator[Members]:
+def engine_processes(checkpoint: Path, log: IO[str], kernels: str = "auto") -> Iterator[EngineProcesses]:
     """`kernels` as `--kernels` of a worker has them."""
-    members = Members(checkpoint, log, kernels)
+    members = EngineProcesses(checkpoint, log, kernels)
     try:
         yield members
     finally:

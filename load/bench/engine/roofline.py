@@ -11,7 +11,17 @@ import torch
 
 from livescale.load.bench.engine.cases import layer_shapes
 from livescale.load.peers.engine_process import Stopwatch, serve
-from livescale.load.peers.protocol import Answer, Failed, Multiply, Question, Rate, Read, Ready, Start, Took
+from livescale.load.peers.protocol import (
+    Answer,
+    AskMultiply,
+    AskRead,
+    EngineFailed,
+    MemoryRate,
+    Question,
+    Ready,
+    StartEngine,
+    StepSeconds,
+)
 from livescale.services.worker.engine.compiled_linear import CompiledLinear
 from livescale.services.worker.engine.kernels.contract import Kernels, KernelsName, choose_kernels
 from livescale.shared.model_config import load_model_config
@@ -28,7 +38,7 @@ class Roof:
     kernels. There are as many as in the model, so that each comes from memory where it would."""
 
     @torch.inference_mode()
-    def __init__(self, start: Start) -> None:
+    def __init__(self, start: StartEngine) -> None:
         torch.set_num_threads(1)
         config = load_model_config(Path(start.checkpoint))
         self._dtype = getattr(torch, start.dtype)
@@ -43,27 +53,27 @@ class Roof:
 
     def answer(self, question: Question) -> Answer:
         match question:
-            case Multiply(rows):
+            case AskMultiply(rows):
                 return self._multiply(rows)
-            case Read():
+            case AskRead():
                 return self._read()
             case _:
-                return Failed(f"a roof does not answer {type(question).__name__}")
+                return EngineFailed(f"a roof does not answer {type(question).__name__}")
 
     @torch.inference_mode()
-    def _multiply(self, rows: int) -> Took:
+    def _multiply(self, rows: int) -> StepSeconds:
         """CPU seconds of all layers, by the way that is the fastest at so many rows."""
         inputs = [torch.randn(rows, columns, dtype=self._dtype) for _, columns in self._shapes]
         began = time.monotonic()
         fastest = min(median(seconds_by_layer(layers, inputs)) * len(layers) for layers in self._ways)
-        return Took([fastest], time.monotonic() - began)
+        return StepSeconds([fastest], time.monotonic() - began)
 
-    def _read(self) -> Rate:
+    def _read(self) -> MemoryRate:
         watch = Stopwatch()
         for _ in range(PASSES):
             self._memory.sum()
             watch.mark()
-        return Rate(READ_BYTES / min(watch.took().steps))
+        return MemoryRate(READ_BYTES / min(watch.took().steps))
 
 
 def for_onednn(weight: torch.Tensor) -> Multiplied:

@@ -15,7 +15,7 @@ from livescale.load.bench.engine.cases import (
     Case,
 )
 from livescale.load.bench.record import Record, measured
-from livescale.load.peers.protocol import Kept, LayerCost, Mixed, Ready, Took
+from livescale.load.peers.protocol import Kept, LayerCost, Mixed, Ready, StepSeconds
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.messages.parameters import DType
 
@@ -105,7 +105,7 @@ class SizeRun:
     cpu_seconds: float = 0.0
     wall_seconds: float = 0.0
 
-    def count(self, took: Took) -> None:
+    def count(self, took: StepSeconds) -> None:
         self.cpu_seconds += took.cpu
         self.wall_seconds += took.wall
 

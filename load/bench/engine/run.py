@@ -22,21 +22,27 @@ from livescale.load.bench.engine.cases import (
     mixed_question,
     prompts,
 )
-from livescale.load.bench.engine.processes import Member, MemberFailed, Members, Program, members_of
+from livescale.load.bench.engine.processes import (
+    EngineProcess,
+    EngineProcesses,
+    EngineProcessFailed,
+    Program,
+    engine_processes,
+)
 from livescale.load.bench.engine.rows import LLAMA, OWN, TRANSFORMERS, VLLM, SizeRun
 from livescale.load.peers.protocol import (
-    Chosen,
-    CountPython,
-    Force,
-    Greedy,
+    AskForced,
+    AskGreedy,
+    AskLayerCost,
+    AskMultiply,
+    AskPrefill,
+    AskRead,
+    GreedyTokens,
     Kept,
     LayerCost,
+    MemoryRate,
     Mixed,
-    Multiply,
-    Prefill,
-    Rate,
-    Read,
-    Took,
+    StepSeconds,
 )
 from livescale.services.host.checkpoint import open_checkpoint
 
@@ -58,7 +64,7 @@ Tell = Callable[[str], None]
 class SizeBench:
     """The engines of one checkpoint. A peer that fails is left out from then on, this engine may not fail."""
 
-    def __init__(self, run: SizeRun, checkpoint: Path, members: Members, tell: Tell) -> None:
+    def __init__(self, run: SizeRun, checkpoint: Path, members: EngineProcesses, tell: Tell) -> None:
         opened = open_checkpoint(checkpoint, run.dtype)
         self.run = run
         run.attention = {case.name: attention_share(opened.config, case.lengths) for case in PREFILLS}
@@ -68,7 +74,7 @@ class SizeBench:
         self._read_bytes = opened.size_bytes - embedding
         self._members = members
         self._tell = tell
-        self._engines: list[Member] = []
+        self._engines: list[EngineProcess] = []
         self._seeds = iter(range(1, 1_000_000, 100))
 
     def measure(self, rounds: int, *, with_peers: bool) -> None:
@@ -108,7 +114,7 @@ class SizeBench:
                 member, self.run.ready[program.name] = self._members.start(program)
                 self._engines.append(member)
                 self.run.firsts[program.name] = [*firsts, self._first_requests(member)]
-            except MemberFailed as error:
+            except EngineProcessFailed as error:
                 self._leave_out(program.name, error)
 
     def _why_absent(self, program: Program, with_peers: bool) -> str | None:
@@ -124,9 +130,9 @@ class SizeBench:
         with self._members.started(program) as member:
             return self._first_requests(member)
 
-    def _first_requests(self, member: Member) -> list[float]:
+    def _first_requests(self, member: EngineProcess) -> list[float]:
         asked = [prompts(next(self._seeds), self._vocab_size, (FIRST_TOKENS,)) for _ in range(1 + FIRST_LATER)]
-        return [member.ask(Prefill(prompt), Took).cpu for prompt in asked]
+        return [member.ask(AskPrefill(prompt), StepSeconds).cpu for prompt in asked]
 
     def _check(self) -> None:
         exacter = EXACTER[self.run.dtype]
@@ -135,38 +141,39 @@ class SizeBench:
         with self._members.started(Program("reference", TRANSFORMERS_MODULE, dtype=exacter)) as reference:
             for member in list(self._engines):
                 try:
-                    chosen = [member.ask(Greedy(prompt, CHECKED_TOKENS), Chosen) for prompt in asked]
-                except MemberFailed as error:
+                    chosen = [member.ask(AskGreedy(prompt, CHECKED_TOKENS), GreedyTokens) for prompt in asked]
+                except EngineProcessFailed as error:
                     self._leave_out(member.name, error)
                     continue
                 exact = [
-                    reference.ask(Force(prompt, one.tokens), Chosen) for prompt, one in zip(asked, chosen, strict=True)
+                    reference.ask(AskForced(prompt, one.tokens), GreedyTokens)
+                    for prompt, one in zip(asked, chosen, strict=True)
                 ]
                 pairs = zip(chosen, exact, strict=True)
                 self.run.errors[member.name] = max(relative_error(one.logits, other.logits) for one, other in pairs)
 
-    def _ask_all(self, case: Case, engines: Sequence[Member]) -> list[tuple[str, Took]]:
+    def _ask_all(self, case: Case, engines: Sequence[EngineProcess]) -> list[tuple[str, StepSeconds]]:
         """One after the other, the same prompts for all."""
         question = case.question(next(self._seeds), self._vocab_size)
         answers = []
         for member in list(engines):
             try:
-                answers.append((member.name, member.ask(question, Took)))
-            except MemberFailed as error:
+                answers.append((member.name, member.ask(question, StepSeconds)))
+            except EngineProcessFailed as error:
                 self._leave_out(member.name, error)
         return answers
 
-    def _measure_roof(self, case: Case, roof: Member) -> None:
+    def _measure_roof(self, case: Case, roof: EngineProcess) -> None:
         """What bounds a prompt, and a row that decodes alone; many rows are bounded by both."""
         if isinstance(case, PrefillCase):
-            rate = case.tokens / roof.ask(Multiply(case.tokens), Took).cpu
+            rate = case.tokens / roof.ask(AskMultiply(case.tokens), StepSeconds).cpu
         elif case.rows == 1:
-            rate = roof.ask(Read(), Rate).bytes_per_second / self._read_bytes
+            rate = roof.ask(AskRead(), MemoryRate).bytes_per_second / self._read_bytes
         else:
             return
         self.run.roofs.setdefault(case.name, []).append(rate)
 
-    def _leave_out(self, name: str, error: MemberFailed) -> None:
+    def _leave_out(self, name: str, error: EngineProcessFailed) -> None:
         if name in (OWN, TRANSFORMERS):
             raise error
         self._tell(f"{self.run.size}: without {name} from here on: {error}")
@@ -190,11 +197,11 @@ def measure_size(
     run: SizeRun, checkpoint: Path, kernels: str, rounds: int, with_peers: bool, log: IO[str], tell: Tell
 ) -> None:
     """`kernels`: as `--kernels` of a worker has them. Raises MemberFailed."""
-    with members_of(checkpoint, log, kernels) as members:
+    with engine_processes(checkpoint, log, kernels) as members:
         SizeBench(run, checkpoint, members, tell).measure(rounds, with_peers=with_peers)
 
 
 def measure_python(checkpoint: Path, kernels: str, log: IO[str]) -> LayerCost:
     """Raises MemberFailed."""
-    with members_of(checkpoint, log, kernels) as members, members.started(PYTHON) as member:
-        return member.ask(CountPython(PYTHON_ROWS, PYTHON_STEPS), LayerCost)
+    with engine_processes(checkpoint, log, kernels) as members, members.started(PYTHON) as member:
+        return member.ask(AskLayerCost(PYTHON_ROWS, PYTHON_STEPS), LayerCost)

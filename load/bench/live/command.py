@@ -13,11 +13,11 @@ import click
 import uvloop
 
 from livescale.load.bench.live.page import write_page
-from livescale.load.bench.live.rows import Measured, curve, rows
-from livescale.load.bench.live.steps import Run, StepLog
+from livescale.load.bench.live.rows import LiveMeasurements, curve, rows
+from livescale.load.bench.live.steps import LiveRun, StepLog
 from livescale.load.bench.live.system import DTYPE, LiveStage, asks, live_stage
 from livescale.load.bench.page import report_option
-from livescale.load.bench.record import Printer
+from livescale.load.bench.record import RecordPrinter
 from livescale.load.bench.samples import BenchFailed, Renewable, renewable
 from livescale.load.engine_alone import undisturbed
 from livescale.load.kept import kept_model, logged
@@ -55,7 +55,7 @@ def live(repeats: int, report: Path) -> None:
     takes as long as running six. Every token is compared with that of an undisturbed engine.
     """
     check_report_path(report)
-    printer = Printer(BENCH)
+    printer = RecordPrinter(BENCH)
     checkpoint = kept_model(SIZE, printer.progress)
     try:
         with logged() as echo:
@@ -68,7 +68,7 @@ def live(repeats: int, report: Path) -> None:
     sys.exit(0 if kept else 1)
 
 
-async def measure(printer: Printer, checkpoint: Path, repeats: int, echo: Echo) -> Measured:
+async def measure(printer: RecordPrinter, checkpoint: Path, repeats: int, echo: Echo) -> LiveMeasurements:
     """Raises BenchFailed."""
     config = load_model_config(checkpoint)
     blocks = [layout.size_bytes for layout in block_layouts(config, DTYPE)]
@@ -78,7 +78,7 @@ async def measure(printer: Printer, checkpoint: Path, repeats: int, echo: Echo) 
     steps = StepLog(echo, config.num_hidden_layers)
     printer.progress("a system whose links are not shaped yet")
     async with renewable(lambda: live_stage(checkpoint, UNSHAPED, steps, expected, printer.progress)) as stages:
-        done = Measured(blocks, await layer_seconds(stages, printer))
+        done = LiveMeasurements(blocks, await layer_seconds(stages, printer))
     for factor in (FACTOR, *(factor for factor in FACTORS if factor != FACTOR)):
         rate = blocks[1] / (factor * done.layer)
         printer.progress(f"a system whose links carry {rate / 1e6:.0f} MB/s: a block takes {factor:g} layers")
@@ -96,7 +96,7 @@ async def measure(printer: Printer, checkpoint: Path, repeats: int, echo: Echo) 
     return done
 
 
-async def layer_seconds(stages: Renewable[LiveStage], printer: Printer, requests: Sequence[Ask] = ()) -> float:
+async def layer_seconds(stages: Renewable[LiveStage], printer: RecordPrinter, requests: Sequence[Ask] = ()) -> float:
     """Of one request at a time, on one instance while nothing scales."""
     requests = requests or asks(WARM_UPS + CALIBRATIONS, PROMPT, 1)
     printer.progress(f"one instance, prompts of {len(requests[0].prompt)} tokens")
@@ -109,9 +109,9 @@ class Bench:
     """What is measured in one system, or in those that took its place; all of it goes to `done`. Each sample begins and
     ends with one instance."""
 
-    printer: Printer
+    printer: RecordPrinter
     stages: Renewable[LiveStage]
-    done: Measured
+    done: LiveMeasurements
 
     async def everything(self, repeats: int, long: Sequence[Ask]) -> None:
         self.done.layer = await layer_seconds(self.stages, self.printer)
@@ -142,11 +142,11 @@ class Bench:
         if seconds is not None:
             self.done.quiet.setdefault(mode, []).append(QUIET_REQUESTS / seconds)
 
-    async def scale(self, mode: LiveMode, which: str, tokens: int = 1) -> Run:
+    async def scale(self, mode: LiveMode, which: str, tokens: int = 1) -> LiveRun:
         run, _ = await self.sampled(lambda: self.once(mode, which, tokens, is_quiet=False))
         return run
 
-    async def once(self, mode: LiveMode, which: str, tokens: int, *, is_quiet: bool) -> tuple[Run, float | None]:
+    async def once(self, mode: LiveMode, which: str, tokens: int, *, is_quiet: bool) -> tuple[LiveRun, float | None]:
         """A scale; then, if asked for, seconds for some requests while both serve and nothing scales."""
         run, seconds = await self.grown(mode, which, tokens), None
         if is_quiet:
@@ -155,7 +155,7 @@ class Bench:
         await self.stages.now.shrink()
         return run, seconds
 
-    async def grown(self, mode: LiveMode, which: str, tokens: int) -> Run:
+    async def grown(self, mode: LiveMode, which: str, tokens: int) -> LiveRun:
         self.printer.progress(f"{mode}, {which}")
         run = await self.stages.now.scale(mode, asks(REQUESTS, PROMPT, tokens))
         self.printer.progress(f"  whole after {run.load_seconds:.2f} s, mean TTFT {run.mean_ttft:.2f} s")

@@ -6,11 +6,11 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from livescale.load.bench.live.rows import Measured, middle
-from livescale.load.bench.live.steps import Run
+from livescale.load.bench.live.rows import LiveMeasurements, middle
+from livescale.load.bench.live.steps import LiveRun
 from livescale.load.bench.page import render_bench
 from livescale.load.bench.record import Conditions, Record
-from livescale.load.pictures import BLUE, GREEN, GREY, INK, ORANGE, VIOLET, Picture, draw, frame, place_legend
+from livescale.load.pictures import BLUE, GREEN, GREY, INK, ORANGE, VIOLET, SvgPicture, draw, frame, place_legend
 from livescale.load.report import save_page
 from livescale.shared.messages.transfers import LiveMode
 
@@ -29,19 +29,21 @@ SHARED = (
 CURVE = ("Slower links", "Mean time to first token by how many layers are run while one is loaded.")
 
 
-def write_page(path: Path, done: Measured, records: Sequence[Record], repeats: int, conditions: Conditions) -> None:
+def write_page(
+    path: Path, done: LiveMeasurements, records: Sequence[Record], repeats: int, conditions: Conditions
+) -> None:
     """Raises ClickException, which names the path."""
     save_page(path, render_live(done, records, repeats, conditions))
 
 
-def render_live(done: Measured, records: Sequence[Record], repeats: int, conditions: Conditions) -> str:
+def render_live(done: LiveMeasurements, records: Sequence[Record], repeats: int, conditions: Conditions) -> str:
     """The whole page."""
     intro = f"""A second instance was asked for while {len(done.runs["off"][0].records)} requests waited; loading a
 layer took as long as running six. Medians of {repeats}; every token was that of an undisturbed engine."""
     return render_bench("livescale: live against stop-the-world", intro, draw_pictures(done), records, conditions)
 
 
-def draw_pictures(done: Measured) -> list[Picture]:
+def draw_pictures(done: LiveMeasurements) -> list[SvgPicture]:
     typical = {mode: typical_run(runs) for mode, runs in done.runs.items()}
     return [
         draw(*RATE, lambda axes: paint_rate(axes, typical, done.model_layers)),
@@ -51,12 +53,12 @@ def draw_pictures(done: Measured) -> list[Picture]:
     ]
 
 
-def typical_run(runs: Sequence[Run]) -> Run:
+def typical_run(runs: Sequence[LiveRun]) -> LiveRun:
     """The one in the middle."""
     return sorted(runs, key=lambda run: run.mean_ttft)[len(runs) // 2]
 
 
-def paint_rate(axes: Axes, runs: Mapping[LiveMode, Run], model_layers: int) -> None:
+def paint_rate(axes: Axes, runs: Mapping[LiveMode, LiveRun], model_layers: int) -> None:
     for mode in ("off", "zigzag"):
         run = runs[mode]
         times = [BIN_SECONDS * number for number in range(int((run.ended - run.decided) / BIN_SECONDS))]
@@ -67,13 +69,13 @@ def paint_rate(axes: Axes, runs: Mapping[LiveMode, Run], model_layers: int) -> N
     place_legend(axes)
 
 
-def tokens_in(run: Run, at: float, model_layers: int) -> float:
+def tokens_in(run: LiveRun, at: float, model_layers: int) -> float:
     """In the second around this time."""
     start = run.decided + at - WIDTH_SECONDS / 2
     return run.layers_in(start, start + WIDTH_SECONDS) / model_layers / WIDTH_SECONDS
 
 
-def paint_firsts(axes: Axes, runs: Mapping[LiveMode, Run]) -> None:
+def paint_firsts(axes: Axes, runs: Mapping[LiveMode, LiveRun]) -> None:
     for mode, run in runs.items():
         times = sorted(at - run.decided for at in run.firsts)
         axes.step([0.0, *times], range(len(times) + 1), where="post", color=COLOURS[mode], linewidth=1.6, label=mode)
@@ -82,7 +84,7 @@ def paint_firsts(axes: Axes, runs: Mapping[LiveMode, Run]) -> None:
     place_legend(axes)
 
 
-def paint_shared(axes: Axes, run: Run, model_layers: int) -> None:
+def paint_shared(axes: Axes, run: LiveRun, model_layers: int) -> None:
     """A box from the first to the last layer of each step; and when the block of each layer was there."""
     for one in run.executions:
         bottom, height = one.before / one.rows, one.layers / one.rows
@@ -97,7 +99,7 @@ def paint_shared(axes: Axes, run: Run, model_layers: int) -> None:
     axes.set_ylim(0, model_layers)
 
 
-def paint_curve(axes: Axes, curve: Mapping[float, Mapping[LiveMode, Sequence[Run]]]) -> None:
+def paint_curve(axes: Axes, curve: Mapping[float, Mapping[LiveMode, Sequence[LiveRun]]]) -> None:
     factors = sorted(curve)
     for mode in curve[factors[0]]:
         means = [middle(curve[factor][mode], lambda run: run.mean_ttft) for factor in factors]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from statistics import median
 
-from livescale.load.bench.live.steps import Run
+from livescale.load.bench.live.steps import LiveRun
 from livescale.load.bench.record import Record, measured
 from livescale.load.bench.samples import BenchFailed
 from livescale.services.worker.zigzag.rehearsal import Rehearsal, rehearse
@@ -17,11 +17,11 @@ SLACK_SECONDS = 0.05
 PAIR, FINISHED, AS_PREDICTED, QUIET = 1.7, 1.4, 0.9, 0.98  # at least
 TTFT: Mapping[LiveMode, float] = {"off": 0.8, "best-effort": 0.75}  # of zigzag against these, at most
 
-Runs = Mapping[LiveMode, Sequence[Run]]
+Runs = Mapping[LiveMode, Sequence[LiveRun]]
 
 
 @dataclass
-class Measured:
+class LiveMeasurements:
     """`layer`: seconds of a layer of one request, undisturbed, and `long_layer` of one with as many tokens as a
     hand-off is measured with. `curve`: runs by how many layers are run while one is loaded."""
 
@@ -29,18 +29,18 @@ class Measured:
     layer: float
     long_layer: float = 0.0
     rate: float = 0.0
-    runs: dict[LiveMode, list[Run]] = field(default_factory=dict)
-    streams: dict[LiveMode, list[Run]] = field(default_factory=dict)
+    runs: dict[LiveMode, list[LiveRun]] = field(default_factory=dict)
+    streams: dict[LiveMode, list[LiveRun]] = field(default_factory=dict)
     quiet: dict[LiveMode, list[float]] = field(default_factory=dict)  # requests a second
     hand_offs: list[float] = field(default_factory=list)
-    curve: dict[float, dict[LiveMode, list[Run]]] = field(default_factory=dict)
+    curve: dict[float, dict[LiveMode, list[LiveRun]]] = field(default_factory=dict)
 
     @property
     def model_layers(self) -> int:
         return len(self.block_bytes) - 2
 
 
-def rows(done: Measured) -> Iterator[Record]:
+def rows(done: LiveMeasurements) -> Iterator[Record]:
     """All but the curve's. Raises BenchFailed where live scaling ran no layer."""
     zigzag, off = done.runs["zigzag"], done.runs["off"]
     yield measured(BENCH, "a layer, undisturbed", done.layer * 1e3, "ms")
@@ -69,7 +69,7 @@ def rows(done: Measured) -> Iterator[Record]:
     yield from streams(done.streams)
 
 
-def firsts(done: Measured, runs: Sequence[Run]) -> Iterator[Record]:
+def firsts(done: LiveMeasurements, runs: Sequence[LiveRun]) -> Iterator[Record]:
     """The first layer, against when its block and the embedding can be there; the first token, two batches later."""
     arrival = sum(done.block_bytes[:2]) / done.rate
     first = middle(runs, lambda run: told(run.first_layer) - run.decided)
@@ -106,7 +106,7 @@ def curve(factor: float, runs: Runs) -> Iterator[Record]:
         yield measured(BENCH, f"a block takes {factor:g} layers, {mode}: mean TTFT", ttft, "s", off)
 
 
-def middle(runs: Sequence[Run], figure: Callable[[Run], float]) -> float:
+def middle(runs: Sequence[LiveRun], figure: Callable[[LiveRun], float]) -> float:
     return median(map(figure, runs))
 
 
@@ -116,51 +116,51 @@ def told(at: float | None) -> float:
     return at
 
 
-def load_seconds(done: Measured) -> float:
+def load_seconds(done: LiveMeasurements) -> float:
     return sum(done.block_bytes) / done.rate
 
 
-def in_requests(run: Run, layers: float) -> float:
+def in_requests(run: LiveRun, layers: float) -> float:
     """Layers of rows as layers of requests, which are all alike."""
     return layers / run.records[0].prompt_tokens
 
 
-def window(run: Run) -> tuple[float, float]:
+def window(run: LiveRun) -> tuple[float, float]:
     """The second half of the load, as long as there is something to do for both."""
     last = max((one.end for one in run.executions if one.live), default=run.whole)
     return run.decided + run.load_seconds / 2, min(run.whole, run.ended, last)
 
 
-def second_half(run: Run) -> float:
+def second_half(run: LiveRun) -> float:
     start, end = window(run)
     return in_requests(run, run.layers_in(start, end)) / (end - start)
 
 
-def whole_second_half(run: Run) -> float:
+def whole_second_half(run: LiveRun) -> float:
     """Until the new instance is whole, also where it, or both, had nothing to do any more."""
     start, end = run.decided + run.load_seconds / 2, run.whole
     return in_requests(run, run.layers_in(start, end)) / (end - start)
 
 
-def executed(run: Run) -> float:
+def executed(run: LiveRun) -> float:
     """Layers a second while it loads, as long as there is anything to do."""
     end = min(run.whole, run.ended)
     return in_requests(run, run.layers_in(run.decided, end)) / (end - run.decided)
 
 
-def predicted(done: Measured, run: Run) -> float:
+def predicted(done: LiveMeasurements, run: LiveRun) -> float:
     """The same as the policy has it, from how long an undisturbed layer takes and when the blocks were there."""
     rehearsal = rehearsed(done, run)
     end = min(run.load_seconds, max(rehearsal.ends.values()))
     return layers_between(rehearsal, done.layer, 0.0, end) / end
 
 
-def second_half_as_predicted(done: Measured, run: Run) -> float:
+def second_half_as_predicted(done: LiveMeasurements, run: LiveRun) -> float:
     start, end = (at - run.decided for at in window(run))
     return layers_between(rehearsed(done, run), done.layer, start, end) / (end - start)
 
 
-def rehearsed(done: Measured, run: Run) -> Rehearsal:
+def rehearsed(done: LiveMeasurements, run: LiveRun) -> Rehearsal:
     """Seconds count from the decision. The head, which is loaded last, takes next to no time."""
     ready = [at - run.decided for at in accumulate(run.ready[: done.model_layers + 1], max)][1:]
     tasks = [Task(f"{record.index:04}", record.due - run.decided, done.layer) for record in run.records]

@@ -32,7 +32,7 @@ class Execution:
 
 
 @dataclass(frozen=True)
-class Run:
+class LiveRun:
     """A scale from one instance to two with requests that waited for it. Seconds since the epoch.
 
     `ready`: when each of the model's blocks was at the `target`; the last of them makes it whole.

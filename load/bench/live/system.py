@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from livescale.load.bench.live.steps import Run, StepLog, total_layers
+from livescale.load.bench.live.steps import LiveRun, StepLog, total_layers
 from livescale.load.bench.samples import BenchFailed
-from livescale.load.client import Client, open_session
+from livescale.load.client import LoadClient, open_session
 from livescale.load.records import Ask, RequestRecord, find_fault
 from livescale.load.stats import Tally
 from livescale.services.cli.scale import ask_scale
@@ -87,13 +87,13 @@ class LiveStage:
 
     bus: Bus
     watch: Watch
-    client: Client
+    client: LoadClient
     steps: StepLog
     expected: Expected
     source: str
     target: str
 
-    async def scale(self, mode: LiveMode, asks: Sequence[Ask]) -> Run:
+    async def scale(self, mode: LiveMode, asks: Sequence[Ask]) -> LiveRun:
         """Have all requests wait, ask for a second instance, and return when it serves and all are answered."""
         self.steps.executions.clear()
         self.steps.hand_offs.clear()
@@ -108,7 +108,7 @@ class LiveStage:
         done, records = whole(record), self.checked(await asyncio.gather(*sending))
         await self.all_logged(asks)
         ready = [at for at in done.arrived[self.target] if at is not None]
-        return Run(mode, self.source, self.target, done.decision.at, ready, records, tuple(self.steps.executions))
+        return LiveRun(mode, self.source, self.target, done.decision.at, ready, records, tuple(self.steps.executions))
 
     async def closed(self, asks: Sequence[Ask], lanes: int) -> float:
         """Seconds for these requests, so many at a time."""
@@ -184,7 +184,7 @@ async def live_stage(
             [source] = watch.serving()
             [target] = watch.workers.keys() - {source}
             async with open_session(stack.url, "", SCALE_SECONDS) as session:
-                client = Client(session, MODEL, SystemClock(), Tally())
+                client = LoadClient(session, MODEL, SystemClock(), Tally())
                 yield LiveStage(stack.bus, watch, client, steps, expected, source, target)
         finally:
             following.cancel()

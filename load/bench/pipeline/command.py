@@ -9,7 +9,7 @@ import uvloop
 
 from livescale.load.bench.page import report_option
 from livescale.load.bench.pipeline.page import write_page
-from livescale.load.bench.pipeline.rows import BENCH, FORMED_RUNS, Run, rows
+from livescale.load.bench.pipeline.rows import BENCH, FORMED_RUNS, PipelineRun, rows
 from livescale.load.bench.pipeline.system import (
     PROMPT,
     ROOM,
@@ -19,7 +19,7 @@ from livescale.load.bench.pipeline.system import (
     pipeline_stage,
     stack_settings,
 )
-from livescale.load.bench.record import Printer
+from livescale.load.bench.record import RecordPrinter
 from livescale.load.bench.samples import BenchFailed, Renewable, renewable
 from livescale.load.kept import logged
 from livescale.load.report import check_report_path
@@ -54,7 +54,7 @@ def pipeline(repeats: int, rate: float, report: Path) -> None:
     could be a pipeline, and so there is none: what one could have gained at most is told.
     """
     check_report_path(report)
-    printer = Printer(BENCH)
+    printer = RecordPrinter(BENCH)
     checkpoint = kept_even_model(printer.progress)
     try:
         with logged() as echo:
@@ -70,9 +70,9 @@ def pipeline(repeats: int, rate: float, report: Path) -> None:
     sys.exit(0 if kept else 1)
 
 
-async def measure(printer: Printer, checkpoint: Path, repeats: int, rate: float, echo: Echo) -> list[Run]:
+async def measure(printer: RecordPrinter, checkpoint: Path, repeats: int, rate: float, echo: Echo) -> list[PipelineRun]:
     """Raises BenchFailed."""
-    runs, tokens = list[Run](), dict[int, list[int]]()
+    runs, tokens = list[PipelineRun](), dict[int, list[int]]()
     for switch_kv, cases in CASES.items():
         told = stack_settings(checkpoint, rate, PROFILE, SPEED, switch_kv)
         async with renewable(partial(pipeline_stage, told, tokens, printer.progress, echo)) as stages:
@@ -93,5 +93,7 @@ def forming_runs(repeats: int) -> int:
     return max(0, FORMED_RUNS - repeats * sum(cases.count(FORMING) for cases in CASES.values()))
 
 
-async def sampled(printer: Printer, stages: Renewable[PipelineStage], mode: LiveMode, sources: int) -> Run:
+async def sampled(
+    printer: RecordPrinter, stages: Renewable[PipelineStage], mode: LiveMode, sources: int
+) -> PipelineRun:
     return await printer.samples.take_async(lambda: stages.now.run(mode, sources), stages.renew)

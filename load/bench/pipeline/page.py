@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from livescale.load.bench.page import render_bench
-from livescale.load.bench.pipeline.rows import Run, chosen_runs
+from livescale.load.bench.pipeline.rows import PipelineRun, chosen_runs
 from livescale.load.bench.record import Conditions, Record
-from livescale.load.pictures import BLUE, GREEN, GREY, ORANGE, Picture, draw, frame, place_legend
+from livescale.load.pictures import BLUE, GREEN, GREY, ORANGE, SvgPicture, draw, frame, place_legend
 from livescale.load.report import save_page
 
 BIN_SECONDS, WIDTH_SECONDS = 0.1, 1.0
@@ -22,17 +22,19 @@ RATE = (
 )
 FINISHED = ("Answered", "Requests that ended, from the first sender's start on; k is how many nodes had the model.")
 
-Typical = Mapping[int, tuple[Run, Run]]  # off and pipeline, by sources
+Typical = Mapping[int, tuple[PipelineRun, PipelineRun]]  # off and pipeline, by sources
 
 
 def write_page(
-    path: Path, runs: Sequence[Run], records: Sequence[Record], repeats: int, conditions: Conditions
+    path: Path, runs: Sequence[PipelineRun], records: Sequence[Record], repeats: int, conditions: Conditions
 ) -> None:
     """Raises ClickException, which names the path."""
     save_page(path, render_pipeline(runs, records, repeats, conditions))
 
 
-def render_pipeline(runs: Sequence[Run], records: Sequence[Record], repeats: int, conditions: Conditions) -> str:
+def render_pipeline(
+    runs: Sequence[PipelineRun], records: Sequence[Record], repeats: int, conditions: Conditions
+) -> str:
     """The whole page."""
     intro = f"""Four instances more were asked for while {len(runs[0].records)} requests waited. Processes, bus and
 links are real, engines are modelled. Medians of {repeats}."""
@@ -41,7 +43,7 @@ links are real, engines are modelled. Medians of {repeats}."""
     )
 
 
-def draw_pictures(runs: Sequence[Run]) -> list[Picture]:
+def draw_pictures(runs: Sequence[PipelineRun]) -> list[SvgPicture]:
     typical = {
         sources: (typical_run(runs, sources, "off"), typical_run(runs, sources, "pipeline"))
         for sources in sorted({run.sources for run in runs})
@@ -52,13 +54,13 @@ def draw_pictures(runs: Sequence[Run]) -> list[Picture]:
     ]
 
 
-def typical_run(runs: Sequence[Run], sources: int, mode: str) -> Run:
+def typical_run(runs: Sequence[PipelineRun], sources: int, mode: str) -> PipelineRun:
     """The one in the middle."""
     same = sorted(chosen_runs(runs, sources, mode), key=lambda run: run.first_token)
     return same[len(same) // 2]
 
 
-def paint_rate(axes: Axes, runs: tuple[Run, Run]) -> None:
+def paint_rate(axes: Axes, runs: tuple[PipelineRun, PipelineRun]) -> None:
     for run in runs:
         token_at = sorted(at - run.begun for record in run.records for at in record.token_at)
         times = [BIN_SECONDS * number for number in range(int(token_at[-1] / BIN_SECONDS))]
@@ -89,9 +91,9 @@ def paint_finished(axes: Axes, typical: Typical) -> None:
     place_legend(axes, columns=2)
 
 
-def colour_of(run: Run) -> str:
+def colour_of(run: PipelineRun) -> str:
     return (OFF if run.mode == "off" else PIPELINE)[run.sources]
 
 
-def last_token(run: Run) -> float:
+def last_token(run: PipelineRun) -> float:
     return max(record.token_at[-1] for record in run.records) - run.begun

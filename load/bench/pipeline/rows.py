@@ -24,7 +24,7 @@ SWITCH_SECONDS = 1.5  # within it everybody goes on with what a pipeline had
 
 
 @dataclass(frozen=True)
-class Run:
+class PipelineRun:
     """A scale while requests waited, from `sources` that had the model. `switch_kv`: what workers were told."""
 
     mode: LiveMode
@@ -127,7 +127,7 @@ def prefill_seconds(latency: Latency, speed: float, prompts: int, tokens: int) -
     return latency.seconds(Work(prefill_tokens=prompts * tokens, prefill_squares=prompts * tokens**2)) / speed
 
 
-def rows(runs: Sequence[Run], latency: Latency, speed: float, prompt: int, share: int) -> Iterator[Record]:
+def rows(runs: Sequence[PipelineRun], latency: Latency, speed: float, prompt: int, share: int) -> Iterator[Record]:
     """Medians. `prompt`: tokens of each; `share`: how many requests each worker of a pipeline takes up.
 
     As a pipeline ends no stream is to pause for longer than such a share takes to be computed, in one step that does
@@ -161,7 +161,7 @@ def rows(runs: Sequence[Run], latency: Latency, speed: float, prompt: int, share
         yield measured(BENCH, case, firsts[sources], "s", firsts[few], at_most=1.0)
 
 
-def forming(runs: Sequence[Run], sources: int) -> Iterator[Record]:
+def forming(runs: Sequence[PipelineRun], sources: int) -> Iterator[Record]:
     """From several sources pipelines form in every run. From one the first node is whole soon after they could: where
     none is formed, how much sooner a first token could have come, with no time at all for a pipeline to be formed."""
     live = [run for run in runs if run.sources == sources and run.mode == "pipeline"]
@@ -175,6 +175,6 @@ def forming(runs: Sequence[Run], sources: int) -> Iterator[Record]:
         yield measured(BENCH, case, gain, "s", first, at_most=MOST_GAIN)
 
 
-def chosen_runs(runs: Sequence[Run], sources: int, mode: str, switch_kv: str = "auto") -> list[Run]:
+def chosen_runs(runs: Sequence[PipelineRun], sources: int, mode: str, switch_kv: str = "auto") -> list[PipelineRun]:
     """Those of a case."""
     return [run for run in runs if (run.sources, run.mode, run.switch_kv) == (sources, mode, switch_kv)]

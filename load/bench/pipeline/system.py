@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from livescale.load.bench.live.system import Watch, asks, follow, whole
-from livescale.load.bench.pipeline.rows import Run
+from livescale.load.bench.pipeline.rows import PipelineRun
 from livescale.load.bench.samples import BenchFailed
 from livescale.load.bench.transfer.disk_model import write_llama
-from livescale.load.client import Client, open_session
+from livescale.load.client import LoadClient, open_session
 from livescale.load.kept import KEPT, kept_model
 from livescale.load.records import find_fault
 from livescale.load.stats import Tally
@@ -64,12 +64,12 @@ class PipelineStage:
 
     stack: Stack
     watch: Watch
-    client: Client
+    client: LoadClient
     tokens: dict[int, list[int]]
     switch_kv: SwitchKv
     link_rate: float
 
-    async def run(self, mode: LiveMode, sources: int) -> Run:
+    async def run(self, mode: LiveMode, sources: int) -> PipelineRun:
         """Have requests wait, scale out from one source (the instance that serves) or two (its host's memory, too), and
         return once all are answered and one instance is left. The KV that was moved in the run before is forgotten."""
         await self.watch.until(
@@ -90,7 +90,7 @@ class PipelineStage:
         await self.watch.until(lambda: not self.watch.busy() and not self.watch.requests, "all is quiet")
         whole((await ask_scale(self.stack.bus, MODEL, 1, SCALE_SECONDS))[1])
         await self.watch.until(lambda: len(self.watch.serving()) == 1, "one instance is left")
-        return Run(mode, sources, done, records, self.switch_kv)
+        return PipelineRun(mode, sources, done, records, self.switch_kv)
 
     @asynccontextmanager
     async def _without_host(self) -> AsyncIterator[None]:
@@ -135,7 +135,12 @@ async def pipeline_stage(
             await watch.until(lambda: len(watch.workers) == 1 + NEW and len(watch.serving()) == 1, "one of all serves")
             async with open_session(stack.url, "", SCALE_SECONDS) as session:
                 yield PipelineStage(
-                    stack, watch, Client(session, MODEL, SystemClock(), Tally()), tokens, told.switch_kv, told.link_rate
+                    stack,
+                    watch,
+                    LoadClient(session, MODEL, SystemClock(), Tally()),
+                    tokens,
+                    told.switch_kv,
+                    told.link_rate,
                 )
         finally:
             following.cancel()

@@ -11,16 +11,16 @@ from typing import Literal, NamedTuple
 
 import click
 
-from livescale.load.bench.record import Printer, Record, measured
+from livescale.load.bench.record import Record, RecordPrinter, measured
 from livescale.load.bench.samples import BenchFailed
 from livescale.load.bench.transfer.disk import disk
 from livescale.load.bench.transfer.disturbance import disturbance
-from livescale.load.bench.transfer.fleet import Fleet, started
+from livescale.load.bench.transfer.fleet import BenchFleet, started
 from livescale.load.bench.transfer.gloo import gloo
 from livescale.load.bench.transfer.jobs import Carried, chain_jobs, hop_jobs, seconds
 from livescale.load.bench.transfer.mapped import share
 from livescale.load.bench.transfer.multicast import binomial, chains, lanes, policies
-from livescale.load.bench.transfer.node import Check, Copy, Done
+from livescale.load.bench.transfer.node import ChecksumJob, CopyJob, JobDone
 from livescale.load.bench.transfer.picture import draw_transfers
 from livescale.load.bench.transfer.plan_time import plan_time
 from livescale.load.bench.transfer.shaping import shaping
@@ -71,7 +71,7 @@ def transfer(
     """Parameters over one hop (against memcpy), along chains (against bytes / rate), by other plans (against chains and
     what was predicted), in lanes; hot, warm and cold starts; flows that meet; models from a disk; plan times."""
     runs: dict[str, Carried] = {}
-    printer = Printer(BENCH)
+    printer = RecordPrinter(BENCH)
     sizes = [MAX_CHUNK_BYTES] * -(-megabytes * 1_000_000 // MAX_CHUNK_BYTES)
     plain = LinkSettings(transport=transport, share_memory="off")
     shaped = LinkSettings(transport=transport, link_rate=rate * 1e6)
@@ -115,15 +115,15 @@ def write_picture(svg: Path, records: Sequence[Record], runs: Mapping[str, Carri
 class HopPass(NamedTuple):
     """What the processes did, the sender 0 and the receiver 1; of the first block alone as well."""
 
-    copy: dict[int, Done]
-    check: dict[int, Done]
-    bare: dict[int, Done]
-    checked: dict[int, Done]
-    first_bare: dict[int, Done]
-    first_checked: dict[int, Done]
+    copy: dict[int, JobDone]
+    check: dict[int, JobDone]
+    bare: dict[int, JobDone]
+    checked: dict[int, JobDone]
+    first_bare: dict[int, JobDone]
+    first_checked: dict[int, JobDone]
 
 
-def hop(printer: Printer, settings: LinkSettings, sizes: Sequence[int], passes: int) -> Iterator[Record]:
+def hop(printer: RecordPrinter, settings: LinkSettings, sizes: Sequence[int], passes: int) -> Iterator[Record]:
     """One hop in 16 MiB messages between two processes; every pass does all that is compared. Of less than two blocks
     there would be nothing to tell by what their bytes cost."""
     sizes = sizes if len(sizes) > 1 else [*sizes] * 2
@@ -151,7 +151,7 @@ def hop(printer: Printer, settings: LinkSettings, sizes: Sequence[int], passes: 
 
 
 def receiver_rows(
-    printer: Printer, passes: Sequence[HopPass], sizes: Sequence[int], *, has_bars: bool
+    printer: RecordPrinter, passes: Sequence[HopPass], sizes: Sequence[int], *, has_bars: bool
 ) -> Iterator[Record]:
     """Its CPU for bytes against that of doing the same within a process, by what all blocks take more than the first
     one: the rest is what a hop takes besides, to open channels, and counts for less the larger a model is. In all
@@ -182,16 +182,16 @@ def receiver_rows(
             printer.progress(f"{case}: the receiver takes {in_all / wanted - 1:.0%} more CPU than {wanted} s/GB")
 
 
-def cpu(done: dict[int, Done]) -> float:
+def cpu(done: dict[int, JobDone]) -> float:
     """Of the receiver."""
     return done[1].cpu
 
 
-def hop_pass(fleet: Fleet) -> HopPass:
+def hop_pass(fleet: BenchFleet) -> HopPass:
     """Within the receiver a copy and checksums; then hops without these, and with them."""
     return HopPass(
-        copy=fleet.run({1: Copy()}),
-        check=fleet.run({1: Check()}),
+        copy=fleet.run({1: CopyJob()}),
+        check=fleet.run({1: ChecksumJob()}),
         bare=fleet.run(hop_jobs(fleet, len(fleet.blocks))),
         checked=fleet.run(chain_jobs(fleet, 1, MAX_CHUNK_BYTES)),
         first_bare=fleet.run(hop_jobs(fleet, 1)),

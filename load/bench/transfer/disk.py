@@ -16,7 +16,7 @@ from typing import TypeVar
 import torch
 from safetensors.torch import load_file
 
-from livescale.load.bench.record import Printer, Record, measured
+from livescale.load.bench.record import Record, RecordPrinter, measured
 from livescale.load.bench.samples import BenchFailed
 from livescale.load.bench.transfer.disk_model import drop_cached, make_disk_model
 from livescale.load.kept import KEPT
@@ -147,7 +147,7 @@ def _order(address: bytes) -> Send:
     return Send(plan_id="bench", version="bench", outflows=[flow], chunk_bytes=MAX_CHUNK_BYTES, epoch=1)
 
 
-def disk(printer: Printer, settings: LinkSettings, size_bytes: int, passes: int) -> Iterator[Record]:
+def disk(printer: RecordPrinter, settings: LinkSettings, size_bytes: int, passes: int) -> Iterator[Record]:
     """Every pass reads the same model in each way, with nothing of it in the page cache. At last it is sent while it
     is read: the first block should arrive before the last is read."""
     KEPT.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from livescale.load.bench.samples import BenchFailed
-from livescale.load.bench.transfer.node import Answer, Done, Failed, Hello, Outfit, tell
+from livescale.load.bench.transfer.node import Answer, JobDone, JobFailed, NodeSetup, NodeUp, tell
 from livescale.shared.messages.message import Message
 from livescale.shared.messages.parameters import Block
 from livescale.shared.messages.transfers import Node
@@ -27,7 +27,7 @@ JOB_SECONDS = 600.0
 END_SECONDS = 5.0
 
 
-class Fleet:
+class BenchFleet:
     """Processes that wait for jobs. The first are sources, and the only ones whose memory is filled, with the same.
 
     `tickets` are fresh ones for flows.
@@ -52,7 +52,7 @@ class Fleet:
             self._children.append((ours, process))
             theirs.close()
             tell(ours, outfit)
-        hellos = [self._answer(index, Hello, START_SECONDS) for index in range(len(outfits))]
+        hellos = [self._answer(index, NodeUp, START_SECONDS) for index in range(len(outfits))]
         self.nodes = [Node(id=f"node-{i}", place="worker", address=hello.address) for i, hello in enumerate(hellos)]
         self.blocks = hellos[0].blocks
 
@@ -75,11 +75,11 @@ class Fleet:
         self.end()
         self.start(*self._made_of)
 
-    def run(self, jobs: Mapping[int, Message]) -> dict[int, Done]:
+    def run(self, jobs: Mapping[int, Message]) -> dict[int, JobDone]:
         """Run jobs at the same time, begun in the order given. Raises BenchFailed."""
         for index, job in jobs.items():
             tell(self._children[index][0], job)
-        return {index: self._answer(index, Done, JOB_SECONDS) for index in jobs}
+        return {index: self._answer(index, JobDone, JOB_SECONDS) for index in jobs}
 
     def _answer(self, index: int, kind: type[T], seconds: float) -> T:
         pipe = self._children[index][0]
@@ -89,16 +89,16 @@ class Fleet:
             answer = msgspec.msgpack.decode(pipe.recv_bytes(), type=Answer)
         except EOFError:
             raise BenchFailed(f"process {index} died") from None
-        if isinstance(answer, Failed):
+        if isinstance(answer, JobFailed):
             raise BenchFailed(f"process {index}: {answer.reason}")
         assert isinstance(answer, kind)
         return answer
 
 
 @contextmanager
-def running(outfits: Sequence[Message], inside: Sequence[Sequence[str]] = ()) -> Iterator[Fleet]:
-    """A fleet of these processes, ended with the block of code; see `Fleet.start`."""
-    fleet = Fleet()
+def running(outfits: Sequence[Message], inside: Sequence[Sequence[str]] = ()) -> Iterator[BenchFleet]:
+    """A fleet of these processes, ended with the block of code; see `BenchFleet.start`."""
+    fleet = BenchFleet()
     try:
         fleet.start(outfits, inside)
         yield fleet
@@ -115,12 +115,12 @@ def started(
     sources: int = 1,
     has_spare: bool = False,
     places: Sequence[str] = (),
-) -> Iterator[Fleet]:
+) -> Iterator[BenchFleet]:
     """A fleet of `count` processes with a set of blocks of these sizes each, ended with the block of code.
 
     `places`: where in the topology each is.
     """
     links = [replace(settings, place=place) for place in places] or [settings] * count
-    outfits = [Outfit(link, list(sizes), index < sources, has_spare) for index, link in enumerate(links)]
+    outfits = [NodeSetup(link, list(sizes), index < sources, has_spare) for index, link in enumerate(links)]
     with running(outfits) as fleet:
         yield fleet

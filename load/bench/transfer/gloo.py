@@ -7,12 +7,12 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from livescale.load.bench.record import Printer, Record, measured
-from livescale.load.bench.transfer.fleet import Fleet, running
-from livescale.load.bench.transfer.gloo_process import Broadcast, Member
+from livescale.load.bench.record import Record, RecordPrinter, measured
+from livescale.load.bench.transfer.fleet import BenchFleet, running
+from livescale.load.bench.transfer.gloo_process import Broadcast, GlooMember
 from livescale.load.bench.transfer.jobs import Carried, seconds
 from livescale.load.bench.transfer.multicast import ROUNDS, Show, middle, repeat
-from livescale.load.bench.transfer.node import Outfit
+from livescale.load.bench.transfer.node import NodeSetup
 from livescale.load.machines import CARD, Network, network
 from livescale.shared.settings import LinkSettings
 
@@ -21,7 +21,9 @@ BARS = {3: 1.8, 7: 3.0}  # by the number of receivers
 PORT = 29500  # nobody else is on these machines
 
 
-def gloo(printer: Printer, settings: LinkSettings, sizes: Sequence[int], rate: float, show: Show) -> Iterator[Record]:
+def gloo(
+    printer: RecordPrinter, settings: LinkSettings, sizes: Sequence[int], rate: float, show: Show
+) -> Iterator[Record]:
     """Interleaved; medians count. Checksums are part of the chain's time, not of gloo's. Raises CannotEmulate."""
     for receivers, bar in BARS.items():
         printer.progress(f"gloo: {receivers + 1} machines, on each two processes that touch {sum(sizes) // 10**6} MB")
@@ -40,7 +42,9 @@ def gloo(printer: Printer, settings: LinkSettings, sizes: Sequence[int], rate: f
         yield measured(BENCH, case, took, "s", run.seconds, at_least=bar)
 
 
-def take_turns(printer: Printer, ours: Fleet, theirs: Fleet, rate: float) -> tuple[list[Carried], list[float]]:
+def take_turns(
+    printer: RecordPrinter, ours: BenchFleet, theirs: BenchFleet, rate: float
+) -> tuple[list[Carried], list[float]]:
     chains, broadcasts, receivers = [], [], len(theirs.nodes) - 1
     for number in range(1, ROUNDS + 1):
         printer.progress(f"gloo: {receivers} receivers, round {number} of {ROUNDS}")
@@ -51,20 +55,20 @@ def take_turns(printer: Printer, ours: Fleet, theirs: Fleet, rate: float) -> tup
     return chains, broadcasts
 
 
-def chained(machines: Network, settings: LinkSettings, sizes: Sequence[int]) -> AbstractContextManager[Fleet]:
+def chained(machines: Network, settings: LinkSettings, sizes: Sequence[int]) -> AbstractContextManager[BenchFleet]:
     """A process on each machine that takes part in plans; the first is the source."""
     outfits = [
-        Outfit(replace(settings, bind=machines.address(name)), list(sizes), is_source=index == 0, has_spare=False)
+        NodeSetup(replace(settings, bind=machines.address(name)), list(sizes), is_source=index == 0, has_spare=False)
         for index, name in enumerate(machines.names)
     ]
     # Without this UCX would copy from process to process, past the network.
     return running(outfits, [machines.inside(name, "env", "UCX_TLS=tcp") for name in machines.names])
 
 
-def grouped(machines: Network, sizes: Sequence[int]) -> AbstractContextManager[Fleet]:
+def grouped(machines: Network, sizes: Sequence[int]) -> AbstractContextManager[BenchFleet]:
     """A process on each machine that takes part in broadcasts; the first is the source."""
     leader, count = f"{machines.address(machines.names[0])}:{PORT}", len(machines.names)
-    members = [Member(rank, count, leader, list(sizes)) for rank in range(count)]
+    members = [GlooMember(rank, count, leader, list(sizes)) for rank in range(count)]
     # Names of addresses are not to be found out here, which is no news.
     env = (f"GLOO_SOCKET_IFNAME={CARD}", "TORCH_CPP_LOG_LEVEL=ERROR")
     return running(members, [machines.inside(name, "env", *env) for name in machines.names])

@@ -5,28 +5,28 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from livescale.load.bench.transfer.fleet import Fleet
-from livescale.load.bench.transfer.holder import Cold
-from livescale.load.bench.transfer.node import Done, Hop, Job, Share
+from livescale.load.bench.transfer.fleet import BenchFleet
+from livescale.load.bench.transfer.holder import ColdShare
+from livescale.load.bench.transfer.node import HopJob, Job, JobDone, PlanShare
 from livescale.services.planner.orders import ticketed
 from livescale.services.planner.plans.pipelines import pipeline_ready
 from livescale.services.planner.plans.plan import TransferPlan
 from livescale.shared.messages.transfers import Flow, Inflow, Outflow
 
 
-def hop_jobs(fleet: Fleet, count: int) -> dict[int, Job]:
+def hop_jobs(fleet: BenchFleet, count: int) -> dict[int, Job]:
     """Node 0 gives node 1 the first blocks, so many of them, without checksums."""
-    takes = Hop(fleet.nodes[0], count, takes=fleet.blocks[:count])
-    return {1: takes, 0: Hop(fleet.nodes[1], count)}
+    takes = HopJob(fleet.nodes[0], count, takes=fleet.blocks[:count])
+    return {1: takes, 0: HopJob(fleet.nodes[1], count)}
 
 
-def chain_jobs(fleet: Fleet, length: int, chunk_bytes: int, count: int | None = None) -> dict[int, Job]:
+def chain_jobs(fleet: BenchFleet, length: int, chunk_bytes: int, count: int | None = None) -> dict[int, Job]:
     """Node 0 gives, nodes 1 to `length` take and pass on; the last begins first. `count`: of the first blocks only."""
     hops = [Flow(sender=str(i), receiver=str(i + 1), ticket=next(fleet.tickets)) for i in range(length)]
     return jobs_of(fleet, hops, chunk_bytes, count)
 
 
-def jobs_of(fleet: Fleet, flows: Sequence[Flow], chunk_bytes: int, count: int | None = None) -> dict[int, Job]:
+def jobs_of(fleet: BenchFleet, flows: Sequence[Flow], chunk_bytes: int, count: int | None = None) -> dict[int, Job]:
     """Everybody's share in a plan whose nodes are named by their numbers; node 0 has everything, and begins last."""
     nodes, jobs = fleet.nodes, dict[int, Job]()
     for index in sorted({int(end) for flow in flows for end in (flow.sender, flow.receiver)}, reverse=True):
@@ -43,11 +43,11 @@ def jobs_of(fleet: Fleet, flows: Sequence[Flow], chunk_bytes: int, count: int | 
             for one in flows
             if one.sender == own
         ]
-        jobs[index] = Share(chunk_bytes, inflows, outflows, fleet.blocks[:count])
+        jobs[index] = PlanShare(chunk_bytes, inflows, outflows, fleet.blocks[:count])
     return jobs
 
 
-def seconds(done: dict[int, Done]) -> float:
+def seconds(done: dict[int, JobDone]) -> float:
     """From the begin of the source (of the only process, in a copy) to the end of the last."""
     source = done[min(done)]
     return max(one.ended for one in done.values()) - source.began
@@ -71,7 +71,11 @@ class Carried(msgspec.Struct, frozen=True):
 
 
 def carry_out(
-    fleet: Fleet, names: Sequence[str], plan: TransferPlan, chunk_bytes: int, disks: Mapping[str, float] | None = None
+    fleet: BenchFleet,
+    names: Sequence[str],
+    plan: TransferPlan,
+    chunk_bytes: int,
+    disks: Mapping[str, float] | None = None,
 ) -> Carried:
     """`names` are those that the plan has for the processes of the fleet, sources first. `disks`: who of them reads the
     model first, and how fast. Raises BenchFailed."""
@@ -82,11 +86,15 @@ def carry_out(
     ]
     jobs = jobs_of(fleet, flows, chunk_bytes)
     cold = {names.index(name): rate for name, rate in (disks or {}).items()}
-    reading = {index: Cold(job, cold[index]) for index, job in jobs.items() if index in cold and isinstance(job, Share)}
+    reading = {
+        index: ColdShare(job, cold[index])
+        for index, job in jobs.items()
+        if index in cold and isinstance(job, PlanShare)
+    }
     done = fleet.run({**jobs, **reading})
     began = done[min(done)].began
     return Carried(plan, {target: since(began, done[names.index(target)]) for target in plan.targets})
 
 
-def since(began: float, done: Done) -> dict[int, float]:
+def since(began: float, done: JobDone) -> dict[int, float]:
     return {block: end - began for block, end in enumerate(done.ends)}

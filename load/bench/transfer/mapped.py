@@ -6,10 +6,10 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from livescale.load.bench.record import Printer, Record, measured
-from livescale.load.bench.transfer.fleet import Fleet, started
+from livescale.load.bench.record import Record, RecordPrinter, measured
+from livescale.load.bench.transfer.fleet import BenchFleet, started
 from livescale.load.bench.transfer.jobs import chain_jobs, seconds
-from livescale.load.bench.transfer.node import Done, Share
+from livescale.load.bench.transfer.node import JobDone, PlanShare
 from livescale.shared.settings import LinkSettings
 from livescale.shared.transfer.chunks import MAX_CHUNK_BYTES
 
@@ -17,7 +17,7 @@ BENCH = "transfer"
 RECEIVERS = (1, 3)
 
 
-def share(printer: Printer, settings: LinkSettings, sizes: Sequence[int], passes: int) -> Iterator[Record]:
+def share(printer: RecordPrinter, settings: LinkSettings, sizes: Sequence[int], passes: int) -> Iterator[Record]:
     """Seconds until the last of a chain has the set, checksums included: sent, and shared, in turn."""
     count, gigabytes = max(RECEIVERS) + 1, sum(sizes) / 1e9
     shared = replace(settings, share_memory="auto")
@@ -40,19 +40,21 @@ def share(printer: Printer, settings: LinkSettings, sizes: Sequence[int], passes
             yield measured(BENCH, f"{case}, CPU of all", cpus[0], "CPU s/GB", cpus[1])
 
 
-def both_ways(sending: Fleet, sharing: Fleet, receivers: int) -> tuple[dict[int, Done], dict[int, Done]]:
+def both_ways(
+    sending: BenchFleet, sharing: BenchFleet, receivers: int
+) -> tuple[dict[int, JobDone], dict[int, JobDone]]:
     return chain(sending, receivers), chain(sharing, receivers, maps=True)
 
 
-def chain(fleet: Fleet, receivers: int, maps: bool = False) -> dict[int, Done]:
+def chain(fleet: BenchFleet, receivers: int, maps: bool = False) -> dict[int, JobDone]:
     jobs = chain_jobs(fleet, receivers, MAX_CHUNK_BYTES)
     return fleet.run(
         {
-            index: replace(job, maps=maps) if isinstance(job, Share) and job.inflows else job
+            index: replace(job, maps=maps) if isinstance(job, PlanShare) and job.inflows else job
             for index, job in jobs.items()
         }
     )
 
 
-def cpu(done: dict[int, Done]) -> float:
+def cpu(done: dict[int, JobDone]) -> float:
     return sum(one.cpu for one in done.values())

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from livescale.load.bench.record import Printer, Record, measured
+from livescale.load.bench.record import Record, RecordPrinter, measured
 from livescale.load.bench.samples import Samples
-from livescale.load.bench.transfer.fleet import Fleet, started
+from livescale.load.bench.transfer.fleet import BenchFleet, started
 from livescale.load.bench.transfer.jobs import Carried, carry_out
 from livescale.load.bench.transfer.shaping import emulated
 from livescale.services.planner.plans.choose import make_plan
@@ -35,7 +35,7 @@ Show = Callable[[str, Carried], object]  # by its name
 
 
 def chains(
-    printer: Printer, settings: LinkSettings, sizes: Sequence[int], receivers: Sequence[int], show: Show
+    printer: RecordPrinter, settings: LinkSettings, sizes: Sequence[int], receivers: Sequence[int], show: Show
 ) -> Iterator[Record]:
     """Checksums on: seconds from the first send until the last receiver has verified all, against bytes / rate."""
     printer.progress(f"chains: starting {max(receivers) + 1} processes, each touches {sum(sizes) // MIB} MiB")
@@ -54,7 +54,7 @@ def chains(
         yield measured(BENCH, case, times[longest], "s", times[shortest], at_most=GROWTH_BAR)
 
 
-def policies(printer: Printer, settings: LinkSettings, sizes: Sequence[int], show: Show) -> Iterator[Record]:
+def policies(printer: RecordPrinter, settings: LinkSettings, sizes: Sequence[int], show: Show) -> Iterator[Record]:
     """What fan-out and a tree take, against a chain over the same links."""
     with started(max(RIVALS) + 1, settings, sizes) as fleet:
         for length, bars in RIVALS.items():
@@ -69,7 +69,7 @@ def policies(printer: Printer, settings: LinkSettings, sizes: Sequence[int], sho
                 )
 
 
-def binomial(printer: Printer, settings: LinkSettings, size_bytes: int, show: Show) -> Iterator[Record]:
+def binomial(printer: RecordPrinter, settings: LinkSettings, size_bytes: int, show: Show) -> Iterator[Record]:
     """Against what the schedule predicts; and when a pipeline is executable, against that with fewer sources."""
     sizes = [max(1, round(size_bytes / BLOCKS / MIB)) * MIB] * BLOCKS
     chunk_bytes, before = chunk_bytes_for(settings.link_rate), None
@@ -88,7 +88,9 @@ def binomial(printer: Printer, settings: LinkSettings, size_bytes: int, show: Sh
         before = run.executable
 
 
-def lanes(printer: Printer, settings: LinkSettings, sizes: Sequence[int], rate: float, show: Show) -> Iterator[Record]:
+def lanes(
+    printer: RecordPrinter, settings: LinkSettings, sizes: Sequence[int], rate: float, show: Show
+) -> Iterator[Record]:
     """One GPU of a domain sends to four of another, then each of four its share (BlitzScale 5.1, Fig. 14)."""
     printer.progress(f"lanes: two domains of {LANES}, each process touches {sum(sizes) // MIB} MiB")
     with two_domains(rate) as (topology, file):
@@ -109,7 +111,9 @@ def lanes(printer: Printer, settings: LinkSettings, sizes: Sequence[int], rate: 
     yield measured(BENCH, f"one lane, against {LANES}", one, "s", several, at_least=LANES_BAR)
 
 
-def repeat(samples: Samples, fleet: Fleet, policy: Policy, rate: float, targets: int, rounds: int = ROUNDS) -> Carried:
+def repeat(
+    samples: Samples, fleet: BenchFleet, policy: Policy, rate: float, targets: int, rounds: int = ROUNDS
+) -> Carried:
     """From the fleet's one source to so many of the others."""
     names, multicast = flat(len(fleet.nodes), 1, rate, [block.size_bytes for block in fleet.blocks], targets)
     plan = make_plan(policy, multicast)
@@ -117,7 +121,12 @@ def repeat(samples: Samples, fleet: Fleet, policy: Policy, rate: float, targets:
 
 
 def carried(
-    samples: Samples, fleet: Fleet, names: Sequence[str], plan: TransferPlan, chunk_bytes: int, rounds: int = ROUNDS
+    samples: Samples,
+    fleet: BenchFleet,
+    names: Sequence[str],
+    plan: TransferPlan,
+    chunk_bytes: int,
+    rounds: int = ROUNDS,
 ) -> Carried:
     """Several times; the median counts."""
     once = partial(carry_out, fleet, names, plan, chunk_bytes)

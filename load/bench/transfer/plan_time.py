@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-from livescale.load.bench.record import Printer, Record, measured
+from livescale.load.bench.record import Record, RecordPrinter, measured
 from livescale.services.planner.plans.choose import make_plan
 from livescale.services.planner.plans.network import Multicast, ServingFlow, multicast_over
 from livescale.services.planner.plans.plan import Policy
@@ -25,7 +25,7 @@ LAYERS, LAYER_BYTES = 32, 500_000_000
 PASSES = 7
 
 
-def plan_time(printer: Printer) -> Iterator[Record]:
+def plan_time(printer: RecordPrinter) -> Iterator[Record]:
     """CPU time from topology, holders and serving traffic to a plan, and from a plan to its times.
 
     Hosts have four GPUs each, in a domain or each alone; serving sends from every tenth.
@@ -45,7 +45,7 @@ def plans(policy: Policy, clusters: Mapping[int, Topology]) -> dict[int, Callabl
 
 
 def growth(
-    printer: Printer, case: str, works: Mapping[int, Callable[[], object]], *, has_bars: bool = False
+    printer: RecordPrinter, case: str, works: Mapping[int, Callable[[], object]], *, has_bars: bool = False
 ) -> Iterator[Record]:
     """Medians by number of targets, and the exponent: 1 is linear."""
     printer.progress(case)

@@ -10,9 +10,9 @@ from pathlib import Path
 import yaml
 from msgspec.structs import replace
 
-from livescale.load.bench.record import Printer, Record, measured
-from livescale.load.bench.transfer.fleet import Fleet, started
-from livescale.load.bench.transfer.node import Stream, Streams
+from livescale.load.bench.record import Record, RecordPrinter, measured
+from livescale.load.bench.transfer.fleet import BenchFleet, started
+from livescale.load.bench.transfer.node import StreamJob, StreamsJob
 from livescale.shared.settings import LinkSettings
 from livescale.shared.transfer.chunks import MAX_CHUNK_BYTES, chunk_bytes_for
 
@@ -23,7 +23,7 @@ DOMAIN, HOST_LINK = 4, 2  # times a network card's rate
 
 
 @dataclass(frozen=True)
-class Flow:
+class ShapedFlow:
     """From one place to another; `share` is what it ought to get, as a multiple of a network card's rate."""
 
     sender: str
@@ -31,22 +31,22 @@ class Flow:
     share: float
 
 
-CASES: Mapping[str, tuple[Flow, ...]] = {
-    "one flow": (Flow("h0/0", "h1/0", 1),),
-    "out of one card, one process": (Flow("h0/0", "h1/0", 1 / 2), Flow("h0/0", "h2/0", 1 / 2)),
-    "out of one card, two processes": (Flow("h0/0", "h1/0", 1 / 2), Flow("h0/1", "h2/0", 1 / 2)),
-    "into one card": (Flow("h1/0", "h0/0", 1 / 2), Flow("h2/0", "h0/1", 1 / 2)),
-    "out and in at once": (Flow("h0/0", "h1/0", 1), Flow("h1/0", "h0/0", 1)),
+CASES: Mapping[str, tuple[ShapedFlow, ...]] = {
+    "one flow": (ShapedFlow("h0/0", "h1/0", 1),),
+    "out of one card, one process": (ShapedFlow("h0/0", "h1/0", 1 / 2), ShapedFlow("h0/0", "h2/0", 1 / 2)),
+    "out of one card, two processes": (ShapedFlow("h0/0", "h1/0", 1 / 2), ShapedFlow("h0/1", "h2/0", 1 / 2)),
+    "into one card": (ShapedFlow("h1/0", "h0/0", 1 / 2), ShapedFlow("h2/0", "h0/1", 1 / 2)),
+    "out and in at once": (ShapedFlow("h0/0", "h1/0", 1), ShapedFlow("h1/0", "h0/0", 1)),
     "what one cannot use another gets": (
-        *(Flow(sender, "h1/0", 1 / 3) for sender in ("h0/0", "h0/1", "h2/0")),
-        Flow("h2/0", "h0/0", 2 / 3),
+        *(ShapedFlow(sender, "h1/0", 1 / 3) for sender in ("h0/0", "h0/1", "h2/0")),
+        ShapedFlow("h2/0", "h0/0", 2 / 3),
     ),
-    "domain and card at once": (Flow("h0/0", "h0/1", DOMAIN), Flow("h0/0", "h1/0", 1)),
-    "host link and card at once": (Flow("h0", "h0/0", HOST_LINK), Flow("h0", "h1/0", 1)),
+    "domain and card at once": (ShapedFlow("h0/0", "h0/1", DOMAIN), ShapedFlow("h0/0", "h1/0", 1)),
+    "host link and card at once": (ShapedFlow("h0", "h0/0", HOST_LINK), ShapedFlow("h0", "h1/0", 1)),
 }
 
 
-def shaping(printer: Printer, settings: LinkSettings, rate: float, seconds: float) -> Iterator[Record]:
+def shaping(printer: RecordPrinter, settings: LinkSettings, rate: float, seconds: float) -> Iterator[Record]:
     """Each case for `seconds`: of its flows the one whose rate is the farthest from what it ought to be."""
     gpus = {"count": 2, "host-link": f"{HOST_LINK * rate:.0f} B/s", "scale-up": f"{DOMAIN * rate:.0f} B/s"}
     with emulated(3, rate, gpus) as (topology, file):
@@ -72,24 +72,24 @@ def emulated(hosts: int, rate: float, gpus: Mapping[str, object], disk: float = 
         yield topology, Path(directory, "links")
 
 
-def run_warm(fleet: Fleet, flows: Sequence[Flow], rate: float, seconds: float) -> list[float]:
+def run_warm(fleet: BenchFleet, flows: Sequence[ShapedFlow], rate: float, seconds: float) -> list[float]:
     """What is first is slow: connections are made."""
     run(fleet, flows, rate, 0.0)
     return run(fleet, flows, rate, seconds)
 
 
-def run(fleet: Fleet, flows: Sequence[Flow], rate: float, seconds: float) -> list[float]:
+def run(fleet: BenchFleet, flows: Sequence[ShapedFlow], rate: float, seconds: float) -> list[float]:
     """The flows at once, each with what ought to take it `seconds`; what each got, in bytes a second."""
     node = dict(zip(PLACES, fleet.nodes, strict=True))
-    streams: dict[str, list[Stream]] = {place: [] for flow in flows for place in (flow.receiver, flow.sender)}
+    streams: dict[str, list[StreamJob]] = {place: [] for flow in flows for place in (flow.receiver, flow.sender)}
     sent = []
     for flow in flows:
         message_bytes = chunk_bytes_for(flow.share * rate)
         messages = round(flow.share * rate * seconds / message_bytes) + 1
         sent.append((flow.sender, len(streams[flow.sender]), messages * message_bytes))
-        streams[flow.sender].append(Stream(node[flow.receiver], messages, message_bytes))
-        streams[flow.receiver].append(Stream(node[flow.sender], messages, message_bytes, takes=True))
-    done = fleet.run({PLACES.index(place): Streams(tuple(each)) for place, each in streams.items()})
+        streams[flow.sender].append(StreamJob(node[flow.receiver], messages, message_bytes))
+        streams[flow.receiver].append(StreamJob(node[flow.sender], messages, message_bytes, takes=True))
+    done = fleet.run({PLACES.index(place): StreamsJob(tuple(each)) for place, each in streams.items()})
     by_place = {PLACES[index]: each for index, each in done.items()}
     began = max(by_place[sender].began for sender, _, _ in sent)
     return [size_bytes / (by_place[sender].ends[index] - began) for sender, index, size_bytes in sent]

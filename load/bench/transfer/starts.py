@@ -9,13 +9,13 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from livescale.load.bench.record import Printer, Record, measured
+from livescale.load.bench.record import Record, RecordPrinter, measured
 from livescale.load.bench.transfer.disk_model import make_disk_model
-from livescale.load.bench.transfer.fleet import Fleet, running
-from livescale.load.bench.transfer.holder import DTYPE, Holder
+from livescale.load.bench.transfer.fleet import BenchFleet, running
+from livescale.load.bench.transfer.holder import DTYPE, HolderSetup
 from livescale.load.bench.transfer.jobs import Carried, carry_out
 from livescale.load.bench.transfer.multicast import ROUNDS, Show, middle
-from livescale.load.bench.transfer.node import Outfit
+from livescale.load.bench.transfer.node import NodeSetup
 from livescale.load.bench.transfer.shaping import emulated
 from livescale.load.kept import KEPT
 from livescale.services.host.stored import open_stored
@@ -38,7 +38,7 @@ BAR = 1.10  # times the prediction, which has a step begin with a whole block: c
 
 
 @dataclass(frozen=True)
-class Start:
+class StartCase:
     """Who has the model: a GPU elsewhere, or hosts of targets, in memory or on disk."""
 
     case: str
@@ -50,17 +50,19 @@ class Start:
 
 
 STARTS = (
-    Start("hot", ["h0/0"]),
-    Start("warm, k = 1", ["h1"]),
-    Start("warm, k = 2", ["h1", "h2"]),
-    Start("warm, k = 3", ["h1", "h2", "h3"]),
-    Start("cold, k = 1", disks=["h1"]),
-    Start("cold, k = 3", disks=["h1", "h2", "h3"]),
+    StartCase("hot", ["h0/0"]),
+    StartCase("warm, k = 1", ["h1"]),
+    StartCase("warm, k = 2", ["h1", "h2"]),
+    StartCase("warm, k = 3", ["h1", "h2", "h3"]),
+    StartCase("cold, k = 1", disks=["h1"]),
+    StartCase("cold, k = 3", disks=["h1", "h2", "h3"]),
 )
 OWN_DISKS, ONE_MEMORY = "cold, k = 3", "warm, k = 1"
 
 
-def starts(printer: Printer, settings: LinkSettings, size_bytes: int, rate: float, show: Show) -> Iterator[Record]:
+def starts(
+    printer: RecordPrinter, settings: LinkSettings, size_bytes: int, rate: float, show: Show
+) -> Iterator[Record]:
     """Each from its first byte's departure until the last target has all, and until the first execution pipeline has,
     against the plan's prediction. At last what ServerlessLLM does (each host reads its disk) where one memory had it.
     """
@@ -96,7 +98,7 @@ def told(case: str, run: Carried, multicast: Multicast, plan: TransferPlan, chun
     yield measured(BENCH, f"{case}, first pipeline", run.executable, "s", executable, at_most=BAR)
 
 
-def carry(fleet: Fleet, plan: TransferPlan, multicast: Multicast, rate: float) -> Carried:
+def carry(fleet: BenchFleet, plan: TransferPlan, multicast: Multicast, rate: float) -> Carried:
     return carry_out(fleet, NAMES, plan, chunk_bytes_for(rate), dict.fromkeys(multicast.disks, DISK * rate))
 
 
@@ -109,6 +111,6 @@ def make_packed(directory: Path, size_bytes: int) -> tuple[Path, list[int]]:
 
 
 def outfits(settings: LinkSettings, directory: Path, sizes: Sequence[int]) -> list[Message]:
-    holders = [Holder(replace(settings, place=place), str(directory)) for place in HOLDERS]
-    targets = [Outfit(replace(settings, place=place), list(sizes), False, False) for place in TARGETS]
+    holders = [HolderSetup(replace(settings, place=place), str(directory)) for place in HOLDERS]
+    targets = [NodeSetup(replace(settings, place=place), list(sizes), False, False) for place in TARGETS]
     return [*holders, *targets]

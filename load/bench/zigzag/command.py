@@ -8,7 +8,7 @@ from random import Random
 
 import click
 
-from livescale.load.bench.record import Printer, Record, measured
+from livescale.load.bench.record import Record, RecordPrinter, measured
 from livescale.load.bench.zigzag.late import needs
 from livescale.services.worker.engine.contract import CPU_ROWS, GPU_ROWS
 from livescale.services.worker.live.optimum import LIMIT_SECONDS, RELATIVE_GAP
@@ -69,7 +69,7 @@ def zigzag(worst: int) -> None:
     The optimum knows all times ahead, interrupts layers and has the source wait for one that is nearly done; the queue
     does neither. It may be better, as tasks that the target finishes need not end in their order.
     """
-    printer = Printer(BENCH)
+    printer = RecordPrinter(BENCH)
     compared = []
     for layers in LAYERS:
         for load in LOADS:

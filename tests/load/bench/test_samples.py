@@ -12,19 +12,19 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from livescale.load.bench.record import Printer, measured
+from livescale.load.bench.record import RecordPrinter, measured
 from livescale.load.bench.samples import TRIES, BenchFailed, Counts, Samples, StallWatch, renewable
-from livescale.load.incidents import Incident
+from livescale.load.incidents import RunIncident
 from livescale.shared.bus.contract import CallTimeout
 from tests.load.bench.printed import records_in
 
-STALL = Incident(0.0, "stall", "the machine stood still for 2.1 s", 2.1)
+STALL = RunIncident(0.0, "stall", "the machine stood still for 2.1 s", 2.1)
 
 
 class Scripted(StallWatch):
     """Finds what it is told to, and looks at no clock."""
 
-    def __init__(self, found: Sequence[Incident]) -> None:
+    def __init__(self, found: Sequence[RunIncident]) -> None:
         self.found = list(found)
 
     def __enter__(self) -> "Scripted":
@@ -97,7 +97,7 @@ def test_a_third_may_be_taken_again_and_no_more(taken: int, again: int, void: bo
 
 
 def test_a_void_run_says_so_and_keeps_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
-    printer = Printer("b")
+    printer = RecordPrinter("b")
     printer.samples.taken, printer.samples.again = 2, 1
     printer.emit(measured("b", "c", 1.0, "s", 1.0, at_most=1.0))
     assert not printer.finish()

@@ -1,7 +1,7 @@
-from livescale.load.chaos.client import Cut
-from livescale.load.chaos.faults import Happening
+from livescale.load.chaos.client import CutStream
+from livescale.load.chaos.faults import SeenFault
 from livescale.load.chaos.page import render_report
-from livescale.load.chaos.report import ChaosReport, Run, make_report
+from livescale.load.chaos.report import ChaosReport, ChaosRun, make_report
 from livescale.load.chaos.schedule import Fault
 from livescale.load.records import RequestRecord
 from livescale.load.story import Story
@@ -27,13 +27,13 @@ def record(index: int = 0, tokens: tuple[int, ...] = (1, 2, 3), *, due: float = 
 
 def ran(
     *records: RequestRecord,
-    cuts: tuple[Cut, ...] = (),
-    faults: tuple[Happening, ...] = (),
+    cuts: tuple[CutStream, ...] = (),
+    faults: tuple[SeenFault, ...] = (),
     story: Story | None = None,
     not_whole: tuple[str, ...] = (),
     left: tuple[str, ...] = (),
-) -> Run:
-    return Run(
+) -> ChaosRun:
+    return ChaosRun(
         asks=[],
         records=list(records),
         cuts=list(cuts),
@@ -50,13 +50,13 @@ def ran(
     )
 
 
-def judged(run: Run, right: dict[int, list[int]] | None = None) -> ChaosReport:
+def judged(run: ChaosRun, right: dict[int, list[int]] | None = None) -> ChaosReport:
     return make_report(run, right or {0: [1, 2, 3]}, seed=1, dtype="float32")
 
 
-def page(run: Run) -> str:
+def page(run: ChaosRun) -> str:
     return render_report(judged(run), run, {"gateways": "2", "seed": "1"})
 
 
-def killed(victim: str, at: float) -> Happening:
-    return Happening(Fault(at, "kill", victim), at, "", victim)
+def killed(victim: str, at: float) -> SeenFault:
+    return SeenFault(Fault(at, "kill", victim), at, "", victim)

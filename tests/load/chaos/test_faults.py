@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from livescale.load.chaos.faults import Tormentor, find_victim
+from livescale.load.chaos.faults import FaultInjector, find_victim
 from livescale.load.chaos.schedule import LOADING, SOURCE, Fault
 from livescale.load.story import Story
 from livescale.services.supervisor.stack import Stack
@@ -32,12 +32,12 @@ async def victim() -> AsyncIterator[asyncio.subprocess.Process]:
         await process.wait()
 
 
-def tormentor(pid: int, allowed: Sequence[str] = ALLOWED, name: str = "worker-0") -> Tormentor:
+def tormentor(pid: int, allowed: Sequence[str] = ALLOWED, name: str = "worker-0") -> FaultInjector:
     """`worker-0` runs, `worker-1` is just being started again, and no planner answers."""
     children = {name: SimpleNamespace(pid=pid), "worker-1": SimpleNamespace(pid=None)}
     bus = LocalBroker().connect()
     stack = SimpleNamespace(supervisor=SimpleNamespace(children=children), bus=bus)
-    return Tormentor(cast(Stack, stack), Story("m"), "m", allowed, time.time, lambda line: None)
+    return FaultInjector(cast(Stack, stack), Story("m"), "m", allowed, time.time, lambda line: None)
 
 
 def state(pid: int) -> str:

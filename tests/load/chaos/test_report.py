@@ -2,8 +2,8 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from livescale.load.chaos.client import Cut
-from livescale.load.chaos.faults import Happening
+from livescale.load.chaos.client import CutStream
+from livescale.load.chaos.faults import SeenFault
 from livescale.load.chaos.report import count_wrong, fault_table
 from livescale.load.chaos.schedule import Fault
 from tests.load.chaos.runs import judged, killed, page, ran, record
@@ -36,7 +36,7 @@ def test_tokens_beyond_the_end_are_wrong() -> None:
 
 def test_a_request_keeps_its_clock_when_its_gateway_dies() -> None:
     # Two tokens by 3 s at a gateway that dies; the same two and the third at another, by 13 s.
-    cut = Cut("gateway-1", record(tokens=(1, 2)))
+    cut = CutStream("gateway-1", record(tokens=(1, 2)))
     run = ran(
         replace(record(due=0.0), sent=10.0, ended=13.0, token_at=[11.0, 12.0, 13.0]),
         cuts=(cut,),
@@ -45,12 +45,12 @@ def test_a_request_keeps_its_clock_when_its_gateway_dies() -> None:
     report = judged(run)
     assert (report.longest_pause, report.longest_first) == (10.0, 1.0)
     early = replace(cut.record, token_ids=[], token_at=[])
-    assert judged(replace(run, cuts=[Cut("gateway-1", early)])).longest_first == 11.0
+    assert judged(replace(run, cuts=[CutStream("gateway-1", early)])).longest_first == 11.0
     assert ">10.00 s</td>" in page(run)
 
 
 def test_stalls_are_counted_and_told() -> None:
-    stalls = tuple(Happening(Fault(at, "stall", "", 2.5), at, "") for at in (1.0, 20.0))
+    stalls = tuple(SeenFault(Fault(at, "stall", "", 2.5), at, "") for at in (1.0, 20.0))
     report = judged(ran(record(), faults=stalls))
     assert report.faults == {"stall": 2}
     assert report.stalled == 5.0
@@ -59,7 +59,7 @@ def test_stalls_are_counted_and_told() -> None:
 
 
 def test_a_connection_lost_with_its_killed_gateway_counts_apart() -> None:
-    cut = Cut("gateway-1", record(tokens=(1, 2)))
+    cut = CutStream("gateway-1", record(tokens=(1, 2)))
     report = judged(ran(record(due=10.0), cuts=(cut,), faults=(killed("gateway-1", 2.5),)))
     assert report.good
     assert (report.cut, report.streams, report.lost_tokens) == (1, 1, 0)
@@ -67,14 +67,14 @@ def test_a_connection_lost_with_its_killed_gateway_counts_apart() -> None:
 
 
 def test_what_came_before_a_connection_was_lost_has_to_be_right() -> None:
-    cut = Cut("gateway-1", record(tokens=(1, 9)))
+    cut = CutStream("gateway-1", record(tokens=(1, 9)))
     report = judged(ran(record(due=10.0), cuts=(cut,), faults=(killed("gateway-1", 2.5),)))
     assert (report.wrong_tokens, report.good) == (1, False)
 
 
 @pytest.mark.parametrize("fault", [killed("gateway-0", 2.5), killed("gateway-1", 30.0)])
-def test_a_connection_that_broke_without_its_gateway_s_death_is_a_fault(fault: Happening) -> None:
-    report = judged(ran(record(due=10.0), cuts=(Cut("gateway-1", record(tokens=(1, 2))),), faults=(fault,)))
+def test_a_connection_that_broke_without_its_gateway_s_death_is_a_fault(fault: SeenFault) -> None:
+    report = judged(ran(record(due=10.0), cuts=(CutStream("gateway-1", record(tokens=(1, 2))),), faults=(fault,)))
     assert not report.good
     assert "nobody had killed gateway-1" in report.incomplete[0]
 
@@ -89,8 +89,8 @@ def test_a_system_that_is_not_whole_or_leaves_something_is_not_good() -> None:
 def test_a_fault_s_row_has_the_longest_pause_until_the_next_fault() -> None:
     faults = [
         killed("worker-0", 1.5),
-        Happening(Fault(1.8, "scale", "", instances=2), 1.8, "1 -> 2"),
-        Happening(Fault(50.0, "freeze", "router-0", seconds=2.0), 50.0, "", "router-0"),
+        SeenFault(Fault(1.8, "scale", "", instances=2), 1.8, "1 -> 2"),
+        SeenFault(Fault(50.0, "freeze", "router-0", seconds=2.0), 50.0, "", "router-0"),
     ]
     console = Console(width=100)
     with console.capture() as captured:

@@ -3,11 +3,11 @@
 import pytest
 
 from livescale.load.chaos.load import ChaosSettings
-from livescale.load.chaos.schedule import LOADING, REST_SECONDS, SOURCE, Fault, Targets, plan_faults
+from livescale.load.chaos.schedule import LOADING, REST_SECONDS, SOURCE, Fault, FaultTargets, plan_faults
 from livescale.load.chaos.system import choose_targets, stack_settings
 from tests.made import tiny
 
-TARGETS = Targets(("worker-0", "worker-1", "worker-2"), ("router-0", "nats"), 3)
+TARGETS = FaultTargets(("worker-0", "worker-1", "worker-2"), ("router-0", "nats"), 3)
 
 
 def hits(faults: tuple[Fault, ...]) -> list[Fault]:
@@ -84,5 +84,5 @@ def test_by_default_every_process_of_the_system_may_be_hit() -> None:
 
 
 def test_faults_fall_on_the_others_where_no_worker_may_be_hit() -> None:
-    faults = plan_faults(3, 300, Targets((), ("router-0", "registry-0"), 3))
+    faults = plan_faults(3, 300, FaultTargets((), ("router-0", "registry-0"), 3))
     assert {fault.target for fault in hits(faults)} == {"router-0", "registry-0"}

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from livescale.load.demo.check import check_run, choose_again, compare_again
-from livescale.load.outcome import Verdict
+from livescale.load.outcome import StreamsVerdict
 from livescale.load.records import Ask, RequestRecord
 from tests.load import happenings
 from tests.made import tiny
@@ -32,7 +32,7 @@ def served() -> tuple[tuple[Ask, ...], tuple[RequestRecord, ...]]:
     return tuple(asks), tuple(records)
 
 
-def check(*records: RequestRecord) -> tuple[Verdict, list[str]]:
+def check(*records: RequestRecord) -> tuple[StreamsVerdict, list[str]]:
     told: list[str] = []
     return check_run(tiny("llama"), "float32", served()[0], records, told.append), told
 
@@ -93,7 +93,7 @@ def test_other_tokens_when_asked_again_are_told_bit_by_bit() -> None:
         f"request 1: token 5 was {before[1].token_ids[5]}, and is 7 when asked undisturbed",
         "request 2, asked again: refused",
     ]
-    verdict = Verdict(
+    verdict = StreamsVerdict(
         streams=3, faults=[], tokens=24, wrong=[], ties=0, ties_allowed=1, criterion="", again=3, changed=["one"]
     )
     assert not verdict.good
@@ -101,12 +101,12 @@ def test_other_tokens_when_asked_again_are_told_bit_by_bit() -> None:
 
 
 def test_no_stream_at_all_shows_nothing() -> None:
-    verdict = Verdict(streams=0, faults=[], tokens=0, wrong=[], ties=0, ties_allowed=1, criterion="")
+    verdict = StreamsVerdict(streams=0, faults=[], tokens=0, wrong=[], ties=0, ties_allowed=1, criterion="")
     assert not verdict.good
     assert "nothing was shown" in verdict.sentence()
 
 
 @pytest.mark.parametrize(("ties", "good"), [(1, True), (2, False)])
 def test_more_ties_than_allowed_are_not_good(ties: int, good: bool) -> None:
-    verdict = Verdict(streams=1, faults=[], tokens=8, wrong=[], ties=ties, ties_allowed=1, criterion="")
+    verdict = StreamsVerdict(streams=1, faults=[], tokens=8, wrong=[], ties=ties, ties_allowed=1, criterion="")
     assert verdict.good is good

@@ -5,9 +5,9 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from livescale.load.demo.command import demo, find_checkpoint, make_outcome, print_outcome
-from livescale.load.demo.plan import Capacity, DemoLoad
-from livescale.load.demo.run import Happened
-from livescale.load.incidents import Incident
+from livescale.load.demo.plan import DemoLoad, WorkerCapacity
+from livescale.load.demo.run import DemoResult
+from livescale.load.incidents import RunIncident
 from livescale.load.records import Ask
 from livescale.load.settings import DemoSettings
 from livescale.load.trace import Arrival, Window
@@ -19,16 +19,16 @@ LOAD = DemoLoad(tuple(Arrival(float(at), 100, 10) for at in range(60)), 60.0, Wi
 
 def test_the_outcome_has_three_periods_and_what_was_chosen(capsys: pytest.CaptureFixture[str]) -> None:
     model = happenings.outcome()
-    happened = Happened(
+    happened = DemoResult(
         load=LOAD,
-        capacity=Capacity(1000, 100),
+        capacity=WorkerCapacity(1000, 100),
         asks=[Ask(0, 0.0, [1], 8)],
         records=list(model.records),
         story=model.story,
         start=START,
         end=START + 62,
         again=[],
-        incidents=[Incident(START + 30.0, "stall", "the machine stood still for 2.1 s", 2.1)],
+        incidents=[RunIncident(START + 30.0, "stall", "the machine stood still for 2.1 s", 2.1)],
     )
     outcome = make_outcome(DemoSettings(seed=4), happened, model.verdict, model.hardware)
     assert [(each.name, each.start - START, each.end - START) for each in outcome.periods] == [

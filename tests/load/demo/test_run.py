@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from livescale.load.client import Client, open_session
-from livescale.load.demo.plan import Capacity, DemoLoad
+from livescale.load.client import LoadClient, open_session
+from livescale.load.demo.plan import DemoLoad, WorkerCapacity
 from livescale.load.demo.run import (
     CalibrationFailed,
     calibrate,
@@ -26,7 +26,7 @@ async def test_calibration_measures_prefill_alone_and_decode_together() -> None:
     server = ScriptedServer(token_seconds=0.02)
     async with server.serving() as url, open_session(url, "", 10) as session:
         target = await learn_target(session, None)
-        capacity = await calibrate(Client(session, "tiny", SystemClock(), Tally()), target)
+        capacity = await calibrate(LoadClient(session, "tiny", SystemClock(), Tally()), target)
     # 32 prompt tokens (half the context) in 20 ms; eight streams with a token each 20 ms.
     assert capacity.prefill_rate == pytest.approx(32 / 0.02, rel=0.5)
     assert capacity.decode_rate == pytest.approx(8 / 0.02, rel=0.5)
@@ -36,7 +36,7 @@ async def test_calibration_says_what_failed() -> None:
     async with ScriptedServer(["refuse"]).serving() as url, open_session(url, "", 10) as session:
         target = await learn_target(session, None)
         with pytest.raises(CalibrationFailed, match="failed: HTTP 429: the queue is full"):
-            await calibrate(Client(session, "tiny", SystemClock(), Tally()), target)
+            await calibrate(LoadClient(session, "tiny", SystemClock(), Tally()), target)
 
 
 def test_streams_that_did_not_run_together_tell_at_least_a_rate() -> None:
@@ -50,7 +50,7 @@ async def test_calibration_goes_on_where_every_token_of_an_answer_comes_at_once(
     server = ScriptedServer(token_seconds=0.0)
     async with server.serving() as url, open_session(url, "", 10) as session:
         target = await learn_target(session, None)
-        capacity = await calibrate(Client(session, "tiny", SystemClock(), Tally()), target)
+        capacity = await calibrate(LoadClient(session, "tiny", SystemClock(), Tally()), target)
     assert capacity.decode_rate > 0
 
 
@@ -75,6 +75,6 @@ def test_the_phase_follows_the_load(elapsed: float, name: str) -> None:
 
 
 def test_the_load_is_described_with_what_was_measured_and_chosen() -> None:
-    line = describe_load(LOAD, Capacity(1000, 100))
+    line = describe_load(LOAD, WorkerCapacity(1000, 100))
     assert "1000 prompt tokens/s, 100 output tokens/s, 200 ms a request" in line
     assert "60 requests in 60 s, the burst from 15 to 35 s" in line

@@ -2,7 +2,7 @@
 
 import pytest
 
-from livescale.load.profile.measure import CACHE_TOKENS, DECODES, PROMPTS, Measured, batches, fit, worst_error
+from livescale.load.profile.measure import CACHE_TOKENS, DECODES, PROMPTS, MeasuredStep, batches, fit, worst_error
 from livescale.services.worker.batch import MAX_BATCH_ROWS
 from livescale.services.worker.engine.step_times import work_of
 from livescale.shared.latency import Latency
@@ -25,7 +25,7 @@ def test_every_case_is_a_step_of_requests_that_share_no_kv_block() -> None:
 
 def test_a_latency_that_is_known_is_found_again() -> None:
     works = [work_of(batch.pieces) for batch in batches(BLOCK_TOKENS)]
-    steps = [Measured(work, LATENCY.seconds(work)) for work in works]
+    steps = [MeasuredStep(work, LATENCY.seconds(work)) for work in works]
     found = fit(steps, "known")
     assert found.prefill == pytest.approx(LATENCY.prefill)
     assert found.decode == pytest.approx(LATENCY.decode)
@@ -34,7 +34,7 @@ def test_a_latency_that_is_known_is_found_again() -> None:
 
 def test_no_figure_is_below_zero_and_the_error_is_told() -> None:
     works = [work_of(batch.pieces) for batch in batches(BLOCK_TOKENS)]
-    steps = [Measured(work, 0.01 if work.prefill_squares > 500_000 else 0.02) for work in works]
+    steps = [MeasuredStep(work, 0.01 if work.prefill_squares > 500_000 else 0.02) for work in works]
     found = fit(steps, "longer prompts take less")
     assert min(*found.prefill, *found.decode) >= 0
     assert worst_error(found, steps) > 0.3

@@ -7,7 +7,7 @@ from livescale.load.bench.control.command import fetch
 from livescale.load.bench.control.rows import (
     measure_costs,
 )
-from livescale.load.client import Client, open_session
+from livescale.load.client import LoadClient, open_session
 from livescale.load.stats import Tally
 from livescale.shared.world import SystemClock
 
@@ -15,7 +15,7 @@ from livescale.shared.world import SystemClock
 async def test_a_bare_stream_answers_as_a_gateway_and_its_cpu_time_is_counted() -> None:
     with bare_stream(0.001) as (url, pid):
         async with open_session(url, "", 10.0) as session:
-            client = Client(session, "bench", SystemClock(), Tally())
+            client = LoadClient(session, "bench", SystemClock(), Tally())
             await fetch(client, 0)
 
             async def ask(number: int, tokens: int) -> None:

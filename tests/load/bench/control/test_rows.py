@@ -10,7 +10,7 @@ from livescale.load.bench.control.rows import (
     MANY,
     Cost,
     Latencies,
-    Way,
+    PathLatencies,
     cost_of,
     cost_rows,
     cpu_seconds,
@@ -19,8 +19,8 @@ from livescale.load.bench.control.rows import (
 from livescale.load.bench.record import Record
 
 
-def way(idle: float, loaded: float, count: int = 200) -> Way:
-    return Way(Latencies([idle] * count), Latencies([loaded] * count))
+def way(idle: float, loaded: float, count: int = 200) -> PathLatencies:
+    return PathLatencies(Latencies([idle] * count), Latencies([loaded] * count))
 
 
 def told(idle_ms: float, loaded_ms: float, count: int = 200) -> dict[str, Record]:

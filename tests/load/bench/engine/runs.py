@@ -3,7 +3,7 @@ from livescale.load.bench.engine.rows import (
     OWN,
     SizeRun,
 )
-from livescale.load.peers.protocol import Kept, Mixed, Ready, Took
+from livescale.load.peers.protocol import Kept, Mixed, Ready, StepSeconds
 from livescale.shared.messages.parameters import DType
 
 
@@ -19,7 +19,7 @@ def measured_run(
     run.ready = {name: Ready(4.0) for name in rates} | {OWN: Ready(3.0, 0.01, kernels)}
     run.firsts = {name: [[0.1] * 6] for name in rates}
     # Of the steps beside prompts three in two hundred take three times as long.
-    both = Took([0.1] * 197 + [0.3] * 3, 20.6)
-    run.mixed = [Mixed(Took([0.1] * 200, 20.0), Took([1.0], 1.0), both, 3_200, 1_024)]
-    run.kept = [Kept(Took([8.0], 8.0), Took([0.5], 0.5), Took([0.75], 0.75))]
+    both = StepSeconds([0.1] * 197 + [0.3] * 3, 20.6)
+    run.mixed = [Mixed(StepSeconds([0.1] * 200, 20.0), StepSeconds([1.0], 1.0), both, 3_200, 1_024)]
+    run.kept = [Kept(StepSeconds([8.0], 8.0), StepSeconds([0.5], 0.5), StepSeconds([0.75], 0.75))]
     return run

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from livescale.load.bench.engine.processes import ROOT, Member, MemberFailed, Program, members_of
+from livescale.load.bench.engine.processes import ROOT, EngineProcess, EngineProcessFailed, Program, engine_processes
 from livescale.load.bench.engine.run import PROGRAMS
 from livescale.services.supervisor.commands import WORKER_ENV
 
@@ -14,8 +14,8 @@ OWN_PROGRAM = PROGRAMS[0]
 def test_a_process_that_ends_is_said_to_have_ended(tmp_path: Path) -> None:
     with (
         (tmp_path / "log").open("w") as log,
-        members_of(tmp_path, log) as members,
-        pytest.raises(MemberFailed, match="livescale ended"),
+        engine_processes(tmp_path, log) as members,
+        pytest.raises(EngineProcessFailed, match="livescale ended"),
     ):
         members.start(OWN_PROGRAM)
     assert "config.json" in (tmp_path / "log").read_text()
@@ -27,8 +27,8 @@ def test_every_engine_has_the_settings_of_a_worker_for_its_memory(tmp_path: Path
     with (tmp_path / "log").open("w") as log, pytest.MonkeyPatch.context() as patch:
         patch.setattr("livescale.load.bench.engine.processes.ROOT", f"{ROOT}:{tmp_path}")
         for program in PROGRAMS[:2]:
-            member = Member(replace(program, module="teller"), tmp_path, 0, "auto", log)
-            with pytest.raises(MemberFailed, match="ended"):
+            member = EngineProcess(replace(program, module="teller"), tmp_path, 0, "auto", log)
+            with pytest.raises(EngineProcessFailed, match="ended"):
                 member.ready()
             member.end()
     told = (tmp_path / "log").read_text()

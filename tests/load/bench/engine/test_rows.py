@@ -19,7 +19,7 @@ from livescale.load.bench.engine.rows import (
     rows,
 )
 from livescale.load.bench.record import Record
-from livescale.load.peers.protocol import Mixed, Took
+from livescale.load.peers.protocol import Mixed, StepSeconds
 from tests.load.bench.engine.runs import measured_run
 
 
@@ -117,8 +117,8 @@ def test_mixed_work_is_compared_with_the_same_tokens_apart() -> None:
 
 def test_the_tail_is_that_of_all_rounds_and_one_slow_step_in_a_hundred_is_none() -> None:
     run = measured_run({OWN: 1.0, TRANSFORMERS: 1.0})
-    alone, slow = Took([0.1] * 100, 10.0), Took([0.1] * 99 + [0.3] * 2, 10.5)
-    run.mixed = [Mixed(alone, Took([1.0], 1.0), both, 1_600, 512) for both in (alone, slow)]
+    alone, slow = StepSeconds([0.1] * 100, 10.0), StepSeconds([0.1] * 99 + [0.3] * 2, 10.5)
+    run.mixed = [Mixed(alone, StepSeconds([1.0], 1.0), both, 1_600, 512) for both in (alone, slow)]
     assert next(mixed_rows(run)).ratio == pytest.approx(1.0)  # two of 201
 
 

@@ -1,7 +1,7 @@
 from collections.abc import Sequence
 
-from livescale.load.bench.live.rows import Measured, curve, rows
-from livescale.load.bench.live.steps import Execution, Run
+from livescale.load.bench.live.rows import LiveMeasurements, curve, rows
+from livescale.load.bench.live.steps import Execution, LiveRun
 from livescale.load.bench.record import Record
 from livescale.load.records import RequestRecord
 from livescale.shared.messages.transfers import LiveMode
@@ -26,11 +26,11 @@ def layer(start: float) -> Execution:
     return Execution("target", start, start + LAYER, ROWS, ROWS, 0, live=True)
 
 
-def run(mode: LiveMode, firsts: Sequence[float], *executions: Execution) -> Run:
+def run(mode: LiveMode, firsts: Sequence[float], *executions: Execution) -> LiveRun:
     """Embedding, four layers, head: a block every two seconds."""
     ready = [LOAD * number for number in range(1, LAYERS + 3)]
     records = [record(index, at) for index, at in enumerate(firsts)]
-    return Run(mode, "source", "target", 0.0, ready, records, executions)
+    return LiveRun(mode, "source", "target", 0.0, ready, records, executions)
 
 
 OFF = run("off", [4.0, 8.0, 12.0, 16.0], step(0, 4), step(4, 8), step(8, 12), step(12, 16))
@@ -38,9 +38,9 @@ LIVE = run("zigzag", [4.0, 7.0, 9.0, 10.0], step(0, 4), *map(layer, range(4, 9))
            step(4, 7, 1), step(7, 9, 2), step(9, 10, 3))  # fmt: skip
 
 
-def done(live: Run = LIVE) -> Measured:
-    runs: dict[LiveMode, list[Run]] = {"off": [OFF], "best-effort": [OFF], "zigzag": [live]}
-    return Measured(
+def done(live: LiveRun = LIVE) -> LiveMeasurements:
+    runs: dict[LiveMode, list[LiveRun]] = {"off": [OFF], "best-effort": [OFF], "zigzag": [live]}
+    return LiveMeasurements(
         block_bytes=[1] * (LAYERS + 2),
         layer=LAYER,
         long_layer=1.5 * LAYER,
@@ -53,5 +53,5 @@ def done(live: Run = LIVE) -> Measured:
     )
 
 
-def told(made: Measured) -> dict[str, Record]:
+def told(made: LiveMeasurements) -> dict[str, Record]:
     return {one.case: one for one in (*rows(made), *curve(6.0, made.curve[6.0]))}

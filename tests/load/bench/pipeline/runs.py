@@ -1,4 +1,4 @@
-from livescale.load.bench.pipeline.rows import Run, rows
+from livescale.load.bench.pipeline.rows import PipelineRun, rows
 from livescale.load.bench.record import Record
 from livescale.load.records import RequestRecord
 from livescale.shared.latency import Latency
@@ -27,7 +27,7 @@ def stream(index: int, *token_at: float) -> RequestRecord:
     )
 
 
-def run(mode: LiveMode, sources: int, first_token: float, *pipelines: PipelineRecord) -> Run:
+def run(mode: LiveMode, sources: int, first_token: float, *pipelines: PipelineRecord) -> PipelineRun:
     phases = [
         Phase(name="commanded", at=100.0),
         Phase(name="first_token", at=100 + first_token, node="a"),
@@ -39,11 +39,11 @@ def run(mode: LiveMode, sources: int, first_token: float, *pipelines: PipelineRe
         id="scale-1", decision=DECISION, state="done", plan=PLAN, phases=phases, arrived=arrived, pipelines=[*pipelines]
     )
     records = [stream(0, 103.0, 104.5), stream(1, 104.0, 104.9, 105.6), stream(2, 101.0, 109.0, 109.1)]
-    return Run(mode, sources, scale, records)
+    return PipelineRun(mode, sources, scale, records)
 
 
 RUNS = [run("off", 1, 5.4), run("pipeline", 1, 5.0), run("off", 2, 5.4), run("pipeline", 2, 2.2, FORMED)]
 
 
-def said(runs: list[Run]) -> dict[str, Record]:
+def said(runs: list[PipelineRun]) -> dict[str, Record]:
     return {record.case: record for record in rows(runs, LATENCY, 2.0, 100, 3)}

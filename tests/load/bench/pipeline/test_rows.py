@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from livescale.load.bench.pipeline.page import render_pipeline
-from livescale.load.bench.pipeline.rows import Run, prefill_seconds
+from livescale.load.bench.pipeline.rows import PipelineRun, prefill_seconds
 from livescale.load.bench.samples import BenchFailed
 from livescale.shared.messages.scaling import PipelineRecord
 from livescale.shared.settings import SwitchKv
@@ -33,7 +33,7 @@ def test_what_ended_before_all_were_whole_is_counted_and_pauses_only_where_a_pip
 
 def test_from_two_sources_pipelines_form_in_every_run() -> None:
     case = "k = 2: runs in which all pipelines formed"
-    kept = said([*RUNS, Run("pipeline", 2, RUNS[3].scale, RUNS[3].records, "move")])[case]
+    kept = said([*RUNS, PipelineRun("pipeline", 2, RUNS[3].scale, RUNS[3].records, "move")])[case]
     assert (kept.value, kept.against, kept.ok) == (2, 2, True)
     assert said([*RUNS, run("pipeline", 2, 2.2)])[case].ok is False
     assert said(RUNS)["k = 1: runs in which all pipelines formed"].ok is None
@@ -51,7 +51,7 @@ def test_from_one_source_it_is_told_what_a_pipeline_could_have_gained() -> None:
 def test_who_was_left_out_as_a_source_is_told() -> None:
     reasons = ["2 sub-groups", "not from a (NIC out 6 % busy)"]
     scale = replace(RUNS[1].scale, plan=replace(PLAN, reasons=reasons))
-    assert Run("pipeline", 2, scale, RUNS[1].records).left_out == reasons[1:]
+    assert PipelineRun("pipeline", 2, scale, RUNS[1].records).left_out == reasons[1:]
 
 
 def test_why_there_was_no_pipeline_is_told() -> None:
@@ -61,7 +61,7 @@ def test_why_there_was_no_pipeline_is_told() -> None:
 
 def test_pauses_are_told_of_each_way_that_kv_took() -> None:
     ways: tuple[SwitchKv, ...] = ("move", "recompute")
-    forced = [Run("pipeline", 2, RUNS[3].scale, RUNS[3].records[index:], way) for index, way in enumerate(ways)]
+    forced = [PipelineRun("pipeline", 2, RUNS[3].scale, RUNS[3].records[index:], way) for index, way in enumerate(ways)]
     found = said([*RUNS, *forced])
     pauses = [found[f"k = 2: longest pause as pipelines end{way}"] for way in ("", ", KV moved", ", KV computed again")]
     assert [pause.value for pause in pauses] == [pytest.approx(8.0)] * 3
@@ -72,10 +72,10 @@ def test_pauses_are_told_of_each_way_that_kv_took() -> None:
 def test_a_pause_counts_from_when_workers_take_up_their_shares() -> None:
     scale = replace(RUNS[3].scale, pipelines=[replace(FORMED, switching_at=101.5, ended_at=101.6)])
     records = [stream(0, 100.0, 101.4), stream(1, 100.5, 101.5, 101.9), stream(2, 103.2, 105.0)]
-    assert Run("pipeline", 2, scale, records).longest_pause == pytest.approx(1.0)
+    assert PipelineRun("pipeline", 2, scale, records).longest_pause == pytest.approx(1.0)
 
 
 def test_a_scale_of_which_nothing_was_predicted_measures_nothing() -> None:
     bare = replace(RUNS[1].scale, plan=replace(PLAN, pipelines=[]))
     with pytest.raises(BenchFailed, match="nothing predicted"):
-        said([RUNS[0], Run("pipeline", 1, bare, RUNS[1].records)])
+        said([RUNS[0], PipelineRun("pipeline", 1, bare, RUNS[1].records)])

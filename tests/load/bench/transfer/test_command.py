@@ -3,9 +3,9 @@
 import pytest
 from click.testing import CliRunner
 
-from livescale.load.bench.record import Printer
+from livescale.load.bench.record import RecordPrinter
 from livescale.load.bench.transfer.command import HopPass, receiver_rows, transfer
-from livescale.load.bench.transfer.node import Done
+from livescale.load.bench.transfer.node import JobDone
 from tests.load.bench.printed import records_in
 
 pytestmark = pytest.mark.system
@@ -30,12 +30,12 @@ def hop_pass(copy: float, check: float, bare: float, checked: float, besides: fl
     """CPU seconds of the receiver, for a gigabyte; `besides`: what each hop takes whatever it brings."""
     firsts = ((cpu - besides) / len(SIZES) + besides for cpu in (bare, checked))
     cpus = (copy, check, bare, checked, *firsts)
-    return HopPass(*({0: Done(0.0, 1.0, 0.01), 1: Done(0.0, 1.0, cpu)} for cpu in cpus))
+    return HopPass(*({0: JobDone(0.0, 1.0, 0.01), 1: JobDone(0.0, 1.0, cpu)} for cpu in cpus))
 
 
 def test_a_receiver_is_held_against_a_copy_and_a_checksum_of_the_same_run() -> None:
     passes = [hop_pass(0.16, 0.1, 0.19, 0.32)] * 3
-    found = {one.case: one for one in receiver_rows(Printer("transfer"), passes, SIZES, has_bars=True)}
+    found = {one.case: one for one in receiver_rows(RecordPrinter("transfer"), passes, SIZES, has_bars=True)}
     copied = found["hop, receiver's CPU by bytes / copy"]
     assert (copied.ratio, copied.bar, copied.ok) == (pytest.approx(1.125), 1.15, True)
     verified = found["hop, checksums, receiver's CPU by bytes / copy and checksum"]
@@ -45,12 +45,12 @@ def test_a_receiver_is_held_against_a_copy_and_a_checksum_of_the_same_run() -> N
     assert found["hop, receiver's CPU besides bytes"].value == pytest.approx(10.0)
     absolute = found["hop, receiver's CPU in all"]
     assert (absolute.against, absolute.ratio, absolute.ok) == (0.15, pytest.approx(0.19 / 0.15), None)
-    sockets = receiver_rows(Printer("transfer"), passes, SIZES, has_bars=False)
+    sockets = receiver_rows(RecordPrinter("transfer"), passes, SIZES, has_bars=False)
     assert all(one.ok is None for one in sockets)
 
 
 def test_by_how_much_the_absolute_figure_is_missed_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    list(receiver_rows(Printer("transfer"), [hop_pass(0.16, 0.1, 0.18, 0.2)], SIZES, has_bars=True))
+    list(receiver_rows(RecordPrinter("transfer"), [hop_pass(0.16, 0.1, 0.18, 0.2)], SIZES, has_bars=True))
     told = capsys.readouterr().err
     assert "hop: the receiver takes 20% more CPU than 0.15 s/GB" in told
     assert "checksums: the receiver" not in told

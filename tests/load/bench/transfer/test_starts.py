@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from livescale.load.bench.transfer.command import transfer
 from livescale.load.bench.transfer.shaping import emulated
-from livescale.load.bench.transfer.starts import DISK, HOST_LINK, STARTS, Start
+from livescale.load.bench.transfer.starts import DISK, HOST_LINK, STARTS, StartCase
 from livescale.services.planner.plans.choose import make_plan
 from livescale.services.planner.plans.pipelines import pipeline_ready
 from livescale.services.planner.plans.plan import TransferPlan
@@ -19,14 +19,14 @@ RATE = 100e6
 SIZES = [8_000_000] * 12
 
 
-def planned(start: Start) -> tuple[TransferPlan, Prediction]:
+def planned(start: StartCase) -> tuple[TransferPlan, Prediction]:
     with emulated(4, RATE, {"count": 1, "host-link": f"{HOST_LINK * RATE:.0f} B/s"}, DISK * RATE) as (file, _):
         multicast = start.multicast(find_topology(str(file)), SIZES)
     plan = make_plan("binomial", multicast, blocks=len(SIZES))
     return plan, predict(multicast, plan, 1 << 20)
 
 
-def executable(start: Start) -> float:
+def executable(start: StartCase) -> float:
     plan, prediction = planned(start)
     return min(pipeline_ready(nodes, prediction.ready) for nodes in plan.pipelines)
 
