@@ -55,7 +55,7 @@ class Answerer(Protocol):
     ready: Ready
 
     def answer(self, question: Question) -> Answer:
-        """Of a question that it does not understand: Failed."""
+        """Return EngineFailed for a question that this engine does not understand."""
 
 
 class AskedEngine(Protocol):

@@ -23,7 +23,7 @@ TOKEN = (
 END_SECONDS = 5.0
 
 
-class CompletionRequest(msgspec.Struct):
+class WantedTokens(msgspec.Struct):
     """Of a request's body what matters here."""
 
     max_tokens: int
@@ -33,7 +33,7 @@ def application(gap_seconds: float) -> Starlette:
     """A token after each gap."""
 
     async def complete(request: Request) -> StreamingResponse:
-        wanted = msgspec.json.decode(await request.body(), type=CompletionRequest)
+        wanted = msgspec.json.decode(await request.body(), type=WantedTokens)
         return StreamingResponse(tokens(wanted.max_tokens), media_type="text/event-stream")
 
     async def tokens(count: int) -> AsyncIterator[bytes]:

@@ -41,7 +41,7 @@ option = partial(click.option, show_default=True, show_envvar=True)
 
 
 async def spare_seconds(repeats: int, tell: Callable[[str], None], echo: Echo) -> float:
-    """The median of a worker that is started again and again. Raises MemberFailed, and as Stack does."""
+    """The median of a worker that is started again and again. Raises EngineProcessFailed, and as Stack does."""
     async with Stack(StackSettings(workers=1, port=0, device="cpu"), progress=tell, echo=echo) as stack:
         return median([await restarted(stack) for _ in range(repeats)])
 
@@ -66,7 +66,7 @@ async def restarted(stack: Stack) -> float:
 
 
 async def until(happened: Callable[[], Awaitable[bool]], clock: Clock) -> None:
-    """Raises MemberFailed where it takes too long."""
+    """Raises EngineProcessFailed where it takes too long."""
     deadline = clock.now() + START_SECONDS
     while clock.now() < deadline:
         if await happened():

@@ -69,7 +69,7 @@ class EngineProcess:
         ours.send_bytes(msgspec.msgpack.encode(start))
 
     def ask(self, question: Question, kind: type[T]) -> T:
-        """Raises MemberFailed."""
+        """Raises EngineProcessFailed."""
         try:
             self._pipe.send_bytes(msgspec.msgpack.encode(question))
         except OSError:
@@ -77,7 +77,7 @@ class EngineProcess:
         return self._answer(kind, ANSWER_SECONDS)
 
     def ready(self) -> Ready:
-        """Return once it can be asked. Raises MemberFailed."""
+        """Return once it can be asked. Raises EngineProcessFailed."""
         return self._answer(Ready, START_SECONDS)
 
     def _answer(self, kind: type[T], seconds: float) -> T:
@@ -116,14 +116,14 @@ class EngineProcesses:
         self._members: list[EngineProcess] = []
 
     def start(self, program: Program) -> tuple[EngineProcess, Ready]:
-        """Return when it can be asked. Raises MemberFailed."""
+        """Return when it can be asked. Raises EngineProcessFailed."""
         member = EngineProcess(program, self._checkpoint, self._core, self._kernels, self._log)
         self._members.append(member)
         return member, member.ready()
 
     @contextmanager
     def started(self, program: Program) -> Iterator[EngineProcess]:
-        """For as long as the block of code. Raises MemberFailed."""
+        """For as long as the block of code. Raises EngineProcessFailed."""
         member, _ = self.start(program)
         try:
             yield member

@@ -78,7 +78,7 @@ class SizeBench:
         self._seeds = iter(range(1, 1_000_000, 100))
 
     def measure(self, rounds: int, *, with_peers: bool) -> None:
-        """Raises MemberFailed."""
+        """Raises EngineProcessFailed."""
         self._start(rounds, with_peers=with_peers)
         self._check()
         with self._members.started(replace(ROOF, dtype=self.run.dtype)) as roof:
@@ -196,12 +196,12 @@ def relative_error(rows: list[bytes], exact: list[bytes]) -> float:
 def measure_size(
     run: SizeRun, checkpoint: Path, kernels: str, rounds: int, with_peers: bool, log: IO[str], tell: Tell
 ) -> None:
-    """`kernels`: as `--kernels` of a worker has them. Raises MemberFailed."""
+    """`kernels`: as `--kernels` of a worker has them. Raises EngineProcessFailed."""
     with engine_processes(checkpoint, log, kernels) as members:
         SizeBench(run, checkpoint, members, tell).measure(rounds, with_peers=with_peers)
 
 
 def measure_python(checkpoint: Path, kernels: str, log: IO[str]) -> LayerCost:
-    """Raises MemberFailed."""
+    """Raises EngineProcessFailed."""
     with engine_processes(checkpoint, log, kernels) as members, members.started(PYTHON) as member:
         return member.ask(AskLayerCost(PYTHON_ROWS, PYTHON_STEPS), LayerCost)

@@ -20,7 +20,7 @@ from livescale.load.bench.transfer.gloo import gloo
 from livescale.load.bench.transfer.jobs import Carried, chain_jobs, hop_jobs, seconds
 from livescale.load.bench.transfer.mapped import share
 from livescale.load.bench.transfer.multicast import binomial, chains, lanes, policies
-from livescale.load.bench.transfer.node import ChecksumJob, CopyJob, JobDone
+from livescale.load.bench.transfer.node import Check, Copy, Done
 from livescale.load.bench.transfer.picture import draw_transfers
 from livescale.load.bench.transfer.plan_time import plan_time
 from livescale.load.bench.transfer.shaping import shaping
@@ -115,12 +115,12 @@ def write_picture(svg: Path, records: Sequence[Record], runs: Mapping[str, Carri
 class HopPass(NamedTuple):
     """What the processes did, the sender 0 and the receiver 1; of the first block alone as well."""
 
-    copy: dict[int, JobDone]
-    check: dict[int, JobDone]
-    bare: dict[int, JobDone]
-    checked: dict[int, JobDone]
-    first_bare: dict[int, JobDone]
-    first_checked: dict[int, JobDone]
+    copy: dict[int, Done]
+    check: dict[int, Done]
+    bare: dict[int, Done]
+    checked: dict[int, Done]
+    first_bare: dict[int, Done]
+    first_checked: dict[int, Done]
 
 
 def hop(printer: RecordPrinter, settings: LinkSettings, sizes: Sequence[int], passes: int) -> Iterator[Record]:
@@ -182,7 +182,7 @@ def receiver_rows(
             printer.progress(f"{case}: the receiver takes {in_all / wanted - 1:.0%} more CPU than {wanted} s/GB")
 
 
-def cpu(done: dict[int, JobDone]) -> float:
+def cpu(done: dict[int, Done]) -> float:
     """Of the receiver."""
     return done[1].cpu
 
@@ -190,8 +190,8 @@ def cpu(done: dict[int, JobDone]) -> float:
 def hop_pass(fleet: BenchFleet) -> HopPass:
     """Within the receiver a copy and checksums; then hops without these, and with them."""
     return HopPass(
-        copy=fleet.run({1: CopyJob()}),
-        check=fleet.run({1: ChecksumJob()}),
+        copy=fleet.run({1: Copy()}),
+        check=fleet.run({1: Check()}),
         bare=fleet.run(hop_jobs(fleet, len(fleet.blocks))),
         checked=fleet.run(chain_jobs(fleet, 1, MAX_CHUNK_BYTES)),
         first_bare=fleet.run(hop_jobs(fleet, 1)),

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from livescale.load.bench.transfer.node import JobDone, JobFailed, Mover, NodeUp, PlanShare, end_with_parent, tell
+from livescale.load.bench.transfer.node import Done, Failed, Hello, Mover, Share, end_with_parent, tell
 from livescale.load.engine_alone import EngineAlone, engine_over
 from livescale.services.host.checkpoint import open_checkpoint
 from livescale.shared.arena import Arena, placed_bytes
@@ -34,7 +34,7 @@ PROMPT_TOKENS, OUTPUT_TOKENS = 32, 256  # prefill is rare
 NEVER = 4e9
 
 
-class DecodingSource(Message, frozen=True):
+class Source(Message, frozen=True):
     """What the process is made with: a checkpoint, and the core it runs on."""
 
     settings: LinkSettings
@@ -42,26 +42,26 @@ class DecodingSource(Message, frozen=True):
     core: int
 
 
-class CountTokens(Message, frozen=True):
+class Decode(Message, frozen=True):
     """Count the tokens that are made during its share in a plan, or for some seconds."""
 
     seconds: float = 0.0
-    share: PlanShare | None = None
+    share: Share | None = None
 
 
 def main(descriptor: int) -> None:
     """Do one job after the other until the pipe brings nothing, or ends."""
     end_with_parent()
     with Connection(descriptor) as pipe, suppress(EOFError, KeyboardInterrupt):
-        source = msgspec.msgpack.decode(pipe.recv_bytes(), type=DecodingSource)
+        source = msgspec.msgpack.decode(pipe.recv_bytes(), type=Source)
         os.sched_setaffinity(0, [source.core])
         try:
             uvloop.run(_serve(pipe, source))
         except LinkError as error:
-            tell(pipe, JobFailed(str(error)))
+            tell(pipe, Failed(str(error)))
 
 
-async def _serve(pipe: Connection, source: DecodingSource) -> None:
+async def _serve(pipe: Connection, source: Source) -> None:
     checkpoint = Path(source.checkpoint)
     sizes = block_sizes(checkpoint)
     memory = Arena(placed_bytes(sizes)).place(sizes)
@@ -70,9 +70,9 @@ async def _serve(pipe: Connection, source: DecodingSource) -> None:
     with ThreadPoolExecutor(1) as executor:
         async with always_decoding(manifest, memory) as engine:
             mover = Mover(link, None, memory, [], executor, lambda chunk: _spared(engine))
-            tell(pipe, NodeUp(link.address, tuple(manifest.blocks)))
+            tell(pipe, Hello(link.address, tuple(manifest.blocks)))
             while data := await asyncio.to_thread(pipe.recv_bytes):
-                tell(pipe, await _decode(msgspec.msgpack.decode(data, type=CountTokens), mover, engine))
+                tell(pipe, await _decode(msgspec.msgpack.decode(data, type=Decode), mover, engine))
     await link.close()
 
 
@@ -81,14 +81,14 @@ async def _spared(engine: EngineAlone) -> None:
     await engine.pauses.wait()
 
 
-async def _decode(job: CountTokens, mover: Mover, engine: EngineAlone) -> JobDone | JobFailed:
+async def _decode(job: Decode, mover: Mover, engine: EngineAlone) -> Done | Failed:
     began, cpu, loop, tokens = time.monotonic(), time.process_time(), time.thread_time(), engine.tokens
     await asyncio.sleep(job.seconds)
     done = await mover.timed(job.share) if job.share is not None else None
-    if isinstance(done, JobFailed):
+    if isinstance(done, Failed):
         return done
     cpu, loop = time.process_time() - cpu, time.thread_time() - loop
-    return JobDone(began=began, ended=time.monotonic(), cpu=cpu, tokens=engine.tokens - tokens, loop=loop)
+    return Done(began=began, ended=time.monotonic(), cpu=cpu, tokens=engine.tokens - tokens, loop=loop)
 
 
 def block_sizes(checkpoint: Path) -> list[int]:

@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 
 from livescale.load.bench.record import Record, RecordPrinter, measured
-from livescale.load.bench.transfer.decoding_source import CountTokens, DecodingSource, block_sizes
+from livescale.load.bench.transfer.decoding_source import Decode, Source, block_sizes
 from livescale.load.bench.transfer.fleet import BenchFleet, running
 from livescale.load.bench.transfer.jobs import chain_jobs, jobs_of
-from livescale.load.bench.transfer.node import Job, JobDone, NodeSetup, PlanShare
+from livescale.load.bench.transfer.node import Done, Job, Outfit, Share
 from livescale.load.kept import kept_model
 from livescale.load.sizes import Size
 from livescale.shared.messages.transfers import Flow
@@ -29,7 +29,7 @@ def disturbance(printer: RecordPrinter, settings: LinkSettings, passes: int, siz
     sizes = block_sizes(checkpoint)
     seconds = sum(sizes) / settings.link_rate
     with decoding(checkpoint, sizes, settings) as fleet:
-        done: dict[str, list[JobDone]] = {"undisturbed": [], "chain": [], "fan-out": []}
+        done: dict[str, list[Done]] = {"undisturbed": [], "chain": [], "fan-out": []}
         for number in range(passes + 1):
             printer.progress(f"disturbance: pass {number} of {passes}" + (" (not counted)" if number == 0 else ""))
             one_pass = partial(all_cases, fleet, seconds, chunk_bytes_for(settings.link_rate))
@@ -44,16 +44,16 @@ def disturbance(printer: RecordPrinter, settings: LinkSettings, passes: int, siz
         yield measured(BENCH, f"event loop of the source, {case}", share, "CPU s/s")
 
 
-def all_cases(fleet: BenchFleet, seconds: float, chunk_bytes: int) -> dict[str, JobDone]:
+def all_cases(fleet: BenchFleet, seconds: float, chunk_bytes: int) -> dict[str, Done]:
     return {
-        "undisturbed": fleet.run({0: CountTokens(seconds)})[0],
+        "undisturbed": fleet.run({0: Decode(seconds)})[0],
         "chain": feed(fleet, chain_jobs(fleet, TARGETS, chunk_bytes)),
         "fan-out": feed(fleet, fan_out_jobs(fleet, chunk_bytes)),
     }
 
 
 def told(
-    done: Mapping[str, Sequence[JobDone]], unit: str, rate: Callable[[JobDone], float], bar: float | None = None
+    done: Mapping[str, Sequence[Done]], unit: str, rate: Callable[[Done], float], bar: float | None = None
 ) -> Iterator[Record]:
     medians = {case: statistics.median(map(rate, each[1:])) for case, each in done.items()}
     yield measured(BENCH, "decoding, undisturbed", medians["undisturbed"], unit)
@@ -65,8 +65,8 @@ def told(
 def decoding(checkpoint: Path, sizes: Sequence[int], settings: LinkSettings) -> AbstractContextManager[BenchFleet]:
     """A source on the first core, and targets on the others."""
     first, *others = sorted(os.sched_getaffinity(0))
-    target = NodeSetup(settings, list(sizes), is_source=False, has_spare=False, cores=tuple(others) or (first,))
-    return running([DecodingSource(settings, str(checkpoint), first), *[target] * TARGETS])
+    target = Outfit(settings, list(sizes), is_source=False, has_spare=False, cores=tuple(others) or (first,))
+    return running([Source(settings, str(checkpoint), first), *[target] * TARGETS])
 
 
 def fan_out_jobs(fleet: BenchFleet, chunk_bytes: int) -> dict[int, Job]:
@@ -74,8 +74,8 @@ def fan_out_jobs(fleet: BenchFleet, chunk_bytes: int) -> dict[int, Job]:
     return jobs_of(fleet, flows, chunk_bytes)
 
 
-def feed(fleet: BenchFleet, jobs: dict[int, Job]) -> JobDone:
+def feed(fleet: BenchFleet, jobs: dict[int, Job]) -> Done:
     """What the source made while it sent."""
     share = jobs[0]
-    assert isinstance(share, PlanShare)
-    return fleet.run({**jobs, 0: CountTokens(share=share)})[0]
+    assert isinstance(share, Share)
+    return fleet.run({**jobs, 0: Decode(share=share)})[0]

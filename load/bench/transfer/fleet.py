@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from livescale.load.bench.samples import BenchFailed
-from livescale.load.bench.transfer.node import Answer, JobDone, JobFailed, NodeSetup, NodeUp, tell
+from livescale.load.bench.transfer.node import Answer, Done, Failed, Hello, Outfit, tell
 from livescale.shared.messages.message import Message
 from livescale.shared.messages.parameters import Block
 from livescale.shared.messages.transfers import Node
@@ -52,7 +52,7 @@ class BenchFleet:
             self._children.append((ours, process))
             theirs.close()
             tell(ours, outfit)
-        hellos = [self._answer(index, NodeUp, START_SECONDS) for index in range(len(outfits))]
+        hellos = [self._answer(index, Hello, START_SECONDS) for index in range(len(outfits))]
         self.nodes = [Node(id=f"node-{i}", place="worker", address=hello.address) for i, hello in enumerate(hellos)]
         self.blocks = hellos[0].blocks
 
@@ -75,11 +75,11 @@ class BenchFleet:
         self.end()
         self.start(*self._made_of)
 
-    def run(self, jobs: Mapping[int, Message]) -> dict[int, JobDone]:
+    def run(self, jobs: Mapping[int, Message]) -> dict[int, Done]:
         """Run jobs at the same time, begun in the order given. Raises BenchFailed."""
         for index, job in jobs.items():
             tell(self._children[index][0], job)
-        return {index: self._answer(index, JobDone, JOB_SECONDS) for index in jobs}
+        return {index: self._answer(index, Done, JOB_SECONDS) for index in jobs}
 
     def _answer(self, index: int, kind: type[T], seconds: float) -> T:
         pipe = self._children[index][0]
@@ -89,7 +89,7 @@ class BenchFleet:
             answer = msgspec.msgpack.decode(pipe.recv_bytes(), type=Answer)
         except EOFError:
             raise BenchFailed(f"process {index} died") from None
-        if isinstance(answer, JobFailed):
+        if isinstance(answer, Failed):
             raise BenchFailed(f"process {index}: {answer.reason}")
         assert isinstance(answer, kind)
         return answer
@@ -121,6 +121,6 @@ def started(
     `places`: where in the topology each is.
     """
     links = [replace(settings, place=place) for place in places] or [settings] * count
-    outfits = [NodeSetup(link, list(sizes), index < sources, has_spare) for index, link in enumerate(links)]
+    outfits = [Outfit(link, list(sizes), index < sources, has_spare) for index, link in enumerate(links)]
     with running(outfits) as fleet:
         yield fleet

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from livescale.load.bench.record import Record, RecordPrinter, measured
 from livescale.load.bench.transfer.fleet import BenchFleet, running
-from livescale.load.bench.transfer.gloo_process import Broadcast, GlooMember
+from livescale.load.bench.transfer.gloo_process import Broadcast, Member
 from livescale.load.bench.transfer.jobs import Carried, seconds
 from livescale.load.bench.transfer.multicast import ROUNDS, Show, middle, repeat
-from livescale.load.bench.transfer.node import NodeSetup
+from livescale.load.bench.transfer.node import Outfit
 from livescale.load.machines import CARD, Network, network
 from livescale.shared.settings import LinkSettings
 
@@ -58,7 +58,7 @@ def take_turns(
 def chained(machines: Network, settings: LinkSettings, sizes: Sequence[int]) -> AbstractContextManager[BenchFleet]:
     """A process on each machine that takes part in plans; the first is the source."""
     outfits = [
-        NodeSetup(replace(settings, bind=machines.address(name)), list(sizes), is_source=index == 0, has_spare=False)
+        Outfit(replace(settings, bind=machines.address(name)), list(sizes), is_source=index == 0, has_spare=False)
         for index, name in enumerate(machines.names)
     ]
     # Without this UCX would copy from process to process, past the network.
@@ -68,7 +68,7 @@ def chained(machines: Network, settings: LinkSettings, sizes: Sequence[int]) -> 
 def grouped(machines: Network, sizes: Sequence[int]) -> AbstractContextManager[BenchFleet]:
     """A process on each machine that takes part in broadcasts; the first is the source."""
     leader, count = f"{machines.address(machines.names[0])}:{PORT}", len(machines.names)
-    members = [GlooMember(rank, count, leader, list(sizes)) for rank in range(count)]
+    members = [Member(rank, count, leader, list(sizes)) for rank in range(count)]
     # Names of addresses are not to be found out here, which is no news.
     env = (f"GLOO_SOCKET_IFNAME={CARD}", "TORCH_CPP_LOG_LEVEL=ERROR")
     return running(members, [machines.inside(name, "env", *env) for name in machines.names])

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 import xxhash
 
-from livescale.load.bench.transfer.node import JobDone, JobFailed, NodeUp, end_with_parent, fill, tell
+from livescale.load.bench.transfer.node import Done, Failed, Hello, end_with_parent, fill, tell
 from livescale.shared.arena import Arena, placed_bytes
 from livescale.shared.messages.message import Message
 from livescale.shared.messages.parameters import Block
@@ -20,7 +20,7 @@ from livescale.shared.messages.parameters import Block
 PATIENCE = timedelta(seconds=60)
 
 
-class GlooMember(Message, frozen=True):
+class Member(Message, frozen=True):
     """One of `count`; the first, at `leader` (address:port), is the source and the only one whose memory is filled."""
 
     rank: int
@@ -41,19 +41,19 @@ def main(descriptor: int) -> None:
     torch.set_num_threads(1)
     with Connection(descriptor) as pipe, suppress(EOFError, KeyboardInterrupt):
         try:
-            _serve(pipe, msgspec.msgpack.decode(pipe.recv_bytes(), type=GlooMember))
+            _serve(pipe, msgspec.msgpack.decode(pipe.recv_bytes(), type=Member))
         except RuntimeError as error:  # whatever gloo may say
-            tell(pipe, JobFailed(str(error)))
+            tell(pipe, Failed(str(error)))
 
 
-def _serve(pipe: Connection, member: GlooMember) -> None:
+def _serve(pipe: Connection, member: Member) -> None:
     memory = Arena(placed_bytes(member.sizes)).place(member.sizes)
     blocks = [fill(index, view) for index, view in enumerate(memory)] if member.rank == 0 else []
     dist.init_process_group(
         "gloo", init_method=f"tcp://{member.leader}", rank=member.rank, world_size=member.count, timeout=PATIENCE
     )
     parameters = Parameters(memory, [torch.frombuffer(view, dtype=torch.uint8) for view in memory])
-    tell(pipe, NodeUp(b"", tuple(blocks)))
+    tell(pipe, Hello(b"", tuple(blocks)))
     while data := pipe.recv_bytes():
         job = msgspec.msgpack.decode(data, type=Broadcast)
         tell(pipe, parameters.timed(job))
@@ -69,13 +69,13 @@ class Parameters:
     memory: Sequence[memoryview]
     tensors: Sequence[torch.Tensor]
 
-    def timed(self, job: Broadcast) -> JobDone | JobFailed:
+    def timed(self, job: Broadcast) -> Done | Failed:
         began, cpu = time.monotonic(), time.process_time()
         for tensor in self.tensors:
             dist.broadcast(tensor, src=0)
-        done = JobDone(began=began, ended=time.monotonic(), cpu=time.process_time() - cpu)
+        done = Done(began=began, ended=time.monotonic(), cpu=time.process_time() - cpu)
         whole = all(xxhash.xxh3_64_intdigest(self.memory[block.index]) == block.checksum for block in job.blocks)
-        return done if whole else JobFailed("the broadcast delivered other bytes than were sent")
+        return done if whole else Failed("the broadcast delivered other bytes than were sent")
 
     def wipe(self) -> None:
         """What was left must not let the next broadcast pass."""

@@ -13,7 +13,7 @@ import numpy as np
 import uvloop
 
 from livescale.load.bench.transfer.disk_model import drop_cached
-from livescale.load.bench.transfer.node import JobDone, JobFailed, Mover, NodeUp, PlanShare, end_with_parent, tell
+from livescale.load.bench.transfer.node import Done, Failed, Hello, Mover, Share, end_with_parent, tell
 from livescale.services.host.disk import ThreadDisk, allocate
 from livescale.services.host.stored import Stored, open_stored
 from livescale.shared.links.contract import Link, LinkError
@@ -26,17 +26,17 @@ from livescale.shared.transfer.ready import ReadyBlocks
 DTYPE: DType = "bfloat16"
 
 
-class HolderSetup(Message, frozen=True):
+class Holder(Message, frozen=True):
     """What the process is made with: its link, and the directory of a packed model."""
 
     settings: LinkSettings
     directory: str
 
 
-class ColdShare(Message, frozen=True):
+class Cold(Message, frozen=True):
     """A share in a plan whose blocks are read from disk first, at most so many bytes a second: shaped as links are."""
 
-    share: PlanShare
+    share: Share
     disk_rate: float
 
 
@@ -45,12 +45,12 @@ def main(descriptor: int) -> None:
     end_with_parent()
     with Connection(descriptor) as pipe, suppress(EOFError, KeyboardInterrupt):
         try:
-            uvloop.run(_serve(pipe, msgspec.msgpack.decode(pipe.recv_bytes(), type=HolderSetup)))
+            uvloop.run(_serve(pipe, msgspec.msgpack.decode(pipe.recv_bytes(), type=Holder)))
         except LinkError as error:
-            tell(pipe, JobFailed(str(error)))
+            tell(pipe, Failed(str(error)))
 
 
-async def _serve(pipe: Connection, holder: HolderSetup) -> None:
+async def _serve(pipe: Connection, holder: Holder) -> None:
     directory = Path(holder.directory)
     with closing(open_stored(directory, DTYPE, keep=True)) as stored:
         memory, manifest = allocate(stored.sizes), stored.manifest
@@ -60,17 +60,17 @@ async def _serve(pipe: Connection, holder: HolderSetup) -> None:
     link = await open_link(holder.settings)
     with ThreadPoolExecutor(1) as executor:
         mover = Mover(link, None, memory, [], executor)
-        tell(pipe, NodeUp(link.address, tuple(manifest.blocks)))
+        tell(pipe, Hello(link.address, tuple(manifest.blocks)))
         while data := await asyncio.to_thread(pipe.recv_bytes):
-            job: PlanShare | ColdShare = msgspec.msgpack.decode(data, type=PlanShare | ColdShare)
-            if isinstance(job, ColdShare):
+            job: Share | Cold = msgspec.msgpack.decode(data, type=Share | Cold)
+            if isinstance(job, Cold):
                 tell(pipe, await _start_cold(job, link, memory, directory))
             else:
                 tell(pipe, await mover.timed(job))
     await link.close()
 
 
-async def _start_cold(job: ColdShare, link: Link, memory: list[memoryview], directory: Path) -> JobDone | JobFailed:
+async def _start_cold(job: Cold, link: Link, memory: list[memoryview], directory: Path) -> Done | Failed:
     """With nothing of the model in memory or in the page cache. A host that is up has touched its memory before."""
     drop_cached(directory)
     for view in memory:
@@ -84,12 +84,10 @@ async def _start_cold(job: ColdShare, link: Link, memory: list[memoryview], dire
     finally:
         stored.close()
         await disk.close()
-    return done if isinstance(done, JobFailed) else msgspec.structs.replace(done, began=began)
+    return done if isinstance(done, Failed) else msgspec.structs.replace(done, began=began)
 
 
-async def _read(
-    disk: ThreadDisk, stored: Stored, memory: Sequence[memoryview], job: ColdShare, ready: ReadyBlocks
-) -> None:
+async def _read(disk: ThreadDisk, stored: Stored, memory: Sequence[memoryview], job: Cold, ready: ReadyBlocks) -> None:
     """In the order in which the blocks are to be sent."""
     now = asyncio.get_running_loop().time
     order = job.share.outflows[0].blocks or list(range(len(memory)))

@@ -6,8 +6,8 @@ import msgspec
 from msgspec.structs import replace
 
 from livescale.load.bench.transfer.fleet import BenchFleet
-from livescale.load.bench.transfer.holder import ColdShare
-from livescale.load.bench.transfer.node import HopJob, Job, JobDone, PlanShare
+from livescale.load.bench.transfer.holder import Cold
+from livescale.load.bench.transfer.node import Done, Hop, Job, Share
 from livescale.services.planner.orders import ticketed
 from livescale.services.planner.plans.pipelines import pipeline_ready
 from livescale.services.planner.plans.plan import TransferPlan
@@ -16,8 +16,8 @@ from livescale.shared.messages.transfers import Flow, Inflow, Outflow
 
 def hop_jobs(fleet: BenchFleet, count: int) -> dict[int, Job]:
     """Node 0 gives node 1 the first blocks, so many of them, without checksums."""
-    takes = HopJob(fleet.nodes[0], count, takes=fleet.blocks[:count])
-    return {1: takes, 0: HopJob(fleet.nodes[1], count)}
+    takes = Hop(fleet.nodes[0], count, takes=fleet.blocks[:count])
+    return {1: takes, 0: Hop(fleet.nodes[1], count)}
 
 
 def chain_jobs(fleet: BenchFleet, length: int, chunk_bytes: int, count: int | None = None) -> dict[int, Job]:
@@ -43,11 +43,11 @@ def jobs_of(fleet: BenchFleet, flows: Sequence[Flow], chunk_bytes: int, count: i
             for one in flows
             if one.sender == own
         ]
-        jobs[index] = PlanShare(chunk_bytes, inflows, outflows, fleet.blocks[:count])
+        jobs[index] = Share(chunk_bytes, inflows, outflows, fleet.blocks[:count])
     return jobs
 
 
-def seconds(done: dict[int, JobDone]) -> float:
+def seconds(done: dict[int, Done]) -> float:
     """From the begin of the source (of the only process, in a copy) to the end of the last."""
     source = done[min(done)]
     return max(one.ended for one in done.values()) - source.began
@@ -86,15 +86,11 @@ def carry_out(
     ]
     jobs = jobs_of(fleet, flows, chunk_bytes)
     cold = {names.index(name): rate for name, rate in (disks or {}).items()}
-    reading = {
-        index: ColdShare(job, cold[index])
-        for index, job in jobs.items()
-        if index in cold and isinstance(job, PlanShare)
-    }
+    reading = {index: Cold(job, cold[index]) for index, job in jobs.items() if index in cold and isinstance(job, Share)}
     done = fleet.run({**jobs, **reading})
     began = done[min(done)].began
     return Carried(plan, {target: since(began, done[names.index(target)]) for target in plan.targets})
 
 
-def since(began: float, done: JobDone) -> dict[int, float]:
+def since(began: float, done: Done) -> dict[int, float]:
     return {block: end - began for block, end in enumerate(done.ends)}

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from livescale.load.bench.record import Record, RecordPrinter, measured
 from livescale.load.bench.transfer.fleet import BenchFleet, started
 from livescale.load.bench.transfer.jobs import chain_jobs, seconds
-from livescale.load.bench.transfer.node import JobDone, PlanShare
+from livescale.load.bench.transfer.node import Done, Share
 from livescale.shared.settings import LinkSettings
 from livescale.shared.transfer.chunks import MAX_CHUNK_BYTES
 
@@ -40,21 +40,19 @@ def share(printer: RecordPrinter, settings: LinkSettings, sizes: Sequence[int], 
             yield measured(BENCH, f"{case}, CPU of all", cpus[0], "CPU s/GB", cpus[1])
 
 
-def both_ways(
-    sending: BenchFleet, sharing: BenchFleet, receivers: int
-) -> tuple[dict[int, JobDone], dict[int, JobDone]]:
+def both_ways(sending: BenchFleet, sharing: BenchFleet, receivers: int) -> tuple[dict[int, Done], dict[int, Done]]:
     return chain(sending, receivers), chain(sharing, receivers, maps=True)
 
 
-def chain(fleet: BenchFleet, receivers: int, maps: bool = False) -> dict[int, JobDone]:
+def chain(fleet: BenchFleet, receivers: int, maps: bool = False) -> dict[int, Done]:
     jobs = chain_jobs(fleet, receivers, MAX_CHUNK_BYTES)
     return fleet.run(
         {
-            index: replace(job, maps=maps) if isinstance(job, PlanShare) and job.inflows else job
+            index: replace(job, maps=maps) if isinstance(job, Share) and job.inflows else job
             for index, job in jobs.items()
         }
     )
 
 
-def cpu(done: dict[int, JobDone]) -> float:
+def cpu(done: dict[int, Done]) -> float:
     return sum(one.cpu for one in done.values())

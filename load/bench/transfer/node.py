@@ -39,15 +39,15 @@ PR_SET_PDEATHSIG = 1
 HOP_SECONDS = 30.0
 
 
-class CopyJob(Message, frozen=True):
+class Copy(Message, frozen=True):
     """Copy the whole set within this process: what a hop is measured against."""
 
 
-class ChecksumJob(Message, frozen=True):
+class Check(Message, frozen=True):
     """Compute the checksum of each block, whatever is in it."""
 
 
-class HopJob(Message, frozen=True):
+class Hop(Message, frozen=True):
     """Send each of the first `count` blocks as one message, or take these; checksums only after the clock was
     stopped."""
 
@@ -56,7 +56,7 @@ class HopJob(Message, frozen=True):
     takes: tuple[Block, ...] = ()
 
 
-class PlanShare(Message, frozen=True):
+class Share(Message, frozen=True):
     """A process's share in a plan: what it receives, and then has verified, and what it sends. `maps`: what it receives
     must not come over the link."""
 
@@ -67,7 +67,7 @@ class PlanShare(Message, frozen=True):
     maps: bool = False
 
 
-class StreamJob(Message, frozen=True):
+class Stream(Message, frozen=True):
     """A flow to a peer, or from it: so many messages of so many bytes, whatever they say."""
 
     peer: Node
@@ -76,23 +76,23 @@ class StreamJob(Message, frozen=True):
     takes: bool = False
 
 
-class StreamsJob(Message, frozen=True):
+class Streams(Message, frozen=True):
     """Several flows at once."""
 
-    streams: tuple[StreamJob, ...]
+    streams: tuple[Stream, ...]
 
 
-Job = CopyJob | ChecksumJob | HopJob | PlanShare | StreamsJob
+Job = Copy | Check | Hop | Share | Streams
 
 
-class NodeUp(Message, frozen=True):
+class Hello(Message, frozen=True):
     """A process is up: its address, and the blocks in its memory (the source's only)."""
 
     address: bytes
     blocks: tuple[Block, ...]
 
 
-class JobDone(Message, frozen=True):
+class Done(Message, frozen=True):
     """A job's begin and end on the machine's monotonic clock, and the CPU seconds it took. `ends`: of each of several
     flows, or when each block of a plan was verified. `tokens`: made meanwhile by a process that decodes; `loop`: the
     CPU seconds of its event loop."""
@@ -105,16 +105,16 @@ class JobDone(Message, frozen=True):
     loop: float = 0.0
 
 
-class JobFailed(Message, frozen=True):
+class Failed(Message, frozen=True):
     """A job failed; says why."""
 
     reason: str
 
 
-Answer = NodeUp | JobDone | JobFailed
+Answer = Hello | Done | Failed
 
 
-class NodeSetup(Message, frozen=True):
+class Outfit(Message, frozen=True):
     """What a process of the bench has: its link's settings, a set of blocks, filled or not, a second set to copy
     into or not. `cores`: where it runs, if not anywhere."""
 
@@ -130,9 +130,9 @@ def main(descriptor: int) -> None:
     end_with_parent()
     with Connection(descriptor) as pipe, suppress(EOFError, KeyboardInterrupt):
         try:
-            uvloop.run(_serve(pipe, msgspec.msgpack.decode(pipe.recv_bytes(), type=NodeSetup)))
+            uvloop.run(_serve(pipe, msgspec.msgpack.decode(pipe.recv_bytes(), type=Outfit)))
         except LinkError as error:
-            tell(pipe, JobFailed(str(error)))
+            tell(pipe, Failed(str(error)))
 
 
 def end_with_parent() -> None:
@@ -144,7 +144,7 @@ def tell(pipe: Connection, message: Message) -> None:
     pipe.send_bytes(msgspec.msgpack.encode(message))
 
 
-async def _serve(pipe: Connection, outfit: NodeSetup) -> None:
+async def _serve(pipe: Connection, outfit: Outfit) -> None:
     if outfit.cores:
         os.sched_setaffinity(0, outfit.cores)
     arena = Arena(placed_bytes(outfit.sizes) * (2 if outfit.has_spare else 1))
@@ -156,7 +156,7 @@ async def _serve(pipe: Connection, outfit: NodeSetup) -> None:
     door = open_door(outfit.settings, link.address)
     with ThreadPoolExecutor(1) as executor:
         mover = Mover(link, door, memory, spare, executor)
-        tell(pipe, NodeUp(link.address, tuple(blocks)))
+        tell(pipe, Hello(link.address, tuple(blocks)))
         while data := await asyncio.to_thread(pipe.recv_bytes):
             tell(pipe, await mover.timed(msgspec.msgpack.decode(data, type=Job)))
     if door is not None:
@@ -186,16 +186,16 @@ class Mover:
     executor: Executor
     here: Callable[[Chunk], Awaitable[None]] = _here
 
-    async def timed(self, job: Job) -> JobDone | JobFailed:
+    async def timed(self, job: Job) -> Done | Failed:
         began, cpu = time.monotonic(), time.process_time()
         try:
             ends = await self._do(job)
         except (LinkError, TransferFailed) as error:
-            return JobFailed(str(error))
-        done = JobDone(began=began, ended=time.monotonic(), cpu=time.process_time() - cpu, ends=ends)
-        if isinstance(job, HopJob) and not self._holds(job.takes):
-            return JobFailed("the hop delivered other bytes than were sent")
-        if (isinstance(job, HopJob) and job.takes) or (isinstance(job, PlanShare) and job.inflows):
+            return Failed(str(error))
+        done = Done(began=began, ended=time.monotonic(), cpu=time.process_time() - cpu, ends=ends)
+        if isinstance(job, Hop) and not self._holds(job.takes):
+            return Failed("the hop delivered other bytes than were sent")
+        if (isinstance(job, Hop) and job.takes) or (isinstance(job, Share) and job.inflows):
             self._wipe()
         return done
 
@@ -210,23 +210,23 @@ class Mover:
     async def _do(self, job: Job) -> tuple[float, ...]:
         """When each of several flows or blocks ended."""
         match job:
-            case CopyJob():
+            case Copy():
                 for source, target in zip(self.memory, self.spare, strict=True):
                     np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
-            case ChecksumJob():
+            case Check():
                 for view in self.memory:
                     xxhash.xxh3_64_intdigest(view)
-            case HopJob():
+            case Hop():
                 await self._hop(job)
-            case PlanShare():
+            case Share():
                 return await self._share(job)
-            case StreamsJob(streams):
+            case Streams(streams):
                 return tuple(await asyncio.gather(*map(self._stream, streams)))
             case _:
                 assert_never(job)
         return ()
 
-    async def _hop(self, job: HopJob) -> None:
+    async def _hop(self, job: Hop) -> None:
         peer = await self.link.connect(job.peer.address, timeout=HOP_SECONDS)
         move = peer.receive if job.takes else peer.send
 
@@ -236,7 +236,7 @@ class Mover:
 
         await together(*(lane(start) for start in range(RECEIVES)))
 
-    async def _stream(self, stream: StreamJob) -> float:
+    async def _stream(self, stream: Stream) -> float:
         peer = await self.link.connect(stream.peer.address, timeout=HOP_SECONDS)
         move, lanes = (peer.receive, RECEIVES) if stream.takes else (peer.send, SENDS)
         block = self.spare[0] if stream.takes else self.memory[0]
@@ -249,7 +249,7 @@ class Mover:
         await together(*(lane(start) for start in range(lanes)))
         return time.monotonic()
 
-    async def _share(self, job: PlanShare) -> tuple[float, ...]:
+    async def _share(self, job: Share) -> tuple[float, ...]:
         """When each block was verified. Raises TransferFailed when a flow that brings something is lost."""
         lost: list[TransferFailed] = []
         verified: dict[int, float] = {}

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from livescale.load.bench.record import Record, RecordPrinter, measured
 from livescale.load.bench.transfer.fleet import BenchFleet, started
-from livescale.load.bench.transfer.node import StreamJob, StreamsJob
+from livescale.load.bench.transfer.node import Stream, Streams
 from livescale.shared.settings import LinkSettings
 from livescale.shared.transfer.chunks import MAX_CHUNK_BYTES, chunk_bytes_for
 
@@ -81,15 +81,15 @@ def run_warm(fleet: BenchFleet, flows: Sequence[ShapedFlow], rate: float, second
 def run(fleet: BenchFleet, flows: Sequence[ShapedFlow], rate: float, seconds: float) -> list[float]:
     """The flows at once, each with what ought to take it `seconds`; what each got, in bytes a second."""
     node = dict(zip(PLACES, fleet.nodes, strict=True))
-    streams: dict[str, list[StreamJob]] = {place: [] for flow in flows for place in (flow.receiver, flow.sender)}
+    streams: dict[str, list[Stream]] = {place: [] for flow in flows for place in (flow.receiver, flow.sender)}
     sent = []
     for flow in flows:
         message_bytes = chunk_bytes_for(flow.share * rate)
         messages = round(flow.share * rate * seconds / message_bytes) + 1
         sent.append((flow.sender, len(streams[flow.sender]), messages * message_bytes))
-        streams[flow.sender].append(StreamJob(node[flow.receiver], messages, message_bytes))
-        streams[flow.receiver].append(StreamJob(node[flow.sender], messages, message_bytes, takes=True))
-    done = fleet.run({PLACES.index(place): StreamsJob(tuple(each)) for place, each in streams.items()})
+        streams[flow.sender].append(Stream(node[flow.receiver], messages, message_bytes))
+        streams[flow.receiver].append(Stream(node[flow.sender], messages, message_bytes, takes=True))
+    done = fleet.run({PLACES.index(place): Streams(tuple(each)) for place, each in streams.items()})
     by_place = {PLACES[index]: each for index, each in done.items()}
     began = max(by_place[sender].began for sender, _, _ in sent)
     return [size_bytes / (by_place[sender].ends[index] - began) for sender, index, size_bytes in sent]

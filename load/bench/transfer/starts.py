@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from livescale.load.bench.record import Record, RecordPrinter, measured
 from livescale.load.bench.transfer.disk_model import make_disk_model
 from livescale.load.bench.transfer.fleet import BenchFleet, running
-from livescale.load.bench.transfer.holder import DTYPE, HolderSetup
+from livescale.load.bench.transfer.holder import DTYPE, Holder
 from livescale.load.bench.transfer.jobs import Carried, carry_out
 from livescale.load.bench.transfer.multicast import ROUNDS, Show, middle
-from livescale.load.bench.transfer.node import NodeSetup
+from livescale.load.bench.transfer.node import Outfit
 from livescale.load.bench.transfer.shaping import emulated
 from livescale.load.kept import KEPT
 from livescale.services.host.stored import open_stored
@@ -111,6 +111,6 @@ def make_packed(directory: Path, size_bytes: int) -> tuple[Path, list[int]]:
 
 
 def outfits(settings: LinkSettings, directory: Path, sizes: Sequence[int]) -> list[Message]:
-    holders = [HolderSetup(replace(settings, place=place), str(directory)) for place in HOLDERS]
-    targets = [NodeSetup(replace(settings, place=place), list(sizes), False, False) for place in TARGETS]
+    holders = [Holder(replace(settings, place=place), str(directory)) for place in HOLDERS]
+    targets = [Outfit(replace(settings, place=place), list(sizes), False, False) for place in TARGETS]
     return [*holders, *targets]

@@ -5,7 +5,7 @@ from click.testing import CliRunner
 
 from livescale.load.bench.record import RecordPrinter
 from livescale.load.bench.transfer.command import HopPass, receiver_rows, transfer
-from livescale.load.bench.transfer.node import JobDone
+from livescale.load.bench.transfer.node import Done
 from tests.load.bench.printed import records_in
 
 pytestmark = pytest.mark.system
@@ -30,7 +30,7 @@ def hop_pass(copy: float, check: float, bare: float, checked: float, besides: fl
     """CPU seconds of the receiver, for a gigabyte; `besides`: what each hop takes whatever it brings."""
     firsts = ((cpu - besides) / len(SIZES) + besides for cpu in (bare, checked))
     cpus = (copy, check, bare, checked, *firsts)
-    return HopPass(*({0: JobDone(0.0, 1.0, 0.01), 1: JobDone(0.0, 1.0, cpu)} for cpu in cpus))
+    return HopPass(*({0: Done(0.0, 1.0, 0.01), 1: Done(0.0, 1.0, cpu)} for cpu in cpus))
 
 
 def test_a_receiver_is_held_against_a_copy_and_a_checksum_of_the_same_run() -> None:
