@@ -7,6 +7,7 @@ from livescale.load.chaos.schedule import LOADING, REST_SECONDS, SOURCE, Fault, 
 from livescale.load.chaos.system import choose_targets, stack_settings
 from tests.made import tiny
 
+SEEDS = range(20)
 TARGETS = FaultTargets(("worker-0", "worker-1", "worker-2"), ("router-0", "nats"), 3)
 
 
@@ -25,29 +26,29 @@ def test_the_same_seed_makes_the_same_schedule_and_another_seed_another() -> Non
     assert {fault.kind for fault in plan_faults(1, 300, TARGETS)} == {"kill", "freeze", "scale"}
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_stalls_come_beside_the_other_faults_and_leave_the_end_calm(seed: int) -> None:
-    faults = plan_faults(seed, 300, TARGETS, stalls=True)
-    stalls = [fault for fault in faults if fault.kind == "stall"]
-    assert tuple(fault for fault in faults if fault.kind != "stall") == plan_faults(seed, 300, TARGETS)
-    assert 15 < len(stalls) < 50
-    assert 0 < min(stall.seconds for stall in stalls) < max(stall.seconds for stall in stalls) <= 5
-    assert [fault.at for fault in faults] == sorted(fault.at for fault in faults)
-    assert faults[-1].at < 285
-    assert faults == plan_faults(seed, 300, TARGETS, stalls=True)
+def test_stalls_come_beside_the_other_faults_and_leave_the_end_calm() -> None:
+    for seed in SEEDS:
+        faults = plan_faults(seed, 300, TARGETS, stalls=True)
+        stalls = [fault for fault in faults if fault.kind == "stall"]
+        assert tuple(fault for fault in faults if fault.kind != "stall") == plan_faults(seed, 300, TARGETS)
+        assert 15 < len(stalls) < 50
+        assert 0 < min(stall.seconds for stall in stalls) < max(stall.seconds for stall in stalls) <= 5
+        assert [fault.at for fault in faults] == sorted(fault.at for fault in faults)
+        assert faults[-1].at < 285
+        assert faults == plan_faults(seed, 300, TARGETS, stalls=True)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_a_target_comes_back_before_it_is_hit_again_and_the_end_is_calm(seed: int) -> None:
-    faults = plan_faults(seed, 300, TARGETS)
-    last: dict[str, Fault] = {}
-    for fault in hits(faults):
-        before = last.get(fault.target)
-        if before is not None and fault.target not in (LOADING, SOURCE):
-            assert fault.at >= before.at + before.seconds + REST_SECONDS - 1e-9
-        last[fault.target] = fault
-    assert faults[-1].at < 285
-    assert all(1 <= fault.instances <= 3 for fault in faults if fault.kind == "scale")
+def test_a_target_comes_back_before_it_is_hit_again_and_the_end_is_calm() -> None:
+    for seed in SEEDS:
+        faults = plan_faults(seed, 300, TARGETS)
+        last: dict[str, Fault] = {}
+        for fault in hits(faults):
+            before = last.get(fault.target)
+            if before is not None and fault.target not in (LOADING, SOURCE):
+                assert fault.at >= before.at + before.seconds + REST_SECONDS - 1e-9
+            last[fault.target] = fault
+        assert faults[-1].at < 285
+        assert all(1 <= fault.instances <= 3 for fault in faults if fault.kind == "scale")
 
 
 def test_every_target_is_hit_in_a_long_run_and_scales_while_they_move_parameters() -> None:
