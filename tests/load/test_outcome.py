@@ -1,5 +1,5 @@
 from livescale.load.outcome import find_faults
-from tests.load.happenings import record
+from tests.load.sample_run import record
 
 
 def test_requests_that_never_ended_are_faults_too() -> None:

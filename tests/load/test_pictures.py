@@ -5,8 +5,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from livescale.load.pictures import draw_pictures, gap_points, paint_blocks, rate_of, running_percentile, ttft_points
-from tests.load import happenings
-from tests.load.happenings import START, record
+from tests.load import sample_run
+from tests.load.sample_run import START, record
 
 
 def test_rates_are_counted_by_stretches_of_time() -> None:
@@ -28,7 +28,7 @@ def test_points_carry_time_and_latency() -> None:
 
 
 def test_each_picture_is_xml_with_a_name_and_the_pages_text_colour() -> None:
-    pictures = draw_pictures(happenings.outcome())
+    pictures = draw_pictures(sample_run.outcome())
     assert [picture.title for picture in pictures] == [
         "Requests",
         "Instances",
@@ -47,7 +47,7 @@ def test_each_picture_is_xml_with_a_name_and_the_pages_text_colour() -> None:
 
 
 def test_the_moments_of_a_new_instance_are_marked_where_its_blocks_were() -> None:
-    outcome = happenings.outcome(happenings.live_scale())
+    outcome = sample_run.outcome(sample_run.live_scale())
     axes = Figure().add_subplot()
     paint_blocks(axes, outcome)
     lines = [(line.get_marker(), np.asarray(line.get_xydata())) for line in axes.get_lines()]

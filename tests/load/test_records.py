@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from livescale.load.records import find_fault
-from tests.load.happenings import record
+from tests.load.sample_run import record
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from livescale.load.outcome import StreamsVerdict
 from livescale.load.pictures import draw_pictures
 from livescale.load.report import render_report, save_page, write_report
 from livescale.load.story import Story
-from tests.load import happenings
-from tests.load.happenings import START
+from tests.load import sample_run
+from tests.load.sample_run import START
 
 VOID = {"meta", "br", "img", "link", "use", "path"}
 
@@ -52,7 +52,7 @@ def parse(page: str) -> Balance:
 
 @pytest.fixture(scope="module")
 def page() -> str:
-    return render_report(happenings.outcome())
+    return render_report(sample_run.outcome())
 
 
 def test_the_page_is_well_formed_and_fetches_nothing(page: str) -> None:
@@ -71,7 +71,7 @@ def test_the_page_says_what_happened(page: str) -> None:
 
 
 def test_the_page_has_both_first_tokens_of_a_live_instance_and_who_took_requests_over() -> None:
-    page = render_report(happenings.outcome(happenings.live_scale()))
+    page = render_report(sample_run.outcome(sample_run.live_scale()))
     assert "worker-1, live from its first layer on: its first token, shared with worker-0, " in page
     assert "After its full load, as others do, it would not have begun before 4.20 s." in page
     for text in ("worker-0: 2", "1.00 s", "1.10 s", "4.20 s", "4.80 s"):
@@ -89,7 +89,7 @@ def test_text_is_escaped(page: str) -> None:
 
 
 def test_the_same_outcome_gives_the_same_bytes(page: str) -> None:
-    assert render_report(happenings.outcome()) == page
+    assert render_report(sample_run.outcome()) == page
 
 
 def test_faults_are_listed_and_long_lists_cut() -> None:
@@ -102,14 +102,14 @@ def test_faults_are_listed_and_long_lists_cut() -> None:
         ties_allowed=1,
         criterion="",
     )
-    page = render_report(msgspec.structs.replace(happenings.outcome(), verdict=verdict))
+    page = render_report(msgspec.structs.replace(sample_run.outcome(), verdict=verdict))
     assert "of 30, 25 were not complete; of 10 tokens, 1 were wrong" in page
     assert "and 5 more" in page
     assert "request 3: token 4" in page
 
 
 def test_a_load_without_events_or_answers_still_has_a_report(tmp_path: Path) -> None:
-    bare = msgspec.structs.replace(happenings.outcome(), records=[], story=Story(happenings.MODEL))
+    bare = msgspec.structs.replace(sample_run.outcome(), records=[], story=Story(sample_run.MODEL))
     write_report(tmp_path / "report.html", bare)
     page = (tmp_path / "report.html").read_text()
     assert "no instance was added" in page
@@ -123,8 +123,8 @@ def test_a_full_disk_is_named_with_the_file() -> None:
 
 
 def test_the_report_says_that_live_was_slower() -> None:
-    slow = [event for event in happenings.live_scale() if event[0] != 21.5]  # nothing is handed over
-    page = render_report(replace(happenings.outcome(slow), prefill_seconds=0.1))
+    slow = [event for event in sample_run.live_scale() if event[0] != 21.5]  # nothing is handed over
+    page = render_report(replace(sample_run.outcome(slow), prefill_seconds=0.1))
     assert "worker-1: live was slower than a stop would have been: its first token came 4.80 s after the" in page
 
 
@@ -133,7 +133,7 @@ def test_incidents_are_on_the_time_axis_of_the_report_and_in_a_list() -> None:
         RunIncident(START + 30, "stall", "the machine stood still for 2.1 s", 2.1),
         RunIncident(START, "death", "<w>"),
     ]
-    quiet, outcome = happenings.outcome(), replace(happenings.outcome(), incidents=befell)
+    quiet, outcome = sample_run.outcome(), replace(sample_run.outcome(), incidents=befell)
     assert "<dt>+30.0 s</dt><dd>the machine stood still for 2.1 s</dd>" in render_report(outcome)
     assert "&lt;w&gt;" in render_report(outcome)
     changed = [a.title for a, b in zip(draw_pictures(quiet), draw_pictures(outcome), strict=True) if a.svg != b.svg]

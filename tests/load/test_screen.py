@@ -7,13 +7,13 @@ from livescale.load.screen import LiveScreen, PlainScreen, ScreenView, open_scre
 from livescale.load.stats import Tally
 from livescale.load.story import Story
 from livescale.shared.messages.membership import Holding
-from tests.load import happenings
-from tests.load.happenings import MODEL, START
+from tests.load import sample_run
+from tests.load.sample_run import MODEL, START
 
 
 def view(at: float) -> ScreenView:
     story = Story(MODEL)
-    for when, message in happenings.scale_out_and_in():
+    for when, message in sample_run.scale_out_and_in():
         if when <= at:
             story.on_message(message, START + when)
     for worker in ("worker-0", "worker-1"):
@@ -47,8 +47,8 @@ def test_while_a_worker_is_live_it_is_shown_who_runs_which_layers() -> None:
     moment = view(22.0)
     told = {"live_layers": 4, "live_waiting": 3, "handed_over": {"worker-0": 6, "worker-2": 1}}
     holding = Holding(model=MODEL, version="v1", ready=[0, 1, 2, 3, 4], total=12)
-    live = replace(happenings.report("worker-1", "live"), holding=holding, **told)
-    helper = replace(happenings.report("worker-0", "serving"), helping=["worker-1"])
+    live = replace(sample_run.report("worker-1", "live"), holding=holding, **told)
+    helper = replace(sample_run.report("worker-0", "serving"), helping=["worker-1"])
     for report in (live, helper):
         moment.story.on_message(report, moment.now)
     console = Console(file=io.StringIO(), width=120, record=True)

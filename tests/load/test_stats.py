@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from livescale.load.stats import Period, duration, percentile, summarise, summarise_periods
-from tests.load import happenings
-from tests.load.happenings import START, record
+from tests.load import sample_run
+from tests.load.sample_run import START, record
 
 
 def test_a_percentile_of_nothing_is_unknown() -> None:
@@ -32,7 +32,7 @@ def test_a_trace_may_begin_with_its_burst() -> None:
         Period("burst", START, START + 9),
         Period("after", START + 9, START + 60),
     ]
-    outcome = msgspec.structs.replace(happenings.outcome(), periods=periods)
+    outcome = msgspec.structs.replace(sample_run.outcome(), periods=periods)
     assert [row.name for row in outcome.summaries()] == ["burst", "after"]
 
 

@@ -20,12 +20,12 @@ from livescale.shared.messages.scaling import AskScales, ScaleRecords
 from livescale.shared.subjects import BLOCK, DECISION, HEARTBEAT, INSTANCE, PLAN, SCALES, TRANSFER
 from livescale.shared.virtual_time import run
 from livescale.shared.world import LoopClock, SystemClock
-from tests.load import happenings
-from tests.load.happenings import MODEL, START
+from tests.load import sample_run
+from tests.load.sample_run import MODEL, START
 
 
 def test_events_that_people_want_to_read_have_a_line() -> None:
-    lines = [line for _, message in happenings.scale_out_and_in() if (line := describe(message))]
+    lines = [line for _, message in sample_run.scale_out_and_in() if (line := describe(message))]
     assert lines == [
         "decision: 1 -> 2 instances, because queued prefill work asks for 2 instances",
         "worker-1: parameters whole (nothing)",
@@ -42,12 +42,12 @@ def test_watching_hears_every_kind_of_event_and_leaves_nothing_behind() -> None:
         broker = LocalBroker()
         bus = broker.connect()
         async with watching(broker.connect(), story, LoopClock(START), notes.append):
-            bus.publish(HEARTBEAT, happenings.report("worker-1", "loading"), service="worker", id="worker-1")
-            bus.publish(DECISION, happenings.decision(20.0, 1, 2), model=MODEL)
-            bus.publish(PLAN, happenings.scale(20.0, "worker-1", phases=happenings.PHASES), id="scale-worker-1")
-            bus.publish(BLOCK, happenings.block(21.0, "worker-1", 12), worker="worker-1")
-            bus.publish(TRANSFER, happenings.whole(21.0, "worker-1"), plan="scale-worker-1")
-            bus.publish(INSTANCE, happenings.served(22.0, "worker-1", "serving"), instance="instance-of-worker-1")
+            bus.publish(HEARTBEAT, sample_run.report("worker-1", "loading"), service="worker", id="worker-1")
+            bus.publish(DECISION, sample_run.decision(20.0, 1, 2), model=MODEL)
+            bus.publish(PLAN, sample_run.scale(20.0, "worker-1", phases=sample_run.PHASES), id="scale-worker-1")
+            bus.publish(BLOCK, sample_run.block(21.0, "worker-1", 12), worker="worker-1")
+            bus.publish(TRANSFER, sample_run.whole(21.0, "worker-1"), plan="scale-worker-1")
+            bus.publish(INSTANCE, sample_run.served(22.0, "worker-1", "serving"), instance="instance-of-worker-1")
             await bus.flush()
         await bus.close()
 
@@ -73,7 +73,7 @@ def test_records_of_the_planner_complete_the_story() -> None:
 
     async def answer(question: AskScales, context: Context) -> ScaleRecords:
         assert question.model == MODEL
-        return ScaleRecords(records=[happenings.scale(20.0, "worker-1")])
+        return ScaleRecords(records=[sample_run.scale(20.0, "worker-1")])
 
     async def complete() -> None:
         broker = LocalBroker()
@@ -108,7 +108,7 @@ async def test_a_killed_process_and_a_stall_of_ones_own_are_noted_as_they_happen
 
 
 def test_who_counts_as_dead_is_told_and_kept() -> None:
-    story = happenings.told([])
+    story = sample_run.told([])
     dead = LeaseChanged(service="worker", id="worker-1", epoch=3, state="dead", reason="silent for 2.5 s", at=START)
     story.on_message(dead, START)
     story.on_message(replace(dead, state="suspect"), START)

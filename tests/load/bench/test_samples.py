@@ -16,7 +16,7 @@ from livescale.load.bench.record import RecordPrinter, measured
 from livescale.load.bench.samples import TRIES, BenchFailed, Counts, Samples, StallWatch, renewable
 from livescale.load.incidents import RunIncident
 from livescale.shared.bus.contract import CallTimeout
-from tests.load.bench.printed import records_in
+from tests.load.bench.bench_output import records_in
 
 STALL = RunIncident(0.0, "stall", "the machine stood still for 2.1 s", 2.1)
 

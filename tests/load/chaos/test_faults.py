@@ -15,7 +15,7 @@ from livescale.load.chaos.schedule import LOADING, SOURCE, Fault
 from livescale.load.story import Story
 from livescale.services.supervisor.stack import Stack
 from livescale.shared.bus.local import LocalBroker
-from tests.load import happenings
+from tests.load import sample_run
 from tests.supervisor.children import until
 
 ALLOWED = ["worker-0", "worker-1"]
@@ -101,9 +101,9 @@ async def test_who_is_to_be_hit_after_a_scale_is_hit_even_where_nobody_scales(
 
 
 def test_a_part_in_a_scale_is_had_by_who_loads_or_sends_and_may_be_hit() -> None:
-    story = Story(happenings.MODEL)
-    story.on_message(happenings.report("worker-1", "loading"), 1.0)
-    running = happenings.scale(1.0, "worker-1")
+    story = Story(sample_run.MODEL)
+    story.on_message(sample_run.report("worker-1", "loading"), 1.0)
+    running = sample_run.scale(1.0, "worker-1")
     assert find_victim(LOADING, story, ["worker-0", "worker-1"]) == "worker-1"
     assert find_victim(LOADING, story, ["worker-0"]) is None
     story.on_message(running, 1.0)

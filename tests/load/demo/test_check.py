@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from livescale.load.demo.check import check_run, choose_again, compare_again
 from livescale.load.outcome import StreamsVerdict
 from livescale.load.records import Ask, RequestRecord
-from tests.load import happenings
+from tests.load import sample_run
 from tests.made import tiny
 
 TOKENS = 8
@@ -27,7 +27,7 @@ def served() -> tuple[tuple[Ask, ...], tuple[RequestRecord, ...]]:
         ids = torch.tensor([prompt])
         output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=TOKENS, min_new_tokens=TOKENS)
         asks.append(Ask(index, float(index), prompt, TOKENS))
-        record = happenings.record(index, float(index), tokens=TOKENS)
+        record = sample_run.record(index, float(index), tokens=TOKENS)
         records.append(msgspec.structs.replace(record, token_ids=output[0, length:].tolist()))
     return tuple(asks), tuple(records)
 
@@ -75,9 +75,9 @@ def asked(*indices: int) -> list[Ask]:
 
 
 def test_requests_that_changed_hands_are_asked_again_first_and_failed_ones_never() -> None:
-    records = [happenings.record(index, float(index)) for index in range(60)]
+    records = [sample_run.record(index, float(index)) for index in range(60)]
     records[44] = msgspec.structs.replace(records[44], error="lost")
-    newcomers = happenings.told(happenings.live_scale()).newcomers(happenings.START)
+    newcomers = sample_run.told(sample_run.live_scale()).newcomers(sample_run.START)
     chosen = [ask.index for ask in choose_again(asked(*range(60)), records, newcomers, 4)]
     assert chosen == [45, 0, 19, 38]
     assert [ask.index for ask in choose_again(asked(0, 1), records[:2], [])] == [0, 1]
@@ -85,7 +85,7 @@ def test_requests_that_changed_hands_are_asked_again_first_and_failed_ones_never
 
 
 def test_other_tokens_when_asked_again_are_told_bit_by_bit() -> None:
-    before = [happenings.record(index, float(index)) for index in range(3)]
+    before = [sample_run.record(index, float(index)) for index in range(3)]
     other = msgspec.structs.replace(before[1], token_ids=[*before[1].token_ids[:5], 7, *before[1].token_ids[6:]])
     failed = msgspec.structs.replace(before[2], error="refused")
     assert compare_again(before, before) == []

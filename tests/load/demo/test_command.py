@@ -11,14 +11,14 @@ from livescale.load.incidents import RunIncident
 from livescale.load.records import Ask
 from livescale.load.settings import DemoSettings
 from livescale.load.trace import Arrival, Window
-from tests.load import happenings
-from tests.load.happenings import START
+from tests.load import sample_run
+from tests.load.sample_run import START
 
 LOAD = DemoLoad(tuple(Arrival(float(at), 100, 10) for at in range(60)), 60.0, Window(15.0, 35.0))
 
 
 def test_the_outcome_has_three_periods_and_what_was_chosen(capsys: pytest.CaptureFixture[str]) -> None:
-    model = happenings.outcome()
+    model = sample_run.outcome()
     happened = DemoResult(
         load=LOAD,
         capacity=WorkerCapacity(1000, 100),
@@ -52,7 +52,7 @@ def test_the_outcome_has_three_periods_and_what_was_chosen(capsys: pytest.Captur
         "Every stream was complete",
     ):
         assert text in printed
-    print_outcome(Console(width=80), happenings.outcome(happenings.live_scale()))
+    print_outcome(Console(width=80), sample_run.outcome(sample_run.live_scale()))
     printed = capsys.readouterr().out
     assert "After its full load, as others do, it would not have begun before 4.20 s." in " ".join(printed.split())
     assert max(map(len, printed.splitlines())) <= 80
@@ -78,11 +78,11 @@ def test_bad_options_are_refused_before_anything_starts(arguments: list[str], me
 
 
 def test_a_load_that_brought_no_instance_is_no_success() -> None:
-    calm = happenings.outcome([(-1.0, happenings.report("worker-0", "serving"))])
+    calm = sample_run.outcome([(-1.0, sample_run.report("worker-0", "serving"))])
     assert calm.verdict.good
     assert not calm.good
     assert "But no instance was scaled out" in calm.sentence()
-    assert happenings.outcome().good
+    assert sample_run.outcome().good
 
 
 def test_a_demo_that_cannot_be_carried_out_ends_with_2_and_says_why(tmp_path: Path) -> None:

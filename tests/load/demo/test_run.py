@@ -18,7 +18,7 @@ from livescale.load.stats import Tally
 from livescale.load.target import learn_target
 from livescale.load.trace import Arrival, Window
 from livescale.shared.world import SystemClock
-from tests.load import happenings
+from tests.load import sample_run
 from tests.load.scripted_server import ScriptedServer
 
 
@@ -40,7 +40,7 @@ async def test_calibration_says_what_failed() -> None:
 
 
 def test_streams_that_did_not_run_together_tell_at_least_a_rate() -> None:
-    first, second = happenings.record(0, 0.0), happenings.record(1, 10.0)
+    first, second = sample_run.record(0, 0.0), sample_run.record(1, 10.0)
     assert rate_together([first, second]) is None
     seconds = second.token_at[-1] - first.sent
     assert rate_apart([first, second]) == pytest.approx((len(first.token_at) + len(second.token_at)) / seconds)

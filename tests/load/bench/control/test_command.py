@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from livescale.load.bench.control.command import control
-from tests.load.bench.printed import records_in
+from tests.load.bench.bench_output import records_in
 
 
 @pytest.mark.slow

@@ -9,8 +9,8 @@ from livescale.load.bench.engine.rows import (
     TRANSFORMERS,
     rows,
 )
+from tests.load.bench.bench_output import records_in
 from tests.load.bench.engine.runs import measured_run
-from tests.load.bench.printed import records_in
 
 
 @pytest.mark.slow

@@ -7,8 +7,8 @@ from livescale.load.bench.engine.rows import (
     rows,
     values,
 )
+from tests.load.bench.bench_output import CONDITIONS
 from tests.load.bench.engine.runs import measured_run
-from tests.load.bench.printed import CONDITIONS
 
 
 def test_what_is_not_installed_is_said_in_its_column() -> None:

@@ -5,7 +5,7 @@ from click.testing import CliRunner
 
 from livescale.load.bench.live import command as bench
 from livescale.load.kept import kept_model
-from tests.load.bench.printed import records_in
+from tests.load.bench.bench_output import records_in
 
 
 @pytest.mark.system

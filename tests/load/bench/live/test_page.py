@@ -1,6 +1,6 @@
 from livescale.load.bench.live.page import render_live
+from tests.load.bench.bench_output import CONDITIONS
 from tests.load.bench.live.runs import done, told
-from tests.load.bench.printed import CONDITIONS
 
 
 def test_the_page_says_what_was_missed_and_draws_every_mode() -> None:

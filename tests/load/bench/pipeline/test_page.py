@@ -1,8 +1,8 @@
 import re
 
 from livescale.load.bench.pipeline.page import rate_at, render_pipeline
+from tests.load.bench.bench_output import CONDITIONS
 from tests.load.bench.pipeline.runs import RUNS, said
-from tests.load.bench.printed import CONDITIONS
 
 
 def test_the_page_says_what_was_missed_and_draws_each_number_of_sources() -> None:

@@ -8,8 +8,8 @@ from livescale.load.bench.pipeline.rows import PipelineRun, prefill_seconds
 from livescale.load.bench.samples import BenchFailed
 from livescale.shared.messages.scaling import PipelineRecord
 from livescale.shared.settings import SwitchKv
+from tests.load.bench.bench_output import CONDITIONS
 from tests.load.bench.pipeline.runs import FORMED, LATENCY, PLAN, RUNS, run, said, stream
-from tests.load.bench.printed import CONDITIONS
 
 
 def test_first_tokens_are_held_against_the_schedule_and_the_prefill_of_one_prompt() -> None:

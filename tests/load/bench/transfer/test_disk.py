@@ -12,7 +12,7 @@ from livescale.load.bench.transfer.disk_model import make_disk_model
 from livescale.services.host.disk import allocate
 from livescale.services.host.stored import open_stored
 from tests.host.test_direct_file import takes_direct_reads
-from tests.load.bench.printed import records_in
+from tests.load.bench.bench_output import records_in
 
 MEGABYTES = 60
 

@@ -2,7 +2,7 @@ import pytest
 from click.testing import CliRunner
 
 from livescale.load.bench.transfer.command import transfer
-from tests.load.bench.printed import records_in
+from tests.load.bench.bench_output import records_in
 from tests.made import tiny
 
 pytestmark = pytest.mark.system

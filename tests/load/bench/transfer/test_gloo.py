@@ -12,7 +12,7 @@ from livescale.load.bench.transfer.gloo import chained, grouped
 from livescale.load.bench.transfer.gloo_process import Broadcast
 from livescale.load.machines import namespaces, network, owners
 from livescale.shared.settings import LinkSettings
-from tests.load.bench.printed import records_in
+from tests.load.bench.bench_output import records_in
 
 BARS = {1: 0.9, 2: 1.5}  # fewer processes than in earnest
 ASKED = ["--case", "gloo", "--megabytes", "17", "--rate", "50"]

@@ -10,7 +10,7 @@ from livescale.load.bench.transfer.multicast import LANES, two_domains
 from livescale.services.planner.plans.choose import make_plan
 from livescale.services.planner.plans.network import multicast_over
 from livescale.shared.topology_file import find_topology
-from tests.load.bench.printed import records_in
+from tests.load.bench.bench_output import records_in
 
 RATE = 100e6
 SIZES = [1_000_000] * 4

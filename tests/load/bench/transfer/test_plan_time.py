@@ -6,7 +6,7 @@ from click.testing import CliRunner
 from livescale.load.bench.transfer import plan_time
 from livescale.load.bench.transfer.command import transfer
 from livescale.load.bench.transfer.plan_time import slope
-from tests.load.bench.printed import records_in
+from tests.load.bench.bench_output import records_in
 
 
 def test_it_prints_a_line_for_each_size_and_the_exponent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@ from click.testing import CliRunner
 
 from livescale.load.bench.transfer.command import transfer
 from livescale.load.bench.transfer.shaping import CASES
-from tests.load.bench.printed import records_in
+from tests.load.bench.bench_output import records_in
 
 pytestmark = pytest.mark.system
 

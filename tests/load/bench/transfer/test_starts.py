@@ -13,7 +13,7 @@ from livescale.services.planner.plans.pipelines import pipeline_ready
 from livescale.services.planner.plans.plan import TransferPlan
 from livescale.services.planner.plans.predict import Prediction, predict
 from livescale.shared.topology_file import find_topology
-from tests.load.bench.printed import records_in
+from tests.load.bench.bench_output import records_in
 
 RATE = 100e6
 SIZES = [8_000_000] * 12

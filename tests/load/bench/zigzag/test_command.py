@@ -7,7 +7,7 @@ from click.testing import CliRunner, Result
 
 from livescale.load.bench.zigzag import command as bench
 from livescale.load.bench.zigzag.command import Case, compare, explained, poisson, tasks_at, zigzag
-from tests.load.bench.printed import records_in
+from tests.load.bench.bench_output import records_in
 
 
 @pytest.fixture(scope="module")
