@@ -10,7 +10,7 @@ from livescale.services.gateway.bodies import ChatMessage, TextPart
 from livescale.services.gateway.chat_template import ChatTemplate, TemplateRefusal
 from livescale.services.gateway.checkpoint_text import BadCheckpoint, load_checkpoint_text
 from livescale.shared.messages.parameters import Family
-from tests.made import FAMILIES, copy, id_of, tiny
+from tests.checkpoints import FAMILIES, copy_checkpoint, tiny_checkpoint, token_id
 
 CHAT = [
     ChatMessage(role="system", content="Be brief."),
@@ -33,8 +33,8 @@ def noon() -> float:
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("add_generation_prompt", [True, False])
 def test_prompt_and_tokens_are_those_of_transformers(family: Family, add_generation_prompt: bool) -> None:
-    text = load_checkpoint_text(tiny(family), noon)
-    reference = AutoTokenizer.from_pretrained(tiny(family))
+    text = load_checkpoint_text(tiny_checkpoint(family), noon)
+    reference = AutoTokenizer.from_pretrained(tiny_checkpoint(family))
     assert text.template is not None
     prompt = text.template.render(CHAT, add_generation_prompt)
     assert prompt == reference.apply_chat_template(PLAIN, add_generation_prompt=add_generation_prompt, tokenize=False)
@@ -72,16 +72,16 @@ def test_a_broken_template_is_the_checkpoints_fault() -> None:
 
 
 def test_end_of_sequence_ids_come_from_all_files(tmp_path: Path) -> None:
-    text = load_checkpoint_text(tiny("llama"), noon)
-    ends = [id_of(text.tokenizer, token) for token in ("<|end_of_text|>", "<|eot_id|>")]
+    text = load_checkpoint_text(tiny_checkpoint("llama"), noon)
+    ends = [token_id(text.tokenizer, token) for token in ("<|end_of_text|>", "<|eot_id|>")]
     assert text.eos_token_ids == tuple(sorted(ends))
-    bare = copy("llama", tmp_path)
+    bare = copy_checkpoint("llama", tmp_path)
     (bare / "generation_config.json").unlink()
     assert load_checkpoint_text(bare, noon).eos_token_ids == (ends[1],)
 
 
 def test_the_authors_generation_defaults_are_taken_where_they_are_possible(tmp_path: Path) -> None:
-    directory = copy("qwen2", tmp_path)
+    directory = copy_checkpoint("qwen2", tmp_path)
     (directory / "generation_config.json").write_text('{"temperature": 0.6, "top_p": 7.0, "top_k": 20}')
     defaults = load_checkpoint_text(directory, noon).defaults
     assert (defaults.temperature, defaults.top_p, defaults.top_k) == (0.6, 1.0, 20)
@@ -100,7 +100,7 @@ def test_the_authors_generation_defaults_are_taken_where_they_are_possible(tmp_p
     ],
 )
 def test_a_checkpoint_that_cannot_be_read_is_refused_by_file(tmp_path: Path, file: str, content: str | None) -> None:
-    directory = copy("qwen2", tmp_path)
+    directory = copy_checkpoint("qwen2", tmp_path)
     if content is None:
         (directory / file).unlink()
     else:
@@ -110,7 +110,7 @@ def test_a_checkpoint_that_cannot_be_read_is_refused_by_file(tmp_path: Path, fil
 
 
 def test_a_template_may_be_one_of_several_or_missing(tmp_path: Path) -> None:
-    directory = copy("qwen2", tmp_path)
+    directory = copy_checkpoint("qwen2", tmp_path)
     (directory / "chat_template.jinja").unlink()
     assert load_checkpoint_text(directory, noon).template is None
     named = '{"chat_template": [{"name": "tool_use", "template": "x"}, {"name": "default", "template": "y"}]}'

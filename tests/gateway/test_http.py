@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from livescale.services.gateway.server import PortInUse
+from tests.checkpoints import copy_checkpoint
 from tests.gateway.conftest import Site, eventually, open_site, port_of
-from tests.made import copy
 
 ASK = {"model": "tiny", "prompt": "abc", "max_tokens": 2}
 
@@ -156,7 +156,7 @@ async def test_a_model_that_could_not_be_read_says_why(site: Site) -> None:
 
 
 async def test_a_model_without_a_tokenizer_is_not_registered(site: Site, tmp_path: Path) -> None:
-    directory = copy("qwen2", tmp_path)
+    directory = copy_checkpoint("qwen2", tmp_path)
     (directory / "tokenizer.json").unlink()
     status, body = await site.post("/admin/v1/models", {"name": "new", "path": str(directory)})
     assert (status, body["error"]["code"]) == (422, "invalid_checkpoint")
@@ -165,7 +165,7 @@ async def test_a_model_without_a_tokenizer_is_not_registered(site: Site, tmp_pat
 
 
 async def test_what_a_host_says_of_a_checkpoint_is_a_422_as_well(site: Site, tmp_path: Path) -> None:
-    directory = Path(shutil.copytree(copy("qwen2", tmp_path), tmp_path / "missing"))
+    directory = Path(shutil.copytree(copy_checkpoint("qwen2", tmp_path), tmp_path / "missing"))
     status, body = await site.post("/admin/v1/models", {"name": "new", "path": str(directory)})
     assert (status, body["error"]["message"]) == (422, f"{directory}: no such directory")
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from livescale.load.make_model_command import make_model_command
-from tests.made import tiny
+from tests.checkpoints import tiny_checkpoint
 
 
 def digest(directory: Path) -> dict[str, str]:
@@ -18,14 +18,14 @@ def test_the_command_makes_a_model_and_prints_where(tmp_path: Path) -> None:
     result = CliRunner().invoke(make_model_command, arguments)
     assert result.exit_code == 0
     assert result.output == f"{tmp_path / 'made'}\n"
-    assert digest(tmp_path / "made") == digest(tiny("qwen2"))
+    assert digest(tmp_path / "made") == digest(tiny_checkpoint("qwen2"))
 
 
 def test_the_command_reads_its_options_from_the_environment_too(tmp_path: Path) -> None:
     environment = {"LIVESCALE_FAMILY": "qwen2", "LIVESCALE_SIZE": "tiny", "LIVESCALE_SEED": "7"}
     result = CliRunner().invoke(make_model_command, [str(tmp_path / "made")], env=environment)
     assert result.exit_code == 0
-    assert digest(tmp_path / "made") == digest(tiny("qwen2"))
+    assert digest(tmp_path / "made") == digest(tiny_checkpoint("qwen2"))
 
 
 def test_the_command_refuses_without_a_traceback(tmp_path: Path) -> None:

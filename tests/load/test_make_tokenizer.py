@@ -5,16 +5,16 @@ from transformers import AutoTokenizer
 
 from livescale.shared.messages.parameters import Family
 from livescale.shared.model_config import load_model_config
-from tests.made import FAMILIES, tiny
+from tests.checkpoints import FAMILIES, tiny_checkpoint
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_tokenizer_gives_back_any_text_and_fills_the_vocabulary(family: Family) -> None:
-    tokenizer: Any = AutoTokenizer.from_pretrained(tiny(family))
+    tokenizer: Any = AutoTokenizer.from_pretrained(tiny_checkpoint(family))
     text = "Any text: naïve 語 🙂 \t\n x=1; <tags>"
     ids = tokenizer(text, add_special_tokens=False).input_ids
     assert tokenizer.decode(ids) == text
-    assert len(tokenizer) == load_model_config(tiny(family)).vocab_size
+    assert len(tokenizer) == load_model_config(tiny_checkpoint(family)).vocab_size
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,6 @@ def test_the_tokenizer_gives_back_any_text_and_fills_the_vocabulary(family: Fami
     ],
 )
 def test_the_chat_template_speaks_as_the_family_does(family: Family, rendered: str) -> None:
-    tokenizer: Any = AutoTokenizer.from_pretrained(tiny(family))
+    tokenizer: Any = AutoTokenizer.from_pretrained(tiny_checkpoint(family))
     messages = [{"role": "user", "content": "Hi"}]
     assert tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True) == rendered

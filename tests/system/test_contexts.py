@@ -13,7 +13,7 @@ import pytest
 
 from livescale.load.engine_alone import undisturbed
 from livescale.load.records import Ask
-from tests.made import tiny
+from tests.checkpoints import tiny_checkpoint
 from tests.system.conftest import MIB, System, start, stop
 from tests.system.under_load import ExpectedStreams, SystemUnderLoad
 
@@ -87,7 +87,7 @@ class Talk:
 
     def check(self) -> None:
         """Every token is that of an engine that keeps nothing."""
-        assert self.answers == asyncio.run(undisturbed(tiny("llama"), "float32", self.asks))
+        assert self.answers == asyncio.run(undisturbed(tiny_checkpoint("llama"), "float32", self.asks))
 
 
 def crowd(system: System) -> None:

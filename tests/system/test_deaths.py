@@ -9,7 +9,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.made import tiny
+from tests.checkpoints import tiny_checkpoint
 from tests.system.conftest import System, start, stop
 from tests.system.under_load import (
     PATIENCE_SECONDS,
@@ -102,7 +102,7 @@ def test_in_bfloat16_too_a_stream_is_continued_bit_for_bit(rested: SystemUnderLo
     """And by the only worker of its model, which its requests wait for."""
     half = SystemUnderLoad(rested.system, make_streams("half", "bfloat16", 6, 120, "qwen2", "panels"))
     form = {"dtype": "bfloat16", "layout": "panels"}
-    spec = {"name": "half", "path": str(tiny("qwen2")), "min_instances": 1, "max_instances": 1, **form}
+    spec = {"name": "half", "path": str(tiny_checkpoint("qwen2")), "min_instances": 1, "max_instances": 1, **form}
     asyncio.run(register(rested.system.url, spec))
     half.rest(serving=3, spare=0)
     [victim] = [int(one["pid"]) for one in half.status["workers"] if one["model"] == "half"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.made import tiny
+from tests.checkpoints import tiny_checkpoint
 from tests.system.conftest import start, stop
 from tests.system.under_load import PATIENCE_SECONDS, SystemUnderLoad, make_streams, register
 
@@ -99,7 +99,7 @@ async def test_a_full_disk_stops_nothing_and_what_was_not_saved_is_saved_when_th
     disk.fill()
     loading = asyncio.create_task(stage.load())
     for index in range(12):  # more than the last page of the store's file holds
-        spec = {"name": f"late-{index}", "path": str(tiny("llama")), "dtype": "float32", "min_instances": 0}
+        spec = {"name": f"late-{index}", "path": str(tiny_checkpoint("llama")), "dtype": "float32", "min_instances": 0}
         await register(stage.system.url, spec)
     scaled = await asyncio.to_thread(stage.system.command, "scale", "m", "--instances", "2", "--wait")
     assert "done" in scaled.stdout

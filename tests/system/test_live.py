@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from livescale.shared.messages.parameters import DType, Family
-from tests.made import tiny
+from tests.checkpoints import tiny_checkpoint
 from tests.system.conftest import start, stop
 from tests.system.scaling import HANDED_OVER, LAYERS_RUN, WORKERS, ScalingSystem, count, is_busy, targets, watching
 from tests.system.under_load import SystemUnderLoad, at_once, register
@@ -30,7 +30,7 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Syste
     system = start(tmp_path_factory.mktemp("live"), *options)
     try:
         form = {"dtype": "bfloat16", "layout": "panels"}
-        spec = {"name": "half", "path": str(tiny("qwen2")), "min_instances": 0, **form}
+        spec = {"name": "half", "path": str(tiny_checkpoint("qwen2")), "min_instances": 0, **form}
         asyncio.run(register(system.url, spec))
         yield {one.model: SystemUnderLoad(system, one) for one in streams}
     finally:

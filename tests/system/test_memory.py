@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.made import tiny
+from tests.checkpoints import tiny_checkpoint
 from tests.system.conftest import MIB, start, stop
 from tests.system.under_load import PATIENCE_SECONDS, SystemUnderLoad, make_streams, register
 
@@ -58,7 +58,7 @@ async def test_a_host_without_memory_says_so_and_reads_the_model_when_it_has_som
 
     stage.rest(serving=1, spare=1)
     loading = asyncio.create_task(stage.load())
-    spec = {"name": "late", "path": str(tiny("llama")), "dtype": "float32", "min_instances": 1}
+    spec = {"name": "late", "path": str(tiny_checkpoint("llama")), "dtype": "float32", "min_instances": 1}
     with short_of_memory(stage.pids()["host-0"]):
         await register(system.url, spec)
         await until(lambda: state() == "failed", "the model cannot be read")

@@ -27,7 +27,7 @@ from livescale.shared.messages.parameters import ModelSpec
 from livescale.shared.messages.scaling import ScaleRecord
 from livescale.shared.subjects import SNAPSHOT, TRANSFER
 from livescale.shared.world import SystemClock
-from tests.made import tiny
+from tests.checkpoints import tiny_checkpoint
 from tests.system.conftest import LIVESCALE
 
 RATE = 2e6  # bytes a second: more than two seconds for a whole model
@@ -159,9 +159,14 @@ async def running(machines: Network, transport: str, directory: Path) -> AsyncIt
 async def test_machines_serve_scale_out_and_survive_a_pulled_cable(
     machines: Network, transport: str, tmp_path: Path
 ) -> None:
-    expected = await undisturbed(tiny("llama"), "float32", ASKS)
+    expected = await undisturbed(tiny_checkpoint("llama"), "float32", ASKS)
     spec = ModelSpec(
-        name=MODEL, path=str(tiny("llama")), dtype="float32", min_instances=1, max_instances=2, downscale_delay_s=3600
+        name=MODEL,
+        path=str(tiny_checkpoint("llama")),
+        dtype="float32",
+        min_instances=1,
+        max_instances=2,
+        downscale_delay_s=3600,
     )
     async with running(machines, transport, tmp_path) as site:
         snapshot = await site.register(spec)

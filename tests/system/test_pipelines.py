@@ -12,7 +12,7 @@ import pytest
 
 from livescale.shared.messages.membership import WorkerReport
 from livescale.shared.messages.parameters import DType
-from tests.made import tiny
+from tests.checkpoints import tiny_checkpoint
 from tests.system.conftest import start, stop
 from tests.system.scaling import WORKERS, ScalingSystem, count, is_busy, watching
 from tests.system.under_load import SystemUnderLoad, at_once, register
@@ -35,7 +35,7 @@ def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     system = start(tmp_path_factory.mktemp("pipelines"), *options)
     try:
         if model != "m":
-            spec = {"name": model, "path": str(tiny("llama")), "dtype": dtype, "min_instances": 0}
+            spec = {"name": model, "path": str(tiny_checkpoint("llama")), "dtype": dtype, "min_instances": 0}
             asyncio.run(register(system.url, spec))
         yield SystemUnderLoad(system, streams)
     finally:

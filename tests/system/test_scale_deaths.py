@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from livescale.shared.messages.scaling import ScaleRecord
-from tests.made import tiny
+from tests.checkpoints import tiny_checkpoint
 from tests.system.conftest import start, stop
 from tests.system.scaling import WORKERS, watching
 from tests.system.under_load import SystemUnderLoad, at_once, register
@@ -28,7 +28,7 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Syste
         tmp_path_factory.mktemp("slow"), "--workers", str(WORKERS), "--link-rate", str(RATE), "--kill-hung-s", "0"
     )
     try:
-        spec = {"name": "half", "path": str(tiny("llama")), "dtype": "bfloat16", "min_instances": 0}
+        spec = {"name": "half", "path": str(tiny_checkpoint("llama")), "dtype": "bfloat16", "min_instances": 0}
         asyncio.run(register(system.url, spec))
         yield {one.model: SystemUnderLoad(system, one) for one in streams}
     finally:

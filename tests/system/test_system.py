@@ -16,7 +16,7 @@ from livescale.load.records import Ask, RequestRecord, find_fault
 from livescale.load.rightness import CheckedStream, check_streams
 from livescale.load.stats import Tally
 from livescale.shared.world import SystemClock
-from tests.made import tiny
+from tests.checkpoints import tiny_checkpoint
 from tests.system.conftest import System, start, stop
 
 PATIENCE_SECONDS = 30.0
@@ -69,7 +69,7 @@ async def test_tokens_stay_the_same_and_right_while_the_model_scales_out_and_in(
     assert [fault for record in records.values() if (fault := find_fault(record))] == []
     assert records[0].token_ids == alone[0].token_ids
     streams = [CheckedStream(prompt=ask.prompt, generated=records[ask.index].token_ids) for ask in requests]
-    verdict = check_streams(tiny("llama"), streams, "float32")
+    verdict = check_streams(tiny_checkpoint("llama"), streams, "float32")
     assert verdict.ok, str(verdict)
     # And the other way: again with draining under way.
     sending = asyncio.create_task(send(system, requests))

@@ -23,7 +23,7 @@ from livescale.load.records import Ask, RequestRecord, find_fault
 from livescale.load.stats import Tally
 from livescale.shared.messages.parameters import DType, Family, Layout
 from livescale.shared.world import SystemClock
-from tests.made import tiny
+from tests.checkpoints import tiny_checkpoint
 from tests.system.conftest import LIVESCALE, System
 
 PATIENCE_SECONDS = 40.0
@@ -59,7 +59,7 @@ def make_streams(
         )
         for index in range(count)
     ]
-    return ExpectedStreams(model, asks, asyncio.run(undisturbed(tiny(family), dtype, asks, layout)))
+    return ExpectedStreams(model, asks, asyncio.run(undisturbed(tiny_checkpoint(family), dtype, asks, layout)))
 
 
 @dataclass

@@ -10,12 +10,12 @@ from livescale.services.worker.orders import check_load
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.transfers import Load
-from tests.made import tiny
+from tests.checkpoints import tiny_checkpoint
 
 
 @pytest.fixture(scope="module")
 def manifest() -> Manifest:
-    checkpoint = open_checkpoint(tiny("llama"), "float32")
+    checkpoint = open_checkpoint(tiny_checkpoint("llama"), "float32")
     return checkpoint.manifest([0] * len(checkpoint.layouts))
 
 
@@ -59,7 +59,7 @@ def test_a_context_longer_than_the_model_s_is_refused(manifest: Manifest) -> Non
 
 def of_rank(rank: int) -> Load:
     """Of a model that is cut for two."""
-    checkpoint = open_checkpoint(tiny("qwen2"), "float32", 2)
+    checkpoint = open_checkpoint(tiny_checkpoint("qwen2"), "float32", 2)
     whole = checkpoint.manifest([0] * len(checkpoint.layouts))
     return replace(load(whole.of_shard(rank)), rank=rank, ranks=["a", "b"])
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.made import tiny
+from tests.checkpoints import tiny_checkpoint
 
 LIVESCALE = (sys.executable, "-m", "livescale.services.cli.main")
 
@@ -25,7 +25,7 @@ def test_faults_of_every_kind_under_load_lose_nothing(
     tmp_path: Path, live: str, minutes: float, seed: int, faults: int
 ) -> None:
     """These seeds make faults of every kind in so short a time."""
-    words = ("--model", str(tiny("llama")), "--minutes", str(minutes), "--seed", str(seed), "--rate", "1.2")
+    words = ("--model", str(tiny_checkpoint("llama")), "--minutes", str(minutes), "--seed", str(seed), "--rate", "1.2")
     command = [*LIVESCALE, "chaos", *words, "--live", live]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     log = tmp_path / ".livescale" / "chaos.log"

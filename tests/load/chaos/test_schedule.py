@@ -5,7 +5,7 @@ import pytest
 from livescale.load.chaos.load import ChaosSettings
 from livescale.load.chaos.schedule import LOADING, REST_SECONDS, SOURCE, Fault, FaultTargets, plan_faults
 from livescale.load.chaos.system import choose_targets, stack_settings
-from tests.made import tiny
+from tests.checkpoints import tiny_checkpoint
 
 SEEDS = range(20)
 TARGETS = FaultTargets(("worker-0", "worker-1", "worker-2"), ("router-0", "nats"), 3)
@@ -79,7 +79,7 @@ def test_by_default_every_process_of_the_system_may_be_hit() -> None:
     settings = ChaosSettings()
     services = {name.rpartition("-")[0] or name for name in choose_targets(settings).names}
     assert services == {"worker", "gateway", "router", "registry", "planner", "monitor", "host", "nats"}
-    stack = stack_settings(settings, tiny("llama"))
+    stack = stack_settings(settings, tiny_checkpoint("llama"))
     assert (stack.gateways, stack.routers) == (2, 2)
     assert stack.link_rate > 0
 

@@ -11,8 +11,8 @@ from transformers import AutoModelForCausalLM
 from livescale.load.demo.check import check_run, choose_again, compare_again
 from livescale.load.outcome import StreamsVerdict
 from livescale.load.records import Ask, RequestRecord
+from tests.checkpoints import tiny_checkpoint
 from tests.load import sample_run
-from tests.made import tiny
 
 TOKENS = 8
 
@@ -20,7 +20,7 @@ TOKENS = 8
 @cache
 def served() -> tuple[tuple[Ask, ...], tuple[RequestRecord, ...]]:
     """Three requests, answered as transformers answers them."""
-    model: Any = AutoModelForCausalLM.from_pretrained(tiny("llama"), dtype=torch.float32)
+    model: Any = AutoModelForCausalLM.from_pretrained(tiny_checkpoint("llama"), dtype=torch.float32)
     asks, records = [], []
     for index, length in enumerate((3, 20, 60)):
         prompt = list(range(300, 300 + length))
@@ -34,7 +34,7 @@ def served() -> tuple[tuple[Ask, ...], tuple[RequestRecord, ...]]:
 
 def check(*records: RequestRecord) -> tuple[StreamsVerdict, list[str]]:
     told: list[str] = []
-    return check_run(tiny("llama"), "float32", served()[0], records, told.append), told
+    return check_run(tiny_checkpoint("llama"), "float32", served()[0], records, told.append), told
 
 
 def test_streams_as_transformers_makes_them_are_good() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.made import tiny
+from tests.checkpoints import tiny_checkpoint
 
 LIVESCALE = (sys.executable, "-m", "livescale.services.cli.main")
 
@@ -19,7 +19,7 @@ def test_the_demo_serves_a_burst_checks_every_token_and_reports(tmp_path: Path) 
     trace.write_text("arrival_s,prompt,output\n" + "".join(f"{at},1500,30\n" for at in sorted(arrivals)))
     # Seconds of work at once, on a fast machine too: the demo is good only if that brings an instance.
     more = ["--rate-scale", "12", "--length-scale", "1", "--duration", "5"]
-    command = [*LIVESCALE, "demo", "--model", str(tiny("llama")), "--trace", str(trace), *more]
+    command = [*LIVESCALE, "demo", "--model", str(tiny_checkpoint("llama")), "--trace", str(trace), *more]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Every stream was complete and right" in done.stdout

@@ -5,12 +5,14 @@ from click.testing import CliRunner
 from livescale.load.profile.measure import DECODES, PROMPTS
 from livescale.services.cli.main import cli
 from livescale.shared.latency_file import find_latency
-from tests.made import tiny
+from tests.checkpoints import tiny_checkpoint
 
 
 def test_a_profile_of_this_machine_is_one_that_a_modelled_engine_takes(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
-    result = CliRunner().invoke(cli, ["profile", str(tiny("llama")), "--output", str(file), "--dtype", "float32"])
+    result = CliRunner().invoke(
+        cli, ["profile", str(tiny_checkpoint("llama")), "--output", str(file), "--dtype", "float32"]
+    )
     assert result.exit_code == 0, result.output
     assert f"{file}: fitted to {len(PROMPTS) + len(DECODES)} steps" in result.output
     assert "llama in float32" in find_latency(str(file)).source

@@ -17,14 +17,14 @@ from livescale.load.peers.protocol import (
     Mixed,
     StepSeconds,
 )
-from tests.made import tiny
+from tests.checkpoints import tiny_checkpoint
 
 OWN_PROGRAM = PROGRAMS[0]
 
 
 @pytest.mark.system
 def test_this_engine_answers_everything_it_is_asked(tmp_path: Path) -> None:
-    with (tmp_path / "log").open("w") as log, engine_processes(tiny("llama"), log) as members:
+    with (tmp_path / "log").open("w") as log, engine_processes(tiny_checkpoint("llama"), log) as members:
         member, ready = members.start(OWN_PROGRAM)
         assert ready.last_block is not None
         assert 0 < ready.last_block < ready.answering

@@ -2,15 +2,17 @@ import pytest
 from click.testing import CliRunner
 
 from livescale.load.bench.transfer.command import transfer
+from tests.checkpoints import tiny_checkpoint
 from tests.load.bench.bench_output import records_in
-from tests.made import tiny
 
 pytestmark = pytest.mark.system
 
 
 @pytest.mark.slow
 def test_it_prints_how_fast_a_source_decodes_while_it_feeds_targets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("livescale.load.bench.transfer.disturbance.kept_model", lambda size, tell: tiny("llama"))
+    monkeypatch.setattr(
+        "livescale.load.bench.transfer.disturbance.kept_model", lambda size, tell: tiny_checkpoint("llama")
+    )
     result = CliRunner().invoke(transfer, ["--case", "disturbance", "--rate", "10", "--passes", "1"])
     records = records_in(result.stdout)
     cases = ["decoding, undisturbed", "decoding, feeding 3 by chain", "decoding, feeding 3 by fan-out"]

@@ -19,21 +19,21 @@ KEPT = shutil.ignore_patterns("*.packed", "*.manifest.json")  # what hosts leave
 FAMILIES: tuple[Family, ...] = ("llama", "qwen2")
 
 
-def tiny(family: Family) -> Path:
+def tiny_checkpoint(family: Family) -> Path:
     """Llama is sharded and has a head of its own; Qwen2 is a single file with a tied head."""
     return make_model(_directory() / family, family, "tiny", seed=7)
 
 
-def id_of(tokenizer: Tokenizer, token: str) -> int:
+def token_id(tokenizer: Tokenizer, token: str) -> int:
     """Of a token that it has."""
     id = tokenizer.token_to_id(token)
     assert id is not None, token
     return id
 
 
-def copy(family: Family, to: Path) -> Path:
+def copy_checkpoint(family: Family, to: Path) -> Path:
     """A copy to spoil."""
-    return Path(shutil.copytree(tiny(family), to / f"{family}-copy", ignore=KEPT))
+    return Path(shutil.copytree(tiny_checkpoint(family), to / f"{family}-copy", ignore=KEPT))
 
 
 @cache
