@@ -1,4 +1,4 @@
-"""One streamed request over HTTP, timed token by token."""
+"""A client that sends requests to an OpenAI-compatible server when they are due, and times each streamed token."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ class StreamedChoice(msgspec.Struct):
 
 
 class StreamedError(msgspec.Struct):
-    """OpenAI's error object."""
+    """The error object of OpenAI's API, as far as it is told on."""
 
     message: str = ""
     code: str | int | None = None
@@ -84,7 +84,7 @@ class LoadClient:
         return record
 
     async def attempt(self, session: aiohttp.ClientSession, ask: Ask, due: float) -> RequestRecord:
-        """One submission of a request."""
+        """Submit a request once, and record what comes back."""
         stream = StreamRecorder(ask, due, self.now(), self._tally)
         try:
             async with session.post("v1/completions", data=self._body(ask), headers=JSON) as response:
@@ -137,7 +137,7 @@ async def read_available(response: aiohttp.ClientResponse) -> AsyncIterator[byte
 
 
 class StreamRecorder:
-    """A stream while it comes in."""
+    """Collects the events of one stream as they arrive, and becomes its record."""
 
     def __init__(self, ask: Ask, due: float, sent: float, tally: Tally) -> None:
         self.status: int | None = None
@@ -155,7 +155,7 @@ class StreamRecorder:
         self._token_at: list[float] = []
 
     def take(self, payload: bytes, at: float) -> None:
-        """One event, received at `at`."""
+        """Note one event's payload, received at the time `at`."""
         if payload == DONE:
             self.done = True
             return

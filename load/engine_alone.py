@@ -1,4 +1,8 @@
-"""The worker's engine in this process, without gateway, router and bus: what the control plane is measured against."""
+"""Runs the worker's engine in this process, without gateway, router and bus.
+
+Its latency is what the control plane is measured against, and its tokens are those that a disturbed system must return
+too.
+"""
 
 import asyncio
 import os
@@ -39,7 +43,7 @@ class EngineAlone:
         self.tokens = 0  # made so far
 
     async def ask(self, request: Submit) -> list[int]:
-        """The tokens, when the request has ended."""
+        """Run a request to its end, and return its tokens."""
         self._scheduler.add(request)
         tokens = self._tokens[request.request_id] = []
         self._waiting[request.request_id] = asyncio.get_running_loop().create_future()
@@ -84,7 +88,7 @@ async def engine_alone(checkpoint: Path, dtype: DType, layout: Layout = "plain")
 
 @asynccontextmanager
 async def engine_over(manifest: Manifest, memory: Sequence[memoryview]) -> AsyncIterator[EngineAlone]:
-    """The model whose blocks are in `memory`."""
+    """An engine for the model whose blocks are in `memory`."""
     settings = WorkerSettings(kv_bytes=64 * MIB, max_num_waiting=MOST_WAITING)
     asked = cast(KernelsName, os.environ.get("LIVESCALE_KERNELS", "auto"))
     kernels = choose_kernels(asked, settings.threads)

@@ -1,4 +1,4 @@
-"""What befell a system while a load ran: processes that died or were started again, and stalls (pure)."""
+"""Detects what goes wrong with a system under load: processes that die or restart, and stalls of the machine. Pure."""
 
 from collections.abc import Mapping
 from typing import Literal

@@ -1,4 +1,5 @@
-"""What load keeps between runs, below the working directory: made checkpoints and logs."""
+"""What load keeps below the working directory between runs: made checkpoints, and the logs of systems that it
+starts."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

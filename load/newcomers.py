@@ -1,4 +1,4 @@
-"""A new instance's way from the decision to its tokens, in words and as a table."""
+"""Follows each new instance from the decision to scale until its tokens, as sentences and as table rows."""
 
 from collections.abc import Iterator, Sequence
 from math import inf
@@ -27,7 +27,7 @@ NOTES = (
 
 
 def newcomer_row(newcomer: Newcomer, records: Sequence[RequestRecord]) -> tuple[str, ...]:
-    """Cells under `HEADINGS`."""
+    """The table row of a new instance: its cells stand under `HEADINGS`."""
     times = (
         *(newcomer.live_at, newcomer.first_layer_at, newcomer.shared_token_at(records)),
         *(newcomer.whole_at, newcomer.first_token_at),

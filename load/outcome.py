@@ -1,4 +1,4 @@
-"""Everything a finished load is reported from."""
+"""The outcome of a load: everything that its report is made from."""
 
 from collections.abc import Sequence
 
@@ -75,7 +75,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def good(self) -> bool:
-        """Right alone is not what is to be shown."""
+        """Whether all tokens are right and the load brought an instance: right tokens alone show nothing."""
         return self.verdict.good and self.scaled_out
 
     def sentence(self) -> str:
@@ -83,7 +83,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return self.verdict.sentence() + none
 
     def newcomers(self) -> list[Newcomer]:
-        """Instances that the load itself brought."""
+        """The instances that were added during the load."""
         return self.story.newcomers(self.start)
 
 

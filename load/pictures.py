@@ -1,4 +1,4 @@
-"""Pictures of a load as SVG that takes its text colour from the page around it."""
+"""Draws what a load did over time as SVG: for reports, whose text colour it takes over, and as files of their own."""
 
 import io
 import re
@@ -180,7 +180,7 @@ def paint_instances(axes: Axes, outcome: Outcome) -> None:
 
 
 def paint_states(axes: Axes, story: Story, start: float, end: float) -> None:
-    """Workers by state, and the decisions."""
+    """Paint how many workers are in each state over time, and mark the decisions."""
     counts = story.state_counts()
     # What was before the load is drawn at its start, and the last state lasts until the end.
     times = [max(0.0, at - start) for at, _ in counts] + [end - start]
@@ -244,7 +244,7 @@ def paint_moments(axes: Axes, newcomer: Newcomer, outcome: Outcome, points: Poin
 
 
 def place_legend(axes: Axes, columns: int = 5) -> None:
-    """Above the axes, where it hides nothing."""
+    """Place the legend above the axes, where it hides nothing."""
     axes.legend(ncols=columns, loc="lower right", bbox_to_anchor=(1.0, 1.0), handlelength=1.2, columnspacing=1)
 
 

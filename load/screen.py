@@ -1,4 +1,4 @@
-"""Where a load talks to its user: a live picture on a terminal, plain lines elsewhere."""
+"""Shows the progress of a load: a live picture on a terminal, a plain line every few seconds elsewhere."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,13 +35,13 @@ class ScreenView(msgspec.Struct, frozen=True):
 
 
 def render_line(view: ScreenView) -> str:
-    """The moment in one line of plain text."""
+    """Return the view as one line of plain text."""
     states = ", ".join(describe_worker(report, view.story) for report in view.story.present(view.now))
     return f"{render_clock(view)} {view.stage:<6}  {states}  {render_load(view)}"
 
 
 def render_screen(view: ScreenView) -> RenderableType:
-    """The moment as a picture for a terminal."""
+    """Return the view as a picture for a terminal."""
     heading = Text.assemble((f"{view.stage} ", "bold"), (render_clock(view), "dim"))
     return Group(heading, render_workers(view), Text(render_load(view)), *render_decisions(view))
 

@@ -1,4 +1,4 @@
-"""Latency and throughput of a set of requests."""
+"""Latency and throughput of requests: counted while they run, summarised when they have ended, and as a table."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -108,7 +108,7 @@ class Tally:
 
 
 def new_table(title: str) -> Table:
-    """Narrow enough for 80 columns."""
+    """An empty table that fits into 80 columns."""
     return Table(
         title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1)
     )

@@ -1,4 +1,4 @@
-"""The server under load: what must be known of its model before requests can be made up."""
+"""Asks a server for what must be known of its model before requests can be made up."""
 
 import random
 from typing import TypeVar
@@ -31,7 +31,7 @@ class ServedModelStatus(msgspec.Struct, frozen=True):
 
 
 class ServedModelCard(msgspec.Struct, frozen=True):
-    """What counts of an entry of /v1/models."""
+    """The fields of an entry of /v1/models that are used here."""
 
     id: str
     max_model_len: int

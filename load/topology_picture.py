@@ -1,4 +1,7 @@
-"""A topology as a picture: leaves, the hosts below them, their GPUs, and what each link carries."""
+"""Draws a topology: leaves, the hosts below them, their GPUs, and what each link carries.
+
+Each host has a card while hosts are few; otherwise all that are equal share one.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -46,13 +49,13 @@ class HostCard(msgspec.Struct, frozen=True):
 
     @property
     def links(self) -> list[str]:
-        """Between its memory and its GPUs."""
+        """What is written between the host's memory and its GPUs."""
         rates = dict.fromkeys(format_rate(gpu.host_link) for gpu in self.kind.gpus)
         return [*rates, "each GPU"]
 
     @property
     def disk(self) -> list[str]:
-        """Between it and the memory."""
+        """What is written between the host's disk and its memory."""
         return [format_rate(self.kind.disk)]
 
     @property
@@ -135,7 +138,7 @@ def trim(leaves: Iterable[LeafCard]) -> Cards:
 
 
 def draw_topology(topology: Topology) -> str:
-    """The text of an SVG file."""
+    """Return the picture as the text of an SVG file."""
     cards = arrange(topology)
     hosts = [host for leaf in cards.leaves for host in leaf.hosts]
     widths = [leaf_width(leaf) for leaf in cards.leaves]
@@ -261,7 +264,7 @@ class Painter:
         self.paint_bar(left, low, "disk", INK)
 
     def paint_edges(self, x: float, top: float, width: float, height: float) -> None:
-        """Of two more cards behind this one."""
+        """Paint the edges of two more cards behind a card, which stands for several hosts."""
         for stick in (STACKED, 2 * STACKED):
             right, low = x + width + stick, top - height - stick
             self._axes.plot([right, right, x + stick], [top - stick, low, low], color=INK, linewidth=1, alpha=0.6)

@@ -1,4 +1,7 @@
-"""A trace is when requests came and how long they were; everything here is a pure function of traces."""
+"""Traces: when requests came and how long they were. They are cut, scaled and replayed here, or made up from a seed.
+
+Everything here is a pure function of traces.
+"""
 
 import random
 import re

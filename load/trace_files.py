@@ -1,6 +1,7 @@
-"""Readers of request traces as they are published; the form is recognised by the header.
+"""Reads published request traces; a file's format is recognised by its header.
 
-Azure CSV (Splitwise, ISCA'24), BurstGPT CSV, Mooncake JSONL (FAST'25), and a plain CSV: arrival_s,prompt,output.
+The formats are Azure CSV (Splitwise, ISCA'24), BurstGPT CSV, Mooncake JSONL (FAST'25), and a plain CSV with the columns
+arrival_s,prompt,output.
 """
 
 import csv

@@ -1,4 +1,5 @@
-"""Follows the bus while a load runs, and feeds the story."""
+"""Watches a running system while a load runs: the bus's events feed the story, and the processes are checked for
+deaths, restarts and stalls of the whole machine."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping

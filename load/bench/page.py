@@ -1,4 +1,4 @@
-"""The report of a bench: one HTML file with what was measured, and pictures of it."""
+"""The HTML report that all benches share: what was measured, the bars, and pictures."""
 
 from collections.abc import Callable, Sequence
 from html import escape

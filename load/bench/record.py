@@ -1,4 +1,5 @@
-"""The one form of every bench: a JSON line a case on stdout, and one of the machine; progress and a table on stderr."""
+"""The output that all benches share: a JSON line for each case and one for the machine on stdout; progress and a table
+on stderr."""
 
 from collections.abc import Mapping
 
@@ -21,7 +22,7 @@ class Conditions(msgspec.Struct, frozen=True):
         return [*self.hardware.lines(), *self.samples.lines()]
 
     def as_line(self, bench: str) -> dict[str, object]:
-        """Of JSON, beside those of the cases."""
+        """The machine's JSON line, which follows those of the cases."""
         hardware, samples = (msgspec.structs.asdict(each) for each in (self.hardware, self.samples))
         return {"bench": bench, "case": "machine", **hardware, "samples": samples["taken"], "again": samples["again"]}
 
@@ -85,7 +86,7 @@ class RecordPrinter:
         click.echo(msgspec.json.encode(_rounded(msgspec.structs.asdict(record))))
 
     def conditions(self) -> Conditions:
-        """As they were until now."""
+        """The conditions of everything that was measured so far."""
         return Conditions(self._watch.seen(), self.samples.counts())
 
     def finish(self) -> bool:

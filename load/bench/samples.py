@@ -1,4 +1,8 @@
-"""Samples of a bench, taken again where the machine stood still: such a one tells of the stall and of nothing else."""
+"""Takes a bench's samples, and takes one again if the machine stood still meanwhile: such a sample measures the stall
+and nothing else.
+
+What a stall may have broken is renewed before the next try.
+"""
 
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -81,7 +85,7 @@ class Samples:
         raise void()
 
     async def take_async(self, sample: Callable[[], Awaitable[T]], renew: Callable[[], Awaitable[None]]) -> T:
-        """As `take`."""
+        """Take a sample as `take` does, on a running event loop."""
         for number in range(TRIES):
             failure: Exception | None = None
             with self._stalls() as watch:

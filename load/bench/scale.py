@@ -1,4 +1,4 @@
-"""`livescale bench scale`: from decision to parameters whole on new workers, against the bare link."""
+"""`livescale bench scale`: the time from a decision until new workers have all parameters, against the bare link's."""
 
 import sys
 from collections.abc import Iterator, Sequence

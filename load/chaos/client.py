@@ -1,5 +1,5 @@
-"""A client of several gateways that sends a request again, but only where the server said that it may, or where its
-connection broke."""
+"""A client of several gateways. It repeats a request where the server said that it may, or where the connection
+broke."""
 
 import asyncio
 from collections import Counter

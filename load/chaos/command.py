@@ -1,4 +1,4 @@
-"""The command `livescale chaos`."""
+"""The command `livescale chaos`: it disturbs a system under load, and compares its streams with an undisturbed run."""
 
 import asyncio
 import sys
@@ -74,7 +74,7 @@ def describe_settings(settings: ChaosSettings) -> dict[str, str]:
 
 
 def show(console: Console, report: ChaosReport, run: ChaosRun) -> None:
-    """For people."""
+    """Print the verdict, the faults and the first complaints for people."""
     console.print(fault_table(run.happenings, run.seen, run.start, run.end))
     for line in report.complaints()[:SHOWN]:
         console.print(line, style="red", markup=False)

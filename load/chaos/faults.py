@@ -1,4 +1,4 @@
-"""Makes the faults of a schedule happen to a running system."""
+"""Injects the faults of a schedule into a running system: kills, freezes, stalls and scales."""
 
 import asyncio
 import signal

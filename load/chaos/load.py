@@ -1,4 +1,5 @@
-"""What `livescale chaos` can be told."""
+"""The settings of `livescale chaos`, and the load that follows from them: calm and burst in turn, so that the system
+scales out and in while processes die."""
 
 import random
 from pathlib import Path
@@ -18,7 +19,7 @@ TEMPERATURE = 0.8
 
 
 class ChaosSettings(Settings, frozen=True, kw_only=True):
-    """A load, and what goes wrong meanwhile."""
+    """Which load is sent, to which system, and which faults happen meanwhile."""
 
     minutes: Annotated[float, Meta(description="Minutes of load", gt=0)] = 5.0
     seed: Annotated[int, Meta(description="Seed of faults, arrivals, lengths and prompts", ge=0)] = 0

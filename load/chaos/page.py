@@ -1,4 +1,4 @@
-"""The report of a run with faults: one HTML file with everything in it."""
+"""The report of a run with faults: one HTML file, with pictures of what clients noticed while processes died."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,7 +43,7 @@ INSTANCES = ("Instances", f"Workers in each state. {MARKS}, a dotted line a deci
 
 
 def draw_pictures(run: ChaosRun) -> list[SvgPicture]:
-    """In the order in which they are read."""
+    """The pictures of the report, in the order in which they are read."""
     return [
         draw(*PAUSES, lambda axes: paint_pauses(axes, run)),
         draw(*TTFT, lambda axes: paint_ttft(axes, run, ttft_points(run.seen, run.start))),
@@ -102,7 +102,7 @@ def write_page(path: Path, report: ChaosReport, run: ChaosRun, settings: dict[st
 
 
 def render_report(report: ChaosReport, run: ChaosRun, settings: dict[str, str]) -> str:
-    """The whole page."""
+    """Return the report as one HTML page."""
     body = f"""{render_list("Amiss", report.complaints())}
 <p>{len(run.asks)} requests went through {settings["gateways"]} gateways while processes of the system were killed and
 frozen; routers took office {report.takeovers} times in another's place; {report.scaled_out} scales out and

@@ -1,4 +1,4 @@
-"""What a run with faults came to: pure, from records and the undisturbed tokens."""
+"""What a run with faults left behind, and the verdict on it: pure, from records and an undisturbed engine's tokens."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,7 +47,7 @@ class ChaosRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def as_seen(attempts: Sequence[RequestRecord]) -> RequestRecord:
-    """Of one request, in their order."""
+    """One record from all attempts at a request, which are in order."""
     token_at: list[float] = []
     for attempt in attempts:
         token_at += attempt.token_at[len(token_at) :]
@@ -102,7 +102,7 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     def sentence(self) -> str:
-        """The verdict in words."""
+        """The verdict in one sentence."""
         verdict = "nothing was wrong or lost" if self.good else "NOT GOOD"
         return (
             f"{self.streams} streams, {self.tokens} tokens under {sum(self.faults.values())} faults: {verdict}. "
@@ -179,7 +179,7 @@ def fault_rows(
 
 
 def fault_table(happenings: Sequence[SeenFault], records: Sequence[RequestRecord], start: float, end: float) -> Table:
-    """The rows for a terminal."""
+    """The faults as a table for a terminal."""
     table = new_table("Faults, and the longest pause of any stream until the next one")
     for heading in FAULT_HEADINGS:
         is_text = heading == "fault"

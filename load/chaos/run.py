@@ -1,5 +1,5 @@
-"""The course of a run with faults: start the system, send the load, disturb it until the load ends, wait until all is
-whole again."""
+"""The course of a run with faults: start the system, send the load, disturb it until the load ends, wait until the
+system is whole again."""
 
 import asyncio
 from collections.abc import Coroutine, Mapping

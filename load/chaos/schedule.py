@@ -1,4 +1,4 @@
-"""What goes wrong when: a schedule of faults from a seed, the same for the same seed and targets."""
+"""Plans which faults happen when. The same seed and targets give the same schedule."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -86,7 +86,7 @@ def disturbed_until(seconds: float) -> float:
 
 
 def plan_hits(seed: int, seconds: float, targets: FaultTargets) -> tuple[Fault, ...]:
-    """All but the stalls."""
+    """All faults of a schedule but the stalls."""
     chance = random.Random(seed)
     rested: dict[str, float] = {}  # when a target may be hit again
     faults: list[Fault] = []

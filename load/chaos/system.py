@@ -1,4 +1,7 @@
-"""The system that is disturbed: what runs in it, what of that may be hit, and how its gateways are reached."""
+"""The system that is disturbed: what runs in it, which processes may be hit, and how its gateways are reached.
+
+It is also judged here: whether it is whole again, what it leaves at its end, and what its logs tell.
+"""
 
 import os
 import tempfile
@@ -93,7 +96,7 @@ def find_amiss(snapshot: Snapshot, queue: QueuePoint | None, processes: Sequence
 
 
 def find_unrest(report: WorkerReport) -> list[str]:
-    """What a worker still does or holds."""
+    """What a worker still does or holds, one line each."""
     load = report.load
     requests = 0 if load is None else load.running_requests + load.waiting_requests
     blocks = 0 if load is None else load.kv_blocks_used
@@ -113,7 +116,7 @@ def find_waiting(queue: QueuePoint | None) -> list[str]:
 
 
 def shared_memory() -> set[str]:
-    """Names in /dev/shm."""
+    """The names of all files in /dev/shm."""
     return {path.name for path in SHARED_MEMORY.iterdir()}
 
 

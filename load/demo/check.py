@@ -1,4 +1,4 @@
-"""Whether every stream was complete and right."""
+"""Checks that every stream of the demo is complete, and that its tokens are right."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

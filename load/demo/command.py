@@ -1,4 +1,4 @@
-"""The command `livescale demo`."""
+"""The command `livescale demo`: it runs the demo, checks every token, and writes the report."""
 
 import asyncio
 import sys

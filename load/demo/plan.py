@@ -1,4 +1,4 @@
-"""Which load to send, so that on any machine its burst is too much for one worker and not for two. Pure."""
+"""Chooses a load whose burst is too much for one worker and not for two, on any machine. Pure."""
 
 import msgspec
 

@@ -1,4 +1,7 @@
-"""The demo's course: start the system, measure it, send the load, wait for calm. The checks come after."""
+"""The course of the demo: start the system, measure one worker, send the load, wait until it is calm again.
+
+Streams are checked afterwards, in `check`.
+"""
 
 import asyncio
 import random

@@ -1,4 +1,7 @@
-"""A process with one engine, on one core: it answers one question after the other until the pipe ends."""
+"""The loop of a process that runs one engine on one core: it answers questions from a pipe until the pipe ends.
+
+It may run in an environment that has nothing of this project but msgspec.
+"""
 
 import ctypes
 import gc
@@ -44,13 +47,13 @@ class Stopwatch:
         self._marks.append(time.process_time())
 
     def took(self) -> StepSeconds:
-        """The steps between marks."""
+        """The steps between marks, in CPU seconds, and the time that went by."""
         steps = [after - before for before, after in pairwise(self._marks)]
         return StepSeconds(steps, time.monotonic() - self._began)
 
 
 class Answerer(Protocol):
-    """What a process is asked."""
+    """An engine, or whatever else answers the questions of a bench."""
 
     ready: Ready
 
@@ -59,7 +62,7 @@ class Answerer(Protocol):
 
 
 class AskedEngine(Protocol):
-    """What every engine can do."""
+    """What every engine can do; `ask_engine` turns questions into these calls."""
 
     def greedy(self, prompt: list[int], tokens: int) -> GreedyTokens: ...
 

@@ -1,4 +1,7 @@
-"""llama.cpp by its C interface: parameters in bfloat16 and in memory, its own settings for everything else."""
+"""llama.cpp as a peer, called by its C interface: bfloat16 parameters in memory, otherwise its own settings.
+
+Checkpoints are first written in its format, GGUF: matrices in bfloat16, norms in float32.
+"""
 
 import json
 import math
@@ -138,7 +141,7 @@ def tensors(checkpoint: Path) -> Iterator[tuple[str, Bits]]:
 
 
 def log_errors(level: int, text: bytes, _: object) -> None:
-    """Of all that it says, which is much."""
+    """Print the errors that llama.cpp logs, and drop the rest, which is much."""
     if level == ERROR:
         sys.stderr.write(text.decode())
 

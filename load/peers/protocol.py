@@ -73,7 +73,7 @@ class AskMultiply(msgspec.Struct, frozen=True, tag=True):
 
 
 class AskRead(msgspec.Struct, frozen=True, tag=True):
-    """Read much memory once."""
+    """Read a large stretch of memory once."""
 
 
 class AskLayerCost(msgspec.Struct, frozen=True, tag=True):
@@ -96,7 +96,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 
 class EngineFailed(msgspec.Struct, frozen=True, tag=True):
-    """It cannot go on."""
+    """The process cannot go on, for this reason."""
 
     reason: str
 
@@ -139,7 +139,7 @@ class Kept(msgspec.Struct, frozen=True, tag=True):
 
 
 class MemoryRate(msgspec.Struct, frozen=True, tag=True):
-    """Bytes a second."""
+    """How fast memory was read, in bytes a second."""
 
     bytes_per_second: float
 

@@ -1,4 +1,4 @@
-"""Hugging Face transformers: `generate`, with torch's scaled dot product attention."""
+"""Hugging Face transformers as a peer: `generate` with torch's scaled dot product attention."""
 
 import time
 
@@ -20,7 +20,7 @@ from livescale.load.peers.protocol import (
 
 
 class Transformers:
-    """Made of the checkpoint, on one thread."""
+    """The model of a checkpoint, run on one thread."""
 
     def __init__(self, start: StartEngine) -> None:
         torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""vLLM's CPU build, its engine in this process: stepped as its own loop does."""
+"""vLLM's CPU build as a peer: its engine runs in this process and is stepped as its own loop does."""
 
 import itertools
 import os

@@ -1,4 +1,4 @@
-"""`livescale plan`: a plan for any cluster, without carrying it out."""
+"""The command `livescale plan`: it plans a transfer for any cluster, and carries nothing out."""
 
 import re
 from itertools import islice
@@ -53,7 +53,7 @@ def find_block_bytes(model: str) -> tuple[int, ...]:
 
 
 def split(size_bytes: int, layers: int) -> tuple[int, ...]:
-    """Into equal blocks, up to a byte."""
+    """Split a model into so many blocks that differ by a byte at most."""
     if size_bytes < layers:
         raise ValueError(f"{size_bytes} bytes are less than one for each of {layers} layers")
     size, rest = divmod(size_bytes, layers)

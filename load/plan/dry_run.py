@@ -47,7 +47,7 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pipelines(self) -> list[ReadyPipeline]:
-        """The earliest first."""
+        """The pipelines with the times at which they can execute, the earliest first."""
         made = [ReadyPipeline(nodes, pipeline_ready(nodes, self.prediction.ready)) for nodes in self.plan.pipelines]
         return sorted(made, key=lambda pipeline: (pipeline.ready_at, pipeline.nodes))
 

@@ -39,7 +39,7 @@ class NodeRow(msgspec.Struct, frozen=True):
 
 
 def draw_plan(run: DryRun) -> str:
-    """The text of an SVG file."""
+    """Return the picture as the text of an SVG file."""
     shown = list(islice(make_rows(run), MOST_ROWS))
     left_out = len(run.plan.targets) - sum(bool(row.blocks) for row in shown)
     room = 0.1 + LETTER * max(len(row.label) for row in shown)

@@ -1,4 +1,4 @@
-"""A dry run as people and programs read it (pure)."""
+"""A dry run as text for people and as JSON for programs. Pure."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Runs the engine of this machine through a profile's cases."""
+"""Measures how long the engine's steps take on this machine, and fits a latency for modelled engines to them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ def _piece(tokens: Sequence[int], start: int, blocks: range, *, decode: bool, dr
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """How long a step took."""
+    """The work of a step, and how long it took."""
 
     work: Work
     seconds: float
@@ -78,7 +78,7 @@ def fit(steps: Sequence[MeasuredStep], source: str) -> Latency:
 
 
 def worst_error(latency: Latency, steps: Sequence[MeasuredStep]) -> float:
-    """Of what was measured, as a share of it."""
+    """The largest error of the latency over all steps, as a share of the measured time."""
     return max(abs(latency.seconds(step.work) / step.seconds - 1) for step in steps)
 
 

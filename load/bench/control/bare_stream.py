@@ -1,4 +1,7 @@
-"""A bare stream: starlette on uvicorn with nothing behind, which says the same token again and again."""
+"""A server with nothing behind it, starlette on uvicorn: it streams the same token again and again.
+
+What it costs is what any gateway in Python costs at least.
+"""
 
 import asyncio
 import socket
@@ -24,13 +27,13 @@ END_SECONDS = 5.0
 
 
 class WantedTokens(msgspec.Struct):
-    """Of a request's body what matters here."""
+    """The part of a request's body that decides the answer."""
 
     max_tokens: int
 
 
 def application(gap_seconds: float) -> Starlette:
-    """A token after each gap."""
+    """An app whose every answer streams one token after each gap."""
 
     async def complete(request: Request) -> StreamingResponse:
         wanted = msgspec.json.decode(await request.body(), type=WantedTokens)

@@ -1,4 +1,5 @@
-"""`livescale bench control`: what gateway, router and bus add to the engine's latency; decision to first byte."""
+"""`livescale bench control`: the latency that gateway, router and bus add to the engine's, and the time from a decision
+to scale until the first byte."""
 
 import asyncio
 import random
@@ -180,7 +181,7 @@ def prompt(number: int) -> list[int]:
 
 
 async def fetch(client: LoadClient, number: int, tokens: int = OUTPUT_TOKENS) -> None:
-    """Streamed."""
+    """Send one streamed request, and raise if its answer is not whole."""
     record = await client.fetch(Ask(number, 0.0, prompt(number), tokens), client.now())
     if fault := find_fault(record):
         raise click.ClickException(f"request {number}: {fault}")

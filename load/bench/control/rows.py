@@ -1,4 +1,4 @@
-"""What `livescale bench control` says of what it measured, line by line (pure)."""
+"""Evaluates `livescale bench control`: latencies and CPU time of requests and tokens, as records with bars."""
 
 import asyncio
 import time
@@ -67,7 +67,7 @@ def cpu_seconds(pid: int) -> float:
 
 @dataclass(frozen=True)
 class Latencies:
-    """Seconds of each request, sorted."""
+    """The latencies of requests in seconds, sorted."""
 
     seconds: Sequence[float]
 
@@ -100,7 +100,7 @@ def rows(through: PathLatencies, alone: PathLatencies, rate: float, first_bytes:
 
 
 def added(ours: Latencies, bare: Latencies, share: float) -> float:
-    """Milliseconds."""
+    """How many milliseconds are added to the latency of a bare engine, at this quantile."""
     return (ours.quantile(share) - bare.quantile(share)) * 1e3
 
 

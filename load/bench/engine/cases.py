@@ -1,4 +1,5 @@
-"""What engines are asked in `livescale bench engine`: made up from a seed, so that all are asked the same. Pure."""
+"""The cases of `livescale bench engine`: prompts and decodes made up from a seed, so that every engine is asked the
+same, and how much a model multiplies for them. Pure."""
 
 import random
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ KEPT_PROMPT = 2_048
 
 @dataclass(frozen=True)
 class PrefillCase:
-    """Prompts that come at the same time."""
+    """Prompts of these lengths that arrive at the same time."""
 
     name: str
     lengths: tuple[int, ...]
@@ -36,7 +37,7 @@ class PrefillCase:
 
 @dataclass(frozen=True)
 class DecodeCase:
-    """So many rows, for some steps."""
+    """So many rows that decode together for `STEPS` steps."""
 
     name: str
     rows: int
@@ -62,7 +63,7 @@ WARM_UPS: tuple[Case, ...] = (PREFILLS[0], DECODES[0], DECODES[1])
 
 
 def mixed_question(seed: int, vocab_size: int, rounds: int) -> AskMixed:
-    """One of so many rounds."""
+    """The question of one round; all rounds together have the steps that a tail needs."""
     decoding = prompts(seed, vocab_size, (CONTEXT,) * MIXED_ROWS)
     return AskMixed(decoding, prompts(seed + 1, vocab_size, MIXED_PROMPTS), -(-TAIL_STEPS // rounds))
 

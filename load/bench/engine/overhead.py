@@ -1,4 +1,4 @@
-"""What a layer costs besides its kernels: measured with models so small that kernels take next to no time."""
+"""Measures what a layer costs besides its kernels, with models so small that kernels take next to no time."""
 
 import asyncio
 import time
@@ -96,7 +96,7 @@ def fastest(call: Callable[[], object]) -> float:
 
 
 class PythonCost:
-    """Nothing of the checkpoint is used."""
+    """Answers questions about the cost of a layer; it uses nothing of the checkpoint."""
 
     def __init__(self, start: StartEngine) -> None:
         self._kernels = cast(KernelsName, start.kernels)
@@ -117,7 +117,7 @@ def layer_cost(few: StepCost, many: StepCost) -> LayerCost:
 
 
 async def measure(layers: int, question: AskLayerCost, kernels: KernelsName) -> StepCost:
-    """Steps in which so many requests decode."""
+    """Run steps in which `question.rows` requests decode, in a model of so many layers."""
     rows, steps = question.rows, question.steps
     settings = WorkerSettings(kv_bytes=64 * MIB, max_num_seqs=rows)
     timed = TimedKernels(kernels)
@@ -157,7 +157,7 @@ async def run(scheduler: Scheduler, runner: EngineRunner, timed: TimedKernels, s
 
 
 def small_model(layers: int) -> Manifest:
-    """All parameters are to be zero."""
+    """The manifest of a model whose parameters are all zero."""
     config = ModelConfig(
         family="llama",
         vocab_size=256,

@@ -1,4 +1,4 @@
-"""A worker's scheduler and engine as one process of `livescale bench engine`: asked as its peers are."""
+"""The process of `livescale bench engine` that runs a worker's scheduler and engine; it is asked as its peers are."""
 
 import asyncio
 import itertools
@@ -65,7 +65,7 @@ class StepEnd:
 
 
 class Steps:
-    """From now on. `rows`: how many decode."""
+    """Records when each step ends, from now on; `rows` is the number of rows that decode."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
@@ -78,7 +78,7 @@ class Steps:
         self._more.clear()
 
     async def more(self) -> None:
-        """Return at the end of the next step."""
+        """Wait until the next step has ended."""
         await self._more.wait()
 
     def alone(self, count: int) -> StepSeconds:

@@ -1,4 +1,4 @@
-"""The report of `livescale bench engine`: one HTML file with what was measured, and a picture of each size."""
+"""The report of `livescale bench engine`: the engines side by side in a table, and a picture for each size."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -30,7 +30,7 @@ def rate_cells(run: SizeRun) -> list[Cells]:
 
 
 def cell(run: SizeRun, engine: str, figure: float | None, form: str) -> str:
-    """Why there is none, where there is none."""
+    """The figure as text, or why there is none."""
     if figure is None:
         return run.absent.get(engine, "")
     return form.format(figure) + (" (wrong)" if engine in run.wrong else "")
@@ -59,7 +59,7 @@ def write_page(
 
 
 def render_engine(runs: Sequence[SizeRun], records: Sequence[Record], rounds: int, conditions: Conditions) -> str:
-    """The whole page."""
+    """Return the report as one HTML page."""
     tables = "".join(map(render_size, runs))
     intro = f"""One thread, one core. Medians of {rounds} rounds in which engines took turns; tokens a second of CPU
 time. Logits are compared with transformers in float32, and in float64 where engines compute in float32."""

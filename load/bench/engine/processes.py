@@ -1,4 +1,4 @@
-"""The processes of `livescale bench engine`, one an engine, all on one core and asked one at a time."""
+"""Starts the processes of `livescale bench engine`: one for each engine, all on one core, asked one at a time."""
 
 import os
 import sys
@@ -48,7 +48,7 @@ class Program:
 
 
 class EngineProcess:
-    """One of the processes."""
+    """A process that runs one engine and answers questions over a pipe."""
 
     def __init__(self, program: Program, checkpoint: Path, core: int, kernels: str, log: IO[str]) -> None:
         self.name = program.name
@@ -69,7 +69,7 @@ class EngineProcess:
         ours.send_bytes(msgspec.msgpack.encode(start))
 
     def ask(self, question: Question, kind: type[T]) -> T:
-        """Raises EngineProcessFailed."""
+        """Return the answer to a question. Raises EngineProcessFailed if the process ends or takes too long."""
         try:
             self._pipe.send_bytes(msgspec.msgpack.encode(question))
         except OSError:
@@ -99,7 +99,7 @@ class EngineProcess:
         return EngineProcessFailed(f"{self.name} ended")
 
     def end(self) -> None:
-        """At once: it keeps nothing."""
+        """Kill the process at once: it keeps nothing."""
         self._process.kill()
         self._process.wait()
         self._pipe.close()

@@ -1,4 +1,4 @@
-"""What bounds every engine on this core: how fast matrices multiply, how fast memory is read."""
+"""Measures what bounds every engine on this core: how fast matrices are multiplied, and how fast memory is read."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,5 @@
-"""What `livescale bench engine` says of what it measured, line by line (pure)."""
+"""Evaluates `livescale bench engine`: records, with the bars that this engine must reach by the kernels that ran.
+Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -128,13 +129,13 @@ class SizeRun:
         return median(rounds) if rounds else None
 
     def ranked(self, case: Case) -> dict[str, float]:
-        """Peers that are right, and their rates."""
+        """The rates of peers whose logits are right, by name."""
         rates = {name: self.rate(case, name) for name in ENGINES if name != OWN and name not in self.wrong}
         return {name: rate for name, rate in rates.items() if rate is not None}
 
 
 def values(run: SizeRun) -> Iterator[Record]:
-    """Every engine by itself."""
+    """A record for every figure of every engine, without bars."""
     for case in CASES:
         for name in ENGINES:
             if (rate := run.rate(case, name)) is not None:
@@ -193,7 +194,7 @@ def one_row(run: SizeRun, case: Case) -> Iterator[Record]:
 
 
 def mixed_rows(run: SizeRun) -> Iterator[Record]:
-    """Tails are those of all rounds together."""
+    """Records of prompts beside decodes; tails are those of all rounds together."""
     beside = p99([seconds for one in run.mixed for seconds in one.both.steps]) * 1e3
     alone = p99([seconds for one in run.mixed for seconds in one.alone.steps]) * 1e3
     yield measured(BENCH, f"{run.size} mixed: TBT p99 / decode alone", beside, "ms", alone, at_most=run.bars.tbt)
@@ -244,7 +245,7 @@ def start_rows(run: SizeRun) -> Iterator[Record]:
 
 
 def first_request(run: SizeRun, name: str) -> float:
-    """Seconds."""
+    """The median, over several starts of an engine, of the seconds that its first request took."""
     return median(start[0] for start in run.firsts[name])
 
 

@@ -1,4 +1,5 @@
-"""One size of `livescale bench engine`: engines started, checked, and asked case by case in turn."""
+"""Runs one size of `livescale bench engine`: starts the engines, checks their logits, and asks them case by case in
+turn."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -78,7 +79,7 @@ class SizeBench:
         self._seeds = iter(range(1, 1_000_000, 100))
 
     def measure(self, rounds: int, *, with_peers: bool) -> None:
-        """Raises EngineProcessFailed."""
+        """Start, check and ask every engine. Raises EngineProcessFailed if this project's own engine fails."""
         self._start(rounds, with_peers=with_peers)
         self._check()
         with self._members.started(replace(ROOF, dtype=self.run.dtype)) as roof:
@@ -202,6 +203,6 @@ def measure_size(
 
 
 def measure_python(checkpoint: Path, kernels: str, log: IO[str]) -> LayerCost:
-    """Raises EngineProcessFailed."""
+    """What a layer costs besides its kernels. Raises EngineProcessFailed."""
     with engine_processes(checkpoint, log, kernels) as members, members.started(PYTHON) as member:
         return member.ask(AskLayerCost(PYTHON_ROWS, PYTHON_STEPS), LayerCost)

@@ -1,4 +1,5 @@
-"""`livescale bench live`: a second instance while requests wait, live against stop-the-world, with real processes."""
+"""`livescale bench live`: a second instance is added while requests wait, live against stop-the-world, with real
+processes."""
 
 import statistics
 import sys
@@ -69,7 +70,7 @@ def live(repeats: int, report: Path) -> None:
 
 
 async def measure(printer: RecordPrinter, checkpoint: Path, repeats: int, echo: Echo) -> LiveMeasurements:
-    """Raises BenchFailed."""
+    """Run every mode `repeats` times. Raises BenchFailed if a system does not do what is measured."""
     config = load_model_config(checkpoint)
     blocks = [layout.size_bytes for layout in block_layouts(config, DTYPE)]
     printer.progress("an undisturbed engine answers the same requests")
@@ -128,7 +129,7 @@ class Bench:
         return await self.printer.samples.take_async(sample, self.stages.renew)
 
     async def handed_over(self, long: Sequence[Ask]) -> list[float]:
-        """Seconds of each hand-off."""
+        """The seconds that each hand-off of a request took."""
         stage = self.stages.now
         await stage.scale("zigzag", long)
         hand_offs = list(stage.steps.hand_offs)

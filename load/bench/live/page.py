@@ -37,7 +37,7 @@ def write_page(
 
 
 def render_live(done: LiveMeasurements, records: Sequence[Record], repeats: int, conditions: Conditions) -> str:
-    """The whole page."""
+    """Return the report as one HTML page."""
     intro = f"""A second instance was asked for while {len(done.runs["off"][0].records)} requests waited; loading a
 layer took as long as running six. Medians of {repeats}; every token was that of an undisturbed engine."""
     return render_bench("livescale: live against stop-the-world", intro, draw_pictures(done), records, conditions)
@@ -54,7 +54,7 @@ def draw_pictures(done: LiveMeasurements) -> list[SvgPicture]:
 
 
 def typical_run(runs: Sequence[LiveRun]) -> LiveRun:
-    """The one in the middle."""
+    """The run whose mean TTFT is the median."""
     return sorted(runs, key=lambda run: run.mean_ttft)[len(runs) // 2]
 
 
@@ -70,7 +70,7 @@ def paint_rate(axes: Axes, runs: Mapping[LiveMode, LiveRun], model_layers: int) 
 
 
 def tokens_in(run: LiveRun, at: float, model_layers: int) -> float:
-    """In the second around this time."""
+    """Prompt tokens computed a second, around `at` seconds after the decision."""
     start = run.decided + at - WIDTH_SECONDS / 2
     return run.layers_in(start, start + WIDTH_SECONDS) / model_layers / WIDTH_SECONDS
 

@@ -1,4 +1,4 @@
-"""What `livescale bench live` says of its runs, line by line. Pure."""
+"""Evaluates the runs of `livescale bench live` as records. Pure."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

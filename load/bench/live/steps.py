@@ -1,4 +1,4 @@
-"""What workers ran when while an instance was added, read from their logs. Pure."""
+"""Reads from workers' logs which steps they ran when, while an instance was added. Pure."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ class LiveRun:
 
     @property
     def firsts(self) -> list[float]:
-        """When each request had its first token."""
+        """When each request had its first token, in seconds since the epoch."""
         return [record.token_at[0] for record in self.records]
 
     @property
@@ -70,7 +70,7 @@ class LiveRun:
 
     @property
     def mean_gap(self) -> float:
-        """Between one token and the next."""
+        """The mean time between two tokens of a stream, in seconds."""
         return fmean(gap for record in self.records for gap in record.gaps)
 
     @property
@@ -90,7 +90,7 @@ class LiveRun:
         return min((at for at in self.firsts if steps and at >= min(steps)), default=None)
 
     def layers_in(self, start: float, end: float) -> float:
-        """Of both instances."""
+        """How many layers both instances ran between two times, in parts where a step was cut."""
         return sum(one.layers_in(start, end) for one in self.executions)
 
 

@@ -1,4 +1,5 @@
-"""The system of `livescale bench live`: one instance that serves on a core of its own, another core to scale out to."""
+"""The system of `livescale bench live`: one instance serves on a core of its own, and another core is there to scale
+out to."""
 
 import asyncio
 import os
@@ -37,7 +38,7 @@ Expected = Mapping[int, Sequence[int]]  # tokens of an undisturbed engine, by th
 
 
 def asks(count: int, prompt_tokens: int, max_tokens: int, first: int = 0) -> list[Ask]:
-    """Greedy, each with a prompt of its own."""
+    """Greedy requests that are due at once, each with a prompt of its own."""
     return [
         Ask(number, 0.0, random.Random(number).choices(range(1_000), k=prompt_tokens), max_tokens)
         for number in range(first, first + count)

@@ -1,4 +1,5 @@
-"""`livescale bench pipeline`: new instances serve between them before any is whole, against stopping the world."""
+"""`livescale bench pipeline`: new instances serve together before any has all parameters, against stopping the
+world."""
 
 import sys
 from functools import partial
@@ -71,7 +72,7 @@ def pipeline(repeats: int, rate: float, report: Path) -> None:
 
 
 async def measure(printer: RecordPrinter, checkpoint: Path, repeats: int, rate: float, echo: Echo) -> list[PipelineRun]:
-    """Raises BenchFailed."""
+    """Run every case `repeats` times. Raises BenchFailed if a scale does not come to its end."""
     runs, tokens = list[PipelineRun](), dict[int, list[int]]()
     for switch_kv, cases in CASES.items():
         told = stack_settings(checkpoint, rate, PROFILE, SPEED, switch_kv)

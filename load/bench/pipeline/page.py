@@ -35,7 +35,7 @@ def write_page(
 def render_pipeline(
     runs: Sequence[PipelineRun], records: Sequence[Record], repeats: int, conditions: Conditions
 ) -> str:
-    """The whole page."""
+    """Return the report as one HTML page."""
     intro = f"""Four instances more were asked for while {len(runs[0].records)} requests waited. Processes, bus and
 links are real, engines are modelled. Medians of {repeats}."""
     return render_bench(
@@ -55,7 +55,7 @@ def draw_pictures(runs: Sequence[PipelineRun]) -> list[SvgPicture]:
 
 
 def typical_run(runs: Sequence[PipelineRun], sources: int, mode: str) -> PipelineRun:
-    """The one in the middle."""
+    """The run of this case whose time to the first token is the median."""
     same = sorted(chosen_runs(runs, sources, mode), key=lambda run: run.first_token)
     return same[len(same) // 2]
 

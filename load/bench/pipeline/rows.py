@@ -1,4 +1,4 @@
-"""What a scale in the mode pipeline came to, beside what its plan promised. Pure."""
+"""Evaluates scales in the mode `pipeline` against what their plans promised. Pure."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class PipelineRun:
 
     @property
     def begun(self) -> float:
-        """When the first sender was told to send."""
+        """When the first sender was told to send, in seconds since the epoch."""
         return self._phases("commanded")[0]
 
     @property
@@ -74,7 +74,7 @@ class PipelineRun:
 
     @property
     def formed(self) -> int:
-        """Pipelines that ran."""
+        """How many pipelines of the plan ran."""
         return sum(one.running_at is not None for one in self.scale.pipelines)
 
     @property
@@ -84,12 +84,12 @@ class PipelineRun:
 
     @property
     def unformed(self) -> list[str]:
-        """Pipelines that did not run, and why."""
+        """The pipelines of the plan that did not run, and why."""
         return [f"{one.id}: {one.reason}" for one in self.scale.pipelines if one.running_at is None]
 
     @property
     def left_out(self) -> list[str]:
-        """Who had the model, and was no source."""
+        """Why workers that had the model were not made sources."""
         return [reason for reason in self._plan.reasons if reason.startswith("not from")]
 
     @property
@@ -123,7 +123,7 @@ class PipelineRun:
 
 
 def prefill_seconds(latency: Latency, speed: float, prompts: int, tokens: int) -> float:
-    """Of a step with so many prompts."""
+    """How long a modelled step takes that prefills so many prompts of so many tokens."""
     return latency.seconds(Work(prefill_tokens=prompts * tokens, prefill_squares=prompts * tokens**2)) / speed
 
 
@@ -176,5 +176,5 @@ def forming(runs: Sequence[PipelineRun], sources: int) -> Iterator[Record]:
 
 
 def chosen_runs(runs: Sequence[PipelineRun], sources: int, mode: str, switch_kv: str = "auto") -> list[PipelineRun]:
-    """Those of a case."""
+    """The runs of one case."""
     return [run for run in runs if (run.sources, run.mode, run.switch_kv) == (sources, mode, switch_kv)]

@@ -1,5 +1,8 @@
-"""`livescale bench transfer`: parameters over one hop against memcpy, along chains against the link's rate; whether
-shaped links carry what they should; models from a disk; and how long plans take."""
+"""`livescale bench transfer`: every measurement of how parameters travel.
+
+Over one hop against memcpy, along chains against the link's rate, over shaped links, from disks; and how long plans
+take.
+"""
 
 import itertools
 import statistics
@@ -183,7 +186,7 @@ def receiver_rows(
 
 
 def cpu(done: dict[int, Done]) -> float:
-    """Of the receiver."""
+    """CPU seconds of the receiver, which is process 1."""
     return done[1].cpu
 
 

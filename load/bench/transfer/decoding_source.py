@@ -1,6 +1,6 @@
 """A source that serves while it sends: a worker's scheduler, engine, link and flows in one process on one core.
 
-What a worker has besides, and this has not, is the bus.
+Of what a worker has, only the bus is missing.
 """
 
 import asyncio
@@ -92,12 +92,12 @@ async def _decode(job: Decode, mover: Mover, engine: EngineAlone) -> Done | Fail
 
 
 def block_sizes(checkpoint: Path) -> list[int]:
-    """Of the model as it is served."""
+    """The bytes of each block of the model as it is served."""
     return [layout.size_bytes for layout in open_checkpoint(checkpoint, DTYPE).layouts]
 
 
 def read_blocks(checkpoint: Path, memory: Sequence[memoryview]) -> Manifest:
-    """Fill the memory with the model."""
+    """Fill the memory with the model's blocks, and return its manifest."""
     opened = open_checkpoint(checkpoint, DTYPE)
     return opened.manifest([opened.read_block(index, view) for index, view in enumerate(memory)])
 

@@ -1,4 +1,5 @@
-"""The ways to read a model that a bench of disks compares."""
+"""Measures how fast a model is read from a disk: in its packed form, against the disk itself and against loading
+safetensors and copying."""
 
 import asyncio
 import os
@@ -183,6 +184,6 @@ def disk(printer: RecordPrinter, settings: LinkSettings, size_bytes: int, passes
 
 
 def with_nothing_cached(directory: Path, way: Callable[[], T]) -> T:
-    """Nothing of the model in the page cache."""
+    """Run a way to read the model while none of it is in the page cache."""
     drop_cached(directory)
     return way()

@@ -1,4 +1,4 @@
-"""A checkpoint for a bench of disks: of any size, in the dtype that is served, quickly made."""
+"""Writes checkpoints of any size quickly, in the dtype that is served, for benches that read disks."""
 
 import json
 import os

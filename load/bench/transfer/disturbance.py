@@ -1,4 +1,5 @@
-"""What serving loses while its process is a source of parameters: in a chain, and naively to each target by itself."""
+"""Measures what serving loses while its process is a source of parameters: at the head of a chain, and if it sends to
+each target by itself."""
 
 import os
 import statistics
@@ -75,7 +76,7 @@ def fan_out_jobs(fleet: BenchFleet, chunk_bytes: int) -> dict[int, Job]:
 
 
 def feed(fleet: BenchFleet, jobs: dict[int, Job]) -> Done:
-    """What the source made while it sent."""
+    """Run the jobs, and return what the source made while it sent."""
     share = jobs[0]
     assert isinstance(share, Share)
     return fleet.run({**jobs, 0: Decode(share=share)})[0]

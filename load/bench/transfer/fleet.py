@@ -1,4 +1,4 @@
-"""The processes of a bench, started, told what to do together, and ended."""
+"""Starts the processes of a transfer bench, has them run jobs at the same time, and ends them."""
 
 import itertools
 import sys

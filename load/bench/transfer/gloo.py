@@ -1,4 +1,5 @@
-"""Chains against gloo's broadcast, where the kernel shapes both: a network namespace for each process, as a machine."""
+"""Compares chains with gloo's broadcast over links that the kernel shapes: each process has a network namespace, as a
+machine would."""
 
 import statistics
 from collections.abc import Iterator, Sequence

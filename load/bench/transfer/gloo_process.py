@@ -1,4 +1,4 @@
-"""A process of gloo's broadcast: it has an arena, and is told over a pipe when to take part."""
+"""A process of gloo's broadcast: it has an arena, and takes part when it is told to over a pipe."""
 
 import time
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A process of a bench that has a model: in its memory, or on a disk from which it reads it first."""
+"""A bench process that holds a model: in its memory, or on a disk from which it reads it first."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Plans carried out by the processes of a bench, and when each of them had what."""
+"""Turns a plan into each process's job, has it carried out, and tells when each process had which block."""
 
 from collections.abc import Mapping, Sequence
 
@@ -61,7 +61,7 @@ class Carried(msgspec.Struct, frozen=True):
 
     @property
     def seconds(self) -> float:
-        """Until the last target had all."""
+        """The time until the last target had all blocks."""
         return max(max(times.values()) for times in self.ready.values())
 
     @property

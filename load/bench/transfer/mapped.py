@@ -1,4 +1,4 @@
-"""A model that workers of one machine map from its host's memory, against the same model over links."""
+"""Compares workers that map a model from their host's memory with workers that receive it over links."""
 
 import statistics
 from collections.abc import Iterator, Sequence

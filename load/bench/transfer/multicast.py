@@ -1,4 +1,4 @@
-"""Plans of every policy over shaped links, between real processes: how long they take, and against what."""
+"""Carries out plans of every policy over shaped links between real processes, and compares their times."""
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -128,13 +128,13 @@ def carried(
     chunk_bytes: int,
     rounds: int = ROUNDS,
 ) -> Carried:
-    """Several times; the median counts."""
+    """Carry the plan out several times, and return the run with the median time."""
     once = partial(carry_out, fleet, names, plan, chunk_bytes)
     return middle([samples.take(once, fleet.renew) for _ in range(rounds)])
 
 
 def middle(runs: Sequence[Carried]) -> Carried:
-    """The one with the median time."""
+    """The run with the median time."""
     seconds = statistics.median_low(run.seconds for run in runs)
     return next(run for run in runs if run.seconds == seconds)
 

@@ -77,7 +77,7 @@ class Stream(Message, frozen=True):
 
 
 class Streams(Message, frozen=True):
-    """Several flows at once."""
+    """Run several flows at the same time."""
 
     streams: tuple[Stream, ...]
 
@@ -106,7 +106,7 @@ class Done(Message, frozen=True):
 
 
 class Failed(Message, frozen=True):
-    """A job failed; says why."""
+    """A job failed, for this reason."""
 
     reason: str
 
@@ -136,7 +136,7 @@ def main(descriptor: int) -> None:
 
 
 def end_with_parent() -> None:
-    """However it ends."""
+    """Have the kernel kill this process when its parent ends, however that ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
@@ -165,7 +165,7 @@ async def _serve(pipe: Connection, outfit: Outfit) -> None:
 
 
 def fill(index: int, view: memoryview) -> Block:
-    """The same bytes for the same index."""
+    """Fill a block with bytes that follow from its index, and describe it."""
     view[:] = np.random.default_rng(index).bytes(view.nbytes)
     checksum = xxhash.xxh3_64_intdigest(view)
     return Block(index=index, name=f"block.{index}", size_bytes=view.nbytes, checksum=checksum, tensors=[])

@@ -1,4 +1,4 @@
-"""What a bench of transfers measured, as a picture: ratios beside their bars, and blocks as they arrived."""
+"""Draws what a bench of transfers measured: ratios beside their bars, and when blocks arrived."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,7 +19,7 @@ MOST = 10.0  # bars beyond it are cut off; their numbers say so
 
 
 def draw_transfers(records: Sequence[Record], runs: Mapping[str, Carried]) -> str:
-    """The text of an SVG file."""
+    """Return the picture as the text of an SVG file."""
     with_ratio = [record for record in records if record.ratio is not None]
     rows = -(-len(runs) // ACROSS)
     heights = [MARGIN + ROW * len(with_ratio), *[PANEL] * rows]

@@ -1,4 +1,4 @@
-"""How long the planner thinks, and how that grows with the number of targets."""
+"""Measures how long planning takes, and how that grows with the number of targets."""
 
 import math
 import statistics
@@ -66,7 +66,7 @@ def cpu_seconds(work: Callable[[], object]) -> float:
 
 
 def slope(points: list[tuple[float, float]]) -> float:
-    """Of the line with the least squares."""
+    """The slope of the line through these points with the least squares."""
     mean_x, mean_y = (statistics.fmean(values) for values in zip(*points, strict=True))
     return sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
 

@@ -1,4 +1,4 @@
-"""Do shaped links carry what the topology says? Flows that meet on links, between real processes, by the real clock."""
+"""Measures whether shaped links carry what the topology says, with flows that meet on links between real processes."""
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence

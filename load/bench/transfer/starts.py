@@ -1,4 +1,5 @@
-"""Hot, warm and cold starts (LambdaScale 5): new instances get a model from a GPU, from hosts' memories, from disks."""
+"""Compares hot, warm and cold starts (LambdaScale 5): new instances get a model from a GPU, from hosts' memories, or
+from disks."""
 
 import tempfile
 from collections.abc import Iterator, Sequence

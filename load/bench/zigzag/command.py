@@ -1,4 +1,5 @@
-"""`livescale bench zigzag`: the queue of a live scale against the optimum, both played through without any process."""
+"""`livescale bench zigzag`: compares the queue of a live scale with the optimum; both are played through without any
+process."""
 
 import sys
 import time
@@ -48,7 +49,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Compared:
-    """What came of a case."""
+    """A case with its queue and its optimum."""
 
     case: Case
     queue: Rehearsal

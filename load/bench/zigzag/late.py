@@ -1,4 +1,4 @@
-"""How many requests miss the SLO while an instance loads, by how fast its link is: live against stopping the world."""
+"""Counts requests that miss the SLO while an instance loads, by its link's speed: live against stopping the world."""
 
 from collections.abc import Iterator, Sequence
 from random import Random
@@ -26,7 +26,7 @@ def needs(bench: str) -> Iterator[Record]:
 
 
 def late_share(ready: Sequence[float], rule: Rule) -> float:
-    """Of all requests of all bursts."""
+    """The share of all requests of all bursts that miss the SLO."""
     runs = [rehearse(burst(Random(seed)), ready, rule) for seed in SEEDS]
     late = sum(run.ends[task.id] - task.arrival > SLO for run in runs for task in run.tasks)
     return late / sum(len(run.tasks) for run in runs)
