@@ -90,7 +90,7 @@ def parse_times(stat: str) -> CpuTimes | None:
 
 
 def stolen_share(before: CpuTimes | None, after: CpuTimes | None) -> float | None:
-    """Of what was wanted, and not of all time: idle cores would hide it."""
+    """The stolen share of the time that was wanted. A share of all time would hide it where cores are idle."""
     if before is None or after is None:
         return None
     wanted = after.wanted - before.wanted

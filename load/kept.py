@@ -33,7 +33,7 @@ def kept_model(size: Size, tell: Callable[[str], None]) -> Path:
 
 @contextmanager
 def open_log(path: Path) -> Iterator[Echo]:
-    """Where the processes' lines go, and this one's, which would tear the picture on the screen."""
+    """A log that takes the lines of all processes, this one's too: on the screen they would tear the picture."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8", buffering=1) as file, logs_to(file):
         yield lambda name, line: print(f"{name:<10} | {line}", file=file)

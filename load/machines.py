@@ -92,7 +92,7 @@ def network(names: Sequence[str], rate: str) -> Iterator[Network]:
 
 
 def check_can_emulate() -> None:
-    """Raises CannotEmulate for what can be known without making anything."""
+    """Raises CannotEmulate if something is missing that shows without making anything."""
     if os.geteuid() != 0:
         raise CannotEmulate("network namespaces need root")
     if missing := [tool for tool in ("ip", "tc") if shutil.which(tool) is None]:

@@ -38,7 +38,8 @@ def newcomer_row(newcomer: Newcomer, records: Sequence[RequestRecord]) -> tuple[
 
 
 def tell_first_tokens(newcomers: Sequence[Newcomer], records: Sequence[RequestRecord]) -> Iterator[str]:
-    """For each new instance what a user had of it, and what he would have had if it had stopped until it was whole."""
+    """For each new instance, when its user had a first token, and when he would have had it from an instance that
+    serves only once it is whole."""
     for newcomer in newcomers:
         whole = duration(newcomer.since_decision(newcomer.whole_at))
         shared_at = newcomer.shared_token_at(records)

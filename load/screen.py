@@ -93,7 +93,7 @@ def blocks(report: WorkerReport, story: Story) -> tuple[int, int]:
 
 
 def describe_sharing(report: WorkerReport) -> str:
-    """Who runs which layers, while some worker is live."""
+    """Which layers this worker and its helpers run while it is live; empty if it is not."""
     handed_over = sum(report.handed_over.values())
     if report.state == "live":
         layers = count_layers(report)

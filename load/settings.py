@@ -70,7 +70,7 @@ class DemoSettings(TraceSettings, frozen=True, kw_only=True):
 
 
 def refuse_replay_without_trace(settings: LoadSettings | DemoSettings) -> None:
-    """Raises ValueError where an option says how to replay a trace that is not given."""
+    """Raises ValueError if an option says how to replay a trace, and none is given."""
     for name in ("window", "rate_scale", "length_scale"):
         if settings.trace is None and getattr(settings, name) not in (None, 1.0):
             raise ValueError(f"--{name.replace('_', '-')} says how to replay a trace: give the trace with --trace")

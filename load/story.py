@@ -200,5 +200,5 @@ class Story:
 
 
 def request_id(record: RequestRecord) -> str:
-    """As processes call it among themselves, unless it was submitted again."""
+    """The name of a request among the processes, unless it was submitted again."""
     return "req-" + record.id.partition("-")[2]

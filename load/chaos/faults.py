@@ -104,7 +104,7 @@ class FaultInjector:
             self._let_go(pid)
 
     async def _stall(self, fault: Fault) -> None:
-        """Also who is started again meanwhile stands still."""
+        """Stop all processes for a while, those included that are started meanwhile."""
         at, held = self._now(), set[int]()
         self._note(SeenFault(fault, at, ""))
         try:
@@ -119,7 +119,7 @@ class FaultInjector:
                 self._let_go(pid)
 
     def _hold(self, pid: int) -> None:
-        """By one fault; another may hold it, too."""
+        """Stop a process for one fault; another fault may hold it, too."""
         self._holds[pid] += 1
         signal_group(pid, signal.SIGSTOP)
 

@@ -75,7 +75,8 @@ def paint_frame(axes: Axes, run: ChaosRun, label: str) -> None:
 
 
 def paint_faults(axes: Axes, happenings: Sequence[SeenFault], start: float) -> None:
-    """Who is hit is written beside a kill, at three heights: kills come close together."""
+    """Mark the faults. The process that was hit is written beside a kill, at three heights, as kills come close
+    together."""
     for place, happening in enumerate(happenings):
         at, height = happening.at - start, 1.0 - 0.3 * (place % 3)
         if happening.struck and happening.fault.kind == "kill":

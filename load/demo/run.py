@@ -163,7 +163,7 @@ class DemoRun:
         return [await client.fetch(ask, client.now()) for ask in asks]
 
     async def _calm_down(self, stage: str, start: float) -> None:
-        """Until one instance serves and nothing moves, or for a minute."""
+        """Wait until one instance serves and nothing moves, a minute at most."""
         deadline = self._clock.now() + CALM_SECONDS
         while not (self._story.settled() and self._story.serving() == 1):
             if self._clock.now() > deadline:
@@ -195,7 +195,7 @@ class DemoRun:
 
 
 def deaths(story: Story) -> list[RunIncident]:
-    """By the registry's word: also of who runs, and was silent for too long."""
+    """The deaths that the registry announced: also of processes that run, and were silent for too long."""
     return [RunIncident(change.at, "death", describe(change) or "") for change in story.deaths]
 
 

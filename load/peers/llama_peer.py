@@ -110,7 +110,7 @@ def interleaved(bits: Bits, heads: int) -> Bits:
 
 
 def rope_factors(rope: Config, head_dim: int) -> npt.NDArray[np.float32] | None:
-    """By what llama.cpp divides the frequencies: Llama 3.1's stretching of long waves."""
+    """The factors by which llama.cpp divides the frequencies: Llama 3.1 stretches long waves."""
     if rope["rope_type"] != "llama3":
         return None
     factor, context = rope["factor"], rope["original_max_position_embeddings"]

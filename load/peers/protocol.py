@@ -39,13 +39,13 @@ class AskForced(msgspec.Struct, frozen=True, tag=True):
 
 
 class AskPrefill(msgspec.Struct, frozen=True, tag=True):
-    """From prompts that come at the same time to the first token of each."""
+    """Prefill prompts that arrive at the same time, each to its first token."""
 
     prompts: Prompts
 
 
 class AskDecode(msgspec.Struct, frozen=True, tag=True):
-    """So many steps in which every prompt, of one length, gains a token."""
+    """Decode so many steps, in each of which every prompt gains a token; all prompts have one length."""
 
     prompts: Prompts
     steps: int

@@ -63,7 +63,8 @@ def dry_run(
     blocks: int = 0,
     block_seconds: float = 0.0,
 ) -> DryRun:
-    """Raises ValueError for what cannot be meant, and CannotPlan."""
+    """Plan a transfer and predict its times. Raises ValueError for arguments that contradict the topology, and
+    CannotPlan."""
     holders = find_sources(topology, sources)
     takers = [gpu.id for gpu in topology.gpus if gpu.id not in holders]
     if targets > len(takers):

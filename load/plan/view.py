@@ -75,7 +75,7 @@ def headline(run: DryRun) -> str:
 
 
 def send_rows(run: DryRun) -> Iterator[SendRow]:
-    """Who sends to whom; what is passed on within domains is left out."""
+    """A row for each flow: who sends to whom. What is passed on within domains is left out."""
     for flow in run.plan.flows:
         if flow.over != "domain":
             ready = run.prediction.ready[flow.receiver]

@@ -29,8 +29,8 @@ class Cost:
 
 
 async def measure_costs(pids: Mapping[str, int], fetch: Fetch, requests: int, lanes: int) -> dict[str, Cost]:
-    """By process. `fetch` asks for one request, by its number and how many tokens it is to have; so many go on at a
-    time."""
+    """The CPU cost of each process. `fetch` asks for one request, by its number and how many tokens it is to have;
+    `lanes` requests run at a time."""
     few, _ = await cpu_of(pids, fetch, FEW, range(requests), lanes)
     many, seconds = await cpu_of(pids, fetch, MANY, range(requests, 2 * requests), lanes)
     gap = seconds * lanes / requests / MANY
@@ -38,7 +38,7 @@ async def measure_costs(pids: Mapping[str, int], fetch: Fetch, requests: int, la
 
 
 def cost_of(few: float, many: float, gap: float) -> Cost:
-    """From CPU seconds of a request with few tokens and of one with many."""
+    """The cost of a request and of a token, from the CPU seconds of a request with few tokens and of one with many."""
     token = (many - few) / (MANY - FEW)
     return Cost(request=few - (FEW - 1) * token, token=token, gap=gap)
 
@@ -61,7 +61,7 @@ async def cpu_of(
 
 
 def cpu_seconds(pid: int) -> float:
-    """Of all threads of a process, by the kernel's clock for it: finer than the ticks of /proc."""
+    """CPU seconds of all threads of a process, by the kernel's clock for it, which is finer than the ticks of /proc."""
     return time.clock_gettime(~pid << 3 | 2)
 
 

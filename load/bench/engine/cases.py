@@ -90,8 +90,8 @@ def layer_shapes(config: ModelConfig) -> list[tuple[int, int]]:
 
 
 def attention_share(config: ModelConfig, lengths: Sequence[int]) -> float:
-    """Of prompts of these lengths: what attention multiplies, for so much that the matrices do. Each position is
-    multiplied with keys and values up to its own."""
+    """How much attention multiplies for prompts of these lengths, as a multiple of what the matrices do. Each position
+    is multiplied with keys and values up to its own."""
     matrices = sum(lengths) * sum(rows * columns for rows, columns in layer_shapes(config))
     pairs = sum(length * (length + 1) // 2 for length in lengths)
     return 2 * pairs * config.num_attention_heads * config.head_dim / matrices

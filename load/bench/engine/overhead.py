@@ -110,7 +110,7 @@ class PythonCost:
 
 
 def layer_cost(few: StepCost, many: StepCost) -> LayerCost:
-    """By the layers that one has and the other has not."""
+    """The cost of a layer, from the layers that one model has and the other has not."""
     layers = MANY - FEW
     layer = (many.whole - few.whole) / layers
     return LayerCost(layer, layer - (many.kernels - few.kernels) / layers)

@@ -87,7 +87,7 @@ class Steps:
         return _between([pair for pair in pairs if self._is_alone(pair[1])][:count])
 
     def between_tokens(self) -> StepSeconds:
-        """From each step in which all decoded to the next, whatever else ran."""
+        """The steps from each one in which all rows decoded to the next such, whatever else ran between."""
         decoding = [self._ended[0], *(one for one in self._ended[1:] if one.decode_rows == self._rows)]
         return _between(list(pairwise(decoding)))
 
@@ -189,7 +189,7 @@ class Own:
         return self._run(measured())
 
     def decode(self, prompts: Prompts, steps: int) -> StepSeconds:
-        """Of steps in which all decode and nothing else runs."""
+        """Measure steps in which all rows decode and nothing else runs."""
 
         async def alone() -> StepSeconds:
             async with self._decoding(prompts, steps) as took:
@@ -254,7 +254,7 @@ class Own:
 
 
 def others_like(prompts: Prompts) -> Iterator[list[int]]:
-    """As long, one after the other without an end, and none that begins as one before: what is kept of that is of no
+    """Endless prompts of the same lengths, one after the other. None begins as an earlier one: kept prefixes are of no
     use."""
     for turn in itertools.count(1):
         for prompt in prompts:

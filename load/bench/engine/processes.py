@@ -123,7 +123,7 @@ class EngineProcesses:
 
     @contextmanager
     def started(self, program: Program) -> Iterator[EngineProcess]:
-        """For as long as the block of code. Raises EngineProcessFailed."""
+        """A process that runs for as long as the block of code. Raises EngineProcessFailed."""
         member, _ = self.start(program)
         try:
             yield member

@@ -62,7 +62,7 @@ ON_AVX512_BF16: Mapping[str, Bars] = {
 
 
 def bars_of(kernels: str, dtype: str, size: str) -> Bars:
-    """Of a variant of the kernels; without any where nothing was ever asked of it."""
+    """The bars for a variant of the kernels; none where nothing was ever asked of it."""
     match kernels, dtype:
         case "portable", "float32":
             return Bars(prompts=0.8, one=0.8, many=0.8)
@@ -205,7 +205,8 @@ def mixed_rows(run: SizeRun) -> Iterator[Record]:
 
 
 def kept_rows(run: SizeRun) -> Iterator[Record]:
-    """To the first token, beside the same prompt with nothing kept. Whole blocks are, and not the last token."""
+    """Records of the time to the first token, beside the same prompt with nothing kept. Whole blocks are kept, but not
+    the prompt's last token."""
     computed = median(one.none.cpu for one in run.kept) * 1e3
     block = WorkerSettings().block_size
     kept = (KEPT_PROMPT - 1) // block * block

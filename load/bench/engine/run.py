@@ -183,7 +183,8 @@ class SizeBench:
 
 
 def relative_error(rows: list[bytes], exact: list[bytes]) -> float:
-    """Of logits, float32 `[vocab]` each: the largest root mean square of a row, in its standard deviations."""
+    """The error of logits, float32 `[vocab]` each: the largest root mean square of a row, in its standard
+    deviations."""
 
     def error(row: bytes, other: bytes) -> float:
         mine, right = np.frombuffer(row, np.float32), np.frombuffer(other, np.float32)

@@ -81,7 +81,7 @@ def firsts(done: LiveMeasurements, runs: Sequence[LiveRun]) -> Iterator[Record]:
 
 
 def ttfts(runs: Runs) -> Iterator[Record]:
-    """Of zigzag against the others, which have no bars of their own."""
+    """Records of ZigZag's mean TTFT against the other modes', which have no bars of their own."""
     means = {mode: middle(each, lambda run: run.mean_ttft) for mode, each in runs.items()}
     for mode, other in means.items():
         if mode != "zigzag":

@@ -20,7 +20,7 @@ def make_disk_model(directory: Path, size_bytes: int) -> Path:
 
 
 def write_llama(directory: Path, vocabulary: int, hidden: int, intermediate: int, layers: int) -> Path:
-    """Of bfloat16, without a tokenizer. Raises OSError."""
+    """Write a Llama checkpoint in bfloat16, without a tokenizer. Raises OSError."""
     config = {
         "model_type": "llama",
         "architectures": ["LlamaForCausalLM"],

@@ -48,7 +48,7 @@ def jobs_of(fleet: BenchFleet, flows: Sequence[Flow], chunk_bytes: int, count: i
 
 
 def seconds(done: dict[int, Done]) -> float:
-    """From the begin of the source (of the only process, in a copy) to the end of the last."""
+    """The seconds from when the source (or the only process, in a copy) began until the last process ended."""
     source = done[min(done)]
     return max(one.ended for one in done.values()) - source.began
 

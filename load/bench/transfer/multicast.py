@@ -114,7 +114,7 @@ def lanes(
 def repeat(
     samples: Samples, fleet: BenchFleet, policy: Policy, rate: float, targets: int, rounds: int = ROUNDS
 ) -> Carried:
-    """From the fleet's one source to so many of the others."""
+    """Carry out a policy's plan several times, from the fleet's one source to so many of the others."""
     names, multicast = flat(len(fleet.nodes), 1, rate, [block.size_bytes for block in fleet.blocks], targets)
     plan = make_plan(policy, multicast)
     return carried(samples, fleet, names, plan, chunk_bytes_for(rate), rounds)

@@ -88,7 +88,7 @@ def multicast(topology: Topology, targets: int) -> Multicast:
 
 
 def cluster(targets: int, *, in_domains: bool) -> Topology:
-    """As many GPUs as are wanted, besides the sources' host."""
+    """A cluster with as many GPUs as are wanted, besides the sources' host."""
     hosts = [host(index, in_domains) for index in range(1 + -(-targets // GPUS))]
     domains = {gpu.domain: None for each in hosts for gpu in each.gpus}
     return Topology(

@@ -24,7 +24,7 @@ DOMAIN, HOST_LINK = 4, 2  # times a network card's rate
 
 @dataclass(frozen=True)
 class ShapedFlow:
-    """From one place to another; `share` is what it ought to get, as a multiple of a network card's rate."""
+    """A flow from one place to another; `share` is what it ought to get, as a multiple of a network card's rate."""
 
     sender: str
     receiver: str

@@ -40,7 +40,7 @@ BAR = 1.10  # times the prediction, which has a step begin with a whole block: c
 
 @dataclass(frozen=True)
 class StartCase:
-    """Who has the model: a GPU elsewhere, or hosts of targets, in memory or on disk."""
+    """A start: its model comes from a GPU elsewhere, or from hosts of targets that have it in memory or on disk."""
 
     case: str
     sources: Sequence[str] = ()
