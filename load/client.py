@@ -1,4 +1,4 @@
-"""One streamed request over HTTP, timed token by token."""
+"""A client that sends requests to an OpenAI-compatible server when they are due, and times each streamed token."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,40 +7,40 @@ import aiohttp
 import msgspec
 
 from livescale.load.records import Ask, RequestRecord
-from livescale.load.tally import Tally
+from livescale.load.stats import Tally
 from livescale.shared.runtime.clock import Clock
 
 
-class Choice(msgspec.Struct):
+class StreamedChoice(msgspec.Struct):
     """What counts of a choice in a streamed chunk."""
 
     token_ids: list[int] | None = None
     finish_reason: str | None = None
 
 
-class ErrorBody(msgspec.Struct):
-    """OpenAI's error object."""
+class StreamedError(msgspec.Struct):
+    """The error object of OpenAI's API, as far as it is told on."""
 
     message: str = ""
     code: str | int | None = None
 
 
-class Chunk(msgspec.Struct):
+class StreamedChunk(msgspec.Struct):
     """One event of a stream, or the body of a refusal."""
 
     id: str = ""
-    choices: list[Choice] = []
-    error: ErrorBody | None = None
+    choices: list[StreamedChoice] = []
+    error: StreamedError | None = None
 
 
-CHUNK = msgspec.json.Decoder(Chunk)
+CHUNK = msgspec.json.Decoder(StreamedChunk)
 DONE = b"[DONE]"
 JSON = {"content-type": "application/json"}
 RECONNECT_SECONDS = 1.0
 BUSY = (429, 503)
 
 
-class EventStream:
+class EventCutter:
     """Cuts bytes as they arrive into the payloads of server-sent events."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ def open_session(url: str, api_key: str, timeout: float) -> aiohttp.ClientSessio
     )
 
 
-class Client:
+class LoadClient:
     """Sends requests to one model of one server and records what comes back."""
 
     def __init__(self, session: aiohttp.ClientSession, model: str, clock: Clock, tally: Tally) -> None:
@@ -84,8 +84,8 @@ class Client:
         return record
 
     async def attempt(self, session: aiohttp.ClientSession, ask: Ask, due: float) -> RequestRecord:
-        """One submission of a request."""
-        stream = Stream(ask, due, self.now(), self._tally)
+        """Submit a request once, and record what comes back."""
+        stream = StreamRecorder(ask, due, self.now(), self._tally)
         try:
             async with session.post("v1/completions", data=self._body(ask), headers=JSON) as response:
                 stream.status = response.status
@@ -120,8 +120,8 @@ class Client:
             }
         )
 
-    async def _follow(self, response: aiohttp.ClientResponse, stream: "Stream") -> None:
-        events = EventStream()
+    async def _follow(self, response: aiohttp.ClientResponse, stream: "StreamRecorder") -> None:
+        events = EventCutter()
         async for data in read_available(response):
             # Tokens that arrive together get the same time, which is when a person would see them.
             at = self.now()
@@ -136,8 +136,8 @@ async def read_available(response: aiohttp.ClientResponse) -> AsyncIterator[byte
         yield data
 
 
-class Stream:
-    """A stream while it comes in."""
+class StreamRecorder:
+    """Collects the events of one stream as they arrive, and becomes its record."""
 
     def __init__(self, ask: Ask, due: float, sent: float, tally: Tally) -> None:
         self.status: int | None = None
@@ -155,7 +155,7 @@ class Stream:
         self._token_at: list[float] = []
 
     def take(self, payload: bytes, at: float) -> None:
-        """One event, received at `at`."""
+        """Note one event's payload, received at the time `at`."""
         if payload == DONE:
             self.done = True
             return
@@ -210,7 +210,7 @@ def retry_after(response: aiohttp.ClientResponse) -> float | None:
     return float(seconds) if response.status in BUSY and seconds.isdecimal() else None
 
 
-async def send_open_loop(client: Client, asks: list[Ask], records: list[RequestRecord]) -> None:
+async def send_open_loop(client: LoadClient, asks: list[Ask], records: list[RequestRecord]) -> None:
     """Send each request when it is due, however the server fares; `records` fills in the order of their ends."""
 
     async def send(ask: Ask, due: float) -> None:

@@ -11,16 +11,13 @@ import click
 import msgspec
 from rich.console import Console
 
-from livescale.load.arrivals import Shape, calm_burst_calm, poisson
-from livescale.load.client import Client, open_session, send_open_loop
+from livescale.load.client import LoadClient, open_session, send_open_loop
 from livescale.load.records import RequestRecord, find_fault, write_records
 from livescale.load.settings import LoadSettings, refuse_replay_without_trace
-from livescale.load.stats import summarise
-from livescale.load.tables import duration, latency_table
-from livescale.load.tally import Tally
+from livescale.load.stats import Tally, duration, latency_table, summarise
 from livescale.load.target import TargetError, learn_target, make_asks
-from livescale.load.trace import Trace, Window, parse_window, replay
-from livescale.load.traces import TraceError, read_trace
+from livescale.load.trace import RequestShape, Trace, Window, calm_burst_calm, parse_window, poisson, replay
+from livescale.load.trace_files import TraceError, read_trace
 from livescale.services.cli.options import settings_options
 from livescale.shared.runtime.clock import SystemClock
 
@@ -67,7 +64,7 @@ def plan_load(settings: LoadSettings) -> Trace:
 
 def make_up_load(settings: LoadSettings) -> Trace:
     phases = calm_burst_calm(settings.duration, settings.rate, settings.burst_rate)
-    return poisson(phases, Shape(settings.prompt_tokens, settings.output_tokens), settings.seed)
+    return poisson(phases, RequestShape(settings.prompt_tokens, settings.output_tokens), settings.seed)
 
 
 def read_load(settings: LoadSettings, path: Path) -> Trace:
@@ -91,7 +88,7 @@ async def send(url: str, settings: LoadSettings, trace: Trace) -> list[RequestRe
             raise click.ClickException(f"{url}: {error}") from None
         if target.warning is not None:
             click.echo(target.warning, err=True)
-        client = Client(session, target.model, SystemClock(), tally)
+        client = LoadClient(session, target.model, SystemClock(), tally)
         sending = send_open_loop(client, make_asks(trace, target, settings.seed), records)
         # After Ctrl-C the summary says what had ended by then.
         with suppress(asyncio.CancelledError):
@@ -99,7 +96,7 @@ async def send(url: str, settings: LoadSettings, trace: Trace) -> list[RequestRe
     return records
 
 
-async def with_progress(sending: Awaitable[None], tally: Tally, total: int, client: Client) -> None:
+async def with_progress(sending: Awaitable[None], tally: Tally, total: int, client: LoadClient) -> None:
     """A line every two seconds on stderr while the load runs."""
 
     async def show() -> None:

@@ -1,4 +1,4 @@
-"""The machine that figures are of: its CPU, and how much of its time somebody else took while they were measured."""
+"""Names the machine that figures were measured on, and how much of its time others took meanwhile."""
 
 import platform
 from collections.abc import Callable
@@ -57,13 +57,13 @@ class HardwareWatch:
         self._before = parse_times(self._read("stat"))
 
     def seen(self) -> Hardware:
-        """Until now."""
+        """The hardware, and the share of time that was stolen until now."""
         cpu, cores, flags = parse_cpu(self._read("cpuinfo"))
         return Hardware(cpu, cores, flags, stolen_share(self._before, parse_times(self._read("stat"))))
 
 
 def read_proc(name: str) -> str:
-    """Empty where there is no such file."""
+    """The text of a file in /proc; empty if there is no such file."""
     try:
         return Path("/proc", name).read_text(encoding="utf-8")
     except OSError:
@@ -90,7 +90,7 @@ def parse_times(stat: str) -> CpuTimes | None:
 
 
 def stolen_share(before: CpuTimes | None, after: CpuTimes | None) -> float | None:
-    """Of what was wanted, and not of all time: idle cores would hide it."""
+    """The stolen share of the time that was wanted. A share of all time would hide it where cores are idle."""
     if before is None or after is None:
         return None
     wanted = after.wanted - before.wanted

@@ -1,4 +1,4 @@
-"""What befell a system while a load ran: processes that died or were started again, and stalls (pure)."""
+"""Detects what goes wrong with a system under load: processes that die or restart, and stalls of the machine. Pure."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -12,7 +12,7 @@ STALL_SECONDS = 0.5
 What = Literal["death", "restart", "stall"]
 
 
-class Incident(msgspec.Struct, frozen=True):
+class RunIncident(msgspec.Struct, frozen=True):
     """`at` is its end, in seconds since the epoch; only a stall has a length."""
 
     at: float
@@ -21,7 +21,7 @@ class Incident(msgspec.Struct, frozen=True):
     seconds: float = 0.0
 
 
-class Times(msgspec.Struct, frozen=True):
+class ClockTimes(msgspec.Struct, frozen=True):
     """One moment by the steady clock, and by the wall's, which goes on where a whole machine is halted."""
 
     steady: float
@@ -38,15 +38,15 @@ class Life(msgspec.Struct, frozen=True):
 class Ticks:
     """Finds the times in which whoever should tick every `TICK_SECONDS` did not run."""
 
-    def __init__(self, now: Times) -> None:
+    def __init__(self, now: ClockTimes) -> None:
         self._last = now
 
-    def on_tick(self, now: Times) -> Incident | None:
+    def on_tick(self, now: ClockTimes) -> RunIncident | None:
         stood = max(now.steady - self._last.steady, now.wall - self._last.wall) - TICK_SECONDS
         self._last = now
         if stood < STALL_SECONDS:
             return None
-        return Incident(now.wall, "stall", f"the machine stood still for {stood:.1f} s", stood)
+        return RunIncident(now.wall, "stall", f"the machine stood still for {stood:.1f} s", stood)
 
 
 class Lives:
@@ -55,7 +55,7 @@ class Lives:
     def __init__(self, lives: Mapping[str, Life]) -> None:
         self._lives = dict(lives)
 
-    def on_look(self, lives: Mapping[str, Life], at: float) -> list[Incident]:
+    def on_look(self, lives: Mapping[str, Life], at: float) -> list[RunIncident]:
         found = [
             incident
             for name, life in sorted(lives.items())
@@ -65,11 +65,11 @@ class Lives:
         return found
 
 
-def what_befell(name: str, before: Life, now: Life, at: float) -> list[Incident]:
+def what_befell(name: str, before: Life, now: Life, at: float) -> list[RunIncident]:
     """However much of it happened between two looks."""
     found = []
     if before.pid is not None and now.pid != before.pid:
-        found.append(Incident(at, "death", f"{name} died"))
+        found.append(RunIncident(at, "death", f"{name} died"))
     if now.starts > before.starts:
-        found.append(Incident(at, "restart", f"{name} was started again"))
+        found.append(RunIncident(at, "restart", f"{name} was started again"))
     return found

@@ -1,16 +1,22 @@
-"""What load keeps between runs, below the working directory: made checkpoints and logs."""
+"""What load keeps below the working directory between runs: made checkpoints, and the logs of systems that it
+starts."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
+import click
 import structlog
 
 from livescale.load.sizes import Size
-from livescale.services.supervisor.processes import Echo
+from livescale.services.supervisor.checks import BadSettings
+from livescale.services.supervisor.processes import ChildFailed, Echo
+from livescale.services.supervisor.stack import StackFailed
+from livescale.shared.bus.contract import BusError
 
 KEPT = Path(".livescale")
+LOG = KEPT / "bench.log"
 
 
 def kept_model(size: Size, tell: Callable[[str], None]) -> Path:
@@ -27,7 +33,7 @@ def kept_model(size: Size, tell: Callable[[str], None]) -> Path:
 
 @contextmanager
 def open_log(path: Path) -> Iterator[Echo]:
-    """Where the processes' lines go, and this one's, which would tear the picture on the screen."""
+    """A log that takes the lines of all processes, this one's too: on the screen they would tear the picture."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8", buffering=1) as file, logs_to(file):
         yield lambda name, line: print(f"{name:<10} | {line}", file=file)
@@ -42,3 +48,13 @@ def logs_to(file: TextIO) -> Iterator[None]:
         yield
     finally:
         structlog.configure(**before)
+
+
+@contextmanager
+def logged(log: Path = LOG) -> Iterator[Echo]:
+    """What a stack's processes print goes to a file; what goes wrong becomes one line with a remedy."""
+    with open_log(log) as echo:
+        try:
+            yield echo
+        except (BadSettings, ChildFailed, StackFailed, BusError) as error:
+            raise click.ClickException(f"{error}\nThe processes' logs are in {log}") from None

@@ -18,7 +18,7 @@ ROOT = 254  # our own address in the network
 
 
 class CannotEmulate(Exception):
-    """No network of machines here; says why."""
+    """This machine cannot emulate a network, for this reason."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Network:
         return f"198.18.{os.getpid() % 256}"
 
     def inside(self, name: str, *words: str) -> tuple[str, ...]:
-        """A command that runs on this machine."""
+        """The command that runs `words` on the machine of this name."""
         return ("ip", "netns", "exec", namespace(name), *words)
 
     def pull_cable(self, name: str) -> None:
@@ -92,7 +92,7 @@ def network(names: Sequence[str], rate: str) -> Iterator[Network]:
 
 
 def check_can_emulate() -> None:
-    """Raises CannotEmulate for what can be known without making anything."""
+    """Raises CannotEmulate if something is missing that shows without making anything."""
     if os.geteuid() != 0:
         raise CannotEmulate("network namespaces need root")
     if missing := [tool for tool in ("ip", "tc") if shutil.which(tool) is None]:
@@ -123,7 +123,7 @@ def root_card() -> str:
 
 
 def owners() -> set[int]:
-    """The processes whose networks are there."""
+    """The ids of processes that have networks here."""
     return {int(name.split("-")[1]) for name in namespaces()}
 
 
@@ -132,7 +132,7 @@ def namespaces() -> list[str]:
 
 
 def clear_abandoned() -> None:
-    """What was left by a run that was killed."""
+    """Remove networks whose processes were killed."""
     for pid in owners():
         if not Path(f"/proc/{pid}").exists():
             clear(pid)

@@ -38,7 +38,7 @@ NORM_NOISE = 0.05
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelShape:
     """Odd on purpose: round shapes hide mistakes. The tiny Qwen2 is rounder: its matrices can lie in panels."""
 
     vocab_size: int
@@ -50,15 +50,15 @@ class Shape:
     head_dim: int
 
 
-SHAPES: dict[tuple[Family, Size], Shape] = {
-    ("llama", "tiny"): Shape(1_019, 160, 432, 3, 5, 1, 24),
-    ("llama", "small"): Shape(8_009, 480, 1_120, 10, 10, 2, 64),
-    ("llama", "medium"): Shape(16_007, 800, 2_144, 14, 10, 5, 64),
-    ("llama", "large"): Shape(24_023, 1_536, 2_496, 24, 24, 8, 64),
-    ("qwen2", "tiny"): Shape(1_021, 192, 320, 3, 6, 2, 32),
-    ("qwen2", "small"): Shape(8_011, 448, 1_344, 12, 7, 1, 64),
-    ("qwen2", "medium"): Shape(16_033, 896, 2_368, 13, 14, 2, 64),
-    ("qwen2", "large"): Shape(24_029, 1_536, 2_816, 25, 12, 2, 128),
+SHAPES: dict[tuple[Family, Size], ModelShape] = {
+    ("llama", "tiny"): ModelShape(1_019, 160, 432, 3, 5, 1, 24),
+    ("llama", "small"): ModelShape(8_009, 480, 1_120, 10, 10, 2, 64),
+    ("llama", "medium"): ModelShape(16_007, 800, 2_144, 14, 10, 5, 64),
+    ("llama", "large"): ModelShape(24_023, 1_536, 2_496, 24, 24, 8, 64),
+    ("qwen2", "tiny"): ModelShape(1_021, 192, 320, 3, 6, 2, 32),
+    ("qwen2", "small"): ModelShape(8_011, 448, 1_344, 12, 7, 1, 64),
+    ("qwen2", "medium"): ModelShape(16_033, 896, 2_368, 13, 14, 2, 64),
+    ("qwen2", "large"): ModelShape(24_029, 1_536, 2_816, 25, 12, 2, 128),
 }
 SHARD_SIZES: dict[Size, str] = {"tiny": "1MB", "small": "24MB", "medium": "96MB", "large": "384MB"}
 
@@ -131,7 +131,7 @@ def _write(directory: Path, recipe: Recipe) -> None:
         file.chmod(0o644)  # safetensors come readable by their owner alone, and containers run as somebody else
 
 
-def _config(family: Family, shape: Shape, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:
+def _config(family: Family, shape: ModelShape, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:
     ids = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
     common = {**asdict(shape), **ids, "max_position_embeddings": CONTEXT, "rms_norm_eps": 1e-5}
     if family == "qwen2":

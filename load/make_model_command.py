@@ -1,4 +1,4 @@
-"""The command `livescale make-model`."""
+"""The command `livescale make-model`, apart from `make_model` so that `--help` imports no torch."""
 
 from functools import partial
 from pathlib import Path

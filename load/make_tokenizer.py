@@ -1,4 +1,4 @@
-"""A real byte-level BPE tokenizer for made checkpoints, trained on generated text; the same for the same seed."""
+"""Trains a byte-level BPE tokenizer on generated text, for made checkpoints; the same seed gives the same tokenizer."""
 
 import random
 from collections.abc import Iterator

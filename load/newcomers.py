@@ -1,14 +1,14 @@
-"""A new instance's way from the decision to its tokens, in words and as a table."""
+"""Follows each new instance from the decision to scale until its tokens, as sentences and as table rows."""
 
 from collections.abc import Iterator, Sequence
 from math import inf
 
 from rich.table import Table
 
-from livescale.load.incidents import Incident
+from livescale.load.incidents import RunIncident
 from livescale.load.records import RequestRecord
+from livescale.load.stats import duration, new_table
 from livescale.load.story import Newcomer
-from livescale.load.tables import duration, new_table
 
 HEADINGS = (
     *("worker", "from", "first layer ready", "first layer run", "first token, shared", "whole", "first token, own"),
@@ -27,7 +27,7 @@ NOTES = (
 
 
 def newcomer_row(newcomer: Newcomer, records: Sequence[RequestRecord]) -> tuple[str, ...]:
-    """Cells under `HEADINGS`."""
+    """The table row of a new instance: its cells stand under `HEADINGS`."""
     times = (
         *(newcomer.live_at, newcomer.first_layer_at, newcomer.shared_token_at(records)),
         *(newcomer.whole_at, newcomer.first_token_at),
@@ -38,7 +38,8 @@ def newcomer_row(newcomer: Newcomer, records: Sequence[RequestRecord]) -> tuple[
 
 
 def tell_first_tokens(newcomers: Sequence[Newcomer], records: Sequence[RequestRecord]) -> Iterator[str]:
-    """For each new instance what a user had of it, and what he would have had if it had stopped until it was whole."""
+    """For each new instance, when its user had a first token, and when he would have had it from an instance that
+    serves only once it is whole."""
     for newcomer in newcomers:
         whole = duration(newcomer.since_decision(newcomer.whole_at))
         shared_at = newcomer.shared_token_at(records)
@@ -58,7 +59,7 @@ def tell_slower(
     newcomers: Sequence[Newcomer],
     records: Sequence[RequestRecord],
     prefill_seconds: float,
-    incidents: Sequence[Incident] = (),
+    incidents: Sequence[RunIncident] = (),
 ) -> Iterator[str]:
     """For each new instance whose first token came later, live, than it would have after a stop: and why. After a stop
     there is one prefill between the last parameter, which comes when it was predicted to, and a first token."""
@@ -74,7 +75,7 @@ def tell_slower(
         )
 
 
-def reasons(newcomer: Newcomer, first_at: float, incidents: Sequence[Incident]) -> Iterator[str]:
+def reasons(newcomer: Newcomer, first_at: float, incidents: Sequence[RunIncident]) -> Iterator[str]:
     """Why the first token of an instance that was live came so late."""
     for each in incidents:
         if each.what == "stall" and newcomer.decided_at <= each.at <= first_at:

@@ -1,11 +1,11 @@
-"""Everything a finished load is reported from."""
+"""The outcome of a load: everything that its report is made from."""
 
 from collections.abc import Sequence
 
 import msgspec
 
 from livescale.load.hardware import Hardware
-from livescale.load.incidents import Incident
+from livescale.load.incidents import RunIncident
 from livescale.load.records import RequestRecord, find_fault
 from livescale.load.stats import Period, Summary, summarise_periods
 from livescale.load.story import Newcomer, Story
@@ -16,7 +16,7 @@ NOTHING_ADDED = (
 )
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class StreamsVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """What the check of every stream found. `criterion` says in words what counts as right. `again`: how many requests
     were asked a second time, undisturbed, and `changed` what of these had other tokens."""
 
@@ -58,9 +58,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     periods: Sequence[Period]
     records: Sequence[RequestRecord]
     story: Story
-    verdict: Verdict
+    verdict: StreamsVerdict
     hardware: Hardware
-    incidents: Sequence[Incident]
+    incidents: Sequence[RunIncident]
     prefill_seconds: float
     settings: dict[str, str]
 
@@ -75,7 +75,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def good(self) -> bool:
-        """Right alone is not what is to be shown."""
+        """Whether all tokens are right and the load brought an instance: right tokens alone show nothing."""
         return self.verdict.good and self.scaled_out
 
     def sentence(self) -> str:
@@ -83,7 +83,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return self.verdict.sentence() + none
 
     def newcomers(self) -> list[Newcomer]:
-        """Instances that the load itself brought."""
+        """The instances that were added during the load."""
         return self.story.newcomers(self.start)
 
 

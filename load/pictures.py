@@ -1,21 +1,25 @@
-"""Pictures of a load as SVG that takes its text colour from the page around it."""
+"""Draws what a load did over time as SVG: for reports, whose text colour it takes over, and as files of their own."""
 
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
 from typing import Any
 
 import matplotlib as mpl
 import msgspec
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from livescale.load.incidents import Incident
+from livescale.load.incidents import RunIncident
 from livescale.load.outcome import Outcome
-from livescale.load.series import Points, gap_points, rate_of, running_percentile, ttft_points
+from livescale.load.records import RequestRecord
+from livescale.load.stats import percentile
 from livescale.load.story import Newcomer, Story
 
+Points = list[tuple[float, float]]
 # Stands for the page's own text colour until the SVG is written.
 INK = "#010203"
 BLUE, ORANGE, GREEN, VIOLET, GREY = "#3b82f6", "#f59e0b", "#10b981", "#8b5cf6", "#94a3b8"
@@ -36,9 +40,39 @@ STYLE: dict[Any, Any] = {
     "axes.labelcolor": INK,
     "axes.edgecolor": INK,
 }
+# A viewer that knows what its user prefers says so; everyone else gets black on white.
+COLOURS = """<style>
+svg { color: #1f2937; background: #ffffff; max-width: 100%; height: auto; }
+@media (prefers-color-scheme: dark) { svg { color: #e5e7eb; background: #111827; } }
+</style>"""
 
 
-class Picture(msgspec.Struct, frozen=True):
+def rate_of(times: Iterable[float], start: float, end: float, width: float = 2.0) -> Points:
+    """Events a second in each stretch of `width` seconds from `start` to `end`, at the stretch's middle."""
+    edges = np.arange(0.0, max(width, end - start) + width, width)
+    counts, _ = np.histogram([at - start for at in times], bins=edges)
+    return [(float(edge + width / 2), float(count / width)) for edge, count in zip(edges[:-1], counts, strict=True)]
+
+
+def ttft_points(records: Iterable[RequestRecord], start: float) -> Points:
+    """Each request's TTFT at the time it was due."""
+    return [(record.due - start, record.ttft) for record in records if record.ttft is not None]
+
+
+def gap_points(records: Iterable[RequestRecord], start: float) -> Points:
+    """Each gap between two tokens of a stream, at the time of the later one."""
+    return [(at - start, gap) for record in records for at, gap in zip(record.token_at[1:], record.gaps, strict=True)]
+
+
+def running_percentile(points: Sequence[tuple[float, float]], q: float, width: float = 2.0) -> Points:
+    """The percentile of the points in each stretch of `width` seconds, where there are any."""
+    stretches: dict[int, list[float]] = {}
+    for at, value in points:
+        stretches.setdefault(int(at // width), []).append(value)
+    return [((slot + 0.5) * width, percentile(values, q) or 0.0) for slot, values in sorted(stretches.items())]
+
+
+class SvgPicture(msgspec.Struct, frozen=True):
     """One figure: `description` is read aloud and printed under it."""
 
     title: str
@@ -46,7 +80,7 @@ class Picture(msgspec.Struct, frozen=True):
     svg: str
 
 
-def draw_pictures(outcome: Outcome) -> list[Picture]:
+def draw_pictures(outcome: Outcome) -> list[SvgPicture]:
     """All pictures of a load, in the order in which they are read."""
     return [
         draw(*RATE, lambda axes: paint_rate(axes, outcome)),
@@ -83,14 +117,14 @@ BLOCKS = (
 TBT = ("Time between tokens", "A point is one token of one stream; the lines are the median and p99 of 2 s.")
 
 
-def draw(title: str, description: str, paint: Callable[[Axes], None]) -> Picture:
+def draw(title: str, description: str, paint: Callable[[Axes], None]) -> SvgPicture:
     with mpl.rc_context({**STYLE, "svg.hashsalt": title}):
         figure = Figure(figsize=(4.9, 2.9), layout="constrained")
         axes = figure.add_subplot()
         paint(axes)
         written = io.StringIO()
         figure.savefig(written, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    return Picture(title, description, as_inline(written.getvalue(), title))
+    return SvgPicture(title, description, as_inline(written.getvalue(), title))
 
 
 def as_inline(svg: str, title: str) -> str:
@@ -113,7 +147,7 @@ def paint_frame(axes: Axes, outcome: Outcome, label: str) -> None:
     frame(axes, outcome.end - outcome.start, label)
 
 
-def paint_incidents(axes: Axes, incidents: Sequence[Incident], start: float) -> None:
+def paint_incidents(axes: Axes, incidents: Sequence[RunIncident], start: float) -> None:
     for each in incidents:
         at = each.at - start
         if each.what == "stall":
@@ -146,7 +180,7 @@ def paint_instances(axes: Axes, outcome: Outcome) -> None:
 
 
 def paint_states(axes: Axes, story: Story, start: float, end: float) -> None:
-    """Workers by state, and the decisions."""
+    """Paint how many workers are in each state over time, and mark the decisions."""
     counts = story.state_counts()
     # What was before the load is drawn at its start, and the last state lasts until the end.
     times = [max(0.0, at - start) for at, _ in counts] + [end - start]
@@ -210,9 +244,20 @@ def paint_moments(axes: Axes, newcomer: Newcomer, outcome: Outcome, points: Poin
 
 
 def place_legend(axes: Axes, columns: int = 5) -> None:
-    """Above the axes, where it hides nothing."""
+    """Place the legend above the axes, where it hides nothing."""
     axes.legend(ncols=columns, loc="lower right", bbox_to_anchor=(1.0, 1.0), handlelength=1.2, columnspacing=1)
 
 
 def split(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
     return [x for x, _ in points], [y for _, y in points]
+
+
+def render_svg(figure: Figure, title: str) -> str:
+    """The file's text; `title` is read aloud, and makes two files of the same figure equal."""
+    written = io.StringIO()
+    with mpl.rc_context({**STYLE, "svg.hashsalt": title}):
+        figure.savefig(written, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    text = written.getvalue()
+    head, _, body = text[text.index("<svg") :].partition(">")
+    head = head.replace("<svg", f'<svg role="img" aria-label="{escape(title)}"', 1)
+    return f"{head}>\n{COLOURS}{body}".replace(INK, "currentColor")

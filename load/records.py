@@ -1,4 +1,4 @@
-"""What is asked of the server, and what came of it."""
+"""What is asked of a server (`Ask`), what came of it (`RequestRecord`), and what is wrong with an answer."""
 
 from collections.abc import Iterable
 from itertools import pairwise
@@ -46,12 +46,12 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ttft(self) -> float | None:
-        """Seconds from due to the first token."""
+        """Seconds from when the request was due to its first token; None without a token."""
         return self.token_at[0] - self.due if self.token_at else None
 
     @property
     def gaps(self) -> list[float]:
-        """Seconds between one token and the next."""
+        """Seconds between each token and the next."""
         return [after - before for before, after in pairwise(self.token_at)]
 
 
@@ -69,5 +69,5 @@ def find_fault(record: RequestRecord) -> str | None:
 
 
 def write_records(path: Path, records: Iterable[RequestRecord]) -> None:
-    """One JSON object a line."""
+    """Write the records to a file, one JSON object a line."""
     path.write_bytes(b"".join(msgspec.json.encode(record) + b"\n" for record in records))

@@ -8,11 +8,10 @@ import click
 
 from livescale.load.newcomers import HEADINGS, NOTES, newcomer_row, tell_first_tokens, tell_slower
 from livescale.load.outcome import Outcome
-from livescale.load.pictures import Picture, draw_pictures
+from livescale.load.pictures import SvgPicture, draw_pictures
 from livescale.load.records import RequestRecord
-from livescale.load.stats import Summary
+from livescale.load.stats import Summary, duration
 from livescale.load.story import Newcomer
-from livescale.load.tables import duration
 
 CSS = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8881; --good: #0a7d4f; --bad: #c62828; }
@@ -56,7 +55,7 @@ def save_page(path: Path, page: str) -> None:
 
 
 def render_report(outcome: Outcome) -> str:
-    """The whole page."""
+    """Return the report as one HTML page."""
     verdict = outcome.verdict
     body = f"""<p>{escape(describe_course(outcome))}</p>
 <p class="note">{escape(verdict.criterion)}</p>
@@ -183,7 +182,7 @@ def render_list(title: str, lines: Sequence[str], limit: int = 20) -> str:
     return f"<h2>{escape(title)}</h2><ul>{shown}{more}</ul>"
 
 
-def render_picture(picture: Picture) -> str:
+def render_picture(picture: SvgPicture) -> str:
     return (
         f"<figure><h2>{escape(picture.title)}</h2>{picture.svg}"
         f"<figcaption>{escape(picture.description)}</figcaption></figure>\n"

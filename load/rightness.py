@@ -31,7 +31,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Stream:
+class CheckedStream:
     """What one request asked for and got, greedily. No stop token may come before `min_tokens`."""
 
     prompt: Sequence[int]
@@ -74,7 +74,7 @@ class Rightness:
 
 def check_streams(
     model_dir: Path,
-    streams: Sequence[Stream],
+    streams: Sequence[CheckedStream],
     dtype: DType = "bfloat16",
     threads: int = 1,
     on_progress: Progress = lambda done, total: None,
@@ -101,7 +101,7 @@ def check_streams(
 
 
 @dataclass(frozen=True)
-class _Judged:
+class _JudgedTokens:
     """Per generated token: its regret, and the reference's choice."""
 
     regrets: list[float]
@@ -131,7 +131,7 @@ def _criterion(dtype: DType, tokens: int, rounded: Sequence[_Rounded]) -> _Crite
     return _Criterion(band, int(BFLOAT16_TIES_FACTOR * share * tokens) + BFLOAT16_TIES_EXTRA)
 
 
-def _verdict(streams: Sequence[Stream], judged: Mapping[int, _Judged], criterion: _Criterion) -> Rightness:
+def _verdict(streams: Sequence[CheckedStream], judged: Mapping[int, _JudgedTokens], criterion: _Criterion) -> Rightness:
     rows = [
         WrongToken(number, index, streams[number].generated[index], expected, regret)
         for number, one in judged.items()
@@ -146,20 +146,20 @@ def _verdict(streams: Sequence[Stream], judged: Mapping[int, _Judged], criterion
     )
 
 
-def _judge(logits: torch.Tensor, stream: Stream) -> _Judged:
+def _judge(logits: torch.Tensor, stream: CheckedStream) -> _JudgedTokens:
     allowed = _without_stops(logits / _unit(logits), stream)
     best, expected = allowed.max(-1)
     chosen = allowed.gather(1, torch.tensor(stream.generated)[:, None])[:, 0]
-    return _Judged((best - chosen).tolist(), expected.tolist())
+    return _JudgedTokens((best - chosen).tolist(), expected.tolist())
 
 
-def _compare(exact: torch.Tensor, rough: torch.Tensor, stream: Stream) -> _Rounded:
+def _compare(exact: torch.Tensor, rough: torch.Tensor, stream: CheckedStream) -> _Rounded:
     error = ((rough - exact) / _unit(exact)).square().mean(-1).sqrt().max()
     choices = (_without_stops(logits, stream).argmax(-1) for logits in (exact, rough))
     return _Rounded(float(error), len(stream.generated), int(torch.ne(*choices).sum()))
 
 
-def _logits(model: PreTrainedModel, stream: Stream) -> torch.Tensor:
+def _logits(model: PreTrainedModel, stream: CheckedStream) -> torch.Tensor:
     """What the reference would choose from at each generated position: [generated, vocabulary], float32."""
     ids = torch.tensor([[*stream.prompt, *stream.generated[:-1]]])
     logits: torch.Tensor = model(ids, logits_to_keep=len(stream.generated), use_cache=False).logits[0]
@@ -170,7 +170,7 @@ def _unit(logits: torch.Tensor) -> torch.Tensor:
     return logits.std(-1, correction=0, keepdim=True)
 
 
-def _without_stops(logits: torch.Tensor, stream: Stream) -> torch.Tensor:
+def _without_stops(logits: torch.Tensor, stream: CheckedStream) -> torch.Tensor:
     masked = logits.clone()
     masked[: stream.min_tokens, list(stream.stop_token_ids)] = -torch.inf
     return masked
@@ -183,7 +183,7 @@ def _load(model_dir: Path, dtype: torch.dtype) -> PreTrainedModel:
     return model
 
 
-def _refuse_unknown_tokens(streams: Sequence[Stream], vocab_size: int) -> None:
+def _refuse_unknown_tokens(streams: Sequence[CheckedStream], vocab_size: int) -> None:
     for number, stream in enumerate(streams):
         if not stream.prompt:
             raise ValueError(f"stream {number} has no prompt")

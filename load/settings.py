@@ -10,7 +10,7 @@ Positive = Annotated[float, Meta(gt=0)]
 
 
 class TraceSettings(Settings, frozen=True, kw_only=True):
-    """Which requests are sent when."""
+    """Which requests are sent when: replayed from a trace, or made up."""
 
     trace: Annotated[
         str | None,
@@ -22,7 +22,7 @@ class TraceSettings(Settings, frozen=True, kw_only=True):
 
 
 class LoadSettings(TraceSettings, frozen=True, kw_only=True):
-    """The generator alone."""
+    """The settings of `livescale load`, the load generator by itself."""
 
     model: Annotated[str | None, Meta(description="Model to ask; by default the server's only one")] = None
     rate_scale: Annotated[
@@ -43,7 +43,7 @@ class LoadSettings(TraceSettings, frozen=True, kw_only=True):
 
 
 class DemoSettings(TraceSettings, frozen=True, kw_only=True):
-    """The main job, on this machine."""
+    """The settings of `livescale demo`."""
 
     rate_scale: Annotated[
         Positive | None,
@@ -70,7 +70,7 @@ class DemoSettings(TraceSettings, frozen=True, kw_only=True):
 
 
 def refuse_replay_without_trace(settings: LoadSettings | DemoSettings) -> None:
-    """Raises ValueError where an option says how to replay a trace that is not given."""
+    """Raises ValueError if an option says how to replay a trace, and none is given."""
     for name in ("window", "rate_scale", "length_scale"):
         if settings.trace is None and getattr(settings, name) not in (None, 1.0):
             raise ValueError(f"--{name.replace('_', '-')} says how to replay a trace: give the trace with --trace")

@@ -1,4 +1,4 @@
-"""How large a made model is."""
+"""The sizes in which checkpoints are made; see `make_model.SHAPES` for what each means."""
 
 from typing import Literal
 

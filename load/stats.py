@@ -1,11 +1,16 @@
-"""Latency and throughput of a set of requests."""
+"""Latency and throughput of requests: counted while they run, summarised when they have ended, and as a table."""
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
 
 from livescale.load.records import RequestRecord, find_fault
+
+RECENT_SECONDS = 5.0
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -65,3 +70,69 @@ def summarise_periods(periods: Sequence[Period], records: Sequence[RequestRecord
         )
         for period in periods
     ]
+
+
+class Tally:
+    """Requests and tokens so far, and the latency of the last seconds."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.ended = 0
+        self.failed = 0
+        self.tokens = 0
+        self._ttft: deque[tuple[float, float]] = deque()
+        self._tbt: deque[tuple[float, float]] = deque()
+
+    @property
+    def running(self) -> int:
+        return self.sent - self.ended
+
+    def on_sent(self) -> None:
+        self.sent += 1
+
+    def on_token(self, at: float, waited: float, first: bool) -> None:
+        """A token came at `at`, `waited` seconds after the one before, or after its request was due."""
+        self.tokens += 1
+        (self._ttft if first else self._tbt).append((at, waited))
+
+    def on_end(self, record: RequestRecord) -> None:
+        self.ended += 1
+        self.failed += find_fault(record) is not None
+
+    def recent(self, now: float) -> tuple[float | None, float | None]:
+        """Median TTFT and TBT of the last five seconds; None where no token came."""
+        for kept in (self._ttft, self._tbt):
+            while kept and kept[0][0] < now - RECENT_SECONDS:
+                kept.popleft()
+        return percentile([s for _, s in self._ttft], 50), percentile([s for _, s in self._tbt], 50)
+
+
+def new_table(title: str) -> Table:
+    """An empty table that fits into 80 columns."""
+    return Table(
+        title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1)
+    )
+
+
+def latency_table(rows: Sequence[Summary], title: str) -> Table:
+    table = new_table(title)
+    table.add_column("", no_wrap=True)
+    for heading in ("requests", "failed", "req/s", "tokens/s", "TTFT p50", "p99", "TBT p50", "p99"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            row.name,
+            str(row.requests),
+            str(row.failed),
+            f"{row.requests_per_second:.1f}",
+            f"{row.tokens_per_second:.0f}",
+            *map(duration, (row.ttft_p50, row.ttft_p99, row.tbt_p50, row.tbt_p99)),
+        )
+    return table
+
+
+def duration(seconds: float | None) -> str:
+    """Three digits and a unit; a dash for what was not measured."""
+    if seconds is None:
+        return "-"
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"

@@ -135,7 +135,7 @@ class Story:
         self._hand_offs[plan_id, moved.previous] += hand_offs
 
     def present(self, now: float) -> list[WorkerReport]:
-        """The workers heard of lately, by id."""
+        """The last reports of workers that were heard of lately, by id."""
         return [self.workers[id] for id in sorted(self.workers) if now - self._heard[id] < SILENT_SECONDS]
 
     def progress(self, worker: str) -> tuple[int, int] | None:
@@ -195,10 +195,10 @@ class Story:
         return all(report.state in ("spare", "serving") for report in self.workers.values())
 
     def serving(self) -> int:
-        """Workers that serve the model now."""
+        """How many workers serve the model now."""
         return sum(report.state == "serving" and report.model == self._model for report in self.workers.values())
 
 
 def request_id(record: RequestRecord) -> str:
-    """As processes call it among themselves, unless it was submitted again."""
+    """The name of a request among the processes, unless it was submitted again."""
     return "req-" + record.id.partition("-")[2]

@@ -1,4 +1,4 @@
-"""The server under load: what must be known of its model before requests can be made up."""
+"""Asks a server for what must be known of its model before requests can be made up."""
 
 import random
 from typing import TypeVar
@@ -24,25 +24,25 @@ class TargetError(Exception):
     """The server cannot be used: absent, or without the model."""
 
 
-class ModelStatus(msgspec.Struct, frozen=True):
+class ServedModelStatus(msgspec.Struct, frozen=True):
     """What our own server says of a model besides."""
 
     warning: str | None = None
 
 
-class ModelCard(msgspec.Struct, frozen=True):
-    """What counts of an entry of /v1/models."""
+class ServedModelCard(msgspec.Struct, frozen=True):
+    """The fields of an entry of /v1/models that are used here."""
 
     id: str
     max_model_len: int
-    livescale: ModelStatus = ModelStatus()
+    livescale: ServedModelStatus = ServedModelStatus()
 
 
-class Models(msgspec.Struct, frozen=True):
-    data: list[ModelCard]
+class ServedModels(msgspec.Struct, frozen=True):
+    data: list[ServedModelCard]
 
 
-class Tokenized(msgspec.Struct, frozen=True):
+class TokenizedText(msgspec.Struct, frozen=True):
     tokens: list[int]
 
 
@@ -56,7 +56,7 @@ class Failure(msgspec.Struct, frozen=True):
     error: FailureDetail
 
 
-class Target(msgspec.Struct, frozen=True):
+class LoadTarget(msgspec.Struct, frozen=True):
     """A model that is served: its context in tokens, and ids of ordinary tokens to make prompts of. `warning`: what
     must be said beside any figure of it."""
 
@@ -66,17 +66,17 @@ class Target(msgspec.Struct, frozen=True):
     warning: str | None = None
 
 
-async def learn_target(session: aiohttp.ClientSession, model: str | None) -> Target:
+async def learn_target(session: aiohttp.ClientSession, model: str | None) -> LoadTarget:
     """Ask the server for `model`, or for the only one it has. Raises TargetError."""
-    cards = (await fetch_json(session, "GET", "v1/models", None, Models)).data
+    cards = (await fetch_json(session, "GET", "v1/models", None, ServedModels)).data
     card = choose(cards, model)
     # Special tokens would end up in the middle of prompts.
     body = msgspec.json.encode({"model": card.id, "prompt": SAMPLE, "add_special_tokens": False})
-    sample = await fetch_json(session, "POST", "tokenize", body, Tokenized)
-    return Target(card.id, card.max_model_len, sorted(set(sample.tokens)), card.livescale.warning)
+    sample = await fetch_json(session, "POST", "tokenize", body, TokenizedText)
+    return LoadTarget(card.id, card.max_model_len, sorted(set(sample.tokens)), card.livescale.warning)
 
 
-def choose(cards: list[ModelCard], model: str | None) -> ModelCard:
+def choose(cards: list[ServedModelCard], model: str | None) -> ServedModelCard:
     names = ", ".join(card.id for card in cards) or "none"
     fitting = [card for card in cards if model in (None, card.id)]
     if model is not None and not fitting:
@@ -115,7 +115,7 @@ def tell_body(content_type: str, body: bytes) -> str:
     return f"{content_type}, as no OpenAI server does; is it another server's URL?"
 
 
-def make_asks(trace: Trace, target: Target, seed: int) -> list[Ask]:
+def make_asks(trace: Trace, target: LoadTarget, seed: int) -> list[Ask]:
     """Requests for a trace: random prompts over the model's vocabulary, cut to its context. Same seed, same prompts."""
     chance = random.Random(seed)
     return [

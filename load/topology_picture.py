@@ -1,19 +1,34 @@
-"""A topology as a picture: leaves, the hosts below them, their GPUs, and what each link carries."""
+"""Draws a topology: leaves, the hosts below them, their GPUs, and what each link carries.
 
-from collections.abc import Iterator, Sequence
+Each host has a card while hosts are few; otherwise all that are equal share one.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import matplotlib as mpl
+import msgspec
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from livescale.load.pictures import BLUE, GREEN, INK, ORANGE, STYLE, VIOLET
-from livescale.load.svg_file import render_svg
-from livescale.load.topology_cards import HostCard, LeafCard, arrange
-from livescale.services.cli.topology_view import GpuKind, HostKind, group_gpus, summary
-from livescale.shared.topology.topology import Topology
+from livescale.load.pictures import BLUE, GREEN, INK, ORANGE, STYLE, VIOLET, render_svg
+from livescale.services.cli.topology_view import (
+    GpuKind,
+    HostKind,
+    Kinds,
+    both_ways,
+    group_gpus,
+    name_all,
+    summary,
+    uplink,
+)
+from livescale.shared.topology.topology import Leaf, Topology, TopologyHost
 from livescale.shared.units import format_rate, format_size
 
+FEW_HOSTS = 8
+MOST_CARDS = 12
+LONGEST_TITLE = 22
 # All lengths are inches. From the top: title, spine, leaves, cards.
 MARGIN, TITLE, SPINE, LEAF = 0.25, 0.55, 0.75, 0.5
 CARD, GAP, PADDING = 2.3, 0.3, 0.15
@@ -25,8 +40,105 @@ FEW_GPUS, MOST_GPUS = 8, 32
 SMALL, PLAIN, LARGE = 8, 9, 11
 
 
+class HostCard(msgspec.Struct, frozen=True):
+    """A host, or several that are equal: then `note` says how many."""
+
+    title: str
+    kind: HostKind
+    note: str = ""
+
+    @property
+    def links(self) -> list[str]:
+        """What is written between the host's memory and its GPUs."""
+        rates = dict.fromkeys(format_rate(gpu.host_link) for gpu in self.kind.gpus)
+        return [*rates, "each GPU"]
+
+    @property
+    def disk(self) -> list[str]:
+        """What is written between the host's disk and its memory."""
+        return [format_rate(self.kind.disk)]
+
+    @property
+    def nics(self) -> list[str]:
+        """What goes from it to its leaf, a line each: the GPUs' own, and the one of its memory."""
+        memory = both_ways(self.kind.nic_in, self.kind.nic_out)
+        own = Counter(both_ways(gpu.nic_in, gpu.nic_out) for gpu in self.kind.gpus if gpu.nic_in)
+        lines = [*(f"GPUs {count} x {rate}" for rate, count in own.items()), f"memory {memory}" if own else memory]
+        return [half for line in lines for half in line.split(", ")]
+
+
+class LeafCard(msgspec.Struct, frozen=True):
+    """A leaf switch, or several with equal hosts."""
+
+    title: str
+    uplink: str
+    hosts: tuple[HostCard, ...]
+
+
+class Cards(msgspec.Struct, frozen=True):
+    """All that is drawn. `left_out` says what is not, and is empty where that is nothing."""
+
+    leaves: tuple[LeafCard, ...]
+    left_out: str = ""
+
+
+def arrange(topology: Topology) -> Cards:
+    """Cards in the order of leaves; what is too much to look at is counted instead."""
+    below: dict[str, list[TopologyHost]] = {leaf.id: [] for leaf in topology.leaves}
+    for host in topology.hosts:
+        below[host.leaf].append(host)
+    kinds = Kinds(topology)
+    if len(topology.hosts) <= FEW_HOSTS and len(topology.leaves) <= FEW_HOSTS:
+        return Cards(tuple(single_leaf(leaf, below[leaf.id], kinds) for leaf in topology.leaves))
+    groups: dict[object, list[Leaf]] = {}
+    for leaf in topology.leaves:
+        counts = Counter(kinds.of(host) for host in below[leaf.id])
+        groups.setdefault((leaf.uplink_in, leaf.uplink_out, tuple(counts.items())), []).append(leaf)
+    return trim([grouped_leaves(leaves, below, kinds) for leaves in groups.values()])
+
+
+def single_leaf(leaf: Leaf, hosts: Sequence[TopologyHost], kinds: Kinds) -> LeafCard:
+    cards = tuple(HostCard(host.id, kinds.of(host)) for host in hosts)
+    return LeafCard(leaf.id, uplink(leaf.uplink_in, leaf.uplink_out), cards)
+
+
+def grouped_leaves(leaves: Sequence[Leaf], below: Mapping[str, Sequence[TopologyHost]], kinds: Kinds) -> LeafCard:
+    """A card for leaves whose hosts are of the same kinds, as many of each."""
+    names: dict[HostKind, list[str]] = {}
+    for leaf in leaves:
+        for host in below[leaf.id]:
+            names.setdefault(kinds.of(host), []).append(host.id)
+    hosts = tuple(HostCard(shorten(ids), kind, describe_count(len(ids), len(leaves))) for kind, ids in names.items())
+    title = shorten([leaf.id for leaf in leaves]) + (f" ({len(leaves)} leaves)" if len(leaves) > 1 else "")
+    return LeafCard(title, uplink(leaves[0].uplink_in, leaves[0].uplink_out), hosts)
+
+
+def describe_count(hosts: int, leaves: int) -> str:
+    if hosts == 1:
+        return ""
+    return f"{hosts} equal hosts" if leaves == 1 else f"{hosts} equal hosts, {hosts // leaves} a leaf"
+
+
+def shorten(ids: Sequence[str]) -> str:
+    names = name_all(ids)
+    return names if len(names) <= LONGEST_TITLE else f"{ids[0]} … {ids[-1]}"
+
+
+def trim(leaves: Iterable[LeafCard]) -> Cards:
+    """The first cards of hosts, and how many kinds of hosts they leave out."""
+    kept: list[LeafCard] = []
+    room, left_out = MOST_CARDS, 0
+    for leaf in leaves:
+        shown = leaf.hosts[:room]
+        left_out += len(leaf.hosts) - len(shown)
+        room -= len(shown)
+        if shown:
+            kept.append(msgspec.structs.replace(leaf, hosts=shown))
+    return Cards(tuple(kept), f"{left_out} more kinds of hosts are not drawn" if left_out else "")
+
+
 def draw_topology(topology: Topology) -> str:
-    """The text of an SVG file."""
+    """Return the picture as the text of an SVG file."""
     cards = arrange(topology)
     hosts = [host for leaf in cards.leaves for host in leaf.hosts]
     widths = [leaf_width(leaf) for leaf in cards.leaves]
@@ -152,7 +264,7 @@ class Painter:
         self.paint_bar(left, low, "disk", INK)
 
     def paint_edges(self, x: float, top: float, width: float, height: float) -> None:
-        """Of two more cards behind this one."""
+        """Paint the edges of two more cards behind a card, which stands for several hosts."""
         for stick in (STACKED, 2 * STACKED):
             right, low = x + width + stick, top - height - stick
             self._axes.plot([right, right, x + stick], [top - stick, low, low], color=INK, linewidth=1, alpha=0.6)

@@ -1,8 +1,12 @@
-"""A trace is when requests came and how long they were; everything here is a pure function of traces."""
+"""Traces: when requests came and how long they were. They are cut, scaled and replayed here, or made up from a seed.
+
+Everything here is a pure function of traces.
+"""
 
 import random
 import re
 from bisect import bisect_left
+from collections.abc import Sequence
 from itertools import accumulate, islice
 
 import msgspec
@@ -117,3 +121,51 @@ def busiest(trace: Trace, seconds: float, share: float = 0.25) -> Window:
         return Window(0.0, width)
     start = stamps[max(candidates, key=tokens_from)]
     return Window(start, start + width)
+
+
+class LoadPhase(msgspec.Struct, frozen=True):
+    """A stretch of the load: `rate` requests a second for `seconds`."""
+
+    name: str
+    seconds: float
+    rate: float
+
+
+class RequestShape(msgspec.Struct, frozen=True):
+    """Mean lengths in tokens; single requests lie between half and one and a half of them."""
+
+    prompt_tokens: int
+    output_tokens: int
+
+
+def poisson(phases: Sequence[LoadPhase], shape: RequestShape, seed: int) -> Trace:
+    """Arrivals of all phases one after the other; the same seed gives the same trace."""
+    chance = random.Random(seed)
+    trace: list[Arrival] = []
+    start = 0.0
+    for phase in phases:
+        # Poisson arrivals have no memory, so each phase may start afresh.
+        at = start + gap(chance, phase.rate)
+        while at < start + phase.seconds:
+            trace.append(Arrival(at, vary(chance, shape.prompt_tokens), vary(chance, shape.output_tokens)))
+            at += gap(chance, phase.rate)
+        start += phase.seconds
+    return tuple(trace)
+
+
+def calm_burst_calm(seconds: float, calm_rate: float, burst_rate: float) -> tuple[LoadPhase, LoadPhase, LoadPhase]:
+    """A quarter calm, a third burst, and calm again until the end."""
+    before, burst = seconds / 4, seconds / 3
+    return (
+        LoadPhase("before", before, calm_rate),
+        LoadPhase("burst", burst, burst_rate),
+        LoadPhase("after", seconds - before - burst, calm_rate),
+    )
+
+
+def gap(chance: random.Random, rate: float) -> float:
+    return chance.expovariate(rate) if rate > 0 else float("inf")
+
+
+def vary(chance: random.Random, mean: int) -> int:
+    return max(1, round(mean * chance.uniform(0.5, 1.5)))

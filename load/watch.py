@@ -1,11 +1,14 @@
-"""Follows the bus while a load runs, and feeds the story."""
+"""Watches a running system while a load runs: the bus's events feed the story, and the processes are checked for
+deaths, restarts and stalls of the whole machine."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+from livescale.load.incidents import TICK_SECONDS, ClockTimes, Life, Lives, RunIncident, Ticks
 from livescale.load.story import Story
+from livescale.services.supervisor.processes import Child
 from livescale.shared.bus.contract import Bus, Subscription, Topic
 from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.messages.message import Message
@@ -67,3 +70,38 @@ def describe(message: Message) -> str | None:
             return f"{message.id} counts as dead: {message.reason}"
         case _:
             return None
+
+
+@asynccontextmanager
+async def watching_lives(
+    children: Mapping[str, Child], clock: Clock, note: Callable[[str], None]
+) -> AsyncIterator[list[RunIncident]]:
+    """Inside, the list fills with what befalls them, and `note` gets a line for each."""
+    incidents: list[RunIncident] = []
+    watching = asyncio.create_task(watch(children, clock, note, incidents), name="watchman")
+    try:
+        yield incidents
+    finally:
+        watching.cancel()
+        await asyncio.wait([watching])
+
+
+async def watch(
+    children: Mapping[str, Child], clock: Clock, note: Callable[[str], None], incidents: list[RunIncident]
+) -> None:
+    ticks, lives = Ticks(read_times(clock)), Lives(read_lives(children))
+    while True:
+        await asyncio.sleep(TICK_SECONDS)
+        times = read_times(clock)
+        stall = ticks.on_tick(times)
+        for incident in [*([] if stall is None else [stall]), *lives.on_look(read_lives(children), times.wall)]:
+            incidents.append(incident)
+            note(incident.line)
+
+
+def read_times(clock: Clock) -> ClockTimes:
+    return ClockTimes(clock.now(), clock.wall())
+
+
+def read_lives(children: Mapping[str, Child]) -> dict[str, Life]:
+    return {name: Life(child.pid, child.starts) for name, child in children.items()}

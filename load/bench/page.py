@@ -1,4 +1,4 @@
-"""The report of a bench: one HTML file with what was measured, and pictures of it."""
+"""The HTML report that all benches share: what was measured, the bars, and pictures."""
 
 from collections.abc import Callable, Sequence
 from html import escape
@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
-from livescale.load.bench.conditions import Conditions
-from livescale.load.bench.record import Record
-from livescale.load.pictures import Picture
+from livescale.load.bench.record import Conditions, Record
+from livescale.load.pictures import SvgPicture
 from livescale.load.report import render_page, render_picture, render_table
 
 HEADINGS = ("", "measured", "", "against", "ratio", "bar", "kept")
@@ -31,7 +30,7 @@ def report_option(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any
 def render_bench(
     title: str,
     intro: str,
-    pictures: Sequence[Picture],
+    pictures: Sequence[SvgPicture],
     records: Sequence[Record],
     conditions: Conditions,
     tables: str = "",

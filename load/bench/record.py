@@ -1,4 +1,5 @@
-"""The one form of every bench: a JSON line a case on stdout, and one of the machine; progress and a table on stderr."""
+"""The output that all benches share: a JSON line for each case and one for the machine on stdout; progress and a table
+on stderr."""
 
 from collections.abc import Mapping
 
@@ -7,9 +8,23 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from livescale.load.bench.conditions import Conditions
-from livescale.load.bench.samples import Samples
-from livescale.load.hardware import HardwareWatch
+from livescale.load.bench.samples import Counts, Samples
+from livescale.load.hardware import Hardware, HardwareWatch
+
+
+class Conditions(msgspec.Struct, frozen=True):
+    """What a reader of the figures has to know."""
+
+    hardware: Hardware
+    samples: Counts
+
+    def lines(self) -> list[str]:
+        return [*self.hardware.lines(), *self.samples.lines()]
+
+    def as_line(self, bench: str) -> dict[str, object]:
+        """The machine's JSON line, which follows those of the cases."""
+        hardware, samples = (msgspec.structs.asdict(each) for each in (self.hardware, self.samples))
+        return {"bench": bench, "case": "machine", **hardware, "samples": samples["taken"], "again": samples["again"]}
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +67,7 @@ def measured(
     return Record(bench=bench, case=case, value=value, unit=unit, against=against, ratio=ratio, bar=bar, ok=ok)
 
 
-class Printer:
+class RecordPrinter:
     """Prints records as they come, and the table at the end."""
 
     def __init__(self, bench: str) -> None:
@@ -71,7 +86,7 @@ class Printer:
         click.echo(msgspec.json.encode(_rounded(msgspec.structs.asdict(record))))
 
     def conditions(self) -> Conditions:
-        """As they were until now."""
+        """The conditions of everything that was measured so far."""
         return Conditions(self._watch.seen(), self.samples.counts())
 
     def finish(self) -> bool:

@@ -1,13 +1,17 @@
-"""Samples of a bench, taken again where the machine stood still: such a one tells of the stall and of nothing else."""
+"""Takes a bench's samples, and takes one again if the machine stood still meanwhile: such a sample measures the stall
+and nothing else.
+
+What a stall may have broken is renewed before the next try.
+"""
 
 import threading
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Generic, TypeVar
 
 import msgspec
 
-from livescale.load.bench.fleet import BenchFailed
-from livescale.load.incidents import TICK_SECONDS, Incident, Ticks, Times
+from livescale.load.incidents import TICK_SECONDS, ClockTimes, RunIncident, Ticks
 from livescale.services.supervisor.processes import ChildFailed
 from livescale.services.supervisor.stack import StackFailed
 from livescale.shared.bus.contract import BusError
@@ -17,10 +21,15 @@ T = TypeVar("T")
 
 TRIES = 4  # of one sample
 MOST_AGAIN = 1 / 3  # of all samples
+Tell = Callable[[str], None]
+
+
+class BenchFailed(Exception):
+    """A process of the bench failed or did not answer."""
+
+
 # What a stall may end in: flows are given up, leases end, calls are not answered in time.
 FAILURES = (BenchFailed, BusError, ChildFailed, StackFailed)
-
-Tell = Callable[[str], None]
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -76,7 +85,7 @@ class Samples:
         raise void()
 
     async def take_async(self, sample: Callable[[], Awaitable[T]], renew: Callable[[], Awaitable[None]]) -> T:
-        """As `take`."""
+        """Take a sample as `take` does, on a running event loop."""
         for number in range(TRIES):
             failure: Exception | None = None
             with self._stalls() as watch:
@@ -90,7 +99,7 @@ class Samples:
                 return result
         raise void()
 
-    def _counts(self, stalls: list[Incident], failure: Exception | None) -> bool:
+    def _counts(self, stalls: list[RunIncident], failure: Exception | None) -> bool:
         """Whether it is a sample. Raises its failure where that is no stall's."""
         if stalls:
             self.again += 1
@@ -111,7 +120,7 @@ class StallWatch:
     """Looks at the clock from a thread of its own as long as it is entered: `found` has the stalls."""
 
     def __init__(self) -> None:
-        self.found: list[Incident] = []
+        self.found: list[RunIncident] = []
         self._clock = SystemClock()
         self._ticks = Ticks(self._times())
         self._ended = threading.Event()
@@ -135,5 +144,28 @@ class StallWatch:
         if stall is not None:
             self.found.append(stall)
 
-    def _times(self) -> Times:
-        return Times(self._clock.now(), self._clock.wall())
+    def _times(self) -> ClockTimes:
+        return ClockTimes(self._clock.now(), self._clock.wall())
+
+
+class Renewable(Generic[T]):
+    """What is there `now`, until `renew` ends it and has another in its place."""
+
+    now: T
+
+    def __init__(self, make: Callable[[], AbstractAsyncContextManager[T]], cleanup: AsyncExitStack) -> None:
+        self._make = make
+        self._cleanup = cleanup
+
+    async def renew(self) -> None:
+        await self._cleanup.aclose()
+        self.now = await self._cleanup.enter_async_context(self._make())
+
+
+@asynccontextmanager
+async def renewable(make: Callable[[], AbstractAsyncContextManager[T]]) -> AsyncIterator[Renewable[T]]:
+    """It is made on entry, and ends with the block of code."""
+    async with AsyncExitStack() as cleanup:
+        made = Renewable(make, cleanup)
+        await made.renew()
+        yield made

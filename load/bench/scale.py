@@ -1,4 +1,4 @@
-"""`livescale bench scale`: from decision to parameters whole on new workers, against the bare link."""
+"""`livescale bench scale`: the time from a decision until new workers have all parameters, against the bare link's."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -9,11 +9,11 @@ from typing import Literal
 import click
 import uvloop
 
-from livescale.load.bench.fleet import BenchFailed, started
-from livescale.load.bench.jobs import hop_jobs, seconds
-from livescale.load.bench.record import Printer, Record, measured
-from livescale.load.bench.system import logged, renewable
-from livescale.load.kept import kept_model
+from livescale.load.bench.record import Record, RecordPrinter, measured
+from livescale.load.bench.samples import BenchFailed, renewable
+from livescale.load.bench.transfer.fleet import started
+from livescale.load.bench.transfer.jobs import hop_jobs, seconds
+from livescale.load.kept import kept_model, logged
 from livescale.services.cli.scale import ask_scale
 from livescale.services.supervisor.processes import Echo
 from livescale.services.supervisor.settings import ModelSettings, StackSettings
@@ -38,7 +38,7 @@ SCALE_SECONDS = 300.0
 @click.option("--new", "counts", type=click.IntRange(1, 16), multiple=True, default=(1, 3), show_default=True)
 def scale(transport: Literal["ucx", "socket"], rate: float, counts: Sequence[int]) -> None:
     """Decision -> parameters whole on new workers, against the same bytes over a bare link in this run."""
-    printer = Printer(BENCH)
+    printer = RecordPrinter(BENCH)
     link = LinkSettings(transport=transport, link_rate=rate * 1e6)
     checkpoint = kept_model("medium", printer.progress)
     try:
@@ -73,7 +73,7 @@ def stack_settings(checkpoint: Path, link: LinkSettings, most: int) -> StackSett
 
 
 async def scales(
-    printer: Printer, settings: StackSettings, counts: Sequence[int], echo: Echo
+    printer: RecordPrinter, settings: StackSettings, counts: Sequence[int], echo: Echo
 ) -> tuple[int, list[ScaleRecord]]:
     """Scale out by each of `counts`, back to one between; the model's bytes and the records."""
     async with renewable(lambda: Stack(settings, progress=printer.progress, echo=echo)) as stacks:

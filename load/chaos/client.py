@@ -1,5 +1,5 @@
-"""A client of several gateways that sends a request again, but only where the server said that it may, or where its
-connection broke."""
+"""A client of several gateways. It repeats a request where the server said that it may, or where the connection
+broke."""
 
 import asyncio
 from collections import Counter
@@ -9,9 +9,9 @@ from itertools import count
 import aiohttp
 import msgspec
 
-from livescale.load.client import Client
+from livescale.load.client import LoadClient
 from livescale.load.records import Ask, RequestRecord
-from livescale.load.tally import Tally
+from livescale.load.stats import Tally
 from livescale.shared.runtime.clock import Clock
 
 # Nobody gives up sooner on a machine that is slow to start processes again.
@@ -19,14 +19,14 @@ PATIENCE_SECONDS = 120.0
 BROKEN_SECONDS = 0.2
 
 
-class Cut(msgspec.Struct, frozen=True):
+class CutStream(msgspec.Struct, frozen=True):
     """A stream that ended with its connection, and which gateway that was to."""
 
     gateway: str
     record: RequestRecord
 
 
-class PatientClient(Client):
+class PatientClient(LoadClient):
     """Goes from gateway to gateway. `refusals` counts how often each request was refused, by its index; `cuts` are the
     streams whose connection broke and whose requests were made anew. However often that is, a request is due once."""
 
@@ -35,7 +35,7 @@ class PatientClient(Client):
         self._sessions = sessions
         self._gateways = list(sessions)
         self.refusals: Counter[int] = Counter()
-        self.cuts: list[Cut] = []
+        self.cuts: list[CutStream] = []
 
     async def fetch(self, ask: Ask, due: float) -> RequestRecord:
         """Nothing is sent again where the server took the request and failed."""
@@ -53,7 +53,7 @@ class PatientClient(Client):
             if pause is None or self.now() + pause > last:
                 break
             if record.broken:
-                self.cuts.append(Cut(gateway, record))
+                self.cuts.append(CutStream(gateway, record))
             else:
                 self.refusals[ask.index] += 1
             await asyncio.sleep(pause)

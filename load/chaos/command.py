@@ -1,4 +1,4 @@
-"""The command `livescale chaos`."""
+"""The command `livescale chaos`: it disturbs a system under load, and compares its streams with an undisturbed run."""
 
 import asyncio
 import sys
@@ -9,20 +9,17 @@ import msgspec
 import uvloop
 from rich.console import Console
 
-from livescale.load.bench.system import logged
-from livescale.load.chaos.arrivals import make_load
+from livescale.load.chaos.load import ChaosSettings, make_load
 from livescale.load.chaos.page import write_page
-from livescale.load.chaos.reference import undisturbed
-from livescale.load.chaos.report import ChaosReport, fault_table, make_report
-from livescale.load.chaos.run import Run
-from livescale.load.chaos.settings import ChaosSettings
-from livescale.load.chaos.stage import run_chaos
-from livescale.load.kept import KEPT, kept_model
+from livescale.load.chaos.report import ChaosReport, ChaosRun, fault_table, make_report
+from livescale.load.chaos.run import run_chaos
+from livescale.load.engine_alone import undisturbed
+from livescale.load.kept import KEPT, kept_model, logged
 from livescale.load.report import check_report_path
 from livescale.load.screen import open_screen
 from livescale.load.target import TargetError
 from livescale.load.trace import Trace
-from livescale.load.traces import TraceError
+from livescale.load.trace_files import TraceError
 from livescale.services.cli.options import settings_options
 
 LOG = KEPT / "chaos.log"
@@ -61,7 +58,7 @@ def chaos(settings: ChaosSettings) -> None:
     sys.exit(0 if report.good else 1)
 
 
-def disturb(settings: ChaosSettings, checkpoint: Path, trace: Trace, console: Console) -> Run:
+def disturb(settings: ChaosSettings, checkpoint: Path, trace: Trace, console: Console) -> ChaosRun:
     """The system's part. Raises ClickException, and Abort after Ctrl-C."""
     try:
         with logged(LOG) as echo, open_screen(console) as screen:
@@ -76,8 +73,8 @@ def describe_settings(settings: ChaosSettings) -> dict[str, str]:
     return {name.replace("_", "-"): str(value) for name, value in values.items() if value is not None}
 
 
-def show(console: Console, report: ChaosReport, run: Run) -> None:
-    """For people."""
+def show(console: Console, report: ChaosReport, run: ChaosRun) -> None:
+    """Print the verdict, the faults and the first complaints for people."""
     console.print(fault_table(run.happenings, run.seen, run.start, run.end))
     for line in report.complaints()[:SHOWN]:
         console.print(line, style="red", markup=False)

@@ -1,4 +1,4 @@
-"""Makes the faults of a schedule happen to a running system."""
+"""Injects the faults of a schedule into a running system: kills, freezes, stalls and scales."""
 
 import asyncio
 import signal
@@ -19,7 +19,7 @@ STALL_LOOK_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
-class Happening:
+class SeenFault:
     """A fault and what was seen of it. `at` is in seconds since the epoch; `struck` whether it came true, and `victim`
     who it hit."""
 
@@ -38,7 +38,7 @@ class Happening:
         return f"{self.fault.kind} {self.victim.rpartition('-')[0] or self.victim}".strip()
 
 
-class Tormentor:
+class FaultInjector:
     """`happenings` fills as faults come true. `allowed` are the processes that may be hit."""
 
     def __init__(
@@ -56,7 +56,7 @@ class Tormentor:
         self._allowed = allowed
         self._now = now
         self._tell = tell
-        self.happenings: list[Happening] = []
+        self.happenings: list[SeenFault] = []
         self._holds: Counter[int] = Counter()  # by process: faults that have it stand still
 
     async def run(self, faults: Sequence[Fault], start: float) -> None:
@@ -84,17 +84,17 @@ class Tormentor:
         at = self._now()
         victim = find_victim(fault.target, self._story, self._allowed)
         if victim is None:
-            self._note(Happening(fault, at, "there was none", struck=False))
+            self._note(SeenFault(fault, at, "there was none", struck=False))
             return None
         pid = self._stack.supervisor.children[victim].pid
         if pid is None:  # between a death and the next start
-            self._note(Happening(fault, at, "it was not running", victim, struck=False))
+            self._note(SeenFault(fault, at, "it was not running", victim, struck=False))
             return None
         if number == signal.SIGSTOP:
             self._hold(pid)
         else:
             signal_group(pid, number)
-        self._note(Happening(fault, at, "" if victim == fault.target else victim, victim))
+        self._note(SeenFault(fault, at, "" if victim == fault.target else victim, victim))
         return pid
 
     async def _thaw(self, pid: int, seconds: float) -> None:
@@ -104,9 +104,9 @@ class Tormentor:
             self._let_go(pid)
 
     async def _stall(self, fault: Fault) -> None:
-        """Also who is started again meanwhile stands still."""
+        """Stop all processes for a while, those included that are started meanwhile."""
         at, held = self._now(), set[int]()
-        self._note(Happening(fault, at, ""))
+        self._note(SeenFault(fault, at, ""))
         try:
             while self._now() < at + fault.seconds:
                 for child in self._stack.supervisor.children.values():
@@ -119,7 +119,7 @@ class Tormentor:
                 self._let_go(pid)
 
     def _hold(self, pid: int) -> None:
-        """By one fault; another may hold it, too."""
+        """Stop a process for one fault; another fault may hold it, too."""
         self._holds[pid] += 1
         signal_group(pid, signal.SIGSTOP)
 
@@ -134,14 +134,14 @@ class Tormentor:
             scale = Scale(model=self._model, instances=fault.instances)
             accepted = await self._stack.bus.call(SCALE, scale, timeout=SCALE_SECONDS)
         except BusError as error:
-            self._note(Happening(fault, at, f"not now: {error}", struck=False))
+            self._note(SeenFault(fault, at, f"not now: {error}", struck=False))
         else:
-            self._note(Happening(fault, at, f"{accepted.actual} -> {accepted.target}"))
+            self._note(SeenFault(fault, at, f"{accepted.actual} -> {accepted.target}"))
         if fault.then is not None:
             await asyncio.sleep(fault.then.at)
             await self._inflict(fault.then)
 
-    def _note(self, happening: Happening) -> None:
+    def _note(self, happening: SeenFault) -> None:
         self.happenings.append(happening)
         self._tell(str(happening))
 

@@ -1,22 +1,57 @@
-"""What a run with faults came to: pure, from records and the undisturbed tokens."""
+"""What a run with faults left behind, and the verdict on it: pure, from records and an undisturbed engine's tokens."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import msgspec
 from rich.table import Table
 
-from livescale.load.chaos.client import Cut
-from livescale.load.chaos.faults import Happening
-from livescale.load.chaos.run import Run
-from livescale.load.records import RequestRecord, find_fault
-from livescale.load.tables import duration, new_table
+from livescale.load.chaos.client import CutStream
+from livescale.load.chaos.faults import SeenFault
+from livescale.load.records import Ask, RequestRecord, find_fault
+from livescale.load.stats import duration, new_table
+from livescale.load.story import Story
 
 # A connection that was idle when its gateway died is found broken by the next request.
 NOTICED_SECONDS = 2.0
 
 FAULT_HEADINGS = ("at", "fault", "streams", "pause")
+
+
+class ChaosRun(msgspec.Struct, frozen=True, kw_only=True):
+    """`start` and `end` of the load, in seconds since the epoch; `left` after the end of the system."""
+
+    asks: list[Ask]
+    records: list[RequestRecord]
+    cuts: list[CutStream]
+    happenings: list[SeenFault]
+    story: Story
+    start: float
+    end: float
+    refused: int
+    resumed: int
+    takeovers: int
+    handed_over: int
+    not_whole: list[str]
+    left: list[str] = []
+
+    @property
+    def seen(self) -> list[RequestRecord]:
+        """The records with the times at which clients had their tokens, by whichever gateway: one that is had already
+        is not waited for when it comes again, and the first that is new ends a pause that began at another gateway."""
+        cuts: dict[int, list[RequestRecord]] = defaultdict(list)
+        for cut in self.cuts:
+            cuts[cut.record.index].append(cut.record)
+        return [as_seen([*cuts[record.index], record]) for record in self.records]
+
+
+def as_seen(attempts: Sequence[RequestRecord]) -> RequestRecord:
+    """One record from all attempts at a request, which are in order."""
+    token_at: list[float] = []
+    for attempt in attempts:
+        token_at += attempt.token_at[len(token_at) :]
+    return msgspec.structs.replace(attempts[-1], due=attempts[0].due, sent=attempts[0].sent, token_at=token_at)
 
 
 class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +102,7 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     def sentence(self) -> str:
-        """The verdict in words."""
+        """The verdict in one sentence."""
         verdict = "nothing was wrong or lost" if self.good else "NOT GOOD"
         return (
             f"{self.streams} streams, {self.tokens} tokens under {sum(self.faults.values())} faults: {verdict}. "
@@ -78,7 +113,7 @@ class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def make_report(run: Run, undisturbed: Mapping[int, Sequence[int]], seed: int, dtype: str) -> ChaosReport:
+def make_report(run: ChaosRun, undisturbed: Mapping[int, Sequence[int]], seed: int, dtype: str) -> ChaosReport:
     """Judge every request that was asked for: one without a record is incomplete as well."""
     by_index = {record.index: record for record in run.records}
     missing = [f"request {index}: no record of it" for index in undisturbed if index not in by_index]
@@ -114,7 +149,7 @@ def make_report(run: Run, undisturbed: Mapping[int, Sequence[int]], seed: int, d
     )
 
 
-def find_unexplained(cuts: Sequence[Cut], happenings: Sequence[Happening]) -> list[str]:
+def find_unexplained(cuts: Sequence[CutStream], happenings: Sequence[SeenFault]) -> list[str]:
     """One line for each connection that broke although its gateway was not killed."""
     killed = [(one.victim, one.at) for one in happenings if one.fault.kind == "kill" and one.struck]
     return [
@@ -133,7 +168,7 @@ def count_wrong(came: Sequence[int], right: Sequence[int]) -> int:
 
 
 def fault_rows(
-    happenings: Sequence[Happening], records: Sequence[RequestRecord], start: float, end: float
+    happenings: Sequence[SeenFault], records: Sequence[RequestRecord], start: float, end: float
 ) -> Iterator[tuple[str, ...]]:
     """A row a fault, with what clients noticed from it until the next."""
     ordered = sorted(happenings, key=lambda one: one.at)
@@ -143,8 +178,8 @@ def fault_rows(
         yield duration(happening.at - start), str(happening), str(len(under_way)), duration(longest)
 
 
-def fault_table(happenings: Sequence[Happening], records: Sequence[RequestRecord], start: float, end: float) -> Table:
-    """The rows for a terminal."""
+def fault_table(happenings: Sequence[SeenFault], records: Sequence[RequestRecord], start: float, end: float) -> Table:
+    """The faults as a table for a terminal."""
     table = new_table("Faults, and the longest pause of any stream until the next one")
     for heading in FAULT_HEADINGS:
         is_text = heading == "fault"

@@ -1,46 +1,173 @@
-"""What a run with faults left behind, to be judged."""
+"""The course of a run with faults: start the system, send the load, disturb it until the load ends, wait until the
+system is whole again."""
 
-from collections import defaultdict
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
 
+import aiohttp
 import msgspec
 
-from livescale.load.chaos.client import Cut
-from livescale.load.chaos.faults import Happening
+from livescale.load.chaos.client import PatientClient
+from livescale.load.chaos.faults import FaultInjector
+from livescale.load.chaos.load import ChaosSettings, seeded
+from livescale.load.chaos.report import ChaosRun
+from livescale.load.chaos.schedule import FaultTargets, plan_faults
+from livescale.load.chaos.system import (
+    HANDED_OVER,
+    MODEL,
+    RESUMED,
+    TOOK_OFFICE,
+    LogEvents,
+    choose_targets,
+    find_amiss,
+    find_left,
+    open_sessions,
+    shared_memory,
+    stack_settings,
+)
+from livescale.load.client import send_open_loop
+from livescale.load.demo.run import end_on_sigterm
+from livescale.load.engine_alone import CONTEXT
 from livescale.load.records import Ask, RequestRecord
+from livescale.load.screen import Screen, ScreenView
+from livescale.load.stats import Tally
 from livescale.load.story import Story
+from livescale.load.target import LoadTarget, learn_target, make_asks
+from livescale.load.trace import Trace
+from livescale.load.watch import watching
+from livescale.services.supervisor.commands import NATS
+from livescale.services.supervisor.processes import Echo
+from livescale.services.supervisor.stack import Stack
+from livescale.shared.bus.contract import BusError
+from livescale.shared.messages.registry import AskSnapshot
+from livescale.shared.runtime.clock import SystemClock
+from livescale.shared.subjects import SNAPSHOT
+
+T = TypeVar("T")
+
+REFRESH_SECONDS = 0.25
+CALL_SECONDS = 2.0
+# Generous: a slow machine takes its time to start processes and to load models again.
+WHOLE_SECONDS = 120.0
+# So long a router's word of its queue is of the present.
+FRESH_SECONDS = 3.0
+PROBE_TOKENS = 16
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """`start` and `end` of the load, in seconds since the epoch; `left` after the end of the system."""
+async def run_chaos(settings: ChaosSettings, checkpoint: Path, trace: Trace, screen: Screen, echo: Echo) -> ChaosRun:
+    """Everything that needs the system up; on return it is down again. SIGTERM cancels it, as Ctrl-C does.
 
-    asks: list[Ask]
-    records: list[RequestRecord]
-    cuts: list[Cut]
-    happenings: list[Happening]
-    story: Story
-    start: float
-    end: float
-    refused: int
-    resumed: int
-    takeovers: int
-    handed_over: int
-    not_whole: list[str]
-    left: list[str] = []
-
-    @property
-    def seen(self) -> list[RequestRecord]:
-        """The records with the times at which clients had their tokens, by whichever gateway: one that is had already
-        is not waited for when it comes again, and the first that is new ends a pause that began at another gateway."""
-        cuts: dict[int, list[RequestRecord]] = defaultdict(list)
-        for cut in self.cuts:
-            cuts[cut.record.index].append(cut.record)
-        return [as_seen([*cuts[record.index], record]) for record in self.records]
+    Raises ValueError before anything is started, TargetError, and what a Stack raises.
+    """
+    end_on_sigterm()
+    targets = choose_targets(settings)
+    memory, events = shared_memory(), LogEvents(echo)
+    async with Stack(stack_settings(settings, checkpoint), progress=screen.note, echo=events.echo) as stack:
+        run = await ChaosCourse(settings, stack, screen, events).run(trace, targets)
+        pids = [child.pid for child in stack.supervisor.children.values() if child.pid is not None]
+    return msgspec.structs.replace(run, left=find_left(pids, memory))
 
 
-def as_seen(attempts: Sequence[RequestRecord]) -> RequestRecord:
-    """Of one request, in their order."""
-    token_at: list[float] = []
-    for attempt in attempts:
-        token_at += attempt.token_at[len(token_at) :]
-    return msgspec.structs.replace(attempts[-1], due=attempts[0].due, sent=attempts[0].sent, token_at=token_at)
+class ChaosCourse:
+    """One load with faults, on a system that is up."""
+
+    def __init__(self, settings: ChaosSettings, stack: Stack, screen: Screen, events: LogEvents) -> None:
+        self._settings = settings
+        self._stack = stack
+        self._screen = screen
+        self._events = events
+        self._seconds = 60 * settings.minutes
+        self._story = Story(MODEL)
+        self._tally = Tally()
+        self._clock = SystemClock()
+        self._asks: list[Ask] = []
+        self._records: list[RequestRecord] = []
+
+    async def run(self, trace: Trace, targets: FaultTargets) -> ChaosRun:
+        """Raises TargetError, and ChildFailed once a process is given up."""
+        async with (
+            watching(self._stack.bus, self._story, self._clock, self._screen.note),
+            open_sessions(self._stack.urls) as sessions,
+        ):
+            target = await learn_target(next(iter(sessions.values())), MODEL)
+            # The undisturbed run has to fit as well.
+            target = msgspec.structs.replace(target, context=min(target.context, CONTEXT))
+            self._asks = [seeded(ask) for ask in make_asks(trace, target, self._settings.seed)]
+            client = PatientClient(sessions, MODEL, self._clock, self._tally)
+            tormentor = FaultInjector(self._stack, self._story, MODEL, targets.names, client.now, self._screen.note)
+            start = client.now()
+            await self._watched("load", start, self._disturbed(client, tormentor, targets, start))
+            end = client.now()
+            not_whole = await self._rest(end)
+            await self._probe(client, sessions, target)
+            return ChaosRun(
+                asks=self._asks,
+                records=self._records,
+                cuts=client.cuts,
+                happenings=tormentor.happenings,
+                story=self._story,
+                start=start,
+                end=end,
+                refused=len(client.refusals),
+                resumed=self._events.counts[RESUMED],
+                takeovers=self._events.counts[TOOK_OFFICE] - 1,  # the first router took office as well
+                handed_over=self._events.counts[HANDED_OVER],
+                not_whole=not_whole or await self._rest(end),
+            )
+
+    async def _disturbed(
+        self, client: PatientClient, tormentor: FaultInjector, targets: FaultTargets, start: float
+    ) -> None:
+        """The load, and the faults meanwhile."""
+        faults = plan_faults(self._settings.seed, self._seconds, targets, stalls=self._settings.stalls)
+        self._screen.note(f"{len(self._asks)} requests and {len(faults)} faults in {self._seconds:.0f} s")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(tormentor.run(faults, start), name="faults")
+            group.create_task(send_open_loop(client, self._asks, self._records), name="load")
+
+    async def _rest(self, since: float) -> list[str]:
+        """Wait until the system is whole and at rest; what is still amiss after a long while."""
+        deadline = self._clock.now() + WHOLE_SECONDS
+        while amiss := await self._watched("recovering", since, self._find_amiss()):
+            if self._clock.now() > deadline:
+                break
+            await asyncio.sleep(REFRESH_SECONDS)
+        return amiss
+
+    async def _find_amiss(self) -> list[str]:
+        try:
+            snapshot = await self._stack.bus.call(SNAPSHOT, AskSnapshot(), timeout=CALL_SECONDS)
+        except BusError as error:
+            return [f"the registry does not answer: {error}"]
+        last = self._story.queue[-1] if self._story.queue else None
+        queue = last if last is not None and last.at > self._clock.wall() - FRESH_SECONDS else None
+        return find_amiss(snapshot, queue, [name for name in self._stack.supervisor.children if name != NATS])
+
+    async def _probe(
+        self, client: PatientClient, sessions: Mapping[str, aiohttp.ClientSession], target: LoadTarget
+    ) -> None:
+        """One short request to each gateway, judged like the others."""
+        for session in sessions.values():
+            ask = Ask(len(self._asks), 0.0, target.vocabulary[:PROBE_TOKENS], PROBE_TOKENS)
+            self._asks.append(ask)
+            self._records.append(await client.attempt(session, ask, client.now()))
+
+    async def _watched(self, stage: str, since: float, work: Coroutine[Any, Any, T]) -> T:
+        """Do the work, and show how things are meanwhile. Raises ChildFailed once a process is given up."""
+        task = asyncio.ensure_future(work)
+        try:
+            while not task.done():
+                await asyncio.wait([task], timeout=REFRESH_SECONDS)
+                self._stack.supervisor.check()
+                self._show(stage, since)
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+        return task.result()
+
+    def _show(self, stage: str, since: float) -> None:
+        now = self._clock.wall()
+        seconds = self._seconds if stage == "load" else None
+        self._screen.show(ScreenView(stage, now - since, seconds, len(self._asks), now, self._story, self._tally))

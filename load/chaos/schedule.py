@@ -1,4 +1,4 @@
-"""What goes wrong when: a schedule of faults from a seed, the same for the same seed and targets."""
+"""Plans which faults happen when. The same seed and targets give the same schedule."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -56,7 +56,7 @@ class Fault(msgspec.Struct, frozen=True):
                 return f"freeze everything for {self.seconds:.1f} s"
 
 
-class Targets(msgspec.Struct, frozen=True):
+class FaultTargets(msgspec.Struct, frozen=True):
     """Processes that may be hit, by name, and the most instances there can be; half of the hits go to workers."""
 
     workers: Sequence[str]
@@ -68,7 +68,7 @@ class Targets(msgspec.Struct, frozen=True):
         return [*self.workers, *self.others]
 
 
-def plan_faults(seed: int, seconds: float, targets: Targets, *, stalls: bool = False) -> tuple[Fault, ...]:
+def plan_faults(seed: int, seconds: float, targets: FaultTargets, *, stalls: bool = False) -> tuple[Fault, ...]:
     """Faults for a load of so many seconds. With stalls the others are the same as without."""
     faults = plan_hits(seed, seconds, targets)
     return tuple(sorted([*faults, *plan_stalls(seed, seconds)], key=lambda fault: fault.at)) if stalls else faults
@@ -85,8 +85,8 @@ def disturbed_until(seconds: float) -> float:
     return seconds - min(CALM_SECONDS, seconds / 4)
 
 
-def plan_hits(seed: int, seconds: float, targets: Targets) -> tuple[Fault, ...]:
-    """All but the stalls."""
+def plan_hits(seed: int, seconds: float, targets: FaultTargets) -> tuple[Fault, ...]:
+    """All faults of a schedule but the stalls."""
     chance = random.Random(seed)
     rested: dict[str, float] = {}  # when a target may be hit again
     faults: list[Fault] = []
@@ -102,7 +102,7 @@ def plan_hits(seed: int, seconds: float, targets: Targets) -> tuple[Fault, ...]:
     return tuple(faults)
 
 
-def _hit(chance: random.Random, kind: Kind, at: float, targets: Targets, rested: dict[str, float]) -> Fault | None:
+def _hit(chance: random.Random, kind: Kind, at: float, targets: FaultTargets, rested: dict[str, float]) -> Fault | None:
     """None where everybody has been hit just now."""
     group = targets.workers if not targets.others or chance.random() < 0.5 else targets.others
     able = [name for name in group if rested.get(name, 0.0) <= at]
@@ -116,7 +116,7 @@ def _hit(chance: random.Random, kind: Kind, at: float, targets: Targets, rested:
     return Fault(at, kind, target, seconds)
 
 
-def _scale(chance: random.Random, at: float, targets: Targets, rested: dict[str, float]) -> Fault:
+def _scale(chance: random.Random, at: float, targets: FaultTargets, rested: dict[str, float]) -> Fault:
     if chance.random() >= AMBUSH_SHARE:
         return Fault(at, "scale", "", instances=chance.randint(1, targets.instances))
     delay = chance.uniform(*AMBUSH_SECONDS)

@@ -1,15 +1,26 @@
-"""The system that is disturbed: what runs in it, what of that may be hit, and how its gateways are reached."""
+"""The system that is disturbed: what runs in it, which processes may be hit, and how its gateways are reached.
 
-from collections.abc import AsyncIterator, Mapping
+It is also judged here: whether it is whole again, what it leaves at its end, and what its logs tell.
+"""
+
+import os
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Container, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import aiohttp
 
-from livescale.load.chaos.schedule import Targets
-from livescale.load.chaos.settings import ChaosSettings
+from livescale.load.chaos.load import ChaosSettings
+from livescale.load.chaos.schedule import FaultTargets
 from livescale.load.client import open_session
+from livescale.load.story import QueuePoint
+from livescale.services.supervisor.processes import Echo
+from livescale.services.supervisor.readiness import missing_instances, missing_members
 from livescale.services.supervisor.settings import Bounds, ModelSettings, StackSettings
+from livescale.shared.messages.membership import WorkerReport
+from livescale.shared.messages.registry import Snapshot
 
 MODEL = "chaos"
 MIB = 1024 * 1024
@@ -19,6 +30,10 @@ LOAD_SECONDS = 1.5
 # A few requests at an instance ask for another one, whatever the machine can do.
 BOUNDS = Bounds(decode_lo=0.2, decode_hi=0.3)
 DOWNSCALE_SECONDS = 3.0
+SHARED_MEMORY = Path("/dev/shm")
+RESUMED = "request_lost"
+TOOK_OFFICE = "router_takes_office"
+HANDED_OVER = "request_taken"
 
 
 def stack_settings(settings: ChaosSettings, checkpoint: Path) -> StackSettings:
@@ -43,7 +58,7 @@ def stack_settings(settings: ChaosSettings, checkpoint: Path) -> StackSettings:
     )
 
 
-def choose_targets(settings: ChaosSettings) -> Targets:
+def choose_targets(settings: ChaosSettings) -> FaultTargets:
     """Processes of the services that may be disturbed. Raises ValueError for a service that there is none of."""
     several = {"worker": settings.workers, "gateway": settings.gateways, "router": settings.routers}
     named = {service: [f"{service}-{index}" for index in range(count)] for service, count in several.items()}
@@ -54,7 +69,7 @@ def choose_targets(settings: ChaosSettings) -> Targets:
         if service not in named:
             raise ValueError(f"--disturb: no {service!r} runs here; there are: {', '.join(named)}")
     others = [name for service in chosen if service != "worker" for name in named[service]]
-    return Targets(named["worker"] if "worker" in chosen else [], others, settings.workers)
+    return FaultTargets(named["worker"] if "worker" in chosen else [], others, settings.workers)
 
 
 @asynccontextmanager
@@ -64,3 +79,96 @@ async def open_sessions(urls: Mapping[str, str]) -> AsyncIterator[dict[str, aioh
         yield {
             name: await stack.enter_async_context(open_session(url, "", REQUEST_SECONDS)) for name, url in urls.items()
         }
+
+
+def find_amiss(snapshot: Snapshot, queue: QueuePoint | None, processes: Sequence[str]) -> list[str]:
+    """What keeps the system from being whole and at rest, one line each. Pure."""
+    reports = {report.id: report for report in snapshot.workers}
+    workers = [name for name in processes if name.startswith("worker-")]
+    return [
+        *(f"{id} is not a member" for id in missing_members(snapshot, processes)),
+        *(f"{id} does not report" for id in workers if id not in reports),
+        *missing_instances(snapshot, [model.spec for model in snapshot.models]),
+        *([] if snapshot.models else ["no model is registered"]),
+        *(line for report in reports.values() for line in find_unrest(report)),
+        *(f"{host.id} still sends parameters" for host in snapshot.hosts if host.flows_out),
+        *find_waiting(queue),
+    ]
+
+
+def find_unrest(report: WorkerReport) -> list[str]:
+    """What a worker still does or holds, one line each."""
+    load = report.load
+    requests = 0 if load is None else load.running_requests + load.waiting_requests
+    blocks = 0 if load is None else load.kv_blocks_used
+    return [
+        *([] if report.state in ("serving", "spare") else [f"{report.id} is {report.state}"]),
+        *([f"{report.id} has {requests} requests"] if requests else []),
+        *([f"{report.id} holds {blocks} blocks of its KV cache"] if blocks else []),
+        *([f"{report.id} still sends parameters"] if report.flows_out else []),
+    ]
+
+
+def find_waiting(queue: QueuePoint | None) -> list[str]:
+    if queue is None:
+        return ["no router tells its queue"]
+    counts = ((queue.waiting, "waiting"), (queue.running, "running"))
+    return [f"the router counts {number} requests {what}" for number, what in counts if number]
+
+
+def shared_memory() -> set[str]:
+    """The names of all files in /dev/shm."""
+    return {path.name for path in SHARED_MEMORY.iterdir()}
+
+
+def find_left(pids: Iterable[int], memory_before: set[str]) -> list[str]:
+    """What is left of a system of this process after its end, one line each. `pids` were its processes', each the
+    leader of a session."""
+    directories = Path(tempfile.gettempdir()).glob(f"livescale-{os.getpid()}-*")
+    return [
+        *(f"process {pid}" for pid in processes_of(set(pids))),
+        *(f"directory {path}" for path in sorted(directories)),
+        # Other programs come and go there: what nobody has open is left.
+        *(f"shared memory {name}" for name in sorted(shared_memory() - memory_before - mapped())),
+    ]
+
+
+def processes_of(sessions: set[int]) -> list[int]:
+    return [pid for pid in all_pids() if session_of(pid) in sessions]
+
+
+def all_pids() -> list[int]:
+    return sorted(int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
+
+
+def session_of(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None
+
+
+def mapped() -> set[str]:
+    """Names in /dev/shm that some process has mapped, as far as this user may see."""
+    prefix = f"{SHARED_MEMORY}/"
+    found: set[str] = set()
+    for pid in all_pids():
+        try:
+            lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+        except OSError:
+            continue
+        found |= {line.partition(prefix)[2] for line in lines if prefix in line}
+    return found
+
+
+class LogEvents:
+    """`echo` passes lines on to `log`, and counts the `events` in them."""
+
+    def __init__(self, log: Echo, events: Container[str] = (RESUMED, TOOK_OFFICE, HANDED_OVER)) -> None:
+        self._log = log
+        self._events = events
+        self.counts: Counter[str] = Counter()
+
+    def echo(self, name: str, line: str) -> None:
+        self.counts.update(word for word in line.split() if word in self._events)
+        self._log(name, line)

@@ -1,9 +1,9 @@
-"""Whether every stream was complete and right."""
+"""Checks that every stream of the demo is complete, and that its tokens are right."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from livescale.load.outcome import Verdict, find_faults
+from livescale.load.outcome import StreamsVerdict, find_faults
 from livescale.load.records import Ask, RequestRecord, find_fault
 from livescale.load.story import Newcomer, request_id
 from livescale.shared.messages.parameters import DType
@@ -16,23 +16,23 @@ AGAIN = 8
 
 def check_run(
     checkpoint: Path, dtype: DType, asks: Sequence[Ask], records: Sequence[RequestRecord], tell: Callable[[str], None]
-) -> Verdict:
+) -> StreamsVerdict:
     """Completeness of all streams, rightness of all tokens that came; a prefill a stream, which blocks.
 
     On one thread: where other programs want the cores too, threads that wait for each other take ten times as long.
     """
     # transformers takes seconds to import, which nobody should pay before the system is even up.
-    from livescale.load.rightness import Stream, check_streams
+    from livescale.load.rightness import CheckedStream, check_streams
 
     prompts = {ask.index: ask.prompt for ask in asks}
-    streams = [Stream(prompt=prompts[record.index], generated=record.token_ids) for record in records]
+    streams = [CheckedStream(prompt=prompts[record.index], generated=record.token_ids) for record in records]
 
     def tell_progress(done: int, total: int) -> None:
         if done * STEPS // total > (done - 1) * STEPS // total:
             tell(f"  checked {done} of {total}")
 
     found = check_streams(checkpoint, streams, dtype, on_progress=tell_progress)
-    return Verdict(
+    return StreamsVerdict(
         streams=len(asks),
         faults=find_faults(records, len(asks)),
         tokens=found.tokens,

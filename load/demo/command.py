@@ -1,4 +1,4 @@
-"""The command `livescale demo`."""
+"""The command `livescale demo`: it runs the demo, checks every token, and writes the report."""
 
 import asyncio
 import sys
@@ -9,21 +9,19 @@ import msgspec
 import uvloop
 from rich.console import Console
 
-from livescale.load.demo.calibrate import CalibrationFailed
 from livescale.load.demo.check import check_run, compare_again
-from livescale.load.demo.stage import Happened, Stage
+from livescale.load.demo.run import CalibrationFailed, DemoResult, DemoRun
 from livescale.load.hardware import Hardware, HardwareWatch
 from livescale.load.kept import KEPT, kept_model, open_log
 from livescale.load.newcomers import NOTES, newcomer_table, tell_first_tokens, tell_slower
-from livescale.load.outcome import Outcome, Verdict
+from livescale.load.outcome import Outcome, StreamsVerdict
 from livescale.load.report import check_report_path, write_report
 from livescale.load.screen import open_screen
 from livescale.load.settings import DemoSettings, refuse_replay_without_trace
-from livescale.load.stats import Period
-from livescale.load.tables import latency_table
+from livescale.load.stats import Period, latency_table
 from livescale.load.target import TargetError
 from livescale.load.trace import Trace, parse_window
-from livescale.load.traces import TraceError, read_trace
+from livescale.load.trace_files import TraceError, read_trace
 from livescale.services.cli.options import settings_options
 from livescale.services.supervisor.checks import BadSettings
 from livescale.services.supervisor.processes import ChildFailed
@@ -97,12 +95,12 @@ def find_checkpoint(settings: DemoSettings, console: Console) -> Path:
     return kept_model("small", lambda line: console.print(line, highlight=False))
 
 
-def run(settings: DemoSettings, checkpoint: Path, source: Trace | None, console: Console) -> Happened:
+def run(settings: DemoSettings, checkpoint: Path, source: Trace | None, console: Console) -> DemoResult:
     """The system's part of the demo. Raises DemoFailed, and Abort after Ctrl-C."""
     try:
         with open_log(LOG) as log, open_screen(console) as screen:
             screen.note(describe_start(settings, checkpoint))
-            return uvloop.run(Stage(settings, screen, SystemClock(), log).run(checkpoint, source))
+            return uvloop.run(DemoRun(settings, screen, SystemClock(), log).run(checkpoint, source))
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise click.Abort from None
     except (BadSettings, TraceError) as error:
@@ -119,7 +117,7 @@ def describe_start(settings: DemoSettings, checkpoint: Path) -> str:
     return f"Starting a system that serves {checkpoint.name} in {settings.dtype}; {links}; logs in {LOG}"
 
 
-def make_outcome(settings: DemoSettings, happened: Happened, verdict: Verdict, hardware: Hardware) -> Outcome:
+def make_outcome(settings: DemoSettings, happened: DemoResult, verdict: StreamsVerdict, hardware: Hardware) -> Outcome:
     start, load = happened.start, happened.load
     burst_start, burst_end = start + load.burst.start, start + (load.burst.end or load.seconds)
     return Outcome(
@@ -140,12 +138,12 @@ def make_outcome(settings: DemoSettings, happened: Happened, verdict: Verdict, h
     )
 
 
-def prefill_seconds(happened: Happened) -> float:
+def prefill_seconds(happened: DemoResult) -> float:
     asks = happened.asks
     return sum(len(ask.prompt) for ask in asks) / max(1, len(asks)) / happened.capacity.prefill_rate
 
 
-def describe_settings(settings: DemoSettings, happened: Happened) -> dict[str, str]:
+def describe_settings(settings: DemoSettings, happened: DemoResult) -> dict[str, str]:
     """What the run was asked for, and what it chose itself."""
     chosen = {
         "rate_scale": happened.load.rate_scale,

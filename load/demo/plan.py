@@ -1,11 +1,21 @@
-"""Which load to send, so that on any machine its burst is too much for one worker and not for two. Pure."""
+"""Chooses a load whose burst is too much for one worker and not for two, on any machine. Pure."""
 
 import msgspec
 
-from livescale.load.arrivals import Shape, calm_burst_calm, poisson
 from livescale.load.settings import DemoSettings
-from livescale.load.trace import Arrival, Trace, Window, busiest, fit, parse_window, replay
-from livescale.load.traces import TraceError
+from livescale.load.trace import (
+    Arrival,
+    RequestShape,
+    Trace,
+    Window,
+    busiest,
+    calm_burst_calm,
+    fit,
+    parse_window,
+    poisson,
+    replay,
+)
+from livescale.load.trace_files import TraceError
 
 # Share of one worker's capacity that is asked for when calm and in the burst. Two workers and the control
 # processes share the machine's cores, so two workers are somewhat less than twice one.
@@ -13,10 +23,10 @@ CALM_LOAD = 0.3
 BURST_LOAD = 1.4
 # Mostly prompt, as in chat and code: waiting prompt tokens are what the monitor scales by. Outputs are long enough
 # to show how new instances change the time between tokens.
-SHAPE = Shape(prompt_tokens=192, output_tokens=24)
+SHAPE = RequestShape(prompt_tokens=192, output_tokens=24)
 
 
-class Capacity(msgspec.Struct, frozen=True):
+class WorkerCapacity(msgspec.Struct, frozen=True):
     """What one worker was measured to do, in tokens a second."""
 
     prefill_rate: float
@@ -37,14 +47,14 @@ class DemoLoad(msgspec.Struct, frozen=True):
     length_scale: float | None = None
 
 
-def plan_load(settings: DemoSettings, capacity: Capacity, source: Trace | None, context: int) -> DemoLoad:
+def plan_load(settings: DemoSettings, capacity: WorkerCapacity, source: Trace | None, context: int) -> DemoLoad:
     """The load for these settings on this machine. Raises TraceError where the trace has no request in the window."""
     if source is None:
         return plan_made_up(settings, capacity, context)
     return plan_replay(settings, capacity, source, context)
 
 
-def plan_made_up(settings: DemoSettings, capacity: Capacity, context: int) -> DemoLoad:
+def plan_made_up(settings: DemoSettings, capacity: WorkerCapacity, context: int) -> DemoLoad:
     request_seconds = capacity.seconds(Arrival(0.0, SHAPE.prompt_tokens, SHAPE.output_tokens))
     phases = calm_burst_calm(settings.duration, CALM_LOAD / request_seconds, BURST_LOAD / request_seconds)
     before, burst, _ = phases
@@ -55,7 +65,7 @@ def plan_made_up(settings: DemoSettings, capacity: Capacity, context: int) -> De
     )
 
 
-def plan_replay(settings: DemoSettings, capacity: Capacity, source: Trace, context: int) -> DemoLoad:
+def plan_replay(settings: DemoSettings, capacity: WorkerCapacity, source: Trace, context: int) -> DemoLoad:
     """A trace, by default scaled so that its busiest quarter is the burst."""
     part = parse_window(settings.window) if settings.window else Window(0.0, settings.duration)
     seconds = part.seconds or max(0.0, source[-1].at - part.start)
@@ -77,7 +87,7 @@ def length_scale_of(trace: Trace) -> float:
     return min(1.0, (SHAPE.prompt_tokens + SHAPE.output_tokens) / mean)
 
 
-def load_of(trace: Trace, capacity: Capacity, seconds: float) -> float:
+def load_of(trace: Trace, capacity: WorkerCapacity, seconds: float) -> float:
     """Share of one worker's capacity that the busiest quarter asks for."""
     if not trace:
         raise TraceError("the trace has no request in this window")

@@ -1,4 +1,4 @@
-"""Hugging Face transformers: `generate`, with torch's scaled dot product attention."""
+"""Hugging Face transformers as a peer: `generate` with torch's scaled dot product attention."""
 
 import time
 
@@ -6,15 +6,23 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig, StoppingCriteria, StoppingCriteriaList
 from transformers.utils.logging import disable_progress_bar
 
-from livescale.load.peers.member import ask_engine, serve
-from livescale.load.peers.questions import Answer, Chosen, Force, Prompts, Question, Ready, Start, Took
-from livescale.load.peers.stopwatch import Stopwatch
+from livescale.load.peers.engine_process import Stopwatch, ask_engine, serve
+from livescale.load.peers.protocol import (
+    Answer,
+    AskForced,
+    GreedyTokens,
+    Prompts,
+    Question,
+    Ready,
+    StartEngine,
+    StepSeconds,
+)
 
 
 class Transformers:
-    """Made of the checkpoint, on one thread."""
+    """The model of a checkpoint, run on one thread."""
 
-    def __init__(self, start: Start) -> None:
+    def __init__(self, start: StartEngine) -> None:
         torch.set_num_threads(1)
         disable_progress_bar()
         self._model = AutoModelForCausalLM.from_pretrained(
@@ -28,32 +36,32 @@ class Transformers:
         self.ready = Ready(time.monotonic() - start.began)
 
     def answer(self, question: Question) -> Answer:
-        if isinstance(question, Force):
+        if isinstance(question, AskForced):
             return self.force(question.prompt, question.tokens)
         return ask_engine(self, question)
 
     @torch.inference_mode()
-    def force(self, prompt: list[int], tokens: list[int]) -> Chosen:
+    def force(self, prompt: list[int], tokens: list[int]) -> GreedyTokens:
         rows = self._model(torch.tensor([[*prompt, *tokens[:-1]]]), logits_to_keep=len(tokens)).logits[0]
-        return Chosen(tokens, [row.float().numpy().tobytes() for row in rows])
+        return GreedyTokens(tokens, [row.float().numpy().tobytes() for row in rows])
 
     @torch.inference_mode()
-    def greedy(self, prompt: list[int], tokens: int) -> Chosen:
+    def greedy(self, prompt: list[int], tokens: int) -> GreedyTokens:
         made = self._model.generate(
             torch.tensor([prompt]), max_new_tokens=tokens, return_dict_in_generate=True, output_logits=True
         )
         logits = [row[0].float().numpy().tobytes() for row in made.logits]
-        return Chosen(made.sequences[0, len(prompt) :].tolist(), logits)
+        return GreedyTokens(made.sequences[0, len(prompt) :].tolist(), logits)
 
     @torch.inference_mode()
-    def prefill(self, prompts: Prompts) -> Took:
+    def prefill(self, prompts: Prompts) -> StepSeconds:
         ids, watch = torch.tensor(prompts), Stopwatch()
         self._model.generate(ids, max_new_tokens=1)
         watch.mark()
         return watch.took()
 
     @torch.inference_mode()
-    def decode(self, prompts: Prompts, steps: int) -> Took:
+    def decode(self, prompts: Prompts, steps: int) -> StepSeconds:
         """The first token comes with the prefill, and is not counted."""
         marks = EachToken()
         self._model.generate(

@@ -1,4 +1,4 @@
-"""vLLM's CPU build, its engine in this process: stepped as its own loop does."""
+"""vLLM's CPU build as a peer: its engine runs in this process and is stepped as its own loop does."""
 
 import itertools
 import os
@@ -19,9 +19,8 @@ import numpy as np
 import torch
 from vllm import LLM, RequestOutput, SamplingParams
 
-from livescale.load.peers.member import ask_engine, serve
-from livescale.load.peers.questions import Answer, Chosen, Prompts, Question, Ready, Start, Took
-from livescale.load.peers.stopwatch import Stopwatch
+from livescale.load.peers.engine_process import Stopwatch, ask_engine, serve
+from livescale.load.peers.protocol import Answer, GreedyTokens, Prompts, Question, Ready, StartEngine, StepSeconds
 
 CONTEXT = 2_304
 ROWS = 32
@@ -30,7 +29,7 @@ ROWS = 32
 class Vllm:
     """With its own settings, but for what is measured: a thread, and no prompt is known from before."""
 
-    def __init__(self, start: Start) -> None:
+    def __init__(self, start: StartEngine) -> None:
         torch.set_num_threads(1)
         llm = LLM(
             start.checkpoint,
@@ -49,14 +48,14 @@ class Vllm:
     def answer(self, question: Question) -> Answer:
         return ask_engine(self, question)
 
-    def greedy(self, prompt: list[int], tokens: int) -> Chosen:
+    def greedy(self, prompt: list[int], tokens: int) -> GreedyTokens:
         self._add(prompt, tokens, logprobs=-1)
         made = self._run()[-1].outputs[0]
         rows = [{token: one.logprob for token, one in row.items()} for row in made.logprobs or []]
         logits = [np.array([row[token] for token in range(len(row))], np.float32) for row in rows]
-        return Chosen(list(made.token_ids), [row.tobytes() for row in logits])
+        return GreedyTokens(list(made.token_ids), [row.tobytes() for row in logits])
 
-    def prefill(self, prompts: Prompts) -> Took:
+    def prefill(self, prompts: Prompts) -> StepSeconds:
         watch = Stopwatch()
         for prompt in prompts:
             self._add(prompt, 1)
@@ -64,7 +63,7 @@ class Vllm:
         watch.mark()
         return watch.took()
 
-    def decode(self, prompts: Prompts, steps: int) -> Took:
+    def decode(self, prompts: Prompts, steps: int) -> StepSeconds:
         """Of steps after the one that gave the last prompt its first token."""
         names = [self._add(prompt, CONTEXT - len(prompt)) for prompt in prompts]
         begun: set[str] = set()

@@ -1,5 +1,6 @@
-"""`livescale plan`: a plan for any cluster, without carrying it out."""
+"""The command `livescale plan`: it plans a transfer for any cluster, and carries nothing out."""
 
+import re
 from itertools import islice
 from pathlib import Path
 from typing import get_args
@@ -8,13 +9,19 @@ import click
 import msgspec
 
 from livescale.load.plan.dry_run import DISKS, DryRun, dry_run
-from livescale.load.plan.model_bytes import find_block_bytes
 from livescale.load.plan.view import chain_lines, format_seconds, headline, report, send_rows
 from livescale.services.cli.lazy import load_module
 from livescale.services.cli.tables import open_console, print_rows
 from livescale.services.planner.plans.plan import CannotPlan, Policy
+from livescale.shared.model.block_layout import block_layouts
+from livescale.shared.model.checkpoint import load_model_config
 from livescale.shared.topology.file import find_topology
+from livescale.shared.units import parse_size
 
+# Billions of parameters: layers, of models that are known by their size.
+LAYERS = {"7b": 32, "8b": 32, "13b": 40, "24b": 40, "70b": 80, "72b": 80}
+BYTES_PER_PARAMETER = 2  # bfloat16
+MOST_LAYERS = 10_000
 MOST_ROWS = 40
 MOST_LINES = 12
 
@@ -24,6 +31,33 @@ EPILOG = """
   livescale plan --topology lambdascale-1 --model 13b --targets 7 --policy binomial --blocks 16
   livescale plan --topology cluster-a --model 8b --targets 8 --sources a0/0,a1/0 --serving a0/0:out=5GB/s
 """
+
+
+def find_block_bytes(model: str) -> tuple[int, ...]:
+    """`8b`, `size=16GB,layers=32`, or a checkpoint's directory. Raises ValueError."""
+    if Path(model).is_dir():
+        layouts = block_layouts(load_model_config(Path(model)), "bfloat16")
+        return tuple(layout.size_bytes for layout in layouts)
+    if model.lower() in LAYERS:
+        billions = int(model[:-1])
+        return split(billions * 10**9 * BYTES_PER_PARAMETER, LAYERS[model.lower()])
+    given = re.fullmatch(r"size=([^,]+),layers=(\d+)", model.replace(" ", ""))
+    if given is None:
+        raise ValueError(
+            f"{model!r} is no directory and no known size ({', '.join(LAYERS)}); give others as size=16GB,layers=32"
+        )
+    layers = int(given[2])
+    if not 1 <= layers <= MOST_LAYERS:
+        raise ValueError(f"layers={layers} is out of bounds; a model has 1 to {MOST_LAYERS}")
+    return split(parse_size(given[1]), layers)
+
+
+def split(size_bytes: int, layers: int) -> tuple[int, ...]:
+    """Split a model into so many blocks that differ by a byte at most."""
+    if size_bytes < layers:
+        raise ValueError(f"{size_bytes} bytes are less than one for each of {layers} layers")
+    size, rest = divmod(size_bytes, layers)
+    return tuple(size + (index < rest) for index in range(layers))
 
 
 @click.command(epilog=EPILOG)

@@ -18,7 +18,7 @@ LINKS: Mapping[str, LinkKind] = {"": "nic", "domain": "domain", "link": "link"}
 DIRECTIONS: Mapping[str, Direction] = {"in": "in", "out": "out"}
 
 
-class Pipeline(msgspec.Struct, frozen=True):
+class ReadyPipeline(msgspec.Struct, frozen=True):
     """An execution pipeline, and when it has the whole model."""
 
     nodes: tuple[str, ...]
@@ -46,9 +46,9 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True):
         return self.size_bytes / min(rates)
 
     @property
-    def pipelines(self) -> list[Pipeline]:
-        """The earliest first."""
-        made = [Pipeline(nodes, pipeline_ready(nodes, self.prediction.ready)) for nodes in self.plan.pipelines]
+    def pipelines(self) -> list[ReadyPipeline]:
+        """The pipelines with the times at which they can execute, the earliest first."""
+        made = [ReadyPipeline(nodes, pipeline_ready(nodes, self.prediction.ready)) for nodes in self.plan.pipelines]
         return sorted(made, key=lambda pipeline: (pipeline.ready_at, pipeline.nodes))
 
 
@@ -63,7 +63,8 @@ def dry_run(
     blocks: int = 0,
     block_seconds: float = 0.0,
 ) -> DryRun:
-    """Raises ValueError for what cannot be meant, and CannotPlan."""
+    """Plan a transfer and predict its times. Raises ValueError for arguments that contradict the topology, and
+    CannotPlan."""
     holders = find_sources(topology, sources)
     takers = [gpu.id for gpu in topology.gpus if gpu.id not in holders]
     if targets > len(takers):

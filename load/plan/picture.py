@@ -13,10 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
-from livescale.load.pictures import BLUE, GREEN, GREY, INK, ORANGE, STYLE, VIOLET
+from livescale.load.pictures import BLUE, GREEN, GREY, INK, ORANGE, STYLE, VIOLET, render_svg
 from livescale.load.plan.dry_run import DryRun
 from livescale.load.plan.view import headline
-from livescale.load.svg_file import render_svg
 from livescale.services.planner.plans.plan import Over
 
 # All lengths are inches. Beside each other: arrows, names, blocks over time, the colours of blocks.
@@ -31,7 +30,7 @@ RED = "#ef4444"
 SMALL, PLAIN = 8, 10
 
 
-class Row(msgspec.Struct, frozen=True):
+class NodeRow(msgspec.Struct, frozen=True):
     """A node and its blocks: when each began, and was whole."""
 
     id: str
@@ -40,7 +39,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def draw_plan(run: DryRun) -> str:
-    """The text of an SVG file."""
+    """Return the picture as the text of an SVG file."""
     shown = list(islice(make_rows(run), MOST_ROWS))
     left_out = len(run.plan.targets) - sum(bool(row.blocks) for row in shown)
     room = 0.1 + LETTER * max(len(row.label) for row in shown)
@@ -58,7 +57,7 @@ def draw_plan(run: DryRun) -> str:
         return render_svg(figure, f"Plan: {headline(run)}")
 
 
-def make_rows(run: DryRun) -> Iterator[Row]:
+def make_rows(run: DryRun) -> Iterator[NodeRow]:
     """Holders that send, each before the first domain that has something from it; targets in the order of the plan."""
     domain = {target: run.multicast.nodes[target].group for target in run.plan.targets}
     holders: dict[str, list[str]] = defaultdict(list)
@@ -71,11 +70,11 @@ def make_rows(run: DryRun) -> Iterator[Row]:
         if flow.lanes > 1 and flow.over != "domain":
             lanes[flow.receiver].append(f"{flow.lane + 1}")
     for target in run.plan.targets:
-        yield from (Row(holder, name_holder(run, holder)) for holder in holders.pop(domain[target], ()))
+        yield from (NodeRow(holder, name_holder(run, holder)) for holder in holders.pop(domain[target], ()))
         notes = [f"lane {', '.join(lanes[target])}"] if target in lanes else []
         notes += ["live"] if target in run.plan.tails else []
         label = f"{target} ({', '.join(notes)})" if notes else target
-        yield Row(target, label, tuple(spans(run, target)))
+        yield NodeRow(target, label, tuple(spans(run, target)))
 
 
 def name_holder(run: DryRun, holder: str) -> str:
@@ -95,7 +94,7 @@ def spans(run: DryRun, target: str) -> Iterator[tuple[int, float, float]]:
         begun = time
 
 
-def paint_time(axes: Axes, run: DryRun, rows: Sequence[Row]) -> None:
+def paint_time(axes: Axes, run: DryRun, rows: Sequence[NodeRow]) -> None:
     shade = Normalize(0, max(1, len(run.block_bytes) - 1))
     patches, colours = [], []
     for number, row in enumerate(rows):
@@ -118,7 +117,7 @@ def paint_time(axes: Axes, run: DryRun, rows: Sequence[Row]) -> None:
     axes.grid(visible=True, axis="x")
 
 
-def paint_arrows(axes: Axes, run: DryRun, rows: Sequence[Row], room: float) -> None:
+def paint_arrows(axes: Axes, run: DryRun, rows: Sequence[NodeRow], room: float) -> None:
     """Names at the right; left of them an arrow for each pair that a link joins, and a line along each domain."""
     position = {row.id: number for number, row in enumerate(rows)}
     axes.set_xlim(0, ARROWS + room)

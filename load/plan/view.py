@@ -1,11 +1,11 @@
-"""A dry run as people and programs read it (pure)."""
+"""A dry run as text for people and as JSON for programs. Pure."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from livescale.load.plan.dry_run import DryRun, Pipeline
+from livescale.load.plan.dry_run import DryRun, ReadyPipeline
 from livescale.services.planner.plans.network import ClusterNode
 from livescale.services.planner.plans.plan import Direction, Policy, TransferFlow, TransferPlan
 from livescale.shared.units import format_size
@@ -26,7 +26,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     targets: tuple[str, ...]
     tails: tuple[str, ...]
     pruned: tuple[tuple[str, Direction], ...]
-    pipelines: list[Pipeline]
+    pipelines: list[ReadyPipeline]
     reasons: tuple[str, ...]
     flows: tuple[TransferFlow, ...]
     ready: Mapping[str, Mapping[int, float]]
@@ -75,7 +75,7 @@ def headline(run: DryRun) -> str:
 
 
 def send_rows(run: DryRun) -> Iterator[SendRow]:
-    """Who sends to whom; what is passed on within domains is left out."""
+    """A row for each flow: who sends to whom. What is passed on within domains is left out."""
     for flow in run.plan.flows:
         if flow.over != "domain":
             ready = run.prediction.ready[flow.receiver]

@@ -30,8 +30,7 @@ def profile(directory: Path, output: Path, dtype: DType, threads: int) -> None:
     livescale up --model tiny=/tmp/tiny --workers 16 --engine modelled --engine-profile mine.yaml
     """
     # Torch and scipy take seconds to import, and --help needs neither.
-    from livescale.load.profile.fit import fit, worst_error
-    from livescale.load.profile.measure import measure
+    from livescale.load.profile.measure import fit, measure, worst_error
     from livescale.shared.model.checkpoint import CheckpointError
 
     try:

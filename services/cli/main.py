@@ -40,20 +40,24 @@ COMMANDS = {
 }
 BENCHES = {
     "engine": LazyCommand(
-        "livescale.load.bench.engine:engine", "The engine on one core, beside transformers, vLLM, llama.cpp."
+        "livescale.load.bench.engine.command:engine", "The engine on one core, beside transformers, vLLM, llama.cpp."
     ),
     "control": LazyCommand(
-        "livescale.load.bench.control:control", "Latency that gateway, router and bus add to the engine."
+        "livescale.load.bench.control.command:control", "Latency that gateway, router and bus add to the engine."
     ),
-    "transfer": LazyCommand("livescale.load.bench.transfer:transfer", "Parameters over one hop and along chains."),
+    "transfer": LazyCommand(
+        "livescale.load.bench.transfer.command:transfer", "Parameters over one hop and along chains."
+    ),
     "scale": LazyCommand("livescale.load.bench.scale:scale", "Decision to parameters whole on new workers."),
     "live": LazyCommand(
-        "livescale.load.bench.live:live", "A second instance while requests wait: live, and stopping the world."
+        "livescale.load.bench.live.command:live", "A second instance while requests wait: live, and stopping the world."
     ),
     "pipeline": LazyCommand(
-        "livescale.load.bench.pipeline:pipeline", "New instances serve together before any is whole."
+        "livescale.load.bench.pipeline.command:pipeline", "New instances serve together before any is whole."
     ),
-    "zigzag": LazyCommand("livescale.load.bench.zigzag:zigzag", "The schedule of a live scale against the optimum."),
+    "zigzag": LazyCommand(
+        "livescale.load.bench.zigzag.command:zigzag", "The schedule of a live scale against the optimum."
+    ),
 }
 
 MAIN_HELP = """Serve LLMs; scale them out from live workers.

@@ -8,12 +8,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from livescale.services.cli.up import up
-from tests.made import copy
+from tests.checkpoints import copy_checkpoint
 
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    return copy("qwen2", tmp_path)
+    return copy_checkpoint("qwen2", tmp_path)
 
 
 def run(*arguments: str) -> Result:

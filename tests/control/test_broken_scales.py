@@ -5,42 +5,13 @@ import asyncio
 import pytest
 
 from livescale.shared.bus.contract import Refusal
-from livescale.shared.messages.scaling import ScaleRecord
 from livescale.shared.simulation import virtual_time
-from tests.control.fakes import BLOCKS, FakeWorker, Faults
-from tests.control.plane import Plane, control_plane, spec
+from tests.control.control_plane import ControlPlane, control_plane, spec
+from tests.control.fake_worker import Faults
+from tests.control.fakes import BLOCKS
+from tests.control.queries import fake, replanned, until_ended, until_half_way
 
 HALF_WAY = 0.12  # seconds after a scale was accepted: two of four blocks have arrived
-
-
-def worker(plane: Plane, id: str) -> FakeWorker:
-    found = plane.fabric[id]
-    assert isinstance(found, FakeWorker)
-    return found
-
-
-async def until_half_way(plane: Plane, id: str) -> None:
-    """Some blocks of its parameters have arrived at this worker, not all."""
-    async with asyncio.timeout(5.0):
-        while len(worker(plane, id).received) < BLOCKS // 2:  # noqa: ASYNC110 another process's state
-            await asyncio.sleep(0.01)
-    assert worker(plane, id).state == "loading"
-
-
-def replanned(record: ScaleRecord) -> list[tuple[str | None, str]]:
-    return [(phase.node, phase.detail) for phase in record.phases if phase.name == "replanned"]
-
-
-async def record_of(plane: Plane, id: str | None) -> ScaleRecord:
-    return next(record for record in await plane.records() if record.id == id)
-
-
-async def until_ended(plane: Plane, id: str | None) -> ScaleRecord:
-    async def ended() -> bool:
-        return (await record_of(plane, id)).state in ("done", "failed")
-
-    await plane.until(ended)
-    return await record_of(plane, id)
 
 
 def test_a_source_that_dies_is_replaced_and_no_block_comes_twice() -> None:
@@ -55,7 +26,7 @@ def test_a_source_that_dies_is_replaced_and_no_block_comes_twice() -> None:
             # The host feeds the other, who has nobody to pass on to yet.
             assert replanned(record) == [("worker-1", "the peer is gone; now from worker-2")]
             for id in ("worker-1", "worker-2"):
-                assert sorted(worker(plane, id).received) == list(range(BLOCKS))
+                assert sorted(fake(plane, id).received) == list(range(BLOCKS))
             await plane.until_serving(3)
 
     virtual_time.run(main(), limit_seconds=100)
@@ -71,7 +42,7 @@ def test_a_hop_that_dies_is_bridged_and_its_instance_made_elsewhere() -> None:
             record = await until_ended(plane, scale)
             assert record.outcome.startswith("worker-1 is gone")
             assert [node for node, _ in replanned(record)] == ["worker-3"]
-            assert sorted(worker(plane, "worker-3").received) == list(range(BLOCKS))
+            assert sorted(fake(plane, "worker-3").received) == list(range(BLOCKS))
             await plane.until_serving(4)
             assert await plane.serving() == ["worker-0", "worker-2", "worker-3", "worker-4"]
 
@@ -85,10 +56,10 @@ def test_the_stranded_wait_for_a_host_that_comes_back_and_reads_again() -> None:
             await until_half_way(plane, "worker-0")
             await plane.kill("host-0")
             await asyncio.sleep(5.0)
-            assert worker(plane, "worker-0").state == "loading"
+            assert fake(plane, "worker-0").state == "loading"
             plane.add_host()
             await plane.until_serving(1)
-            assert sorted(worker(plane, "worker-0").received) == list(range(BLOCKS))
+            assert sorted(fake(plane, "worker-0").received) == list(range(BLOCKS))
             [record] = await plane.records()
             assert record.state == "done"
 
@@ -142,7 +113,7 @@ def test_a_second_scale_out_during_the_first_takes_other_workers_and_survives_it
     virtual_time.run(main(), limit_seconds=100)
 
 
-async def planner_restarts(plane: Plane) -> None:
+async def planner_restarts(plane: ControlPlane) -> None:
     await plane.kill("planner-0")
     await asyncio.sleep(0.5)
     plane.restart("planner")
@@ -161,8 +132,8 @@ def test_a_restarted_planner_goes_on_with_what_was_loading_and_still_tells_of_it
             assert [phase.name for phase in record.phases][:3] == ["decided", "planned", "commanded"]
             assert [one.id for one in await plane.records()] == ["scale-1", before.id]
             for id in ("worker-1", "worker-2"):
-                assert sorted(worker(plane, id).received) == list(range(BLOCKS))
-                assert worker(plane, id).aborts == []
+                assert sorted(fake(plane, id).received) == list(range(BLOCKS))
+                assert fake(plane, id).aborts == []
             assert await plane.serving() == ["worker-0", "worker-1", "worker-2"]
 
     virtual_time.run(main(), limit_seconds=100)
@@ -179,7 +150,7 @@ def test_what_a_dead_planner_had_loading_goes_on_although_its_source_died_meanwh
             record = await until_ended(plane, scale)
             assert (record.state, replanned(record)[0][0]) == ("done", "worker-1")
             assert "the planner was restarted; now from host-0" in replanned(record)[-1][1]
-            assert sorted(worker(plane, "worker-1").received) == list(range(BLOCKS))
+            assert sorted(fake(plane, "worker-1").received) == list(range(BLOCKS))
             await plane.until_serving(2)
 
     virtual_time.run(main(), limit_seconds=100)

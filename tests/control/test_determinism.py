@@ -6,10 +6,10 @@ import pytest
 
 from livescale.shared.runtime.settings import LiveName
 from livescale.shared.simulation import virtual_time
-from tests.control.plane import Plane, control_plane, spec
+from tests.control.control_plane import ControlPlane, control_plane, spec
 
 
-async def burst(plane: Plane) -> None:
+async def burst(plane: ControlPlane) -> None:
     """Calm, a burst that scales out, a death, a drain, a second model, an outage."""
     for index in range(3):
         await plane.gateway.submit(f"calm-{index}", prompt=50 + index, max_tokens=20)

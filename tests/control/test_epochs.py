@@ -3,7 +3,7 @@
 import asyncio
 
 from livescale.shared.simulation import virtual_time
-from tests.control.plane import control_plane
+from tests.control.control_plane import control_plane
 
 
 def test_the_epoch_of_a_member_that_died_is_never_given_again() -> None:

@@ -9,16 +9,17 @@ from livescale.shared.messages.membership import WorkerReport
 from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import HEARTBEAT
-from tests.control.fakes import FakeHost, FakeWorker
-from tests.control.plane import Plane, control_plane, spec
+from tests.control.control_plane import ControlPlane, control_plane, spec
+from tests.control.fake_host import FakeHost
+from tests.control.fake_worker import FakeWorker
 
 
-async def lease_of(plane: Plane, id: str) -> str | None:
+async def lease_of(plane: ControlPlane, id: str) -> str | None:
     members = {member.id: member.lease for member in (await plane.snapshot()).members}
     return members.get(id)
 
 
-async def entry_of(plane: Plane, model: str) -> ModelEntry:
+async def entry_of(plane: ControlPlane, model: str) -> ModelEntry:
     return next(entry for entry in (await plane.snapshot()).models if entry.spec.name == model)
 
 

@@ -9,8 +9,9 @@ from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.requests import Submit
 from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import SUBMIT
-from tests.control.fakes import CLOCK, SLOTS, Faults
-from tests.control.plane import control_plane, spec
+from tests.control.control_plane import control_plane, spec
+from tests.control.fake_worker import Faults
+from tests.control.fakes import CLOCK, SLOTS
 
 
 def test_a_burst_at_zero_wakes_one_instance_by_one_decision() -> None:

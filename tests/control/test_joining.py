@@ -2,9 +2,10 @@
 
 from livescale.shared.messages.scaling import ScaleRecord
 from livescale.shared.simulation import virtual_time
-from tests.control.fakes import BLOCKS, Faults
-from tests.control.plane import Plane, control_plane, spec
-from tests.control.test_broken_scales import replanned, until_ended, until_half_way, worker
+from tests.control.control_plane import ControlPlane, control_plane, spec
+from tests.control.fake_worker import Faults
+from tests.control.fakes import BLOCKS
+from tests.control.queries import fake, replanned, until_ended, until_half_way
 
 
 def hops(record: ScaleRecord) -> list[tuple[str, str]]:
@@ -12,8 +13,8 @@ def hops(record: ScaleRecord) -> list[tuple[str, str]]:
     return [(flow.sender, flow.receiver) for flow in record.plan.flows]
 
 
-def received_once(plane: Plane, *ids: str) -> bool:
-    return all(sorted(worker(plane, id).received) == list(range(BLOCKS)) for id in ids)
+def received_once(plane: ControlPlane, *ids: str) -> bool:
+    return all(sorted(fake(plane, id).received) == list(range(BLOCKS)) for id in ids)
 
 
 def test_a_second_burst_joins_the_first_at_a_worker_that_has_a_part() -> None:
@@ -24,7 +25,7 @@ def test_a_second_burst_joins_the_first_at_a_worker_that_has_a_part() -> None:
             first = await plane.scale(2)
             await until_half_way(plane, "worker-1")
             second = await plane.scale(4)
-            assert worker(plane, "worker-1").state == "loading"
+            assert fake(plane, "worker-1").state == "loading"
             record = await until_ended(plane, second.scale_id)
             # worker-0 still sends for the first: it is not asked for the same bytes again.
             assert hops(record) == [("worker-1", "worker-2"), ("worker-2", "worker-3")]
@@ -60,11 +61,11 @@ def test_a_scale_that_is_given_up_frees_targets_and_senders() -> None:
             record = await until_ended(plane, (await plane.scale(2)).scale_id)
             assert record.outcome.startswith("nothing arrived for")
             for id in ("worker-0", "worker-1"):
-                assert [abort.plan_id for abort in worker(plane, id).aborts] == [record.id]
+                assert [abort.plan_id for abort in fake(plane, id).aborts] == [record.id]
             await plane.until(lambda: is_spare(plane, "worker-1"))
 
     virtual_time.run(main(), limit_seconds=100)
 
 
-async def is_spare(plane: Plane, id: str) -> bool:
+async def is_spare(plane: ControlPlane, id: str) -> bool:
     return any((one.id, one.state) == (id, "spare") for one in (await plane.snapshot()).workers)

@@ -1,20 +1,22 @@
 """Models whose version an earlier read left: they are loaded from a host that still reads them."""
 
 from livescale.shared.simulation import virtual_time
-from tests.control.fakes import BLOCKS, FakeHost, FakeWorker
-from tests.control.plane import Plane, control_plane, spec
+from tests.control.control_plane import ControlPlane, control_plane, spec
+from tests.control.fake_host import FakeHost
+from tests.control.fake_worker import FakeWorker
+from tests.control.fakes import BLOCKS
 
 READ_SECONDS = 4.0
 
 
-def knowing(plane: Plane) -> FakeHost:
+def knowing(plane: ControlPlane) -> FakeHost:
     host = plane.fabric["host-0"]
     assert isinstance(host, FakeHost)
     host.knows, host.read_seconds = True, READ_SECONDS
     return host
 
 
-def received(plane: Plane) -> list[int]:
+def received(plane: ControlPlane) -> list[int]:
     return [
         block
         for id in sorted(plane.fabric)
@@ -23,7 +25,7 @@ def received(plane: Plane) -> list[int]:
     ]
 
 
-async def until_received(plane: Plane, count: int) -> None:
+async def until_received(plane: ControlPlane, count: int) -> None:
     async def holds() -> bool:
         return len(received(plane)) >= count
 

@@ -7,13 +7,12 @@ from msgspec.structs import replace
 from livescale.shared.messages.membership import PeerTraffic, Role
 from livescale.shared.messages.transfers import Plan
 from livescale.shared.simulation import virtual_time
+from tests.control.control_plane import ControlPlane, control_plane
 from tests.control.fakes import RATE
-from tests.control.plane import Plane, control_plane
-from tests.control.test_broken_scales import worker
-from tests.control.test_scaling import keep, last_out
+from tests.control.queries import fake, keep, last_out
 
 
-async def scaled_out(plane: Plane, instances: int) -> Plan:
+async def scaled_out(plane: ControlPlane, instances: int) -> Plan:
     """To so many instances, which stay."""
     await keep(plane, instances)
     plan = last_out(await plane.records()).plan
@@ -29,7 +28,7 @@ def test_who_sends_for_serving_is_no_source_while_it_does() -> None:
     async def main() -> None:
         async with control_plane(workers=4) as plane:
             await keep(plane, 2)
-            busy = worker(plane, "worker-0")
+            busy = fake(plane, "worker-0")
             busy.traffic = [PeerTraffic(peer=b"worker-1", sent=0.4 * RATE)]
             await asyncio.sleep(1.0)
             plan = await scaled_out(plane, 3)
@@ -48,17 +47,17 @@ def test_what_only_the_receiving_end_measured_counts_too() -> None:
     async def main() -> None:
         async with control_plane(workers=3) as plane:
             await keep(plane, 2)
-            worker(plane, "worker-1").traffic = [PeerTraffic(peer=b"worker-0", received=0.4 * RATE)]
+            fake(plane, "worker-1").traffic = [PeerTraffic(peer=b"worker-0", received=0.4 * RATE)]
             await asyncio.sleep(1.0)
             assert "worker-0" not in senders(await scaled_out(plane, 3))
 
     virtual_time.run(main(), limit_seconds=100)
 
 
-def give_role(plane: Plane, id: str, role: Role) -> None:
-    order = worker(plane, id).order
+def give_role(plane: ControlPlane, id: str, role: Role) -> None:
+    order = fake(plane, id).order
     assert order is not None
-    worker(plane, id).order = replace(order, role=role)
+    fake(plane, id).order = replace(order, role=role)
 
 
 def test_who_measures_nothing_is_taken_by_its_role() -> None:
@@ -66,7 +65,7 @@ def test_who_measures_nothing_is_taken_by_its_role() -> None:
         async with control_plane(workers=3) as plane:
             await keep(plane, 2)
             give_role(plane, "worker-0", "prefill")
-            worker(plane, "worker-0").traffic = None
+            fake(plane, "worker-0").traffic = None
             await asyncio.sleep(1.0)
             plan = await scaled_out(plane, 3)
             assert "worker-0" not in senders(plan)

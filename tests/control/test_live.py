@@ -8,27 +8,22 @@ import pytest
 
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import WorkerReport
-from livescale.shared.messages.scaling import ScaleRecord
 from livescale.shared.simulation import virtual_time
-from tests.control.fakes import SLOTS, FakeWorker, Faults
-from tests.control.plane import Plane, control_plane, spec
+from tests.control.control_plane import ControlPlane, control_plane, spec
+from tests.control.fake_worker import Faults
+from tests.control.fakes import SLOTS
+from tests.control.queries import fake, last_scale, names
 
 TOKENS = 300
 BLOCK_SECONDS = 1.0
 SOURCE, TARGET, OTHER = "worker-0", "worker-1", "worker-2"
 
 
-def fake(plane: Plane, id: str) -> FakeWorker:
-    worker = plane.fabric[id]
-    assert isinstance(worker, FakeWorker)
-    return worker
-
-
-async def reports(plane: Plane) -> dict[str, WorkerReport]:
+async def reports(plane: ControlPlane) -> dict[str, WorkerReport]:
     return {report.id: report for report in (await plane.snapshot()).workers}
 
 
-async def until_live(plane: Plane, *workers: str) -> None:
+async def until_live(plane: ControlPlane, *workers: str) -> None:
     async def holds() -> bool:
         return all(fake(plane, worker).state == "live" for worker in workers)
 
@@ -36,7 +31,7 @@ async def until_live(plane: Plane, *workers: str) -> None:
 
 
 @asynccontextmanager
-async def going_live(workers: int = 2) -> AsyncIterator[Plane]:
+async def going_live(workers: int = 2) -> AsyncIterator[ControlPlane]:
     """One instance serves, full of requests, and another takes those that are too many while it loads."""
     async with control_plane(workers, live="zigzag") as plane:
         for index in range(1, workers):
@@ -48,7 +43,7 @@ async def going_live(workers: int = 2) -> AsyncIterator[Plane]:
         yield plane
 
 
-async def finished(plane: Plane) -> None:
+async def finished(plane: ControlPlane) -> None:
     """Every stream is whole, and nobody waits for anything."""
 
     async def holds() -> bool:
@@ -61,7 +56,7 @@ async def finished(plane: Plane) -> None:
     assert not any(report.helping for report in (await reports(plane)).values())
 
 
-def play(act: Callable[[Plane], Awaitable[None]], workers: int = 2) -> None:
+def play(act: Callable[[ControlPlane], Awaitable[None]], workers: int = 2) -> None:
     async def main() -> None:
         async with going_live(workers) as plane:
             await act(plane)
@@ -70,17 +65,9 @@ def play(act: Callable[[Plane], Awaitable[None]], workers: int = 2) -> None:
     virtual_time.run(main(), limit_seconds=200)
 
 
-async def last_scale(plane: Plane) -> ScaleRecord:
-    return (await plane.records())[-1]
-
-
-def names(record: ScaleRecord) -> list[str]:
-    return [phase.name for phase in record.phases]
-
-
 def test_a_live_target_gets_what_is_too_much_for_the_source_which_takes_it_back_when_it_has_room() -> None:
-    async def act(plane: Plane) -> None:
-        assert [len(fake(plane, id).running) for id in (SOURCE, TARGET)] == [SLOTS, SLOTS]
+    async def act(plane: ControlPlane) -> None:
+        assert [len(fake(plane, id).engine.running) for id in (SOURCE, TARGET)] == [SLOTS, SLOTS]
         assert (await reports(plane))[SOURCE].helping == [TARGET]
         await plane.until_serving(2)
         record = await last_scale(plane)
@@ -92,12 +79,12 @@ def test_a_live_target_gets_what_is_too_much_for_the_source_which_takes_it_back_
 
 
 def test_whoever_has_room_again_takes_requests_over_while_the_target_loads() -> None:
-    async def act(plane: Plane) -> None:
+    async def act(plane: ControlPlane) -> None:
         fake(plane, TARGET).faults.block_seconds = 4.5
         await asyncio.sleep(6.2)
         assert fake(plane, TARGET).state == "live"
-        assert sorted(fake(plane, SOURCE).taken) == [f"r-{index}" for index in range(SLOTS, 2 * SLOTS)]
-        assert sorted(fake(plane, SOURCE).running) == fake(plane, SOURCE).taken
+        assert sorted(fake(plane, SOURCE).engine.taken) == [f"r-{index}" for index in range(SLOTS, 2 * SLOTS)]
+        assert sorted(fake(plane, SOURCE).engine.running) == fake(plane, SOURCE).engine.taken
         assert plane.gateway.lost == []
         await plane.kill(TARGET)  # it has nothing any more that could be lost
         await asyncio.sleep(3.0)
@@ -109,8 +96,8 @@ def test_whoever_has_room_again_takes_requests_over_while_the_target_loads() -> 
 
 @pytest.mark.parametrize("victim", [SOURCE, TARGET])
 def test_whoever_dies_in_mid_live_its_requests_go_on(victim: str) -> None:
-    async def act(plane: Plane) -> None:
-        held = sorted(fake(plane, victim).running)
+    async def act(plane: ControlPlane) -> None:
+        held = sorted(fake(plane, victim).engine.running)
         await plane.kill(victim)
         await asyncio.sleep(3.0)
         assert sorted(plane.gateway.lost) == held
@@ -122,9 +109,9 @@ def test_whoever_dies_in_mid_live_its_requests_go_on(victim: str) -> None:
 
 
 def test_a_target_that_gives_up_gives_its_requests_back_and_is_helped_no_more() -> None:
-    async def act(plane: Plane) -> None:
+    async def act(plane: ControlPlane) -> None:
         fake(plane, TARGET).faults.break_after_blocks = 3
-        held = sorted(fake(plane, TARGET).running)
+        held = sorted(fake(plane, TARGET).engine.running)
         await asyncio.sleep(2.0)
         assert sorted(plane.gateway.lost) == held
         record = next(one for one in await plane.records() if one.state == "failed")
@@ -138,12 +125,12 @@ def test_a_target_that_gives_up_gives_its_requests_back_and_is_helped_no_more() 
 
 
 def test_a_planner_that_is_started_again_in_mid_live_goes_on_with_it() -> None:
-    async def act(plane: Plane) -> None:
+    async def act(plane: ControlPlane) -> None:
         await plane.kill("planner-0")
-        fake(plane, SOURCE).helped.clear()
+        fake(plane, SOURCE).engine.helped.clear()
         plane.restart("planner")
         await asyncio.sleep(1.5)
-        assert fake(plane, SOURCE).helped == {TARGET}
+        assert fake(plane, SOURCE).engine.helped == {TARGET}
         await plane.until_serving(2)
         assert plane.gateway.lost == []
         assert (await last_scale(plane)).outcome == "1 new instances serve"
@@ -152,7 +139,7 @@ def test_a_planner_that_is_started_again_in_mid_live_goes_on_with_it() -> None:
 
 
 def test_a_router_that_is_started_again_in_mid_live_learns_who_has_what() -> None:
-    async def act(plane: Plane) -> None:
+    async def act(plane: ControlPlane) -> None:
         await plane.kill("router-0")
         plane.restart("router")
         await asyncio.sleep(1.0)
@@ -165,7 +152,7 @@ def test_a_router_that_is_started_again_in_mid_live_learns_who_has_what() -> Non
 
 
 def test_a_second_scale_out_during_the_first_has_targets_and_help_of_its_own() -> None:
-    async def act(plane: Plane) -> None:
+    async def act(plane: ControlPlane) -> None:
         await plane.scale(3)
         await until_live(plane, OTHER)
         first, second = (await plane.records())[-2:]
@@ -179,16 +166,16 @@ def test_a_second_scale_out_during_the_first_has_targets_and_help_of_its_own() -
 
 
 def test_once_the_target_has_nothing_left_both_serve_alone_and_share_the_work() -> None:
-    async def act(plane: Plane) -> None:
+    async def act(plane: ControlPlane) -> None:
         await plane.until_serving(2)
         await finished(plane)
-        taken = list(fake(plane, SOURCE).taken)
+        taken = list(fake(plane, SOURCE).engine.taken)
         for index in range(SLOTS):
             await plane.gateway.submit(f"later-{index}", max_tokens=TOKENS)
         await asyncio.sleep(0.2)
-        assert [len(fake(plane, id).running) for id in (SOURCE, TARGET)] == [SLOTS // 2, SLOTS // 2]
+        assert [len(fake(plane, id).engine.running) for id in (SOURCE, TARGET)] == [SLOTS // 2, SLOTS // 2]
         await finished(plane)
-        assert fake(plane, SOURCE).taken == taken
+        assert fake(plane, SOURCE).engine.taken == taken
 
     play(act)
 
@@ -214,7 +201,7 @@ def test_when_the_helper_drains_another_helps_and_all_streams_are_whole() -> Non
 
 
 def test_an_instance_that_is_live_is_never_drained_nor_is_the_last_that_serves_before_it_does() -> None:
-    async def act(plane: Plane) -> None:
+    async def act(plane: ControlPlane) -> None:
         await plane.register(spec(min_instances=0, max_instances=3))
         with pytest.raises(Refusal, match="its instances still load"):
             await plane.scale(1)

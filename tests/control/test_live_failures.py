@@ -9,9 +9,10 @@ from livescale.services.router.main import Router
 from livescale.shared.messages.registry import Register
 from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import REGISTER
-from tests.control.fakes import SLOTS, FakeWorker
-from tests.control.plane import spec
-from tests.control.storm import RESTART_SECONDS, Storm
+from tests.control.control_plane import spec
+from tests.control.disturbed_plane import RESTART_SECONDS, DisturbedPlane
+from tests.control.fake_worker import FakeWorker
+from tests.control.fakes import SLOTS
 
 SERVICES = ("registry-0", "router-0", "planner-0", "monitor-0", "gateway-0", "host-0")
 WORKERS = ("worker-0", "worker-1")
@@ -20,45 +21,45 @@ OUTAGE_SECONDS = 2.0
 TOKENS = (120, 60)  # of requests that fill the source until the target is live, and of those that wait for either
 
 
-def lose_moves(storm: Storm) -> None:
+def lose_moves(disturbed: DisturbedPlane) -> None:
     """Nobody hears who has taken which request over."""
-    storm.broker.delays = lambda subject: () if subject.endswith(".moved") else (0.0,)
+    disturbed.broker.delays = lambda subject: () if subject.endswith(".moved") else (0.0,)
 
 
-def kill_the_router(storm: Storm) -> None:
+def kill_the_router(disturbed: DisturbedPlane) -> None:
     """In the middle of hand-offs whose word it would have heard; nor does its successor hear it."""
-    lose_moves(storm)
-    storm.kill("router-0")
-    asyncio.get_running_loop().call_later(RESTART_SECONDS / 2, storm.calm)
+    lose_moves(disturbed)
+    disturbed.kill("router-0")
+    asyncio.get_running_loop().call_later(RESTART_SECONDS / 2, disturbed.calm)
 
 
-def lose_moves_and(victim: str) -> Callable[[Storm], None]:
+def lose_moves_and(victim: str) -> Callable[[DisturbedPlane], None]:
     """Who took requests over dies, or who gave them away, and the router does not know which of the two has them."""
 
-    def act(storm: Storm) -> None:
-        lose_moves(storm)
-        asyncio.get_running_loop().call_later(0.5, storm.kill, victim)
+    def act(disturbed: DisturbedPlane) -> None:
+        lose_moves(disturbed)
+        asyncio.get_running_loop().call_later(0.5, disturbed.kill, victim)
 
     return act
 
 
-HAPPENINGS: dict[str, Callable[[Storm], None]] = {
-    "the bus is away": lambda storm: storm.outage(OUTAGE_SECONDS),
-    "the registry dies": lambda storm: storm.kill("registry-0"),
+HAPPENINGS: dict[str, Callable[[DisturbedPlane], None]] = {
+    "the bus is away": lambda disturbed: disturbed.outage(OUTAGE_SECONDS),
+    "the registry dies": lambda disturbed: disturbed.kill("registry-0"),
     "the router dies in mid hand-off": kill_the_router,
-    "the planner dies": lambda storm: storm.kill("planner-0"),
+    "the planner dies": lambda disturbed: disturbed.kill("planner-0"),
     "no word of moves": lose_moves,
     "no word of moves, and the source dies": lose_moves_and("worker-0"),
     "no word of moves, and the target dies": lose_moves_and("worker-1"),
-    "the source is cut off": lambda storm: storm.part("worker-0", OUTAGE_SECONDS),
-    "the target is cut off": lambda storm: storm.part("worker-1", OUTAGE_SECONDS),
-    "the source is frozen": lambda storm: storm.freeze("worker-0", 2 * OUTAGE_SECONDS),
-    "the target is frozen": lambda storm: storm.freeze("worker-1", 2 * OUTAGE_SECONDS),
+    "the source is cut off": lambda disturbed: disturbed.part("worker-0", OUTAGE_SECONDS),
+    "the target is cut off": lambda disturbed: disturbed.part("worker-1", OUTAGE_SECONDS),
+    "the source is frozen": lambda disturbed: disturbed.freeze("worker-0", 2 * OUTAGE_SECONDS),
+    "the target is frozen": lambda disturbed: disturbed.freeze("worker-1", 2 * OUTAGE_SECONDS),
 }
 
 
-def worker(storm: Storm, name: str) -> FakeWorker:
-    process = storm.running[name]
+def worker(disturbed: DisturbedPlane, name: str) -> FakeWorker:
+    process = disturbed.running[name]
     assert isinstance(process, FakeWorker)
     return process
 
@@ -69,36 +70,36 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def play(happening: Callable[[Storm], None], after: float) -> None:
+async def play(happening: Callable[[DisturbedPlane], None], after: float) -> None:
     """One instance is full, another takes what is too much and gives it back, and then it happens."""
-    storm = Storm(7, "zigzag")
+    disturbed = DisturbedPlane(7, "zigzag")
     try:
-        storm.start(*SERVICES, *WORKERS)
+        disturbed.start(*SERVICES, *WORKERS)
         await asyncio.sleep(1.0)
-        await storm.operator.call(REGISTER, Register(spec=spec(min_instances=1, max_instances=2)), timeout=5.0)
+        await disturbed.operator.call(REGISTER, Register(spec=spec(min_instances=1, max_instances=2)), timeout=5.0)
         await asyncio.sleep(1.0)
-        source, target = (worker(storm, name) for name in WORKERS)
+        source, target = (worker(disturbed, name) for name in WORKERS)
         assert source.state == "serving"
-        storm.hurt(target.id, block_seconds=BLOCK_SECONDS)
+        disturbed.hurt(target.id, block_seconds=BLOCK_SECONDS)
         for tokens in TOKENS:
-            storm.ask("gateway-0", "m", tokens, count=SLOTS)
-        storm.scale("m", 2)
-        await until(lambda: bool(source.taken))
+            disturbed.ask("gateway-0", "m", tokens, count=SLOTS)
+        disturbed.scale("m", 2)
+        await until(lambda: bool(source.engine.taken))
         assert target.state == "live"
         await asyncio.sleep(after)
-        happening(storm)
-        await until(lambda: all(ask.outcome for ask in storm.asks))
-        storm.calm()
+        happening(disturbed)
+        await until(lambda: all(ask.outcome for ask in disturbed.asks))
+        disturbed.calm()
         await asyncio.sleep(3.0)
-        left = [id for name in WORKERS for id in worker(storm, name).running]
-        router = storm.running["router-0"]
+        left = [id for name in WORKERS for id in worker(disturbed, name).engine.running]
+        router = disturbed.running["router-0"]
         assert isinstance(router, Router)
         assert router.office is not None
         left += [load.model for load in router.office.queues() if load.running or load.waiting_requests]
     finally:
-        await storm.end()
-    assert storm.trouble == []
-    for ask in storm.asks:
+        await disturbed.end()
+    assert disturbed.trouble == []
+    for ask in disturbed.asks:
         assert (ask.outcome, ask.tokens) == ("complete", list(range(1, ask.max_tokens + 1)))
     assert left == []
 

@@ -8,9 +8,10 @@ import pytest
 
 from livescale.shared.messages.scaling import PipelineRecord, ScaleRecord
 from livescale.shared.simulation import virtual_time
-from tests.control.fakes import BLOCK_BYTES, SLOTS, FakeWorker
-from tests.control.plane import Plane, control_plane, spec
-from tests.control.test_live import fake, last_scale, names
+from tests.control.control_plane import ControlPlane, control_plane, spec
+from tests.control.fake_worker import FakeWorker
+from tests.control.fakes import BLOCK_BYTES, SLOTS
+from tests.control.queries import fake, last_scale, names
 
 TOKENS = 300
 BLOCK_SECONDS = 1.0
@@ -19,11 +20,11 @@ TARGETS = ["worker-1", "worker-2", "worker-3", "worker-4"]
 REQUESTS = 3 * SLOTS
 
 
-async def pipelines(plane: Plane) -> list[PipelineRecord]:
+async def pipelines(plane: ControlPlane) -> list[PipelineRecord]:
     return (await last_scale(plane)).pipelines
 
 
-async def until_running(plane: Plane) -> None:
+async def until_running(plane: ControlPlane) -> None:
     async def holds() -> bool:
         return all(one.running_at is not None for one in await pipelines(plane))
 
@@ -31,7 +32,7 @@ async def until_running(plane: Plane) -> None:
 
 
 @asynccontextmanager
-async def scaling_out(targets: int = 4) -> AsyncIterator[Plane]:
+async def scaling_out(targets: int = 4) -> AsyncIterator[ControlPlane]:
     """One instance serves, full of requests, and others load; its host has the model too, so that there are two ways
     to go round the blocks, and pipelines of two."""
     rate = BLOCK_BYTES / BLOCK_SECONDS
@@ -45,7 +46,7 @@ async def scaling_out(targets: int = 4) -> AsyncIterator[Plane]:
         yield plane
 
 
-async def finished(plane: Plane) -> None:
+async def finished(plane: ControlPlane) -> None:
     """Every stream is whole, and nothing is left of any pipeline."""
 
     async def holds() -> bool:
@@ -56,10 +57,10 @@ async def finished(plane: Plane) -> None:
     assert all(plane.gateway.tokens[f"r-{index}"] == list(range(1, TOKENS + 1)) for index in range(REQUESTS))
     await asyncio.sleep(3.0)
     workers = [node for node in plane.fabric.values() if isinstance(node, FakeWorker)]
-    assert not any(worker.stages.id or worker.stages.shares or worker.helped for worker in workers)
+    assert not any(worker.stages.id or worker.stages.shares or worker.engine.helped for worker in workers)
 
 
-def play(act: Callable[[Plane], Awaitable[None]]) -> None:
+def play(act: Callable[[ControlPlane], Awaitable[None]]) -> None:
     async def main() -> None:
         async with scaling_out() as plane:
             await act(plane)
@@ -68,30 +69,30 @@ def play(act: Callable[[Plane], Awaitable[None]]) -> None:
     virtual_time.run(main(), limit_seconds=300)
 
 
-def led(plane: Plane) -> list[str]:
+def led(plane: ControlPlane) -> list[str]:
     return [id for id in TARGETS if fake(plane, id).stages.leads]
 
 
 def test_two_pipelines_serve_before_anybody_is_whole_and_then_each_by_itself() -> None:
-    async def act(plane: Plane) -> None:
+    async def act(plane: ControlPlane) -> None:
         await until_running(plane)
         leaders = led(plane)
         assert len(leaders) == 2
         assert not any(fake(plane, id).lifecycle.whole for id in TARGETS)
         await asyncio.sleep(0.5)
-        assert all(fake(plane, leader).running for leader in leaders)
+        assert all(fake(plane, leader).engine.running for leader in leaders)
         await plane.until_serving(5)
         record = await last_scale(plane)
         assert [one.reason for one in record.pipelines] == ["each of them is whole"] * 2
         await asyncio.sleep(1.0)
-        assert sum(len(fake(plane, id).taken) for id in TARGETS) >= 2, "what a leader had is for the others, too"
+        assert sum(len(fake(plane, id).engine.taken) for id in TARGETS) >= 2, "what a leader had is for the others, too"
         assert plane.gateway.lost == []
 
     play(act)
 
 
 def test_it_is_ready_when_it_should_be() -> None:
-    async def act(plane: Plane) -> None:
+    async def act(plane: ControlPlane) -> None:
         await plane.until_serving(5)
         record = await last_scale(plane)
         assert record.plan is not None
@@ -110,12 +111,12 @@ def test_it_is_ready_when_it_should_be() -> None:
 
 @pytest.mark.parametrize("role", ["leader", "follower"])
 def test_whoever_dies_in_a_pipeline_its_requests_go_on_and_the_others_serve(role: str) -> None:
-    async def act(plane: Plane) -> None:
+    async def act(plane: ControlPlane) -> None:
         await until_running(plane)
         leader = led(plane)[0]
         follower = next(id for id in TARGETS if fake(plane, id).stages.id == fake(plane, leader).stages.id != leader)
         await asyncio.sleep(0.3)
-        held = set(fake(plane, leader).running)
+        held = set(fake(plane, leader).engine.running)
         assert held
         await plane.kill(leader if role == "leader" else follower)
         await asyncio.sleep(3.0)
@@ -128,7 +129,7 @@ def test_whoever_dies_in_a_pipeline_its_requests_go_on_and_the_others_serve(role
 
 @pytest.mark.parametrize("slow", ["leader", "follower"])
 def test_who_is_whole_does_not_wait_for_ever_for_one_that_is_slow(slow: str) -> None:
-    async def act(plane: Plane) -> None:
+    async def act(plane: ControlPlane) -> None:
         await until_running(plane)
         leader = led(plane)[0]
         pair = [id for id in TARGETS if fake(plane, id).stages.id == fake(plane, leader).stages.id]
@@ -144,12 +145,12 @@ def test_who_is_whole_does_not_wait_for_ever_for_one_that_is_slow(slow: str) -> 
     play(act)
 
 
-async def ended(plane: Plane) -> ScaleRecord:
+async def ended(plane: ControlPlane) -> ScaleRecord:
     return next(one for one in reversed(await plane.records()) if one.pipelines and one.state in ("done", "failed"))
 
 
 def test_where_one_refuses_its_part_all_serve_once_they_are_whole() -> None:
-    async def act(plane: Plane) -> None:
+    async def act(plane: ControlPlane) -> None:
         for worker in TARGETS:
             fake(plane, worker).faults.refuse_pipelines = True
         await plane.until_serving(5)
@@ -161,7 +162,7 @@ def test_where_one_refuses_its_part_all_serve_once_they_are_whole() -> None:
 
 
 def test_a_planner_that_is_started_again_lets_pipelines_run_until_one_of_theirs_is_whole() -> None:
-    async def act(plane: Plane) -> None:
+    async def act(plane: ControlPlane) -> None:
         await until_running(plane)
         leaders = led(plane)
         await plane.kill("planner-0")
@@ -175,7 +176,7 @@ def test_a_planner_that_is_started_again_lets_pipelines_run_until_one_of_theirs_
 
 
 def test_a_second_scale_out_during_it_has_targets_of_its_own() -> None:
-    async def act(plane: Plane) -> None:
+    async def act(plane: ControlPlane) -> None:
         await until_running(plane)
         for index in (5, 6):
             plane.add_worker(index)

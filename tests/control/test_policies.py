@@ -5,9 +5,10 @@ import pytest
 from livescale.services.planner.plans.plan import Policy
 from livescale.shared.messages.transfers import Flow, Plan
 from livescale.shared.simulation import virtual_time
-from tests.control.fakes import BLOCK_BYTES, BLOCKS, RATE, FakeWorker
-from tests.control.plane import control_plane, spec
-from tests.control.test_scaling import last_out
+from tests.control.control_plane import control_plane, spec
+from tests.control.fake_worker import FakeWorker
+from tests.control.fakes import BLOCK_BYTES, BLOCKS, RATE
+from tests.control.queries import last_out
 
 
 def scaled_out(policy: Policy, rate: float = RATE) -> Plan:

@@ -5,31 +5,13 @@ import asyncio
 import pytest
 
 from livescale.shared.bus.contract import Refusal
-from livescale.shared.messages.registry import ModelEntry
 from livescale.shared.simulation import virtual_time
-from tests.control.fakes import BLOCK_BYTES, BLOCKS, FakeHost
-from tests.control.plane import Plane, control_plane, spec
+from tests.control.control_plane import control_plane, spec
+from tests.control.fake_host import FakeHost
+from tests.control.fakes import BLOCK_BYTES, BLOCKS
+from tests.control.queries import copies, host, kept
 
 SIZE = BLOCKS * BLOCK_BYTES
-
-
-def host(plane: Plane, index: int = 0) -> FakeHost:
-    found = plane.fabric[f"host-{index}"]
-    assert isinstance(found, FakeHost)
-    return found
-
-
-def kept(plane: Plane, index: int = 0) -> list[tuple[str, str]]:
-    """Whole copies on a host."""
-    return sorted((one.model, one.version) for one in host(plane, index).holdings if one.ready)
-
-
-async def entry_of(plane: Plane, model: str) -> ModelEntry:
-    return next(entry for entry in (await plane.snapshot()).models if entry.spec.name == model)
-
-
-async def copies(plane: Plane, model: str) -> list[str]:
-    return (await entry_of(plane, model)).copies
 
 
 async def has_blocks(host: FakeHost) -> bool:

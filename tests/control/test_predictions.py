@@ -7,8 +7,8 @@ import pytest
 from livescale.services.cli.why_times import tell_times
 from livescale.shared.messages.scaling import ScaleRecord
 from livescale.shared.simulation import virtual_time
-from tests.control.plane import control_plane, spec
-from tests.control.test_broken_scales import until_ended, until_half_way
+from tests.control.control_plane import control_plane, spec
+from tests.control.queries import until_ended, until_half_way
 
 
 def begun(record: ScaleRecord) -> float:

@@ -20,10 +20,10 @@ from livescale.shared.messages.registry import AskSnapshot, Register
 from livescale.shared.runtime.settings import LiveName
 from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import REGISTER, SNAPSHOT
-from tests.control.door import Ask
-from tests.control.fakes import FakeWorker
-from tests.control.plane import spec
-from tests.control.storm import Storm
+from tests.control.control_plane import spec
+from tests.control.disturbed_plane import DisturbedPlane
+from tests.control.fake_worker import FakeWorker
+from tests.control.headless_gateway import Ask
 from tests.fuzz.effort import examples
 
 WORKERS = ("worker-0", "worker-1", "worker-2", "worker-3")
@@ -78,48 +78,48 @@ def errors() -> Iterator[list[MutableMapping[str, Any]]]:
     structlog.reset_defaults()
 
 
-async def weather(seed: int, sequence: Sequence, live: LiveName = "off") -> Storm:
+async def weather(seed: int, sequence: Sequence, live: LiveName = "off") -> DisturbedPlane:
     """Everything up and one instance serving, then the sequence, then time to recover."""
-    storm = Storm(seed, live)
+    disturbed = DisturbedPlane(seed, live)
     try:
-        storm.start(*EVERYBODY)
+        disturbed.start(*EVERYBODY)
         await asyncio.sleep(1.0)
         for model, instances in MINIMUM.items():
             made = spec(model, min_instances=instances, downscale_delay_s=0.5, downscale_to_zero_delay_s=1.0)
-            await storm.operator.call(REGISTER, Register(spec=made), timeout=5.0)
+            await disturbed.operator.call(REGISTER, Register(spec=made), timeout=5.0)
         await asyncio.sleep(1.0)
         if live == "pipeline":  # needs several targets at once, and blocks that take a while
             for worker in WORKERS:
-                storm.hurt(worker, block_seconds=0.5)
-            storm.scale("m", 4)
+                disturbed.hurt(worker, block_seconds=0.5)
+            disturbed.scale("m", 4)
         for seconds, (what, how, more) in sequence:
             await asyncio.sleep(seconds)
-            getattr(storm, what)(*how, **more)
-        storm.calm()
-        storm.trouble += await recovered(storm)
+            getattr(disturbed, what)(*how, **more)
+        disturbed.calm()
+        disturbed.trouble += await recovered(disturbed)
     finally:
-        await storm.end()
-    return storm
+        await disturbed.end()
+    return disturbed
 
 
-async def recovered(storm: Storm) -> list[str]:
-    """What is still wrong when the storm has been over for long; empty as soon as nothing is."""
+async def recovered(disturbed: DisturbedPlane) -> list[str]:
+    """What is still wrong when the disturbance has been over for long; empty as soon as nothing is."""
     wrong = ["nobody looked"]
     for _ in range(RECOVERY_LOOKS):
         await asyncio.sleep(LOOK_SECONDS)
-        wrong = [*await unrest(storm), *incomplete(storm.asks)]
+        wrong = [*await unrest(disturbed), *incomplete(disturbed.asks)]
         if not wrong:
             break
     return wrong
 
 
-async def unrest(storm: Storm) -> list[str]:
+async def unrest(disturbed: DisturbedPlane) -> list[str]:
     try:
-        snapshot = await storm.operator.call(SNAPSHOT, AskSnapshot(), timeout=LOOK_SECONDS)
+        snapshot = await disturbed.operator.call(SNAPSHOT, AskSnapshot(), timeout=LOOK_SECONDS)
     except BusError as error:
         return [f"the registry does not answer: {error}"]
     alive = {member.id for member in snapshot.members if member.lease == "alive"}
-    workers = {name: actor for name, actor in storm.running.items() if isinstance(actor, FakeWorker)}
+    workers = {name: actor for name, actor in disturbed.running.items() if isinstance(actor, FakeWorker)}
     states = {name: worker.state for name, worker in workers.items()}
     serving = Counter(worker.order.model for worker in workers.values() if worker.order is not None)
     told = {worker.id: worker.state for worker in snapshot.workers}
@@ -164,8 +164,8 @@ def test_after_any_sequence_of_events_every_stream_is_whole(
     errors: list[MutableMapping[str, Any]], seed: int, sequence: Sequence, live: LiveName
 ) -> None:
     errors.clear()
-    storm = virtual_time.run(weather(seed, sequence, live), limit_seconds=1000)
-    troubles = [*storm.trouble, *(str(error) for error in errors if error["event"] == "handler_failed")]
+    disturbed = virtual_time.run(weather(seed, sequence, live), limit_seconds=1000)
+    troubles = [*disturbed.trouble, *(str(error) for error in errors if error["event"] == "handler_failed")]
     for trouble in troubles[:10]:
         note(trouble)
     assert troubles == []

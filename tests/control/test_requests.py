@@ -8,17 +8,12 @@ from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import RouterReport
 from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import HEARTBEAT
-from tests.control.fakes import SLOTS, FakeWorker
-from tests.control.plane import Plane, control_plane, spec
+from tests.control.control_plane import ControlPlane, control_plane, spec
+from tests.control.fakes import SLOTS
+from tests.control.queries import fake
 
 
-def fake(plane: Plane, id: str) -> FakeWorker:
-    worker = plane.fabric[id]
-    assert isinstance(worker, FakeWorker)
-    return worker
-
-
-async def keep(plane: Plane, instances: int) -> None:
+async def keep(plane: ControlPlane, instances: int) -> None:
     await plane.register(spec(min_instances=instances, max_instances=instances))
     await plane.until_serving(instances)
 
@@ -29,7 +24,7 @@ def test_requests_are_spread_over_instances_and_the_rest_waits() -> None:
             await keep(plane, 2)
             ahead = [await plane.gateway.submit(f"r-{index}", max_tokens=50) for index in range(2 * SLOTS + 2)]
             assert ahead == [0] * (2 * SLOTS + 1) + [1]
-            assert [len(fake(plane, f"worker-{n}").running) for n in (0, 1)] == [SLOTS, SLOTS]
+            assert [len(fake(plane, f"worker-{n}").engine.running) for n in (0, 1)] == [SLOTS, SLOTS]
             await asyncio.sleep(5.0)
             assert len(plane.gateway.finished) == 2 * SLOTS + 2
 
@@ -43,13 +38,13 @@ def test_a_worker_that_dies_loses_nothing_for_good() -> None:
             for index in range(4):
                 await plane.gateway.submit(f"r-{index}", max_tokens=100)
             await asyncio.sleep(1.0)
-            lost = sorted(fake(plane, "worker-1").running)
+            lost = sorted(fake(plane, "worker-1").engine.running)
             assert len(lost) == 2
             await plane.kill("worker-1")
             await asyncio.sleep(10.0)
             assert sorted(plane.gateway.lost) == lost
             assert all(plane.gateway.tokens[f"r-{index}"] == list(range(1, 101)) for index in range(4))
-            resumed = [admit.request for admit in fake(plane, "worker-0").admitted if admit.request.generated]
+            resumed = [admit.request for admit in fake(plane, "worker-0").engine.admitted if admit.request.generated]
             assert sorted(request.request_id for request in resumed) == lost
 
     virtual_time.run(main(), limit_seconds=100)
@@ -63,7 +58,7 @@ def test_a_worker_that_refuses_gets_the_request_later_or_another_does() -> None:
             await plane.gateway.submit("r-1")
             await asyncio.sleep(3.0)
             assert plane.gateway.finished == {"r-1": "length"}
-            assert [admit.attempt for admit in fake(plane, "worker-0").admitted] == [2]
+            assert [admit.attempt for admit in fake(plane, "worker-0").engine.admitted] == [2]
 
     virtual_time.run(main(), limit_seconds=100)
 
@@ -90,8 +85,8 @@ def test_a_cancelled_request_leaves_the_queue_or_its_worker() -> None:
             plane.gateway.cancel("r-4")
             plane.gateway.cancel("unknown")
             await asyncio.sleep(0.1)
-            assert fake(plane, "worker-0").cancelled == ["r-0"]
-            assert sorted(fake(plane, "worker-0").running) == ["r-1", "r-2", "r-3"]
+            assert fake(plane, "worker-0").engine.cancelled == ["r-0"]
+            assert sorted(fake(plane, "worker-0").engine.running) == ["r-1", "r-2", "r-3"]
 
     virtual_time.run(main(), limit_seconds=100)
 
@@ -102,8 +97,8 @@ def test_the_requests_of_a_dead_gateway_are_stopped() -> None:
             await plane.gateway.submit("r-1", max_tokens=200)
             await plane.kill("gateway-0")
             await asyncio.sleep(3.0)
-            assert fake(plane, "worker-0").cancelled == ["r-1"]
-            assert fake(plane, "worker-0").running == {}
+            assert fake(plane, "worker-0").engine.cancelled == ["r-1"]
+            assert fake(plane, "worker-0").engine.running == {}
 
     virtual_time.run(main(), limit_seconds=100)
 

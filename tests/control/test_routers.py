@@ -13,23 +13,18 @@ from livescale.shared.process.run import World
 from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import HEARTBEAT, STALE, SUBMIT
-from tests.control.fakes import CLOCK, SLOTS, FakeWorker
-from tests.control.plane import Plane, control_plane
+from tests.control.control_plane import ControlPlane, control_plane
+from tests.control.fakes import CLOCK, SLOTS
+from tests.control.queries import fake
 
 
-def fake(plane: Plane, id: str) -> FakeWorker:
-    worker = plane.fabric[id]
-    assert isinstance(worker, FakeWorker)
-    return worker
-
-
-def make_router(plane: Plane, id: str) -> Router:
+def make_router(plane: ControlPlane, id: str) -> Router:
     bus = plane.buses[id] = plane.broker.connect()
     world = World(ServiceInfo("router", id, "a standby"), "box-a", bus, CLOCK, plane.ids, Telemetry("router", id))
     return Router(world, RouterSettings(look_ahead=0))
 
 
-async def reporting(plane: Plane) -> set[str]:
+async def reporting(plane: ControlPlane) -> set[str]:
     """Routers in office: the others only beat."""
     reports = await plane.operator.subscribe(HEARTBEAT, service="router")
     heard = set()
@@ -108,11 +103,11 @@ def test_a_new_router_knows_what_runs_and_does_not_start_it_again() -> None:
             again = await plane.gateway.bus.call(SUBMIT, plane.gateway.submitted["r-0"], timeout=1.0)
             assert (again.worker, again.ahead) == ("worker-0", 0)
             await plane.gateway.submit("next")
-            assert len(fake(plane, "worker-0").admitted) == SLOTS
+            assert len(fake(plane, "worker-0").engine.admitted) == SLOTS
             plane.gateway.cancel("r-1")
             await asyncio.sleep(0.2)
-            assert fake(plane, "worker-0").cancelled == ["r-1"]
-            assert fake(plane, "worker-0").admitted[-1].request.request_id == "next"
+            assert fake(plane, "worker-0").engine.cancelled == ["r-1"]
+            assert fake(plane, "worker-0").engine.admitted[-1].request.request_id == "next"
             await plane.kill("worker-0")
             await asyncio.sleep(4.0)
             assert set(plane.gateway.lost) >= {"r-0", "r-2", "r-3"}
@@ -135,7 +130,7 @@ def test_a_request_submitted_again_before_its_worker_was_asked_leaves_the_queue(
                     except BusError:
                         await asyncio.sleep(0)
             await asyncio.sleep(8.0)
-            assert sum(len(fake(plane, f"worker-{index}").admitted) for index in (0, 1)) == 1
+            assert sum(len(fake(plane, f"worker-{index}").engine.admitted) for index in (0, 1)) == 1
             assert plane.gateway.finished == {"r-1": "length"}
 
     virtual_time.run(main(), limit_seconds=100)
@@ -205,7 +200,7 @@ def test_a_router_that_was_stopped_for_a_lease_places_nothing_when_it_wakes_and_
             await plane.freeze(5.0, "router-0")
             await plane.gateway.submit("r-1")
             await asyncio.sleep(1.0)
-            assert [admit.request.request_id for admit in fake(plane, "worker-0").admitted] == ["r-1"]
+            assert [admit.request.request_id for admit in fake(plane, "worker-0").engine.admitted] == ["r-1"]
             assert await reporting(plane) == {"router-1"}
             await plane.stop("router-1")
             await asyncio.sleep(0.5)

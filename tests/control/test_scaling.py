@@ -8,22 +8,13 @@ from livescale.shared.messages.membership import AskIncidents, ProcessEnded
 from livescale.shared.messages.scaling import ScaleRecord
 from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import INCIDENTS, PROCESS
+from tests.control.control_plane import ControlPlane, control_plane, spec
 from tests.control.fakes import CLOCK
-from tests.control.plane import Plane, control_plane, spec
+from tests.control.queries import keep, last_out
 
 
 def phases(record: ScaleRecord) -> list[str]:
     return [phase.name for phase in record.phases]
-
-
-def last_out(records: list[ScaleRecord]) -> ScaleRecord:
-    return [record for record in records if record.decision.action == "out"][-1]
-
-
-async def keep(plane: Plane, instances: int) -> None:
-    """Have the monitor leave this many alone."""
-    await plane.register(spec(min_instances=instances))
-    await plane.until_serving(instances)
 
 
 def test_a_registered_model_comes_to_its_minimum_of_instances() -> None:
@@ -104,7 +95,7 @@ def test_two_models_share_the_workers() -> None:
     virtual_time.run(main(), limit_seconds=100)
 
 
-def shown(plane: Plane, service: str, line: str) -> bool:
+def shown(plane: ControlPlane, service: str, line: str) -> bool:
     """Whether a process tells this of itself now."""
     return line in plane.telemetry[service].exposition().splitlines()
 

@@ -10,20 +10,20 @@ from livescale.shared.messages.parameters import ModelSpec
 from livescale.shared.messages.registry import Register
 from livescale.shared.simulation import virtual_time
 from livescale.shared.subjects import REGISTER
-from tests.control.plane import Plane, control_plane, spec
-from tests.control.test_pool import copies, entry_of, host, kept
+from tests.control.control_plane import ControlPlane, control_plane, spec
+from tests.control.queries import copies, entry_of, host, kept
 
 NEW = "v-m-/new"
 
 
-async def versions(plane: Plane) -> list[str]:
+async def versions(plane: ControlPlane) -> list[str]:
     """Of all instances that serve; none while there is no registry to ask."""
     with suppress(BusError):
         return sorted(worker.version or "" for worker in (await plane.snapshot()).workers if worker.state == "serving")
     return []
 
 
-async def until_replaced(plane: Plane, count: int) -> None:
+async def until_replaced(plane: ControlPlane, count: int) -> None:
     async def holds() -> bool:
         return await versions(plane) == [NEW] * count
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from livescale.load.rightness import Stream, check_streams
-from tests.made import tiny
+from livescale.load.rightness import CheckedStream, check_streams
+from tests.checkpoints import tiny_checkpoint
 from tests.system.conftest import start, stop
 from tests.system.test_system import asks, send
 
@@ -27,6 +27,6 @@ async def test_a_model_is_served_from_gpus_and_its_tokens_are_right(tmp_path: Pa
         assert {path for row in rows for path in row["paths"].values()} <= {"cuda_ipc", "cuda_copy, cma"}
     finally:
         assert await asyncio.to_thread(stop, system) == 0
-    streams = [Stream(prompt=ask.prompt, generated=records[ask.index].token_ids) for ask in requests]
-    verdict = check_streams(tiny("llama"), streams, "float32")
+    streams = [CheckedStream(prompt=ask.prompt, generated=records[ask.index].token_ids) for ask in requests]
+    verdict = check_streams(tiny_checkpoint("llama"), streams, "float32")
     assert verdict.ok, str(verdict)

@@ -3,8 +3,8 @@
 import pytest
 from yarl import URL
 
+from tests.checkpoints import tiny_checkpoint
 from tests.gateway.conftest import Site, open_site
-from tests.made import tiny
 
 REFUSED = [
     b"",
@@ -37,7 +37,7 @@ async def status_of(site: Site, body: bytes) -> tuple[int, str | None]:
 
 
 async def test_bodies_at_the_edge_are_refused_or_taken() -> None:
-    async with open_site(tiny("qwen2")) as site:
+    async with open_site(tiny_checkpoint("qwen2")) as site:
         for body in REFUSED:
             assert await status_of(site, body) == (400, "invalid_request_error"), body[:60]
         for body in TAKEN:
@@ -46,5 +46,5 @@ async def test_bodies_at_the_edge_are_refused_or_taken() -> None:
 
 @pytest.mark.parametrize("path", ["/v1/models/%00", "/v1/models/" + "x" * 8_000, "/v1/models/%ff%fe", "/%2e%2e/%2e%2e"])
 async def test_strange_paths_are_not_found(path: str) -> None:
-    async with open_site(tiny("qwen2")) as site, site.http.get(URL(site.url + path, encoded=True)) as answer:
+    async with open_site(tiny_checkpoint("qwen2")) as site, site.http.get(URL(site.url + path, encoded=True)) as answer:
         assert (answer.status, (await answer.json())["error"]["type"]) == (404, "invalid_request_error")

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from livescale.services.gateway.checkpoint_text import BadCheckpoint, load_checkpoint_text
+from tests.checkpoints import copy_checkpoint
 from tests.fuzz.effort import examples
 from tests.fuzz.test_checkpoints import JSON, NESTED, Change, limited_memory, linked, piped, sparse, spoiled
 from tests.gateway.conftest import open_site
 from tests.gateway.test_chat_template import noon
-from tests.made import copy
 
 CONFIGS = ("config.json", "generation_config.json", "tokenizer_config.json")
 FILES = (*CONFIGS, "tokenizer.json", "chat_template.jinja")
@@ -62,7 +62,7 @@ def at_hand(directory: Path) -> Path:
 def test_hostile_files_are_refused_by_name_without_waiting(tmp_path: Path, file: str) -> None:
     changes = HOSTILE if file == "chat_template.jinja" else HOSTILE | JSON_ONLY
     for what, change in changes.items():
-        directory = at_hand(copy("qwen2", tmp_path / what))
+        directory = at_hand(copy_checkpoint("qwen2", tmp_path / what))
         change(directory / file)
         with limited_memory(), pytest.raises(BadCheckpoint) as refused:
             load_checkpoint_text(directory, noon)
@@ -72,7 +72,7 @@ def test_hostile_files_are_refused_by_name_without_waiting(tmp_path: Path, file:
 
 @pytest.mark.parametrize(("file", "field", "value"), WRONG_FIELDS)
 def test_a_field_of_the_wrong_kind_is_refused_by_its_name(tmp_path: Path, file: str, field: str, value: Any) -> None:
-    directory = copy("qwen2", tmp_path)
+    directory = copy_checkpoint("qwen2", tmp_path)
     (directory / "chat_template.jinja").unlink(missing_ok=True)
     path = directory / file
     path.write_text(json.dumps(json.loads(path.read_text()) | {field: value}))
@@ -83,7 +83,7 @@ def test_a_field_of_the_wrong_kind_is_refused_by_its_name(tmp_path: Path, file: 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999", "-"])
 def test_numbers_that_are_none_are_refused(tmp_path: Path, number: str) -> None:
-    directory = copy("qwen2", tmp_path)
+    directory = copy_checkpoint("qwen2", tmp_path)
     (directory / "generation_config.json").write_text(f'{{"temperature": {number}}}')
     with pytest.raises(BadCheckpoint, match="generation_config"):
         load_checkpoint_text(directory, noon)
@@ -93,7 +93,7 @@ def test_numbers_that_are_none_are_refused(tmp_path: Path, number: str) -> None:
     "source", ["{% for %}", "{{", "{% include 'x' %}{% endfor %}", "x" * 10**6, "{{ " + "(" * 5_000, "{% if x %}" * 500]
 )
 def test_a_template_that_is_none_is_refused_with_its_file_and_field(tmp_path: Path, source: str) -> None:
-    directory = copy("qwen2", tmp_path)
+    directory = copy_checkpoint("qwen2", tmp_path)
     (directory / "chat_template.jinja").write_text(source)
     with pytest.raises(BadCheckpoint, match=r"chat_template\.jinja: the checkpoint's chat template"):
         load_checkpoint_text(directory, noon)
@@ -104,7 +104,7 @@ def test_a_template_that_is_none_is_refused_with_its_file_and_field(tmp_path: Pa
 
 
 def test_links_are_followed_as_the_hubs_cache_needs_it(tmp_path: Path) -> None:
-    directory = at_hand(copy("qwen2", tmp_path))
+    directory = at_hand(copy_checkpoint("qwen2", tmp_path))
     for file in FILES:
         (directory / file).rename(tmp_path / f"blob-{file}")
         (directory / file).symlink_to(f"../blob-{file}")
@@ -146,7 +146,7 @@ def assert_refused_or_of_use(directory: Path, spoiled: Path) -> None:
 
 
 async def test_a_model_whose_text_cannot_be_read_disturbs_no_other(tmp_path: Path) -> None:
-    directory = copy("qwen2", tmp_path)
+    directory = copy_checkpoint("qwen2", tmp_path)
     ask = {"prompt": "a", "max_tokens": 1}
     async with open_site(directory) as site:
         piped(directory / "tokenizer.json")
@@ -154,5 +154,5 @@ async def test_a_model_whose_text_cannot_be_read_disturbs_no_other(tmp_path: Pat
             status, body = await site.post("/v1/completions", {"model": "tiny", **ask})
             assert (status, "tokenizer.json: not a regular file" in body["error"]["message"]) == (500, True)
         (directory / "tokenizer.json").unlink()
-        (copy("qwen2", tmp_path / "whole") / "tokenizer.json").rename(directory / "tokenizer.json")
+        (copy_checkpoint("qwen2", tmp_path / "whole") / "tokenizer.json").rename(directory / "tokenizer.json")
         assert (await site.post("/v1/completions", {"model": "tiny", **ask}))[0] == 200

@@ -21,8 +21,8 @@ from safetensors.torch import load
 from livescale.services.host.checkpoint import open_checkpoint
 from livescale.shared.model.block_layout import ITEM_BYTES
 from livescale.shared.model.checkpoint import CheckpointError
+from tests.checkpoints import copy_checkpoint, tiny_checkpoint
 from tests.fuzz.effort import examples
-from tests.made import copy, tiny
 
 MIB = 1 << 20
 MORE_MEMORY_BYTES = 600 * MIB  # what reading a tiny checkpoint may take on top of torch and all else, at the very most
@@ -33,7 +33,7 @@ Change = Callable[[Path], object]
 def spoiled(family: Any) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as directory:
         target = Path(directory) / family
-        shutil.copytree(tiny(family), target)
+        shutil.copytree(tiny_checkpoint(family), target)
         yield target
 
 
@@ -232,7 +232,7 @@ def repeat_a_tensor(file: Path) -> None:
 
 @pytest.mark.parametrize("what", HOSTILE)
 def test_hostile_files_are_refused_without_waiting_and_without_much_memory(tmp_path: Path, what: str) -> None:
-    directory = copy("qwen2", tmp_path)
+    directory = copy_checkpoint("qwen2", tmp_path)
     HOSTILE[what](directory)
     with limited_memory():
         assert assert_refused_or_right(directory) is not None
@@ -250,7 +250,7 @@ def limited_memory() -> Iterator[None]:
 
 
 def test_a_link_out_of_the_directory_is_followed_as_the_hubs_cache_needs_it(tmp_path: Path) -> None:
-    directory = copy("qwen2", tmp_path)
+    directory = copy_checkpoint("qwen2", tmp_path)
     blob = tmp_path / "blob"
     (directory / "model.safetensors").rename(blob)
     (directory / "model.safetensors").symlink_to("../blob")

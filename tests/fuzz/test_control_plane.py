@@ -11,7 +11,7 @@ from livescale.shared import subjects
 from livescale.shared.bus.contract import Call, Topic
 from livescale.shared.messages.registry import Snapshot
 from livescale.shared.simulation import virtual_time
-from tests.control.plane import Plane, control_plane
+from tests.control.control_plane import ControlPlane, control_plane
 from tests.fuzz.effort import examples
 from tests.fuzz.hostile import KNOWN, Shot, codes, fire, shots
 
@@ -79,7 +79,7 @@ def test_what_is_malformed_is_refused_or_counted_and_changes_nothing(fired: list
     virtual_time.run(main(), limit_seconds=100)
 
 
-def undecodable(plane: Plane) -> int:
+def undecodable(plane: ControlPlane) -> int:
     return sum(bus.counts["undecodable"] for bus in plane.broker.buses)
 
 

@@ -16,11 +16,11 @@ from livescale.shared.messages.parameters import Manifest
 from livescale.shared.messages.transfers import Abort, Send
 from livescale.shared.runtime.settings import LinkSettings
 from livescale.shared.subjects import ABORT, CHECK_MODEL, FETCH_MODEL, READ_MODEL, RELEASE_MODEL, SEND
+from tests.checkpoints import tiny_checkpoint
 from tests.fuzz.effort import examples
 from tests.fuzz.hostile import Shot, shot, shots, volley
 from tests.host.site import HOST, Site, site
 from tests.host.test_sending import receive
-from tests.made import tiny
 from tests.shared.messages.test_message import messages
 
 TARGETS: list[Topic[Any] | Call[Any, Any]] = [
@@ -83,7 +83,7 @@ async def held(here: Site) -> Manifest:
     """It is asked for again, as the registry does, where somebody had it released or fetched from nowhere."""
     while True:
         here.reads.clear()
-        await here.read(tiny("llama"), GOOD)
+        await here.read(tiny_checkpoint("llama"), GOOD)
         await here.until(lambda: any(read.model == GOOD for read in here.reads))
         manifest = next(read.manifest for read in here.reads if read.model == GOOD)
         if manifest is not None:

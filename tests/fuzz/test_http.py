@@ -38,9 +38,9 @@ for line in sys.stdin:
 
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
-    from tests.made import tiny
+    from tests.checkpoints import tiny_checkpoint
 
-    async with open_site(tiny("qwen2")) as opened:
+    async with open_site(tiny_checkpoint("qwen2")) as opened:
         yield opened
 
 

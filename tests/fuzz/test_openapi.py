@@ -18,9 +18,9 @@ from schemathesis.checks import (
     status_code_conformance,
 )
 
+from tests.checkpoints import tiny_checkpoint
 from tests.fuzz.effort import FACTOR
 from tests.gateway.conftest import open_site
-from tests.made import tiny
 
 CHECKS = [
     not_a_server_error,
@@ -54,7 +54,7 @@ def gateway(**settings: object) -> Iterator[str]:
     told: dict[str, Any] = {}
 
     async def serve() -> None:
-        async with open_site(tiny("qwen2"), **settings) as site:
+        async with open_site(tiny_checkpoint("qwen2"), **settings) as site:
             stop = asyncio.Event()
             told.update(url=site.url, stop=stop.set, loop=asyncio.get_running_loop())
             listening.set()

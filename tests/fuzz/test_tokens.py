@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from livescale.shared.subjects import TOKENS
+from tests.checkpoints import tiny_checkpoint
 from tests.fuzz.effort import examples
 from tests.fuzz.hostile import Shot, fire, shots
 from tests.gateway.conftest import open_site
-from tests.made import tiny
 
 
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
@@ -18,7 +18,7 @@ from tests.made import tiny
 @given(st.lists(shots([TOKENS], ["gateway-0"]), min_size=30, max_size=60))
 def test_whatever_frames_come_a_gateway_serves_on(fired: list[Shot]) -> None:
     async def main() -> None:
-        async with open_site(tiny("qwen2")) as site:
+        async with open_site(tiny_checkpoint("qwen2")) as site:
             for shot in fired:
                 fire(site.broker, shot)
             going = site.cluster.hang_before(1)

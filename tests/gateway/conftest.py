@@ -20,8 +20,8 @@ from livescale.shared.process.run import World
 from livescale.shared.process.telemetry import Telemetry
 from livescale.shared.runtime.clock import RandomIds, SystemClock
 from livescale.shared.simulation.local_bus import LocalBroker
+from tests.checkpoints import tiny_checkpoint
 from tests.gateway.cluster import Cluster, running_cluster
-from tests.made import tiny
 
 
 @dataclass
@@ -82,7 +82,7 @@ async def open_site(checkpoint: Path, **settings: object) -> AsyncIterator[Site]
 
 @pytest.fixture(scope="session")
 def checkpoint() -> Path:
-    return tiny("qwen2")
+    return tiny_checkpoint("qwen2")
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 import shutil
 from pathlib import Path
 
+from tests.checkpoints import copy_checkpoint
 from tests.gateway.conftest import Site
-from tests.made import copy
 
 
 async def test_a_removed_model_is_not_found_any_more_though_operators_see_it_go(site: Site) -> None:
@@ -39,7 +39,7 @@ async def test_operators_register_scale_and_ask_why(site: Site) -> None:
 
 
 async def test_a_model_without_a_tokenizer_is_not_registered(site: Site, tmp_path: Path) -> None:
-    directory = copy("qwen2", tmp_path)
+    directory = copy_checkpoint("qwen2", tmp_path)
     (directory / "tokenizer.json").unlink()
     status, body = await site.post("/admin/v1/models", {"name": "new", "path": str(directory)})
     assert (status, body["error"]["code"]) == (422, "invalid_checkpoint")
@@ -48,6 +48,6 @@ async def test_a_model_without_a_tokenizer_is_not_registered(site: Site, tmp_pat
 
 
 async def test_what_a_host_says_of_a_checkpoint_is_a_422_as_well(site: Site, tmp_path: Path) -> None:
-    directory = Path(shutil.copytree(copy("qwen2", tmp_path), tmp_path / "missing"))
+    directory = Path(shutil.copytree(copy_checkpoint("qwen2", tmp_path), tmp_path / "missing"))
     status, body = await site.post("/admin/v1/models", {"name": "new", "path": str(directory)})
     assert (status, body["error"]["message"]) == (422, f"{directory}: no such directory")

@@ -7,7 +7,7 @@ from livescale.services.gateway.bodies import ChatMessage, TextPart
 from livescale.services.gateway.chat_template import ChatTemplate, TemplateRefusal
 from livescale.services.gateway.checkpoint_text import load_checkpoint_text
 from livescale.shared.messages.parameters import Family
-from tests.made import FAMILIES, tiny
+from tests.checkpoints import FAMILIES, tiny_checkpoint
 
 CHAT = [
     ChatMessage(role="system", content="Be brief."),
@@ -30,8 +30,8 @@ def noon() -> float:
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("add_generation_prompt", [True, False])
 def test_prompt_and_tokens_are_those_of_transformers(family: Family, add_generation_prompt: bool) -> None:
-    text = load_checkpoint_text(tiny(family), noon)
-    reference = AutoTokenizer.from_pretrained(tiny(family))
+    text = load_checkpoint_text(tiny_checkpoint(family), noon)
+    reference = AutoTokenizer.from_pretrained(tiny_checkpoint(family))
     assert text.template is not None
     prompt = text.template.render(CHAT, add_generation_prompt)
     assert prompt == reference.apply_chat_template(PLAIN, add_generation_prompt=add_generation_prompt, tokenize=False)

@@ -6,8 +6,8 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
+from tests.checkpoints import token_id
 from tests.gateway.conftest import Site, eventually
-from tests.made import id_of
 
 HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hello"}]
 TEXT = "Shaפjo жea 語 🙂🙂 says: ñandú…"
@@ -109,7 +109,7 @@ async def test_a_stop_string_ends_the_text_before_it_and_frees_the_request(site:
 
 
 async def test_an_end_of_sequence_token_ends_the_text_unless_ignored(site: Site) -> None:
-    end = id_of(site.tokenizer, "<|im_end|>")
+    end = token_id(site.tokenizer, "<|im_end|>")
     site.cluster.output = [65, end, 66]
     text = site.tokenizer.decode([65])
     answer = await site.client.completions.create(model="tiny", prompt="abc", max_tokens=6)

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers
 
 from livescale.services.gateway.output import REPLACEMENT, Decode, Detokenizer, StopScanner, TextOutput, TextPiece
 from livescale.services.gateway.progress import Fresh
-from tests.made import id_of, tiny
+from tests.checkpoints import tiny_checkpoint, token_id
 
 TEXTS = st.lists(
     st.sampled_from(["a", " word", "ñ", "語", "🙂", "👩‍👩‍👧", " ", "\n", "…", "Ω", "क्षि"]) | st.text(max_size=6)
@@ -21,7 +21,7 @@ STOPS = st.lists(st.text("ab ", min_size=1, max_size=4), min_size=1, max_size=4)
 
 
 def byte_level() -> Tokenizer:
-    return Tokenizer.from_file(str(tiny("llama") / "tokenizer.json"))
+    return Tokenizer.from_file(str(tiny_checkpoint("llama") / "tokenizer.json"))
 
 
 def sentencepiece() -> Tokenizer:
@@ -79,21 +79,21 @@ def test_texts_come_back_and_no_character_is_torn(tokenizer: Tokenizer, text: st
 
 def test_a_character_comes_with_its_last_byte() -> None:
     decode = decoder(BYTE_LEVEL)
-    smile = [id_of(BYTE_LEVEL, char) for char in "ðŁĻĤ"]
+    smile = [token_id(BYTE_LEVEL, char) for char in "ðŁĻĤ"]
     assert decode(smile) == "🙂"
     assert pieces(decode, smile) == ["", "", "", "🙂", ""]
 
 
 def test_an_unfinished_character_at_the_end_is_a_replacement_character() -> None:
-    smile = [id_of(BYTE_LEVEL, char) for char in "ðŁĻĤ"]
+    smile = [token_id(BYTE_LEVEL, char) for char in "ðŁĻĤ"]
     assert pieces(decoder(BYTE_LEVEL), smile[:2]) == ["", "", REPLACEMENT]
 
 
 def test_a_first_word_keeps_its_space_behind_a_prompt() -> None:
     """Decoders drop the space of a text's first word; behind a prompt it is not the first."""
-    ids = [id_of(SENTENCEPIECE, "▁word")]
+    ids = [token_id(SENTENCEPIECE, "▁word")]
     assert "".join(pieces(decoder(SENTENCEPIECE), ids)) == "word"
-    assert "".join(pieces(decoder(SENTENCEPIECE), ids, context=[id_of(SENTENCEPIECE, "▁a")])) == " word"
+    assert "".join(pieces(decoder(SENTENCEPIECE), ids, context=[token_id(SENTENCEPIECE, "▁a")])) == " word"
 
 
 def test_bytes_that_never_make_a_character_cost_no_more_with_time() -> None:
@@ -104,7 +104,7 @@ def test_bytes_that_never_make_a_character_cost_no_more_with_time() -> None:
         longest = max(longest, len(ids))
         return BYTE_LEVEL.decode(ids)
 
-    broken = id_of(BYTE_LEVEL, "Ŀ")  # a byte that begins nothing
+    broken = token_id(BYTE_LEVEL, "Ŀ")  # a byte that begins nothing
     assert "".join(pieces(decode, [broken] * 500)) == REPLACEMENT * 500
     assert longest < 40
 

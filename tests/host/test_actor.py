@@ -18,8 +18,8 @@ from livescale.shared.messages.message import Ack
 from livescale.shared.messages.parameters import ModelSpec
 from livescale.shared.messages.transfers import Abort, Send
 from livescale.shared.subjects import ABORT, CHECK_MODEL, SEND, STALE
+from tests.checkpoints import copy_checkpoint, tiny_checkpoint
 from tests.host.site import HOST, Site, SlowDisk, in_virtual_time, site
-from tests.made import copy, tiny
 
 
 async def refused(here: Site, path: Path, **spec: Any) -> Refusal:
@@ -48,14 +48,14 @@ def test_a_checkpoint_is_checked_at_once_and_then_read() -> None:
     async def main() -> None:
         disk = SlowDisk()
         async with site(disk) as here:
-            checked = await here.read(tiny("llama"))
+            checked = await here.read(tiny_checkpoint("llama"))
             assert disk.blocks_read == 0
             assert (checked.blocks, checked.max_model_len) == (5, 4_096)
             read = await here.whole()
             assert read.error is None
             assert read.manifest is not None
             assert read.manifest.size_bytes == checked.size_bytes
-            checkpoint = open_checkpoint(tiny("llama"), "bfloat16")
+            checkpoint = open_checkpoint(tiny_checkpoint("llama"), "bfloat16")
             blocks = [bytearray(layout.size_bytes) for layout in checkpoint.layouts]
             checksums = [checkpoint.read_block(index, memoryview(block)) for index, block in enumerate(blocks)]
             assert read.manifest == checkpoint.manifest(checksums)
@@ -66,7 +66,7 @@ def test_a_checkpoint_is_checked_at_once_and_then_read() -> None:
 def test_reports_show_how_far_reading_is() -> None:
     async def main() -> None:
         async with site(SlowDisk()) as here:
-            checked = await here.read(tiny("llama"))
+            checked = await here.read(tiny_checkpoint("llama"))
             manifest = (await here.whole()).manifest
             await asyncio.sleep(1)
             assert manifest is not None
@@ -84,7 +84,7 @@ def test_reports_show_how_far_reading_is() -> None:
 
 def test_a_bad_checkpoint_is_refused_at_once_with_its_file(tmp_path: Path) -> None:
     async def main() -> None:
-        directory = copy("qwen2", tmp_path)
+        directory = copy_checkpoint("qwen2", tmp_path)
         (directory / "model.safetensors").unlink()
         async with site() as here:
             error = await refused(here, directory)
@@ -101,8 +101,8 @@ def test_a_bad_checkpoint_is_refused_at_once_with_its_file(tmp_path: Path) -> No
 def test_a_model_that_does_not_fit_is_refused_with_the_setting_to_change() -> None:
     async def main() -> None:
         async with site(cache_bytes=3 << 20) as here:
-            await here.read(tiny("llama"))
-            error = await refused(here, tiny("qwen2"), model="second")
+            await here.read(tiny_checkpoint("llama"))
+            error = await refused(here, tiny_checkpoint("qwen2"), model="second")
             assert error.code == 409
             assert "--cache-bytes" in error.message
             assert (await here.whole()).manifest is not None
@@ -113,15 +113,15 @@ def test_a_model_that_does_not_fit_is_refused_with_the_setting_to_change() -> No
 def test_a_request_length_beyond_the_checkpoint_is_refused() -> None:
     async def main() -> None:
         async with site() as here:
-            assert "max_model_len 5000" in (await refused(here, tiny("llama"), max_model_len=5_000)).message
-            assert (await here.read(tiny("llama"), max_model_len=500)).max_model_len == 500
+            assert "max_model_len 5000" in (await refused(here, tiny_checkpoint("llama"), max_model_len=5_000)).message
+            assert (await here.read(tiny_checkpoint("llama"), max_model_len=500)).max_model_len == 500
 
     in_virtual_time(main())
 
 
 def test_a_model_that_turns_out_bad_is_told_and_its_memory_given_back(tmp_path: Path) -> None:
     async def main() -> None:
-        directory = copy("qwen2", tmp_path)
+        directory = copy_checkpoint("qwen2", tmp_path)
         spoil(directory)
         async with site() as here:
             await here.read(directory)
@@ -130,7 +130,7 @@ def test_a_model_that_turns_out_bad_is_told_and_its_memory_given_back(tmp_path: 
             assert "mlp.up_proj.weight holds NaN or infinity" in (read.error or "")
             await asyncio.sleep(1)
             assert (here.reports[-1].holdings, here.reports[-1].cache_bytes) == ([], 0)
-            (directory / "model.safetensors").write_bytes((tiny("qwen2") / "model.safetensors").read_bytes())
+            (directory / "model.safetensors").write_bytes((tiny_checkpoint("qwen2") / "model.safetensors").read_bytes())
             await here.read(directory)
             assert (await here.whole(2)).manifest is not None
 
@@ -139,7 +139,7 @@ def test_a_model_that_turns_out_bad_is_told_and_its_memory_given_back(tmp_path: 
 
 def test_a_model_that_is_there_is_announced_again_without_reading(tmp_path: Path) -> None:
     async def main() -> None:
-        disk, directory = SlowDisk(), copy("qwen2", tmp_path)
+        disk, directory = SlowDisk(), copy_checkpoint("qwen2", tmp_path)
         async with site(disk) as here:
             first = await here.read(directory)
             manifest = (await here.whole()).manifest
@@ -156,8 +156,8 @@ def test_a_model_that_is_asked_for_twice_is_read_once() -> None:
     async def main() -> None:
         disk = SlowDisk()
         async with site(disk) as here:
-            both = await asyncio.gather(here.read(tiny("llama")), here.read(tiny("llama")))
-            assert both[0] == both[1] == await here.read(tiny("llama"))
+            both = await asyncio.gather(here.read(tiny_checkpoint("llama")), here.read(tiny_checkpoint("llama")))
+            assert both[0] == both[1] == await here.read(tiny_checkpoint("llama"))
             await here.whole()
             await asyncio.sleep(10)
             assert len(here.reads) == 1
@@ -169,8 +169,8 @@ def test_a_model_that_is_asked_for_twice_is_read_once() -> None:
 def test_models_are_read_one_after_the_other() -> None:
     async def main() -> None:
         async with site(SlowDisk()) as here:
-            await here.read(tiny("llama"), model="a")
-            await here.read(tiny("qwen2"), model="b")
+            await here.read(tiny_checkpoint("llama"), model="a")
+            await here.read(tiny_checkpoint("qwen2"), model="b")
             await here.whole(2)
             assert [read.model for read in here.reads] == ["a", "b"]
             halves = [report for report in here.reports if len(report.holdings) == 2 and report.holdings[1].ready]
@@ -182,10 +182,10 @@ def test_models_are_read_one_after_the_other() -> None:
 def test_another_version_is_read_once_the_first_is_whole_and_both_are_there_until_one_is_released() -> None:
     async def main() -> None:
         async with site(SlowDisk()) as here:
-            await here.read(tiny("llama"))
-            assert "still being read" in (await refused(here, tiny("qwen2"))).message
+            await here.read(tiny_checkpoint("llama"))
+            assert "still being read" in (await refused(here, tiny_checkpoint("qwen2"))).message
             first = (await here.whole()).manifest
-            await here.read(tiny("qwen2"))
+            await here.read(tiny_checkpoint("qwen2"))
             second = (await here.whole(2)).manifest
             assert first is not None
             assert second is not None
@@ -203,7 +203,7 @@ def test_another_version_is_read_once_the_first_is_whole_and_both_are_there_unti
 
 def test_files_that_have_changed_are_read_anew_and_the_same_content_takes_no_more_memory(tmp_path: Path) -> None:
     async def main() -> None:
-        disk, directory = SlowDisk(), copy("qwen2", tmp_path)
+        disk, directory = SlowDisk(), copy_checkpoint("qwen2", tmp_path)
         async with site(disk) as here:
             await here.read(directory)
             first = await here.whole()
@@ -227,14 +227,14 @@ def test_files_that_have_changed_are_read_anew_and_the_same_content_takes_no_mor
 def test_a_checkpoint_is_checked_without_being_read() -> None:
     async def main() -> None:
         async with site() as here:
-            spec = ModelSpec(name="m", path=str(tiny("llama")))
+            spec = ModelSpec(name="m", path=str(tiny_checkpoint("llama")))
             checked = await here.bus.call(CHECK_MODEL, CheckModel(spec=spec), timeout=10, id=HOST)
             assert (checked.blocks, checked.manifest) == (5, None)
             with pytest.raises(Refusal, match="nowhere"):
                 await here.bus.call(CHECK_MODEL, CheckModel(spec=replace(spec, path="/nowhere")), timeout=10, id=HOST)
             await asyncio.sleep(1)
             assert here.reports[-1].holdings == []
-            await here.read(tiny("llama"))
+            await here.read(tiny_checkpoint("llama"))
             manifest = (await here.whole()).manifest
             checked = await here.bus.call(CHECK_MODEL, CheckModel(spec=spec), timeout=10, id=HOST)
             assert checked.manifest == manifest
@@ -246,9 +246,9 @@ def test_what_is_being_read_or_waits_for_its_turn_can_be_released() -> None:
     async def main() -> None:
         disk = SlowDisk()
         async with site(disk) as here:
-            await here.read(tiny("llama"), model="m")
-            await here.read(tiny("llama"), model="waiting")
-            await here.read(tiny("qwen2"), model="last")
+            await here.read(tiny_checkpoint("llama"), model="m")
+            await here.read(tiny_checkpoint("llama"), model="waiting")
+            await here.read(tiny_checkpoint("qwen2"), model="last")
             await asyncio.sleep(2.5)
             await here.release("", "waiting")
             await here.release("")
@@ -263,7 +263,7 @@ def test_what_is_being_read_or_waits_for_its_turn_can_be_released() -> None:
 def test_what_it_holds_is_announced_when_the_bus_is_back() -> None:
     async def main() -> None:
         async with site() as here:
-            await here.read(tiny("llama"))
+            await here.read(tiny_checkpoint("llama"))
             await here.whole()
             here.broker.down()
             here.broker.up()
@@ -281,7 +281,7 @@ def test_only_a_whole_model_is_sent_and_only_in_the_present_epoch() -> None:
         async with site() as here:
             with pytest.raises(Refusal, match="neither holds nor reads"):
                 await here.bus.call(SEND, send("unknown", 1), timeout=1, id=HOST)
-            await here.read(tiny("llama"))
+            await here.read(tiny_checkpoint("llama"))
             manifest = (await here.whole()).manifest
             assert manifest is not None
             with pytest.raises(Refusal, match="epoch 7 is stale"):
@@ -294,7 +294,7 @@ def test_only_a_whole_model_is_sent_and_only_in_the_present_epoch() -> None:
 def test_a_host_that_was_declared_dead_keeps_its_cache_and_joins_again() -> None:
     async def main() -> None:
         async with site() as here:
-            await here.read(tiny("llama"))
+            await here.read(tiny_checkpoint("llama"))
             await here.whole()
             here.bus.publish(STALE, Stale(id=HOST, epoch=1), id=HOST)
             await asyncio.sleep(1)
@@ -316,7 +316,7 @@ def test_the_end_of_an_unknown_plan_is_no_error() -> None:
 def test_it_ends_at_once_even_while_it_reads() -> None:
     async def main() -> None:
         async with site(SlowDisk()) as here:
-            await here.read(tiny("llama"))
+            await here.read(tiny_checkpoint("llama"))
             await asyncio.sleep(1.5)
 
     in_virtual_time(main())

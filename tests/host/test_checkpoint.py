@@ -14,8 +14,8 @@ from livescale.services.host.checkpoint import Checkpoint, open_checkpoint
 from livescale.shared.messages.parameters import DType, Family, Layout, Manifest, Tensor
 from livescale.shared.model.checkpoint import CheckpointError
 from livescale.shared.model.panels import to_panels
+from tests.checkpoints import FAMILIES, copy_checkpoint, tiny_checkpoint
 from tests.host.spoil import rewrite_json
-from tests.made import FAMILIES, copy, tiny
 
 LAYOUTS: tuple[Layout, Layout] = "plain", "panels"
 TORCH: dict[DType, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -69,7 +69,7 @@ def test_matrices_can_be_read_into_panels_also_those_of_one_rank(tmp_path: Path)
 @pytest.mark.parametrize("dtype", TORCH)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_packed_tensors_are_those_of_transformers_bit_for_bit(family: Family, dtype: DType) -> None:
-    assert_as_transformers(tiny(family), dtype)
+    assert_as_transformers(tiny_checkpoint(family), dtype)
 
 
 @pytest.mark.parametrize("dtype", TORCH)
@@ -78,14 +78,14 @@ def test_other_stored_dtypes_are_converted_as_transformers_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: torch.dtype, dtype: DType
 ) -> None:
     monkeypatch.setattr(module, "SCRATCH_BYTES", 10_000)  # several pieces a tensor, the last one shorter
-    directory = copy("llama", tmp_path)
+    directory = copy_checkpoint("llama", tmp_path)
     store_as(directory, stored)
     assert_as_transformers(directory, dtype)
 
 
 @pytest.mark.parametrize("dtype", TORCH)
 def test_checksums_cover_every_byte_gaps_included(dtype: DType) -> None:
-    manifest, blocks = read(open_checkpoint(tiny("qwen2"), dtype))
+    manifest, blocks = read(open_checkpoint(tiny_checkpoint("qwen2"), dtype))
     for block in manifest.blocks:
         data = blocks[block.index]
         assert block.size_bytes == len(data)
@@ -96,21 +96,21 @@ def test_checksums_cover_every_byte_gaps_included(dtype: DType) -> None:
 
 
 def test_sizes_are_known_before_anything_is_read() -> None:
-    checkpoint = open_checkpoint(tiny("llama"), "bfloat16")
+    checkpoint = open_checkpoint(tiny_checkpoint("llama"), "bfloat16")
     manifest, _ = read(checkpoint)
     assert checkpoint.size_bytes == manifest.size_bytes
     assert len(checkpoint.layouts) == checkpoint.config.num_hidden_layers + 2
 
 
 def test_a_version_names_the_content_not_the_place(tmp_path: Path) -> None:
-    original, _ = read(open_checkpoint(tiny("llama"), "bfloat16"))
-    copied, _ = read(open_checkpoint(copy("llama", tmp_path), "bfloat16"))
+    original, _ = read(open_checkpoint(tiny_checkpoint("llama"), "bfloat16"))
+    copied, _ = read(open_checkpoint(copy_checkpoint("llama", tmp_path), "bfloat16"))
     assert copied == original
     assert len(original.version) == 32
 
 
 def test_another_dtype_configuration_or_parameter_is_another_version(tmp_path: Path) -> None:
-    directory = copy("qwen2", tmp_path)
+    directory = copy_checkpoint("qwen2", tmp_path)
     versions = {read(open_checkpoint(directory, dtype))[0].version for dtype in TORCH}
     rewrite_json(directory / "config.json", rms_norm_eps=1e-4)
     versions.add(read(open_checkpoint(directory, "bfloat16"))[0].version)
@@ -122,7 +122,7 @@ def test_another_dtype_configuration_or_parameter_is_another_version(tmp_path: P
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_a_tensor_that_is_not_finite_is_named(tmp_path: Path, value: float) -> None:
-    directory = copy("qwen2", tmp_path)
+    directory = copy_checkpoint("qwen2", tmp_path)
     tensors = load_file(directory / "model.safetensors")
     tensors["model.layers.1.mlp.up_proj.weight"][3, 5] = value
     save_file(tensors, directory / "model.safetensors", {"format": "pt"})
@@ -132,7 +132,7 @@ def test_a_tensor_that_is_not_finite_is_named(tmp_path: Path, value: float) -> N
 
 
 def test_a_file_cut_after_it_was_checked_is_refused(tmp_path: Path) -> None:
-    directory = copy("qwen2", tmp_path)
+    directory = copy_checkpoint("qwen2", tmp_path)
     checkpoint = open_checkpoint(directory, "bfloat16")
     file = directory / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1_000])
@@ -141,7 +141,7 @@ def test_a_file_cut_after_it_was_checked_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_removed_after_it_was_checked_is_refused(tmp_path: Path) -> None:
-    directory = copy("qwen2", tmp_path)
+    directory = copy_checkpoint("qwen2", tmp_path)
     checkpoint = open_checkpoint(directory, "bfloat16")
     (directory / "model.safetensors").unlink()
     with pytest.raises(CheckpointError, match="cannot be read"):
@@ -149,13 +149,13 @@ def test_a_file_removed_after_it_was_checked_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_buffer_of_another_size_is_a_mistake_of_the_caller() -> None:
-    checkpoint = open_checkpoint(tiny("qwen2"), "bfloat16")
+    checkpoint = open_checkpoint(tiny_checkpoint("qwen2"), "bfloat16")
     with pytest.raises(ValueError, match="block 0 has"):
         checkpoint.read_block(0, memoryview(bytearray(10)))
 
 
 def test_a_tied_head_that_is_repeated_must_be_the_embedding(tmp_path: Path) -> None:
-    directory = copy("qwen2", tmp_path)
+    directory = copy_checkpoint("qwen2", tmp_path)
     file = directory / "model.safetensors"
     tensors = load_file(file)
     embedding = tensors["model.embed_tokens.weight"]

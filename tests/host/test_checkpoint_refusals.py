@@ -9,8 +9,8 @@ import pytest
 
 from livescale.services.host.checkpoint import open_checkpoint
 from livescale.shared.model.checkpoint import CheckpointError
+from tests.checkpoints import copy_checkpoint
 from tests.host.spoil import Header, rewrite_header, rewrite_json, weight_map
-from tests.made import copy
 
 UP = "model.layers.0.mlp.up_proj.weight"
 
@@ -26,12 +26,12 @@ def refused(directory: Path) -> str:
 
 @pytest.fixture
 def single(tmp_path: Path) -> Path:
-    return copy("qwen2", tmp_path)
+    return copy_checkpoint("qwen2", tmp_path)
 
 
 @pytest.fixture
 def sharded(tmp_path: Path) -> Path:
-    return copy("llama", tmp_path)
+    return copy_checkpoint("llama", tmp_path)
 
 
 def test_a_directory_without_parameters_is_refused(single: Path) -> None:

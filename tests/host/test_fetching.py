@@ -17,9 +17,9 @@ from livescale.shared.messages.copies import FetchModel, ReleaseModel
 from livescale.shared.messages.parameters import Manifest, ModelSpec
 from livescale.shared.messages.transfers import Abort, Inflow, Node, Outflow, Send
 from livescale.shared.subjects import ABORT, FETCH_MODEL, RELEASE_MODEL, SEND
+from tests.checkpoints import tiny_checkpoint
 from tests.host.site import HOST, Site, site
 from tests.host.test_sending import CHUNK_BYTES, held, socket_link
-from tests.made import tiny
 
 SLOW = 2e6  # bytes a second: a quarter of a second a block
 
@@ -73,7 +73,7 @@ def order(
 ) -> FetchModel:
     return FetchModel(
         plan_id=plan,
-        spec=ModelSpec(name="m", path=path or str(tiny("llama"))),
+        spec=ModelSpec(name="m", path=path or str(tiny_checkpoint("llama"))),
         manifest=manifest,
         inflows=[Inflow(ticket=ticket, upstream=node(source)) for source in sources],
         chunk_bytes=CHUNK_BYTES,

@@ -15,10 +15,10 @@ from livescale.shared.messages.message import Ack
 from livescale.shared.messages.parameters import Manifest, ModelSpec
 from livescale.shared.messages.transfers import FromDisk, Send
 from livescale.shared.subjects import SEND
+from tests.checkpoints import copy_checkpoint, tiny_checkpoint
 from tests.host.receiver import Receiver
 from tests.host.site import HOST, Site, SlowDisk, in_virtual_time, site
 from tests.host.test_known import SOCKET, GatedDisk
-from tests.made import copy, tiny
 
 
 def described(directory: Path) -> Manifest:
@@ -46,7 +46,7 @@ async def link() -> AsyncIterator[Link]:
 
 
 async def test_it_is_sent_while_it_is_read_for_the_first_time(tmp_path: Path, link: Link) -> None:
-    directory, disk = copy("llama", tmp_path), GatedDisk()
+    directory, disk = copy_checkpoint("llama", tmp_path), GatedDisk()
     manifest = described(directory)
     async with site(disk, open_link=lambda: open_link(SOCKET)) as here:
         async with Receiver(link, here, manifest, wanted(directory, manifest)) as receiver:
@@ -62,7 +62,7 @@ async def test_it_is_sent_while_it_is_read_for_the_first_time(tmp_path: Path, li
 
 
 async def test_files_that_turn_out_to_hold_something_else_end_the_flow(tmp_path: Path, link: Link) -> None:
-    directory, disk = copy("llama", tmp_path), GatedDisk()
+    directory, disk = copy_checkpoint("llama", tmp_path), GatedDisk()
     manifest = described(directory)
     last = replace(manifest.blocks[-1], checksum=1)
     checkpoint = open_checkpoint(directory, "bfloat16")
@@ -82,14 +82,14 @@ async def test_files_that_turn_out_to_hold_something_else_end_the_flow(tmp_path:
 def test_a_version_that_cannot_be_there_is_refused() -> None:
     async def main() -> None:
         async with site() as here:
-            manifest = described(tiny("llama"))
+            manifest = described(tiny_checkpoint("llama"))
             with pytest.raises(Refusal, match=f"does not hold version {manifest.version}"):
-                await send(here, wanted(tiny("qwen2"), manifest))
+                await send(here, wanted(tiny_checkpoint("qwen2"), manifest))
             with pytest.raises(Refusal, match="/nowhere"):
                 await send(here, wanted(Path("/nowhere"), manifest))
             forged = replace(manifest, version="0" * 32)
             with pytest.raises(Refusal, match="does not hold version 0000"):
-                await send(here, wanted(tiny("llama"), forged))
+                await send(here, wanted(tiny_checkpoint("llama"), forged))
             await asyncio.sleep(1)
             assert here.reports[-1].holdings == []
 
@@ -100,7 +100,7 @@ def test_of_several_sends_at_once_the_first_has_it_read() -> None:
     async def main() -> None:
         disk = SlowDisk()
         async with site(disk) as here:
-            from_disk = wanted(tiny("llama"), described(tiny("llama")))
+            from_disk = wanted(tiny_checkpoint("llama"), described(tiny_checkpoint("llama")))
             assert await asyncio.gather(*(send(here, from_disk, plan) for plan in ("a", "b", "c"))) == [Ack()] * 3
             await here.whole()
             assert disk.blocks_read == 5
@@ -111,8 +111,8 @@ def test_of_several_sends_at_once_the_first_has_it_read() -> None:
 def test_who_has_to_wait_for_its_turn_is_refused_in_time() -> None:
     async def main() -> None:
         async with site(SlowDisk()) as here:
-            await here.read(tiny("qwen2"), "first")
-            from_disk = wanted(tiny("llama"), described(tiny("llama")))
+            await here.read(tiny_checkpoint("qwen2"), "first")
+            from_disk = wanted(tiny_checkpoint("llama"), described(tiny_checkpoint("llama")))
             with pytest.raises(Refusal, match="waits until others are read"):
                 await send(here, from_disk)
             await here.whole()

@@ -19,9 +19,9 @@ from livescale.shared.messages.transfers import Send
 from livescale.shared.model.checkpoint import CheckpointError
 from livescale.shared.runtime.settings import LinkSettings
 from livescale.shared.subjects import SEND
+from tests.checkpoints import copy_checkpoint
 from tests.host.receiver import Receiver
 from tests.host.site import HOST, Site, SlowDisk, in_virtual_time, site
-from tests.made import copy
 
 SOCKET = LinkSettings(transport="socket")
 
@@ -68,7 +68,7 @@ async def read_before(directory: Path) -> Manifest:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    return copy("llama", tmp_path)
+    return copy_checkpoint("llama", tmp_path)
 
 
 @asynccontextmanager

@@ -8,12 +8,12 @@ from click.testing import CliRunner
 from livescale.services.host.pack_command import pack
 from livescale.services.host.stored import open_stored
 from livescale.shared.messages.parameters import Layout
-from tests.made import copy
+from tests.checkpoints import copy_checkpoint
 
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_hosts_find_what_was_packed(tmp_path: Path, apart: bool) -> None:
-    directory, packed_dir = copy("qwen2", tmp_path), str(tmp_path / "packs") if apart else ""
+    directory, packed_dir = copy_checkpoint("qwen2", tmp_path), str(tmp_path / "packs") if apart else ""
     flags = ["--packed-dir", packed_dir] if apart else []
     result = CliRunner().invoke(pack, [str(directory), "--dtype", "float32", *flags])
     assert result.exit_code == 0, result.output
@@ -26,7 +26,7 @@ def test_hosts_find_what_was_packed(tmp_path: Path, apart: bool) -> None:
 
 
 def test_what_was_packed_in_one_layout_is_not_taken_for_another(tmp_path: Path) -> None:
-    directory = copy("qwen2", tmp_path)
+    directory = copy_checkpoint("qwen2", tmp_path)
     result = CliRunner().invoke(pack, [str(directory), "--layout", "panels", "--tensor-parallel-size", "2"])
     assert result.exit_code == 0, result.output
     for layout in get_args(Layout):
@@ -39,7 +39,10 @@ def test_what_cannot_be_packed_is_refused_in_a_line(tmp_path: Path) -> None:
     for arguments, words in (
         ([str(tmp_path)], "config.json"),
         ([str(tmp_path / "nothing")], "no such directory"),
-        ([str(copy("qwen2", tmp_path)), "--packed-dir", str(tmp_path / "file" / "below")], "Not a directory"),
+        (
+            [str(copy_checkpoint("qwen2", tmp_path)), "--packed-dir", str(tmp_path / "file" / "below")],
+            "Not a directory",
+        ),
     ):
         result = CliRunner().invoke(pack, arguments)
         assert result.exit_code == 1

@@ -10,8 +10,8 @@ import pytest
 
 from livescale.services.host.disk import ThreadDisk
 from livescale.services.host.stored import Stored
+from tests.checkpoints import copy_checkpoint, tiny_checkpoint
 from tests.host.site import in_virtual_time, site
-from tests.made import copy, tiny
 
 
 class FailingDisk(ThreadDisk):
@@ -55,13 +55,13 @@ def test_a_failed_read_is_told_its_memory_given_back_and_the_model_can_be_read_a
 ) -> None:
     async def main() -> None:
         async with site(FailingDisk(failure)) as here:
-            await here.read(tiny("llama"))
+            await here.read(tiny_checkpoint("llama"))
             failed = await here.whole()
             assert failed.manifest is None
             assert words in (failed.error or "")
             await here.until(lambda: here.reports[-1].cache_bytes == 0)
             assert here.reports[-1].holdings == []
-            await here.read(tiny("llama"))
+            await here.read(tiny_checkpoint("llama"))
             assert (await here.whole(2)).manifest is not None
 
     in_virtual_time(main())
@@ -69,7 +69,7 @@ def test_a_failed_read_is_told_its_memory_given_back_and_the_model_can_be_read_a
 
 def test_a_file_that_is_cut_short_while_it_is_read_is_named(tmp_path: Path) -> None:
     async def main() -> None:
-        directory = copy("qwen2", tmp_path)
+        directory = copy_checkpoint("qwen2", tmp_path)
         async with site(TruncatingDisk(directory / "model.safetensors")) as here:
             await here.read(directory)
             failed = await here.whole()

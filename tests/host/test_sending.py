@@ -18,8 +18,8 @@ from livescale.shared.subjects import ABORT, SEND
 from livescale.shared.transfer.arrivals import checksum
 from livescale.shared.transfer.flow_end import ModelCopy
 from livescale.shared.transfer.receiver import BlockReceiver, Events
+from tests.checkpoints import tiny_checkpoint
 from tests.host.site import HOST, Site, site
-from tests.made import tiny
 
 CHUNK_BYTES = 1 << 18
 
@@ -32,7 +32,7 @@ async def target() -> AsyncIterator[Link]:
 
 
 async def held(here: Site) -> Manifest:
-    await here.read(tiny("llama"))
+    await here.read(tiny_checkpoint("llama"))
     manifest = (await here.whole()).manifest
     assert manifest is not None
     return manifest
@@ -74,7 +74,7 @@ async def receive_shard(here: Site, manifest: Manifest, target: Link) -> list[me
 async def receive(here: Site, manifest: Manifest, target: Link) -> None:
     """All of it, checked against the checkpoint."""
     memory = await receive_shard(here, manifest, target)
-    checkpoint = open_checkpoint(tiny("llama"), "bfloat16")
+    checkpoint = open_checkpoint(tiny_checkpoint("llama"), "bfloat16")
     for index, block in enumerate(memory):
         expected = bytearray(block.nbytes)
         checkpoint.read_block(index, memoryview(expected))
@@ -97,7 +97,7 @@ async def test_a_send_is_counted_until_its_plan_is_aborted(target: Link) -> None
 
 async def test_of_a_model_that_is_cut_for_ranks_each_is_sent_its_shard(target: Link) -> None:
     async with site(open_link=lambda: open_link(socket_link())) as here:
-        await here.read(tiny("qwen2"), tensor_parallel_size=2)
+        await here.read(tiny_checkpoint("qwen2"), tensor_parallel_size=2)
         whole = (await here.whole()).manifest
         assert whole is not None
         assert here.reports[-1].holdings[0].total == len(whole.blocks) == 10

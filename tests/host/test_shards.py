@@ -10,7 +10,7 @@ from livescale.services.worker.engine.parameters import block_tensors
 from livescale.shared.messages.parameters import DType
 from livescale.shared.model.checkpoint import CheckpointError
 from livescale.shared.model.sharding import find_shard_slice
-from tests.made import tiny
+from tests.checkpoints import tiny_checkpoint
 
 Tensors = dict[str, torch.Tensor]
 
@@ -28,8 +28,8 @@ def _read(directory: Path, dtype: DType, shards: int) -> list[Tensors]:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_ranks_parts_put_together_are_the_model(dtype: DType) -> None:
-    (whole,), parts = _read(tiny("qwen2"), dtype, 1), _read(tiny("qwen2"), dtype, 2)
-    config = open_checkpoint(tiny("qwen2"), dtype).config
+    (whole,), parts = _read(tiny_checkpoint("qwen2"), dtype, 1), _read(tiny_checkpoint("qwen2"), dtype, 2)
+    config = open_checkpoint(tiny_checkpoint("qwen2"), dtype).config
     for name, tensor in whole.items():
         for shard, part in enumerate(parts):
             cut = find_shard_slice(name, config, shard, 2)
@@ -38,20 +38,20 @@ def test_the_ranks_parts_put_together_are_the_model(dtype: DType) -> None:
 
 
 def test_columns_are_the_same_however_many_rows_are_read_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    at_once = _read(tiny("qwen2"), "bfloat16", 2)
+    at_once = _read(tiny_checkpoint("qwen2"), "bfloat16", 2)
     monkeypatch.setattr("livescale.services.host.checkpoint.SCRATCH_BYTES", 1_000)
-    for ours, theirs in zip(at_once, _read(tiny("qwen2"), "bfloat16", 2), strict=True):
+    for ours, theirs in zip(at_once, _read(tiny_checkpoint("qwen2"), "bfloat16", 2), strict=True):
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
 def test_a_model_has_another_version_for_another_number_of_ranks() -> None:
     versions = set()
     for shards in (1, 2):
-        checkpoint = open_checkpoint(tiny("qwen2"), "float32", shards)
+        checkpoint = open_checkpoint(tiny_checkpoint("qwen2"), "float32", shards)
         versions.add(checkpoint.manifest([0] * len(checkpoint.layouts)).version)
     assert len(versions) == 2
 
 
 def test_a_number_of_ranks_that_does_not_divide_is_refused_with_the_directory() -> None:
     with pytest.raises(CheckpointError, match=r"qwen2: tensor_parallel_size is 3 and .* this model can have 1, 2"):
-        open_checkpoint(tiny("qwen2"), "float32", 3)
+        open_checkpoint(tiny_checkpoint("qwen2"), "float32", 3)

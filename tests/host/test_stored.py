@@ -18,9 +18,9 @@ from structlog.testing import capture_logs
 from livescale.services.host.stored import Stored, open_stored
 from livescale.shared.memory.arena import Arena
 from livescale.shared.model.checkpoint import CheckpointError
+from tests.checkpoints import copy_checkpoint, tiny_checkpoint
 from tests.fuzz.effort import examples
 from tests.host.spoil import rewrite_json
-from tests.made import copy, tiny
 
 JSON, PACKED = "livescale-bfloat16.manifest.json", "livescale-bfloat16.packed"
 
@@ -46,14 +46,14 @@ def read_and_keep(directory: Path, packed_dir: str = "") -> list[memoryview]:
 @pytest.fixture(params=["llama", "qwen2"])
 def kept(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, list[memoryview]]:
     """A checkpoint that was read before, and its blocks."""
-    directory = copy(request.param, tmp_path)
+    directory = copy_checkpoint(request.param, tmp_path)
     return directory, read_and_keep(directory)
 
 
 @pytest.fixture(scope="module")
 def kept_once() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as directory:
-        checkpoint = copy("qwen2", Path(directory))
+        checkpoint = copy_checkpoint("qwen2", Path(directory))
         read_and_keep(checkpoint)
         yield checkpoint
 
@@ -95,7 +95,7 @@ def test_a_checkpoint_that_changed_is_read_anew(kept_once: Path, tmp_path: Path,
         case "times":
             os.utime(directory / "model.safetensors", ns=(1, 1))
         case "size":
-            shutil.copy2(tiny("qwen2") / "model.safetensors", directory / "other")
+            shutil.copy2(tiny_checkpoint("qwen2") / "model.safetensors", directory / "other")
             (directory / "other").replace(directory / "model.safetensors")
             data = (directory / "model.safetensors").read_bytes()
             size = int.from_bytes(data[:8], "little")
@@ -212,7 +212,7 @@ def test_a_checkpoint_that_changed_though_it_looks_the_same_is_refused_once_and_
 
 
 def test_who_may_not_read_the_checkpoint_may_not_read_its_copy(tmp_path: Path) -> None:
-    directory = copy("llama", tmp_path)
+    directory = copy_checkpoint("llama", tmp_path)
     for file, mode in zip(sorted(directory.glob("*.safetensors")), (0o640, 0o644, 0o664), strict=False):
         file.chmod(mode)
     read_and_keep(directory)
@@ -220,7 +220,7 @@ def test_who_may_not_read_the_checkpoint_may_not_read_its_copy(tmp_path: Path) -
 
 
 def test_what_changes_while_it_is_read_is_not_kept(tmp_path: Path) -> None:
-    directory = copy("qwen2", tmp_path)
+    directory = copy_checkpoint("qwen2", tmp_path)
     with opened(directory) as stored:
         checksums, blocks = read(stored)
         os.utime(directory / "model.safetensors", ns=(1, 1))
@@ -229,7 +229,7 @@ def test_what_changes_while_it_is_read_is_not_kept(tmp_path: Path) -> None:
 
 
 def test_a_directory_of_its_own_is_used_alone(tmp_path: Path) -> None:
-    directory, packs = copy("qwen2", tmp_path), tmp_path / "packs"
+    directory, packs = copy_checkpoint("qwen2", tmp_path), tmp_path / "packs"
     read_and_keep(directory, str(packs))
     assert not list(directory.glob("livescale-bfloat16*"))
     assert len(list(packs.iterdir())) == 2
@@ -240,7 +240,7 @@ def test_a_directory_of_its_own_is_used_alone(tmp_path: Path) -> None:
 
 
 def test_where_nobody_may_write_the_users_cache_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    directory = copy("qwen2", tmp_path)
+    directory = copy_checkpoint("qwen2", tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != directory)
     read_and_keep(directory)
@@ -251,7 +251,7 @@ def test_where_nobody_may_write_the_users_cache_is_used(tmp_path: Path, monkeypa
 
 
 def test_without_room_only_the_version_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    directory = copy("qwen2", tmp_path)
+    directory = copy_checkpoint("qwen2", tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(total=1 << 30, free=100 << 20))
     with capture_logs() as logs:
         read_and_keep(directory)
@@ -263,7 +263,7 @@ def test_without_room_only_the_version_is_kept(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_full_disk_costs_one_line_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    directory = copy("qwen2", tmp_path)
+    directory = copy_checkpoint("qwen2", tmp_path)
 
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

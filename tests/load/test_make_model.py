@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import torch
 from click.testing import CliRunner
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 from livescale.load import make_model as module
 from livescale.load.make_model import SHAPES, make_model
@@ -20,7 +20,7 @@ from livescale.load.make_model_command import make_model_command
 from livescale.shared.messages.parameters import Family
 from livescale.shared.model.block_layout import block_layouts
 from livescale.shared.model.checkpoint import load_model_config
-from tests.made import FAMILIES, tiny
+from tests.checkpoints import FAMILIES, tiny_checkpoint
 
 
 def digest(directory: Path) -> dict[str, str]:
@@ -33,25 +33,25 @@ def test_the_same_seed_makes_the_same_bytes_in_another_process(tmp_path: Path) -
     made = str(tmp_path / "again")
     code = f"import pathlib, livescale.load.make_model as m; m.make_model(pathlib.Path({made!r}), 'llama', 'tiny', 7)"
     subprocess.run([sys.executable, "-c", code], check=True)
-    assert digest(tmp_path / "again") == digest(tiny("llama"))
+    assert digest(tmp_path / "again") == digest(tiny_checkpoint("llama"))
 
 
 def test_another_seed_makes_other_parameters_and_another_tokenizer(tmp_path: Path) -> None:
-    ours, theirs = digest(make_model(tmp_path / "other", "qwen2", "tiny", 8)), digest(tiny("qwen2"))
+    ours, theirs = digest(make_model(tmp_path / "other", "qwen2", "tiny", 8)), digest(tiny_checkpoint("qwen2"))
     assert {name for name in ours if ours[name] != theirs[name]} >= {"model.safetensors", "tokenizer.json"}
 
 
 @pytest.mark.parametrize(("size", "about"), [("tiny", 1e6), ("small", 30e6), ("medium", 120e6), ("large", 500e6)])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_sizes_are_what_they_are_called(family: Any, size: Any, about: float) -> None:
-    config = load_model_config(tiny(family))
+    config = load_model_config(tiny_checkpoint(family))
     layouts = block_layouts(msgspec.structs.replace(config, **asdict(SHAPES[family, size])), "bfloat16")
     parameters = sum(layout.size_bytes for layout in layouts) / 2
     assert 0.85 * about < parameters < 1.15 * about
 
 
 def test_the_families_differ_where_readers_go_wrong() -> None:
-    llama, qwen2 = (load_model_config(tiny(family)) for family in FAMILIES)
+    llama, qwen2 = (load_model_config(tiny_checkpoint(family)) for family in FAMILIES)
     assert llama.rope_scaling is not None
     assert qwen2.rope_scaling is None
     assert llama.head_dim != llama.hidden_size // llama.num_attention_heads
@@ -59,13 +59,13 @@ def test_the_families_differ_where_readers_go_wrong() -> None:
     assert not llama.attention_bias
     assert qwen2.tie_word_embeddings
     assert not llama.tie_word_embeddings
-    assert (tiny("llama") / "model.safetensors.index.json").exists()
-    assert (tiny("qwen2") / "model.safetensors").exists()
+    assert (tiny_checkpoint("llama") / "model.safetensors.index.json").exists()
+    assert (tiny_checkpoint("qwen2") / "model.safetensors").exists()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_output_varies_and_depends_on_the_prompt(family: Family) -> None:
-    model: Any = AutoModelForCausalLM.from_pretrained(tiny(family), dtype=torch.float32)
+    model: Any = AutoModelForCausalLM.from_pretrained(tiny_checkpoint(family), dtype=torch.float32)
     prompts = torch.tensor([[5, 6, 7, 8, 9], [5, 6, 7, 8, 10]])
     streams = model.generate(prompts, max_new_tokens=48, min_new_tokens=48, attention_mask=torch.ones_like(prompts))
     one, other = (set(stream[5:].tolist()) for stream in streams)
@@ -75,56 +75,30 @@ def test_greedy_output_varies_and_depends_on_the_prompt(family: Family) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_tokenizer_gives_back_any_text_and_fills_the_vocabulary(family: Family) -> None:
-    tokenizer: Any = AutoTokenizer.from_pretrained(tiny(family))
-    text = "Any text: naïve 語 🙂 \t\n x=1; <tags>"
-    ids = tokenizer(text, add_special_tokens=False).input_ids
-    assert tokenizer.decode(ids) == text
-    assert len(tokenizer) == load_model_config(tiny(family)).vocab_size
-
-
-@pytest.mark.parametrize(
-    ("family", "rendered"),
-    [
-        (
-            "llama",
-            "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
-            "<|start_header_id|>assistant<|end_header_id|>\n\n",
-        ),
-        ("qwen2", "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"),
-    ],
-)
-def test_the_chat_template_speaks_as_the_family_does(family: Family, rendered: str) -> None:
-    tokenizer: Any = AutoTokenizer.from_pretrained(tiny(family))
-    messages = [{"role": "user", "content": "Hi"}]
-    assert tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True) == rendered
-
-
-@pytest.mark.parametrize("family", FAMILIES)
 def test_a_turn_or_the_text_may_end_a_stream(family: Family) -> None:
-    generation = json.loads((tiny(family) / "generation_config.json").read_text())
+    generation = json.loads((tiny_checkpoint(family) / "generation_config.json").read_text())
     assert len(generation["eos_token_id"]) == 2
-    assert load_model_config(tiny(family)).eos_token_ids == sorted(generation["eos_token_id"])
+    assert load_model_config(tiny_checkpoint(family)).eos_token_ids == sorted(generation["eos_token_id"])
 
 
 def test_a_directory_that_already_is_the_model_is_kept() -> None:
-    before = (tiny("llama") / "config.json").stat().st_mtime_ns
-    assert make_model(tiny("llama"), "llama", "tiny", 7) == tiny("llama")
-    assert (tiny("llama") / "config.json").stat().st_mtime_ns == before
+    before = (tiny_checkpoint("llama") / "config.json").stat().st_mtime_ns
+    assert make_model(tiny_checkpoint("llama"), "llama", "tiny", 7) == tiny_checkpoint("llama")
+    assert (tiny_checkpoint("llama") / "config.json").stat().st_mtime_ns == before
 
 
 def test_an_empty_directory_is_filled(tmp_path: Path) -> None:
     directory = tmp_path / "empty"
     directory.mkdir()
     make_model(directory, "qwen2", "tiny", 7)
-    assert digest(directory) == digest(tiny("qwen2"))
+    assert digest(directory) == digest(tiny_checkpoint("qwen2"))
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
 
 
 def test_two_who_make_the_same_model_at_once_both_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def write_while_another_finishes(directory: Path, recipe: module.Recipe) -> None:
-        shutil.copytree(tiny("qwen2"), directory, dirs_exist_ok=True)
-        shutil.copytree(tiny("qwen2"), tmp_path / "made")
+        shutil.copytree(tiny_checkpoint("qwen2"), directory, dirs_exist_ok=True)
+        shutil.copytree(tiny_checkpoint("qwen2"), tmp_path / "made")
 
     monkeypatch.setattr(module, "_write", write_while_another_finishes)
     assert make_model(tmp_path / "made", "qwen2", "tiny", 7) == tmp_path / "made"
@@ -140,29 +114,7 @@ def test_a_directory_with_anything_else_is_left_alone(tmp_path: Path) -> None:
 
 def test_another_made_model_is_left_alone() -> None:
     with pytest.raises(FileExistsError, match=r"seed=7.*seed=8"):
-        make_model(tiny("llama"), "llama", "tiny", 8)
-
-
-def test_the_command_makes_a_model_and_prints_where(tmp_path: Path) -> None:
-    arguments = [str(tmp_path / "made"), "--family", "qwen2", "--size", "tiny", "--seed", "7"]
-    result = CliRunner().invoke(make_model_command, arguments)
-    assert result.exit_code == 0
-    assert result.output == f"{tmp_path / 'made'}\n"
-    assert digest(tmp_path / "made") == digest(tiny("qwen2"))
-
-
-def test_the_command_reads_its_options_from_the_environment_too(tmp_path: Path) -> None:
-    environment = {"LIVESCALE_FAMILY": "qwen2", "LIVESCALE_SIZE": "tiny", "LIVESCALE_SEED": "7"}
-    result = CliRunner().invoke(make_model_command, [str(tmp_path / "made")], env=environment)
-    assert result.exit_code == 0
-    assert digest(tmp_path / "made") == digest(tiny("qwen2"))
-
-
-def test_the_command_refuses_without_a_traceback(tmp_path: Path) -> None:
-    (tmp_path / "thesis.txt").write_text("mine")
-    result = CliRunner().invoke(make_model_command, [str(tmp_path)])
-    assert result.exit_code == 1
-    assert result.output.startswith("Error: ")
+        make_model(tiny_checkpoint("llama"), "llama", "tiny", 8)
 
 
 def test_a_disk_that_takes_no_more_is_told_in_a_line_that_names_the_directory(tmp_path: Path) -> None:

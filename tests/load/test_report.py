@@ -1,21 +1,21 @@
 """The report: one page, nothing fetched, everything escaped and named."""
 
 import re
-import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from pathlib import Path
 
 import click
 import msgspec
-import numpy as np
 import pytest
-from matplotlib.figure import Figure
+from msgspec.structs import replace
 
-from livescale.load.outcome import Verdict
-from livescale.load.pictures import draw_pictures, paint_blocks
+from livescale.load.incidents import RunIncident
+from livescale.load.outcome import StreamsVerdict
+from livescale.load.pictures import draw_pictures
 from livescale.load.report import render_report, save_page, write_report
 from livescale.load.story import Story
-from tests.load import happenings
+from tests.load import sample_run
+from tests.load.sample_run import START
 
 VOID = {"meta", "br", "img", "link", "use", "path"}
 
@@ -52,7 +52,7 @@ def parse(page: str) -> Balance:
 
 @pytest.fixture(scope="module")
 def page() -> str:
-    return render_report(happenings.outcome())
+    return render_report(sample_run.outcome())
 
 
 def test_the_page_is_well_formed_and_fetches_nothing(page: str) -> None:
@@ -71,7 +71,7 @@ def test_the_page_says_what_happened(page: str) -> None:
 
 
 def test_the_page_has_both_first_tokens_of_a_live_instance_and_who_took_requests_over() -> None:
-    page = render_report(happenings.outcome(happenings.live_scale()))
+    page = render_report(sample_run.outcome(sample_run.live_scale()))
     assert "worker-1, live from its first layer on: its first token, shared with worker-0, " in page
     assert "After its full load, as others do, it would not have begun before 4.20 s." in page
     for text in ("worker-0: 2", "1.00 s", "1.10 s", "4.20 s", "4.80 s"):
@@ -88,31 +88,12 @@ def test_text_is_escaped(page: str) -> None:
     assert "<a & b>" not in page
 
 
-def test_each_picture_is_xml_with_a_name_and_the_pages_text_colour() -> None:
-    pictures = draw_pictures(happenings.outcome())
-    assert [picture.title for picture in pictures] == [
-        "Requests",
-        "Instances",
-        "Queue",
-        "Time to first token",
-        "Parameters arriving",
-        "Time between tokens",
-    ]
-    for picture in pictures:
-        root = ElementTree.fromstring(picture.svg)
-        assert root.get("role") == "img"
-        assert root.get("aria-label") == picture.title
-        assert root.get("width") is None
-        assert "currentColor" in picture.svg
-        assert "#010203" not in picture.svg
-
-
 def test_the_same_outcome_gives_the_same_bytes(page: str) -> None:
-    assert render_report(happenings.outcome()) == page
+    assert render_report(sample_run.outcome()) == page
 
 
 def test_faults_are_listed_and_long_lists_cut() -> None:
-    verdict = Verdict(
+    verdict = StreamsVerdict(
         streams=30,
         faults=[f"request {n}: HTTP 429" for n in range(25)],
         tokens=10,
@@ -121,14 +102,14 @@ def test_faults_are_listed_and_long_lists_cut() -> None:
         ties_allowed=1,
         criterion="",
     )
-    page = render_report(msgspec.structs.replace(happenings.outcome(), verdict=verdict))
+    page = render_report(msgspec.structs.replace(sample_run.outcome(), verdict=verdict))
     assert "of 30, 25 were not complete; of 10 tokens, 1 were wrong" in page
     assert "and 5 more" in page
     assert "request 3: token 4" in page
 
 
 def test_a_load_without_events_or_answers_still_has_a_report(tmp_path: Path) -> None:
-    bare = msgspec.structs.replace(happenings.outcome(), records=[], story=Story(happenings.MODEL))
+    bare = msgspec.structs.replace(sample_run.outcome(), records=[], story=Story(sample_run.MODEL))
     write_report(tmp_path / "report.html", bare)
     page = (tmp_path / "report.html").read_text()
     assert "no instance was added" in page
@@ -141,12 +122,19 @@ def test_a_full_disk_is_named_with_the_file() -> None:
         save_page(Path("/dev/full"), "page")
 
 
-def test_the_moments_of_a_new_instance_are_marked_where_its_blocks_were() -> None:
-    outcome = happenings.outcome(happenings.live_scale())
-    axes = Figure().add_subplot()
-    paint_blocks(axes, outcome)
-    lines = [(line.get_marker(), np.asarray(line.get_xydata())) for line in axes.get_lines()]
-    found = {mark: (round(float(xy[0, 0]), 2), float(xy[0, 1])) for mark, xy in lines if len(xy) == 1}
-    shared = found.pop("D")
-    assert found == {"^": (1.0, 1.0), ">": (1.1, 2.0), "s": (4.2, 12.0), "P": (4.3, 12.0), "*": (4.8, 12.0)}
-    assert 1.0 < shared[0] < 4.2
+def test_the_report_says_that_live_was_slower() -> None:
+    slow = [event for event in sample_run.live_scale() if event[0] != 21.5]  # nothing is handed over
+    page = render_report(replace(sample_run.outcome(slow), prefill_seconds=0.1))
+    assert "worker-1: live was slower than a stop would have been: its first token came 4.80 s after the" in page
+
+
+def test_incidents_are_on_the_time_axis_of_the_report_and_in_a_list() -> None:
+    befell = [
+        RunIncident(START + 30, "stall", "the machine stood still for 2.1 s", 2.1),
+        RunIncident(START, "death", "<w>"),
+    ]
+    quiet, outcome = sample_run.outcome(), replace(sample_run.outcome(), incidents=befell)
+    assert "<dt>+30.0 s</dt><dd>the machine stood still for 2.1 s</dd>" in render_report(outcome)
+    assert "&lt;w&gt;" in render_report(outcome)
+    changed = [a.title for a, b in zip(draw_pictures(quiet), draw_pictures(outcome), strict=True) if a.svg != b.svg]
+    assert changed == ["Requests", "Instances", "Queue", "Time to first token", "Time between tokens"]

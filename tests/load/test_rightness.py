@@ -6,27 +6,27 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from livescale.load.rightness import Rightness, Stream, check_streams
+from livescale.load.rightness import CheckedStream, Rightness, check_streams
 from livescale.shared.messages.parameters import DType, Family
 from livescale.shared.model.checkpoint import load_model_config
-from tests.made import FAMILIES, tiny
+from tests.checkpoints import FAMILIES, tiny_checkpoint
 
 TORCH: dict[DType, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 TOKENS = 40
 
 
 @cache
-def generated(family: Family, dtype: DType) -> tuple[Stream, ...]:
+def generated(family: Family, dtype: DType) -> tuple[CheckedStream, ...]:
     """Streams of transformers' own `generate`, one by one, prompts of 1 to 300 tokens."""
-    model: Any = AutoModelForCausalLM.from_pretrained(tiny(family), dtype=TORCH[dtype])
+    model: Any = AutoModelForCausalLM.from_pretrained(tiny_checkpoint(family), dtype=TORCH[dtype])
     chance = torch.Generator().manual_seed(3)
-    stops = load_model_config(tiny(family)).eos_token_ids
+    stops = load_model_config(tiny_checkpoint(family)).eos_token_ids
     streams = []
     for length in (1, 7, 40, 300):
         prompt = torch.randint(300, 1_000, (1, length), generator=chance)
         mask = torch.ones_like(prompt)
         output = model.generate(prompt, attention_mask=mask, max_new_tokens=TOKENS, min_new_tokens=TOKENS)[0]
-        streams.append(Stream(prompt[0].tolist(), output[length:].tolist(), stops, min_tokens=TOKENS))
+        streams.append(CheckedStream(prompt[0].tolist(), output[length:].tolist(), stops, min_tokens=TOKENS))
     return tuple(streams)
 
 
@@ -35,7 +35,7 @@ def check(family: Family, dtype: DType, tokens: list[int] | None = None) -> Righ
     streams = list(generated(family, dtype))
     if tokens is not None:
         streams[2] = replace(streams[2], generated=tokens)
-    return check_streams(tiny(family), streams, dtype)
+    return check_streams(tiny_checkpoint(family), streams, dtype)
 
 
 @pytest.mark.parametrize("dtype", TORCH)
@@ -95,14 +95,14 @@ def test_a_stop_token_before_its_time_is_wrong_even_if_the_model_prefers_it() ->
     stream = generated("llama", "float32")[2]
     first = stream.generated.index(stream.generated[5])
     early = replace(stream, stop_token_ids=[stream.generated[5]], min_tokens=first + 1)
-    assert check_streams(tiny("llama"), [early], "float32").wrong[0].index == first
+    assert check_streams(tiny_checkpoint("llama"), [early], "float32").wrong[0].index == first
     late = replace(early, min_tokens=first)
-    assert check_streams(tiny("llama"), [late], "float32").ok
+    assert check_streams(tiny_checkpoint("llama"), [late], "float32").ok
 
 
 def test_float32_tokens_do_not_excuse_bfloat16_ones() -> None:
     streams = generated("llama", "bfloat16")
-    assert not check_streams(tiny("llama"), streams, "float32").ok
+    assert not check_streams(tiny_checkpoint("llama"), streams, "float32").ok
 
 
 def test_too_many_ties_are_not_right() -> None:
@@ -114,19 +114,19 @@ def test_too_many_ties_are_not_right() -> None:
 @pytest.mark.parametrize("dtype", TORCH)
 def test_streams_without_tokens_are_right_and_progress_is_told(dtype: DType) -> None:
     seen: list[tuple[int, int]] = []
-    streams = [Stream([5, 6], []), *generated("llama", dtype)[:2]]
-    check_streams(tiny("llama"), streams, dtype, on_progress=lambda done, total: seen.append((done, total)))
+    streams = [CheckedStream([5, 6], []), *generated("llama", dtype)[:2]]
+    check_streams(tiny_checkpoint("llama"), streams, dtype, on_progress=lambda done, total: seen.append((done, total)))
     assert seen == [(1, 2), (2, 2)]
-    assert check_streams(tiny("llama"), [], dtype).ok
+    assert check_streams(tiny_checkpoint("llama"), [], dtype).ok
 
 
-@pytest.mark.parametrize("stream", [Stream([5, 1_019], [5]), Stream([5], [-1]), Stream([], [5])])
-def test_what_cannot_be_a_stream_of_this_model_is_refused(stream: Stream) -> None:
+@pytest.mark.parametrize("stream", [CheckedStream([5, 1_019], [5]), CheckedStream([5], [-1]), CheckedStream([], [5])])
+def test_what_cannot_be_a_stream_of_this_model_is_refused(stream: CheckedStream) -> None:
     with pytest.raises(ValueError, match="stream 0"):
-        check_streams(tiny("llama"), [stream])
+        check_streams(tiny_checkpoint("llama"), [stream])
 
 
 def test_the_number_of_threads_is_given_back() -> None:
     before = torch.get_num_threads()
-    check_streams(tiny("llama"), generated("llama", "float32")[:1], "float32", threads=1)
+    check_streams(tiny_checkpoint("llama"), generated("llama", "float32")[:1], "float32", threads=1)
     assert torch.get_num_threads() == before

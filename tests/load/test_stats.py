@@ -3,13 +3,9 @@
 import msgspec
 import pytest
 
-from livescale.load.outcome import find_faults
-from livescale.load.records import find_fault
-from livescale.load.series import gap_points, rate_of, running_percentile, ttft_points
-from livescale.load.stats import Period, percentile, summarise, summarise_periods
-from livescale.load.tables import duration
-from tests.load import happenings
-from tests.load.happenings import START, record
+from livescale.load.stats import Period, duration, percentile, summarise, summarise_periods
+from tests.load import sample_run
+from tests.load.sample_run import START, record
 
 
 def test_a_percentile_of_nothing_is_unknown() -> None:
@@ -36,7 +32,7 @@ def test_a_trace_may_begin_with_its_burst() -> None:
         Period("burst", START, START + 9),
         Period("after", START + 9, START + 60),
     ]
-    outcome = msgspec.structs.replace(happenings.outcome(), periods=periods)
+    outcome = msgspec.structs.replace(sample_run.outcome(), periods=periods)
     assert [row.name for row in outcome.summaries()] == ["burst", "after"]
 
 
@@ -44,40 +40,3 @@ def test_nothing_measured_is_a_dash_not_a_zero() -> None:
     row = summarise("empty", [], 10.0)
     assert (row.requests, row.ttft_p50, row.tbt_p99) == (0, None, None)
     assert [duration(value) for value in (None, 0.0312, 1.234)] == ["-", "31 ms", "1.23 s"]
-
-
-@pytest.mark.parametrize(
-    ("change", "fault"),
-    [
-        ({}, None),
-        ({"error": "worker lost"}, "worker lost"),
-        ({"token_ids": [1]}, "1 of 8 tokens came"),
-        ({"token_ids": []}, "no token ids came: the server does not know return_token_ids"),
-        ({"finish_reason": "stop"}, "finish reason 'stop' instead of 'length'"),
-        ({"finish_reason": None}, "finish reason None instead of 'length'"),
-    ],
-)
-def test_a_fault_is_named(change: dict[str, object], fault: str | None) -> None:
-    assert find_fault(msgspec.structs.replace(record(0, 0.0), **change)) == fault
-
-
-def test_requests_that_never_ended_are_faults_too() -> None:
-    assert find_faults([record(0, 0.0)], asked=3) == ["a request never ended"] * 2
-
-
-def test_rates_are_counted_by_stretches_of_time() -> None:
-    assert rate_of([START + 0.1, START + 0.9, START + 2.5], START, START + 3, width=1.0) == [
-        (0.5, 2.0),
-        (1.5, 0.0),
-        (2.5, 1.0),
-    ]
-
-
-def test_points_carry_time_and_latency() -> None:
-    records = [record(0, 2.0, ttft=0.5, gap=0.1, tokens=3)]
-    assert ttft_points(records, START) == [(2.0, pytest.approx(0.5))]
-    assert gap_points(records, START) == [
-        (pytest.approx(2.6), pytest.approx(0.1, abs=1e-5)),
-        (pytest.approx(2.7), pytest.approx(0.1, abs=1e-5)),
-    ]
-    assert running_percentile([(0.1, 1.0), (1.9, 3.0), (4.5, 7.0)], 50) == [(1.0, 2.0), (5.0, 7.0)]

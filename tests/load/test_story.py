@@ -9,8 +9,8 @@ from livescale.load.story import Newcomer, Story
 from livescale.shared.messages.live import RequestsMoved
 from livescale.shared.messages.membership import Beat, RouterReport
 from livescale.shared.messages.scaling import Phase, ScaleRecord
-from tests.load import happenings
-from tests.load.happenings import START, scale_out_and_in, told
+from tests.load import sample_run
+from tests.load.sample_run import START, scale_out_and_in, told
 
 
 def test_a_newcomer_is_followed_from_decision_to_first_token() -> None:
@@ -27,27 +27,27 @@ def test_a_newcomer_is_followed_from_decision_to_first_token() -> None:
 
 def test_of_a_newcomer_that_was_live_it_is_known_since_when() -> None:
     live = Phase(name="live", at=START + 21.5, node="worker-1")
-    (newcomer,) = told([(24.9, happenings.scale(20.0, "worker-1", phases=[live]))]).newcomers(START)
+    (newcomer,) = told([(24.9, sample_run.scale(20.0, "worker-1", phases=[live]))]).newcomers(START)
     assert newcomer.since_decision(newcomer.live_at) == pytest.approx(1.5)
 
 
 def test_what_a_live_newcomer_handed_over_and_the_first_token_that_it_took_part_in_are_known() -> None:
-    (newcomer,) = told(happenings.live_scale()).newcomers(START)
+    (newcomer,) = told(sample_run.live_scale()).newcomers(START)
     assert newcomer.since_decision(newcomer.first_layer_at) == pytest.approx(1.1)
     assert newcomer.handed_over == {"worker-0": 2}
     # Of the first no layer had been run: its token is no achievement of the new instance.
-    records = [happenings.record(index, due, ttft=2.0) for index, due in ((44, 19.0), (45, 20.0), (46, 18.0))]
+    records = [sample_run.record(index, due, ttft=2.0) for index, due in ((44, 19.0), (45, 20.0), (46, 18.0))]
     assert newcomer.shared_token_at(records) == START + 22.0
     assert newcomer.shared_token_at(records[:1]) is None
     assert structs.replace(newcomer, whole_at=START + 21.4).shared_token_at(records) is None
 
 
 def test_what_is_handed_over_belongs_to_the_load_that_its_worker_is_at() -> None:
-    events = happenings.live_scale()
-    again = structs.replace(happenings.scale(30.0, "worker-1"), id="again")
+    events = sample_run.live_scale()
+    again = structs.replace(sample_run.scale(30.0, "worker-1"), id="again")
     assert again.plan is not None
     again = structs.replace(again, plan=structs.replace(again.plan, id="again"))
-    later = structs.replace(happenings.report("worker-1", "live"), plan_id="again")
+    later = structs.replace(sample_run.report("worker-1", "live"), plan_id="again")
     moved = RequestsMoved(worker="worker-2", previous="worker-1", request_ids=["req-9"], layers=1)
     first, second = told([*events, (30.1, again), (30.2, later), (30.3, moved)]).newcomers(START)
     assert (first.handed_over, second.handed_over) == ({"worker-0": 2}, {"worker-2": 1})
@@ -63,7 +63,7 @@ def test_events_may_come_in_any_order_but_the_last_record_counts() -> None:
 
 
 def test_what_is_not_known_is_none() -> None:
-    story = told([(20.1, happenings.scale(20.0, "worker-1"))])
+    story = told([(20.1, sample_run.scale(20.0, "worker-1"))])
     (newcomer,) = story.newcomers(START)
     assert newcomer == Newcomer(
         "instance-of-worker-1", "worker-1", "worker-0", START + 20, [], None, None, None, None, None
@@ -72,7 +72,7 @@ def test_what_is_not_known_is_none() -> None:
 
 
 def test_scales_decided_before_the_load_are_not_newcomers() -> None:
-    events = [(-5.0, happenings.scale(-5.0, "worker-0")), *scale_out_and_in()]
+    events = [(-5.0, sample_run.scale(-5.0, "worker-0")), *scale_out_and_in()]
     assert [newcomer.worker for newcomer in told(events).newcomers(START)] == ["worker-1"]
 
 
@@ -93,7 +93,7 @@ def test_progress_queue_and_presence_are_the_latest() -> None:
     assert story.progress("worker-1") == (8, 12)
     assert story.progress("worker-0") is None
     assert not story.settled()
-    story.on_message(happenings.report("worker-1", "serving"), START + 24)
+    story.on_message(sample_run.report("worker-1", "serving"), START + 24)
     assert story.settled()
     assert story.serving() == 2
     assert [report.id for report in story.present(START + 25)] == ["worker-1"]  # worker-0 has been silent since -1 s
@@ -103,13 +103,13 @@ def test_progress_queue_and_presence_are_the_latest() -> None:
 def test_progress_is_that_of_the_load_under_way() -> None:
     story = told([event for event in scale_out_and_in() if event[0] < 30])
     assert story.progress("worker-1") == (12, 12)
-    story.on_message(structs.replace(happenings.report("worker-1", "loading"), plan_id="again"), START + 60)
+    story.on_message(structs.replace(sample_run.report("worker-1", "loading"), plan_id="again"), START + 60)
     assert story.progress("worker-1") is None
 
 
 def test_what_others_may_take_over_is_counted_while_its_worker_is_live() -> None:
-    queues = RouterReport(id="router-0", epoch=1, queues=[happenings.queue(3)])
-    events = sorted([*happenings.live_scale(), (22.0, queues)], key=lambda event: event[0])
+    queues = RouterReport(id="router-0", epoch=1, queues=[sample_run.queue(3)])
+    events = sorted([*sample_run.live_scale(), (22.0, queues)], key=lambda event: event[0])
     points = told(events)
     assert [(round(point.at - START), point.shared) for point in points.queue] == [(22, 3), (29, 0), (30, 0)]
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from livescale.load.pictures import INK
-from livescale.load.topology_cards import MOST_CARDS, arrange
-from livescale.load.topology_picture import LINE, draw_topology
+from livescale.load.topology_picture import LINE, MOST_CARDS, arrange, draw_topology
 from livescale.shared.topology.file import find_topology, read_topology
 from livescale.shared.topology.topology import Topology
 from tests.shared.topology.topologies import topologies

@@ -7,8 +7,8 @@ import pytest
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.scaling import ScaleRecord
 from livescale.shared.simulation import virtual_time
-from tests.control.fakes import Faults
-from tests.control.plane import control_plane, spec
+from tests.control.control_plane import control_plane, spec
+from tests.control.fake_worker import Faults
 
 
 def phases(record: ScaleRecord) -> list[str]:

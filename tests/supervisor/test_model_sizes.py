@@ -20,7 +20,7 @@ from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.memory.arena import Arena
 from livescale.shared.model.block_layout import block_layouts
 from livescale.shared.model.checkpoint import load_model_config
-from tests.made import tiny
+from tests.checkpoints import tiny_checkpoint
 
 SMALL = ModelSize("small", arena_bytes=2 * MIB, token_bytes=512, tokens=4096)
 LARGE = ModelSize("large", arena_bytes=900 * MIB, token_bytes=12_288, tokens=32_768)
@@ -33,9 +33,9 @@ def settings(path: Path, **more: object) -> StackSettings:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_model_fits_an_arena_of_the_size_that_is_known_beforehand(ranks: int) -> None:
-    told = settings(tiny("qwen2"), tensor_parallel_size=ranks)
+    told = settings(tiny_checkpoint("qwen2"), tensor_parallel_size=ranks)
     [size] = measure_models(told)
-    config = load_model_config(tiny("qwen2"))
+    config = load_model_config(tiny_checkpoint("qwen2"))
     blocks = block_layouts(config, "float32", ranks, "plain")
     Arena(size.arena_bytes).place([block.size_bytes for block in blocks[: len(blocks) // ranks]])
     assert size.arena_bytes < 1.1 * sum(block.size_bytes for block in blocks) / ranks + 100_000
@@ -73,4 +73,4 @@ def test_requests_at_once_are_those_of_a_worker_of_which_nothing_is_said() -> No
 
 def test_a_degree_that_does_not_divide_is_refused() -> None:
     with pytest.raises(BadSettings, match="tensor_parallel_size is 3"):
-        measure_models(replace(settings(tiny("qwen2")), tensor_parallel_size=3))
+        measure_models(replace(settings(tiny_checkpoint("qwen2")), tensor_parallel_size=3))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from livescale.shared.messages.parameters import Family
-from tests.made import tiny
+from tests.checkpoints import tiny_checkpoint
 
 LIVESCALE = Path(sys.executable).with_name("livescale")
 MIB = 1024 * 1024
@@ -47,7 +47,8 @@ class System:
 def start(directory: Path, *options: str, family: Family = "llama") -> System:
     """Up with one tiny model called `m`, two workers, float32, free ports."""
     words: Sequence[str | Path] = (
-        *(LIVESCALE, "up", "--model", f"m={tiny(family)}", "--workers", "2", "--port", "0", "--dtype", "float32"),
+        *(LIVESCALE, "up", "--model", f"m={tiny_checkpoint(family)}"),
+        *("--workers", "2", "--port", "0", "--dtype", "float32"),
         *("--arena-bytes", str(64 * MIB), "--kv-bytes", str(64 * MIB)),
         *options,
     )

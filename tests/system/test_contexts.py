@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 import openai
 import pytest
 
-from livescale.load.chaos.reference import undisturbed
+from livescale.load.engine_alone import undisturbed
 from livescale.load.records import Ask
-from tests.made import tiny
+from tests.checkpoints import tiny_checkpoint
 from tests.system.conftest import MIB, System, start, stop
-from tests.system.stage import Stage, Streams
+from tests.system.under_load import ExpectedStreams, SystemUnderLoad
 
 BLOCK = 16
 WORKERS = 2
@@ -87,7 +87,7 @@ class Talk:
 
     def check(self) -> None:
         """Every token is that of an engine that keeps nothing."""
-        assert self.answers == asyncio.run(undisturbed(tiny("llama"), "float32", self.asks))
+        assert self.answers == asyncio.run(undisturbed(tiny_checkpoint("llama"), "float32", self.asks))
 
 
 def crowd(system: System) -> None:
@@ -130,7 +130,7 @@ def test_each_turn_finds_the_turns_before_it_where_they_ran_and_others_do_not_dr
 @pytest.mark.slow
 def test_a_conversation_goes_on_right_where_the_worker_that_has_it_dies(system: System) -> None:
     before, talk = generated(system), Talk(system, 3, "dies")
-    stage = Stage(system, Streams("m", [], {}))
+    stage = SystemUnderLoad(system, ExpectedStreams("m", [], {}))
     stage.rest(serving=WORKERS, spare=0)
     talk.turn(100)
     [worker] = answering(system, before)

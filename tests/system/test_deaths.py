@@ -9,63 +9,71 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.made import tiny
+from tests.checkpoints import tiny_checkpoint
 from tests.system.conftest import System, start, stop
-from tests.system.stage import PATIENCE_SECONDS, Stage, another, free_port, make_streams, register, wait_for_member
+from tests.system.under_load import (
+    PATIENCE_SECONDS,
+    SystemUnderLoad,
+    another,
+    free_port,
+    make_streams,
+    register,
+    wait_for_member,
+)
 
 TOKENS = 250
 BETWEEN_SECONDS = 0.6
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemUnderLoad]:
     """Three workers, two of which serve."""
     streams = make_streams("m", "float32", 12, TOKENS)
     # A port of its own, so that a gateway that is started again is found where it was.
     sizes = ("--workers", "3", "--min-instances", "2", "--max-instances", "2", "--port", str(free_port()))
     running = start(tmp_path_factory.mktemp("deaths"), "--transport", "socket", *sizes)
     try:
-        yield Stage(running, streams)
+        yield SystemUnderLoad(running, streams)
     finally:
         assert stop(running) == 0
 
 
 @pytest.fixture
-def rested(stage: Stage) -> Stage:
+def rested(stage: SystemUnderLoad) -> SystemUnderLoad:
     stage.rest(serving=2, spare=1)
     return stage
 
 
 @pytest.mark.system
 @pytest.mark.parametrize("deaths", [1, *(pytest.param(more, marks=pytest.mark.slow) for more in (2, 3))])
-async def test_streams_of_killed_workers_go_on_elsewhere(rested: Stage, deaths: int) -> None:
+async def test_streams_of_killed_workers_go_on_elsewhere(rested: SystemUnderLoad, deaths: int) -> None:
     """Three: nobody is left, and requests wait for those who are started again."""
     victims = [*rested.workers("serving"), *rested.workers("spare")][:deaths]
     await rested.under_load(f"{deaths} workers killed", *(rested.pids()[id] for id in victims))
 
 
 @pytest.mark.system
-async def test_streams_go_on_while_the_router_is_away(rested: Stage) -> None:
+async def test_streams_go_on_while_the_router_is_away(rested: SystemUnderLoad) -> None:
     await rested.under_load("router killed", rested.pids()["router-0"])
 
 
 @pytest.mark.system
 @pytest.mark.slow
-async def test_a_standby_router_takes_over(rested: Stage) -> None:
+async def test_a_standby_router_takes_over(rested: SystemUnderLoad) -> None:
     with another(rested.system, "router", "router-1"):
         await asyncio.to_thread(wait_for_member, rested.system, "router-1")
         await rested.under_load("router killed, with a standby", rested.pids()["router-0"])
 
 
 @pytest.mark.system
-async def test_streams_and_new_requests_go_on_while_the_other_services_die_in_turn(rested: Stage) -> None:
+async def test_streams_and_new_requests_go_on_while_the_other_services_die_in_turn(rested: SystemUnderLoad) -> None:
     victims = [rested.pids()[id] for id in ("registry-0", "planner-0", "monitor-0", "host-0")]
     await rested.under_load("registry, planner, monitor, host killed", *victims, apart=BETWEEN_SECONDS)
     await asyncio.to_thread(rested.rest, 2, 1)
 
 
 @pytest.mark.system
-async def test_streams_go_on_while_the_bus_is_away_and_nobody_dies_of_it(rested: Stage) -> None:
+async def test_streams_go_on_while_the_bus_is_away_and_nobody_dies_of_it(rested: SystemUnderLoad) -> None:
     before = rested.pids()
     await rested.under_load("nats-server killed", nats_pid(rested.system))
     await asyncio.to_thread(rested.rest, 2, 1)
@@ -73,7 +81,7 @@ async def test_streams_go_on_while_the_bus_is_away_and_nobody_dies_of_it(rested:
 
 
 @pytest.mark.system
-async def test_a_killed_gateway_s_requests_are_stopped_and_another_serves_meanwhile(rested: Stage) -> None:
+async def test_a_killed_gateway_s_requests_are_stopped_and_another_serves_meanwhile(rested: SystemUnderLoad) -> None:
     port = free_port()
     with another(rested.system, "gateway", "gateway-1", "--port", str(port)):
         url = f"http://127.0.0.1:{port}"
@@ -90,11 +98,11 @@ async def test_a_killed_gateway_s_requests_are_stopped_and_another_serves_meanwh
 
 
 @pytest.mark.system
-def test_in_bfloat16_too_a_stream_is_continued_bit_for_bit(rested: Stage) -> None:
+def test_in_bfloat16_too_a_stream_is_continued_bit_for_bit(rested: SystemUnderLoad) -> None:
     """And by the only worker of its model, which its requests wait for."""
-    half = Stage(rested.system, make_streams("half", "bfloat16", 6, 120, "qwen2", "panels"))
+    half = SystemUnderLoad(rested.system, make_streams("half", "bfloat16", 6, 120, "qwen2", "panels"))
     form = {"dtype": "bfloat16", "layout": "panels"}
-    spec = {"name": "half", "path": str(tiny("qwen2")), "min_instances": 1, "max_instances": 1, **form}
+    spec = {"name": "half", "path": str(tiny_checkpoint("qwen2")), "min_instances": 1, "max_instances": 1, **form}
     asyncio.run(register(rested.system.url, spec))
     half.rest(serving=3, spare=0)
     [victim] = [int(one["pid"]) for one in half.status["workers"] if one["model"] == "half"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.made import copy
+from tests.checkpoints import copy_checkpoint
 from tests.system.conftest import System, start, stop
 from tests.system.test_holding import body, eventually, sleeps, stream, token_ids
 
@@ -24,7 +24,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def system(directory: Path) -> Iterator[System]:
-    model = copy("llama", directory)
+    model = copy_checkpoint("llama", directory)
     options = ("--workers", "1", "--min-instances", "0", "--dtype", "bfloat16", "--model", f"k={model}")
     running = start(directory, *options)
     try:

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from tests.system.conftest import start, stop
-from tests.system.stage import KILL_AT, PATIENCE_SECONDS, Stage, free_port, make_streams
+from tests.system.under_load import KILL_AT, PATIENCE_SECONDS, SystemUnderLoad, free_port, make_streams
 
 TOKENS = 250
 STOPPED_SECONDS = 10.0
@@ -25,7 +25,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def stage(log: Path) -> Iterator[Stage]:
+def stage(log: Path) -> Iterator[SystemUnderLoad]:
     """Three workers, two of which serve; two routers. SIGUSR1 hangs any of them, and they wake again."""
     streams = make_streams("m", "float32", 12, TOKENS)
     sizes = ("--workers", "3", "--routers", "2", "--min-instances", "2", "--max-instances", "2", "--kill-hung-s", "0")
@@ -34,13 +34,13 @@ def stage(log: Path) -> Iterator[Stage]:
         environment.setenv("HANG_SECONDS", str(HANG_SECONDS))
         running = start(log.parent, "--transport", "socket", "--port", str(free_port()), *sizes)
     try:
-        yield Stage(running, streams)
+        yield SystemUnderLoad(running, streams)
     finally:
         assert stop(running) == 0
 
 
 @pytest.fixture
-def rested(stage: Stage) -> Stage:
+def rested(stage: SystemUnderLoad) -> SystemUnderLoad:
     stage.rest(serving=2, spare=1)
     return stage
 
@@ -75,7 +75,7 @@ async def until(holds: Callable[[], bool], what: str) -> None:
     ],
 )
 async def test_a_worker_that_does_nothing_is_replaced_and_wakes_as_a_spare(
-    rested: Stage, told: Told, sign: signal.Signals, seconds: float
+    rested: SystemUnderLoad, told: Told, sign: signal.Signals, seconds: float
 ) -> None:
     """Of the one that hangs it is the event loop that does nothing; its other threads could."""
     victim = rested.workers("serving")[0]
@@ -118,7 +118,7 @@ async def ask(url: str) -> None:
     ],
 )
 async def test_a_standby_places_new_requests_when_the_router_is_gone(
-    rested: Stage, log: Path, told: Told, sign: signal.Signals
+    rested: SystemUnderLoad, log: Path, told: Told, sign: signal.Signals
 ) -> None:
     """Killed, its lease has to end, or it is started again, last in line; stopped as planned it says that it leaves."""
     first, second = routers(log)
@@ -137,7 +137,7 @@ async def test_a_standby_places_new_requests_when_the_router_is_gone(
 @pytest.mark.system
 @pytest.mark.slow
 async def test_a_router_that_was_stopped_finds_another_in_office_and_stands_behind_it(
-    rested: Stage, log: Path, told: Told
+    rested: SystemUnderLoad, log: Path, told: Told
 ) -> None:
     first, second = routers(log)
     pid, before = rested.pids()[first], await completed(rested.system.url)

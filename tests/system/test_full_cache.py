@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from livescale.load.chaos.reference import undisturbed
+from livescale.load.engine_alone import undisturbed
 from livescale.load.records import Ask
-from tests.made import tiny
+from tests.checkpoints import tiny_checkpoint
 from tests.system.conftest import MIB, System, start, stop
-from tests.system.stage import Stage, Streams
+from tests.system.under_load import ExpectedStreams, SystemUnderLoad
 
 ROOM = 1808  # tokens of this model in 1 MiB; it has a context of 4096
 TIMEOUT_SECONDS = 60.0
@@ -50,8 +50,8 @@ def preemptions(system: System) -> float:
 def test_many_long_streams_through_a_small_cache_are_whole_and_right(small: System) -> None:
     chance = random.Random(5)
     asks = [Ask(n, 0.0, chance.choices(range(1_000), k=40), 300, 0.8 * (n % 2), n) for n in range(12)]
-    expected = asyncio.run(undisturbed(tiny("llama"), "float32", asks))
-    stage = Stage(small, Streams("m", asks, expected))
+    expected = asyncio.run(undisturbed(tiny_checkpoint("llama"), "float32", asks))
+    stage = SystemUnderLoad(small, ExpectedStreams("m", asks, expected))
     stage.check("a full cache", asyncio.run(stage.load()))
     assert preemptions(small) > 0
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.made import tiny
+from tests.checkpoints import tiny_checkpoint
 from tests.system.conftest import start, stop
-from tests.system.stage import PATIENCE_SECONDS, Stage, make_streams, register
+from tests.system.under_load import PATIENCE_SECONDS, SystemUnderLoad, make_streams, register
 
 TOKENS = 100
 ROOM_BYTES = 1 << 30
@@ -58,14 +58,14 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 
 @pytest.fixture
-def stage(tmp_path: Path, disk: Disk) -> Iterator[Stage]:
+def stage(tmp_path: Path, disk: Disk) -> Iterator[SystemUnderLoad]:
     """Two workers, one of which serves; the system's own directory is on that disk."""
     streams = make_streams("m", "float32", 6, TOKENS)
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("TMPDIR", str(disk.path))
         system = start(tmp_path, "--transport", "socket", "--max-instances", "2")
     try:
-        yield Stage(system, streams)
+        yield SystemUnderLoad(system, streams)
     finally:
         assert stop(system) == 0
 
@@ -77,7 +77,7 @@ async def until(holds: Callable[[], bool], what: str) -> None:
         await asyncio.sleep(0.1)
 
 
-def restarted(stage: Stage) -> bool:
+def restarted(stage: SystemUnderLoad) -> bool:
     """Whether all who were killed are back; while the registry is away nobody can say."""
     asked = stage.system.command("status", "--json", check=False)
     if asked.returncode != 0:
@@ -89,7 +89,7 @@ def restarted(stage: Stage) -> bool:
 @pytest.mark.system
 @pytest.mark.slow
 async def test_a_full_disk_stops_nothing_and_what_was_not_saved_is_saved_when_there_is_room(
-    tmp_path: Path, disk: Disk, stage: Stage
+    tmp_path: Path, disk: Disk, stage: SystemUnderLoad
 ) -> None:
     def lines(*words: str) -> list[str]:
         log = (tmp_path / "up.log").read_text().splitlines()
@@ -99,7 +99,7 @@ async def test_a_full_disk_stops_nothing_and_what_was_not_saved_is_saved_when_th
     disk.fill()
     loading = asyncio.create_task(stage.load())
     for index in range(12):  # more than the last page of the store's file holds
-        spec = {"name": f"late-{index}", "path": str(tiny("llama")), "dtype": "float32", "min_instances": 0}
+        spec = {"name": f"late-{index}", "path": str(tiny_checkpoint("llama")), "dtype": "float32", "min_instances": 0}
         await register(stage.system.url, spec)
     scaled = await asyncio.to_thread(stage.system.command, "scale", "m", "--instances", "2", "--wait")
     assert "done" in scaled.stdout

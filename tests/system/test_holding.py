@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.made import tiny
+from tests.checkpoints import tiny_checkpoint
 from tests.system.conftest import MIB, System, start, stop
 
 PATIENCE_SECONDS = 30.0
@@ -29,7 +29,7 @@ def sleepy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
         running = start(
             tmp_path_factory.mktemp("holding"),
             *("--workers", "1", "--min-instances", "0", "--arena-bytes", str(3 * MIB), "--dtype", "bfloat16"),
-            *("--model", f"n={tiny('llama')}"),
+            *("--model", f"n={tiny_checkpoint('llama')}"),
         )
     try:
         yield running
@@ -47,7 +47,7 @@ async def http(sleepy: System) -> AsyncIterator[aiohttp.ClientSession]:
 
 
 async def register(http: aiohttp.ClientSession, name: str, dtype: str = "bfloat16") -> None:
-    spec = {"name": name, "path": str(tiny("llama")), "dtype": dtype, "min_instances": 0, "max_instances": 1}
+    spec = {"name": name, "path": str(tiny_checkpoint("llama")), "dtype": dtype, "min_instances": 0, "max_instances": 1}
     delay = {"downscale_to_zero_delay_s": IDLE_SECONDS}
     async with http.post("/admin/v1/models", json={"type": "ModelSpec", **spec, **delay}) as answer:
         assert answer.status == 201, await answer.text()
@@ -150,7 +150,7 @@ def queue(status: dict[str, Any], model: str) -> dict[str, Any]:
 
 @pytest.mark.system
 async def test_a_model_that_fits_nowhere_is_refused_as_it_is_registered(http: aiohttp.ClientSession) -> None:
-    spec = {"name": "wide", "path": str(tiny("llama")), "dtype": "float32"}
+    spec = {"name": "wide", "path": str(tiny_checkpoint("llama")), "dtype": "float32"}
     asked = time.monotonic()
     async with http.post("/admin/v1/models", json=spec) as answer:
         assert answer.status == 409

@@ -11,48 +11,34 @@ from contextlib import asynccontextmanager, suppress
 import aiohttp
 import pytest
 
-from livescale.shared.messages.membership import AskMetrics, WorkerReport
 from livescale.shared.messages.parameters import DType, Family
-from livescale.shared.subjects import METRICS
-from tests.made import tiny
+from tests.checkpoints import tiny_checkpoint
 from tests.system.conftest import start, stop
-from tests.system.scales import WORKERS, Site, watching
-from tests.system.stage import Stage, register
-from tests.system.test_scale_deaths import at_once
+from tests.system.scaling import HANDED_OVER, LAYERS_RUN, WORKERS, ScalingSystem, count, is_busy, targets, watching
+from tests.system.under_load import SystemUnderLoad, at_once, register
 
 MODELS: tuple[tuple[str, DType, Family], ...] = (("m", "float32", "llama"), ("half", "bfloat16", "qwen2"))
 STREAMS, TOKENS_EACH = 9, 80
 RATE = 1e6  # bytes a second: two and four seconds for a whole model
-LAYERS_RUN = "livescale_worker_live_layers_total"
-HANDED_OVER = "livescale_worker_pulled_tasks_total"
 
 
 @pytest.fixture(scope="module")
-def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Stage]]:
+def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, SystemUnderLoad]]:
     """Four workers behind slow links, and a model in each of two formats, one of them with its matrices in panels."""
     streams = [at_once(model, dtype, STREAMS, TOKENS_EACH, family) for model, dtype, family in MODELS]
     options = "--workers", str(WORKERS), "--link-rate", str(RATE), "--live", "zigzag"
     system = start(tmp_path_factory.mktemp("live"), *options)
     try:
         form = {"dtype": "bfloat16", "layout": "panels"}
-        spec = {"name": "half", "path": str(tiny("qwen2")), "min_instances": 0, **form}
+        spec = {"name": "half", "path": str(tiny_checkpoint("qwen2")), "min_instances": 0, **form}
         asyncio.run(register(system.url, spec))
-        yield {one.model: Stage(system, one) for one in streams}
+        yield {one.model: SystemUnderLoad(system, one) for one in streams}
     finally:
         assert stop(system) == 0
 
 
-async def count(site: Site, metric: str, *processes: str) -> float:
-    """Over these, or all workers that are there."""
-    total = 0.0
-    for id in processes or site.watch.reports:
-        text = (await site.bus.call(METRICS, AskMetrics(), timeout=5, id=id)).text
-        total += sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(metric))
-    return total
-
-
 @asynccontextmanager
-async def going_live(stage: Stage, instances: int) -> AsyncIterator[tuple[Site, str, list[str]]]:
+async def going_live(stage: SystemUnderLoad, instances: int) -> AsyncIterator[tuple[ScalingSystem, str, list[str]]]:
     """One instance serves and helps; so many more than one are live, and have just become it."""
     async with watching(stage) as site:
         watch = site.watch
@@ -67,20 +53,10 @@ async def going_live(stage: Stage, instances: int) -> AsyncIterator[tuple[Site, 
         await watch.until(lambda: not any(map(is_busy, watch.reports.values())), "nothing is left of any request")
 
 
-def is_busy(report: WorkerReport) -> bool:
-    load = report.load
-    return load is not None and load.kv_blocks_used + load.running_requests + load.waiting_requests > 0
-
-
-def targets(site: Site) -> list[str]:
-    """Who is live and has a layer: before, all that waits there is taken away with none done."""
-    return sorted(id for id, report in site.watch.reports.items() if report.state == "live" and report.live_layers)
-
-
 @pytest.mark.system
 @pytest.mark.parametrize(("model", "instances"), [("m", 3), pytest.param("half", 2, marks=pytest.mark.slow)])
 async def test_requests_are_run_by_who_loads_and_who_helps_with_the_tokens_of_an_undisturbed_run(
-    stages: dict[str, Stage], model: str, instances: int
+    stages: dict[str, SystemUnderLoad], model: str, instances: int
 ) -> None:
     async with going_live(stages[model], instances) as (site, _, _):
         before = await count(site, HANDED_OVER), await count(site, LAYERS_RUN)
@@ -107,7 +83,7 @@ async def test_requests_are_run_by_who_loads_and_who_helps_with_the_tokens_of_an
     ],
 )
 async def test_whoever_is_killed_in_mid_live_its_requests_go_on(
-    stages: dict[str, Stage], whom: str, model: str
+    stages: dict[str, SystemUnderLoad], whom: str, model: str
 ) -> None:
     async with going_live(stages[model], 2) as (site, source, [target]):
         loading = site.load()
@@ -121,7 +97,7 @@ async def test_whoever_is_killed_in_mid_live_its_requests_go_on(
 
 @pytest.mark.system
 @pytest.mark.slow
-async def test_clients_that_leave_in_mid_live_leave_nothing_behind(stages: dict[str, Stage]) -> None:
+async def test_clients_that_leave_in_mid_live_leave_nothing_behind(stages: dict[str, SystemUnderLoad]) -> None:
     async with going_live(stages["m"], 2) as (site, _, _), aiohttp.ClientSession(stages["m"].system.url) as session:
         body = {"model": "m", "prompt": [5] * 200, "max_tokens": 3_000, "ignore_eos": True, "stream": True}
         loading = site.load()

@@ -10,27 +10,25 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.system.conftest import start, stop
-from tests.system.scales import WORKERS, Site, watching
-from tests.system.stage import Stage
-from tests.system.test_live import HANDED_OVER, LAYERS_RUN, count, is_busy, targets
-from tests.system.test_scale_deaths import at_once
+from tests.system.scaling import HANDED_OVER, LAYERS_RUN, WORKERS, ScalingSystem, count, is_busy, targets, watching
+from tests.system.under_load import SystemUnderLoad, at_once
 
 RATE = 1e6  # bytes a second
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemUnderLoad]:
     streams = at_once("m", "float32", 16, 80, "qwen2")
     options = "--workers", str(WORKERS), "--tensor-parallel-size", "2", "--link-rate", str(RATE), "--live", "zigzag"
     running = start(tmp_path_factory.mktemp("live-ranks"), *options, family="qwen2")
     try:
-        yield Stage(running, streams)
+        yield SystemUnderLoad(running, streams)
     finally:
         assert stop(running) == 0
 
 
 @asynccontextmanager
-async def going_live(stage: Stage) -> AsyncIterator[tuple[Site, list[str], list[str]]]:
+async def going_live(stage: SystemUnderLoad) -> AsyncIterator[tuple[ScalingSystem, list[str], list[str]]]:
     """The ranks of an instance that serves and helps, and of one that has just become live; in the end both serve."""
     async with watching(stage) as site:
         watch = site.watch
@@ -49,7 +47,7 @@ async def going_live(stage: Stage) -> AsyncIterator[tuple[Site, list[str], list[
 
 @pytest.mark.system
 @pytest.mark.slow
-async def test_requests_are_run_by_both_instances_with_the_tokens_of_an_undisturbed_run(stage: Stage) -> None:
+async def test_requests_are_run_by_both_instances_with_the_tokens_of_an_undisturbed_run(stage: SystemUnderLoad) -> None:
     async with going_live(stage) as (site, _, _):
         before = await count(site, HANDED_OVER), await count(site, LAYERS_RUN)
         loading = site.load()
@@ -63,7 +61,7 @@ async def test_requests_are_run_by_both_instances_with_the_tokens_of_an_undistur
 @pytest.mark.system
 @pytest.mark.slow
 @pytest.mark.parametrize("whom", ["target 1", "target 0", "source 1", "source 0"])
-async def test_whichever_rank_is_killed_in_mid_live_its_requests_go_on(stage: Stage, whom: str) -> None:
+async def test_whichever_rank_is_killed_in_mid_live_its_requests_go_on(stage: SystemUnderLoad, whom: str) -> None:
     async with going_live(stage) as (site, source, target):
         loading = site.load()
         await site.watch.until(lambda: bool(site.watch.speakers), "somebody makes tokens")

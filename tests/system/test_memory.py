@@ -10,21 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.made import tiny
+from tests.checkpoints import tiny_checkpoint
 from tests.system.conftest import MIB, start, stop
-from tests.system.stage import PATIENCE_SECONDS, Stage, make_streams, register
+from tests.system.under_load import PATIENCE_SECONDS, SystemUnderLoad, make_streams, register
 
 TOKENS = 100
 MARGIN_BYTES = 2 * MIB  # less than the model takes
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemUnderLoad]:
     """Two workers, one of which serves."""
     streams = make_streams("m", "float32", 6, TOKENS)
     system = start(tmp_path_factory.mktemp("memory"), "--transport", "socket", "--max-instances", "2")
     try:
-        yield Stage(system, streams)
+        yield SystemUnderLoad(system, streams)
     finally:
         assert stop(system) == 0
 
@@ -50,7 +50,7 @@ async def until(holds: Callable[[], bool], what: str) -> None:
 
 @pytest.mark.system
 @pytest.mark.slow
-async def test_a_host_without_memory_says_so_and_reads_the_model_when_it_has_some(stage: Stage) -> None:
+async def test_a_host_without_memory_says_so_and_reads_the_model_when_it_has_some(stage: SystemUnderLoad) -> None:
     system = stage.system
 
     def state() -> str:
@@ -58,7 +58,7 @@ async def test_a_host_without_memory_says_so_and_reads_the_model_when_it_has_som
 
     stage.rest(serving=1, spare=1)
     loading = asyncio.create_task(stage.load())
-    spec = {"name": "late", "path": str(tiny("llama")), "dtype": "float32", "min_instances": 1}
+    spec = {"name": "late", "path": str(tiny_checkpoint("llama")), "dtype": "float32", "min_instances": 1}
     with short_of_memory(stage.pids()["host-0"]):
         await register(system.url, spec)
         await until(lambda: state() == "failed", "the model cannot be read")

@@ -14,9 +14,8 @@ from livescale.load.records import Ask
 from livescale.shared.messages.requests import Sampling
 from livescale.shared.model.latency import MADE_UP
 from tests.system.conftest import MIB, System, start, stop
-from tests.system.scales import watching
-from tests.system.stage import Stage, Streams
-from tests.system.test_live import HANDED_OVER, LAYERS_RUN, count, targets
+from tests.system.scaling import HANDED_OVER, LAYERS_RUN, count, targets, watching
+from tests.system.under_load import ExpectedStreams, SystemUnderLoad
 from tests.worker.engine.made_up import made_up_tokens
 from tests.worker.serving import submit
 
@@ -31,7 +30,7 @@ STREAMS, TOKENS_EACH = 40, 24
 SOME, MANY = ((1, 60, 300), 0.05), ((300, 900), 0.0)  # lengths of prompts, seconds between them; many are a queue
 
 
-def make_streams(version: str, lengths: Sequence[int], apart_seconds: float) -> Streams:
+def make_streams(version: str, lengths: Sequence[int], apart_seconds: float) -> ExpectedStreams:
     """Some greedy, some sampled, and what any modelled engine answers."""
     chance = random.Random(5)
     asks = [
@@ -50,7 +49,7 @@ def make_streams(version: str, lengths: Sequence[int], apart_seconds: float) -> 
         sampling = Sampling(temperature=ask.temperature, seed=ask.seed)
         request = submit(str(ask.index), ask.prompt, max_tokens=ask.max_tokens, sampling=sampling)
         expected[ask.index] = made_up_tokens(version, VOCABULARY, request)
-    return Streams("m", asks, expected)
+    return ExpectedStreams("m", asks, expected)
 
 
 def warning(system: System, path: str) -> object:
@@ -73,7 +72,7 @@ async def test_a_small_machine_scales_from_one_to_eight_while_streams_run(tmp_pa
         assert {row["engine"] for row in status["workers"]} == {"modelled"}
         assert MADE_UP in (tmp_path / "up.log").read_text()
         assert warning(system, "/ready") == warning(system, "/v1/models") == MADE_UP
-        async with watching(Stage(system, make_streams(status["models"][0]["version"], *SOME))) as site:
+        async with watching(SystemUnderLoad(system, make_streams(status["models"][0]["version"], *SOME))) as site:
             loading = site.load()
             await asyncio.sleep(0.2)
             await site.have(BUSY)
@@ -94,7 +93,7 @@ async def test_two_instances_help_six_that_load_and_all_tokens_are_right(tmp_pat
     system = start(tmp_path, *options, "--arena-bytes", str(ARENA_BYTES))
     try:
         version = system.status()["models"][0]["version"]
-        async with watching(Stage(system, make_streams(version, *MANY))) as site:
+        async with watching(SystemUnderLoad(system, make_streams(version, *MANY))) as site:
             await site.have(2)
             await site.watch.until(lambda: len(site.watch.serving()) == 2, "two serve")
             await site.have(BUSY)

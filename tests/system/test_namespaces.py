@@ -11,11 +11,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from livescale.load.chaos.reference import undisturbed
-from livescale.load.client import Client, open_session, send_open_loop
+from livescale.load.client import LoadClient, open_session, send_open_loop
+from livescale.load.engine_alone import undisturbed
 from livescale.load.machines import CannotEmulate, Network, network
 from livescale.load.records import Ask, RequestRecord, find_fault
-from livescale.load.tally import Tally
+from livescale.load.stats import Tally
 from livescale.services.cli.scale import ask_scale
 from livescale.services.supervisor.processes import Command, Supervisor
 from livescale.services.supervisor.readiness import missing_instances, missing_members
@@ -28,7 +28,7 @@ from livescale.shared.messages.registry import AskSnapshot, Snapshot
 from livescale.shared.messages.scaling import ScaleRecord
 from livescale.shared.runtime.clock import SystemClock
 from livescale.shared.subjects import SNAPSHOT, TRANSFER
-from tests.made import tiny
+from tests.checkpoints import tiny_checkpoint
 from tests.system.conftest import LIVESCALE
 
 RATE = 2e6  # bytes a second: more than two seconds for a whole model
@@ -82,7 +82,7 @@ class Site:
     async def answers(self) -> dict[int, list[int]]:
         records: list[RequestRecord] = []
         async with open_session(self.url, KEY, PATIENCE_SECONDS) as session:
-            await send_open_loop(Client(session, MODEL, SystemClock(), Tally()), ASKS, records)
+            await send_open_loop(LoadClient(session, MODEL, SystemClock(), Tally()), ASKS, records)
         assert [fault for record in records if (fault := find_fault(record))] == []
         return {record.index: record.token_ids for record in records}
 
@@ -160,9 +160,14 @@ async def running(machines: Network, transport: str, directory: Path) -> AsyncIt
 async def test_machines_serve_scale_out_and_survive_a_pulled_cable(
     machines: Network, transport: str, tmp_path: Path
 ) -> None:
-    expected = await undisturbed(tiny("llama"), "float32", ASKS)
+    expected = await undisturbed(tiny_checkpoint("llama"), "float32", ASKS)
     spec = ModelSpec(
-        name=MODEL, path=str(tiny("llama")), dtype="float32", min_instances=1, max_instances=2, downscale_delay_s=3600
+        name=MODEL,
+        path=str(tiny_checkpoint("llama")),
+        dtype="float32",
+        min_instances=1,
+        max_instances=2,
+        downscale_delay_s=3600,
     )
     async with running(machines, transport, tmp_path) as site:
         snapshot = await site.register(spec)

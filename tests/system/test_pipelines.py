@@ -12,12 +12,10 @@ import pytest
 
 from livescale.shared.messages.membership import WorkerReport
 from livescale.shared.messages.parameters import DType
-from tests.made import tiny
+from tests.checkpoints import tiny_checkpoint
 from tests.system.conftest import start, stop
-from tests.system.scales import WORKERS, Site, watching
-from tests.system.stage import Stage, register
-from tests.system.test_live import count, is_busy
-from tests.system.test_scale_deaths import at_once
+from tests.system.scaling import WORKERS, ScalingSystem, count, is_busy, watching
+from tests.system.under_load import SystemUnderLoad, at_once, register
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -29,7 +27,7 @@ STEPS, LOST = "livescale_worker_pipeline_steps_total", "livescale_router_lost_to
 
 
 @pytest.fixture(scope="module", params=MODELS, ids=[model for model, _ in MODELS])
-def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemUnderLoad]:
     """Four workers behind slow links."""
     model, dtype = request.param
     streams = at_once(model, dtype, STREAMS, TOKENS_EACH)
@@ -37,21 +35,21 @@ def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     system = start(tmp_path_factory.mktemp("pipelines"), *options)
     try:
         if model != "m":
-            spec = {"name": model, "path": str(tiny("llama")), "dtype": dtype, "min_instances": 0}
+            spec = {"name": model, "path": str(tiny_checkpoint("llama")), "dtype": dtype, "min_instances": 0}
             asyncio.run(register(system.url, spec))
-        yield Stage(system, streams)
+        yield SystemUnderLoad(system, streams)
     finally:
         assert stop(system) == 0
 
 
-def leaders(site: Site) -> list[WorkerReport]:
+def leaders(site: ScalingSystem) -> list[WorkerReport]:
     """Workers that lead a pipeline, and take requests."""
     reports = site.watch.reports.values()
     return [report for report in reports if report.state == "live" and report.pipeline is not None]
 
 
 @asynccontextmanager
-async def running(stage: Stage) -> AsyncIterator[tuple[Site, str]]:
+async def running(stage: SystemUnderLoad) -> AsyncIterator[tuple[ScalingSystem, str]]:
     """One instance serves, and three more load; of these some have just become a pipeline, which this one leads."""
     async with watching(stage) as site:
         watch = site.watch
@@ -65,7 +63,7 @@ async def running(stage: Stage) -> AsyncIterator[tuple[Site, str]]:
 
 
 async def test_a_pipeline_makes_the_tokens_of_an_undisturbed_run_and_then_each_of_its_workers_does(
-    stage: Stage,
+    stage: SystemUnderLoad,
 ) -> None:
     async with running(stage) as (site, leader):
         before, lost = await count(site, STEPS), await count(site, LOST, ROUTER)
@@ -82,7 +80,7 @@ async def test_a_pipeline_makes_the_tokens_of_an_undisturbed_run_and_then_each_o
 
 
 @pytest.mark.parametrize("whom", ["leader", "another"])
-async def test_whoever_is_killed_its_requests_go_on(stage: Stage, whom: str) -> None:
+async def test_whoever_is_killed_its_requests_go_on(stage: SystemUnderLoad, whom: str) -> None:
     async with running(stage) as (site, leader):
         loading = site.load()
         await site.watch.until(lambda: leader in site.watch.speakers, "it makes tokens")

@@ -6,9 +6,8 @@ import pytest
 
 from livescale.shared.messages.transfers import Plan
 from tests.system.conftest import start, stop
-from tests.system.scales import WORKERS, Site, watching
-from tests.system.stage import Stage, Streams
-from tests.system.test_scale_deaths import at_once
+from tests.system.scaling import WORKERS, ScalingSystem, watching
+from tests.system.under_load import ExpectedStreams, SystemUnderLoad, at_once
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -43,11 +42,11 @@ hosts:
 
 
 @pytest.fixture(scope="module")
-def streams() -> Streams:
+def streams() -> ExpectedStreams:
     return at_once("m", "float32", STREAMS, TOKENS_EACH)
 
 
-async def grow(site: Site, instances: int) -> Plan:
+async def grow(site: ScalingSystem, instances: int) -> Plan:
     """So many instances; the plan by which the last of them got the model, each byte of it once."""
     site.watch.forget()
     await site.have(instances)
@@ -62,11 +61,11 @@ async def grow(site: Site, instances: int) -> Plan:
 
 @pytest.mark.parametrize("policy", ["binomial", "fanout", "tree"])
 async def test_a_plan_of_the_policy_that_is_set_brings_everyone_all_and_they_serve(
-    tmp_path: Path, streams: Streams, policy: str
+    tmp_path: Path, streams: ExpectedStreams, policy: str
 ) -> None:
     system = start(tmp_path, "--workers", str(WORKERS), "--link-rate", str(RATE), "--plan-policy", policy)
     try:
-        async with watching(Stage(system, streams)) as site:
+        async with watching(SystemUnderLoad(system, streams)) as site:
             plan = await grow(site, WORKERS)
             senders = {flow.sender for flow in plan.flows}
             targets = {flow.receiver for flow in plan.flows}
@@ -80,12 +79,14 @@ async def test_a_plan_of_the_policy_that_is_set_brings_everyone_all_and_they_ser
         assert stop(system) == 0
 
 
-async def test_two_gpus_of_a_domain_take_a_half_each_and_gather_the_rest(tmp_path: Path, streams: Streams) -> None:
+async def test_two_gpus_of_a_domain_take_a_half_each_and_gather_the_rest(
+    tmp_path: Path, streams: ExpectedStreams
+) -> None:
     (tmp_path / "lab.yaml").write_text(TOPOLOGY)
     options = "--workers", str(WORKERS), "--topology", str(tmp_path / "lab.yaml"), "--shaped"
     system = start(tmp_path, *options)
     try:
-        async with watching(Stage(system, streams)) as site:
+        async with watching(SystemUnderLoad(system, streams)) as site:
             await grow(site, 2)
             plan = await grow(site, WORKERS)
             lanes = {(flow.lane, flow.lanes) for flow in plan.flows}
@@ -98,13 +99,13 @@ async def test_two_gpus_of_a_domain_take_a_half_each_and_gather_the_rest(tmp_pat
 
 
 async def test_a_host_that_has_no_copy_in_memory_reads_its_own_from_disk_and_sends_as_it_reads(
-    tmp_path: Path, streams: Streams
+    tmp_path: Path, streams: ExpectedStreams
 ) -> None:
     (tmp_path / "lab.yaml").write_text(TWO_HOSTS)
     options = "--workers", "2", "--topology", str(tmp_path / "lab.yaml"), "--shaped", "--plan-policy", "local"
     system = start(tmp_path, *options)
     try:
-        async with watching(Stage(system, streams)) as site:
+        async with watching(SystemUnderLoad(system, streams)) as site:
             plan = await grow(site, 2)
             [flow] = plan.flows
             assert (flow.sender, flow.receiver, flow.from_disk) == ("host-1", "worker-1", True)

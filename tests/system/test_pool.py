@@ -12,7 +12,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from livescale.load.make_model import make_model
-from tests.made import copy
+from tests.checkpoints import copy_checkpoint
 from tests.system.conftest import System, start, stop
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
@@ -48,7 +48,7 @@ def answer(system: System) -> list[int]:
 def test_copies_come_back_versions_follow_each_other_and_a_removed_model_leaves_nothing(tmp_path: Path) -> None:
     system = start(tmp_path)
     try:
-        idle = {"name": "idle", "path": str(copy("qwen2", tmp_path)), "dtype": "float32", "min_instances": 0}
+        idle = {"name": "idle", "path": str(copy_checkpoint("qwen2", tmp_path)), "dtype": "float32", "min_instances": 0}
         call(system, "POST", "/admin/v1/models", idle)
         until(lambda: model(system, "idle")["copies"] == ["host-0"])
         first = answer(system)

@@ -14,11 +14,9 @@ import pytest
 from livescale.load.records import find_fault
 from livescale.shared.messages.parameters import DType
 from tests.system.conftest import start, stop
-from tests.system.scales import Site, watching
-from tests.system.stage import Stage
-from tests.system.test_live import count, is_busy
+from tests.system.scaling import ScalingSystem, count, is_busy, watching
 from tests.system.test_pipelines import STEPS, leaders
-from tests.system.test_scale_deaths import at_once
+from tests.system.under_load import SystemUnderLoad, at_once
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -27,20 +25,20 @@ WORKERS, INSTANCES = 6, 3
 
 
 @pytest.fixture(scope="module")
-def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemUnderLoad]:
     dtype: DType = request.param
     streams = at_once("m", dtype, 12, 80, "qwen2")
     ranks = "--workers", str(WORKERS), "--tensor-parallel-size", "2", "--dtype", dtype
     options = *ranks, "--link-rate", str(RATE[dtype]), "--live", "pipeline"
     running = start(tmp_path_factory.mktemp("rank-pipelines"), *options, family="qwen2")
     try:
-        made = Stage(running, streams)
+        made = SystemUnderLoad(running, streams)
         yield made if dtype == "float32" else asyncio.run(undisturbed(made))
     finally:
         assert stop(running) == 0
 
 
-async def undisturbed(stage: Stage) -> Stage:
+async def undisturbed(stage: SystemUnderLoad) -> SystemUnderLoad:
     """In bfloat16 two workers round otherwise than one: what is expected are the tokens of one such instance alone."""
     async with watching(stage) as site:
         await site.rest(1, ranks=2, workers=WORKERS)
@@ -51,7 +49,7 @@ async def undisturbed(stage: Stage) -> Stage:
 
 
 @asynccontextmanager
-async def running(stage: Stage) -> AsyncIterator[tuple[Site, str, str]]:
+async def running(stage: SystemUnderLoad) -> AsyncIterator[tuple[ScalingSystem, str, str]]:
     """Three instances load from the host, each passing blocks on, and have just become a pipeline: the leader, and the
     first of another. In the end all serve, or others in their place."""
     async with watching(stage) as site:
@@ -67,7 +65,7 @@ async def running(stage: Stage) -> AsyncIterator[tuple[Site, str, str]]:
         assert not any(report.pipeline for report in watch.reports.values())
 
 
-def ranks(site: Site, first: str) -> list[str]:
+def ranks(site: ScalingSystem, first: str) -> list[str]:
     """The workers of its instance."""
     reports = site.watch.reports
     mine = [one for one in reports.values() if one.instance == reports[first].instance]
@@ -75,7 +73,7 @@ def ranks(site: Site, first: str) -> list[str]:
 
 
 @pytest.mark.parametrize("stage", ["float32", "bfloat16"], indirect=True)
-async def test_instances_of_two_workers_are_a_pipeline_and_then_each_serves(stage: Stage) -> None:
+async def test_instances_of_two_workers_are_a_pipeline_and_then_each_serves(stage: SystemUnderLoad) -> None:
     async with running(stage) as (site, leader, _):
         before = await count(site, STEPS)
         loading = site.load()
@@ -94,7 +92,7 @@ async def test_instances_of_two_workers_are_a_pipeline_and_then_each_serves(stag
 
 @pytest.mark.parametrize("stage", ["float32"], indirect=True)
 @pytest.mark.parametrize("whom", ["leader 0", "leader 1", "other 0", "other 1"])
-async def test_whichever_rank_is_killed_its_requests_go_on(stage: Stage, whom: str) -> None:
+async def test_whichever_rank_is_killed_its_requests_go_on(stage: SystemUnderLoad, whom: str) -> None:
     async with running(stage) as (site, leader, other):
         loading = site.load()
         await site.watch.until(lambda: leader in site.watch.speakers, "it makes tokens")

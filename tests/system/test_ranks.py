@@ -8,26 +8,26 @@ from collections.abc import Iterator
 import pytest
 
 from tests.system.conftest import start, stop
-from tests.system.stage import KILL_AT, Stage, make_streams
+from tests.system.under_load import KILL_AT, SystemUnderLoad, make_streams
 
 TOKENS = 250
 STOPPED_SECONDS = 15.0  # longer than a rank waits for another
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemUnderLoad]:
     """Three workers, two of which are an instance."""
     streams = make_streams("m", "float32", 8, TOKENS, "qwen2")
     sizes = ("--workers", "3", "--tensor-parallel-size", "2", "--kill-hung-s", "0")
     running = start(tmp_path_factory.mktemp("ranks"), "--transport", "socket", *sizes, family="qwen2")
     try:
-        yield Stage(running, streams)
+        yield SystemUnderLoad(running, streams)
     finally:
         assert stop(running) == 0
 
 
 @pytest.fixture
-def victim(stage: Stage, rank: int) -> int:
+def victim(stage: SystemUnderLoad, rank: int) -> int:
     """The process of that rank of the instance, which serves."""
     stage.rest(serving=2, spare=1)
     (instance,) = stage.status["instances"]
@@ -37,14 +37,14 @@ def victim(stage: Stage, rank: int) -> int:
 @pytest.mark.system
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [1, 0])
-async def test_streams_go_on_when_a_rank_is_killed(stage: Stage, rank: int, victim: int) -> None:
+async def test_streams_go_on_when_a_rank_is_killed(stage: SystemUnderLoad, rank: int, victim: int) -> None:
     await stage.under_load(f"rank {rank} killed", victim)
 
 
 @pytest.mark.system
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [1, 0])
-async def test_streams_go_on_when_a_rank_does_nothing(stage: Stage, rank: int, victim: int) -> None:
+async def test_streams_go_on_when_a_rank_does_nothing(stage: SystemUnderLoad, rank: int, victim: int) -> None:
     loading = asyncio.create_task(stage.load())
     await asyncio.sleep(KILL_AT)
     os.kill(victim, signal.SIGSTOP)

@@ -7,52 +7,41 @@ import asyncio
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import replace as replace_field
 
 import pytest
-from msgspec.structs import replace
 
-from livescale.shared.messages.parameters import DType, Family
 from livescale.shared.messages.scaling import ScaleRecord
-from tests.made import tiny
+from tests.checkpoints import tiny_checkpoint
 from tests.system.conftest import start, stop
-from tests.system.scales import WORKERS, watching
-from tests.system.stage import Stage, Streams, make_streams, register
+from tests.system.scaling import WORKERS, watching
+from tests.system.under_load import SystemUnderLoad, at_once, register
 
 RATE = 2e6  # bytes a second: one and two seconds for a whole model
 STREAMS, TOKENS_EACH = 12, 150
 
 
-def at_once(
-    model: str, dtype: DType, count: int = STREAMS, tokens: int = TOKENS_EACH, family: Family = "llama"
-) -> Streams:
-    """So many together that none of the instances is left without."""
-    streams = make_streams(model, dtype, count, tokens, family)
-    return replace_field(streams, asks=[replace(ask, at=0.0) for ask in streams.asks])
-
-
 @pytest.fixture(scope="module")
-def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Stage]]:
+def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, SystemUnderLoad]]:
     """Four workers behind slow links, and a model in each of two formats."""
     streams = [at_once("m", "float32"), at_once("half", "bfloat16")]
     system = start(
         tmp_path_factory.mktemp("slow"), "--workers", str(WORKERS), "--link-rate", str(RATE), "--kill-hung-s", "0"
     )
     try:
-        spec = {"name": "half", "path": str(tiny("llama")), "dtype": "bfloat16", "min_instances": 0}
+        spec = {"name": "half", "path": str(tiny_checkpoint("llama")), "dtype": "bfloat16", "min_instances": 0}
         asyncio.run(register(system.url, spec))
-        yield {one.model: Stage(system, one) for one in streams}
+        yield {one.model: SystemUnderLoad(system, one) for one in streams}
     finally:
         stop(system)
 
 
 @pytest.fixture
-def slow(stages: dict[str, Stage]) -> Stage:
+def slow(stages: dict[str, SystemUnderLoad]) -> SystemUnderLoad:
     return stages["m"]
 
 
 @pytest.fixture
-def half(stages: dict[str, Stage]) -> Stage:
+def half(stages: dict[str, SystemUnderLoad]) -> SystemUnderLoad:
     return stages["half"]
 
 
@@ -62,7 +51,9 @@ def chain_of(record: ScaleRecord) -> list[str]:
 
 
 @pytest.mark.system
-async def test_a_hop_killed_in_the_middle_of_a_chain_is_bridged_and_nothing_is_sent_twice(slow: Stage) -> None:
+async def test_a_hop_killed_in_the_middle_of_a_chain_is_bridged_and_nothing_is_sent_twice(
+    slow: SystemUnderLoad,
+) -> None:
     async with watching(slow) as site:
         watch = site.watch
         await site.rest(1)
@@ -81,7 +72,7 @@ async def test_a_hop_killed_in_the_middle_of_a_chain_is_bridged_and_nothing_is_s
 
 
 @pytest.mark.system
-async def test_a_source_killed_in_mid_transfer_is_replaced_and_nothing_is_sent_twice(half: Stage) -> None:
+async def test_a_source_killed_in_mid_transfer_is_replaced_and_nothing_is_sent_twice(half: SystemUnderLoad) -> None:
     async with watching(half) as site:
         watch = site.watch
         await site.rest(1)
@@ -106,7 +97,7 @@ async def test_a_source_killed_in_mid_transfer_is_replaced_and_nothing_is_sent_t
 @pytest.mark.slow
 @pytest.mark.parametrize(("whom", "model"), [("target", "half"), ("source", "m")])
 async def test_a_worker_stopped_in_mid_transfer_is_replaced_and_wakes_as_a_spare(
-    stages: dict[str, Stage], whom: str, model: str
+    stages: dict[str, SystemUnderLoad], whom: str, model: str
 ) -> None:
     async with watching(stages[model]) as site:
         watch = site.watch
@@ -134,7 +125,7 @@ async def test_a_worker_stopped_in_mid_transfer_is_replaced_and_wakes_as_a_spare
 
 
 @pytest.mark.system
-async def test_a_planner_killed_in_mid_scale_goes_on_with_it_when_it_is_back(slow: Stage) -> None:
+async def test_a_planner_killed_in_mid_scale_goes_on_with_it_when_it_is_back(slow: SystemUnderLoad) -> None:
     async with watching(slow) as site:
         watch = site.watch
         await site.rest(1)
@@ -154,7 +145,7 @@ async def test_a_planner_killed_in_mid_scale_goes_on_with_it_when_it_is_back(slo
 
 @pytest.mark.system
 @pytest.mark.slow
-async def test_a_host_killed_while_it_sends_reads_again_and_sends_what_is_missing(half: Stage) -> None:
+async def test_a_host_killed_while_it_sends_reads_again_and_sends_what_is_missing(half: SystemUnderLoad) -> None:
     async with watching(half) as site:
         watch = site.watch
         await site.rest(0)

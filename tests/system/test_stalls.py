@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.system.conftest import start, stop
-from tests.system.scales import WORKERS, Watch, watching
-from tests.system.stage import Stage
-from tests.system.test_scale_deaths import RATE, at_once
+from tests.system.scaling import WORKERS, BusWatch, watching
+from tests.system.test_scale_deaths import RATE
+from tests.system.under_load import SystemUnderLoad, at_once
 
 # What nobody may say of anybody: all were away together.
 BLAMES = ("state=dead", "state=suspect", "stale_epoch", "Traceback", "starting it again", "request_lost", "rank_lost")
@@ -28,12 +28,12 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def stage(log: Path) -> Iterator[Stage]:
+def stage(log: Path) -> Iterator[SystemUnderLoad]:
     """Four workers behind slow links: a model takes two seconds to each."""
     # Who is stopped for longer than a lease is to wake, and not to be killed for it (that is tested in test_hung.py).
     system = start(log.parent, "--workers", str(WORKERS), "--link-rate", str(RATE), "--kill-hung-s", "30")
     try:
-        yield Stage(system, at_once("m", "float32"))
+        yield SystemUnderLoad(system, at_once("m", "float32"))
     finally:
         stop(system)
 
@@ -49,11 +49,11 @@ def blames(log: Path) -> list[str]:
     return [line for line in log.read_text().splitlines() if any(blame in line for blame in BLAMES)]
 
 
-def epochs_of(watch: Watch) -> dict[str, int]:
+def epochs_of(watch: BusWatch) -> dict[str, int]:
     return {id: report.epoch for id, report in watch.reports.items()}
 
 
-async def stall(stage: Stage, seconds: float) -> None:
+async def stall(stage: SystemUnderLoad, seconds: float) -> None:
     """All processes of the system, the supervisor and the NATS server too, do nothing for so long."""
     pids = list(family_of(stage.system.process.pid))
     try:
@@ -65,7 +65,9 @@ async def stall(stage: Stage, seconds: float) -> None:
             os.kill(pid, signal.SIGCONT)
 
 
-async def away_in_mid_scale(stage: Stage, log: Path, told_as: str, stalls: Sequence[tuple[float, float]]) -> None:
+async def away_in_mid_scale(
+    stage: SystemUnderLoad, log: Path, told_as: str, stalls: Sequence[tuple[float, float]]
+) -> None:
     """A scale is carried through, and costs nobody anything, over `stalls` of so many seconds and a rest after each."""
     async with watching(stage) as site:
         watch = site.watch
@@ -92,20 +94,20 @@ async def away_in_mid_scale(stage: Stage, log: Path, told_as: str, stalls: Seque
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [2.0, 5.0])
 async def test_a_machine_that_is_away_in_mid_scale_costs_nobody_anything(
-    stage: Stage, log: Path, seconds: float
+    stage: SystemUnderLoad, log: Path, seconds: float
 ) -> None:
     await away_in_mid_scale(stage, log, f"away for {seconds:g} s", [(seconds, 0.0)])
 
 
 @pytest.mark.system
 @pytest.mark.slow
-async def test_a_machine_that_is_away_again_and_again_costs_nobody_anything(stage: Stage, log: Path) -> None:
+async def test_a_machine_that_is_away_again_and_again_costs_nobody_anything(stage: SystemUnderLoad, log: Path) -> None:
     chance = random.Random(1)
     stalls = [(chance.uniform(0.5, 5.0), chance.uniform(0.1, 1.2)) for _ in range(6)]
     await away_in_mid_scale(stage, log, "away again and again", stalls)
 
 
-def pid_of(stage: Stage, name: str, watch: Watch) -> int:
+def pid_of(stage: SystemUnderLoad, name: str, watch: BusWatch) -> int:
     """Of a process by its name, or of who gives and who gets parameters."""
     if name == "nats-server":
         family = family_of(stage.system.process.pid)
@@ -121,7 +123,7 @@ ALONE = ("source", "target", "router-0", "registry-0", "planner-0", "monitor-0",
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "seconds"), [*((name, 2.0) for name in ALONE), *((name, 6.0) for name in ALONE[2:6])])
 async def test_a_process_that_is_stopped_alone_costs_nobody_a_request_or_a_scale(
-    stage: Stage, log: Path, name: str, seconds: float
+    stage: SystemUnderLoad, log: Path, name: str, seconds: float
 ) -> None:
     """For less than a lease; who has no part in transfers, for longer: then it joins again."""
     async with watching(stage) as site:

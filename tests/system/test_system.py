@@ -11,12 +11,12 @@ import aiohttp
 import openai
 import pytest
 
-from livescale.load.client import Client, open_session, send_open_loop
+from livescale.load.client import LoadClient, open_session, send_open_loop
 from livescale.load.records import Ask, RequestRecord, find_fault
-from livescale.load.rightness import Stream, check_streams
-from livescale.load.tally import Tally
+from livescale.load.rightness import CheckedStream, check_streams
+from livescale.load.stats import Tally
 from livescale.shared.runtime.clock import SystemClock
-from tests.made import tiny
+from tests.checkpoints import tiny_checkpoint
 from tests.system.conftest import System, start, stop
 
 PATIENCE_SECONDS = 30.0
@@ -34,7 +34,7 @@ def asks(count: int, rate: float, seed: int) -> list[Ask]:
 async def send(system: System, requests: list[Ask]) -> dict[int, RequestRecord]:
     records: list[RequestRecord] = []
     async with open_session(system.url, "", 60.0) as session:
-        await send_open_loop(Client(session, "m", SystemClock(), Tally()), requests, records)
+        await send_open_loop(LoadClient(session, "m", SystemClock(), Tally()), requests, records)
     return {record.index: record for record in records}
 
 
@@ -68,8 +68,8 @@ async def test_tokens_stay_the_same_and_right_while_the_model_scales_out_and_in(
     records = await sending
     assert [fault for record in records.values() if (fault := find_fault(record))] == []
     assert records[0].token_ids == alone[0].token_ids
-    streams = [Stream(prompt=ask.prompt, generated=records[ask.index].token_ids) for ask in requests]
-    verdict = check_streams(tiny("llama"), streams, "float32")
+    streams = [CheckedStream(prompt=ask.prompt, generated=records[ask.index].token_ids) for ask in requests]
+    verdict = check_streams(tiny_checkpoint("llama"), streams, "float32")
     assert verdict.ok, str(verdict)
     # And the other way: again with draining under way.
     sending = asyncio.create_task(send(system, requests))

@@ -42,7 +42,7 @@ from livescale.shared.subjects import (
 from livescale.shared.transfer.chunks import Chunk
 from livescale.shared.transfer.flow_end import FlowEnd, ModelCopy, TransferFailed
 from livescale.shared.transfer.sender import send_chunks
-from tests.made import tiny
+from tests.checkpoints import tiny_checkpoint
 
 CONTEXT = 256
 TICKET = 7
@@ -192,7 +192,7 @@ class Fleet:
 async def fleet(*workers: str, dtype: DType = "float32", shards: int = 1, **settings: int) -> AsyncIterator[Fleet]:
     """Spare workers that have joined, and the parameters of a tiny model to give them; of one that can be cut, where
     there are to be several shards."""
-    checkpoint = open_checkpoint(tiny("llama" if shards == 1 else "qwen2"), dtype, shards)
+    checkpoint = open_checkpoint(tiny_checkpoint("llama" if shards == 1 else "qwen2"), dtype, shards)
     memory = [memoryview(bytearray(block.size_bytes)) for block in checkpoint.layouts]
     manifest = checkpoint.manifest([checkpoint.read_block(index, view) for index, view in enumerate(memory)])
     broker = LocalBroker()

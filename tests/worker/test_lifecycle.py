@@ -10,7 +10,7 @@ from livescale.services.worker.lifecycle import MOVES, Lifecycle, WorkerState, c
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.parameters import Block, Manifest, ModelConfig
 from livescale.shared.messages.transfers import Drain, Load, Serve
-from tests.made import tiny
+from tests.checkpoints import tiny_checkpoint
 
 CONFIG = ModelConfig(
     family="llama",
@@ -156,7 +156,7 @@ def test_a_worker_that_is_whole_need_not_go_live() -> None:
 
 @pytest.fixture(scope="module")
 def manifest() -> Manifest:
-    checkpoint = open_checkpoint(tiny("llama"), "float32")
+    checkpoint = open_checkpoint(tiny_checkpoint("llama"), "float32")
     return checkpoint.manifest([0] * len(checkpoint.layouts))
 
 
@@ -200,7 +200,7 @@ def test_a_context_longer_than_the_model_s_is_refused(manifest: Manifest) -> Non
 
 def of_rank(rank: int) -> Load:
     """Of a model that is cut for two."""
-    checkpoint = open_checkpoint(tiny("qwen2"), "float32", 2)
+    checkpoint = open_checkpoint(tiny_checkpoint("qwen2"), "float32", 2)
     whole = checkpoint.manifest([0] * len(checkpoint.layouts))
     return replace(load(whole.of_shard(rank)), rank=rank, ranks=["a", "b"])
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from livescale.load.bench.record import Printer, measured
+from livescale.load.bench.record import RecordPrinter, measured
 
 KEYS = ["bench", "case", "value", "unit", "against", "ratio", "bar", "ok"]
 
@@ -27,7 +27,7 @@ def test_a_bar_is_kept_or_not(
 
 
 def test_a_record_is_one_json_line_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
-    printer = Printer("b")
+    printer = RecordPrinter("b")
     printer.progress("working")
     printer.emit(measured("b", "c", 1.23456, "s", 4.0, at_most=1.0))
     printer.emit(measured("b", "d", 7.0, "GB/s"))
@@ -46,7 +46,7 @@ def test_a_record_is_one_json_line_on_stdout(capsys: pytest.CaptureFixture[str])
 
 
 def test_a_missed_bar_is_reported_at_the_end() -> None:
-    printer = Printer("b")
+    printer = RecordPrinter("b")
     printer.emit(measured("b", "c", 2.0, "s", 1.0, at_most=1.0))
     printer.emit(measured("b", "d", 1.0, "s", 1.0, at_most=1.0))
     assert not printer.finish()

@@ -12,24 +12,19 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from livescale.load.bench.fleet import BenchFailed, started
-from livescale.load.bench.jobs import chain_jobs, seconds
-from livescale.load.bench.record import Printer, measured
-from livescale.load.bench.samples import TRIES, Counts, Samples, StallWatch
-from livescale.load.bench.system import renewable
-from livescale.load.incidents import Incident
+from livescale.load.bench.record import RecordPrinter, measured
+from livescale.load.bench.samples import TRIES, BenchFailed, Counts, Samples, StallWatch, renewable
+from livescale.load.incidents import RunIncident
 from livescale.shared.bus.contract import CallTimeout
-from livescale.shared.runtime.settings import LinkSettings
-from tests.load.bench.printed import records_in
+from tests.load.bench.bench_output import records_in
 
-STALL = Incident(0.0, "stall", "the machine stood still for 2.1 s", 2.1)
-MIB = 1 << 20
+STALL = RunIncident(0.0, "stall", "the machine stood still for 2.1 s", 2.1)
 
 
 class Scripted(StallWatch):
     """Finds what it is told to, and looks at no clock."""
 
-    def __init__(self, found: Sequence[Incident]) -> None:
+    def __init__(self, found: Sequence[RunIncident]) -> None:
         self.found = list(found)
 
     def __enter__(self) -> "Scripted":
@@ -102,7 +97,7 @@ def test_a_third_may_be_taken_again_and_no_more(taken: int, again: int, void: bo
 
 
 def test_a_void_run_says_so_and_keeps_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
-    printer = Printer("b")
+    printer = RecordPrinter("b")
     printer.samples.taken, printer.samples.again = 2, 1
     printer.emit(measured("b", "c", 1.0, "s", 1.0, at_most=1.0))
     assert not printer.finish()
@@ -131,16 +126,6 @@ async def test_what_is_renewed_has_ended_before_the_next_begins() -> None:
         await made.renew()
         assert made.now == 2
     assert course == ["begin 0", "end 0", "begin 2", "end 2"]
-
-
-def test_a_fleet_goes_on_with_other_processes_after_a_failure() -> None:
-    with started(2, LinkSettings(transport="socket"), [MIB] * 2) as fleet:
-        before = list(fleet.nodes)
-        fleet.run(chain_jobs(fleet, 1, MIB))
-        fleet.end()
-        fleet.renew()
-        assert all(one.address != other.address for one, other in zip(before, fleet.nodes, strict=True))
-        assert seconds(fleet.run(chain_jobs(fleet, 1, MIB))) > 0
 
 
 @pytest.mark.system

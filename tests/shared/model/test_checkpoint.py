@@ -7,7 +7,7 @@ from transformers import AutoConfig
 
 from livescale.shared.messages.parameters import ModelConfig, RopeScaling
 from livescale.shared.model.checkpoint import CheckpointError, load_model_config
-from tests.made import FAMILIES, tiny
+from tests.checkpoints import FAMILIES, tiny_checkpoint
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -61,8 +61,8 @@ def assert_as_transformers(directory: Path) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_made_models_are_read_as_transformers_reads_them(family: Any) -> None:
-    assert_as_transformers(tiny(family))
-    assert load_model_config(tiny(family)).attention_bias == (family == "qwen2")
+    assert_as_transformers(tiny_checkpoint(family))
+    assert load_model_config(tiny_checkpoint(family)).attention_bias == (family == "qwen2")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 import torch
 
-from livescale.load.bench.engine_python import Operations
+from livescale.load.bench.engine.overhead import Operations
 from livescale.services.worker.engine.compiled_layer import CompiledLayer
 from livescale.services.worker.engine.engine import TorchEngine
 from livescale.services.worker.engine.kernels.variants import VARIANTS, find_compiled

@@ -21,7 +21,7 @@ from livescale.shared.messages.parameters import DType, Manifest
 from livescale.shared.messages.requests import Submit
 from livescale.shared.runtime.clock import LoopClock
 from livescale.shared.runtime.settings import SwitchKv
-from tests.made import tiny
+from tests.checkpoints import tiny_checkpoint
 from tests.worker.engine.made_up import LATENCY, made_up_tokens
 from tests.worker.live.timed import TimedRunner
 from tests.worker.serving import serve
@@ -33,7 +33,7 @@ CLOCK = LoopClock(epoch=1e6)
 @cache
 def parameters(dtype: DType, ranks: int = 1) -> tuple[Manifest, list[memoryview]]:
     """Of a model that can be cut where there are several ranks: of rank 0, then of rank 1, and so on."""
-    checkpoint = open_checkpoint(tiny("llama" if ranks == 1 else "qwen2"), dtype, ranks)
+    checkpoint = open_checkpoint(tiny_checkpoint("llama" if ranks == 1 else "qwen2"), dtype, ranks)
     memory = [memoryview(bytearray(block.size_bytes)) for block in checkpoint.layouts]
     return checkpoint.manifest([checkpoint.read_block(index, view) for index, view in enumerate(memory)]), memory
 

@@ -22,6 +22,7 @@ from livescale.services.worker.live.tasks import (
 )
 
 LAYERS, TARGETS, SOURCES, TASKS = 5, 3, 2, 20
+SEEDS = range(15)
 
 
 class Fleet:
@@ -116,24 +117,24 @@ class Fleet:
 
 @pytest.mark.parametrize("rule", [ZIGZAG, BEST_EFFORT, OFF], ids=["zigzag", "best-effort", "off"])
 @pytest.mark.parametrize("room", [ALONE, BatchBudget(4, 6)], ids=["alone", "together"])
-@pytest.mark.parametrize("seed", range(15))
-def test_every_task_ends_once_and_each_layer_of_it_runs_once(seed: int, rule: Rule, room: BatchBudget) -> None:
-    fleet = Fleet(seed, rule, room)
-    for _ in range(600):
-        fleet.step()
-    assert sorted(fleet.ended) == sorted(fleet.tasks)
-    assert set(fleet.layers_run.values()) == {LAYERS}
-    assert all(len(queue) == 0 and queue.phase is QueuePhase.PLAIN for queue in fleet.queues.values())
-    assert not any(source.helps for source in fleet.sources.values())
+def test_every_task_ends_once_and_each_layer_of_it_runs_once(rule: Rule, room: BatchBudget) -> None:
+    for seed in SEEDS:
+        fleet = Fleet(seed, rule, room)
+        for _ in range(600):
+            fleet.step()
+        assert sorted(fleet.ended) == sorted(fleet.tasks), seed
+        assert set(fleet.layers_run.values()) == {LAYERS}, seed
+        assert all(len(queue) == 0 and queue.phase is QueuePhase.PLAIN for queue in fleet.queues.values()), seed
+        assert not any(source.helps for source in fleet.sources.values()), seed
 
 
-@pytest.mark.parametrize("seed", range(15))
-def test_tasks_of_a_target_that_aborts_end_elsewhere(seed: int) -> None:
-    fleet = Fleet(seed, ZIGZAG)
-    for _ in range(fleet.chance.randrange(5, 60)):
-        fleet.step()
-    fleet.abort("t1")
-    for _ in range(600):
-        fleet.step()
-    assert sorted(fleet.ended) == sorted(fleet.tasks)
-    assert not fleet.queues["t1"]
+def test_tasks_of_a_target_that_aborts_end_elsewhere() -> None:
+    for seed in SEEDS:
+        fleet = Fleet(seed, ZIGZAG)
+        for _ in range(fleet.chance.randrange(5, 60)):
+            fleet.step()
+        fleet.abort("t1")
+        for _ in range(600):
+            fleet.step()
+        assert sorted(fleet.ended) == sorted(fleet.tasks), seed
+        assert not fleet.queues["t1"], seed

@@ -18,7 +18,7 @@ from livescale.shared.messages.ranks import AskMeeting, RankStep
 from livescale.shared.messages.transfers import Drain, Inflow, Serve
 from livescale.shared.subjects import DRAIN, LEASE, LOAD, MEETING, RANK_STEP, SERVE
 from livescale.shared.transfer.flow_end import FlowEnd, ModelCopy
-from tests.made import tiny
+from tests.checkpoints import tiny_checkpoint
 from tests.worker.fleet import CHUNK_BYTES, CONTEXT, Fleet, fleet
 from tests.worker.serving import random_prompt, serve, submit
 
@@ -53,7 +53,7 @@ async def spare(made: Fleet, *workers: str) -> None:
 
 def alone() -> TorchEngine:
     """The same model on one worker."""
-    checkpoint = open_checkpoint(tiny("qwen2"), "float32")
+    checkpoint = open_checkpoint(tiny_checkpoint("qwen2"), "float32")
     blocks = [bytearray(layout.size_bytes) for layout in checkpoint.layouts]
     checksums = [checkpoint.read_block(index, memoryview(block)) for index, block in enumerate(blocks)]
     engine = TorchEngine(checkpoint.manifest(checksums), allocate_kv_memory(16 * MIB), 16, CONTEXT)

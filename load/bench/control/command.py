@@ -1,0 +1,212 @@
+"""`livescale bench control`: the latency that gateway, router and bus add to the engine's, and the time from a decision
+to scale until the first byte."""
+
+import asyncio
+import random
+import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+import click
+import uvloop
+from msgspec import structs
+
+from livescale.load.bench.control.bare_stream import bare_stream
+from livescale.load.bench.control.rows import (
+    BENCH,
+    FEW,
+    MANY,
+    OUTPUT_TOKENS,
+    Cost,
+    Latencies,
+    PathLatencies,
+    cost_rows,
+    measure_costs,
+    rows,
+)
+from livescale.load.bench.record import RecordPrinter
+from livescale.load.client import LoadClient, open_session
+from livescale.load.engine_alone import EngineAlone, engine_alone
+from livescale.load.kept import kept_model, logged
+from livescale.load.records import Ask, find_fault
+from livescale.load.stats import Tally
+from livescale.services.cli.scale import ask_scale
+from livescale.services.supervisor.commands import NATS
+from livescale.services.supervisor.processes import Echo
+from livescale.services.supervisor.settings import ModelSettings, StackSettings
+from livescale.services.supervisor.stack import Stack
+from livescale.shared.bus.contract import Bus
+from livescale.shared.messages.registry import AskModels, Register
+from livescale.shared.messages.requests import Submit
+from livescale.shared.runtime.clock import SystemClock
+from livescale.shared.subjects import MODELS, REGISTER
+
+MODEL = "bench"
+PROMPT_TOKENS = 64
+CONCURRENCY = 16
+LOAD_SHARE = 0.7
+BETWEEN = {"gateway": "gateway-0", "router": "router-0", "bus": NATS}
+NEVER = 4e9
+
+AskOnce = Callable[[int], Awaitable[None]]
+
+
+@click.command()
+@click.option(
+    "--requests",
+    type=click.IntRange(20),
+    default=200,
+    show_default=True,
+    help="In each case; a p99 is told from 200 on.",
+)
+@click.option("--scales", type=click.IntRange(1), default=15, show_default=True, help="Out and in, for the first byte.")
+def control(requests: int, scales: int) -> None:
+    """What gateway, router and bus add to the engine's latency; from a decision to the first byte moving.
+
+    Every request is 64 tokens in, 8 out, float32, greedy, through the REST gateway and, in the same run, straight
+    into the same engine in this process: one at a time, and as a Poisson stream of 70 % of the measured capacity.
+    CPU seconds of gateway, router and NATS are told by request and by token, beside those of a starlette server that
+    streams as much and has nothing behind it.
+    """
+    printer = RecordPrinter(BENCH)
+    checkpoint = kept_model("tiny", printer.progress)
+    with logged() as echo:
+        uvloop.run(run(printer, checkpoint, requests, scales, echo))
+    if not printer.finish():
+        sys.exit(1)
+
+
+async def run(printer: RecordPrinter, checkpoint: Path, requests: int, scales: int, echo: Echo) -> None:
+    async with Stack(stack_settings(checkpoint), progress=printer.progress, echo=echo) as stack:
+        async with open_session(stack.url, "", 60.0) as session:
+            client = LoadClient(session, MODEL, SystemClock(), Tally())
+            rate, through = await measure(printer, "gateway", lambda number: fetch(client, number), requests, None)
+            costs, bare = await measure_cpu(printer, stack, client, requests)
+        await allow_two(stack.bus)
+        firsts = [await first_byte(stack, printer, number, scales) for number in range(scales)]
+    async with engine_alone(checkpoint, "float32") as engine:
+        _, alone = await measure(printer, "engine", lambda number: ask_engine(engine, number), requests, rate)
+    for record in (*rows(through, alone, rate, firsts), *cost_rows(costs, bare)):
+        printer.emit(record)
+
+
+async def measure_cpu(
+    printer: RecordPrinter, stack: Stack, client: LoadClient, requests: int
+) -> tuple[dict[str, Cost], Cost]:
+    """Of the processes between client and worker; and of a bare stream at the same pace, asked by the same client."""
+    printer.progress(f"CPU of {requests} requests with {FEW} and with {MANY} tokens each")
+    children = stack.supervisor.children
+    pids = {name: children[child].pid or 0 for name, child in BETWEEN.items()}
+    costs = await measure_costs(pids, partial(fetch, client), requests, CONCURRENCY)
+    printer.progress("the same of a bare stream")
+    gap = max(cost.gap for cost in costs.values())
+    with bare_stream(gap) as (url, pid):
+        async with open_session(url, "", 60.0) as session:
+            bare_client = LoadClient(session, MODEL, SystemClock(), Tally())
+            await fetch(bare_client, 0)
+            bare = await measure_costs({"bare": pid}, partial(fetch, bare_client), requests, CONCURRENCY)
+    return costs, bare["bare"]
+
+
+def stack_settings(checkpoint: Path) -> StackSettings:
+    """One instance and a spare worker that stays one, whatever the load."""
+    model = ModelSettings(name=MODEL, path=str(checkpoint), max_instances=1, downscale_delay_s=3600)
+    return StackSettings(models=(model,), workers=2, port=0, device="cpu", dtype="float32", share_memory="off")
+
+
+async def allow_two(bus: Bus) -> None:
+    """Let the model have the spare worker too."""
+    models = await bus.call(MODELS, AskModels(), timeout=5.0)
+    spec = structs.replace(models.models[0].spec, max_instances=2)
+    await bus.call(REGISTER, Register(spec=spec), timeout=5.0)
+
+
+async def measure(
+    printer: RecordPrinter, name: str, ask: AskOnce, requests: int, rate: float | None
+) -> tuple[float, PathLatencies]:
+    """Idle, then under 70 % of `rate` requests/s; the rate is measured here where it is None."""
+    for number in range(10):
+        await ask(-1 - number)
+    printer.progress(f"{name}: {requests} requests, one at a time")
+    idle = [await timed(ask, number) for number in range(requests)]
+    if rate is None:
+        rate = await find_capacity(ask, requests)
+    printer.progress(f"{name}: {requests} requests at {LOAD_SHARE * rate:.0f} a second")
+    loaded = await open_loop(ask, requests, LOAD_SHARE * rate)
+    return rate, PathLatencies(Latencies(sorted(idle)), Latencies(sorted(loaded)))
+
+
+async def timed(ask: AskOnce, number: int) -> float:
+    clock = SystemClock()
+    begun = clock.now()
+    await ask(number)
+    return clock.now() - begun
+
+
+async def find_capacity(ask: AskOnce, requests: int) -> float:
+    """Requests a second with as many at a time as an instance runs."""
+    clock, numbers = SystemClock(), iter(range(requests, 2 * requests))
+
+    async def lane() -> None:
+        for number in numbers:
+            await ask(number)
+
+    begun = clock.now()
+    async with asyncio.TaskGroup() as lanes:
+        for _ in range(CONCURRENCY):
+            lanes.create_task(lane())
+    return requests / (clock.now() - begun)
+
+
+async def open_loop(ask: AskOnce, requests: int, rate: float) -> list[float]:
+    """Poisson arrivals, the same at every call; seconds of each request from when it was due."""
+    chance, clock = random.Random(0), SystemClock()
+    begun, due, took = clock.now(), 0.0, []
+
+    async def one(number: int, at: float) -> None:
+        await ask(number)
+        took.append(clock.now() - begun - at)
+
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(requests):
+            due += chance.expovariate(rate)
+            await asyncio.sleep(max(0.0, begun + due - clock.now()))
+            tasks.create_task(one(2 * requests + number, due))
+    return took
+
+
+def prompt(number: int) -> list[int]:
+    return random.Random(number).choices(range(1_000), k=PROMPT_TOKENS)
+
+
+async def fetch(client: LoadClient, number: int, tokens: int = OUTPUT_TOKENS) -> None:
+    """Send one streamed request, and raise if its answer is not whole."""
+    record = await client.fetch(Ask(number, 0.0, prompt(number), tokens), client.now())
+    if fault := find_fault(record):
+        raise click.ClickException(f"request {number}: {fault}")
+
+
+async def ask_engine(engine: EngineAlone, number: int) -> None:
+    await engine.ask(submit(number))
+
+
+def submit(number: int) -> Submit:
+    return Submit(
+        request_id=f"r{number}",
+        model=MODEL,
+        gateway="none",
+        prompt=prompt(number),
+        max_tokens=OUTPUT_TOKENS,
+        deadline=NEVER,
+    )
+
+
+async def first_byte(stack: Stack, printer: RecordPrinter, number: int, scales: int) -> float:
+    """Scale out by one and back; seconds from the decision to the first byte at the new worker."""
+    printer.progress(f"scale {number + 1} of {scales}")
+    _, record = await ask_scale(stack.bus, MODEL, 2, 60.0)
+    if record is None or record.state != "done":
+        raise click.ClickException(f"a scale failed: {record.outcome if record else 'nothing had to be done'}")
+    await ask_scale(stack.bus, MODEL, 1, 60.0)
+    return next(phase.at for phase in record.phases if phase.name == "first_byte") - record.decision.at

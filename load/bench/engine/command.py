@@ -1,0 +1,145 @@
+"""`livescale bench engine`: one worker's engine on one core, side by side with others in one run."""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import get_args
+
+import click
+import uvloop
+from rich.console import Console
+
+from livescale.load.bench.engine.page import rate_table, write_page
+from livescale.load.bench.engine.processes import EngineProcessFailed
+from livescale.load.bench.engine.rows import BENCH, OWN, SizeRun, rows, values, worker_rows
+from livescale.load.bench.engine.run import measure_python, measure_size
+from livescale.load.bench.page import report_option
+from livescale.load.bench.record import RecordPrinter
+from livescale.load.kept import KEPT, kept_model, logged
+from livescale.load.report import check_report_path
+from livescale.load.sizes import Size
+from livescale.services.supervisor.processes import Echo
+from livescale.services.supervisor.settings import StackSettings
+from livescale.services.supervisor.stack import Stack
+from livescale.services.worker.engine.kernels.variants import KernelsName
+from livescale.shared.messages.parameters import DType
+from livescale.shared.messages.registry import AskSnapshot
+from livescale.shared.runtime.clock import Clock, SystemClock
+from livescale.shared.subjects import SNAPSHOT
+
+WORKER = "worker-0"
+POLL_SECONDS = 0.01
+START_SECONDS = 60.0
+SIZES: Mapping[str, Size] = {"30m": "small", "120m": "medium", "500m": "large"}
+MOST_LOST = 0.1
+LOG = KEPT / "bench-engine.log"
+
+option = partial(click.option, show_default=True, show_envvar=True)
+
+
+async def spare_seconds(repeats: int, tell: Callable[[str], None], echo: Echo) -> float:
+    """The median of a worker that is started again and again. Raises EngineProcessFailed, and as Stack does."""
+    async with Stack(StackSettings(workers=1, port=0, device="cpu"), progress=tell, echo=echo) as stack:
+        return median([await restarted(stack) for _ in range(repeats)])
+
+
+async def restarted(stack: Stack) -> float:
+    """It joins once its memory is there and others can reach it."""
+    worker, clock = stack.supervisor.children[WORKER], SystemClock()
+    pid = worker.pid
+
+    async def is_started() -> bool:
+        return worker.pid != pid
+
+    async def has_joined() -> bool:
+        snapshot = await stack.bus.call(SNAPSHOT, AskSnapshot(), timeout=START_SECONDS)
+        return any(member.pid == worker.pid and member.lease == "alive" for member in snapshot.members)
+
+    stack.supervisor.restart(WORKER)
+    await until(is_started, clock)
+    began = clock.now()
+    await until(has_joined, clock)
+    return clock.now() - began
+
+
+async def until(happened: Callable[[], Awaitable[bool]], clock: Clock) -> None:
+    """Raises EngineProcessFailed where it takes too long."""
+    deadline = clock.now() + START_SECONDS
+    while clock.now() < deadline:
+        if await happened():
+            return
+        await asyncio.sleep(POLL_SECONDS)
+    raise EngineProcessFailed(f"{WORKER} did not join within {START_SECONDS:g} s")
+
+
+@click.command()
+@option("--sizes", type=click.Choice(list(SIZES)), multiple=True, default=tuple(SIZES), envvar="LIVESCALE_SIZES")
+@option("--rounds", type=click.IntRange(1), default=3, envvar="LIVESCALE_ROUNDS", help="Medians of them count.")
+@option(
+    "--peers/--no-peers",
+    default=True,
+    envvar="LIVESCALE_PEERS",
+    help="vLLM and llama.cpp too, where `make bench-peers` installed them.",
+)
+@option(
+    "--kernels",
+    type=click.Choice(get_args(KernelsName)),
+    default="auto",
+    envvar="LIVESCALE_KERNELS",
+    help="Of this engine, as those of a worker. What is asked of it depends on which ran.",
+)
+@option(
+    "--dtype",
+    type=click.Choice(get_args(DType)),
+    default="bfloat16",
+    envvar="LIVESCALE_DTYPE",
+    help="vLLM and llama.cpp are only asked in bfloat16.",
+)
+@report_option("livescale-engine.html")
+def engine(sizes: Sequence[str], rounds: int, peers: bool, kernels: KernelsName, dtype: DType, report: Path) -> None:
+    """A worker's scheduler and engine, Hugging Face transformers, vLLM and llama.cpp: a thread each, all on one core,
+    asked in turn, case by case.
+
+    Every engine's logits are compared with those of transformers first, in float32, or in float64 where float32 is
+    asked for. Rates are tokens a second of CPU time, so that what others take of the core does not count; starts are by
+    the clock. About 10 minutes without vLLM and llama.cpp.
+
+    One CPU stands for another with --kernels portable, ATEN_CPU_CAPABILITY=avx2 and ONEDNN_MAX_CPU_ISA=AVX2: then all
+    engines have the same instructions.
+    """
+    check_report_path(report)
+    printer = RecordPrinter(BENCH)
+    checkpoints = {size: kept_model(SIZES[size], printer.progress) for size in SIZES if size in sizes}
+    runs: list[SizeRun] = []
+    LOG.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with LOG.open("w", encoding="utf-8") as log:
+            for size, checkpoint in checkpoints.items():
+                run = SizeRun(size, dtype)
+                measure_size(run, checkpoint, kernels, rounds, peers, log, printer.progress)
+                runs.append(run)
+                printer.progress(f"{size}: with the kernels {run.ready[OWN].kernels}, in {dtype}")
+                if run.lost > MOST_LOST:
+                    printer.progress(f"{size}: somebody else had the core for {run.lost:.0%} of the time")
+                for record in values(run):
+                    printer.emit(record, in_table=False)
+                for record in rows(run):
+                    printer.emit(record)
+            printer.progress("what a layer costs besides its kernels")
+            cost = measure_python(next(iter(checkpoints.values())), kernels, log)
+        printer.progress("a worker's start, in a whole system")
+        with logged() as echo:
+            spare = uvloop.run(spare_seconds(rounds, printer.progress, echo))
+        for record in worker_rows(cost, spare):
+            printer.emit(record)
+    except EngineProcessFailed as error:
+        raise click.ClickException(f"{error}\nIts log is {LOG}") from None
+    for run in runs:
+        Console(stderr=True).print(rate_table(run))
+    kept = printer.finish()
+    write_page(report, runs, printer.records, rounds, printer.conditions())
+    printer.progress(f"Report: {report}")
+    sys.exit(0 if kept else 1)

@@ -1,0 +1,163 @@
+"""`livescale bench live`: a second instance is added while requests wait, live against stop-the-world, with real
+processes."""
+
+import statistics
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import TypeVar
+
+import click
+import uvloop
+
+from livescale.load.bench.live.page import write_page
+from livescale.load.bench.live.rows import LiveMeasurements, curve, rows
+from livescale.load.bench.live.steps import LiveRun, StepLog
+from livescale.load.bench.live.system import DTYPE, LiveStage, asks, live_stage
+from livescale.load.bench.page import report_option
+from livescale.load.bench.record import RecordPrinter
+from livescale.load.bench.samples import BenchFailed, Renewable, renewable
+from livescale.load.engine_alone import undisturbed
+from livescale.load.kept import kept_model, logged
+from livescale.load.records import Ask
+from livescale.load.report import check_report_path
+from livescale.load.sizes import Size
+from livescale.services.supervisor.processes import Echo
+from livescale.shared.messages.transfers import LiveMode
+from livescale.shared.model.block_layout import block_layouts
+from livescale.shared.model.checkpoint import load_model_config
+
+T = TypeVar("T")
+
+BENCH = "live"
+SIZE: Size = "large"
+REQUESTS, PROMPT, STREAM_TOKENS = 12, 300, 32
+LONG_REQUESTS, LONG_PROMPT = 4, 511  # and the token that follows
+QUIET_REQUESTS, QUIET_LANES = 8, 4
+FACTOR = 6.0  # layers that are run while one is loaded
+FACTORS = (2.0, FACTOR, 12.0)
+MODES: tuple[LiveMode, ...] = ("off", "best-effort", "zigzag")
+ONCE: LiveMode = "zigzag-ilp"
+CALM: tuple[LiveMode, ...] = ("off", "zigzag")
+WARM_UPS, CALIBRATIONS = 1, 3
+UNSHAPED = 0.0
+
+
+@click.command()
+@click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, help="Of each mode, in turn.")
+@report_option("livescale-live.html")
+def live(repeats: int, report: Path) -> None:
+    """A second instance is asked for while 12 requests wait: it works while its parameters arrive, or it does not.
+
+    Real processes, a worker a core, a checkpoint of 500M parameters in bfloat16, links so slow that loading a layer
+    takes as long as running six. Every token is compared with that of an undisturbed engine.
+    """
+    check_report_path(report)
+    printer = RecordPrinter(BENCH)
+    checkpoint = kept_model(SIZE, printer.progress)
+    try:
+        with logged() as echo:
+            done = uvloop.run(measure(printer, checkpoint, repeats, echo))
+    except BenchFailed as error:
+        raise click.ClickException(str(error)) from None
+    kept = printer.finish()
+    write_page(report, done, printer.records, repeats, printer.conditions())
+    printer.progress(f"Report: {report}")
+    sys.exit(0 if kept else 1)
+
+
+async def measure(printer: RecordPrinter, checkpoint: Path, repeats: int, echo: Echo) -> LiveMeasurements:
+    """Run every mode `repeats` times. Raises BenchFailed if a system does not do what is measured."""
+    config = load_model_config(checkpoint)
+    blocks = [layout.size_bytes for layout in block_layouts(config, DTYPE)]
+    printer.progress("an undisturbed engine answers the same requests")
+    requests, long = asks(REQUESTS, PROMPT, STREAM_TOKENS), asks(LONG_REQUESTS, LONG_PROMPT, 1, first=REQUESTS)
+    expected = await undisturbed(checkpoint, DTYPE, [*requests, *long])
+    steps = StepLog(echo, config.num_hidden_layers)
+    printer.progress("a system whose links are not shaped yet")
+    async with renewable(lambda: live_stage(checkpoint, UNSHAPED, steps, expected, printer.progress)) as stages:
+        done = LiveMeasurements(blocks, await layer_seconds(stages, printer))
+    for factor in (FACTOR, *(factor for factor in FACTORS if factor != FACTOR)):
+        rate = blocks[1] / (factor * done.layer)
+        printer.progress(f"a system whose links carry {rate / 1e6:.0f} MB/s: a block takes {factor:g} layers")
+        make = partial(live_stage, checkpoint, rate, steps, expected, printer.progress)
+        async with renewable(make) as stages:
+            bench = Bench(printer, stages, done)
+            if factor == FACTOR:
+                done.rate = rate
+                await bench.everything(repeats, long)
+                done.curve[factor] = {mode: done.runs[mode] for mode in MODES}
+            else:
+                done.curve[factor] = {mode: [await bench.scale(mode, f"load {factor:g}")] for mode in MODES}
+        for record in chain(rows(done) if factor == FACTOR else (), curve(factor, done.curve[factor])):
+            printer.emit(record)
+    return done
+
+
+async def layer_seconds(stages: Renewable[LiveStage], printer: RecordPrinter, requests: Sequence[Ask] = ()) -> float:
+    """Of one request at a time, on one instance while nothing scales."""
+    requests = requests or asks(WARM_UPS + CALIBRATIONS, PROMPT, 1)
+    printer.progress(f"one instance, prompts of {len(requests[0].prompt)} tokens")
+    seconds = await printer.samples.take_async(lambda: stages.now.alone(requests), stages.renew)
+    return statistics.median(seconds[WARM_UPS:]) / stages.now.steps.model_layers
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What is measured in one system, or in those that took its place; all of it goes to `done`. Each sample begins and
+    ends with one instance."""
+
+    printer: RecordPrinter
+    stages: Renewable[LiveStage]
+    done: LiveMeasurements
+
+    async def everything(self, repeats: int, long: Sequence[Ask]) -> None:
+        self.done.layer = await layer_seconds(self.stages, self.printer)
+        self.done.long_layer = await layer_seconds(self.stages, self.printer, long)
+        for number in range(repeats):
+            for mode in (*MODES, *([ONCE] if number == 0 else [])):
+                await self.repeat(mode, f"{number + 1} of {repeats}")
+        for mode in MODES:
+            self.done.streams[mode] = [await self.scale(mode, f"{STREAM_TOKENS} tokens each", STREAM_TOKENS)]
+        self.printer.progress(f"zigzag, prompts of {LONG_PROMPT} tokens")
+        self.done.hand_offs += await self.sampled(lambda: self.handed_over(long))
+
+    async def sampled(self, sample: Callable[[], Awaitable[T]]) -> T:
+        return await self.printer.samples.take_async(sample, self.stages.renew)
+
+    async def handed_over(self, long: Sequence[Ask]) -> list[float]:
+        """The seconds that each hand-off of a request took."""
+        stage = self.stages.now
+        await stage.scale("zigzag", long)
+        hand_offs = list(stage.steps.hand_offs)
+        await stage.shrink()
+        return hand_offs
+
+    async def repeat(self, mode: LiveMode, which: str) -> None:
+        """A scale, and while both serve what they answer a second."""
+        run, seconds = await self.sampled(lambda: self.once(mode, which, 1, is_quiet=mode in CALM))
+        self.done.runs.setdefault(mode, []).append(run)
+        if seconds is not None:
+            self.done.quiet.setdefault(mode, []).append(QUIET_REQUESTS / seconds)
+
+    async def scale(self, mode: LiveMode, which: str, tokens: int = 1) -> LiveRun:
+        run, _ = await self.sampled(lambda: self.once(mode, which, tokens, is_quiet=False))
+        return run
+
+    async def once(self, mode: LiveMode, which: str, tokens: int, *, is_quiet: bool) -> tuple[LiveRun, float | None]:
+        """A scale; then, if asked for, seconds for some requests while both serve and nothing scales."""
+        run, seconds = await self.grown(mode, which, tokens), None
+        if is_quiet:
+            self.printer.progress(f"{mode}, {which}: both serve, nothing scales")
+            seconds = await self.stages.now.closed(asks(QUIET_REQUESTS, PROMPT, 1), QUIET_LANES)
+        await self.stages.now.shrink()
+        return run, seconds
+
+    async def grown(self, mode: LiveMode, which: str, tokens: int) -> LiveRun:
+        self.printer.progress(f"{mode}, {which}")
+        run = await self.stages.now.scale(mode, asks(REQUESTS, PROMPT, tokens))
+        self.printer.progress(f"  whole after {run.load_seconds:.2f} s, mean TTFT {run.mean_ttft:.2f} s")
+        return run

@@ -1,0 +1,172 @@
+"""The system of `livescale bench pipeline`: workers whose engines are modelled, with real bytes over real links."""
+
+import asyncio
+import os
+import shutil
+import signal
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from livescale.load.bench.live.system import Watch, asks, follow, whole
+from livescale.load.bench.pipeline.rows import PipelineRun
+from livescale.load.bench.samples import BenchFailed
+from livescale.load.bench.transfer.disk_model import write_llama
+from livescale.load.client import LoadClient, open_session
+from livescale.load.kept import KEPT, kept_model
+from livescale.load.records import find_fault
+from livescale.load.stats import Tally
+from livescale.services.cli.scale import ask_scale
+from livescale.services.planner.plans.network import BUSY_SHARE
+from livescale.services.supervisor.processes import Echo
+from livescale.services.supervisor.settings import ModelSettings, StackSettings
+from livescale.services.supervisor.stack import Stack
+from livescale.shared.messages.registry import AskSnapshot, Snapshot
+from livescale.shared.messages.transfers import LiveMode
+from livescale.shared.runtime.clock import SystemClock
+from livescale.shared.runtime.settings import SwitchKv
+from livescale.shared.subjects import SNAPSHOT
+
+MODEL, HOST = "bench", "host-0"
+NEW = 4  # instances: sub-groups are of equal size with one source and with two
+VOCABULARY, HIDDEN, INTERMEDIATE, LAYERS = 8_009, 512, 2_048, 4  # embedding, layers and head are alike
+PROMPT, TOKENS, REQUESTS = 256, 32, 150
+ROOM = 8  # requests that a worker has KV blocks for
+CONTEXT = 1_024
+MIB = 1024 * 1024
+KV_BYTES = ROOM * (PROMPT + TOKENS) * 2 * 2 * HIDDEN * LAYERS  # in bfloat16
+SCALE_SECONDS, PATIENCE_SECONDS = 300.0, 60.0
+# Of a link: what serving moved in the run before fades, and from a share on a plan takes nothing from who sent it. Then
+# only one source would be left, and no pipeline.
+TRAFFIC_LEFT = BUSY_SHARE / 10
+
+
+def kept_even_model(tell: Callable[[str], None]) -> Path:
+    """A checkpoint whose blocks are all of a size, so that a schedule's steps are; made the first time."""
+    directory = KEPT / "models" / f"llama-even-{LAYERS}"
+    if not directory.exists():
+        tokenizer = kept_model("small", tell)
+        tell(f"Making a checkpoint of even blocks in {directory}, this once ...")
+        made = directory.with_suffix(".part")
+        shutil.rmtree(made, ignore_errors=True)
+        made.mkdir(parents=True)
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(tokenizer / name, made)
+        write_llama(made, VOCABULARY, HIDDEN, INTERMEDIATE, LAYERS)
+        made.rename(directory)
+    return directory
+
+
+@dataclass
+class PipelineStage:
+    """One instance serves, and NEW workers are spare, between runs. `tokens`: of the first run, by request."""
+
+    stack: Stack
+    watch: Watch
+    client: LoadClient
+    tokens: dict[int, list[int]]
+    switch_kv: SwitchKv
+    link_rate: float
+
+    async def run(self, mode: LiveMode, sources: int) -> PipelineRun:
+        """Have requests wait, scale out from one source (the instance that serves) or two (its host's memory, too), and
+        return once all are answered and one instance is left. The KV that was moved in the run before is forgotten."""
+        await self.watch.until(
+            lambda: self.watch.traffic() < TRAFFIC_LEFT * self.link_rate, "serving has not moved anything of late"
+        )
+        async with self._without_host() if sources == 1 else nullcontext():
+            requests = asks(REQUESTS, PROMPT, TOKENS)
+            sending = [asyncio.create_task(self.client.fetch(ask, self.client.now())) for ask in requests]
+            await self.watch.until(
+                lambda: self.watch.requests + sum(one.done() for one in sending) >= REQUESTS, "all requests wait"
+            )
+            _, record = await ask_scale(self.stack.bus, MODEL, 1 + NEW, SCALE_SECONDS, mode)
+            done, records = whole(record), await asyncio.gather(*sending)
+        for each in records:
+            right = self.tokens.setdefault(each.index, each.token_ids)
+            if fault := find_fault(each) or ("other tokens than before" if each.token_ids != right else None):
+                raise BenchFailed(f"request {each.index}: {fault}")
+        await self.watch.until(lambda: not self.watch.busy() and not self.watch.requests, "all is quiet")
+        whole((await ask_scale(self.stack.bus, MODEL, 1, SCALE_SECONDS))[1])
+        await self.watch.until(lambda: len(self.watch.serving()) == 1, "one instance is left")
+        return PipelineRun(mode, sources, done, records, self.switch_kv)
+
+    @asynccontextmanager
+    async def _without_host(self) -> AsyncIterator[None]:
+        """Its process is stopped until nobody counts on it any more: so its copy is not there."""
+        pid = self.stack.supervisor.children[HOST].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            await self._until(lambda snapshot: HOST not in present(snapshot), "the host counts as dead")
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        await self._until(lambda snapshot: HOST in holders(snapshot), "the host has the model again")
+
+    async def _until(self, holds: Callable[[Snapshot], bool], what: str) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while not holds(await self.stack.bus.call(SNAPSHOT, AskSnapshot(), timeout=5.0)):  # noqa: ASYNC110
+                    await asyncio.sleep(0.2)
+        except TimeoutError:
+            raise BenchFailed(f"it did not happen within {PATIENCE_SECONDS:g} s that {what}") from None
+
+
+def present(snapshot: Snapshot) -> set[str]:
+    return {member.id for member in snapshot.members if member.lease == "alive"}
+
+
+def holders(snapshot: Snapshot) -> set[str]:
+    alive: Sequence[str] = sorted(present(snapshot))
+    return {host.id for host in snapshot.hosts if host.id in alive and any(one.total for one in host.holdings)}
+
+
+@asynccontextmanager
+async def pipeline_stage(
+    told: StackSettings, tokens: dict[int, list[int]], progress: Callable[[str], None], echo: Echo
+) -> AsyncIterator[PipelineStage]:
+    """`tokens`: of requests in stages before, if any."""
+    watch = Watch()
+    async with Stack(told, progress=progress, echo=echo) as stack:
+        following = asyncio.create_task(follow(stack.bus, watch))
+        try:
+            await watch.until(lambda: len(watch.workers) == 1 + NEW and len(watch.serving()) == 1, "one of all serves")
+            async with open_session(stack.url, "", SCALE_SECONDS) as session:
+                yield PipelineStage(
+                    stack,
+                    watch,
+                    LoadClient(session, MODEL, SystemClock(), Tally()),
+                    tokens,
+                    told.switch_kv,
+                    told.link_rate,
+                )
+        finally:
+            following.cancel()
+            await asyncio.wait([following])
+
+
+def stack_settings(checkpoint: Path, rate: float, profile: str, speed: float, switch_kv: SwitchKv) -> StackSettings:
+    """`rate`: bytes a second of every link. The monitor leaves everything as it is, and without pipelines plans are the
+    same."""
+    parameters = sum(file.stat().st_size for file in checkpoint.glob("*.safetensors"))
+    model = ModelSettings(name=MODEL, path=str(checkpoint), upscale_delay_s=1e6, downscale_delay_s=1e6)
+    return StackSettings(
+        models=(model,),
+        workers=1 + NEW,
+        port=0,
+        device="cpu",
+        dtype="bfloat16",
+        engine="modelled",
+        engine_profile=profile,
+        engine_speed=speed,
+        max_model_len=CONTEXT,
+        arena_bytes=parameters + 16 * MIB,
+        kv_bytes=KV_BYTES,
+        enable_prefix_caching=False,  # the same prompts are asked in every run
+        link_rate=rate,
+        plan_policy="binomial",
+        switch_kv=switch_kv,
+        kill_hung_s=0,  # the host wakes with what it has in memory
+    )

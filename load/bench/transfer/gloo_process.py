@@ -1,0 +1,83 @@
+"""A process of gloo's broadcast: it has an arena, and takes part when it is told to over a pipe."""
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection
+
+import msgspec
+import torch
+import torch.distributed as dist
+import xxhash
+
+from livescale.load.bench.transfer.node import Done, Failed, Hello, end_with_parent, fill, tell
+from livescale.shared.memory.arena import Arena, placed_bytes
+from livescale.shared.messages.message import Message
+from livescale.shared.messages.parameters import Block
+
+PATIENCE = timedelta(seconds=60)
+
+
+class Member(Message, frozen=True):
+    """One of `count`; the first, at `leader` (address:port), is the source and the only one whose memory is filled."""
+
+    rank: int
+    count: int
+    leader: str
+    sizes: list[int]
+
+
+class Broadcast(Message, frozen=True):
+    """Take part; checksums are looked at after the clock was stopped."""
+
+    blocks: tuple[Block, ...]
+
+
+def main(descriptor: int) -> None:
+    """Take part in one broadcast after the other until the pipe brings nothing, or ends."""
+    end_with_parent()
+    torch.set_num_threads(1)
+    with Connection(descriptor) as pipe, suppress(EOFError, KeyboardInterrupt):
+        try:
+            _serve(pipe, msgspec.msgpack.decode(pipe.recv_bytes(), type=Member))
+        except RuntimeError as error:  # whatever gloo may say
+            tell(pipe, Failed(str(error)))
+
+
+def _serve(pipe: Connection, member: Member) -> None:
+    memory = Arena(placed_bytes(member.sizes)).place(member.sizes)
+    blocks = [fill(index, view) for index, view in enumerate(memory)] if member.rank == 0 else []
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://{member.leader}", rank=member.rank, world_size=member.count, timeout=PATIENCE
+    )
+    parameters = Parameters(memory, [torch.frombuffer(view, dtype=torch.uint8) for view in memory])
+    tell(pipe, Hello(b"", tuple(blocks)))
+    while data := pipe.recv_bytes():
+        job = msgspec.msgpack.decode(data, type=Broadcast)
+        tell(pipe, parameters.timed(job))
+        if member.rank != 0:
+            parameters.wipe()
+    dist.destroy_process_group()
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The set of blocks, as bytes and as tensors over them."""
+
+    memory: Sequence[memoryview]
+    tensors: Sequence[torch.Tensor]
+
+    def timed(self, job: Broadcast) -> Done | Failed:
+        began, cpu = time.monotonic(), time.process_time()
+        for tensor in self.tensors:
+            dist.broadcast(tensor, src=0)
+        done = Done(began=began, ended=time.monotonic(), cpu=time.process_time() - cpu)
+        whole = all(xxhash.xxh3_64_intdigest(self.memory[block.index]) == block.checksum for block in job.blocks)
+        return done if whole else Failed("the broadcast delivered other bytes than were sent")
+
+    def wipe(self) -> None:
+        """What was left must not let the next broadcast pass."""
+        for tensor in self.tensors:
+            tensor.zero_()

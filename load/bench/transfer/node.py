@@ -1,0 +1,281 @@
+"""A process that moves parameters for a bench: it has an arena and a link, and is told over a pipe what to do.
+
+What goes over the pipe is msgpack, checked like every message: `Connection.send` and `recv` would pickle.
+"""
+
+import asyncio
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import assert_never
+
+import msgspec
+import numpy as np
+import uvloop
+import xxhash
+
+from livescale.shared.links.contract import Buffer, Link, LinkError
+from livescale.shared.links.open import open_link
+from livescale.shared.memory.arena import Arena, placed_bytes
+from livescale.shared.memory.segment import SharedBlocks
+from livescale.shared.messages.message import Message
+from livescale.shared.messages.parameters import Block
+from livescale.shared.messages.transfers import Inflow, Node, Outflow, Send
+from livescale.shared.runtime.settings import LinkSettings
+from livescale.shared.transfer.chunks import Chunk
+from livescale.shared.transfer.flow_end import ModelCopy, TransferFailed, together
+from livescale.shared.transfer.memory_export import MemoryExport, offer_of, open_memory_export, shares_memory
+from livescale.shared.transfer.receiver import RECEIVES, BlockReceiver, Events
+from livescale.shared.transfer.sender import SENDS, BlockSender
+
+PR_SET_PDEATHSIG = 1
+HOP_SECONDS = 30.0
+
+
+class Copy(Message, frozen=True):
+    """Copy the whole set within this process: what a hop is measured against."""
+
+
+class Check(Message, frozen=True):
+    """Compute the checksum of each block, whatever is in it."""
+
+
+class Hop(Message, frozen=True):
+    """Send each of the first `count` blocks as one message, or take these; checksums only after the clock was
+    stopped."""
+
+    peer: Node
+    count: int
+    takes: tuple[Block, ...] = ()
+
+
+class Share(Message, frozen=True):
+    """A process's share in a plan: what it receives, and then has verified, and what it sends. `maps`: what it receives
+    must not come over the link."""
+
+    chunk_bytes: int
+    inflows: list[Inflow]
+    outflows: list[Outflow]
+    blocks: tuple[Block, ...]
+    maps: bool = False
+
+
+class Stream(Message, frozen=True):
+    """A flow to a peer, or from it: so many messages of so many bytes, whatever they say."""
+
+    peer: Node
+    messages: int
+    message_bytes: int
+    takes: bool = False
+
+
+class Streams(Message, frozen=True):
+    """Run several flows at the same time."""
+
+    streams: tuple[Stream, ...]
+
+
+Job = Copy | Check | Hop | Share | Streams
+
+
+class Hello(Message, frozen=True):
+    """A process is up: its address, and the blocks in its memory (the source's only)."""
+
+    address: bytes
+    blocks: tuple[Block, ...]
+
+
+class Done(Message, frozen=True):
+    """A job's begin and end on the machine's monotonic clock, and the CPU seconds it took. `ends`: of each of several
+    flows, or when each block of a plan was verified. `tokens`: made meanwhile by a process that decodes; `loop`: the
+    CPU seconds of its event loop."""
+
+    began: float
+    ended: float
+    cpu: float
+    ends: tuple[float, ...] = ()
+    tokens: int = 0
+    loop: float = 0.0
+
+
+class Failed(Message, frozen=True):
+    """A job failed, for this reason."""
+
+    reason: str
+
+
+Answer = Hello | Done | Failed
+
+
+class Outfit(Message, frozen=True):
+    """What a process of the bench has: its link's settings, a set of blocks, filled or not, a second set to copy
+    into or not. `cores`: where it runs, if not anywhere."""
+
+    settings: LinkSettings
+    sizes: list[int]
+    is_source: bool
+    has_spare: bool
+    cores: tuple[int, ...] = ()
+
+
+def main(descriptor: int) -> None:
+    """Do one job after the other until the pipe brings nothing, or ends."""
+    end_with_parent()
+    with Connection(descriptor) as pipe, suppress(EOFError, KeyboardInterrupt):
+        try:
+            uvloop.run(_serve(pipe, msgspec.msgpack.decode(pipe.recv_bytes(), type=Outfit)))
+        except LinkError as error:
+            tell(pipe, Failed(str(error)))
+
+
+def end_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends, however that ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def tell(pipe: Connection, message: Message) -> None:
+    pipe.send_bytes(msgspec.msgpack.encode(message))
+
+
+async def _serve(pipe: Connection, outfit: Outfit) -> None:
+    if outfit.cores:
+        os.sched_setaffinity(0, outfit.cores)
+    arena = Arena(placed_bytes(outfit.sizes) * (2 if outfit.has_spare else 1))
+    is_shared = outfit.is_source and shares_memory(outfit.settings)
+    memory = SharedBlocks(outfit.sizes) if is_shared else arena.place(outfit.sizes)
+    spare = arena.place(outfit.sizes) if outfit.has_spare else []
+    blocks = [fill(index, view) for index, view in enumerate(memory)] if outfit.is_source else []
+    link = await open_link(outfit.settings)
+    door = open_memory_export(outfit.settings, link.address)
+    with ThreadPoolExecutor(1) as executor:
+        mover = Mover(link, door, memory, spare, executor)
+        tell(pipe, Hello(link.address, tuple(blocks)))
+        while data := await asyncio.to_thread(pipe.recv_bytes):
+            tell(pipe, await mover.timed(msgspec.msgpack.decode(data, type=Job)))
+    if door is not None:
+        await door.close()
+    await link.close()
+
+
+def fill(index: int, view: memoryview) -> Block:
+    """Fill a block with bytes that follow from its index, and describe it."""
+    view[:] = np.random.default_rng(index).bytes(view.nbytes)
+    checksum = xxhash.xxh3_64_intdigest(view)
+    return Block(index=index, name=f"block.{index}", size_bytes=view.nbytes, checksum=checksum, tensors=[])
+
+
+async def _here(chunk: Chunk) -> None:
+    """A source has everything."""
+
+
+@dataclass(frozen=True)
+class Mover:
+    """Does the jobs. `here`: when a source has a chunk."""
+
+    link: Link
+    door: MemoryExport | None
+    memory: list[memoryview]
+    spare: Sequence[memoryview]
+    executor: Executor
+    here: Callable[[Chunk], Awaitable[None]] = _here
+
+    async def timed(self, job: Job) -> Done | Failed:
+        began, cpu = time.monotonic(), time.process_time()
+        try:
+            ends = await self._do(job)
+        except (LinkError, TransferFailed) as error:
+            return Failed(str(error))
+        done = Done(began=began, ended=time.monotonic(), cpu=time.process_time() - cpu, ends=ends)
+        if isinstance(job, Hop) and not self._holds(job.takes):
+            return Failed("the hop delivered other bytes than were sent")
+        if (isinstance(job, Hop) and job.takes) or (isinstance(job, Share) and job.inflows):
+            self._wipe()
+        return done
+
+    def _holds(self, blocks: Sequence[Block]) -> bool:
+        return all(xxhash.xxh3_64_intdigest(self.memory[block.index]) == block.checksum for block in blocks)
+
+    def _wipe(self) -> None:
+        # What this job left must not let the next one pass.
+        for view in self.memory:
+            np.frombuffer(view, np.uint8)[:] = 0
+
+    async def _do(self, job: Job) -> tuple[float, ...]:
+        """When each of several flows or blocks ended."""
+        match job:
+            case Copy():
+                for source, target in zip(self.memory, self.spare, strict=True):
+                    np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
+            case Check():
+                for view in self.memory:
+                    xxhash.xxh3_64_intdigest(view)
+            case Hop():
+                await self._hop(job)
+            case Share():
+                return await self._share(job)
+            case Streams(streams):
+                return tuple(await asyncio.gather(*map(self._stream, streams)))
+            case _:
+                assert_never(job)
+        return ()
+
+    async def _hop(self, job: Hop) -> None:
+        peer = await self.link.connect(job.peer.address, timeout=HOP_SECONDS)
+        move = peer.receive if job.takes else peer.send
+
+        async def lane(start: int) -> None:
+            for index in range(start, job.count, RECEIVES):
+                await move(index, Buffer(self.memory[index]), timeout=HOP_SECONDS)
+
+        await together(*(lane(start) for start in range(RECEIVES)))
+
+    async def _stream(self, stream: Stream) -> float:
+        peer = await self.link.connect(stream.peer.address, timeout=HOP_SECONDS)
+        move, lanes = (peer.receive, RECEIVES) if stream.takes else (peer.send, SENDS)
+        block = self.spare[0] if stream.takes else self.memory[0]
+        buffer = Buffer(block[: stream.message_bytes])
+
+        async def lane(start: int) -> None:
+            for number in range(start, stream.messages, lanes):
+                await move(number, buffer, timeout=HOP_SECONDS)
+
+        await together(*(lane(start) for start in range(lanes)))
+        return time.monotonic()
+
+    async def _share(self, job: Share) -> tuple[float, ...]:
+        """When each block was verified. Raises TransferFailed when a flow that brings something is lost."""
+        lost: list[TransferFailed] = []
+        verified: dict[int, float] = {}
+
+        def verify(index: int) -> None:
+            verified[index] = time.monotonic()
+
+        def broken(ticket: int, error: TransferFailed) -> None:
+            lost.append(error)
+            incoming.arrivals.lose(str(error))
+            receiving.cancel()
+
+        send = Send(plan_id="bench", version="bench", outflows=job.outflows, chunk_bytes=job.chunk_bytes, epoch=0)
+        memory = self.memory[: len(job.blocks)]
+        part = ModelCopy("node", job.chunk_bytes, memory)  # what is mapped is let go with the job
+        events = Events(first_byte=lambda: None, block=verify, broken=broken)
+        async with asyncio.TaskGroup() as tasks:
+            outgoing = BlockSender("node", self.link, tasks, lambda: None, self.door)
+            if job.inflows:
+                incoming = BlockReceiver(self.link, part, job.blocks, self.executor, events, tasks, self.door)
+                receiving = tasks.create_task(incoming.run())
+                incoming.follow(job.inflows, secret=b"")
+                outgoing.start(send, part.memory, incoming.arrivals.here, incoming.mapped.offer)
+            else:
+                outgoing.start(send, part.memory, self.here, offer_of(memory))
+        if lost:
+            raise lost[0]
+        if job.maps and incoming.arrivals.received_bytes:
+            raise LinkError(f"{incoming.arrivals.received_bytes} bytes came over the link and should have been mapped")
+        return tuple(verified[index] for index in sorted(verified))

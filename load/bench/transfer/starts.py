@@ -1,0 +1,117 @@
+"""Compares hot, warm and cold starts (LambdaScale 5): new instances get a model from a GPU, from hosts' memories, or
+from disks."""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from livescale.load.bench.record import Record, RecordPrinter, measured
+from livescale.load.bench.transfer.disk_model import make_disk_model
+from livescale.load.bench.transfer.fleet import BenchFleet, running
+from livescale.load.bench.transfer.holder import DTYPE, Holder
+from livescale.load.bench.transfer.jobs import Carried, carry_out
+from livescale.load.bench.transfer.multicast import ROUNDS, Show, middle
+from livescale.load.bench.transfer.node import Outfit
+from livescale.load.bench.transfer.shaping import emulated
+from livescale.load.kept import KEPT
+from livescale.services.host.stored import open_stored
+from livescale.services.planner.plans.execution_pipelines import pipeline_ready
+from livescale.services.planner.plans.make_plan import make_plan
+from livescale.services.planner.plans.network import Multicast, multicast_over
+from livescale.services.planner.plans.plan import TransferPlan
+from livescale.services.planner.plans.predict import predict
+from livescale.shared.messages.message import Message
+from livescale.shared.runtime.settings import LinkSettings
+from livescale.shared.topology.file import find_topology
+from livescale.shared.topology.topology import Topology
+from livescale.shared.transfer.chunks import chunk_bytes_for
+
+BENCH = "transfer"
+HOLDERS, TARGETS = ("h0/0", "h1", "h2", "h3"), ("h1/0", "h2/0", "h3/0")
+NAMES = (*HOLDERS, *TARGETS)
+HOST_LINK, DISK = 2.0, 0.25  # times a network card's rate
+BAR = 1.10  # times the prediction, which has a step begin with a whole block: chunks go on sooner
+
+
+@dataclass(frozen=True)
+class StartCase:
+    """A start: its model comes from a GPU elsewhere, or from hosts of targets that have it in memory or on disk."""
+
+    case: str
+    sources: Sequence[str] = ()
+    disks: Sequence[str] = ()
+
+    def multicast(self, cluster: Topology, sizes: Sequence[int]) -> Multicast:
+        return multicast_over(cluster, sizes, self.sources, TARGETS, disks=self.disks)
+
+
+STARTS = (
+    StartCase("hot", ["h0/0"]),
+    StartCase("warm, k = 1", ["h1"]),
+    StartCase("warm, k = 2", ["h1", "h2"]),
+    StartCase("warm, k = 3", ["h1", "h2", "h3"]),
+    StartCase("cold, k = 1", disks=["h1"]),
+    StartCase("cold, k = 3", disks=["h1", "h2", "h3"]),
+)
+OWN_DISKS, ONE_MEMORY = "cold, k = 3", "warm, k = 1"
+
+
+def starts(
+    printer: RecordPrinter, settings: LinkSettings, size_bytes: int, rate: float, show: Show
+) -> Iterator[Record]:
+    """Each from its first byte's departure until the last target has all, and until the first execution pipeline has,
+    against the plan's prediction. At last what ServerlessLLM does (each host reads its disk) where one memory had it.
+    """
+    KEPT.mkdir(parents=True, exist_ok=True)
+    gpus = {"count": 1, "host-link": f"{HOST_LINK * rate:.0f} B/s"}
+    with (
+        tempfile.TemporaryDirectory(dir=KEPT, prefix="bench-starts-") as name,
+        emulated(len(HOLDERS), rate, gpus, DISK * rate) as (topology, file),
+    ):
+        printer.progress(f"starts: making and packing a checkpoint of {size_bytes / 1e6:.0f} MB")
+        directory, sizes = make_packed(Path(name), size_bytes)
+        shaped = replace(settings, topology=str(topology), shaping_file=str(file))
+        printer.progress(f"starts: {len(NAMES)} processes, each touches {sum(sizes) / 1e6:.0f} MB")
+        seconds = {}
+        with running(outfits(shaped, directory, sizes)) as fleet:
+            for start in STARTS:
+                printer.progress(start.case)
+                multicast = start.multicast(find_topology(str(topology)), sizes)
+                plan = make_plan("binomial", multicast, blocks=len(sizes))
+                once = partial(carry, fleet, plan, multicast, rate)
+                run = middle([printer.samples.take(once, fleet.renew) for _ in range(ROUNDS)])
+                show(start.case, run)
+                seconds[start.case] = run.seconds
+                yield from told(start.case, run, multicast, plan, chunk_bytes_for(rate))
+    case = f"{OWN_DISKS}, against {ONE_MEMORY}"
+    yield measured(BENCH, case, seconds[OWN_DISKS], "s", seconds[ONE_MEMORY])
+
+
+def told(case: str, run: Carried, multicast: Multicast, plan: TransferPlan, chunk_bytes: int) -> Iterator[Record]:
+    predicted = predict(multicast, plan, chunk_bytes)
+    executable = min(pipeline_ready(nodes, predicted.ready) for nodes in plan.pipelines)
+    yield measured(BENCH, case, run.seconds, "s", predicted.seconds, at_most=BAR)
+    yield measured(BENCH, f"{case}, first pipeline", run.executable, "s", executable, at_most=BAR)
+
+
+def carry(fleet: BenchFleet, plan: TransferPlan, multicast: Multicast, rate: float) -> Carried:
+    return carry_out(fleet, NAMES, plan, chunk_bytes_for(rate), dict.fromkeys(multicast.disks, DISK * rate))
+
+
+def make_packed(directory: Path, size_bytes: int) -> tuple[Path, list[int]]:
+    """A checkpoint with its packed form, and how large its blocks are."""
+    made = make_disk_model(directory, size_bytes)
+    with closing(open_stored(made, DTYPE, keep=True)) as stored:
+        stored.pack(lambda _: None)
+        return made, stored.sizes
+
+
+def outfits(settings: LinkSettings, directory: Path, sizes: Sequence[int]) -> list[Message]:
+    holders = [Holder(replace(settings, place=place), str(directory)) for place in HOLDERS]
+    targets = [Outfit(replace(settings, place=place), list(sizes), False, False) for place in TARGETS]
+    return [*holders, *targets]

@@ -1,0 +1,78 @@
+"""The settings of `livescale chaos`, and the load that follows from them: calm and burst in turn, so that the system
+scales out and in while processes die."""
+
+import random
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from livescale.load.records import Ask
+from livescale.load.trace import LoadPhase, RequestShape, Trace, Window, poisson, replay
+from livescale.load.trace_files import read_trace
+from livescale.shared.runtime.settings import LiveEveryHop, LiveName, LiveWhen, Settings, TtftSlo
+
+# Seconds, and as many times the mean rate; together they have the mean.
+CALM, BURST = (12.0, 0.5), (8.0, 1.75)
+TEMPERATURE = 0.8
+
+
+class ChaosSettings(Settings, frozen=True, kw_only=True):
+    """Which load is sent, to which system, and which faults happen meanwhile."""
+
+    minutes: Annotated[float, Meta(description="Minutes of load", gt=0)] = 5.0
+    seed: Annotated[int, Meta(description="Seed of faults, arrivals, lengths and prompts", ge=0)] = 0
+    disturb: Annotated[str, Meta(description="Services whose processes are killed and frozen, with commas between")] = (
+        "worker,gateway,router,registry,planner,monitor,host,nats"
+    )
+    stalls: Annotated[bool, Meta(description="Freeze all processes together, too, for up to 5 s at a time")] = False
+    workers: Annotated[int, Meta(description="Worker processes", ge=2, le=64)] = 3
+    gateways: Annotated[int, Meta(description="Gateways that clients may choose from", ge=1, le=16)] = 2
+    routers: Annotated[int, Meta(description="Routers; one is in office, the others stand by", ge=1, le=16)] = 2
+    dtype: Annotated[Literal["float32", "bfloat16"], Meta(description="Type the model runs in")] = "float32"
+    model: Annotated[
+        str | None, Meta(description="Checkpoint in Hugging Face format; by default a small one is made once")
+    ] = None
+    transport: Annotated[Literal["ucx", "socket"], Meta(description="How parameters travel between processes")] = "ucx"
+    live: LiveName = "zigzag"
+    live_every_hop: LiveEveryHop = False
+    live_when: LiveWhen = "always"
+    ttft_slo: TtftSlo = 1.0
+    rate: Annotated[float, Meta(description="Without a trace: requests a second, on average", gt=0)] = 1.0
+    prompt_tokens: Annotated[int, Meta(description="Without a trace: mean prompt, in tokens", ge=1)] = 80
+    output_tokens: Annotated[int, Meta(description="Without a trace: mean output, in tokens", ge=1)] = 200
+    trace: Annotated[
+        str | None,
+        Meta(description="Replay this trace: Azure or BurstGPT CSV, Mooncake JSONL, arrival_s,prompt,output"),
+    ] = None
+    rate_scale: Annotated[float, Meta(description="As many times the trace's requests in the same time", gt=0)] = 1.0
+    length_scale: Annotated[float, Meta(description="As many times the trace's tokens", gt=0)] = 1.0
+    report: Annotated[str, Meta(description="Where the HTML report is written")] = "livescale-chaos.html"
+
+
+def make_load(settings: ChaosSettings) -> Trace:
+    """The arrivals. Raises TraceError and ValueError."""
+    seconds = 60 * settings.minutes
+    if settings.trace is None:
+        shape = RequestShape(settings.prompt_tokens, settings.output_tokens)
+        return poisson(make_phases(seconds, settings.rate), shape, settings.seed)
+    part = Window(0.0, seconds)
+    return replay(read_trace(Path(settings.trace)), part, settings.rate_scale, settings.length_scale, settings.seed)
+
+
+def make_phases(seconds: float, rate: float) -> list[LoadPhase]:
+    """Calm, burst, calm, burst ... until the end."""
+    phases: list[LoadPhase] = []
+    while seconds > 0:
+        for name, (length, times) in (("calm", CALM), ("burst", BURST)):
+            phases.append(LoadPhase(name, min(length, max(0.0, seconds)), rate * times))
+            seconds -= length
+    return phases
+
+
+def seeded(ask: Ask) -> Ask:
+    """Every other request is sampled: both ways of choosing have to survive."""
+    if ask.index % 2 == 0:
+        return ask
+    return msgspec.structs.replace(ask, temperature=TEMPERATURE, seed=random.Random(ask.index).getrandbits(31))

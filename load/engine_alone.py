@@ -1,0 +1,138 @@
+"""Runs the worker's engine in this process, without gateway, router and bus.
+
+Its latency is what the control plane is measured against, and its tokens are those that a disturbed system must return
+too.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from time import time
+from typing import cast
+
+from livescale.load.records import Ask
+from livescale.services.host.checkpoint import open_checkpoint
+from livescale.services.worker.engine.contract import Runner
+from livescale.services.worker.engine.kernels.variants import KernelsName, choose_kernels
+from livescale.services.worker.engine.runner import EngineRunner
+from livescale.services.worker.scheduling.batch import Batch
+from livescale.services.worker.scheduling.scheduler import Scheduler
+from livescale.services.worker.settings import MIB, WorkerSettings
+from livescale.shared.messages.parameters import DType, Layout, Manifest
+from livescale.shared.messages.requests import Sampling, Submit
+
+CONTEXT = 512
+MOST_WAITING = 1_000_000  # whoever asks here asks for all at once
+NEVER = 4e9
+
+
+class EngineAlone:
+    """The scheduler and the engine of a worker, called directly. `on_step` hears of each step that was done."""
+
+    def __init__(self, runner: Runner, scheduler: Scheduler, on_step: Callable[[Batch], None] = lambda _: None) -> None:
+        self._runner = runner
+        self.pauses = runner.pauses
+        self._scheduler = scheduler
+        self._on_step = on_step
+        self._waiting: dict[str, asyncio.Future[None]] = {}
+        self._tokens: dict[str, list[int]] = {}
+        self._work = asyncio.Event()
+        self.idle = asyncio.Event()  # no step is under way, or about to be
+        self.tokens = 0  # made so far
+
+    async def ask(self, request: Submit) -> list[int]:
+        """Run a request to its end, and return its tokens."""
+        self._scheduler.add(request)
+        tokens = self._tokens[request.request_id] = []
+        self._waiting[request.request_id] = asyncio.get_running_loop().create_future()
+        self._work.set()
+        await self._waiting[request.request_id]
+        del self._tokens[request.request_id]
+        return tokens
+
+    def cancel(self, request_id: str) -> None:
+        """End a request; whoever asked gets the tokens it has."""
+        if self._scheduler.cancel(request_id) is not None:
+            self._waiting.pop(request_id).set_result(None)
+
+    async def run(self) -> None:
+        while True:
+            batch = self._scheduler.next_batch(pace=self._runner.rates.pace)
+            if batch is None:
+                self._work.clear()
+                self.idle.set()
+                await self._work.wait()
+                self.idle.clear()
+                continue
+            outputs = self._scheduler.complete(batch, await self._runner.step(batch), time())
+            self._on_step(batch)
+            for output in outputs:
+                self._tokens[output.row.request_id] += output.row.token_ids
+                self.tokens += len(output.row.token_ids)
+                if output.row.finish_reason is not None:
+                    self._waiting.pop(output.row.request_id).set_result(None)
+
+
+@asynccontextmanager
+async def engine_alone(checkpoint: Path, dtype: DType, layout: Layout = "plain") -> AsyncIterator[EngineAlone]:
+    """The checkpoint, loaded as a worker would with its default settings, and by the kernels that the environment names
+    for workers. By torch's kernels the bits of a layout are its own."""
+    opened = open_checkpoint(checkpoint, dtype, layout=layout)
+    memory = [memoryview(bytearray(layout.size_bytes)) for layout in opened.layouts]
+    manifest = opened.manifest([opened.read_block(index, view) for index, view in enumerate(memory)])
+    async with engine_over(manifest, memory) as engine:
+        yield engine
+
+
+@asynccontextmanager
+async def engine_over(manifest: Manifest, memory: Sequence[memoryview]) -> AsyncIterator[EngineAlone]:
+    """An engine for the model whose blocks are in `memory`."""
+    settings = WorkerSettings(kv_bytes=64 * MIB, max_num_waiting=MOST_WAITING)
+    asked = cast(KernelsName, os.environ.get("LIVESCALE_KERNELS", "auto"))
+    kernels = choose_kernels(asked, settings.threads)
+    runner = EngineRunner(settings.kv_bytes, settings.block_size, settings.threads, kernels=kernels)
+    try:
+        kv_blocks = await runner.load(manifest, CONTEXT)
+        for index, view in enumerate(memory):
+            await runner.add_block(index, view)
+        limits = settings.limits(CONTEXT, manifest.config.vocab_size, kv_blocks)
+        async with running(EngineAlone(runner, Scheduler(limits))) as engine:
+            yield engine
+    finally:
+        await runner.close()
+
+
+@asynccontextmanager
+async def running(engine: EngineAlone) -> AsyncIterator[EngineAlone]:
+    """The engine's loop runs as long as the block of code."""
+    task = asyncio.create_task(engine.run())
+    try:
+        yield engine
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def undisturbed(
+    checkpoint: Path, dtype: DType, asks: Sequence[Ask], layout: Layout = "plain"
+) -> dict[int, list[int]]:
+    """Token ids by the requests' indices, from one engine in this process."""
+    async with engine_alone(checkpoint, dtype, layout) as engine:
+        answers = await asyncio.gather(*(_ask(engine, ask) for ask in asks))
+    return {ask.index: tokens for ask, tokens in zip(asks, answers, strict=True)}
+
+
+async def _ask(engine: EngineAlone, ask: Ask) -> list[int]:
+    return await engine.ask(
+        Submit(
+            request_id=str(ask.index),
+            model="alone",
+            gateway="none",
+            prompt=ask.prompt,
+            sampling=Sampling(temperature=ask.temperature, seed=ask.seed),
+            max_tokens=ask.max_tokens,
+            deadline=NEVER,
+        )
+    )

@@ -1,0 +1,43 @@
+"""Made checkpoints for tests: each is made once a run and never changed (copy it first)."""
+
+import atexit
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+
+from livescale.load.make_model import make_model
+from livescale.shared.messages.parameters import Family
+
+# Several threads on cores that other processes use wait for each other; these models are small.
+torch.set_num_threads(1)
+
+KEPT = shutil.ignore_patterns("*.packed", "*.manifest.json")  # what hosts leave beside it
+FAMILIES: tuple[Family, ...] = ("llama", "qwen2")
+
+
+def tiny_checkpoint(family: Family) -> Path:
+    """Llama is sharded and has a head of its own; Qwen2 is a single file with a tied head."""
+    return make_model(_directory() / family, family, "tiny", seed=7)
+
+
+def token_id(tokenizer: Tokenizer, token: str) -> int:
+    """Of a token that it has."""
+    id = tokenizer.token_to_id(token)
+    assert id is not None, token
+    return id
+
+
+def copy_checkpoint(family: Family, to: Path) -> Path:
+    """A copy to spoil."""
+    return Path(shutil.copytree(tiny_checkpoint(family), to / f"{family}-copy", ignore=KEPT))
+
+
+@cache
+def _directory() -> Path:
+    directory = Path(tempfile.mkdtemp(prefix="livescale-made-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory

@@ -1,0 +1,112 @@
+"""A gateway without HTTP: real streams and generations, and the clients in front of them."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from livescale.services.gateway.errors import ApiError
+from livescale.services.gateway.generation import Backend, Generation, HeldRequests
+from livescale.services.gateway.metrics import GatewayMetrics
+from livescale.services.gateway.output import TextPiece
+from livescale.services.gateway.progress import Fresh
+from livescale.services.gateway.streams import Peers, RequestStreams
+from livescale.shared.bus.contract import Context
+from livescale.shared.messages.requests import Submit
+from livescale.shared.process.membership import Membership
+from livescale.shared.process.telemetry import Telemetry
+from livescale.shared.simulation.local_bus import LocalBus
+from tests.control.fakes import CLOCK
+
+PATIENCE_SECONDS = 600.0
+
+
+@dataclass
+class Ask:
+    """A client's request and what it got. `outcome` is None until the end."""
+
+    number: int
+    max_tokens: int
+    model: str = "m"
+    seconds: float = PATIENCE_SECONDS
+    tokens: list[int] = field(default_factory=list)
+    refusals: int = 0
+    outcome: str | None = None
+    leaves: bool = False
+
+
+class PlainOutput:
+    """Tokens without a text."""
+
+    def feed(self, fresh: Fresh) -> TextPiece:
+        return TextPiece("", fresh.token_ids, None if fresh.finish_reason is None else "length")
+
+
+class HeadlessGateway:
+    """A gateway without HTTP, and the clients in front of it."""
+
+    def __init__(self, bus: LocalBus, id: str) -> None:
+        self.id = id
+        metrics = GatewayMetrics(Telemetry("gateway", id))
+        self.streams = RequestStreams(bus, id, metrics, 1000, 1024)
+        self.engine = Backend(bus, CLOCK, self.streams, metrics, HeldRequests(metrics.router_waits, 1000))
+        self.membership = Membership(bus, CLOCK, "gateway", id, "box-a")
+        self.tasks: dict[int, asyncio.Task[None]] = {}
+        self.generations: dict[int, Generation] = {}
+
+    async def run(self) -> None:
+        arriving = await self.streams.listen()
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.streams.run(arriving))
+                group.create_task(Peers(self.engine.bus, self.streams).run())
+                group.create_task(self.membership.run())
+        finally:
+            for task in self.tasks.values():
+                task.cancel()
+            await asyncio.gather(*self.tasks.values(), return_exceptions=True)
+
+    def ask(self, ask: Ask) -> None:
+        self.tasks[ask.number] = asyncio.create_task(self.serve(ask), name=f"ask {ask.number}")
+
+    def leave(self, ask: Ask) -> None:
+        if ask.number in self.tasks and ask.outcome is None:
+            ask.leaves = True
+            self.tasks[ask.number].cancel()
+
+    async def serve(self, ask: Ask) -> None:
+        try:
+            while ask.outcome is None:
+                await self.attempt(ask)
+        except asyncio.CancelledError:
+            ask.outcome = "left" if ask.leaves else "broken"
+
+    async def attempt(self, ask: Ask) -> None:
+        """As the API allows: again where it was refused with a time, and no token had come."""
+
+        async def emit(piece: TextPiece) -> None:
+            ask.tokens += piece.token_ids
+
+        deadline = CLOCK.wall() + ask.seconds
+        submit = Submit(
+            request_id=f"{self.id}-{ask.number}-{ask.refusals}",
+            model=ask.model,
+            gateway=self.id,
+            prompt=[1] * 20,
+            max_tokens=ask.max_tokens,
+            deadline=deadline,
+        )
+        generation = self.generations[ask.number] = Generation(self.engine, submit, PlainOutput(), Context())  # type: ignore[arg-type]
+        try:
+            await generation.run(emit)
+        except ApiError as error:
+            if error.status == 504 and CLOCK.wall() > deadline - 0.01:
+                ask.outcome = "late"
+                return
+            if ask.tokens or error.status not in (429, 503) or error.retry_after_ms is None:
+                ask.outcome = f"error {error.status} {error}"
+                return
+            ask.refusals += 1
+            await asyncio.sleep(error.retry_after_ms / 1000)
+        else:
+            ask.outcome = "complete"
+        finally:
+            del self.generations[ask.number]

@@ -1,0 +1,21 @@
+"""What a bench printed on stdout, and a machine that it might have run on."""
+
+import json
+from typing import Any
+
+from livescale.load.bench.record import Conditions
+from livescale.load.bench.samples import Counts
+from livescale.load.hardware import Hardware
+
+Line = dict[str, Any]
+
+HARDWARE = Hardware(cpu="AMD <EPYC>", cores=2, flags=["avx512_bf16", "avx2"], stolen=0.07)
+CONDITIONS = Conditions(HARDWARE, Counts(taken=9, again=2))
+
+
+def records_in(stdout: str, *, has_ended: bool = True) -> list[Line]:
+    """Its cases; the last line is the machine's, of a bench that came to its end."""
+    lines: list[Line] = [json.loads(line) for line in stdout.splitlines() if line.startswith("{")]
+    if has_ended:
+        assert lines.pop()["case"] == "machine", stdout
+    return lines

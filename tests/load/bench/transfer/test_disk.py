@@ -1,0 +1,49 @@
+"""`livescale bench transfer --case disk` with a small model."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from livescale.load.bench.transfer.command import transfer
+from livescale.load.bench.transfer.disk import DTYPE, load_and_copy, read_model
+from livescale.load.bench.transfer.disk_model import make_disk_model
+from livescale.services.host.disk import allocate
+from livescale.services.host.stored import open_stored
+from tests.host.test_direct_file import takes_direct_reads
+from tests.load.bench.bench_output import records_in
+
+MEGABYTES = 60
+
+
+@pytest.mark.system
+def test_it_prints_a_line_for_each_way_to_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_bytes(bytes(1 << 16))
+    if not takes_direct_reads(tmp_path / "file"):
+        pytest.skip("this file system has no direct reads")
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(transfer, ["--case", "disk", "--megabytes", str(MEGABYTES), "--passes", "1"])
+    records = records_in(result.stdout)
+    assert [record["case"] for record in records] == [
+        "disk, direct reads alone",
+        "disk, packed",
+        "disk, safetensors as hosts read them",
+        "disk, packed against safetensors and copy",
+        "disk, first block arrived",
+    ], result.output
+    assert all(record["value"] > 0 for record in records)
+    assert result.exit_code == (0 if all(record["ok"] is not False for record in records) else 1)
+    assert list((tmp_path / ".livescale").iterdir()) == []
+
+
+def test_every_way_reads_the_same(tmp_path: Path) -> None:
+    directory = make_disk_model(tmp_path, 1)
+    stored = open_stored(directory, DTYPE, keep=True)
+    stored.pack(lambda _: None)
+    stored.close()
+    copies = [allocate(stored.sizes) for _ in range(3)]
+    load_and_copy(directory, copies[0])
+    asyncio.run(read_model(directory, copies[1]))
+    asyncio.run(read_model(directory, copies[2], packed=False))
+    assert copies[0] == copies[1] == copies[2]

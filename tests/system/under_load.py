@@ -1,0 +1,155 @@
+"""A system on its stage: streams that are asked of it, processes that are hurt meanwhile, and whether all is right."""
+
+import asyncio
+import dataclasses
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from msgspec.structs import replace
+
+from livescale.load.client import LoadClient, open_session, send_open_loop
+from livescale.load.engine_alone import undisturbed
+from livescale.load.records import Ask, RequestRecord, find_fault
+from livescale.load.stats import Tally
+from livescale.shared.messages.parameters import DType, Family, Layout
+from livescale.shared.runtime.clock import SystemClock
+from tests.checkpoints import tiny_checkpoint
+from tests.system.conftest import LIVESCALE, System
+
+PATIENCE_SECONDS = 40.0
+SECONDS = 2.5
+KILL_AT = 1.0
+SERVICES = 7
+
+Reference = dict[int, list[int]]
+
+
+@dataclass(frozen=True)
+class ExpectedStreams:
+    """What is asked of a model, and what an undisturbed engine answers."""
+
+    model: str
+    asks: list[Ask]
+    expected: Reference
+
+
+def make_streams(
+    model: str, dtype: DType, count: int, tokens: int, family: Family = "llama", layout: Layout = "plain"
+) -> ExpectedStreams:
+    """A third greedy, the others sampled; one after the other over `SECONDS`."""
+    chance = random.Random(11)
+    asks = [
+        Ask(
+            index,
+            index * SECONDS / count,
+            chance.choices(range(1_000), k=chance.choice([1, 7, 60, 200])),
+            tokens,
+            0.0 if index % 3 == 0 else 0.8,
+            index,
+        )
+        for index in range(count)
+    ]
+    return ExpectedStreams(model, asks, asyncio.run(undisturbed(tiny_checkpoint(family), dtype, asks, layout)))
+
+
+@dataclass
+class SystemUnderLoad:
+    """A system, the streams that it is asked for, and who was there when it was last at rest."""
+
+    system: System
+    streams: ExpectedStreams
+    status: dict[str, Any] = field(default_factory=dict)
+    killed: set[int] = field(default_factory=set)
+
+    def pids(self) -> dict[str, int]:
+        return {one["id"]: int(one["pid"]) for one in self.status["processes"] if one["lease"] == "alive"}
+
+    def workers(self, state: str) -> list[str]:
+        return [one["id"] for one in self.status["workers"] if one["state"] == state]
+
+    def kill(self, *ids: str) -> None:
+        for id in ids:
+            self.kill_process(self.pids()[id])
+
+    def kill_process(self, pid: int, sign: signal.Signals = signal.SIGKILL) -> None:
+        self.killed.add(pid)
+        os.kill(pid, sign)
+
+    async def load(self, url: str = "") -> list[RequestRecord]:
+        records: list[RequestRecord] = []
+        async with open_session(url or self.system.url, "", 60.0) as session:
+            client = LoadClient(session, self.streams.model, SystemClock(), Tally())
+            await send_open_loop(client, self.streams.asks, records)
+        return records
+
+    async def under_load(self, name: str, *victims: int, apart: float = 0.0) -> None:
+        """Whoever dies while streams run, nobody notices more than a pause."""
+        loading = asyncio.create_task(self.load())
+        await asyncio.sleep(KILL_AT)
+        for pid in victims:
+            self.kill_process(pid)
+            await asyncio.sleep(apart)
+        self.check(name, await loading)
+
+    def check(self, name: str, records: list[RequestRecord]) -> None:
+        assert [fault for record in records if (fault := find_fault(record))] == []
+        assert {record.index: record.token_ids for record in records} == self.streams.expected
+        pause = max(max([record.ttft or 0.0, *record.gaps]) for record in records)
+        print(f"{name}: longest pause {pause:.2f} s")  # noqa: T201 the figure that a reader of this test wants
+
+    def rest(self, serving: int, spare: int) -> None:
+        """Wait until everybody who was killed is back. For a while after its death a process keeps its lease."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            self.status = self.system.status()
+            services = {one["service"] for one in self.status["processes"] if one["lease"] == "alive"}
+            counts = len(self.workers("serving")), len(self.workers("spare")), len(services)
+            if counts == (serving, spare, SERVICES) and not self.killed & set(self.pids().values()):
+                return
+            assert time.monotonic() < deadline, f"serving, spare, services: {counts}"
+            time.sleep(0.2)
+
+
+@contextmanager
+def another(system: System, service: str, id: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """One more process of a service, started by hand."""
+    words: Sequence[str | Path] = (LIVESCALE, "run", service, "--id", id, *options)
+    process = subprocess.Popen(words, env={**os.environ, "NATS_URL": system.nats_url}, stderr=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+async def register(url: str, spec: dict[str, Any]) -> None:
+    async with aiohttp.ClientSession(url) as session, session.post("/admin/v1/models", json=spec) as answer:
+        assert answer.status == 201, await answer.text()
+
+
+def wait_for_member(system: System, id: str) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while id not in {one["id"] for one in system.status()["processes"] if one["lease"] == "alive"}:
+        assert time.monotonic() < deadline, f"{id} did not join"
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        port: int = door.getsockname()[1]
+        return port
+
+
+def at_once(model: str, dtype: DType, count: int = 12, tokens: int = 150, family: Family = "llama") -> ExpectedStreams:
+    """So many together that none of the instances is left without."""
+    streams = make_streams(model, dtype, count, tokens, family)
+    return dataclasses.replace(streams, asks=[replace(ask, at=0.0) for ask in streams.asks])

@@ -1,0 +1,24 @@
+"""A modelled engine, the model that it pretends to run, and prompts for it."""
+
+from typing import Any
+
+from livescale.services.worker.scheduling.batch import LayerEntry, ScheduledChunk, TokenSampling
+from livescale.shared.messages.requests import Sampling, Submit
+from tests.worker.engine.made_up import (
+    VOCABULARY,
+    loaded,
+    made_up_tokens,
+    serve,
+)
+
+
+async def alone(request: Submit, version: str = "v1") -> list[int]:
+    tokens = (await serve(await loaded(version), request)).tokens[request.request_id]
+    assert tokens == made_up_tokens(version, VOCABULARY, request)[len(request.generated) :]
+    return tokens
+
+
+def piece(tokens: list[int], start: int = 0, entry: LayerEntry | None = None, **fields: Any) -> ScheduledChunk:
+    return ScheduledChunk(
+        "a", tuple(tokens), start, range(2, 16), start >= 128, TokenSampling(Sampling(), 0), entry, **fields
+    )
