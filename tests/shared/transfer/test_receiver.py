@@ -1,6 +1,7 @@
 """The executor over real links: chains, corruption, late blocks, lost nodes, abort."""
 
 import asyncio
+import itertools
 
 import pytest
 
@@ -229,3 +230,13 @@ async def test_the_other_end_fails_when_one_goes_away(open_stations: OpenStation
     assert target.received_bytes >= SIZES[0]
     receiving.cancel()
     await asyncio.wait((receiving,))
+
+
+async def test_each_receiver_of_a_chain_learns_which_way_its_bytes_come(open_stations: OpenStations) -> None:
+    stations = await open_stations(3)
+    blocks = some_blocks()
+    stations[0].hold(blocks)
+    await carry_out(chain(*stations), stations, described(blocks))
+    for upstream, station in itertools.pairwise(stations):
+        assert station.paths.by_peer.keys() == {upstream.node.id}
+        assert station.paths.by_peer[upstream.node.id] in {"cma", "posix", "sysv", "tcp", "sockets"}
