@@ -30,7 +30,7 @@ class Join(Message, frozen=True, kw_only=True):
 
 
 class Joined(Message, frozen=True, kw_only=True):
-    """Registry -> process: carry this epoch in everything you say."""
+    """Registry -> process: you are a member. Carry this epoch in everything you say."""
 
     epoch: Count
 
@@ -217,7 +217,7 @@ class AskIncidents(Message, frozen=True, kw_only=True):
 
 
 class IncidentList(Message, frozen=True, kw_only=True):
-    """Newest last."""
+    """Registry -> who asked: incidents, the newest last."""
 
     incidents: list[Incident] = []
 
@@ -233,7 +233,7 @@ class Stale(Message, frozen=True, kw_only=True):
 
 
 class Member(Message, frozen=True, kw_only=True):
-    """A process as the registry knows it."""
+    """A process as the registry knows it; `lease` says whether it is taken to be alive."""
 
     service: ServiceName
     id: Name
@@ -247,7 +247,7 @@ class Member(Message, frozen=True, kw_only=True):
 
 
 class AskMetrics(Message, frozen=True):
-    """Ask a process for its metrics."""
+    """Ask a process for its metrics, in Prometheus' text format."""
 
 
 class MetricsText(Message, frozen=True, kw_only=True):

@@ -28,12 +28,12 @@ class ModelEntry(Message, frozen=True, kw_only=True):
 
     @property
     def rank_bytes(self) -> int:
-        """Parameters of each worker of an instance."""
+        """Bytes of parameters that each worker of an instance holds."""
         return -(-self.size_bytes // self.spec.tensor_parallel_size)
 
 
 class AskSnapshot(Message, frozen=True):
-    """Ask the registry for its whole picture."""
+    """Ask the registry for all that it knows: a `Snapshot`."""
 
 
 class Snapshot(Message, frozen=True, kw_only=True):
@@ -57,16 +57,16 @@ class Register(Message, frozen=True, kw_only=True):
 
 
 class Named(Message, frozen=True, kw_only=True):
-    """Any question about one model."""
+    """Names the model that a question or command is about; the subject says which question or command it is."""
 
     model: Name
 
 
 class ModelList(Message, frozen=True, kw_only=True):
-    """The registered models."""
+    """The registry's answer: all registered models."""
 
     models: list[ModelEntry] = []
 
 
 class AskModels(Message, frozen=True):
-    """Ask for the registered models."""
+    """Ask the registry for the models that are registered."""

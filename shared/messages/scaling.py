@@ -101,7 +101,7 @@ class AskScales(Message, frozen=True, kw_only=True):
 
 
 class ScaleRecords(Message, frozen=True, kw_only=True):
-    """Newest last."""
+    """Planner -> who asked: records of scales, the newest last."""
 
     records: list[ScaleRecord] = []
 
@@ -114,6 +114,6 @@ class AskDecisions(Message, frozen=True, kw_only=True):
 
 
 class Decisions(Message, frozen=True, kw_only=True):
-    """Newest last."""
+    """Monitor -> who asked: its decisions, the newest last."""
 
     decisions: list[Decision] = []

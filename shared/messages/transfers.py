@@ -1,4 +1,4 @@
-"""Carrying a plan out: who sends which blocks to whom, and what the nodes say of it."""
+"""Carrying out a plan: which node sends which blocks to which other, and what they report."""
 
 from typing import Annotated, Literal
 
@@ -17,7 +17,7 @@ Secret = Annotated[bytes, Meta(max_length=64)]
 
 
 class Node(Message, frozen=True, kw_only=True):
-    """One end of a transfer."""
+    """One end of a transfer: a worker or a host, where it is, and how its link is reached."""
 
     id: Name
     place: Place
@@ -86,12 +86,12 @@ class Plan(Message, frozen=True, kw_only=True):
     pipelines: list[PlannedPipeline] = []
 
     def is_live(self, instance: PlannedInstance) -> bool:
-        """Whether it takes requests before it is whole."""
+        """Whether an instance takes requests before it has the whole model."""
         return instance.ranks[0] in self.live_targets
 
     @property
     def paths(self) -> list[list[str]]:
-        """The tree of who receives first from whom, as paths from its roots to its leaves."""
+        """The tree of flows, of several into one node the first, as paths from its roots to its leaves."""
         upstream: dict[str, str] = {}
         for flow in sorted(self.flows, key=lambda flow: flow.steps[:1]):
             upstream.setdefault(flow.receiver, flow.sender)
@@ -103,7 +103,7 @@ class Plan(Message, frozen=True, kw_only=True):
 
 
 class Inflow(Message, frozen=True, kw_only=True):
-    """A flow as its receiver is told of it."""
+    """A flow as its receiver is told of it: who sends, and which chunks come along it."""
 
     ticket: Ticket
     upstream: Node
@@ -215,7 +215,7 @@ class Transfer(Message, frozen=True, kw_only=True):
 
     @property
     def how(self) -> str:
-        """By which way how much came, in words."""
+        """How much came and which way, in words: `1.5 MB received, 2.0 MB shared`."""
         ways = (("received", self.received_bytes), ("shared", self.shared_bytes))
         return ", ".join(f"{size_bytes / 1e6:.1f} MB {way}" for way, size_bytes in ways if size_bytes) or "nothing"
 

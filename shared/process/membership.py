@@ -61,20 +61,20 @@ class Membership:
 
     @property
     def epoch(self) -> int:
-        """Grows with every join; 0 before the first."""
+        """The epoch of this process's membership, which grows with every join; 0 before the first."""
         return self._epoch
 
     async def joined(self) -> int:
-        """Wait until the registry has answered; the epoch."""
+        """Wait until this process is a member. Returns its epoch."""
         await self._joined.wait()
         return self._epoch
 
     def changed(self) -> None:
-        """Report now instead of at the next beat."""
+        """Send a report now instead of at the next heartbeat."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Until it is cancelled, and leaves then. Raises Refusal where the registry will not have this process."""
+        """Join and report until cancelled, then leave. Raises Refusal where the registry refuses this process."""
         self._bus.watch_connection(lambda connected: self.changed())
         try:
             async with asyncio.TaskGroup() as group:
