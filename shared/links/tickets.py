@@ -50,10 +50,7 @@ class Tickets:
         self._secrets.pop(end, None)
 
     async def secret_of(self, end: End) -> bytes:
-        """Wait for the secret of a channel.
-
-        This process may be told of it later than its peer, which then asks too early.
-        """
+        """The secret of a channel, once this process knows it: of the two ends of a flow one is told first."""
         if end in self._secrets:
             return self._secrets[end]
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
