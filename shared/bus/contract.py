@@ -1,6 +1,7 @@
-"""What an actor may ask of the bus. Two things keep this contract: `NatsBus` and, for virtual time, `LocalBus`.
+"""What an actor may ask of the bus. Two classes keep this contract: `NatsBus` and, for virtual time, `LocalBus`.
 
-A `Topic` is one-way, a `Call` is answered; each is tied to the types of its messages, so nobody decodes by hand.
+A `Topic` is one-way, a `Call` is answered; each is tied to the types of its messages, so that no caller decodes by
+hand.
 """
 
 from collections import Counter

@@ -1,7 +1,8 @@
 """Tensor parallelism (Megatron-LM): which part of each tensor a rank has. Pure.
 
-Queries, keys, values, gate and up are cut by rows, whole heads; what follows them by columns, so that its products have
-to be added; embedding and head by the vocabulary. Norms are everybody's, as is a key head that several ranks need.
+Queries, keys, values, gate and up are cut by rows, in whole heads. What follows them is cut by columns, so that its
+products have to be added. Embedding and head are cut by the vocabulary. Every rank has all norms, and ranks that need
+the same key head each have it.
 """
 
 from collections.abc import Iterator

@@ -1,12 +1,12 @@
 """The event loop of every process: uvloop, with timers in running time.
 
 Running time is how long a process has been awake, from readings of the machine's clock. A machine whose processor is
-taken away, or a process that is stopped, sleeps: the clock goes on and nothing is heard. What was silent meanwhile is
-nobody's fault, so all that waits for a sign of somebody waits in the listener's running time. It goes with the clock
-while somebody ticks, and from one tick to the next by no more than `MOST_SECONDS`.
+taken away, or a process that is stopped, sleeps: the clock goes on and nothing is heard. Peers that seemed silent
+meanwhile are not to blame, so timeouts count the running time of the process that waits. It goes with the clock, but
+from one tick to the next by no more than `MOST_SECONDS`.
 
 After a sleep all timers of an ordinary loop are due before anything that came meanwhile is read: every deadline passes,
-everybody seems silent. Here they are due once the process has been awake for so long, whatever set them:
+and every peer seems silent. Here they are due once the process has been awake for so long, whatever set them:
 `asyncio.timeout`, `asyncio.sleep`, libraries.
 """
 

@@ -68,8 +68,8 @@ LiveWhen = Annotated[
 SwitchKv = Annotated[
     Literal["auto", "move", "recompute"],
     Meta(
-        description="When a pipeline is over (--live pipeline): whether who goes on with a request gets its KV from "
-        "the other workers or computes it again; auto: what is faster, as links and prefill were measured"
+        description="When a pipeline is over (--live pipeline): whether the worker that goes on with a request gets "
+        "its KV from the other workers or computes it again; auto: what is faster, as links and prefill were measured"
     ),
 ]
 TtftSlo = Annotated[

@@ -1,4 +1,4 @@
-"""What a broker of the in-process bus holds: who listens to what, what is on its way, and the key-value store."""
+"""What a broker of the in-process bus holds: listeners by subject, messages on their way, the key-value store."""
 
 import asyncio
 from collections import Counter
