@@ -36,7 +36,7 @@ CONNECT_SECONDS = 30.0
 STOP_SECONDS = 15.0
 
 DESCRIPTIONS: dict[ServiceName, str] = {
-    "gateway": "OpenAI-compatible REST door",
+    "gateway": "OpenAI-compatible REST API",
     "router": "decides which instance serves a request",
     "registry": "parameter pool, membership and leases",
     "planner": "plans scales and carries them through",

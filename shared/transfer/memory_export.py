@@ -91,7 +91,7 @@ class MemoryExport:
         segment = Segment(descriptors[0], _spans(answer[PROOF_BYTES:]))
         expected = _proof(b"answer", end.secret, end.ticket, end.other.address, self._address)
         if not is_proof(answer[:PROOF_BYTES], expected):
-            raise ValueError("who handed memory over does not know the plan's secret")
+            raise ValueError("the sender of the memory does not know the plan's secret")
         return segment
 
     async def _accept(self) -> None:

@@ -29,16 +29,16 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
 async def neighbours(
     stack: AsyncExitStack, executor: Executor, *has_door: bool, transport: str = "ucx"
 ) -> list[Station]:
-    """Stations on one machine; those without a door could as well be elsewhere."""
+    """Stations on one machine; those without an export could as well be elsewhere."""
     stations = []
     for number, one in enumerate(has_door):
         settings = LinkSettings(transport=transport, share_memory="auto" if one else "off")  # type: ignore[arg-type]
         link = await open_link(settings)
         stack.push_async_callback(link.close)
-        door = open_memory_export(settings, link.address)
-        if door is not None:
-            stack.push_async_callback(door.close)
-        station = Station(f"worker-{number}", link, executor, door)
+        export = open_memory_export(settings, link.address)
+        if export is not None:
+            stack.push_async_callback(export.close)
+        station = Station(f"worker-{number}", link, executor, export)
         station.secret = b"a secret of the plan"
         stations.append(await stack.enter_async_context(station))
     return stations
@@ -157,11 +157,11 @@ async def test_who_does_not_know_the_secret_gets_nothing(stack: AsyncExitStack, 
     source, stranger, receiver = stations = await neighbours(stack, executor, True, True, True)
     source.hold(some_blocks(), shared=True)
     source.send(flow(1, source, stranger), flow(2, source, receiver), to=stations)
-    assert stranger.door is not None
-    assert receiver.door is not None
+    assert stranger.export is not None
+    assert receiver.export is not None
     part = ModelCopy("worker-1", 1024, [memoryview(bytearray(1))])
-    assert await stranger.door.ask(FlowEnd(part, 1, source.node, b"a guess")) is None
-    assert await receiver.door.ask(FlowEnd(part, 2, source.node, source.secret)) is not None
+    assert await stranger.export.ask(FlowEnd(part, 1, source.node, b"a guess")) is None
+    assert await receiver.export.ask(FlowEnd(part, 2, source.node, source.secret)) is not None
 
 
 async def test_who_hands_over_memory_must_know_the_secret_too(stack: AsyncExitStack, executor: Executor) -> None:
@@ -180,17 +180,17 @@ async def test_who_hands_over_memory_must_know_the_secret_too(stack: AsyncExitSt
             socket.send_fds(sock, [bytes(32)], [segment.descriptor])
 
     impostor._answer = answer  # type: ignore[method-assign]
-    assert target.door is not None
-    assert await target.door.ask(end) is None
+    assert target.export is not None
+    assert await target.export.ask(end) is None
     await asyncio.sleep(0)
     assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
-async def test_nobody_at_the_door_is_no_error(stack: AsyncExitStack, executor: Executor) -> None:
+async def test_a_sender_that_exports_nothing_is_no_error(stack: AsyncExitStack, executor: Executor) -> None:
     (target,) = await neighbours(stack, executor, True)
-    assert target.door is not None
+    assert target.export is not None
     elsewhere = Node(id="elsewhere", place="worker", address=b"no such process")
-    assert await target.door.ask(FlowEnd(target.part(), 1, elsewhere)) is None
+    assert await target.export.ask(FlowEnd(target.part(), 1, elsewhere)) is None
 
 
 @pytest.mark.parametrize(
@@ -201,11 +201,11 @@ async def test_nobody_at_the_door_is_no_error(stack: AsyncExitStack, executor: E
         LinkSettings(topology="cluster-b", place="b0/0", shaping_file="/nowhere"),
     ],
 )
-async def test_shaped_links_and_the_setting_keep_doors_shut(settings: LinkSettings) -> None:
+async def test_shaped_links_and_the_setting_keep_memory_unshared(settings: LinkSettings) -> None:
     assert open_memory_export(settings, b"address") is None
 
 
-async def test_a_second_door_at_the_same_address_is_not_opened() -> None:
+async def test_a_second_export_at_the_same_address_is_not_opened() -> None:
     first = open_memory_export(LinkSettings(), b"address")
     assert first is not None
     assert open_memory_export(LinkSettings(), b"address") is None

@@ -176,7 +176,7 @@ async def test_a_second_transfer_after_an_abort_reaches_the_same_nodes(open_stat
     assert target.memory == blocks
 
 
-async def test_a_silent_source_is_given_up_within_the_patience(open_stations: OpenStations) -> None:
+async def test_a_silent_source_is_given_up_before_the_timeout(open_stations: OpenStations) -> None:
     _, target = stations = await open_stations(2)
     receiving = target.receive(described(some_blocks()), *chain(*stations), to=stations, first=0.2)
     await asyncio.wait_for(target.lost.wait(), 5)
@@ -185,7 +185,7 @@ async def test_a_silent_source_is_given_up_within_the_patience(open_stations: Op
     await asyncio.wait((receiving,))
 
 
-async def test_a_source_that_has_nothing_to_send_gives_its_receiver_up_within_the_patience(
+async def test_a_source_that_has_nothing_to_send_gives_its_receiver_up_before_the_timeout(
     open_stations: OpenStations,
 ) -> None:
     source, target = stations = await open_stations(2)
