@@ -63,7 +63,7 @@ log = structlog.get_logger()
 
 
 class Caller:
-    """`send(subject, data, headers, token)` puts a request on its way; `answer(token, ...)` brings its reply."""
+    """The asking end. `send(subject, data, headers, token)` sends a request; `answer(token, ...)` brings its reply."""
 
     def __init__(self, clock: Clock, send: Send) -> None:
         self._clock = clock
@@ -72,7 +72,7 @@ class Caller:
         self._pending: dict[str, asyncio.Future[Answer | None]] = {}
 
     async def call(self, subject: str, call: Call[Q, A], message: Q, timeout: float, context: Context) -> A:
-        """Raises what `Bus.call` raises."""
+        """Send `message` and wait for its answer. Raises what `Bus.call` raises."""
         seconds = timeout
         if context.deadline is not None:
             seconds = min(timeout, context.deadline - self._clock.wall())
@@ -101,13 +101,13 @@ class Caller:
         return answer
 
     def answer(self, token: str, data: bytes, headers: Mapping[str, str]) -> None:
-        """A late or second answer finds nobody, and is dropped."""
+        """Hand a reply to the call that waits for it. A late or a second answer is dropped."""
         future = self._pending.get(token)
         if future is not None and not future.done():
             future.set_result((data, headers))
 
     def fail_all(self) -> None:
-        """The connection is gone: nobody waits out his timeout."""
+        """Fail all pending calls, as the connection is gone: they need not wait until their timeouts."""
         for future in self._pending.values():
             if not future.done():
                 future.set_result(None)
@@ -139,7 +139,10 @@ class EndpointStats:
 
 @dataclass
 class ServedEndpoint:
-    """An endpoint, what it is doing and what it has done. Its handler runs in the `context` of who serves it."""
+    """An endpoint with the calls it is answering and its statistics.
+
+    Its handler runs in the `context` of the server.
+    """
 
     endpoint: Endpoint
     clock: Clock
@@ -221,8 +224,8 @@ class ServedEndpoint:
 
 
 def _refusal_of(error: BusError) -> Refusal:
-    """What a handler's own refusal, or the failure of somebody it had to ask, means for its caller. Clients may read
-    it: what the bus calls its subjects is for the log."""
+    """What the caller is told when a handler refuses, or when a process that the handler asked fails. Clients may read
+    it, so subjects of the bus are left to the log."""
     match error:
         case Refusal():
             return error

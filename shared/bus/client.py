@@ -1,7 +1,8 @@
-"""nats-py's client, but for how messages come in and go out: straight, where it has a task and a queue for each.
+"""nats-py's client, with a shorter way for messages in and out.
 
-A token takes this way on every step of every worker: each task more is a turn of the event loop more. What the socket
-does not take at once waits in a bounded queue, so that publishing never waits.
+nats-py has a task and a queue for each subscription; here the read loop hands messages on itself. Every token that a
+worker makes takes this way, and each further task would cost a turn of the event loop. What the socket does not take
+at once waits in a bounded queue, so that publishing never waits.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ LIMIT_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A message as it came. Its headers are taken apart by whoever needs them."""
+    """A message as it came. Its headers are parsed only by those that need them."""
 
     subject: str
     reply: str
@@ -41,14 +42,14 @@ Deliver = Callable[[Arrived], None]
 
 
 class SturdyClient(Client):
-    """Its read loop also survives a message that it cannot take apart: odd headers, a reply that is no text."""
+    """nats-py's client, but its read loop survives messages it cannot parse: odd headers, a reply that is no text."""
 
     def __init__(self) -> None:
         super().__init__()
         self._delivers: dict[int, Deliver] = {}
 
     async def listen(self, subject: str, queue: str, deliver: Deliver) -> Subscription:
-        """`deliver` is called by the read loop itself: it must not wait."""
+        """Subscribe to `subject`. The read loop itself calls `deliver` with each message, so it must not wait."""
         self._delivers[self._sid + 1] = deliver  # the number that `subscribe` takes before it waits for anything
         return await self.subscribe(subject, queue=queue, cb=_never)
 
@@ -67,8 +68,8 @@ class SturdyClient(Client):
             await self._error_cb(error)
 
     def write(self, command: bytes) -> bool:
-        """Hand it to the socket, behind what nats-py has pending. False where that has not taken what came before, or
-        is no plain one."""
+        """Hand `command` to the socket, behind what nats-py has pending. False where the socket has not taken what came
+        before, or is no plain one."""
         writer = self._transport._io_writer if isinstance(self._transport, TcpTransport) else None
         if writer is None or writer.transport.get_write_buffer_size() > ROOM_BYTES:
             return False
@@ -80,7 +81,10 @@ class SturdyClient(Client):
         return True
 
     async def write_in_turn(self, command: bytes) -> None:
-        """Through nats-py's own queue, which waits for the socket. Raises nats.errors.Error and OSError."""
+        """Send `command` through nats-py's own queue, which waits for the socket.
+
+        Raises nats.errors.Error and OSError.
+        """
         if not self.is_connected:
             raise nats.errors.ConnectionClosedError
         await self._send_command(command)
@@ -104,8 +108,8 @@ async def _never(message: Msg) -> None:
 
 
 class SendQueue:
-    """Commands of the protocol, in order. While the connection is down, or the queue full, they are dropped and
-    counted."""
+    """Sends commands of the protocol in their order. While the connection is down, or the queue is full, they are
+    dropped and counted."""
 
     def __init__(self, client: SturdyClient, counts: Counter[str]) -> None:
         self._client = client
@@ -115,7 +119,7 @@ class SendQueue:
         self._filled = asyncio.Event()
 
     def put(self, command: bytes) -> bool:
-        """Whether it is on its way."""
+        """Send `command`, or queue it. False where it is dropped instead."""
         if not self._client.is_connected:
             self._counts["dropped_disconnected"] += 1
             return False
@@ -131,13 +135,13 @@ class SendQueue:
         return True
 
     def drop_all(self) -> None:
-        """The connection is gone; what waited would come too late."""
+        """Drop what is queued when the connection is lost: it would arrive too late."""
         self._counts["dropped_disconnected"] += len(self._commands)
         self._commands.clear()
         self._size_bytes = 0
 
     async def run(self) -> None:
-        """Empties the queue."""
+        """Send what is queued, for ever: the task of a connection."""
         while True:
             await self._filled.wait()
             self._filled.clear()

@@ -1,7 +1,7 @@
-"""Messages <-> bytes. msgpack between processes; JSON for events, heartbeats and people.
+"""Messages and headers <-> bytes: msgpack between processes; JSON for events, heartbeats and people.
 
-Headers travel beside a message: deadline, epoch, request id, trace; and a refusal's code on the way back. The size of
-both is checked by ourselves: a client that sends too much is cut off for good by the server.
+Headers travel beside a message and tell deadline, epoch, request id and trace; on the way back they tell a refusal's
+code. The size of both is checked before they are sent, as the server cuts off a client that sends too much.
 """
 
 import re
@@ -63,7 +63,8 @@ def decode(type: type[M], data: bytes, *, json: bool = False) -> M:
 
 
 def is_json(data: bytes, headers: Mapping[str, str]) -> bool:
-    """As the header says; without one, what a person types: nothing at all, or an object."""
+    """Whether `data` is JSON: as its header says, or, without one, where it looks as people type it (empty or an
+    object)."""
     declared = headers.get(CONTENT_TYPE)
     if declared is not None:
         return declared.startswith(JSON)
@@ -85,13 +86,13 @@ def _json_decoder(type: type[M]) -> msgspec.json.Decoder[M]:
 
 
 def pack(headers: Mapping[str, str]) -> bytes:
-    """As they stand in front of a payload: every value is one line."""
+    """The bytes of headers as they stand in front of a payload. Line ends in values become blanks."""
     lines = [f"{name}: {value.translate(NEWLINES).strip()}{LINE_END}" for name, value in headers.items()]
     return f"{VERSION}{LINE_END}{''.join(lines)}{LINE_END}".encode(errors="replace")
 
 
 def unpack(head: bytes) -> Headers:
-    """What is no header is left out; bytes that are no text are replaced."""
+    """The headers in `head`. Lines that are no header are left out, bytes that are no text are replaced."""
     first, *lines = head.decode(errors="replace").split(LINE_END)
     status = first[len(VERSION) :].split(maxsplit=1)
     headers = {STATUS: status[0]} if status else {}
@@ -116,7 +117,7 @@ def context_headers(context: Context, timeout: float) -> Headers:
 
 
 def read_context(headers: Mapping[str, str], wall: float) -> Context:
-    """The caller's context, its deadline the earlier of `Deadline` and now + `Timeout-Ms`. Raises Refusal 400."""
+    """The caller's context. Its deadline is `Deadline` or now + `Timeout-Ms`, the earlier one. Raises Refusal 400."""
     deadline, timeout, epoch = (_integer(headers, name) for name in (DEADLINE, TIMEOUT, EPOCH))
     limits = [
         *([] if deadline is None else [deadline / 1000]),

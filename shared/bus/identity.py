@@ -1,4 +1,4 @@
-"""Where a NATS server is, and how a process proves to it who it is, and the server to the process.
+"""Where a NATS server is, and how server and process prove to each other who they are.
 
 The url names server and user, and is not shown with its password. Files are named as NATS's tools name them.
 """
@@ -24,7 +24,7 @@ CREDENTIALS = "BEGIN NATS USER JWT"
 
 
 def without_password(url: str) -> str:
-    """The address as it may be shown. Raises BusError for a malformed one."""
+    """Scheme, host and port of the url, which may be shown to anybody. Raises BusError for a malformed url."""
     try:
         parts = urlsplit(url)
         port = parts.port or DEFAULT_PORT
@@ -49,7 +49,7 @@ def inbox_prefix(url: str) -> str:
 
 @dataclass(frozen=True)
 class NatsFiles:
-    """Paths; empty is none. User, password and token are part of the url."""
+    """Paths of the files that prove identities; an empty one is none. User, password and token are part of the url."""
 
     creds: str = ""
     nkey: str = ""
@@ -63,7 +63,7 @@ class NatsFiles:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "NatsFiles":
-        """For commands, which take only the address as an option."""
+        """The files that NATS's own variables name: for commands, which take only the url as an option."""
         return cls(**{name: environment.get(f"NATS_{name.upper()}", "") for name in cls.__dataclass_fields__})
 
     def environment(self) -> dict[str, str]:

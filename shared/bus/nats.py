@@ -67,7 +67,10 @@ class NatsBus:
         on_closed: Callable[[], None] = lambda: None,
         clock: Clock | None = None,
     ) -> "NatsBus":
-        """Raises Disconnected when the server cannot be reached within `timeout` seconds, BusError for bad `files`."""
+        """Connect to the server at `url`; subjects lie below `namespace`, and `name` names this process to the server.
+
+        Raises Disconnected when the server cannot be reached within `timeout` seconds, BusError for bad `files`.
+        """
         bus = cls(namespace, on_closed, clock or SystemClock())
         callbacks = Callbacks(bus._lost, bus._returned, bus._closed, bus._error)
         await connect(bus._client, url, name, timeout, callbacks, files)
@@ -226,7 +229,7 @@ class NatsBus:
         self._caller.answer(message.subject.rsplit(".", 1)[1], message.data, message.headers)
 
     async def drain(self) -> None:
-        """Take no more calls, answer those in hand. Idempotent. Without a connection there is nobody to answer."""
+        """Take no more calls and answer those in hand, unless the connection is lost. Idempotent."""
         if self.connected:
             with suppress(nats.errors.Error):
                 await asyncio.gather(*(theirs.drain() for theirs in self._serving))

@@ -1,6 +1,6 @@
 """What goes over a link: how fast of late, and which way it comes from each peer.
 
-Whoever uses a metered link is counted, others are not.
+Only bytes that are moved through a metered link are counted.
 """
 
 from collections.abc import Callable
@@ -22,14 +22,17 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class PeerRates:
-    """Bytes a second."""
+    """What moves to and from one peer, in bytes a second."""
 
     sent: float = 0.0
     received: float = 0.0
 
 
 class Meter:
-    """Bytes by peer and direction, each weighted by how long ago it was; steady traffic shows as its rate."""
+    """Measures rates by peer and direction: bytes weigh less the longer ago they moved.
+
+    Steady traffic shows as its rate.
+    """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -46,7 +49,7 @@ class Meter:
 
     @property
     def rates(self) -> dict[bytes, PeerRates]:
-        """With everybody that something was moved to or from of late, by the address of its link."""
+        """The rates of every peer that something was moved to or from of late, by the address of its link."""
         now = self._now()
         left = exp((self._since - now) / FADE_SECONDS)
         faded = {peer: PeerRates(one.sent * left, one.received * left) for peer, one in self._rates.items()}
@@ -56,7 +59,7 @@ class Meter:
 
 
 class MeteredPeer:
-    """What was moved whole is counted."""
+    """A peer whose messages are counted by `meter` once they have been moved whole."""
 
     def __init__(self, peer: Peer, address: bytes, meter: Meter) -> None:
         self._peer = peer
@@ -80,7 +83,7 @@ class MeteredPeer:
 
 
 class MeteredLink:
-    """A link as those use it whose traffic counts: the same link, beside others who use it as it is."""
+    """A link as seen by those whose traffic counts. Others may use the same link beside it and are not counted."""
 
     def __init__(self, link: Link, meter: Meter) -> None:
         self._link = link
@@ -99,7 +102,7 @@ class MeteredLink:
 
 
 class Paths:
-    """The latest peers' paths, by name. What is new is said in the log, with its reason."""
+    """The names of the paths to the latest peers. A path that is new is logged with its reason."""
 
     def __init__(self) -> None:
         self.by_peer: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The one place where a transport is chosen, and whether it is shaped."""
+"""Opens the link that the settings ask for: the one place that chooses a transport and its shaping."""
 
 import asyncio
 import os
@@ -19,8 +19,10 @@ UCX_LOGGING = {"UCX_LOG_FILE": "stderr", "UCX_WARN_UNUSED_ENV_VARS": "n"}
 
 
 async def open_link(settings: LinkSettings, memory: str = "host") -> Link:
-    """The link the settings ask for, shaped where they say so, to the `memory` that parameters are kept in: host,
-    pinned or cuda:N. Raises LinkError, never falls back."""
+    """Open the link that the settings ask for, shaped where they say so.
+
+    `memory` is where parameters are kept: host, pinned or cuda:N. Raises LinkError, and never falls back.
+    """
     link = await (_open_ucx if settings.transport == "ucx" else _open_sockets)(settings.bind, memory)
     try:
         return _shaped(link, settings)

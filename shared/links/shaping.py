@@ -25,7 +25,7 @@ class PeerRoutes(Protocol):
 
     @property
     def network_rate(self) -> float:
-        """The fastest network card's, bytes a second."""
+        """The rate of the fastest network card in bytes a second."""
 
     def address(self, beneath: bytes) -> bytes:
         """What peers connect to, given the address of the link beneath."""
@@ -36,7 +36,7 @@ class PeerRoutes(Protocol):
 
 @dataclass(frozen=True)
 class SingleRate:
-    """Whatever leaves this process goes over one link."""
+    """Routes on which all bytes that leave this process share one link."""
 
     network_rate: float
 
@@ -48,7 +48,7 @@ class SingleRate:
 
 
 class Cluster:
-    """This process is at a place of a topology, and tells its peers where by its address."""
+    """Routes in a topology: this process is at a place of it, which its address tells its peers."""
 
     def __init__(self, topology: Topology, place: str) -> None:
         """Raises LinkError where there is no such place."""
@@ -71,7 +71,7 @@ class Cluster:
 
 @dataclass
 class Passing:
-    """A message on its way over shaped links."""
+    """A message that waits until its bytes would have passed all shaped links."""
 
     size_bytes: int  # that are not booked yet
     handed_over: float
@@ -96,7 +96,7 @@ class ShapedPeer:
         return self._peer is peer
 
     async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
-        """As `Peer.send`; the time on shaped links does not count towards `timeout`."""
+        """Send as `Peer.send` does. The time on shaped links does not count towards `timeout`."""
         passing = Passing(buffer.size_bytes, self._loop.time(), self._loop.create_future())
         self._waiting.append(passing)
         self._book()
@@ -110,7 +110,10 @@ class ShapedPeer:
         await self._peer.close()
 
     def _book(self) -> None:
-        """What is booked is used, even if nobody waits for it any more: at most two pieces a flow."""
+        """Book pieces while fewer than two are ahead.
+
+        A piece that is booked is used, even if its sender was cancelled.
+        """
         while self._waiting and self._ahead < PIECES_AHEAD:
             first = self._waiting[0]
             if first.left.cancelled():
@@ -124,7 +127,7 @@ class ShapedPeer:
             self._loop.call_at(departs, self._leave, None if first.size_bytes else first.left)
 
     def _leave(self, left: asyncio.Future[None] | None) -> None:
-        """A piece has left, and with the last one a message."""
+        """Note that a piece has left; `left` is given with the last piece of a message."""
         self._ahead -= 1
         if left is not None and not left.done():
             left.set_result(None)
@@ -132,7 +135,7 @@ class ShapedPeer:
 
 
 class ShapedLink:
-    """A link whose peers contend with each other, and with other processes' if the calendar is shared."""
+    """A link whose peers contend with each other, and with those of other processes where the calendar is shared."""
 
     def __init__(self, link: Link, routes: PeerRoutes, calendar: LocalCalendar | SharedCalendar) -> None:
         self._link = link

@@ -26,7 +26,7 @@ GONE = "the peer is gone"
 
 
 class SocketPeer:
-    """A process we dialled on one channel. It is lost when either connection of the pair ends."""
+    """A process that this one dialled on a channel. The peer is lost when either connection of the pair ends."""
 
     path = SOCKETS
 
@@ -40,7 +40,7 @@ class SocketPeer:
         self._reader = asyncio.create_task(self._read())
 
     def attach(self, incoming: InboundConnection) -> None:
-        """The peer dialled us as well: now it can be answered."""
+        """Take the connection that the peer dialled: from now on it can be answered."""
         self._incoming.set_result(incoming)
 
     async def send(self, tag: int, buffer: Buffer, *, timeout: float) -> None:
@@ -81,7 +81,7 @@ class SocketPeer:
             raise LinkError(f"{what}: {self._lost.result()}") from None
 
     async def _abandon(self, task: asyncio.Task[None], reason: str) -> None:
-        """Lose the peer, and see to it that nothing touches the operation's buffer any more."""
+        """Lose the peer, and wait until nothing touches the buffer of the operation any more."""
         self.lose(reason)
         task.cancel()
         await asyncio.wait((task, self._reader))
@@ -115,7 +115,7 @@ class SocketPeer:
 
 
 class SocketLink:
-    """A process's door over TCP. Made by `SocketLink.open` inside a running loop."""
+    """A link over TCP. Make it by `SocketLink.open` inside a running event loop."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
@@ -132,7 +132,7 @@ class SocketLink:
 
     @classmethod
     async def open(cls, bind: str) -> "SocketLink":
-        """Raises LinkError where `bind` is not an address of this machine that others can dial."""
+        """Listen at `bind`. Raises LinkError where it is not an address of this machine that others can dial."""
         if bind in ("", "0.0.0.0", "::"):
             raise LinkError(f"bind: {bind!r} is no address that others can reach; name one of this machine's")
         try:
@@ -217,7 +217,7 @@ class SocketLink:
             await connection.close()
 
     async def _welcome(self, connection: Connection) -> End:
-        """Who dialled us, and on which channel, once it is proved. Raises OSError."""
+        """The address and channel of a process that dialled this one, once it has proved them. Raises OSError."""
         async with asyncio.timeout(HELLO_SECONDS):
             if await connection.read(len(MAGIC)) != MAGIC:
                 raise ConnectionRefusedError

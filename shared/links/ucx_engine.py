@@ -78,19 +78,19 @@ class UcxEngine:
         return UCXEndpoint.create_from_worker_address(self.worker, UCXAddress.create_from_buffer(address), True)
 
     def close_endpoint(self, endpoint: UCXEndpoint) -> None:
-        """And end what is under way on it."""
+        """Close an endpoint, and end every request that is under way on it."""
         endpoint.close_blocking(period=10**9, max_attempts=1)
         self.reap()
 
     def watch(self, request: UCXRequest, memory: Array) -> asyncio.Future[str | None]:
-        """A future that ends when `request` is completed: None, or what went wrong."""
+        """A future for the completion of `request`: None, or what went wrong."""
         future: asyncio.Future[str | None] = self._loop.create_future()
         self._pending[request] = (future, memory)
         self.wake()
         return future
 
     def wake(self) -> None:
-        """Make progress soon; after every submission."""
+        """Have progress made soon. To be called after every submission."""
         if self._soon is None:
             self._soon = self._loop.call_soon(self._drive)
 
@@ -107,7 +107,7 @@ class UcxEngine:
         self.wake()
 
     def close(self) -> None:
-        """Free the worker and its descriptors; every endpoint was closed before."""
+        """Free the worker and its descriptors. Every endpoint has to be closed before."""
         self._tick.cancel()
         self._stop_listening()
         self.reap()
@@ -166,7 +166,7 @@ def _error_of(request: UCXRequest) -> str | None:
 
 
 def use_gpu(name: str) -> None:
-    """UCX works in the CUDA context of the thread that drives it: the one that torch uses too. Raises LinkError."""
+    """Make torch's CUDA context that of this thread, as UCX works in the context of its thread. Raises LinkError."""
     try:
         from cuda.core import Device
 
@@ -211,12 +211,15 @@ def device_of(address: str) -> str:
 
 
 def link_address(worker: bytes, memory: MemoryKind) -> bytes:
-    """`worker`: UCX's own."""
+    """The address of a link: the kind of memory, a checksum, and the address of its UCX `worker`."""
     return SCHEMES[memory] + xxhash.xxh3_64_digest(worker) + worker
 
 
 def worker_address(address: bytes) -> bytes:
-    """The bare UCX address; UCX would read a damaged one without checks. Raises LinkError."""
+    """The address of the UCX worker in a link's address.
+
+    Raises LinkError for a damaged one, which UCX would not notice.
+    """
     rest = address.removeprefix(SCHEMES[memory_at(address)])
     digest, raw = rest[:DIGEST_BYTES], rest[DIGEST_BYTES:]
     if xxhash.xxh3_64_digest(raw) != digest:
@@ -254,7 +257,7 @@ class _Attributes(Structure):
 
 
 def endpoint_transports(handle: int) -> frozenset[str]:
-    """Those of the endpoint, for small and large messages; none where UCX does not tell."""
+    """The transports of an endpoint, for small and large messages; none where UCX does not tell."""
     entries = (_Transport * MOST_TRANSPORTS)()
     asked = _Attributes(
         field_mask=FIELD_TRANSPORTS, transports=entries, count=MOST_TRANSPORTS, entry_bytes=sizeof(_Transport)

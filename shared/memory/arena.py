@@ -30,12 +30,12 @@ class CudaRuntime(Protocol):
 
 
 class PinnedMap(mmap.mmap):
-    """A mapping that can be pinned, once all of its pages are there. It is let go before it is unmapped."""
+    """A mapping that can be pinned, once all of its pages are there. CUDA lets go of it before it is unmapped."""
 
     _runtime: CudaRuntime | None = None  # once it knows this memory
 
     def pin(self, runtime: CudaRuntime) -> None:
-        """What cannot be pinned works as it is, and that is said."""
+        """Pin the memory. Where that fails it works unpinned, and a warning is logged."""
         status = int(runtime.cudaHostRegister(self._address(), len(self), PORTABLE))
         if status:
             log.warning("memory_not_pinned", size_bytes=len(self), status=status)
@@ -55,14 +55,14 @@ class ArenaFull(Exception):
 
 
 class BumpAllocator:
-    """Where blocks are in `size_bytes` of memory: one after the other, aligned to pages, and forgotten together."""
+    """Allocates blocks in `size_bytes` of memory: one after the other, aligned to pages, and forgotten together."""
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
         self.used_bytes = 0
 
     def take(self, sizes: Sequence[int]) -> list[slice]:
-        """A place per block. Raises ArenaFull and takes nothing."""
+        """Allocate a stretch for each block. Raises ArenaFull, and then allocates nothing."""
         needed = placed_bytes(sizes)
         left = self.size_bytes - self.used_bytes
         if needed > left:
@@ -93,7 +93,7 @@ class Arena:
         return self._allocator.used_bytes
 
     def place(self, sizes: Sequence[int]) -> list[memoryview]:
-        """A writable view per block, aligned to pages. Raises ArenaFull and places nothing."""
+        """Allocate a writable view for each block, aligned to pages. Raises ArenaFull, and then allocates nothing."""
         return [memoryview(self._memory)[place] for place in self._allocator.take(sizes)]
 
     def clear(self) -> None:
@@ -101,18 +101,18 @@ class Arena:
         self._allocator.used_bytes = 0
 
     def close(self) -> None:
-        """Unmap. Where a view is still in use the memory goes with the last of them."""
+        """Unmap the memory, or let the last view that is still in use do so."""
         with suppress(BufferError):
             self._memory.close()
 
 
 def placed_bytes(sizes: Sequence[int]) -> int:
-    """What blocks of these sizes take in an arena."""
+    """The bytes that blocks of these sizes take in an arena, gaps included."""
     return sum(_aligned(size) for size in sizes)
 
 
 def touch(memory: mmap.mmap) -> None:
-    """Have the kernel give all of its pages now."""
+    """Have the kernel give all pages of `memory` now."""
     try:
         memory.madvise(MADV_POPULATE_WRITE)
     except OSError:  # an older kernel: write one byte of each page

@@ -11,7 +11,10 @@ BOUNCE_BYTES = 16 << 20
 
 
 class PinnedBounce:
-    """For one device. Copies are on a stream of their own: they wait for no step that is queued."""
+    """Pinned memory through which the CPU reads a device's.
+
+    Copies have a stream of their own: they wait for no step.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.size_bytes = BOUNCE_BYTES
@@ -41,7 +44,7 @@ class DeviceArena:
         self._allocator = BumpAllocator(size_bytes)
 
     def place(self, sizes: Sequence[int]) -> list[DeviceBytes]:
-        """A stretch per block. Raises ArenaFull and places nothing."""
+        """Allocate a stretch for each block. Raises ArenaFull, and then allocates nothing."""
         places = self._allocator.take(sizes)
         return [DeviceBytes(self._memory, self._bounce, place.start, place.stop - place.start) for place in places]
 

@@ -1,6 +1,6 @@
 """What a process computes on and keeps parameters in: a CPU and the host's memory, or a GPU and its own.
 
-Bytes in a GPU's memory are passed on like those of the host: sliced as a memoryview is, and read by nobody.
+Bytes in a GPU's memory are sliced and passed on as a memoryview is, and stay where they are.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ class NoDevice(Exception):
 
 
 def count_gpus() -> int:
-    """The GPUs that CUDA shows this process; none where torch was built without it."""
+    """The number of GPUs that CUDA shows this process; 0 where torch was built without CUDA."""
     if not CUDA_DEVICE.exists():
         return 0
     import torch  # slow to import, and of no use where there is no GPU
@@ -44,17 +44,16 @@ def choose_device(asked: str, gpus: int) -> str:
 
 
 class Bounce(Protocol):
-    """Memory of the host by way of which a device's is read, on one thread at a time."""
+    """Memory of the host through which a device's memory is read, in one thread at a time."""
 
     size_bytes: int
 
     def read(self, piece: "torch.Tensor") -> memoryview:
-        """A copy of `piece`, at most so large, until the next."""
+        """A copy of `piece`, which has at most `size_bytes`; it holds until the next call."""
 
 
 class DeviceBytes:
-    """A stretch of `memory`, a tensor of bytes that stays where it is. Slices share it, and the CPU reads it by way of
-    `bounce`."""
+    """A stretch of `memory`, a tensor of bytes in a device. Slices share it, and the CPU reads it through `bounce`."""
 
     __slots__ = ("_bounce", "_memory", "_offset", "nbytes")
 
@@ -70,17 +69,17 @@ class DeviceBytes:
 
     @property
     def tensor(self) -> "torch.Tensor":
-        """The same bytes for torch."""
+        """The same bytes as a tensor of torch, which shares their memory."""
         return self._memory.narrow(0, self._offset, self.nbytes)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, object]:
-        """Where UCX finds them."""
+        """The address and size of the bytes, as UCX reads them."""
         address = self._memory.data_ptr() + self._offset
         return {"shape": (self.nbytes,), "typestr": "|u1", "data": (address, False), "version": 3}
 
     def pieces(self) -> Iterator[memoryview]:
-        """A copy of all of it, in order; a piece is gone when the next is asked for."""
+        """Copies of all bytes in order, piece by piece. A piece is overwritten when the next is asked for."""
         step = self._bounce.size_bytes
         for start in range(0, self.nbytes, step):
             yield self._bounce.read(self[start : start + step].tensor)

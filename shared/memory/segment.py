@@ -1,7 +1,7 @@
 """A copy of a model that other processes of this machine may map instead of receiving it: blocks in a memfd.
 
-It is sealed: nobody but its maker can write to it, and it keeps its size. Who maps it gets pages of its own where it
-writes. The memory is free again when the last view and the last descriptor of it are gone, whoever has them.
+It is sealed: only its maker can write to it, and its size stays. A process that maps it gets pages of its own where it
+writes. The memory is free again when the last view and the last descriptor of it are gone, in whatever process.
 """
 
 import fcntl
@@ -20,10 +20,10 @@ Spans = Mapping[int, tuple[int, int]]  # block -> offset and size in bytes
 
 
 class Segment:
-    """Blocks in the memfd `descriptor`, which is this object's to close."""
+    """Blocks in the memfd `descriptor`, which this object owns and closes."""
 
     def __init__(self, descriptor: int, spans: Spans) -> None:
-        """Raises ValueError where others could write to it, or it is too small for `spans`."""
+        """Raises ValueError where others could write to the memory, or it is too small for `spans`."""
         weakref.finalize(self, os.close, descriptor)
         self.descriptor = descriptor
         self.spans = spans
@@ -42,25 +42,25 @@ class Segment:
 
     @property
     def identity(self) -> tuple[int, int]:
-        """Equal for all descriptors of the same memory."""
+        """Identifies the memory: equal for all descriptors of it."""
         status = os.fstat(self.descriptor)
         return status.st_dev, status.st_ino
 
     def views(self) -> dict[int, memoryview]:
-        """Each block, mapped. Raises OSError."""
+        """Map the memory: a view of each block, by its index. Writes stay in this process. Raises OSError."""
         mapping = memoryview(mmap.mmap(self.descriptor, 0, access=mmap.ACCESS_COPY))
         return {block: mapping[offset : offset + size] for block, (offset, size) in self.spans.items()}
 
     def only(self, blocks: Iterable[int]) -> "Segment":
-        """The same memory with only these of its blocks."""
+        """A segment of the same memory that has only these blocks."""
         return Segment(os.dup(self.descriptor), {block: self.spans[block] for block in blocks})
 
 
 class SharedBlocks(list[memoryview]):
-    """A view per block, writable here alone, of memory that may be handed over as `segment`."""
+    """A view for each block of memory that may be handed over as `segment`. Only this process can write to it."""
 
     def __init__(self, sizes: Sequence[int], cuda: CudaRuntime | None = None) -> None:
-        """Touched memory, aligned to pages; pinned where CUDA's runtime is given. Raises OSError."""
+        """Allocate touched memory, aligned to pages, and pin it where CUDA's runtime is given. Raises OSError."""
         spans, end = dict[int, tuple[int, int]](), 0
         for block, size in enumerate(sizes):
             spans[block] = end, size

@@ -8,11 +8,11 @@ from livescale.shared.messages.parameters import ModelSpec
 
 
 class ModelEntry(Message, frozen=True, kw_only=True):
-    """A registered model. `state` is "reading" until its content is known: at the latest when a host has it in memory;
-    "removing" it takes no requests, and its instances drain.
+    """A registered model.
 
-    `error` says why it is "failed", or what stands in its way. `copies`: who holds all of it in memory. `next`: what is
-    being read to take its place as a new version.
+    `state` is "reading" until its content is known, at the latest when a host has it in memory. A model that is
+    "removing" takes no requests, and its instances drain. `error` says why it is "failed", or what stands in its way.
+    `copies`: the nodes that hold all of it in memory. `next`: what is being read to take its place as a new version.
     """
 
     spec: ModelSpec
@@ -28,12 +28,12 @@ class ModelEntry(Message, frozen=True, kw_only=True):
 
     @property
     def rank_bytes(self) -> int:
-        """Parameters of each worker of an instance."""
+        """Bytes of parameters that each worker of an instance holds."""
         return -(-self.size_bytes // self.spec.tensor_parallel_size)
 
 
 class AskSnapshot(Message, frozen=True):
-    """Ask the registry for its whole picture."""
+    """Ask the registry for all that it knows: a `Snapshot`."""
 
 
 class Snapshot(Message, frozen=True, kw_only=True):
@@ -46,10 +46,10 @@ class Snapshot(Message, frozen=True, kw_only=True):
 
 
 class Register(Message, frozen=True, kw_only=True):
-    """Operator -> registry: serve this model. Answered once the checkpoint was checked (not yet read).
+    """Operator -> registry: serve this model. Answered once the checkpoint is checked, before it is read.
 
-    `named`: what the operator said of it, `bounds.prefill_hi` and the like by parts; the rest stays as it is, or is by
-    default. None: all of `spec` is meant.
+    `named`: the fields of `spec` that the operator gave, as `bounds.prefill_hi`; the others stay as they are, or have
+    their defaults. None: all of `spec` is meant.
     """
 
     spec: ModelSpec
@@ -57,16 +57,16 @@ class Register(Message, frozen=True, kw_only=True):
 
 
 class Named(Message, frozen=True, kw_only=True):
-    """Any question about one model."""
+    """Names the model that a question or command is about; the subject says which question or command it is."""
 
     model: Name
 
 
 class ModelList(Message, frozen=True, kw_only=True):
-    """The registered models."""
+    """The registry's answer: all registered models."""
 
     models: list[ModelEntry] = []
 
 
 class AskModels(Message, frozen=True):
-    """Ask for the registered models."""
+    """Ask the registry for the models that are registered."""

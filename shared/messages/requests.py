@@ -140,12 +140,13 @@ class RequestsEnded(Message, frozen=True, kw_only=True):
 
 
 def leaving(request: Submit, wall: float) -> Submit:
-    """To be sent now: with the seconds that are left by this machine's clock."""
+    """The request as it is sent at `wall`: with the seconds that are left by this machine's clock."""
     return replace(request, timeout_s=max(0.0, request.deadline - wall))
 
 
 def arrived(request: Submit, wall: float) -> Submit:
-    """Just received: the deadline is that of the sender or what was left from now on, whichever is earlier."""
+    """The request as it is received at `wall`: its deadline is the sender's, or when the seconds left end, if
+    earlier."""
     if request.timeout_s is None:
         return request
     return replace(request, deadline=min(request.deadline, wall + request.timeout_s))

@@ -24,7 +24,7 @@ Shapes = dict[str, list[int]]
 
 @dataclass(frozen=True)
 class BlockLayout:
-    """A block before its bytes are known."""
+    """The name, size and tensors of a block, before its bytes are known."""
 
     index: int
     name: str
@@ -44,7 +44,8 @@ class BlockLayout:
 def block_layouts(
     config: ModelConfig, dtype: DType, shards: int = 1, layout: Layout = "plain"
 ) -> tuple[BlockLayout, ...]:
-    """All blocks in order: embedding, layer 0..L-1, final norm + head; of one rank after the other."""
+    """All blocks in order: embedding, layers 0 to L-1, final norm and head; first those of rank 0, then of rank 1 and
+    on."""
     blocks = (block for shard in range(shards) for block in shard_layouts(config, dtype, shard, shards, layout))
     return tuple(replace(block, index=index) for index, block in enumerate(blocks))
 
@@ -52,14 +53,14 @@ def block_layouts(
 def shard_layouts(
     config: ModelConfig, dtype: DType, shard: int, shards: int, layout: Layout = "plain"
 ) -> tuple[BlockLayout, ...]:
-    """The blocks of one rank."""
+    """The blocks of rank `shard` out of `shards`, in order, counted from 0."""
     shapes = block_shapes(shard_config(config, shard, shards))
     rank = f" of rank {shard}" if shards > 1 else ""
     return tuple(_pack(index, name + rank, shapes[name], dtype, layout) for index, name in enumerate(shapes))
 
 
 def block_shapes(config: ModelConfig) -> dict[str, Shapes]:
-    """Block name -> tensor name -> shape, names as in the checkpoint."""
+    """The shape of each tensor, by block and by the tensor's name in the checkpoint."""
     return dict(_blocks(config))
 
 

@@ -95,7 +95,7 @@ def _decode(path: Path, type: type[T]) -> T:
 
 
 def read_file(path: Path, limit: int) -> bytes:
-    """A small file of a checkpoint. Raises OSError, CheckpointError where it is no file, or larger than `limit`."""
+    """Read a small file of a checkpoint. Raises OSError, and CheckpointError where it is no file or exceeds `limit`."""
     # Neither a pipe, which would keep us waiting, nor a device, which might never end.
     with open_regular(path) as file:
         data = file.read(limit + 1)
@@ -105,7 +105,7 @@ def read_file(path: Path, limit: int) -> bytes:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Unbuffered. Raises OSError, CheckpointError where it is no regular file."""
+    """Open a file unbuffered. Raises OSError, and CheckpointError where it is no regular file."""
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0)
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -235,11 +235,10 @@ def _as_list(ids: int | list[int] | None) -> list[int]:
 
 
 def resolve_model_path(name_or_dir: str, *, parameters: bool = True) -> Path:
-    """The directory, or that of the hub id `org/name` after fetching it, which blocks for as long as that takes.
+    """The directory of a model: the one that is named, or that of a hub id `org/name`, which is fetched.
 
-    Without `parameters` only configuration and tokenizer are fetched.
-
-    Obeys HF_HUB_OFFLINE, HF_ENDPOINT and HF_HOME as huggingface_hub does. Raises CheckpointError.
+    Fetching blocks for as long as it takes. Without `parameters` only configuration and tokenizer are fetched. Obeys
+    HF_HUB_OFFLINE, HF_ENDPOINT and HF_HOME as huggingface_hub does. Raises CheckpointError.
     """
     path = Path(name_or_dir)
     if name_or_dir and path.is_dir():

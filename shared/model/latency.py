@@ -27,8 +27,11 @@ SHIPPED = resources.files("livescale.shared") / "latencies.yaml"
 
 @dataclass(frozen=True)
 class Work:
-    """What a step computes. Each prompt adds the square of its length to `prefill_squares`, each row that decodes all
-    that it attends to to `decode_kv_tokens`."""
+    """What a step computes.
+
+    Each prompt adds the square of its length to `prefill_squares`. Each row that decodes adds the number of tokens that
+    it attends to to `decode_kv_tokens`.
+    """
 
     prefill_tokens: int = 0
     prefill_squares: int = 0
@@ -37,8 +40,11 @@ class Work:
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of one model on one GPU, or on those that it is spread over. `prefill`: of a step, of a token, of a token
-    squared. `decode`: of a step, of a row, of a token in the KV cache. `source`: where the figures are from."""
+    """How long one model's steps take on one GPU, or on those that it is spread over, in milliseconds.
+
+    `prefill`: for a step, for each token, for each token squared. `decode`: for a step, for each row, for each token in
+    the KV cache. `source`: where the figures are from.
+    """
 
     source: str
     prefill: tuple[Milliseconds, Milliseconds, Milliseconds]
@@ -49,7 +55,7 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise ValueError("a step that takes no time at all; prefill and decode each need a figure above zero")
 
     def seconds(self, work: Work) -> float:
-        """A whole step. Rows that decode beside prompts ride along: what a step takes as such is paid once."""
+        """Seconds of a whole step. What a step takes as such is paid once, also where prompts and decodes share it."""
         step, row, kv_token = self.decode
         base = 0.0
         if work.prefill_tokens:
@@ -60,7 +66,7 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def find_latency(text: str) -> Latency:
-    """A file, or a latency that is shipped, by its name. Raises ValueError."""
+    """The latency in a file, or the one that is shipped by this name. Raises ValueError."""
     if names_file(text):
         return _read(Path(text))
     shipped = shipped_latencies()
@@ -73,7 +79,7 @@ def find_latency(text: str) -> Latency:
 
 
 def shipped_latencies() -> dict[str, Latency]:
-    """By model and GPU."""
+    """The latencies that are shipped, by their names, which say model and GPU."""
     with resources.as_file(SHIPPED) as path:
         content = convert(read_yaml(path), dict[str, Latency])
     assert isinstance(content, dict)

@@ -1,7 +1,8 @@
 """Tensor parallelism (Megatron-LM): which part of each tensor a rank has. Pure.
 
-Queries, keys, values, gate and up are cut by rows, whole heads; what follows them by columns, so that its products have
-to be added; embedding and head by the vocabulary. Norms are everybody's, as is a key head that several ranks need.
+Queries, keys, values, gate and up are cut by rows, in whole heads. What follows them is cut by columns, so that its
+products have to be added. Embedding and head are cut by the vocabulary. Every rank has all norms, and ranks that need
+the same key head each have it.
 """
 
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ class ShardSlice(NamedTuple):
 
 
 def check_shards(config: ModelConfig, shards: int) -> None:
-    """Raises ValueError, saying what would be right, for a number of ranks that the model cannot be cut for."""
+    """Check that the model can be cut for so many ranks. Raises ValueError, which says what numbers would do."""
     problem = _problem(config, shards)
     if problem is not None:
         counts = range(1, min(config.num_attention_heads, MOST_SHARDS) + 1)
@@ -38,7 +39,7 @@ def check_shards(config: ModelConfig, shards: int) -> None:
 
 
 def shard_config(config: ModelConfig, shard: int, shards: int) -> ModelConfig:
-    """The model as rank `shard` computes it."""
+    """The configuration of the model as rank `shard` computes it: fewer heads, features and tokens."""
     return replace(
         config,
         num_attention_heads=config.num_attention_heads // shards,
@@ -55,7 +56,7 @@ def vocabulary(config: ModelConfig, shard: int, shards: int) -> range:
 
 
 def find_shard_slice(tensor: str, config: ModelConfig, shard: int, shards: int) -> ShardSlice | None:
-    """What rank `shard` has of a tensor that is called so in the checkpoint; None is all of it."""
+    """The slice that rank `shard` has of the tensor with this name in the checkpoint; None is all of it."""
     if shards == 1:
         return None
     part = shard_config(config, shard, shards)

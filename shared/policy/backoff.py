@@ -1,11 +1,11 @@
-"""When what failed may be tried again: later with every failure in a row. Pure; `now` is seconds of one clock."""
+"""When something that failed may be tried again: later with every failure in a row. Pure; `now` is in seconds."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass
 class Backoff:
-    """By key: `first_seconds` after a failure, twice as long after the next, never longer than `longest_seconds`."""
+    """How long each key waits after failures: `first_seconds`, doubled with each one, at most `longest_seconds`."""
 
     first_seconds: float
     longest_seconds: float
@@ -19,9 +19,9 @@ class Backoff:
         self._failed.pop(key, None)
 
     def wait_seconds(self, key: str) -> float:
-        """From the last failure until the next try; 0 after a success."""
+        """Seconds from the last failure until the next try; 0 after a success."""
         return self._failed[key][1] if key in self._failed else 0.0
 
     def is_due(self, key: str, now: float) -> bool:
-        """Whether it may be tried."""
+        """Whether `key` may be tried at `now`: always, unless it failed a short time ago."""
         return key not in self._failed or now - self._failed[key][0] >= self._failed[key][1]

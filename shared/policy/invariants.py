@@ -1,14 +1,14 @@
-"""Invariants: what always holds of a policy's state. Tests check them after every event, production never. Pure."""
+"""Invariants: what always holds of a policy's state. Tests check them after every event; production does not. Pure."""
 
 from collections.abc import Iterable
 
 
 class InvariantBroken(Exception):
-    """A state that must not be; names what is wrong with it."""
+    """A state breaks an invariant; the message names what is wrong with it."""
 
 
 def check(broken: Iterable[str]) -> None:
-    """Raises InvariantBroken where anything is broken."""
+    """Raise InvariantBroken where `broken`, a policy's list of what is wrong, has anything in it."""
     found = list(broken)
     if found:
         raise InvariantBroken("; ".join(found))

@@ -9,7 +9,7 @@ S = TypeVar("S", bound=str)
 
 @dataclass(frozen=True)
 class StateMachine(Generic[S]):
-    """Of `what` ("a lease"): from each state, where it may go."""
+    """The states of `what` ("a lease"): `table` has, for each state, those that may follow it."""
 
     what: str
     table: Mapping[S, frozenset[S]]

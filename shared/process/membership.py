@@ -13,7 +13,7 @@ from livescale.shared.runtime.rate_limited_log import RateLimitedLog
 from livescale.shared.subjects import AWAY, HEARTBEAT, JOIN, LEAVE, STALE
 
 REPORT_SECONDS = 0.5
-TOLD_SECONDS = 1.0  # who slept for less than this was not missed
+TOLD_SECONDS = 1.0  # a shorter sleep is not noticed by anybody, and not told
 JOIN_TIMEOUT_SECONDS = 2.0
 RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)  # the last one repeats
 
@@ -21,11 +21,12 @@ log = structlog.get_logger()
 
 
 class Membership:
-    """Run `run()` beside the actor's loops. Call `changed()` whenever the report would say something new.
+    """Keeps this process a member. Run `run()` beside the actor's loops; call `changed()` when a report would say
+    something new.
 
     `report` makes the heartbeat, given the epoch; without one it is a `Beat`. `on_stale` is called when the registry
     had declared this process dead: whatever it was entrusted with is no longer its own. `place` is a GPU or host of the
-    topology, empty where nobody said; `kernels` are those that a worker computes with.
+    topology, or empty; `kernels` are those that a worker computes with.
     """
 
     def __init__(
@@ -61,20 +62,20 @@ class Membership:
 
     @property
     def epoch(self) -> int:
-        """Grows with every join; 0 before the first."""
+        """The epoch of this process's membership, which grows with every join; 0 before the first."""
         return self._epoch
 
     async def joined(self) -> int:
-        """Wait until the registry has answered; the epoch."""
+        """Wait until this process is a member. Returns its epoch."""
         await self._joined.wait()
         return self._epoch
 
     def changed(self) -> None:
-        """Report now instead of at the next beat."""
+        """Send a report now instead of at the next heartbeat."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Until it is cancelled, and leaves then. Raises Refusal where the registry will not have this process."""
+        """Join and report until cancelled, then leave. Raises Refusal where the registry refuses this process."""
         self._bus.watch_connection(lambda connected: self.changed())
         try:
             async with asyncio.TaskGroup() as group:

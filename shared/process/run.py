@@ -36,7 +36,7 @@ CONNECT_SECONDS = 30.0
 STOP_SECONDS = 15.0
 
 DESCRIPTIONS: dict[ServiceName, str] = {
-    "gateway": "OpenAI-compatible REST door",
+    "gateway": "OpenAI-compatible REST API",
     "router": "decides which instance serves a request",
     "registry": "parameter pool, membership and leases",
     "planner": "plans scales and carries them through",
@@ -49,18 +49,18 @@ log = structlog.get_logger()
 
 
 class Ends(Exception):
-    """A process ends because that is right; the text says why, and nobody need look for a bug."""
+    """A process ends because it should; the text says why. It is logged as a warning, without a traceback."""
 
 
 class Actor(Protocol):
-    """What a service is made of."""
+    """A service, built once the process is connected to the bus."""
 
     async def run(self) -> None: ...
 
 
 @dataclass(frozen=True)
 class World:
-    """All an actor may touch. `info` is what it serves under; `host` is this machine's name."""
+    """All that an actor may touch. It serves under `info`; `host` is this machine's name."""
 
     info: ServiceInfo
     host: str
@@ -88,7 +88,7 @@ def run_process(settings: ProcessSettings, service: ServiceName, build: Build) -
 
 
 def tell_failure(error: Exception) -> None:
-    """What is no bug is told in a line."""
+    """Log why a process fails: a line for what is no bug, a traceback for anything else."""
     causes = list(_leaves(error))
     if not all(isinstance(cause, BusError | Ends) for cause in causes):
         log.error("process_failed", exc_info=error)
@@ -101,7 +101,7 @@ def tell_failure(error: Exception) -> None:
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
-    """What task groups have gathered."""
+    """The errors that exception groups of any depth hold."""
     if isinstance(error, BaseExceptionGroup):
         for each in error.exceptions:
             yield from _leaves(each)
@@ -156,7 +156,7 @@ async def _live(settings: ProcessSettings, info: ServiceInfo, build: Build, on_c
 
 
 async def _run(actor: Actor, bus: NatsBus) -> None:
-    """Cancelled, it first takes no more calls: one that came later would find an actor that is going."""
+    """Run the actor. When cancelled, first take no more calls, as they would reach an actor that is ending."""
     running = asyncio.create_task(actor.run(), name="actor")
     try:
         await asyncio.wait([running])

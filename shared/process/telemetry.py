@@ -96,7 +96,10 @@ class Telemetry:
     def counter(
         self, name: str, doc: str, labels: Sequence[str] = (), known: Iterable[tuple[str, ...]] = ()
     ) -> Counter:
-        """`known`: label values that are shown, at zero, from the start. Same for `gauge` and `histogram`."""
+        """Declare a counter.
+
+        Label values in `known` are shown, at zero, from the start; gauges and histograms do the same.
+        """
         counter = Counter(_checked(name), doc, labels, registry=self.registry)
         for values in known:
             counter.labels(*values)
@@ -122,7 +125,7 @@ class Telemetry:
         return histogram
 
     def watch_counts(self, name: str, doc: str, label: str, counts: Callable[[], Mapping[str, int]]) -> None:
-        """A counter family whose values are read from `counts` when somebody asks."""
+        """Declare a counter whose values are read from `counts` at every scrape."""
 
         def values() -> Values:
             return {(value,): count for value, count in counts().items()}
@@ -130,11 +133,11 @@ class Telemetry:
         self.registry.register(_Watched(CounterMetricFamily, _checked(name), doc, [label], values))
 
     def watch_gauge(self, name: str, doc: str, labels: Sequence[str], values: Callable[[], Values]) -> None:
-        """A gauge family, by label values, read when somebody asks: it cannot be out of date."""
+        """Declare a gauge whose values, by label values, are read at every scrape, so that it is never out of date."""
         self.registry.register(_Watched(GaugeMetricFamily, _checked(name), doc, labels, values))
 
     def exposition(self) -> str:
-        """Prometheus text format."""
+        """All metrics of this process in Prometheus' text format."""
         return prometheus_client.generate_latest(self.registry).decode()
 
     async def shutdown(self, seconds: float = 2.0) -> None:
@@ -166,12 +169,12 @@ def traceparent(span: trace.Span) -> str | None:
 
 
 def parent(traceparent: str | None) -> Context | None:
-    """The context to start a child span in."""
+    """The context in which a child of the caller's span starts; None where nothing is traced."""
     return None if traceparent is None else _propagator.extract({"traceparent": traceparent})
 
 
 class _Watched(Collector):
-    """A family whose samples are read when somebody asks."""
+    """A metric family whose samples are read at every scrape."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The parts of the world an actor may touch besides the bus and links: the clock, fresh ids."""
+"""The clock and fresh ids, which actors get from outside so that tests can replace them."""
 
 import asyncio
 import secrets
@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 def seconds_away(loop: asyncio.AbstractEventLoop) -> float:
-    """By how much the loop's time is behind the machine's: what its process slept. Most loops never are."""
+    """How many seconds the loop's time is behind the machine's, because its process slept; 0 for most loops."""
     seconds: float = getattr(loop, "away", 0.0)
     return seconds
 
@@ -29,7 +29,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's, for those who judge nobody's silence: tools, tests."""
+    """The machine's clock, for tools and tests that do not judge whether others are silent."""
 
     away = 0.0
 
@@ -41,7 +41,7 @@ class SystemClock:
 
 
 class RunningClock:
-    """Of a process: the time of its event loop, in which `now()` is made, from any thread."""
+    """The clock of a process: the time of the event loop that it is made in. Any thread may ask for it."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -75,7 +75,7 @@ class LoopClock:
 
 
 class Ids(Protocol):
-    """Fresh ids, `[a-z0-9-]+`, and secrets."""
+    """Makes fresh ids, which match `[a-z0-9-]+`, and secrets."""
 
     def new(self, prefix: str) -> str: ...
 
@@ -83,7 +83,7 @@ class Ids(Protocol):
 
 
 class RandomIds:
-    """Unique everywhere; secrets of 32 bytes that nobody can guess."""
+    """Ids that are unique everywhere, and secrets of 32 bytes that nobody can guess."""
 
     def new(self, prefix: str) -> str:
         return f"{prefix}-{uuid.uuid4().hex[:12]}"
@@ -93,7 +93,7 @@ class RandomIds:
 
 
 class CountedIds:
-    """The same in every run: `req-1`, `req-2`."""
+    """Ids that are the same in every run: `req-1`, `req-2`."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()

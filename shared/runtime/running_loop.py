@@ -1,12 +1,12 @@
 """The event loop of every process: uvloop, with timers in running time.
 
 Running time is how long a process has been awake, from readings of the machine's clock. A machine whose processor is
-taken away, or a process that is stopped, sleeps: the clock goes on and nothing is heard. What was silent meanwhile is
-nobody's fault, so all that waits for a sign of somebody waits in the listener's running time. It goes with the clock
-while somebody ticks, and from one tick to the next by no more than `MOST_SECONDS`.
+taken away, or a process that is stopped, sleeps: the clock goes on and nothing is heard. Peers that seemed silent
+meanwhile are not to blame, so timeouts count the running time of the process that waits. It goes with the clock, but
+from one tick to the next by no more than `MOST_SECONDS`.
 
 After a sleep all timers of an ordinary loop are due before anything that came meanwhile is read: every deadline passes,
-everybody seems silent. Here they are due once the process has been awake for so long, whatever set them:
+and every peer seems silent. Here they are due once the process has been awake for so long, whatever set them:
 `asyncio.timeout`, `asyncio.sleep`, libraries.
 """
 
@@ -31,14 +31,14 @@ log = structlog.get_logger()
 
 
 class RunningTime:
-    """Call `tick` every `TICK_SECONDS`. `at` never goes back, and may be asked by any thread."""
+    """Computes running time. Call `tick` every `TICK_SECONDS`. `at` never goes back, and any thread may call it."""
 
     def __init__(self, reading: float) -> None:
         self._last = reading, 0.0  # of both in one: another thread reads them together
 
     @property
     def away(self) -> float:
-        """Seconds slept so far."""
+        """Seconds slept since this object was made."""
         return self._last[1]
 
     def at(self, reading: float) -> float:
@@ -46,7 +46,7 @@ class RunningTime:
         return min(reading, ticked + MOST_SECONDS) - away
 
     def tick(self, reading: float) -> float:
-        """Seconds slept since the tick before."""
+        """Take a reading of the machine's clock; the seconds slept since the tick before."""
         ticked, away = self._last
         slept = max(0.0, reading - ticked - MOST_SECONDS)
         self._last = reading, away + slept
@@ -54,7 +54,7 @@ class RunningTime:
 
 
 class RunningTimer(asyncio.TimerHandle):
-    """`armed` is the timer of the machine's clock behind it."""
+    """A timer in running time; `armed` is the timer of the machine's clock behind it."""
 
     armed: asyncio.TimerHandle
 
@@ -64,7 +64,7 @@ class RunningTimer(asyncio.TimerHandle):
 
 
 class RunningLoop(uvloop.Loop):
-    """`time()` is running time, and finer than uvloop's own."""
+    """uvloop's loop whose `time()`, and with it every timer, is running time; it is finer than uvloop's own."""
 
     def __init__(self) -> None:
         super().__init__()

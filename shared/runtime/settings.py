@@ -47,7 +47,7 @@ LiveName = Annotated[
 
 
 def check_plan_policy(policy: PolicyName, live: LiveName) -> None:
-    """Raises ValueError where nobody would ever be live."""
+    """Raise ValueError for a plan policy by which no worker could ever be live in this mode."""
     if live == "pipeline" and policy not in ("auto", "binomial"):
         raise ValueError(
             f"plan-policy {policy} brings all new instances the model in the same order, so none make a pipeline: "
@@ -68,8 +68,8 @@ LiveWhen = Annotated[
 SwitchKv = Annotated[
     Literal["auto", "move", "recompute"],
     Meta(
-        description="When a pipeline is over (--live pipeline): whether who goes on with a request gets its KV from "
-        "the other workers or computes it again; auto: what is faster, as links and prefill were measured"
+        description="When a pipeline is over (--live pipeline): whether the worker that goes on with a request gets "
+        "its KV from the other workers or computes it again; auto: what is faster, as links and prefill were measured"
     ),
 ]
 TtftSlo = Annotated[
@@ -114,7 +114,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class BusSettings(Settings, frozen=True, kw_only=True):
-    """Where the bus is, and who we are there. User and password, or a token, are part of the url."""
+    """Where the bus is, and how this process proves who it is. User and password, or a token, are part of the url."""
 
     nats_url: Annotated[str, Meta(description="The bus. Also read from NATS_URL")] = "nats://127.0.0.1:4222"
     nats_creds: Annotated[str, Meta(description="File of NATS credentials (JWT and nkey)")] = ""
@@ -128,7 +128,7 @@ class BusSettings(Settings, frozen=True, kw_only=True):
 
 
 class ProcessSettings(BusSettings, frozen=True, kw_only=True):
-    """What every process needs to know."""
+    """Settings that every process has: its names, and how it logs."""
 
     id: Annotated[
         str, Meta(description="This process's id, [a-z0-9-]+; by default service-0", pattern="^[a-z0-9-]*$")
@@ -141,7 +141,7 @@ class ProcessSettings(BusSettings, frozen=True, kw_only=True):
 
 
 class LinkSettings(ProcessSettings, frozen=True, kw_only=True):
-    """A process with a bulk link: workers and hosts. Inherit from this alone, structs cannot have two bases."""
+    """Settings of processes with a bulk link: workers and hosts. Inherit from this alone: structs have one base."""
 
     transport: Annotated[
         Literal["ucx", "socket"], Meta(description="Bulk transport; a missing UCX is an error, never a fallback")

@@ -13,7 +13,7 @@ MISSING_FIELD = re.compile(r"Object missing required field `(.+)`")
 
 
 class UniqueKeys(yaml.SafeLoader):
-    """YAML forbids a key that is given twice; yaml itself takes the last one without a word."""
+    """A loader that refuses a key that is given twice. YAML forbids it, but the library takes the last one silently."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
         seen = set[str]()
@@ -29,7 +29,7 @@ def kebab(name: str) -> str:
 
 
 def names_file(text: str) -> bool:
-    """Whether somebody means a file by this, and not something shipped by its name."""
+    """Whether `text` means a file, and not the name of something that is shipped."""
     path = Path(text)
     return path.is_file() or path.suffix in (".yaml", ".yml") or path.name != text
 
@@ -48,7 +48,7 @@ def read_yaml(path: Path) -> object:
 def convert(
     value: object, kind: object, where: str = "", dec_hook: Callable[[type, object], object] | None = None
 ) -> object:
-    """`value`, renamed already, as `kind`. Raises ValueError with its place below `where`: `hosts[0].nic: problem`."""
+    """Convert `value`, whose keys are renamed, to `kind`. Raises ValueError with its place: `hosts[0].nic: problem`."""
     try:
         return msgspec.convert(value, kind, dec_hook=dec_hook)
     except msgspec.ValidationError as error:

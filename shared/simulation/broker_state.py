@@ -1,4 +1,4 @@
-"""What a broker of the in-process bus holds: who listens to what, what is on its way, and the key-value store."""
+"""What a broker of the in-process bus holds: listeners by subject, messages on their way, the key-value store."""
 
 import asyncio
 from collections import Counter
@@ -26,7 +26,7 @@ class Listener:
 
 
 class ListenerTable:
-    """From each subject that was ever sent to, its listeners in the order in which they came."""
+    """The listeners of each subject that was ever sent to, in the order in which they came."""
 
     def __init__(self) -> None:
         self._listeners: dict[Listener, None] = {}
@@ -49,7 +49,7 @@ class ListenerTable:
                 route.remove(listener)
 
     def choose(self, subject: str) -> list[Listener]:
-        """Everybody, and of each queue one. They take turns instead of chance: the same in every run."""
+        """The listeners that get a message: all without a queue, and one of each queue. Those of a queue take turns."""
         if subject not in self._routes:
             self._routes[subject] = [one for one in self._listeners if matches(one.wanted, subject)]
         everyone = list(self._routes[subject])
@@ -62,7 +62,10 @@ class ListenerTable:
 
 
 class DelayedDeliveries:
-    """Of what arrives at one moment that comes first which was sent first: the timers of a loop keep no such order."""
+    """Delays messages.
+
+    Those that arrive at one moment arrive in the order of sending, unlike timers of an event loop.
+    """
 
     def __init__(self) -> None:
         self._coming: list[tuple[float, int, Hashable, Callable[[], None]]] = []
@@ -71,7 +74,7 @@ class DelayedDeliveries:
         self._latest: dict[Hashable, float] = {}  # when the last one that is on this way arrives
 
     def add(self, seconds: float, arrive: Callable[[], None], way: Hashable = None) -> None:
-        """After so many seconds; of one `way` none before those that were added earlier."""
+        """Call `arrive` after so many seconds, but not before what was added earlier for the same `way`."""
         if seconds <= 0 and not self._on_way[way]:
             arrive()
             return
@@ -84,7 +87,7 @@ class DelayedDeliveries:
         loop.call_at(at, self._next)
 
     def _next(self) -> None:
-        """A timer for each: whichever comes, the first is due."""
+        """Deliver the earliest message. There is a timer for each, and whichever fires, the earliest is due."""
         _, _, way, arrive = heappop(self._coming)
         if way is not None:
             self._on_way[way] -= 1
@@ -94,7 +97,7 @@ class DelayedDeliveries:
 
 
 class LocalKeyValue:
-    """The broker's store, which survives `down()`."""
+    """The view of one connection on the broker's store, which survives `down()`."""
 
     def __init__(self, values: dict[str, bytes], connected: Callable[[], bool]) -> None:
         self._all = values

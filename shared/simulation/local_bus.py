@@ -67,7 +67,7 @@ class LocalBroker:
         return bus
 
     def down(self) -> None:
-        """The server dies: pending calls fail, what is published is dropped."""
+        """Take the server down: pending calls fail, and what is published is dropped."""
         self.connected = False
         for bus in self.buses:
             bus.connection_changed(False)
@@ -94,7 +94,8 @@ class LocalBroker:
         return len(chosen)
 
     def carry(self, subject: str, arrive: Callable[[], None], way: Hashable = None) -> None:
-        """Have something arrive as often and as late as `delays` says, not before what went the same `way`."""
+        """Have a message arrive as often and as late as `delays` says, but not before earlier ones of the same
+        `way`."""
         for number, seconds in enumerate(self.delays(subject)):
             self.arrivals.add(seconds, arrive, way if number == 0 else None)
 
@@ -180,7 +181,7 @@ class LocalBus:
             await served.drain(DRAIN_SECONDS if self.connected else 0)
 
     def hold(self) -> None:
-        """Nothing comes in or goes out until `release`."""
+        """Hold back all that comes in or goes out until `release`."""
         self._held = self._held or []
 
     def release(self) -> None:
@@ -189,7 +190,7 @@ class LocalBus:
             act()
 
     def forget(self) -> None:
-        """What waits for `release` is lost."""
+        """Drop what waits for `release`, as when a network is cut."""
         if self._held is not None:
             self._held.clear()
 
@@ -210,7 +211,7 @@ class LocalBus:
         await self.flush()  # nothing is kept here
 
     async def drain(self) -> None:
-        """Take no more calls, answer those in hand. Idempotent."""
+        """Take no more calls, and answer those in hand. Idempotent."""
         for listener in self._serving:
             self._leave(listener)
         for served in self._served:

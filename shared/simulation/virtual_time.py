@@ -26,7 +26,7 @@ THREAD_SECONDS = 60.0  # real time that work in a thread may take before it coun
 
 
 class Deadlock(Exception):
-    """Every task waits and no timer is set."""
+    """Every task waits and no timer is set, so that nothing can ever happen."""
 
 
 class LeftoverTasks(Exception):
@@ -34,7 +34,7 @@ class LeftoverTasks(Exception):
 
 
 class Process:
-    """Whatever runs in its `context`, with all that this starts. `away`: seconds that it slept."""
+    """A simulated process: all tasks that run in its `context`, or are started by these. `away`: seconds it slept."""
 
     def __init__(self) -> None:
         self.away = 0.0
@@ -43,18 +43,18 @@ class Process:
         self._due: list[asyncio.Handle] = []  # since it was stopped
 
     def context(self) -> Context:
-        """For its first task."""
+        """A context for the first task of the process; the tasks that it starts inherit it."""
         context = copy_context()
         context.run(_process.set, self)
         return context
 
     def stop(self) -> None:
-        """What is due in this turn of the loop still runs."""
+        """Stop the process. What is due in this turn of the loop still runs."""
         if not self.is_stopped:
             self.is_stopped, self._stopped_at = True, _machine_time()
 
     def go_on(self) -> None:
-        """Its time has gone on by no more than while it was awake."""
+        """Let the process run on. Its own time has hardly moved meanwhile."""
         if self.is_stopped:
             self.away += max(0.0, _machine_time() - self._stopped_at - MOST_SECONDS)
             self.is_stopped, due, self._due = False, self._due, []
@@ -69,7 +69,7 @@ _process: ContextVar[Process | None] = ContextVar("process", default=None)
 
 
 def this_process() -> Process | None:
-    """Of whoever asks."""
+    """The simulated process that the caller runs in; None outside of all."""
     return _process.get()
 
 
@@ -87,7 +87,7 @@ def _run(handle: asyncio.Handle) -> None:
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """Starts at time 0 and may not go past `limit_seconds`."""
+    """An event loop whose time starts at 0, jumps to the next timer, and may not go past `limit_seconds`."""
 
     def __init__(self, limit_seconds: float = DAY_SECONDS) -> None:
         self.now = 0.0
@@ -97,7 +97,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     @property
     def away(self) -> float:
-        """Seconds that the process of whoever asks has slept."""
+        """Seconds that the simulated process of the caller has slept."""
         process = _process.get()
         return 0.0 if process is None else process.away
 
@@ -150,7 +150,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 class _JumpingSelector(selectors.SelectSelector):
-    """Where the loop would sleep, moves its clock."""
+    """A selector that moves the loop's clock where the loop would sleep."""
 
     def __init__(self, loop: VirtualTimeLoop) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""This machine as a topology of one host. What its kernel does not tell is assumed, on the low side, and said."""
+"""This machine as a topology of one host. Figures that its kernel does not tell are assumed, on the low side."""
 
 import os
 import re
@@ -51,14 +51,14 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Detected(msgspec.Struct, frozen=True):
-    """A topology, and what of it is assumed."""
+    """A topology of this machine, and which of its figures are assumed."""
 
     topology: Topology
     assumed: tuple[str, ...]
 
 
 def detect() -> Detected:
-    """This machine."""
+    """Look at this machine: its GPUs, network cards, memory and disk, and what is assumed of them."""
     return describe(
         MachineFacts(
             host=socket.gethostname(),
@@ -71,7 +71,7 @@ def detect() -> Detected:
 
 
 def describe(facts: MachineFacts) -> Detected:
-    """A host, its GPUs, one domain for those that reach each other, one leaf."""
+    """Make a topology of a machine: a host, its GPUs, one domain for those that reach each other, one leaf."""
     name = re.sub(r"[^A-Za-z0-9._-]+|^[._-]+", "", facts.host) or "host"
     share = facts.memory_bytes // facts.cores
     cores = [GpuFacts(memory_bytes=share, peers=frozenset(range(facts.cores)))] * facts.cores
@@ -113,7 +113,7 @@ def assumptions(facts: MachineFacts, link: float, *, joined: bool) -> Iterator[s
 
 
 def memory_bytes(meminfo: Path) -> int:
-    """All the machine's memory."""
+    """All memory of this machine in bytes, from /proc/meminfo."""
     fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
     return int(fields["MemTotal"].split()[0]) * 1024
 
@@ -125,7 +125,8 @@ def fastest_card(cards: Path) -> float | None:
 
 
 def speed_of(card: Path) -> int:
-    """0 where it is not known: the kernel refuses to say, or says -1, of what is virtual or down."""
+    """The speed of a network card in Mbit/s; 0 where the kernel does not tell it, as of cards that are virtual or
+    down."""
     try:
         is_up = (card / "operstate").read_text().strip() == "up"
         return max(0, int((card / "speed").read_text())) if is_up else 0
@@ -134,7 +135,7 @@ def speed_of(card: Path) -> int:
 
 
 def cuda_gpus(pci_devices: Path) -> Iterator[GpuFacts]:
-    """Those CUDA shows this process; none where torch was built without CUDA."""
+    """The GPUs that CUDA shows this process; none where torch was built without CUDA."""
     import torch  # slow to import, and only needed where there is a GPU
 
     count = torch.cuda.device_count()
@@ -151,7 +152,7 @@ def cuda_gpus(pci_devices: Path) -> Iterator[GpuFacts]:
 
 
 def pci_rate(device: Path) -> float | None:
-    """Bytes a second and direction that its slot can carry: an idle GPU lowers what is current."""
+    """Bytes a second and direction that a GPU's slot can carry. The current figure would be lower, as a GPU idles."""
     try:
         speed = (device / "max_link_speed").read_text().split()[0]
         lanes = int((device / "max_link_width").read_text())

@@ -1,4 +1,4 @@
-"""Topology files: found, read and checked. Cluster topologies that are shipped lie in `shared/topologies`."""
+"""Topology files: how they are found, read and checked. Those that are shipped lie in `shared/topologies`."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
@@ -23,7 +23,7 @@ SHIPPED = resources.files("livescale.shared") / "topologies"
 
 
 class NamedEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """With a `count` it stands for so many, called NAME0, NAME1 and so on."""
+    """An entry with a name. With a `count` it stands for so many, called NAME0, NAME1 and so on."""
 
     name: str
     count: Many | None = None
@@ -34,7 +34,7 @@ class NamedEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class LeafEntry(NamedEntry, frozen=True, kw_only=True):
-    """`uplink` is of both directions; a leaf without one is non-blocking."""
+    """A leaf switch. `uplink` is the rate in both directions; a leaf without one is non-blocking."""
 
     uplink: ByteRate = NONE
     uplink_in: ByteRate = NONE
@@ -64,7 +64,10 @@ class GpuEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class HostEntry(NamedEntry, frozen=True, kw_only=True):
-    """`nic` is of both directions; `leaf` may be left out where the file has one entry for leaves, or none."""
+    """A host.
+
+    `nic` is the rate in both directions; `leaf` may be left out where the file has at most one leaf entry.
+    """
 
     leaf: str = ""
     memory: Size
@@ -85,7 +88,10 @@ class TopologyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def expand(file: TopologyFile, name: str) -> Topology:
-    """`name` is for a file that states none. Raises ValueError with the place in the file."""
+    """The topology that a file describes.
+
+    `name` is used where it states none. Raises ValueError with the place in it.
+    """
     for index, entry in enumerate(file.hosts):
         check_entry(entry, file, f"hosts[{index}]")
     hosts = [host for entry in file.hosts for host in expand_host(entry, file)]
@@ -102,7 +108,7 @@ def expand(file: TopologyFile, name: str) -> Topology:
 
 
 def check_entry(entry: HostEntry, file: TopologyFile, place: str) -> None:
-    """What is wrong with an entry whatever it stands for. Raises ValueError."""
+    """Check what an entry says by itself. Raises ValueError."""
     if not entry.nic and not (entry.nic_in and entry.nic_out):
         raise ValueError(f"{place}: nic is missing; give it, or both nic-in and nic-out")
     if not entry.leaf and len(file.leaves) != 1:
@@ -128,7 +134,7 @@ def expand_domains(entries: Iterable[DomainEntry]) -> Iterator[Domain]:
 
 
 def expand_host(entry: HostEntry, file: TopologyFile) -> Iterator[HostEntry]:
-    """One entry a host; what each of them refers to is one leaf or domain."""
+    """Split an entry into one for each host, which refers to a single leaf and to single domains."""
     leaf = entry.leaf or file.leaves[0].name
     for turn, name in enumerate(entry.names):
         share = Fraction(turn, len(entry.names))
@@ -141,7 +147,7 @@ def expand_host(entry: HostEntry, file: TopologyFile) -> Iterator[HostEntry]:
 
 
 def deal(reference: str, entries: Sequence[NamedEntry], share: Fraction) -> str:
-    """Of an entry that stands for several, the one for a host that comes after this share of the hosts."""
+    """The name of one leaf or domain among those that `reference` stands for; hosts are dealt out evenly by `share`."""
     names = next((entry.names for entry in entries if entry.name == reference), [reference])
     return names[int(share * len(names))]
 
@@ -171,12 +177,12 @@ def make_gpu(id: str, group: GpuEntry) -> Gpu:
 
 
 def rate(own: ByteRate, both: ByteRate = NONE) -> float:
-    """Of one direction: stated for itself, or else for both."""
+    """The rate of one direction: the one stated for itself, or else that for both."""
     return float(own or both)
 
 
 def own_domains(entry: HostEntry) -> Iterator[Domain]:
-    """Those within one host: of an entry's GPUs together, or of each GPU that is alone."""
+    """The domains within a host: of GPUs that scale up together, or of each GPU that is alone."""
     first = 0
     for group in entry.gpus:
         if group.scale_up:
@@ -187,7 +193,7 @@ def own_domains(entry: HostEntry) -> Iterator[Domain]:
 
 
 def places_in(file: TopologyFile) -> Mapping[tuple[PartKind, str], str]:
-    """Where in the file each part comes from."""
+    """Where in the file each part comes from, as `hosts[0].gpus[1]`, by its kind and id."""
     found: dict[tuple[PartKind, str], str] = {}
     for number, leaf in enumerate(file.leaves):
         found |= {("leaf", name): f"leaves[{number}]" for name in leaf.names}
@@ -204,7 +210,7 @@ def places_in(file: TopologyFile) -> Mapping[tuple[PartKind, str], str]:
 
 
 def find_topology(text: str) -> Topology:
-    """A file, or a topology that is shipped, by its name. Raises ValueError."""
+    """The topology in a file, or the one that is shipped by this name. Raises ValueError."""
     if names_file(text):
         return read_topology(Path(text))
     names = shipped_topologies()
@@ -219,7 +225,7 @@ def shipped_topologies() -> list[str]:
 
 
 def read_topology(path: Path) -> Topology:
-    """Raises ValueError that names the file, the place in it, and what to do."""
+    """Read a topology file. Raises ValueError that names the file, the place in it, and what to do."""
     content = read_yaml(path)
     try:
         values = rename_keys(content, inspect.type_info(TopologyFile))

@@ -6,7 +6,7 @@ import msgspec
 
 
 class Resource(msgspec.Struct, frozen=True):
-    """What flows contend for: one direction of one link. `owner` is a GPU, a host or a leaf; bytes a second."""
+    """One direction of a link, which flows contend for. `owner` is a GPU, host or leaf; `rate` is in bytes a second."""
 
     kind: Literal["nic_out", "nic_in", "uplink_out", "uplink_in", "domain_out", "domain_in", "link_out", "link_in"]
     owner: str
@@ -14,22 +14,22 @@ class Resource(msgspec.Struct, frozen=True):
 
 
 class FlowPath(msgspec.Struct, frozen=True):
-    """Everything a flow passes, in order. Nothing limits one without resources."""
+    """The resources that a flow passes, in order. A flow without any is not limited."""
 
     over: Literal["network", "domain", "host_link", "local"]
     resources: tuple[Resource, ...] = ()
 
     @property
     def rate(self) -> float:
-        """What a flow that is alone gets."""
+        """Bytes a second that a flow gets where it is alone on the path."""
         return min((resource.rate for resource in self.resources), default=float("inf"))
 
 
 class TopologyPlace(msgspec.Struct, frozen=True, kw_only=True):
     """Where a GPU or a host's memory is, and what its links carry. A host's memory has no domain and no host link.
 
-    `nic` is who owns its NIC: GPUs without one share their host's. Uplinks are its leaf's, 0 is non-blocking. `machine`
-    is said where links treat one machine as several hosts.
+    `nic` is the owner of its NIC, as GPUs without one share their host's. Uplinks are those of its leaf; 0 is
+    non-blocking. `machine` is given where links treat one machine as several hosts.
     """
 
     id: str
@@ -48,7 +48,7 @@ class TopologyPlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def path_between(sender: TopologyPlace, receiver: TopologyPlace) -> FlowPath:
-    """By the fastest kind of link that joins the two."""
+    """The path between two places, by the fastest kind of link that joins them."""
     if sender.id == receiver.id:
         return FlowPath("local")
     if sender.domain is not None and sender.domain == receiver.domain:
@@ -66,7 +66,7 @@ def within_domain(sender: TopologyPlace, receiver: TopologyPlace) -> tuple[Resou
 
 
 def within_host(sender: TopologyPlace, receiver: TopologyPlace) -> tuple[Resource, ...]:
-    """Through the host's memory; an end that is that memory itself crosses no link."""
+    """The links through a host's memory. An end that is that memory itself crosses none."""
     out = () if sender.domain is None else (Resource("link_out", sender.id, sender.host_link),)
     into = () if receiver.domain is None else (Resource("link_in", receiver.id, receiver.host_link),)
     return (*out, *into)

@@ -29,7 +29,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class TopologyError(ValueError):
-    """What is wrong with a topology: with which part of it, and where in that part."""
+    """An error in a topology; it knows which part is wrong, and where in that part."""
 
     def __init__(self, kind: PartKind, owner: str, field: str, problem: str) -> None:
         super().__init__(f"{kind} {owner} {field}: {problem}" if owner else f"{field}: {problem}")
@@ -40,7 +40,7 @@ class TopologyError(ValueError):
 
 
 class TopologyPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A part of a topology."""
+    """The base class of all parts of a topology."""
 
 
 class Gpu(TopologyPart, frozen=True, kw_only=True):
@@ -99,32 +99,32 @@ class Topology(TopologyPart, frozen=True, kw_only=True, dict=True):
 
     @property
     def gpus(self) -> list[Gpu]:
-        """In the order of hosts, then of each host's GPUs."""
+        """All GPUs, in the order of hosts and then of each host's GPUs."""
         return [gpu for host in self.hosts for gpu in host.gpus]
 
     @cached_property
     def places(self) -> Mapping[str, TopologyPlace]:
-        """Every host's memory and every GPU by id."""
+        """The place of every host's memory and of every GPU, by id."""
         bandwidths = {domain.id: domain.bandwidth for domain in self.domains}
         leaves = {leaf.id: leaf for leaf in self.leaves}
         return {place.id: place for host in self.hosts for place in places_of(host, leaves[host.leaf], bandwidths)}
 
     @property
     def slowest_nic(self) -> float:
-        """In either direction."""
+        """The least rate of any network card, in either direction, in bytes a second."""
         return min(min(place.nic_in, place.nic_out) for place in self.places.values())
 
     def place_of(self, id: str) -> TopologyPlace:
-        """Of a GPU or a host's memory. Raises KeyError."""
+        """The place of a GPU or a host's memory. Raises KeyError."""
         return self.places[id]
 
     def path(self, sender: str, receiver: str) -> FlowPath:
-        """What a flow uses from one GPU or host's memory to another. Raises KeyError."""
+        """The path of a flow from one GPU or host's memory to another. Raises KeyError."""
         return path_between(self.places[sender], self.places[receiver])
 
 
 def places_of(host: TopologyHost, leaf: Leaf, bandwidths: Mapping[str, float]) -> Iterator[TopologyPlace]:
-    """The host's memory, then its GPUs. `bandwidths` by domain."""
+    """The places of a host: its memory, then its GPUs. `bandwidths` are given by domain."""
     memory = TopologyPlace(
         id=host.id,
         host=host.id,
@@ -152,7 +152,7 @@ def places_of(host: TopologyHost, leaf: Leaf, bandwidths: Mapping[str, float]) -
 
 
 def check_names(topology: Topology) -> None:
-    """Every host, domain and leaf has a name of its own. Raises TopologyError."""
+    """Check that every host, domain and leaf has a name of its own. Raises TopologyError."""
     if not topology.hosts:
         raise TopologyError("host", "", "hosts", "there is none, and a cluster has at least one")
     check_unique("host", [host.id for host in topology.hosts])
@@ -171,7 +171,7 @@ def check_unique(kind: PartKind, ids: Iterable[str]) -> None:
 
 
 def check_references(topology: Topology) -> None:
-    """Leaves and domains that are named are there. Raises TopologyError."""
+    """Check that leaves and domains that are named exist. Raises TopologyError."""
     leaves = {leaf.id for leaf in topology.leaves}
     domains = {domain.id for domain in topology.domains}
     for host in topology.hosts:
@@ -191,7 +191,7 @@ def missing(kind: PartKind, id: str, known: Iterable[str]) -> str:
 
 
 def check_links(topology: Topology) -> None:
-    """A NIC has both directions, and GPUs that share a domain a bandwidth. Raises TopologyError."""
+    """Check that NICs have both directions, and shared domains a bandwidth. Raises TopologyError."""
     for gpu in topology.gpus:
         if (gpu.nic_in > 0) != (gpu.nic_out > 0):
             problem = "it has one direction; give both, or neither to use the host's"

@@ -1,4 +1,4 @@
-"""What of a model is here, however many flows it took to come, and the checksum that shows it to be right."""
+"""Which chunks of a model are here, over however many flows they came, and the checksum of blocks."""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from livescale.shared.transfer.waiting import BlocksLost, Changes
 
 
 def checksum(view: View) -> int:
-    """XXH3 of its bytes. To be called away from the event loop: it reads all of them."""
+    """The XXH3 hash of all bytes of `view`, with 64 bits. Call it in a thread: it takes milliseconds."""
     if isinstance(view, memoryview):
         return xxhash.xxh3_64_intdigest(view)
     digest = xxhash.xxh3_64()
@@ -22,7 +22,10 @@ def checksum(view: View) -> int:
 
 
 class ChunkArrivals:
-    """The chunks that are here, who brought them, and those who wait for one. Outlives a flow that broke off."""
+    """The chunks of a model that are here, which flows brought them, and the tasks that wait for one.
+
+    A flow that breaks off leaves what it brought.
+    """
 
     def __init__(self, copy: ModelCopy) -> None:
         self._map = ChunkMap(copy.chunks, len(copy.memory))
@@ -39,22 +42,22 @@ class ChunkArrivals:
         self.damaged: Counter[int] = Counter()  # how often a block came with a wrong checksum
 
     def claim(self, chunks: Iterable[Chunk], ticket: int) -> tuple[Chunk, ...]:
-        """Those of `chunks` that are neither here nor asked for elsewhere: the flow `ticket` is going to bring them."""
+        """Have the flow `ticket` bring those of `chunks` that are neither here nor asked for along another flow."""
         free = tuple(chunk for chunk in chunks if not self._map.has(chunk) and chunk.number not in self._claimed)
         self._claimed.update((chunk.number, ticket) for chunk in free)
         return free
 
     def unclaim(self, ticket: int) -> None:
-        """The flow has ended: what it did not bring may be asked for elsewhere."""
+        """Forget the claims of a flow that has ended: another flow may bring what it did not."""
         self._claimed = {number: by for number, by in self._claimed.items() if by != ticket}
 
     def begun_blocks(self) -> set[int]:
-        """Those of which something has come, is asked for, or came damaged."""
+        """The blocks of which a chunk has come, is asked for, or came damaged."""
         begun = (chunk for chunk in self._chunks if self._map.has(chunk) or chunk.number in self._claimed)
         return {chunk.block for chunk in begun} | self.damaged.keys()
 
     def add(self, chunk: Chunk, ticket: int, shared: bool = False) -> None:
-        """It came over the link, or is here as our memory is `shared`."""
+        """Note that a chunk is here: it came over the link, or its memory is `shared` with the sender."""
         self._map.add(chunk)
         self.received_bytes += 0 if shared else chunk.size
         self.shared_bytes += chunk.size if shared else 0
@@ -64,7 +67,10 @@ class ChunkArrivals:
         self._changed.tell()
 
     def forget(self, block: int) -> set[int]:
-        """It came damaged, and has to come again. The tickets of the flows that brought it."""
+        """Forget a block that came damaged, so that it comes again.
+
+        Returns the tickets of the flows that brought it.
+        """
         self._map.forget(block)
         self.damaged[block] += 1
         self._checking = False
@@ -77,7 +83,7 @@ class ChunkArrivals:
         self._changed.tell()
 
     def lose(self, reason: str) -> None:
-        """Nothing will come any more."""
+        """Tell all that wait that nothing will come any more, and why."""
         self._lost = reason
         self._changed.tell()
 
@@ -87,7 +93,7 @@ class ChunkArrivals:
 
     @property
     def settled(self) -> bool:
-        """Whether no block is whole and not yet known to be right or damaged."""
+        """Whether every block that is whole has been checked."""
         return not self._whole and not self._checking
 
     async def settle(self) -> None:
@@ -95,14 +101,14 @@ class ChunkArrivals:
             await self._changed.wait()
 
     async def here(self, chunk: Chunk) -> None:
-        """Raises BlocksLost."""
+        """Return once the chunk is here. Raises BlocksLost where it will not come."""
         while not self._map.has(chunk):
             if self._lost is not None:
                 raise BlocksLost(f"block {chunk.block}: {self._lost}")
             await self._changed.wait()
 
     async def whole(self) -> int:
-        """The next block to be checked: `verify` it, or `forget` it."""
+        """Wait for the next block that is whole and unchecked. The caller is to `verify` or to `forget` it."""
         while not self._whole:
             await self._changed.wait()
         self._checking = True

@@ -24,11 +24,11 @@ NOTHING = (1 << 32) - 1  # in the place of a chunk's number
 TOLD = b"\0"  # in the place of a chunk's bytes
 
 HERE, LAST = b"\0", b"\1"
-LONG_SECONDS = 3600.0  # whoever receives signs has a deadline of its own
+LONG_SECONDS = 3600.0  # those that receive heartbeats have deadlines of their own
 
 
 class TransferFailed(Exception):
-    """A transfer between `node` (who says so) and `peer` broke off; what was in flight is garbage."""
+    """A transfer between `node`, which noticed it, and `peer` broke off. Chunks in flight may have come in part."""
 
     def __init__(self, node: str, peer: str, reason: str) -> None:
         super().__init__(f"transfer between {node} and {peer} failed: {reason}")
@@ -39,9 +39,10 @@ class TransferFailed(Exception):
 
 @dataclass(frozen=True)
 class ModelCopy:
-    """What `node` takes part with in a plan: `memory` has a view per block, another one once it maps somebody else's.
+    """A node's memory for a model, which flows fill or are sent from. `memory` has a view for each block.
 
-    Raises ValueError where blocks or chunks are too many for a tag.
+    The view of a block is replaced when it is mapped from another process. Raises ValueError where blocks or chunks are
+    too many for a tag.
     """
 
     node: str
@@ -57,7 +58,10 @@ class ModelCopy:
         object.__setattr__(self, "chunks", chunks)
 
     def map(self, block: int, view: memoryview) -> None:
-        """Have somebody else's memory in the place of our own, which is the host's as well."""
+        """Take `view`, memory of another process of this machine, as a block's memory.
+
+        Both are in the host's memory.
+        """
         cast("MutableSequence[memoryview]", self.memory)[block] = view
 
     def buffer(self, chunk: Chunk) -> Buffer:
@@ -66,8 +70,8 @@ class ModelCopy:
 
 @dataclass(frozen=True)
 class ChunkRequest:
-    """Chunks in the order in which they are wanted. Those of blocks that are `mapped` are in the receiver's sight once
-    they are in the sender's memory."""
+    """What a receiver asks for: chunks, in the order in which it wants them. The receiver sees blocks that are `mapped`
+    in the sender's memory, and is told only when they are there."""
 
     chunks: tuple[Chunk, ...]
     mapped: Collection[int] = frozenset()
@@ -75,8 +79,10 @@ class ChunkRequest:
 
 @dataclass(frozen=True)
 class FlowEnd:
-    """One end of a flow: this node's `copy`, the node at the other end, and what both prove that they know. Raises
-    ValueError for a bad ticket."""
+    """One end of a flow: this node's `copy`, the node at the `other` end, and the plan's `secret`.
+
+    Each end proves to the other that it knows the secret. Raises ValueError for a bad ticket.
+    """
 
     copy: ModelCopy
     ticket: int
@@ -90,7 +96,7 @@ class FlowEnd:
         return chunk_tag(self.ticket, chunk.block, chunk.index)
 
     async def connect(self, link: Link) -> Peer:
-        """Raises TransferFailed."""
+        """Connect to the node at the other end, on this flow's own channel. Raises TransferFailed."""
         address, secret = self.other.address, self.secret
         try:
             return await link.connect(address, timeout=CONNECT_SECONDS, channel=self.ticket, secret=secret)
@@ -105,7 +111,10 @@ class FlowEnd:
         await peer.send(self._wanted_tag, Buffer(memoryview(message)), timeout=self.copy.timeouts.first)
 
     async def hear(self, peer: Peer) -> ChunkRequest:
-        """What the receiving end asks for. Raises LinkError, also where a chunk is not there."""
+        """Wait for what the receiving end asks for.
+
+        Raises LinkError, also where it asks for a chunk that does not exist.
+        """
         chunks = self.copy.chunks
         message = bytearray(4 * len(chunks))
         await peer.receive(self._wanted_tag, Buffer(memoryview(message)), timeout=self.copy.timeouts.first)
@@ -117,7 +126,7 @@ class FlowEnd:
         return ChunkRequest(tuple(chunks[number] for number in numbers), mapped)
 
     def heartbeat_tag(self, number: int) -> int:
-        """Of the sending end's heartbeats, which go the other way than the message under `_wanted_tag`."""
+        """The tag of the sender's n-th heartbeat. Heartbeats go the other way than the message under `_wanted_tag`."""
         return chunk_tag(self.ticket, WANTED, number)
 
     def failed(self, reason: str) -> TransferFailed:
@@ -129,7 +138,7 @@ class FlowEnd:
 
 
 async def together(*work: Coroutine[None, None, None]) -> None:
-    """Run all to the end. When one fails the others are cancelled and its error alone is raised."""
+    """Run all coroutines to their ends. When one fails the others are cancelled, and its error alone is raised."""
     try:
         async with asyncio.TaskGroup() as tasks:
             for one in work:
@@ -139,7 +148,10 @@ async def together(*work: Coroutine[None, None, None]) -> None:
 
 
 async def send_heartbeats(end: FlowEnd, peer: Peer, done: asyncio.Event) -> None:
-    """One at once, one every now and then, and the last when everything was sent. Raises LinkError."""
+    """Send a heartbeat at once, then one every `heartbeat_seconds`, and the last when `done` is set.
+
+    Raises LinkError.
+    """
     timeouts = end.copy.timeouts
     for number in itertools.count():
         word = LAST if done.is_set() else HERE
@@ -152,7 +164,10 @@ async def send_heartbeats(end: FlowEnd, peer: Peer, done: asyncio.Event) -> None
 
 
 async def receive_heartbeats(end: FlowEnd, peer: Peer, heard: Callable[[], None]) -> None:
-    """Until the last one, so that no receive is left behind when the flow ends. Raises LinkError."""
+    """Receive heartbeats up to the last one, and call `heard` at each. Raises LinkError.
+
+    Waiting for the last one leaves no receive behind when the flow ends.
+    """
     for number in itertools.count():
         word = bytearray(len(HERE))
         await peer.receive(end.heartbeat_tag(number), Buffer(memoryview(word)), timeout=LONG_SECONDS)

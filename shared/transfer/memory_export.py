@@ -1,8 +1,8 @@
-"""Where a process hands memory over to others of its machine: a unix socket beside its link.
+"""Memory export: a process hands memory over to other processes of its machine, through a unix socket.
 
-The socket's name follows from the link's address, and is known to this machine's kernel alone (to be exact: to the
-network namespace), so whoever is elsewhere finds nobody there and receives over the link. Both ends of a flow prove
-that they know its plan's secret; who does not gets nothing.
+The socket's name follows from the address of the process's link. Only the kernel of this machine knows it (to be
+exact: the network namespace), so a process elsewhere finds nobody there and receives over the link. Both ends of a
+flow prove that they know its plan's secret; a process that does not know it gets nothing.
 """
 
 import asyncio
@@ -34,10 +34,13 @@ OpenMemoryExport = Callable[[bytes], "MemoryExport | None"]  # at the address of
 
 
 class MemoryExport:
-    """A process's door, at the address of its link. Made inside a running loop."""
+    """Hands memory over to processes of this machine, at the address of this process's link.
+
+    Make it inside a running event loop.
+    """
 
     def __init__(self, address: bytes) -> None:
-        """Raises OSError."""
+        """Listen on the socket that belongs to `address`. Raises OSError."""
         self._address = address
         self._listener = _socket()
         try:
@@ -52,7 +55,7 @@ class MemoryExport:
         self._accepting = asyncio.create_task(self._accept())
 
     def offer(self, end: FlowEnd, offer: Offer) -> None:
-        """Whoever receives this flow may have what `offer` returns."""
+        """Let the receiver of this flow have the memory that `offer` returns."""
         self._offers[end.other.address, end.ticket] = end.secret, offer
         self._changed.tell()
 
@@ -60,7 +63,7 @@ class MemoryExport:
         self._offers.pop((end.other.address, end.ticket), None)
 
     async def ask(self, end: FlowEnd) -> Segment | None:
-        """What the sender of this flow hands over; None where it is elsewhere, or has nothing to share."""
+        """Ask the sender of this flow for its memory. None where it is on another machine, or has nothing to share."""
         with _socket() as sock:
             try:
                 async with asyncio.timeout(ASK_SECONDS):
@@ -88,7 +91,7 @@ class MemoryExport:
         segment = Segment(descriptors[0], _spans(answer[PROOF_BYTES:]))
         expected = _proof(b"answer", end.secret, end.ticket, end.other.address, self._address)
         if not is_proof(answer[:PROOF_BYTES], expected):
-            raise ValueError("who handed memory over does not know the plan's secret")
+            raise ValueError("the sender of the memory does not know the plan's secret")
         return segment
 
     async def _accept(self) -> None:
@@ -115,19 +118,20 @@ class MemoryExport:
                 socket.send_fds(sock, [answer], [segment.descriptor])
 
     async def _offered(self, asker: bytes, ticket: int) -> tuple[bytes, Offer]:
-        """At once, or when this process is told of the flow: its receiver is told first."""
+        """Wait until this process is told of the flow, which its receiver may be told first."""
         while (asker, ticket) not in self._offers:
             await self._changed.wait()
         return self._offers[asker, ticket]
 
 
 def shares_memory(settings: LinkSettings) -> bool:
-    """Shaping would be bypassed."""
+    """Whether memory may be shared. Where links are shaped it is not, as sharing would bypass the shaping."""
     return settings.share_memory == "auto" and not settings.link_rate and not settings.shaping_file
 
 
 def open_memory_export(settings: LinkSettings, address: bytes) -> MemoryExport | None:
-    """None where memory is not to be shared, or cannot be; what was to be mapped is then sent over the link."""
+    """Open the export at the address of a link. None where memory is not to be shared, or cannot be: what would have
+    been mapped is then sent over the link."""
     if not shares_memory(settings):
         return None
     try:
@@ -138,7 +142,7 @@ def open_memory_export(settings: LinkSettings, address: bytes) -> MemoryExport |
 
 
 def offer_of(memory: Sequence[memoryview]) -> Offer | None:
-    """All of it, where it is memory that may be shared."""
+    """An offer of all of `memory`, where it may be shared."""
     if not isinstance(memory, SharedBlocks):
         return None
     segment = memory.segment
@@ -154,12 +158,12 @@ def _socket() -> socket.socket:
 
 
 def _name(address: bytes) -> bytes:
-    """An abstract one: it ends with the process, whatever becomes of that."""
+    """The name of an abstract socket: the kernel frees it when the process ends, however it ends."""
     return b"\0livescale-" + blake2b(address, digest_size=16).hexdigest().encode()
 
 
 def _proof(what: bytes, secret: bytes, ticket: int, speaker: bytes, hearer: bytes) -> bytes:
-    """Of no use on the link, where the same two prove the same secret."""
+    """A proof that is of no use on the link, where the same two processes prove the same secret."""
     return proof(what + secret, ticket, speaker, hearer)
 
 

@@ -49,7 +49,7 @@ class MappedBlocks:
         self._decided = asyncio.Event()
 
     async def take(self, end: FlowEnd, blocks: Collection[int]) -> frozenset[int]:
-        """Those of `blocks` that need not be sent along this flow: they are mapped from its sender's memory."""
+        """Map what can be mapped from the sender's memory. Returns those of `blocks` that it need not send."""
         segment = None if self._export is None else await self._export.ask(end)
         if segment is None:
             return frozenset()
@@ -60,15 +60,15 @@ class MappedBlocks:
         return frozenset(self._mapped_from(segment)) & frozenset(blocks)
 
     def decide(self) -> None:
-        """What has not been mapped by now may be received over the link."""
+        """Note that bytes come over the link: no more is going to be mapped than is by now."""
         self._decided.set()
 
     def forget(self) -> None:
-        """Hand nothing on any more."""
+        """Stop handing mapped memory on to other processes."""
         self._segment = None
 
     async def offer(self) -> Segment | None:
-        """What may be handed on to other processes, once it is known whether there is anything."""
+        """What may be handed on to other processes; waits until it is known whether there is anything."""
         await self._decided.wait()
         mapped = [] if self._segment is None else self._mapped_from(self._segment)
         return None if self._segment is None or not mapped else self._segment.only(mapped)
@@ -85,15 +85,15 @@ class MappedBlocks:
         self._decided.set()
 
     def _mapped_from(self, segment: Segment) -> list[int]:
-        """What came damaged from there may since have come right, over the link, into pages of our own."""
+        """The blocks mapped from `segment`, without those that came damaged: they may have come again over the link."""
         same = (block for block, identity in self._identities.items() if identity == segment.identity)
         return [block for block in same if not self._arrivals.damaged[block]]
 
 
 @dataclass(frozen=True)
 class Events:
-    """Who is told: of the first byte, of each block that is verified, of each flow (its ticket) that was lost; and
-    which way a node's bytes come."""
+    """What is called at the first byte, for each block that is verified, for each flow (its ticket) that is lost, and
+    with the path that a node's bytes take."""
 
     first_byte: Callable[[], None]
     block: Callable[[int], None]
@@ -102,8 +102,10 @@ class Events:
 
 
 class BlockReceiver:
-    """Fills `copy.memory` along the flows that it is told to follow. A flow that is lost leaves the others alone, and
-    what it brought here; another may bring the rest."""
+    """Fills `copy.memory` along the flows that it is told to follow.
+
+    A flow that is lost leaves the others alone, and what it brought stays; another may bring the rest.
+    """
 
     def __init__(
         self,
@@ -133,9 +135,9 @@ class BlockReceiver:
         self._ending: set[asyncio.Task[None]] = set()
 
     def follow(self, inflows: Sequence[Inflow], secret: bytes) -> None:
-        """Receive along these: those that are followed already go on, the others end. Raises ValueError.
+        """Receive along these flows: those that are followed already go on, others end, new ones begin.
 
-        `secret`: of the new ones. Whoever took the plan over from who made it has drawn another.
+        New flows are proved by `secret`: a planner that takes a plan over draws another one. Raises ValueError.
         """
         ends = {flow.ticket: FlowEnd(self._copy, flow.ticket, flow.upstream, secret) for flow in inflows}
         chunks = {flow.ticket: select(self._copy.chunks, flow.blocks, flow.lane, flow.lanes) for flow in inflows}
@@ -146,7 +148,7 @@ class BlockReceiver:
             self._flows[ticket] = self._tasks.create_task(self._fetch(ends[ticket], chunks[ticket]))
 
     async def run(self) -> None:
-        """Until every block is verified. Raises TransferFailed for a block that came damaged too often."""
+        """Check blocks until every one is verified. Raises TransferFailed for a block that came damaged too often."""
         try:
             while len(self.arrivals.verified) < len(self._blocks):
                 await self._check(await self.arrivals.whole())

@@ -1,6 +1,6 @@
-"""What a node sends for plans: one task a flow, counted, ended by the plan's abort.
+"""What a node sends for plans: one task for each flow, which ends with an abort of the plan.
 
-Chunks go out in the order they are asked for, each as soon as it is there, a few at a time.
+Chunks go out in the order in which the receiver asks for them, each as soon as it is here, a few at a time.
 """
 
 import asyncio
@@ -30,10 +30,10 @@ async def send_chunks(
     turns: Turns | None = None,
     steps: Mapping[int, int] | None = None,
 ) -> None:
-    """Send the receiver the chunks it asks for, each once `wait_here(chunk)` returns, and its step has come.
+    """Send the chunks that the receiver asks for, each once `wait_here(chunk)` returns and its step has come.
 
-    `steps` maps blocks to steps of `turns`. The receiver closes the connection: it knows when it has everything.
-    Raises TransferFailed when it is lost, and whatever `wait_here` raises.
+    `steps` maps blocks to steps of `turns`. The receiver closes the connection, as it knows when it has everything.
+    Raises TransferFailed when the receiver is lost, and whatever `wait_here` raises.
     """
     now = asyncio.get_running_loop().time
     timeout, done = AdaptiveTimeout(end.copy.timeouts, SENDS, now()), asyncio.Event()
@@ -74,7 +74,7 @@ async def send_chunks(
 
 
 class BlockSender:
-    """Flows under way, by plan and ticket. `on_change` is called whenever their number changed."""
+    """Sends blocks along flows, one task for each. `on_change` is called whenever the number of flows changes."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class BlockSender:
 
     @property
     def plans(self) -> set[str]:
-        """Whose flows are under way."""
+        """The ids of the plans whose flows are under way."""
         return {plan for plan, _ in self._flows}
 
     def start(
@@ -108,8 +108,10 @@ class BlockSender:
         wait_here: Callable[[Chunk], Awaitable[None]],
         offer: Offer | None = None,
     ) -> None:
-        """Send of the blocks in `memory` each chunk that is asked for, once it is here. Flows that are told again go
-        on as they do. Receivers on this machine may map what `offer` returns. Raises Refusal 400 for what fits no tag.
+        """Send each chunk of the blocks in `memory` that receivers ask for, once it is here.
+
+        Flows of an earlier command that are named again go on as they do. Receivers on this machine may map what
+        `offer` returns. Raises Refusal 400 for blocks or tickets that fit no tag.
         """
         plan_id, outflows = command.plan_id, command.outflows
         try:
@@ -145,7 +147,7 @@ class BlockSender:
         self.none.clear()
 
     def abort(self, plan_id: str) -> None:
-        """End the flows of a plan. Idempotent."""
+        """Cancel the flows of a plan. Idempotent."""
         for (plan, _), flow in self._flows.items():
             if plan == plan_id:
                 flow.cancel()
@@ -156,7 +158,7 @@ class BlockSender:
 
 
 async def _nothing() -> None:
-    """What is here is in memory that cannot be mapped by others."""
+    """Offer nothing: this memory cannot be mapped by other processes."""
 
 
 async def _send(plan_id: str, end: FlowEnd, feeding: Coroutine[None, None, None]) -> None:

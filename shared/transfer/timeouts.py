@@ -7,9 +7,12 @@ FADING = 7 / 8  # of what a slow chunk counts, with every chunk after it
 
 @dataclass(frozen=True)
 class Timeouts:
-    """`first` seconds of silence until the first chunk has shown how fast they move; then `factor` times what they took
-    of late, but at least `least`. A sender that has nothing to send waits for it `first` seconds too, and shows all the
-    while that it is there."""
+    """How long a flow may be silent before it is given up.
+
+    Until the first chunk has shown how fast chunks move it is `first` seconds; then `factor` times what they took of
+    late, but at least `least` seconds. A sender waits `first` seconds for chunks that it does not have yet, and sends
+    heartbeats meanwhile.
+    """
 
     first: float = 30.0
     least: float = 1.0
@@ -17,7 +20,7 @@ class Timeouts:
 
     @property
     def heartbeat_seconds(self) -> float:
-        """So often a sender shows that it is there: a few signs may be late."""
+        """Seconds between two heartbeats of a sender; a few of them may be late."""
         return self.least / 4
 
 
@@ -31,22 +34,22 @@ class AdaptiveTimeout:
         self._seconds: float | None = None  # for a chunk, the slowest of late: contention rises suddenly
 
     def restart(self, now: float) -> None:
-        """The other end shows that it is there, or was only now given something to do."""
+        """Note a sign of the other end, or that it only now has something to do: its silence begins anew."""
         self._since = now
 
     def moved(self, now: float) -> None:
-        """A chunk arrived, or was taken by the receiver."""
+        """Note that a chunk arrived, or that the receiver took it."""
         self._seconds = max(now - self._since, (self._seconds or 0.0) * FADING)
         self.restart(now)
 
     @property
     def limit(self) -> float:
-        """Seconds that the flow may be silent."""
+        """How many seconds the flow may be silent, by how fast its chunks moved of late."""
         if self._seconds is None:
             return self._timeouts.first
         return max(self._timeouts.least, self._timeouts.factor * self._window * self._seconds)
 
     @property
     def due(self) -> float:
-        """By when something has to come."""
+        """The moment by which something has to come, in the time that `now` is given in."""
         return self._since + self.limit

@@ -1,6 +1,6 @@
-"""What senders wait for: a change by another task, a block that becomes ready, their turn.
+"""What senders wait for: a change by another task, a block that becomes ready, or their turn.
 
-A turn is one block a step over all the flows of a sender, as a schedule has it (LambdaScale 4.2).
+Where a schedule has steps, all the flows of a sender together send one block in each (LambdaScale 4.2).
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 
 class Changes:
-    """Everybody who waits goes on at the next change, and looks again whether it was the one that is waited for."""
+    """Wakes all waiting tasks at each change. Each looks whether it was the one that it waits for."""
 
     def __init__(self) -> None:
         self._next = asyncio.Event()
@@ -27,7 +27,7 @@ class BlocksLost(Exception):
 
 
 class ReadyBlocks:
-    """What a source may send: a host adds blocks as they are read, a worker as they are verified."""
+    """The blocks that a source may send. A host adds blocks as it reads them, a worker as it verifies them."""
 
     def __init__(self, ready: Iterable[int] = ()) -> None:
         self._ready = set(ready)
@@ -39,12 +39,12 @@ class ReadyBlocks:
         self._changed.tell()
 
     def lose(self, reason: str) -> None:
-        """No further block will come."""
+        """Tell all that wait that no further block will come, and why."""
         self._lost = reason
         self._changed.tell()
 
     async def wait_ready(self, index: int) -> None:
-        """Return once the block may be read. Raises BlocksLost."""
+        """Return once the block may be sent. Raises BlocksLost where it will never come."""
         while index not in self._ready:
             if self._lost is not None:
                 raise BlocksLost(f"block {index}: {self._lost}")
@@ -52,15 +52,17 @@ class ReadyBlocks:
 
 
 class Turns:
-    """What each flow, by its ticket, has left to send in which step. A step begins when no earlier one has anything
-    left anywhere; a flow that ends early holds nobody up."""
+    """How many chunks each flow, by its ticket, has left to send in each step.
+
+    A step begins when no flow has anything left of an earlier one. A flow that ends early holds up no other.
+    """
 
     def __init__(self) -> None:
         self._left: dict[int, Counter[int]] = {}
         self._changed = Changes()
 
     def join(self, ticket: int, steps: Iterable[int]) -> None:
-        """A flow has these steps to do, one a chunk; said again, these instead."""
+        """Note the step of each chunk that a flow is to send, in the place of what was noted for it before."""
         self._left[ticket] = Counter(steps)
         self._changed.tell()
 

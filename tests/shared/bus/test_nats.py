@@ -12,7 +12,6 @@ from nats.aio.client import Client
 
 import livescale.shared.bus.nats
 from livescale.shared.bus.contract import (
-    BusError,
     Call,
     Context,
     Disconnected,
@@ -31,11 +30,9 @@ from tests.shared.bus.conftest import Net, RealServer
 from tests.shared.bus.examples import decision
 
 pytestmark = pytest.mark.system
-
 ECHO: Call[Named, Named] = Call("svc.echo.say", Named, Named, queue=True, doc="says it again")
 SUBJECT = "livescale.test.svc.echo.say"
 INFO = ServiceInfo("echo", "echo-0", "says what it hears")
-
 LONG: Topic[MetricsText] = Topic("test.long", MetricsText)  # a message whose length nothing but the bus bounds
 
 
@@ -266,25 +263,6 @@ async def test_namespaces_do_not_hear_each_other(server: RealServer, serving: Na
         assert received.message.request_id == "ours"
         break
     await other.close()
-
-
-async def test_a_server_that_is_not_there_is_named(unused_tcp_port: int) -> None:
-    with pytest.raises(Disconnected, match=f"no NATS server at nats://127.0.0.1:{unused_tcp_port} within 0.3 s"):
-        await NatsBus.connect(f"nats://127.0.0.1:{unused_tcp_port}", "test", "a", timeout=0.3)
-
-
-@pytest.mark.parametrize(
-    "url", ["", "localhost:4222", "http://localhost:4222", "nats://", "nats://h:99999", "nats://h:x"]
-)
-async def test_a_malformed_address_is_refused_by_name(url: str) -> None:
-    with pytest.raises(BusError, match=f"'{url}' is no address of a NATS server: write nats://host:port"):
-        await NatsBus.connect(url, "test", "a")
-
-
-async def test_a_password_in_the_address_is_not_shown(unused_tcp_port: int) -> None:
-    with pytest.raises(Disconnected) as absent:
-        await NatsBus.connect(f"nats://me:secret@127.0.0.1:{unused_tcp_port}", "test", "a", timeout=0.2)
-    assert "secret" not in str(absent.value)
 
 
 async def until_connected(bus: Any) -> None:

@@ -8,11 +8,11 @@
 - a request that is pending when the server dies waits out its timeout: test_contract.py, on both buses
 - watches of the key-value store fall silent after a restart: there are none. State is read once, at a start, and
   kept in the server's files (test_nats.py); events that were missed are made up for by heartbeats
-- slow consumer: nothing waits in the client, messages go straight on; a slow reader's own queue in test_contract.py
+- slow consumer: nothing waits in the client, messages go straight on; a slow reader's own queue in test_subscription.py
 - leases after an outage: here, a registry and its members with a server that is away longer than a lease lasts
 - two servers on one port: here; the port in use by anything else in test_server.py
 - the outbound buffer overflows while the server is away: here; while it is there, in test_nats.py
-- handlers run one after another, `stop` drops what is queued, `flush` is no barrier: test_contract.py
+- handlers run one after another: test_calls.py; `stop` drops what is queued, `flush` is no barrier: test_contract.py
 """
 
 import asyncio

@@ -1,14 +1,10 @@
 """Which way bytes take: a table of what UCX has, and what it really has here."""
 
 import pytest
-import torch
 
-from livescale.shared.links.contract import LinkError
 from livescale.shared.links.link_path import MemoryKind, choose_path, memory_kind
-from livescale.shared.links.open import open_link
-from livescale.shared.links.ucx_engine import check_reach, memory_at
 from livescale.shared.runtime.settings import LinkSettings
-from tests.shared.links.conftest import Pair, connected
+from tests.shared.links.conftest import Pair
 
 NEIGHBOURS = ("tcp", "cma", "sysv", "posix", "cuda_ipc")
 RDMA = ("rc_mlx5", "dc_mlx5", "tcp")
@@ -56,45 +52,3 @@ async def test_a_link_names_the_path_it_really_has(pair: Pair, settings: LinkSet
     expected = {"socket": {"sockets"}, "ucx": {"cma", "posix", "sysv", "tcp"}}[settings.transport]
     assert pair.to_b.path.name in expected
     assert pair.to_a.path == pair.to_b.path
-
-
-async def test_what_the_environment_takes_from_ucx_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UCX_TLS", "tcp")
-    pair = await connected(LinkSettings())
-    assert pair.to_b.path.name == "tcp"
-    await pair.a.close()
-    await pair.b.close()
-
-
-async def test_shaping_leaves_the_path_as_it_is() -> None:
-    pair = await connected(LinkSettings(transport="socket", link_rate=1e9))
-    assert pair.to_a.path.name == "sockets"
-    await pair.a.close()
-    await pair.b.close()
-
-
-async def test_sockets_refuse_a_gpus_memory() -> None:
-    with pytest.raises(LinkError, match=r"sockets do not reach the memory of cuda:0; choose --transport ucx"):
-        await open_link(LinkSettings(transport="socket"), "cuda:0")
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-async def test_ucx_refuses_a_gpu_that_is_not_there() -> None:
-    with pytest.raises(LinkError, match="device: cuda:0 cannot be used"):
-        await open_link(LinkSettings(), "cuda:0")
-
-
-def test_a_ucx_without_transport_for_gpus_is_refused_with_what_it_has() -> None:
-    check_reach("cuda:0", {"tcp", "cuda_copy"})
-    with pytest.raises(LinkError, match="UCX has cma, tcp here and for cuda:0 needs cuda_copy"):
-        check_reach("cuda:0", {"tcp", "cma"})
-
-
-async def test_an_address_tells_the_kind_of_memory_behind_it() -> None:
-    link = await open_link(LinkSettings(), "pinned")
-    assert memory_at(link.address) == "pinned"
-    with pytest.raises(LinkError, match="is not the address of a UCX link"):
-        memory_at(b"tcp:127.0.0.1:1")
-    with pytest.raises(LinkError, match="damaged"):
-        await link.connect(link.address + b"x", timeout=1)
-    await link.close()

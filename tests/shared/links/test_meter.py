@@ -3,9 +3,11 @@
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
 from livescale.shared.links.contract import Buffer, LinkError
-from livescale.shared.links.meter import FADE_SECONDS, Meter, MeteredLink, PeerRates
+from livescale.shared.links.link_path import MAPPED, SOCKETS, LinkPath
+from livescale.shared.links.meter import FADE_SECONDS, MOST_PEERS, Meter, MeteredLink, Paths, PeerRates
 from tests.shared.links.conftest import Pair
 
 
@@ -82,3 +84,28 @@ async def test_what_did_not_arrive_does_not_count(pair: Pair) -> None:
     with pytest.raises(LinkError):
         await peer.receive(3, Buffer(memoryview(bytearray(10))), timeout=0.05)
     assert meter.rates == {}
+
+
+def test_a_path_is_said_when_it_is_new_with_its_reason() -> None:
+    paths = Paths()
+    with capture_logs() as lines:
+        for path in (SOCKETS, SOCKETS, MAPPED):
+            paths.note("worker-1", path)
+    assert paths.by_peer == {"worker-1": "mapped"}
+    assert [(line["event"], line["peer"], line["path"]) for line in lines] == [
+        ("path_chosen", "worker-1", "sockets"),
+        ("path_chosen", "worker-1", "mapped"),
+    ]
+    assert lines[0]["reason"] == "chosen by --transport socket"
+
+
+def test_only_the_latest_peers_are_kept() -> None:
+    paths = Paths()
+    with capture_logs():
+        for number in range(MOST_PEERS):
+            paths.note(f"worker-{number}", SOCKETS)
+        paths.note("worker-0", SOCKETS)
+        paths.note("host-0", LinkPath("cma", "one machine"))
+    assert len(paths.by_peer) == MOST_PEERS
+    assert list(paths.by_peer)[-2:] == ["worker-0", "host-0"]
+    assert "worker-1" not in paths.by_peer

@@ -45,9 +45,9 @@ def described(blocks: Sequence[bytearray]) -> list[Block]:
 class Station:
     """Within its `async with`. A source is given blocks to `hold`, a target's memory is filled by `receive`."""
 
-    def __init__(self, id: str, link: Link, executor: Executor, door: MemoryExport | None = None) -> None:
+    def __init__(self, id: str, link: Link, executor: Executor, export: MemoryExport | None = None) -> None:
         self.link = link
-        self.door = door
+        self.export = export
         self.node = Node(id=id, place="worker", address=link.address)
         self.memory = [memoryview(bytearray(size)) for size in SIZES]
         self.held = ReadyBlocks()
@@ -63,7 +63,7 @@ class Station:
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
-        self.outgoing = BlockSender(self.node.id, self.link, self._tasks, lambda: None, self.door)
+        self.outgoing = BlockSender(self.node.id, self.link, self._tasks, lambda: None, self.export)
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -100,7 +100,7 @@ class Station:
         """Its end of those flows of which it is the receiver; until everything is verified."""
         events = Events(lambda: self.seen.append("first byte"), self._verified, self._broken_off, self.paths.note)
         self.incoming = BlockReceiver(
-            self.link, self.part(first), blocks, self._executor, events, self._tasks, self.door
+            self.link, self.part(first), blocks, self._executor, events, self._tasks, self.export
         )
         self.follow(*flows, to=to)
         return asyncio.create_task(self.incoming.run())

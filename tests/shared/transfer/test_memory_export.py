@@ -1,9 +1,7 @@
 """Memory that processes of one machine share: mapped instead of received, checked as ever, and by nobody else."""
 
 import asyncio
-import fcntl
 import gc
-import mmap
 import os
 import socket
 from collections.abc import AsyncIterator
@@ -13,7 +11,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from livescale.shared.links.open import open_link
-from livescale.shared.memory.segment import SEALS, Segment, SharedBlocks
+from livescale.shared.memory.segment import SharedBlocks
 from livescale.shared.messages.transfers import Node
 from livescale.shared.runtime.settings import LinkSettings
 from livescale.shared.transfer.flow_end import FlowEnd, ModelCopy
@@ -31,16 +29,16 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
 async def neighbours(
     stack: AsyncExitStack, executor: Executor, *has_door: bool, transport: str = "ucx"
 ) -> list[Station]:
-    """Stations on one machine; those without a door could as well be elsewhere."""
+    """Stations on one machine; those without an export could as well be elsewhere."""
     stations = []
     for number, one in enumerate(has_door):
         settings = LinkSettings(transport=transport, share_memory="auto" if one else "off")  # type: ignore[arg-type]
         link = await open_link(settings)
         stack.push_async_callback(link.close)
-        door = open_memory_export(settings, link.address)
-        if door is not None:
-            stack.push_async_callback(door.close)
-        station = Station(f"worker-{number}", link, executor, door)
+        export = open_memory_export(settings, link.address)
+        if export is not None:
+            stack.push_async_callback(export.close)
+        station = Station(f"worker-{number}", link, executor, export)
         station.secret = b"a secret of the plan"
         stations.append(await stack.enter_async_context(station))
     return stations
@@ -159,11 +157,11 @@ async def test_who_does_not_know_the_secret_gets_nothing(stack: AsyncExitStack, 
     source, stranger, receiver = stations = await neighbours(stack, executor, True, True, True)
     source.hold(some_blocks(), shared=True)
     source.send(flow(1, source, stranger), flow(2, source, receiver), to=stations)
-    assert stranger.door is not None
-    assert receiver.door is not None
+    assert stranger.export is not None
+    assert receiver.export is not None
     part = ModelCopy("worker-1", 1024, [memoryview(bytearray(1))])
-    assert await stranger.door.ask(FlowEnd(part, 1, source.node, b"a guess")) is None
-    assert await receiver.door.ask(FlowEnd(part, 2, source.node, source.secret)) is not None
+    assert await stranger.export.ask(FlowEnd(part, 1, source.node, b"a guess")) is None
+    assert await receiver.export.ask(FlowEnd(part, 2, source.node, source.secret)) is not None
 
 
 async def test_who_hands_over_memory_must_know_the_secret_too(stack: AsyncExitStack, executor: Executor) -> None:
@@ -182,17 +180,17 @@ async def test_who_hands_over_memory_must_know_the_secret_too(stack: AsyncExitSt
             socket.send_fds(sock, [bytes(32)], [segment.descriptor])
 
     impostor._answer = answer  # type: ignore[method-assign]
-    assert target.door is not None
-    assert await target.door.ask(end) is None
+    assert target.export is not None
+    assert await target.export.ask(end) is None
     await asyncio.sleep(0)
     assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
-async def test_nobody_at_the_door_is_no_error(stack: AsyncExitStack, executor: Executor) -> None:
+async def test_a_sender_that_exports_nothing_is_no_error(stack: AsyncExitStack, executor: Executor) -> None:
     (target,) = await neighbours(stack, executor, True)
-    assert target.door is not None
+    assert target.export is not None
     elsewhere = Node(id="elsewhere", place="worker", address=b"no such process")
-    assert await target.door.ask(FlowEnd(target.part(), 1, elsewhere)) is None
+    assert await target.export.ask(FlowEnd(target.part(), 1, elsewhere)) is None
 
 
 @pytest.mark.parametrize(
@@ -203,52 +201,12 @@ async def test_nobody_at_the_door_is_no_error(stack: AsyncExitStack, executor: E
         LinkSettings(topology="cluster-b", place="b0/0", shaping_file="/nowhere"),
     ],
 )
-async def test_shaped_links_and_the_setting_keep_doors_shut(settings: LinkSettings) -> None:
+async def test_shaped_links_and_the_setting_keep_memory_unshared(settings: LinkSettings) -> None:
     assert open_memory_export(settings, b"address") is None
 
 
-async def test_a_second_door_at_the_same_address_is_not_opened() -> None:
+async def test_a_second_export_at_the_same_address_is_not_opened() -> None:
     first = open_memory_export(LinkSettings(), b"address")
     assert first is not None
     assert open_memory_export(LinkSettings(), b"address") is None
     await first.close()
-
-
-def test_nobody_else_can_write_to_a_segment_or_change_its_size() -> None:
-    blocks = SharedBlocks([5000, 10])
-    blocks[0][0] = 7
-    descriptor = blocks.segment.descriptor
-    with pytest.raises(PermissionError):
-        mmap.mmap(descriptor, 0)
-    for change in (lambda: os.pwrite(descriptor, b"x", 0), lambda: os.ftruncate(descriptor, 0)):
-        with pytest.raises(PermissionError):
-            change()
-    views = blocks.segment.views()
-    assert views[0][0] == 7
-    views[0][0] = 8  # goes to pages of our own
-    assert blocks[0][0] == 7
-
-
-def test_blocks_start_at_pages() -> None:
-    assert SharedBlocks([5000, 10, 4096]).segment.spans == {0: (0, 5000), 1: (8192, 10), 2: (12288, 4096)}
-
-
-def test_memory_that_is_not_sealed_or_too_small_is_refused() -> None:
-    for seals, size, reason in ((0, 10, "has seals"), (SEALS, 9, "has 9 bytes")):
-        descriptor = os.memfd_create("test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(descriptor, size)
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
-        with pytest.raises(ValueError, match=reason):
-            Segment(descriptor, {0: (0, 10)})
-    with pytest.raises(ValueError, match="no memfd"):
-        Segment(os.open("/dev/null", os.O_RDONLY), {})
-
-
-def test_the_memory_is_free_again_when_the_last_view_is_gone() -> None:
-    descriptors = len(os.listdir("/proc/self/fd"))
-    blocks = SharedBlocks([5000])
-    views = blocks.segment.only([0]).views()
-    del blocks
-    assert views[0].nbytes == 5000
-    del views
-    assert len(os.listdir("/proc/self/fd")) == descriptors

@@ -1,6 +1,7 @@
 """The executor over real links: chains, corruption, late blocks, lost nodes, abort."""
 
 import asyncio
+import itertools
 
 import pytest
 
@@ -175,7 +176,7 @@ async def test_a_second_transfer_after_an_abort_reaches_the_same_nodes(open_stat
     assert target.memory == blocks
 
 
-async def test_a_silent_source_is_given_up_within_the_patience(open_stations: OpenStations) -> None:
+async def test_a_silent_source_is_given_up_before_the_timeout(open_stations: OpenStations) -> None:
     _, target = stations = await open_stations(2)
     receiving = target.receive(described(some_blocks()), *chain(*stations), to=stations, first=0.2)
     await asyncio.wait_for(target.lost.wait(), 5)
@@ -184,7 +185,7 @@ async def test_a_silent_source_is_given_up_within_the_patience(open_stations: Op
     await asyncio.wait((receiving,))
 
 
-async def test_a_source_that_has_nothing_to_send_gives_its_receiver_up_within_the_patience(
+async def test_a_source_that_has_nothing_to_send_gives_its_receiver_up_before_the_timeout(
     open_stations: OpenStations,
 ) -> None:
     source, target = stations = await open_stations(2)
@@ -229,3 +230,13 @@ async def test_the_other_end_fails_when_one_goes_away(open_stations: OpenStation
     assert target.received_bytes >= SIZES[0]
     receiving.cancel()
     await asyncio.wait((receiving,))
+
+
+async def test_each_receiver_of_a_chain_learns_which_way_its_bytes_come(open_stations: OpenStations) -> None:
+    stations = await open_stations(3)
+    blocks = some_blocks()
+    stations[0].hold(blocks)
+    await carry_out(chain(*stations), stations, described(blocks))
+    for upstream, station in itertools.pairwise(stations):
+        assert station.paths.by_peer.keys() == {upstream.node.id}
+        assert station.paths.by_peer[upstream.node.id] in {"cma", "posix", "sysv", "tcp", "sockets"}

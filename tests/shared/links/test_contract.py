@@ -3,17 +3,16 @@
 import asyncio
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
 
-from livescale.shared.links.contract import Buffer, Link, LinkError, Peer
+from livescale.shared.links.contract import Buffer, LinkError
 from livescale.shared.links.open import open_link
 from livescale.shared.runtime.settings import LinkSettings
 from tests.shared.links.conftest import Pair, connected
@@ -164,44 +163,6 @@ async def test_a_process_that_ended_is_a_link_error(settings: LinkSettings) -> N
     await a.close()
 
 
-@pytest.mark.parametrize("bind", ["203.0.113.7", "0.0.0.0", "no-such-host.invalid"])
-async def test_a_bind_address_that_is_not_this_machines_is_refused(settings: LinkSettings, bind: str) -> None:
-    with pytest.raises(LinkError, match=f"bind: .*{re.escape(bind)}"):
-        await open_link(LinkSettings(transport=settings.transport, bind=bind))
-
-
-async def test_a_missing_ucx_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "livescale.shared.links.ucx", None)
-    with pytest.raises(LinkError, match=r"UCX is not installed .*choose --transport socket"):
-        await open_link(LinkSettings(transport="ucx"))
-
-
-async def test_a_shaped_link_takes_the_time_its_rate_says() -> None:
-    shaped = await connected(LinkSettings(transport="socket", link_rate=10e6))
-    began = time.perf_counter()
-    for tag in range(5):
-        await asyncio.gather(
-            shaped.to_b.send(tag, buffer(bytes(1_000_000)), timeout=1),
-            shaped.to_a.receive(tag, buffer(bytearray(1_000_000)), timeout=5),
-        )
-    # Five messages, of which an idle link lets one go at once.
-    assert 0.39 < time.perf_counter() - began < 3  # 0.41 s on an idle machine
-    await shaped.a.close()
-    await shaped.b.close()
-
-
-async def test_strangers_at_the_socket_are_shown_out() -> None:
-    link = await open_link(LinkSettings(transport="socket"))
-    port = int(link.address.rpartition(b":")[2])
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-    async with asyncio.timeout(2):
-        with suppress(ConnectionResetError):
-            assert await reader.read() == b""
-    writer.close()
-    await link.close()
-
-
 @pytest.fixture
 def process(settings: LinkSettings) -> Iterator["subprocess.Popen[str]"]:
     command = [sys.executable, "-m", "tests.shared.links.peer_process", settings.transport]
@@ -248,110 +209,3 @@ async def test_who_waits_for_a_slow_process_leaves_it_the_core(
         await peer.receive(1, buffer(bytearray(1)), timeout=0.5)
     assert time.process_time() - used < 0.2
     await link.close()
-
-
-async def test_what_ends_one_channel_leaves_the_others_between_the_same_two_alone(pair: Pair) -> None:
-    to_b, to_a = [
-        await near.connect(far.address, timeout=5, channel=9) for near, far in ((pair.a, pair.b), (pair.b, pair.a))
-    ]
-    got, data = bytearray(3_000_000), random.Random(1).randbytes(3_000_000)
-    moving = asyncio.gather(to_b.send(1, buffer(data), timeout=5), to_a.receive(1, buffer(got), timeout=5))
-    abandoned = asyncio.create_task(pair.to_a.receive(1, buffer(bytearray(3_000_000)), timeout=30))
-    await asyncio.sleep(0.01)
-    abandoned.cancel()
-    await asyncio.wait((abandoned,))
-    await moving
-    assert got == data
-    for tag in range(20):
-        await asyncio.gather(
-            to_a.send(tag, buffer(data[:999]), timeout=5), to_b.receive(tag, buffer(got[:999]), timeout=5)
-        )
-    with pytest.raises(LinkError):
-        await pair.to_a.send(2, buffer(bytes(8)), timeout=1)
-
-
-async def test_equal_tags_of_two_channels_do_not_mix(pair: Pair) -> None:
-    peers = [
-        (
-            await pair.a.connect(pair.b.address, timeout=5, channel=n),
-            await pair.b.connect(pair.a.address, timeout=5, channel=n),
-        )
-        for n in (1, 2)
-    ]
-    got = [bytearray(9000), bytearray(9000)]
-    receives = [to_a.receive(5, buffer(got[n]), timeout=5) for n, (_, to_a) in enumerate(peers)]
-    sends = [to_b.send(5, buffer(bytes([n]) * 9000), timeout=5) for n, (to_b, _) in reversed(list(enumerate(peers)))]
-    await asyncio.gather(*sends, *receives)
-    assert got == [bytes(9000), b"\x01" * 9000]
-
-
-async def test_channels_that_were_closed_leave_nothing_behind(pair: Pair) -> None:
-    before = len(os.listdir("/proc/self/fd"))
-    for channel in range(1, 9):
-        to_b = await pair.a.connect(pair.b.address, timeout=5, channel=channel)
-        to_a = await pair.b.connect(pair.a.address, timeout=5, channel=channel)
-        await asyncio.gather(
-            to_b.send(1, buffer(b"x" * 50_000), timeout=5), to_a.receive(1, buffer(bytearray(50_000)), timeout=5)
-        )
-        await to_a.close()
-        async with asyncio.timeout(2):
-            with pytest.raises(LinkError):
-                await to_b.receive(1, buffer(bytearray(8)), timeout=5)
-    await asyncio.sleep(0.05)
-    assert len(os.listdir("/proc/self/fd")) <= before + 2
-
-
-CHANNELS = range(1, 6)
-
-
-async def open_channels(near: Link, far: Link, channels: Iterable[int]) -> dict[int, Peer]:
-    return {channel: await near.connect(far.address, timeout=5, channel=channel) for channel in channels}
-
-
-async def exchange(left: Peer, right: Peer) -> None:
-    for near, far in ((left, right), (right, left)):
-        data, got = random.Random(1).randbytes(200_000), bytearray(200_000)
-        await asyncio.gather(near.send(1, buffer(data), timeout=5), far.receive(1, buffer(got), timeout=5))
-        assert got == data
-
-
-@pytest.mark.parametrize("at_once", [True, False], ids=["at the same moment", "one after the other"])
-async def test_channels_opened_in_opposite_order_work_and_end_each_for_itself(
-    settings: LinkSettings, at_once: bool
-) -> None:
-    a, b = await open_link(settings), await open_link(settings)
-    opening = open_channels(a, b, CHANNELS), open_channels(b, a, reversed(CHANNELS))
-    to_b, to_a = await asyncio.gather(*opening) if at_once else [await one for one in opening]
-    left = list(CHANNELS)
-    for channel in (1, 5, 2, 4):
-        for other in left:
-            await exchange(to_b[other], to_a[other])
-        left.remove(channel)
-        near, far = (to_b, to_a) if channel % 2 else (to_a, to_b)
-        await near[channel].close()
-        await asyncio.sleep(0.1)  # until the other end has heard of it
-        with pytest.raises(LinkError):
-            await far[channel].receive(2, buffer(bytearray(8)), timeout=5)
-    await exchange(to_b[3], to_a[3])
-    await a.close()
-    await b.close()
-
-
-async def test_a_receiver_that_closes_with_its_last_message_leaves_other_channels_alone(settings: LinkSettings) -> None:
-    """It closes before the sender has heard that the message was taken."""
-    a, b = await open_link(settings), await open_link(settings)
-    to_b = await open_channels(a, b, CHANNELS)
-    to_a = await open_channels(b, a, reversed(CHANNELS))
-    message = buffer(bytearray(4 << 20))
-
-    async def take(channel: int) -> None:
-        await to_a[channel].receive(1, buffer(bytearray(4 << 20)), timeout=5)
-        await to_a[channel].close()
-
-    others = [asyncio.create_task(take(channel)) for channel in (5, 4)]
-    for channel in (1, 2):
-        await asyncio.gather(to_b[channel].send(1, message, timeout=5), take(channel))
-        await asyncio.sleep(0.01)
-    await asyncio.gather(*others, *(to_b[channel].send(1, message, timeout=5) for channel in (5, 4)))
-    await a.close()
-    await b.close()
