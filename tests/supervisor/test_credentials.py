@@ -11,10 +11,10 @@ import nats.errors
 import pytest
 
 from livescale.services.supervisor.bus_server import start_nats
+from livescale.services.supervisor.credentials import EVERYBODY, MEMBERSHIP, ROWS, SUPERVISION, permissions
 from livescale.services.supervisor.processes import Supervisor
 from livescale.shared import subjects
 from livescale.shared.bus.contract import Call, CallTimeout, Disconnected, Endpoint, ServiceAbsent, ServiceInfo, Topic
-from livescale.shared.bus.credentials import EVERYBODY, MEMBERSHIP, ROWS, SUPERVISION, permissions
 from livescale.shared.bus.nats import NatsBus
 from livescale.shared.messages.membership import AskMetrics, AskSnapshot, MetricsText, Named, Snapshot, Stale
 from livescale.shared.messages.message import Ack
