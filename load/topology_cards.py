@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from livescale.services.cli.topology_view import HostKind, Kinds, both_ways, name_all, uplink
+from livescale.services.cli.topology import HostKind, Kinds, both_ways, name_all, uplink
 from livescale.shared.topology import Host, Leaf, Topology
 from livescale.shared.units import format_rate
 

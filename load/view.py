@@ -9,7 +9,7 @@ from rich.text import Text
 from livescale.load.story import Story
 from livescale.load.tables import duration
 from livescale.load.tally import Tally
-from livescale.services.cli.live_view import count_layers
+from livescale.services.cli.status_view import count_layers
 from livescale.shared.messages.membership import WorkerReport
 
 STATE_COLORS = {"spare": "dim", "loading": "yellow", "live": "cyan", "serving": "green", "draining": "magenta"}

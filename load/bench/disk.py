@@ -13,8 +13,8 @@ from livescale.load.bench.disk_model import drop_cached, make_disk_model
 from livescale.load.bench.disk_ways import load_and_copy, read_model, read_raw, send_while_reading
 from livescale.load.bench.record import Printer, Record, measured
 from livescale.load.kept import KEPT
-from livescale.services.host.direct_file import CHUNK_BYTES
 from livescale.services.host.disk import READS, allocate
+from livescale.services.host.packed_file import CHUNK_BYTES
 from livescale.services.host.stored import open_stored
 from livescale.shared.settings import LinkSettings
 

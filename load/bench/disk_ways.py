@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file
 
 from livescale.load.bench.fleet import BenchFailed
-from livescale.services.host.direct_file import CHUNK_BYTES
 from livescale.services.host.disk import ThreadDisk
+from livescale.services.host.packed_file import CHUNK_BYTES
 from livescale.services.host.stored import open_stored
 from livescale.shared.block_layout import ITEM_BYTES, block_layouts
 from livescale.shared.links.contract import Link

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from livescale.load.story import QueuePoint
-from livescale.services.supervisor.readiness import missing_instances, missing_members
+from livescale.services.supervisor.policy import missing_instances, missing_members
 from livescale.shared.messages.membership import Snapshot, WorkerReport
 
 SHARED_MEMORY = Path("/dev/shm")

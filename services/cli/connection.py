@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 import click
 import structlog
 
-from livescale.services.supervisor.running import find_running, pointer_path
+from livescale.services.supervisor.run_files import find_running, pointer_path
 from livescale.shared.bus.contract import Bus, BusError, CallTimeout, Refusal, ServiceAbsent
 from livescale.shared.bus.identity import NatsFiles
 from livescale.shared.bus.urls import hide_password

@@ -2,16 +2,21 @@
 
 from collections.abc import Iterable
 from contextlib import suppress
+from datetime import UTC, datetime
 
 import msgspec
 
-from livescale.services.cli.times import clock_time
 from livescale.shared.bus.contract import Bus, BusError
 from livescale.shared.messages.membership import AskIncidents, Incident
 from livescale.shared.subjects import INCIDENTS
 
 ASKED = 200
 CALL_SECONDS = 5.0
+
+
+def clock_time(at: float) -> str:
+    """The local time of a moment in seconds since the epoch."""
+    return datetime.fromtimestamp(at, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
 
 
 class IncidentRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from importlib.metadata import version
 
 import click
 
-from livescale.services.cli.lazy import LazyCommand, LazyGroup
+from livescale.services.cli.groups import LazyCommand, LazyGroup
 
 # `load` is named by string only: it imports services, services never import it.
 COMMANDS = {

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import click
 
-from livescale.services.cli.lazy import LazyCommand, LazyGroup
+from livescale.services.cli.groups import LazyCommand, LazyGroup
 from livescale.services.cli.options import settings_options
 from livescale.shared.settings import Settings
 

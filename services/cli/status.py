@@ -8,10 +8,9 @@ import click
 import msgspec
 
 from livescale.services.cli.connection import CALL_SECONDS, ask, bus_options, find_bus
-from livescale.services.cli.incidents_view import IncidentRow, ask_incidents
+from livescale.services.cli.incidents_view import IncidentRow, ask_incidents, clock_time
 from livescale.services.cli.status_view import Status, make_status
 from livescale.services.cli.tables import open_console, print_rows
-from livescale.services.cli.times import clock_time
 from livescale.shared.bus.contract import Bus, BusError
 from livescale.shared.messages.membership import AskMetrics, AskSnapshot, Member, QueueLoad, RouterReport
 from livescale.shared.messages.scaling import AskDecisions, Decision

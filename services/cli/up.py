@@ -4,21 +4,25 @@ import asyncio
 import importlib
 import json
 import signal
+import time
+from pathlib import Path
 
 import click
 import msgspec
 
-from livescale.services.cli.checkpoints import check_checkpoint
-from livescale.services.cli.grouped import GroupedCommand
+from livescale.services.cli.groups import GroupedCommand
 from livescale.services.cli.options import settings_options
 from livescale.services.cli.printer import JsonPrinter, Printer, make_printer
-from livescale.services.supervisor.checks import BadSettings
+from livescale.services.supervisor.checks import BadSettings, check_path
 from livescale.services.supervisor.commands import worker_flags
 from livescale.services.supervisor.processes import ChildFailed
-from livescale.services.supervisor.running import NotOurs, announce, make_place, pointer_path
+from livescale.services.supervisor.resources import find_files
+from livescale.services.supervisor.run_files import NotOurs, announce, make_place, pointer_path
 from livescale.services.supervisor.settings import ModelSettings, StackSettings
 from livescale.services.supervisor.stack import Stack, StackFailed
+from livescale.shared.block_layout import block_shapes
 from livescale.shared.latency import MADE_UP
+from livescale.shared.model_config import load_model_config
 from livescale.shared.telemetry import configure_logging
 
 EPILOG = """
@@ -178,3 +182,23 @@ def cancel_on_signals() -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, cancel)
+
+
+def check_checkpoint(model: ModelSettings) -> None:
+    """Its configuration, its tokenizer and chat template, and which tensors its files say that they have; of a hub id,
+    which is fetched for that, all but the last. Raises UsageError."""
+    # By name, as `livescale run` knows the services.
+    text = importlib.import_module("livescale.services.gateway.checkpoint_text")
+    files = importlib.import_module("livescale.services.host.safetensors_files")
+    try:
+        check_path(model)
+        directory = find_files(model)
+        config = load_model_config(directory)
+        if Path(model.path).is_dir():
+            shapes = {name: shape for block in block_shapes(config).values() for name, shape in block.items()}
+            files.find_tensors(directory, shapes)
+        text.load_checkpoint_text(directory, time.time)
+    except BadSettings as error:
+        raise click.UsageError(str(error)) from None
+    except (ValueError, text.BadCheckpoint) as error:
+        raise click.UsageError(f"model {model.name!r}: {error}") from None

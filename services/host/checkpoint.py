@@ -12,8 +12,7 @@ import msgspec
 import torch
 import xxhash
 
-from livescale.services.host.checkpoint_files import HEAD, find_tensors
-from livescale.services.host.safetensors_file import AGAIN, StoredDType, StoredTensor
+from livescale.services.host.safetensors_files import AGAIN, HEAD, StoredDType, StoredTensor, find_tensors
 from livescale.shared.block_layout import EMBEDDING, ITEM_BYTES, BlockLayout, block_layouts, block_shapes
 from livescale.shared.messages.parameters import Block, DType, Layout, Manifest, ModelConfig
 from livescale.shared.model_config import CheckpointError, load_model_config, open_regular

@@ -6,11 +6,11 @@ import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Protocol
 
 import torch
 
-from livescale.services.host.machine import available_bytes
 from livescale.services.host.stored import Stored, open_stored
 from livescale.shared.arena import Arena, placed_bytes
 from livescale.shared.hub import resolve_model_path
@@ -21,6 +21,9 @@ from livescale.shared.transfer.segment import SharedBlocks
 READS = 4  # threads: some wait for the disk while others check what came
 AHEAD = 6  # blocks under way, so that no thread waits for one that takes longer
 LEAST_PRIORITY = 19
+
+MEMINFO = Path("/proc/meminfo")
+CGROUP = Path("/sys/fs/cgroup")
 
 
 class Disk(Protocol):
@@ -112,3 +115,19 @@ def allocate(sizes: Sequence[int], cuda: CudaRuntime | None = None) -> list[memo
 def _step_back() -> None:
     """On Linux a thread has a priority of its own, and the disk's follows from it."""
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_PRIORITY)
+
+
+def available_bytes(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int:
+    """What the kernel could hand out without swapping, within the container's limit where there is one."""
+    available = _fields(meminfo.read_text().replace(":", " "))["MemAvailable"] * 1024
+    limit = (cgroup / "memory.max").read_text().strip() if (cgroup / "memory.max").exists() else "max"
+    if limit == "max":
+        return available
+    used = int((cgroup / "memory.current").read_text())
+    # Files that were read count as used until somebody else wants the memory.
+    given_up = _fields((cgroup / "memory.stat").read_text()).get("inactive_file", 0)
+    return max(0, min(available, int(limit) - used + given_up))
+
+
+def _fields(text: str) -> dict[str, int]:
+    return {name: int(value) for name, value, *_ in map(str.split, text.splitlines())}

@@ -4,8 +4,7 @@ import structlog
 from msgspec.structs import replace
 
 from livescale.services.host.actor import Host
-from livescale.services.host.disk import ThreadDisk
-from livescale.services.host.machine import available_bytes
+from livescale.services.host.disk import ThreadDisk, available_bytes
 from livescale.services.host.settings import HostSettings
 from livescale.shared.devices import count_gpus
 from livescale.shared.links.open import open_link

@@ -4,8 +4,7 @@ import asyncio
 
 import structlog
 
-from livescale.services.monitor.journal import Journal
-from livescale.services.monitor.policy import Pace, ScalingPolicy, Verdict
+from livescale.services.monitor.policy import Journal, Pace, ScalingPolicy, Verdict
 from livescale.services.monitor.settings import MonitorSettings
 from livescale.services.monitor.signals import Signals
 from livescale.shared.bus.contract import BusError, Context, Endpoint, Refusal, Subscription

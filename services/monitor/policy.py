@@ -6,17 +6,19 @@ been enough for the model's downscale delay (a longer one for the last instance)
 needs an instance and no worker is spare.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from livescale.services.monitor.donors import Donor, Lack, choose_donors
-from livescale.services.monitor.needs import Need, Unknown, weigh
+from livescale.services.monitor.needs import Donor, Lack, Need, Unknown, choose_donors, weigh
 from livescale.services.monitor.signals import Observed, Signals
 from livescale.shared.backoff import Backoff
 from livescale.shared.invariants import check
 from livescale.shared.messages.membership import ModelEntry
 from livescale.shared.messages.parameters import ModelSpec
 from livescale.shared.messages.scaling import Action, Decision
+
+KEPT = 1_000
 
 
 @dataclass(frozen=True)
@@ -267,3 +269,28 @@ def _inputs(observed: Observed, need: Need | Unknown) -> dict[str, float | None]
         "needed_low": need.low if isinstance(need, Need) else None,
         "needed_high": need.high if isinstance(need, Need) else None,
     }
+
+
+class Journal:
+    """The last decisions of all models, oldest first."""
+
+    def __init__(self) -> None:
+        self._scales: deque[tuple[int, Decision]] = deque(maxlen=KEPT)
+        self._holds: deque[tuple[int, Decision]] = deque(maxlen=KEPT)
+        self._count = 0
+        self._last: dict[str, tuple[str, str]] = {}
+
+    def is_news(self, verdict: Verdict) -> bool:
+        """Whether to record and publish this verdict."""
+        return verdict.action != "hold" or self._last.get(verdict.model) != (verdict.action, verdict.rule)
+
+    def add(self, decision: Decision) -> None:
+        self._count += 1
+        (self._holds if decision.action == "hold" else self._scales).append((self._count, decision))
+        self._last[decision.model] = (decision.action, decision.rule)
+
+    def last(self, model: str | None, limit: int) -> list[Decision]:
+        """The newest `limit` of one model, or of all; newest last."""
+        kept = sorted([*self._scales, *self._holds], key=lambda one: one[0])
+        chosen = [one for _, one in kept if model is None or one.model == model]
+        return chosen[-limit:] if limit > 0 else []

@@ -6,14 +6,13 @@ from collections.abc import Mapping
 import structlog
 
 from livescale.services.registry.copies import READ_TIMEOUT_SECONDS, Copies
-from livescale.services.registry.kernels import check_kernels
+from livescale.services.registry.join_checks import check_kernels, check_place
 from livescale.services.registry.leases import LEFT, LeaseMoved, Leases, LeaseTimes, SpokeFalse, SpokeStale
 from livescale.services.registry.metrics import RegistryMetrics
-from livescale.services.registry.places import check_place
+from livescale.services.registry.model import check_spec, complete_spec
 from livescale.services.registry.pool import Pool
 from livescale.services.registry.saved import SavedState
 from livescale.services.registry.settings import RegistrySettings
-from livescale.services.registry.specs import check_spec, complete_spec
 from livescale.services.registry.witness import Witness
 from livescale.shared.bus.contract import BusError, Context, Endpoint, Refusal, Subscription
 from livescale.shared.bus.seldom import SeldomLog

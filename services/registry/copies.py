@@ -5,8 +5,8 @@ from collections.abc import Callable, Coroutine, Mapping
 
 import structlog
 
-from livescale.services.registry.demands import FreeCopy, MakeCopy
 from livescale.services.registry.fetches import Fetch
+from livescale.services.registry.placement import FreeCopy, MakeCopy
 from livescale.services.registry.pool import Pool
 from livescale.services.registry.saved import SavedState
 from livescale.shared.backoff import Backoff

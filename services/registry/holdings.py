@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from livescale.services.registry.demands import Copy, HostMemory
+from livescale.services.registry.placement import Copy, HostMemory
 from livescale.shared.messages.membership import Holding, HostReport, WorkerReport
 from livescale.shared.messages.parameters import Manifest
 

@@ -5,10 +5,9 @@ Built from what workers and hosts report; what was declared, and the manifests, 
 
 from collections.abc import Collection, Iterator
 
-from livescale.services.registry.demands import Demand, FreeCopy, MakeCopy, NoRoom
 from livescale.services.registry.holdings import Holdings, is_whole
 from livescale.services.registry.model import Content, Model, content_of
-from livescale.services.registry.placement import plan_copies, why_no_room
+from livescale.services.registry.placement import Demand, FreeCopy, MakeCopy, NoRoom, plan_copies, why_no_room
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.invariants import check
 from livescale.shared.messages.copies import ModelChecked, ModelRead

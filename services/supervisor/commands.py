@@ -7,8 +7,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from livescale.services.supervisor.checks import count_workers, spec_bounds, worker_device
-from livescale.services.supervisor.placement import Placement
 from livescale.services.supervisor.processes import Command
+from livescale.services.supervisor.resources import Placement
 from livescale.services.supervisor.settings import WORKER_FLAGS, ModelSettings, StackSettings
 from livescale.shared.bus.identity import NatsFiles
 from livescale.shared.messages.membership import ServiceName

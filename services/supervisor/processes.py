@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from livescale.services.supervisor.restarts import GiveUp, RestartPolicy
+from livescale.services.supervisor.policy import GiveUp, RestartPolicy
 
 SHIM = Path(__file__).with_name("child.py")
 KEPT_LINES = 40

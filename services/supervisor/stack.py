@@ -26,14 +26,12 @@ from livescale.services.supervisor.checks import (
 )
 from livescale.services.supervisor.commands import NATS, bus_files, gateway_commands, ready_file, service_commands
 from livescale.services.supervisor.credentials import OPERATOR, ROWS
-from livescale.services.supervisor.lease_watch import LeaseWatch
-from livescale.services.supervisor.model_sizes import measure_models, resolve_memory
-from livescale.services.supervisor.placement import place_workers
+from livescale.services.supervisor.policy import failed_models, missing_instances, missing_members
 from livescale.services.supervisor.processes import Child, Echo, Supervisor
-from livescale.services.supervisor.readiness import failed_models, missing_instances, missing_members
-from livescale.services.supervisor.run_dir import run_directory
+from livescale.services.supervisor.resources import measure_models, place_workers, resolve_memory
+from livescale.services.supervisor.run_files import run_directory
 from livescale.services.supervisor.settings import StackSettings
-from livescale.services.supervisor.store_watch import StoreWatch
+from livescale.services.supervisor.watches import LeaseWatch, StoreWatch
 from livescale.shared.bus.contract import Bus, BusError, Refusal
 from livescale.shared.bus.nats import NatsBus
 from livescale.shared.messages.membership import AskSnapshot, ModelEntry, ProcessEnded, Register, Snapshot

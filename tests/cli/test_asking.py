@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from livescale.services.cli.main import cli
-from livescale.services.supervisor.running import announce, pointer_path
+from livescale.services.supervisor.run_files import announce, pointer_path
 from livescale.shared.bus.contract import Context, Endpoint, Refusal, ServiceInfo
 from livescale.shared.bus.nats import NatsBus
 from livescale.shared.messages.membership import (

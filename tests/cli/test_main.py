@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from livescale.services.cli.lazy import LazyCommand, LazyGroup, load_command
+from livescale.services.cli.groups import LazyCommand, LazyGroup, load_command
 from livescale.services.cli.main import BENCHES, COMMANDS, cli
 from livescale.services.cli.run import SUMMARIES
 from livescale.services.cli.up import GROUPS
@@ -87,9 +87,9 @@ def test_an_unknown_command_is_refused_by_name(words: list[str]) -> None:
 
 def test_a_missing_package_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
-    monkeypatch.delitem(sys.modules, "livescale.services.cli.config_file", raising=False)
+    monkeypatch.delitem(sys.modules, "livescale.services.cli.options", raising=False)
     with pytest.raises(click.ClickException, match="'yaml', which is not installed: run `make install`"):
-        load_command("livescale.services.cli.config_file:as_yaml")
+        load_command("livescale.services.cli.options:as_yaml")
 
 
 def test_a_group_imports_a_command_only_when_it_is_called() -> None:

@@ -1,7 +1,6 @@
 import pytest
 
-from livescale.services.monitor.journal import Journal
-from livescale.services.monitor.policy import Verdict
+from livescale.services.monitor.policy import Journal, Verdict
 from livescale.shared.messages.scaling import Action, Decision
 from tests.monitor.made import Watched, dead, decision, load, queues, record, serving, spare, spec
 

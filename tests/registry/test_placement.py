@@ -5,8 +5,16 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from livescale.services.registry.demands import Copy, Demand, FreeCopy, HostMemory, MakeCopy, NoRoom
-from livescale.services.registry.placement import plan_copies, why_no_room
+from livescale.services.registry.placement import (
+    Copy,
+    Demand,
+    FreeCopy,
+    HostMemory,
+    MakeCopy,
+    NoRoom,
+    plan_copies,
+    why_no_room,
+)
 
 ROUNDS = 60
 

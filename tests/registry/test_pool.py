@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from livescale.services.registry.demands import FreeCopy, MakeCopy
+from livescale.services.registry.placement import FreeCopy, MakeCopy
 from livescale.services.registry.pool import KEPT_SECONDS, REMOVING_SECONDS, Pool
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.copies import ModelChecked, ModelRead

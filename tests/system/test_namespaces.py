@@ -18,8 +18,8 @@ from livescale.load.records import Ask, RequestRecord, find_fault
 from livescale.load.tally import Tally
 from livescale.services.cli.scale import ask_scale
 from livescale.services.supervisor.bus_server import find_server
+from livescale.services.supervisor.policy import missing_instances, missing_members
 from livescale.services.supervisor.processes import Command, Supervisor
-from livescale.services.supervisor.readiness import missing_instances, missing_members
 from livescale.shared.bus.contract import BusError
 from livescale.shared.bus.nats import NatsBus
 from livescale.shared.messages.membership import AskSnapshot, Member, Snapshot

@@ -11,7 +11,7 @@ from livescale.load.bench.disk_ways import DTYPE, load_and_copy, read_model
 from livescale.load.bench.transfer import transfer
 from livescale.services.host.disk import allocate
 from livescale.services.host.stored import open_stored
-from tests.host.test_direct_file import takes_direct_reads
+from tests.host.test_packed_file import takes_direct_reads
 from tests.load.bench.printed import records_in
 
 MEGABYTES = 60

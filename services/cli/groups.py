@@ -1,8 +1,8 @@
-"""Commands named by strings and imported when they are called: `livescale --help` loads nothing but click."""
+"""Click's commands and groups as this command line has them: loaded when called, options shown in groups."""
 
 import difflib
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import NamedTuple
 
@@ -64,3 +64,28 @@ def load_module(name: str) -> ModuleType:
             f"this command needs the package {error.name!r}, which is not installed: run `make install`, "
             "or pip install 'livescale[embedded,ucx,load]'"
         ) from None
+
+
+class GroupedCommand(click.Command):
+    """`groups`: names of parameters by the title of their group; the option that asks for help comes last."""
+
+    def __init__(
+        self,
+        name: str | None,
+        *,
+        groups: Mapping[str, Sequence[str]],
+        callback: Callable[..., object],
+        params: list[click.Parameter],
+        help: str | None,
+        epilog: str,
+    ) -> None:
+        super().__init__(name, callback=callback, params=params, help=help, epilog=epilog)
+        self.groups = groups
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        shown = {param.name: line for param in self.get_params(ctx) if (line := param.get_help_record(ctx)) is not None}
+        for title, names in self.groups.items():
+            with formatter.section(title):
+                formatter.write_dl([shown.pop(name) for name in names])
+        with formatter.section("Help"):
+            formatter.write_dl(list(shown.values()))

@@ -1,12 +1,17 @@
-"""Where a running `livescale up` notes its addresses, so that other commands on this machine find it."""
+"""What a run leaves on this machine: the note of its addresses, and its own directory."""
 
 import os
+import re
+import shutil
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+
+NAME = re.compile(r"livescale-(\d+)-(\d+)-.*")  # pid and start, so that another process of that pid is told apart
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,3 +82,22 @@ def make_place(path: Path) -> None:
             f"{directory} is not a directory that only you can write to, so other commands would not find this system "
             "there: remove it, or name another one by LIVESCALE_STATE_DIR"
         )
+
+
+@contextmanager
+def run_directory(parent: Path | None = None) -> Iterator[Path]:
+    """A fresh directory below `parent` (by default the system's for temporary files), for its owner's eyes only."""
+    parent = parent or Path(tempfile.gettempdir())
+    clear_abandoned(parent)
+    pid = os.getpid()
+    prefix = f"livescale-{pid}-{process_started(pid) or 0}-"
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as directory:
+        yield Path(directory)
+
+
+def clear_abandoned(parent: Path) -> None:
+    """Remove what runs left that were killed. What belongs to somebody else stays."""
+    for directory in parent.glob("livescale-*"):
+        named = NAME.fullmatch(directory.name)
+        if named and process_started(int(named[1])) != int(named[2]) and directory.lstat().st_uid == os.getuid():
+            shutil.rmtree(directory, ignore_errors=True)

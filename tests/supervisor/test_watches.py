@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from livescale.services.supervisor.store_watch import LOOK_SECONDS, StoreWatch
+from livescale.services.supervisor.watches import STORE_LOOK_SECONDS, StoreWatch
 from livescale.shared import virtual_time
 from livescale.shared.bus.contract import BusError, CallTimeout, Disconnected
 from livescale.shared.messages.message import Message
@@ -40,7 +40,7 @@ def watch(store: Store, free: int, monkeypatch: pytest.MonkeyPatch, looks: int) 
     async def main() -> None:
         bus: Any = SimpleNamespace(kv=store)
         running = asyncio.create_task(StoreWatch(bus, Path("/store"), store.restart, store.told.append).run())
-        await asyncio.sleep(LOOK_SECONDS * looks + 0.1)
+        await asyncio.sleep(STORE_LOOK_SECONDS * looks + 0.1)
         running.cancel()
         await asyncio.wait([running])
 

@@ -1,12 +1,12 @@
-"""What the models that are named need of a worker, known from their configurations before anything starts."""
+"""What each worker gets: memory by the models that are named, and its GPU of a topology."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from livescale.services.supervisor.checks import BadSettings, ranks_of
+from livescale.services.supervisor.checks import BadSettings, count_workers, ranks_of
 from livescale.services.supervisor.settings import MIB, ModelSettings, StackSettings
 from livescale.shared.arena import placed_bytes
 from livescale.shared.block_layout import ITEM_BYTES, block_layouts
@@ -14,6 +14,7 @@ from livescale.shared.hub import resolve_model_path
 from livescale.shared.messages.parameters import ModelConfig
 from livescale.shared.model_config import CheckpointError, load_model_config
 from livescale.shared.sharding import check_shards, shard_config
+from livescale.shared.topology_file import find_topology
 
 ROOM = 64 * MIB  # so that small models may come later that are larger than those that are named
 SLOTS = 16  # requests at once, where nothing is said of it: as `livescale run worker` has it
@@ -94,3 +95,54 @@ def find_files(model: ModelSettings) -> Path:
         return resolve_model_path(model.path, parameters=False)
     except OSError as error:
         raise CheckpointError(f"{model.path}: {error.strerror}") from None
+
+
+@dataclass(frozen=True)
+class Placement:
+    """worker-i is at the i-th of `gpus`, and each host that has one of them has a host cache.
+
+    `shaping_file` is set where links are shaped.
+    """
+
+    topology: str
+    gpus: tuple[str, ...]
+    shaping_file: str = ""
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(host_of(gpu) for gpu in self.gpus))
+
+    def flags(self, place: str) -> Mapping[str, str]:
+        """What the worker or host there is told. Each emulated host is a machine of its own in status."""
+        shaping = {"topology": self.topology, "shaping_file": self.shaping_file} if self.shaping_file else {}
+        return {"place": place, "host_name": host_of(place), **shaping}
+
+
+def place_workers(settings: StackSettings) -> Placement | None:
+    """None without a topology. Raises BadSettings for one that cannot be read, or has too few GPUs."""
+    if not settings.topology:
+        if settings.shaped:
+            raise BadSettings("shaped: links are shaped to a topology; give --topology")
+        return None
+    if settings.shaped and settings.link_rate:
+        raise BadSettings("shaped and link-rate: links are shaped by one of them; leave out --link-rate")
+    try:
+        gpus = [gpu.id for gpu in find_topology(settings.topology).gpus]
+    except ValueError as error:
+        raise BadSettings(f"topology: {error}") from None
+    if settings.workers > len(gpus) or not gpus:
+        raise BadSettings(
+            f"topology {settings.topology} has {len(gpus)} GPUs for {count_workers(settings)} workers; "
+            "lower --workers or add GPUs"
+        )
+    return Placement(absolute(settings.topology), tuple(gpus[: count_workers(settings)]))
+
+
+def absolute(topology: str) -> str:
+    """Processes may have another working directory; the name of a shipped one stays a name."""
+    path = Path(topology)
+    return str(path.resolve()) if path.is_file() else topology
+
+
+def host_of(place: str) -> str:
+    return place.partition("/")[0]

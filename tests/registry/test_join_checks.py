@@ -1,9 +1,9 @@
-"""Where workers and hosts may say that they are."""
+"""Who may join."""
 
 import msgspec
 import pytest
 
-from livescale.services.registry.places import check_place
+from livescale.services.registry.join_checks import check_kernels, check_place
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.membership import Join, LeaseState, Member, ServiceName
 from livescale.shared.topology_file import find_topology
@@ -64,3 +64,41 @@ def test_without_a_topology_nobody_need_say_where_it_is() -> None:
     check_place(join("worker-0", None), [member("worker-1", "x")], None)
     unsaid = msgspec.structs.replace(member("worker-1", "x"), place=None)
     check_place(join("worker-0", None), [unsaid], None)
+
+
+def join_with(id: str, kernels: str | None) -> Join:
+    return Join(service="worker", id=id, pid=1, host="a", kernels=kernels)
+
+
+def member_with(id: str, kernels: str | None, lease: LeaseState = "alive") -> Member:
+    return Member(service="worker", id=id, pid=2, host="a", epoch=1, lease=lease, kernels=kernels)
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "setting"),
+    [
+        ("portable-1a", "amx-2b", "this worker --kernels amx-emulated"),
+        ("avx512_bf16-1a", "amx-2b", "this worker --kernels amx-emulated"),
+        ("torch-2.13.0-AVX2-1a", "amx-2b", "this worker --kernels amx-emulated"),
+        ("amx-1a", "avx512_bf16-2b", "this worker --kernels avx512_bf16; where its CPU lacks that, .* portable"),
+        ("amx-1a", "portable-2b", "this worker --kernels portable$"),
+        ("amx-1a", "torch-2.13.0-AVX2-2b", "all workers --kernels portable: .* C compiler"),
+        ("torch-2.13.0-AVX512-1a", "torch-2.13.0-AVX2-2b", "all workers --kernels portable"),
+        ("amx-1a", "amx-2b", "other kernels of the same name: install the same release"),
+    ],
+)
+def test_a_worker_with_other_bits_is_refused_and_told_which_setting_fits(own: str, others: str, setting: str) -> None:
+    said = f"worker-1 computes with the kernels {own}, worker-0 with {others}: their bits differ. .*{setting}"
+    with pytest.raises(Refusal, match=said):
+        check_kernels(join_with("worker-1", own), [member_with("gateway-0", None), member_with("worker-0", others)])
+
+
+def test_who_has_the_same_or_computes_elsewhere_is_taken() -> None:
+    members = [member_with("worker-0", "torch"), member_with("worker-9", None)]
+    check_kernels(join_with("worker-1", "torch"), members)
+    check_kernels(join_with("worker-1", None), members)
+
+
+def test_who_comes_again_may_have_changed_and_the_dead_do_not_count() -> None:
+    check_kernels(join_with("worker-0", "torch"), [member_with("worker-0", "avx512_bf16")])
+    check_kernels(join_with("worker-1", "torch"), [member_with("worker-0", "avx512_bf16", "dead")])

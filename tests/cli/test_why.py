@@ -4,10 +4,45 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from livescale.services.cli.why_view import explain
+from livescale.services.cli.why import explain, tell_pipelines, tell_times
 from livescale.shared.messages.membership import Incident
-from livescale.shared.messages.scaling import Action, Decision, Phase, ScaleRecord
-from livescale.shared.messages.transfers import Flow, Plan, PlannedInstance
+from livescale.shared.messages.scaling import Action, Decision, Phase, PipelineRecord, ScaleRecord
+from livescale.shared.messages.transfers import Flow, Plan, PlannedInstance, PlannedPipeline
+
+DECISION = Decision(
+    id="d", model="m", at=100.0, action="out", current=1, target=3, rule="r", reason="why", by="operator"
+)
+PLAN = Plan(
+    id="scale-1",
+    model="m",
+    version="v",
+    instances=[PlannedInstance(id="i-1", ranks=["w-1"]), PlannedInstance(id="i-2", ranks=["w-2"])],
+    flows=[],
+    size_bytes=4,
+    predicted={"w-1": 0.4, "w-2": 0.5},
+    predicted_blocks={
+        "w-1": [0.1, 0.2, 0.3, 0.4],
+        "w-2": [0.2, 0.3, 0.4, 0.5],
+    },
+)
+PHASES = [Phase(name="commanded", at=101.0), Phase(name="whole", at=101.5, node="w-1")]
+ARRIVED: dict[str, list[float | None]] = {
+    "w-1": [101.1, 101.2, 101.45, 101.5],
+    "w-2": [101.21, None, None, None],
+}
+RECORD = ScaleRecord(id="scale-1", decision=DECISION, state="loading", plan=PLAN, phases=PHASES, arrived=ARRIVED)
+
+PLANNED = [PlannedPipeline(members=["w-1", "w-2"], predicted=0.5), PlannedPipeline(members=["w-3", "w-4"])]
+RUN = PipelineRecord(
+    id="scale-1-0",
+    stages=["w-1 0-1", "w-2 2-3"],
+    ready_at=101.6,
+    running_at=101.65,
+    first_token_at=101.9,
+    switching_at=102.5,
+    ended_at=103.0,
+    reason="each of them is whole",
+)
 
 
 def decision(id: str, action: Action = "hold", at: float = 100.0, **more: Any) -> Decision:
@@ -119,3 +154,84 @@ def test_nothing_decided_is_said() -> None:
 def test_a_model_that_could_not_be_read_says_why_last() -> None:
     *_, last = explain("tiny", [decision("d-1")], [], "Input/output error")
     assert last.startswith("tiny could not be read: Input/output error")
+
+
+def told(record: ScaleRecord) -> list[str]:
+    assert record.plan is not None
+    return list(tell_times(record, record.plan))
+
+
+def test_a_target_and_its_blocks_are_told_beside_what_was_predicted() -> None:
+    first, blocks, *_ = told(RECORD)
+    assert first == "w-1 whole after 0.500 s, 0.400 s predicted: 1.25x"
+    assert blocks == (
+        "  4 blocks; first, median, last after 0.100 for 0.100, 0.450 for 0.300, 0.500 for 0.400 s; "
+        "farthest off is block 2: 0.450 for 0.300 s, 1.50x"
+    )
+
+
+def test_of_a_target_that_still_loads_the_blocks_that_came_are_told() -> None:
+    assert told(RECORD)[2:] == [
+        "w-2 not whole, 0.500 s predicted",
+        "  1 block after 0.210 for 0.200 s; farthest off is block 0: 0.210 for 0.200 s, 1.05x",
+    ]
+
+
+def test_before_anybody_sends_only_the_prediction_is_told() -> None:
+    assert told(replace(RECORD, phases=[])) == ["w-1 not whole, 0.400 s predicted", "w-2 not whole, 0.500 s predicted"]
+
+
+def test_times_of_a_plan_that_was_made_anew_say_so() -> None:
+    anew = [
+        Phase(name="replanned", at=101.25, node="w-1", detail="s is gone; now from t"),
+        Phase(name="replanned", at=101.3, node="w-2", detail="t is gone; now from u"),
+    ]
+    assert told(replace(RECORD, phases=[*PHASES, *anew]))[-1] == (
+        "times were predicted anew 2 times, as the plan was made anew, 0.300 s after the first send: "
+        "t is gone; now from u"
+    )
+    assert "anew once, as the plan was made anew, 0.250 s" in told(replace(RECORD, phases=[*PHASES, anew[0]]))[-1]
+
+
+def test_where_blocks_are_too_many_targets_alone_are_told() -> None:
+    large = replace(RECORD, plan=replace(PLAN, predicted_blocks={}), arrived={})
+    assert told(large) == ["w-1 whole after 0.500 s, 0.400 s predicted: 1.25x", "w-2 not whole, 0.500 s predicted"]
+
+
+def test_where_rates_are_not_known_nothing_was_predicted() -> None:
+    unknown = replace(RECORD, plan=replace(PLAN, predicted={}, predicted_blocks={}))
+    assert told(unknown)[0] == "w-1 whole after 0.500 s, nothing predicted"
+    assert told(unknown)[-1].startswith("nothing is predicted without --link-rate or --topology")
+
+
+def told_of_pipelines(record: ScaleRecord, planned: list[PlannedPipeline], *pipelines: PipelineRecord) -> list[str]:
+    return list(tell_pipelines(replace(record, pipelines=list(pipelines)), replace(PLAN, pipelines=planned)))
+
+
+def test_a_pipeline_is_told_with_its_stages_beside_when_it_should_have_been_ready() -> None:
+    assert told_of_pipelines(RECORD, PLANNED[:1], RUN) == [
+        "pipeline of w-1 0-1, w-2 2-3: ready after 0.600 s, 0.500 s predicted: 1.20x",
+        "  it ran from 0.650 s; first token at 0.900 s; each took up its part from 1.500 s; "
+        "over at 2.000 s: each of them is whole",
+    ]
+
+
+def test_how_each_got_kv_of_its_part_is_told_with_the_reason() -> None:
+    ways = {"w-2": "computed again: a token takes 9 us to be moved, 3 us to be computed", "w-1": "moved: move is set"}
+    assert told_of_pipelines(RECORD, PLANNED[:1], replace(RUN, kv_ways=ways))[2:] == [
+        "  KV for w-1 was moved: move is set",
+        "  KV for w-2 was computed again: a token takes 9 us to be moved, 3 us to be computed",
+    ]
+
+
+def test_one_that_came_to_nothing_says_why() -> None:
+    given_up = PipelineRecord(id="scale-1-0", ended_at=102.0, reason="w-1 is whole already")
+    assert told_of_pipelines(RECORD, PLANNED, given_up, PipelineRecord(id="scale-1-1")) == [
+        "pipeline of w-1, w-2: not ready, 0.500 s predicted",
+        "  given up at 1.000 s: w-1 is whole already",
+        "pipeline of w-3, w-4: not ready, nothing predicted",
+    ]
+
+
+def test_a_plan_without_any_says_nothing() -> None:
+    assert told_of_pipelines(RECORD, []) == []

@@ -1,6 +1,6 @@
 import pytest
 
-from livescale.services.registry.specs import check_spec, complete_spec
+from livescale.services.registry.model import check_spec, complete_spec
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.parameters import ModelSpec, ScalingBounds
 

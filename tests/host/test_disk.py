@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from livescale.services.host.machine import available_bytes
+from livescale.services.host.disk import available_bytes
 
 
 @pytest.mark.parametrize(
