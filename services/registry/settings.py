@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from livescale.shared.messages.parameters import ModelSpec
 from livescale.shared.settings import ProcessSettings, TopologyName
 
 UNSAID = "for models that are registered without a word about it"
@@ -29,3 +30,16 @@ class RegistrySettings(ProcessSettings, frozen=True, kw_only=True):
         Meta(description=f"Tokens of a request; the checkpoint's limit when left out; {UNSAID}"),
     ] = None
     tensor_parallel_size: Annotated[int, Meta(description=f"Workers of an instance; {UNSAID}", ge=1, le=64)] = 1
+
+    def default_spec(self) -> ModelSpec:
+        """What is not said of a model that is new: its name and path are empty."""
+        return ModelSpec(
+            name="",
+            path="",
+            dtype=self.dtype,
+            layout=self.layout,
+            min_instances=self.min_instances,
+            max_instances=self.max_instances,
+            max_model_len=self.max_model_len,
+            tensor_parallel_size=self.tensor_parallel_size,
+        )
