@@ -11,7 +11,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from livescale.services.supervisor.bus_server import LOOPBACK, ServerError, find_server, server_name
+from livescale.services.supervisor.bus_server import ServerError, find_server, server_name
+from livescale.services.supervisor.commands import LOOPBACK
 
 START_SECONDS = 10.0
 STOP_SECONDS = 5.0

@@ -2,14 +2,16 @@
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import click
 import msgspec
 import yaml
 from msgspec import inspect
+from msgspec.structs import FieldInfo
 
 from livescale.shared.bus.urls import hide_password
 from livescale.shared.settings import Settings
@@ -72,22 +74,29 @@ class Pattern(click.ParamType[str]):
 
 
 def settings_options(
-    kind: type[S], **types: click.ParamType[Any]
+    kind: type[S],
+    passed_on: Mapping[str, Sequence[FieldInfo]] = MappingProxyType({}),
+    **types: click.ParamType[Any],
 ) -> Callable[[Callable[[S], None]], Callable[..., None]]:
-    """Decorate a function of `kind` so that click can call it; `types` gives single fields a type of their own."""
+    """Decorate a function of `kind` so that click can call it; `types` gives single fields a type of their own.
+
+    `passed_on`: in the place of a field of `kind` that is a mapping there is an option for each of these fields of
+    another struct; the mapping gets those that are given, by name.
+    """
+    shown = flatten(kind, passed_on)
 
     def decorate(command: Callable[[S], None]) -> Callable[..., None]:
         @functools.wraps(command)
         def call(print_config: bool, **values: object) -> None:
-            settings = _convert(values, kind)
+            settings = _convert(values, shown)
             if print_config:
                 click.echo(as_yaml(settings), nl=False)
             else:
-                command(settings)
+                command(gather(settings, kind, passed_on))
 
         options = [
-            *(field_option(field, types.get(field.name)) for field in fields_of(kind)),
-            config_option(kind),
+            *(field_option(field, types.get(field.name)) for field in fields_of(shown)),
+            config_option(shown),
             click.option("--print-config", is_flag=True, help="Print the resolved configuration and exit."),
         ]
         for option in reversed(options):
@@ -102,6 +111,30 @@ def _convert(values: dict[str, object], kind: type[S]) -> S:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:  # what no single option can check
         raise click.ClickException(str(error)) from None
+
+
+def flatten(kind: type[Settings], passed_on: Mapping[str, Sequence[FieldInfo]]) -> type[Settings]:
+    """`kind` with the fields that it passes on in the place of the mapping that they go into, None where left out."""
+    if not passed_on:
+        return kind
+    fields: list[tuple[str, Any, Any]] = []
+    for field in msgspec.structs.fields(kind):
+        if field.name in passed_on:
+            fields += [(each.name, each.type | None, None) for each in passed_on[field.name]]
+        else:
+            fields.append((field.name, field.type, field.default))
+    flat = msgspec.defstruct(kind.__name__, fields, bases=(Settings,), frozen=True, kw_only=True)
+    assert issubclass(flat, Settings)
+    return flat
+
+
+def gather(settings: Settings, kind: type[S], passed_on: Mapping[str, Sequence[FieldInfo]]) -> S:
+    """What `flatten` spread out as `kind` has it."""
+    values = msgspec.structs.asdict(settings)
+    for mapping, fields in passed_on.items():
+        given = {field.name: values.pop(field.name) for field in fields}
+        values[mapping] = {name: value for name, value in given.items() if value is not None}
+    return kind(**values)
 
 
 def fields_of(kind: type[Settings]) -> tuple[inspect.Field, ...]:

@@ -5,10 +5,13 @@ import importlib
 import json
 import signal
 import time
+from itertools import chain
 from pathlib import Path
 
 import click
 import msgspec
+from msgspec import inspect
+from msgspec.structs import FieldInfo, fields
 
 from livescale.services.cli.groups import GroupedCommand
 from livescale.services.cli.options import settings_options
@@ -68,27 +71,43 @@ class NamedDirectory(click.ParamType[ModelSettings]):
             self.fail(f"{name!r} is no name for a model: letters, digits and . _ / - only", param, ctx)
 
 
-# Every option of a system is in one of them.
-GROUPS = {
+def options_of_workers() -> dict[str, list[FieldInfo]]:
+    """The fields of a worker's settings that are options of a system too, by their group in its help."""
+    # By name, as `livescale run` knows the services.
+    found: dict[str, list[FieldInfo]] = {}
+    for field in fields(importlib.import_module("livescale.services.worker.settings").WorkerSettings):
+        info = inspect.type_info(field.type)
+        if isinstance(info, inspect.Metadata) and info.extra is not None and "up" in info.extra:
+            found.setdefault(info.extra["up"], []).append(field)
+    return found
+
+
+WORKER_OPTIONS = options_of_workers()
+
+# Every option of a system is in one of them; those of workers that are passed on come last.
+OWN_GROUPS = {
     "Models": (
         *("models", "dtype", "layout", "max_model_len", "tensor_parallel_size"),
         *("min_instances", "max_instances"),
     ),
     "Clients": ("host", "port", "gateways", "api_key", "api_keys"),
-    "Processes": ("workers", "device", "threads", "routers", "start_timeout_s", "kill_hung_s"),
-    "Memory of workers": ("arena_bytes", "kv_bytes", "block_size", "host_kv_bytes"),
-    "Batches": ("max_num_seqs", "max_num_waiting", "max_num_batched_tokens", "tbt_ratio"),
-    "Prompts that begin alike": ("enable_prefix_caching", "context_share", "context_seconds"),
+    "Processes": ("workers", "device", "routers", "start_timeout_s", "kill_hung_s"),
+    "Memory of workers": ("arena_bytes", "kv_bytes", "host_kv_bytes"),
+    "Batches": (),
+    "Prompts that begin alike": ("enable_prefix_caching",),
     "Scaling": ("live", "live_every_hop", "live_when", "ttft_slo", "switch_kv", "plan_policy"),
     "Links": ("transport", "share_memory", "link_rate", "topology", "shaped"),
     "Emulated GPUs": ("engine", "engine_profile", "engine_speed"),
     "Bus": ("nats_url", "nats_creds", "nats_nkey", "nats_ca", "nats_cert", "nats_key", "namespace"),
     "Logs and configuration": ("log_level", "log_format", "config", "print_config"),
 }
+GROUPS = {
+    title: (*names, *(field.name for field in WORKER_OPTIONS.get(title, ()))) for title, names in OWN_GROUPS.items()
+}
 
 
 @click.command(cls=GroupedCommand, groups=GROUPS, epilog=EPILOG)
-@settings_options(StackSettings, models=NamedDirectory())
+@settings_options(StackSettings, {"worker_options": list(chain(*WORKER_OPTIONS.values()))}, models=NamedDirectory())
 def up(settings: StackSettings) -> None:
     """Serve models on this machine until Ctrl-C.
 

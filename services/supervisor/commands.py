@@ -91,7 +91,8 @@ def service_commands(
 def worker_flags(settings: StackSettings) -> Flags:
     """What all workers are told alike. What is left out is not said: workers read the environment too."""
     flags = {name: getattr(settings, name) for name in WORKER_FLAGS}
-    return {name: value for name, value in flags.items() if value is not None}
+    told = {name: value for name, value in flags.items() if value is not None}
+    return {**told, **settings.worker_options}
 
 
 def engine_flags(settings: StackSettings) -> Flags:

@@ -71,7 +71,7 @@ def resolve_memory(settings: StackSettings, sizes: Sequence[ModelSize]) -> Stack
             f"model {largest.name!r} takes {largest.arena_bytes} bytes of each worker, and arena-bytes is "
             f"{settings.arena_bytes}: set --arena-bytes {largest.arena_bytes} or more, or leave it out"
         )
-    slots = settings.max_num_seqs or SLOTS
+    slots = int(settings.worker_options.get("max_num_seqs", SLOTS))
     kv = max(2 * slots * one.tokens * one.token_bytes for one in sizes)
     return replace(
         settings,

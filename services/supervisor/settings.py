@@ -1,28 +1,21 @@
 """What a whole system on one machine can be told."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from livescale.shared.settings import (
-    BlockSize,
     BusSettings,
-    ContextSeconds,
-    ContextShare,
     EngineName,
     EngineProfile,
     EngineSpeed,
     LiveEveryHop,
     LiveName,
     LiveWhen,
-    MaxNumBatchedTokens,
-    MaxNumSeqs,
-    MaxNumWaiting,
     PolicyName,
     Settings,
     SwitchKv,
-    TbtRatio,
-    Threads,
     TopologyName,
     TtftSlo,
 )
@@ -55,26 +48,23 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
     downscale_to_zero_delay_s: Annotated[float, Meta(ge=0)] = 60.0
 
 
-# Flags of a system that are passed on to its workers as they are; of what is None the workers' own default counts.
+# Flags of a system that all workers are told as they are, and that are not among its `worker_options`: a system has
+# another default for them, or computes it; of what is None the workers' own default counts.
 WORKER_FLAGS = (
     "arena_bytes",
     "kv_bytes",
     "host_kv_bytes",
     "enable_prefix_caching",
-    "context_share",
-    "context_seconds",
-    "max_num_seqs",
-    "max_num_waiting",
-    "max_num_batched_tokens",
-    "tbt_ratio",
-    "block_size",
-    "threads",
     "switch_kv",
 )
 
 
 class StackSettings(BusSettings, frozen=True, kw_only=True):
-    """A whole system on this machine."""
+    """A whole system on this machine.
+
+    `worker_options`: what else all workers are told, by the names of fields of `WorkerSettings`. `livescale up` has a
+    flag for each of those fields that is marked so.
+    """
 
     models: Annotated[
         tuple[ModelSettings, ...],
@@ -157,14 +147,7 @@ class StackSettings(BusSettings, frozen=True, kw_only=True):
     enable_prefix_caching: Annotated[
         bool, Meta(description="Workers keep the KV of prompts for prompts that begin the same")
     ] = True
-    max_num_seqs: MaxNumSeqs | None = None
-    max_num_waiting: MaxNumWaiting | None = None
-    max_num_batched_tokens: MaxNumBatchedTokens | None = None
-    tbt_ratio: TbtRatio | None = None
-    block_size: BlockSize | None = None
-    context_share: ContextShare | None = None
-    context_seconds: ContextSeconds | None = None
-    threads: Threads | None = None
+    worker_options: Mapping[str, float | str] = {}
     transport: Annotated[Literal["ucx", "socket"], Meta(description="How parameters travel between processes")] = "ucx"
     link_rate: Annotated[
         float, Meta(description="Shape what leaves each process to so many bytes a second; 0 is unshaped", ge=0)

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from livescale.services.cli.groups import LazyCommand, LazyGroup, load_command
 from livescale.services.cli.main import BENCHES, COMMANDS, cli
 from livescale.services.cli.run import SUMMARIES
-from livescale.services.cli.up import GROUPS
+from livescale.services.cli.up import GROUPS, up
 from livescale.services.supervisor.settings import StackSettings
 
 EVERY_COMMAND = [
@@ -122,7 +122,8 @@ def test_h_is_help(words: list[str]) -> None:
 
 def test_every_option_of_up_is_in_one_group_of_its_help() -> None:
     grouped = [name for names in GROUPS.values() for name in names]
-    assert sorted(grouped) == sorted([*StackSettings.__struct_fields__, "config", "print_config"])
+    assert sorted(grouped) == sorted(str(option.name) for option in up.params)
+    assert {*StackSettings.__struct_fields__, "tbt_ratio", "threads"} - {*grouped} == {"worker_options"}
     output = CliRunner().invoke(cli, ["up", "-h"]).output
     assert all(f"{title}:" in output for title in GROUPS)
     assert output.split("Help:")[1].strip().startswith("-h, --help")

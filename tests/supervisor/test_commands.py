@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from livescale.services.cli.main import cli
+from livescale.services.cli.up import WORKER_OPTIONS
 from livescale.services.supervisor.bus_server import write_config
 from livescale.services.supervisor.checks import make_spec, resolve_form
 from livescale.services.supervisor.commands import gateway_commands, nats_command, service_commands
@@ -120,10 +121,9 @@ def test_what_an_operator_tells_all_workers_reaches_each() -> None:
         "block_size": 32,
         "context_share": 0.25,
         "context_seconds": 60.0,
-        "host_kv_bytes": 5,
         "threads": 2,
     }
-    for name, command in _workers(StackSettings(workers=2, **told)).items():
+    for name, command in _workers(StackSettings(workers=2, worker_options=told, host_kv_bytes=5)).items():
         config = resolve(command)
         assert [field for field, value in told.items() if f"{kebab(field)}: {value}\n" not in config] == [], name
 
@@ -139,9 +139,9 @@ def test_each_setting_of_a_worker_is_told_it_is_its_machines_or_is_only_for_the_
     told = {*WORKER_FLAGS, "device", "engine", "engine_profile", "engine_speed", "transport", "share_memory"}
     own = {"id", "host_name", "bind", "place", "topology", "shaping_file", "link_rate"}
     environment = {"log_format", "kernels", "cuda_graphs"}
-    assert set(WorkerSettings.__struct_fields__) == told | own | environment | set(BusSettings.__struct_fields__) | {
-        "log_level"
-    }
+    marked = {field.name for fields in WORKER_OPTIONS.values() for field in fields}
+    known = told | own | environment | marked | {*BusSettings.__struct_fields__, "log_level"}
+    assert set(WorkerSettings.__struct_fields__) == known
 
 
 def _workers(settings: StackSettings) -> dict[str, Command]:

@@ -55,7 +55,7 @@ def test_small_models_get_small_workers() -> None:
     told = resolve_memory(StackSettings(), [SMALL])
     assert told.arena_bytes == 2 * 2 * MIB + ROOM
     assert told.kv_bytes == 2 * SLOTS * 4096 * 512
-    assert resolve_memory(StackSettings(max_num_seqs=1), [SMALL]).kv_bytes == LEAST_KV
+    assert resolve_memory(StackSettings(worker_options={"max_num_seqs": 1}), [SMALL]).kv_bytes == LEAST_KV
 
 
 def test_the_largest_model_counts_and_caches_have_a_bound() -> None:
