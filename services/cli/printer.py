@@ -9,7 +9,7 @@ import click
 SELF = "up"
 
 
-class Printer(Protocol):
+class UpPrinter(Protocol):
     def line(self, name: str, line: str) -> None:
         """What a process wrote."""
 
@@ -20,7 +20,7 @@ class Printer(Protocol):
         """How a process ended, and what is done."""
 
 
-def make_printer(form: Literal["text", "json"]) -> Printer:
+def make_printer(form: Literal["text", "json"]) -> UpPrinter:
     return JsonPrinter() if form == "json" else TextPrinter()
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import FieldInfo, fields
 
 from livescale.services.cli.groups import GroupedCommand
 from livescale.services.cli.options import settings_options
-from livescale.services.cli.printer import JsonPrinter, Printer, make_printer
+from livescale.services.cli.printer import JsonPrinter, UpPrinter, make_printer
 from livescale.services.supervisor.checks import BadSettings, check_path
 from livescale.services.supervisor.commands import worker_flags
 from livescale.services.supervisor.processes import ChildFailed
@@ -136,7 +136,7 @@ def check_all(settings: StackSettings) -> None:
     check_place()
 
 
-def run_system(settings: StackSettings, printer: Printer) -> None:
+def run_system(settings: StackSettings, printer: UpPrinter) -> None:
     """Until Ctrl-C. Raises ClickException."""
     configure_logging("up", "up", settings.log_level, settings.log_format)
     try:
@@ -175,7 +175,7 @@ def check_place() -> None:
         raise click.ClickException(str(error)) from None
 
 
-async def serve(settings: StackSettings, printer: Printer) -> None:
+async def serve(settings: StackSettings, printer: UpPrinter) -> None:
     """Until Ctrl-C or SIGTERM, which cancel this task. Raises ChildFailed when an essential process is given up."""
     cancel_on_signals()
     if settings.engine == "modelled":

@@ -25,7 +25,7 @@ The same with the nats CLI:
   nats req livescale.default.svc.monitor.decisions '{"model": "tiny"}'
 """
 
-Told = list[Decision]  # one decision, or the holds in a row that are told as one
+Folded = list[Decision]  # one decision, or the holds in a row that are told as one
 
 UNKNOWN = "nothing is predicted without --link-rate or --topology: it is not known what links carry"
 
@@ -114,9 +114,9 @@ def explain(
         yield f"{model} could not be read: {error}; that is tried again, ever more seldom"
 
 
-def fold_holds(decisions: Sequence[Decision]) -> list[Told]:
+def fold_holds(decisions: Sequence[Decision]) -> list[Folded]:
     """Under a changing load one reason to hold follows another, several times a second."""
-    folded: list[Told] = []
+    folded: list[Folded] = []
     for decision in decisions:
         if folded and decision.action == "hold" == folded[-1][0].action:
             folded[-1].append(decision)
@@ -125,7 +125,7 @@ def fold_holds(decisions: Sequence[Decision]) -> list[Told]:
     return folded
 
 
-def tell_decisions(folded: Told, verbose: bool) -> Iterator[str]:
+def tell_decisions(folded: Folded, verbose: bool) -> Iterator[str]:
     last = folded[-1]
     change = f"{last.current} -> {last.target}" if last.action != "hold" else f"at {last.current}"
     until = f" to {clock_time(last.at)}" if len(folded) > 1 else ""
@@ -171,7 +171,7 @@ def number(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.4g}"
 
 
-class Block(NamedTuple):
+class BlockTime(NamedTuple):
     """When a block was ready and should have been, in seconds since the first sender was told to send."""
 
     number: int
@@ -202,18 +202,20 @@ def tell_whole(took: float | None, predicted: float | None) -> str:
     return f"{told}, {predicted:.3f} s predicted" + (f": {ratio(took, predicted)}" if took is not None else "")
 
 
-def find_blocks(arrived: Sequence[float | None], predicted: Sequence[float | None], begun: float | None) -> list[Block]:
+def find_blocks(
+    arrived: Sequence[float | None], predicted: Sequence[float | None], begun: float | None
+) -> list[BlockTime]:
     """Those that arrived and were predicted, the first of them first."""
     both = enumerate(zip(arrived, predicted, strict=False))
     blocks = [
-        Block(number, at - begun, expected)
+        BlockTime(number, at - begun, expected)
         for number, (at, expected) in both
         if at is not None and expected is not None and begun is not None
     ]
     return sorted(blocks, key=lambda block: (block.took, block.number))
 
 
-def tell_blocks(blocks: Sequence[Block]) -> str:
+def tell_blocks(blocks: Sequence[BlockTime]) -> str:
     """The first, the middle and the last of them, and the one that came farthest from its time."""
     shown = blocks if len(blocks) < 3 else [blocks[0], blocks[len(blocks) // 2], blocks[-1]]
     which = "" if shown is blocks else "; first, median, last"

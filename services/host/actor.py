@@ -7,15 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 import structlog
 
 from livescale.services.host.cache import CacheFull, Held, HostCache
-from livescale.services.host.checkpoints import Checkpoints
+from livescale.services.host.checkpoint_reader import CheckpointReader
 from livescale.services.host.disk import Disk
-from livescale.services.host.fetch import Fetch
-from livescale.services.host.memory import Memory, Told
+from livescale.services.host.fetch import ModelFetch
+from livescale.services.host.memory import Memory, MemoryCallbacks
 from livescale.services.host.settings import HostSettings
 from livescale.shared.bus.contract import Context, Endpoint, Refusal
 from livescale.shared.links.contract import Link
 from livescale.shared.membership import Membership
-from livescale.shared.messages.copies import CheckModel, FetchModel, ModelChecked, ModelRead, ReadModel, ReleaseModel
+from livescale.shared.messages.copies import FetchModel, ModelRead, ReleaseModel
 from livescale.shared.messages.membership import HostReport
 from livescale.shared.messages.message import Ack
 from livescale.shared.messages.transfers import Abort, Send, Transfer
@@ -37,7 +37,7 @@ from livescale.shared.transfer.part import TransferFailed
 log = structlog.get_logger()
 
 
-class Host:
+class HostService:
     """One a machine. A model whose version is known is sent while it is read, others once they are whole."""
 
     def __init__(
@@ -63,12 +63,12 @@ class Host:
         self._link = link = await self._open_link()
         door = self._open_door(link.address)
         self._hashing = ThreadPoolExecutor(1, "hashing")
-        told = Told(self._changed, self._announce, self._tell_failure)
+        told = MemoryCallbacks(self._changed, self._announce, self._tell_failure)
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._membership = self._member(link)
                 self._memory = Memory(self._cache, self._disk, self._world, told, tasks)
-                self._checkpoints = Checkpoints(self._disk, self._memory, self._announce)
+                self._checkpoints = CheckpointReader(self._disk, self._memory, self._announce)
                 self._outgoing = Outgoing(self._id, link, tasks, self._membership.changed, door)
                 self._bus.watch_connection(self._connection_changed)
                 await self._bus.serve(self._world.info, self._endpoints())
@@ -98,20 +98,13 @@ class Host:
     def _endpoints(self) -> list[Endpoint]:
         me = {"id": self._id}
         return [
-            Endpoint(CHECK_MODEL, self._check_model, me, limit=16),
-            Endpoint(READ_MODEL, self._read_model, me, limit=16),
+            Endpoint(CHECK_MODEL, self._checkpoints.check, me, limit=16),
+            Endpoint(READ_MODEL, self._checkpoints.read, me, limit=16),
             Endpoint(FETCH_MODEL, self._fetch_model, me),
             Endpoint(RELEASE_MODEL, self._release_model, me),
             Endpoint(SEND, self._send, me),
             Endpoint(ABORT, self._abort, me),
         ]
-
-    async def _check_model(self, command: CheckModel, context: Context) -> ModelChecked:
-        return await self._checkpoints.check(command.spec)
-
-    async def _read_model(self, command: ReadModel, context: Context) -> ModelChecked:
-        """Answered as soon as the checkpoint is checked; `ModelRead` tells when it is whole, again if it already is."""
-        return await self._checkpoints.read(command.spec)
 
     async def _fetch_model(self, command: FetchModel, context: Context) -> Ack:
         """Answered once it may be sent; `Transfer` tells of a flow that is lost, `ModelRead` when it is whole."""
@@ -127,13 +120,13 @@ class Host:
         return Ack()
 
     def _receive(self, command: FetchModel) -> None:
-        fetch = Fetch(self._id, self._link, command, self._hashing, self._tell_lost, self._memory.read_rest)
+        fetch = ModelFetch(self._id, self._link, command, self._hashing, self._tell_lost, self._memory.read_rest)
         try:
             self._memory.fetch(command, fetch)
         except CacheFull as error:
             raise Refusal(409, str(error)) from error
 
-    def _go_on(self, fetch: Fetch | None, command: FetchModel) -> None:
+    def _go_on(self, fetch: ModelFetch | None, command: FetchModel) -> None:
         """A model that is being read comes without anybody's help."""
         try:
             if fetch is not None:

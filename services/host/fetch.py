@@ -22,7 +22,7 @@ OnBlock = Callable[[int], None]
 ReadBlocks = Callable[[FetchModel, Mapping[int, memoryview], OnBlock], Awaitable[None]]
 
 
-class Fetch:
+class ModelFetch:
     """What a FETCH orders, however often it is told. `lost` hears of each flow (its ticket) that was lost; `read` gets
     blocks from disk."""
 

@@ -9,7 +9,7 @@ import structlog
 
 from livescale.services.host.cache import CacheFull, Held, HostCache, check_memory
 from livescale.services.host.disk import Disk
-from livescale.services.host.fetch import Fetch, OnBlock
+from livescale.services.host.fetch import ModelFetch, OnBlock
 from livescale.services.host.stored import Stored
 from livescale.shared.messages.copies import FetchModel
 from livescale.shared.messages.parameters import Manifest, ModelSpec
@@ -24,14 +24,14 @@ Fill = Callable[[list[memoryview], OnBlock], Awaitable[Manifest]]
 
 
 @dataclass
-class Copy:
+class ModelMemory:
     """A model's bytes: `blocks` are there once its turn has come; a send keeps its own hold on them.
 
     `stored` is what it was read from, or `fetch` how it came from others.
     """
 
     stored: Stored | None = None
-    fetch: Fetch | None = None
+    fetch: ModelFetch | None = None
     turn: asyncio.Event = field(default_factory=asyncio.Event)
     ready: ReadyBlocks = field(default_factory=ReadyBlocks)
     blocks: list[memoryview] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Copy:
 
 
 @dataclass(frozen=True)
-class Told:
+class MemoryCallbacks:
     """Who is told: that anything has changed, that a model is whole, that one could not be had."""
 
     changed: Callable[[], None]
@@ -54,12 +54,14 @@ class Told:
 class Memory:
     """Models are read one after the other. Versions of a model are side by side until one is released."""
 
-    def __init__(self, cache: HostCache, disk: Disk, world: World, told: Told, tasks: asyncio.TaskGroup) -> None:
+    def __init__(
+        self, cache: HostCache, disk: Disk, world: World, told: MemoryCallbacks, tasks: asyncio.TaskGroup
+    ) -> None:
         self.cache = cache
         self._disk = disk
         self._clock = world.clock
         self._told = told
-        self._copies: dict[int, Copy] = {}
+        self._copies: dict[int, ModelMemory] = {}
         self._tasks = tasks
         self._reading = asyncio.Lock()
         self._to_keep: asyncio.Queue[int] = asyncio.Queue()
@@ -72,13 +74,13 @@ class Memory:
         for copy in self._copies.values():
             copy.close()
 
-    def find(self, version: str) -> Copy | None:
+    def find(self, version: str) -> ModelMemory | None:
         """What there is of this version, or is on its way; None where its turn has not come."""
         number = self.cache.find(version)
         copy = None if number is None else self._copies[number]
         return copy if copy is not None and copy.blocks else None
 
-    def fetch_of(self, number: int) -> Fetch | None:
+    def fetch_of(self, number: int) -> ModelFetch | None:
         """How it came, or comes, from others."""
         return self._copies[number].fetch
 
@@ -115,18 +117,18 @@ class Memory:
         """When its turn comes. Raises CacheFull."""
         checkpoint = stored.checkpoint
         held = _held(spec, checkpoint.size_bytes, len(checkpoint.layouts), stored.manifest)
-        number, copy = self._admit(held, Copy(stored))
+        number, copy = self._admit(held, ModelMemory(stored))
         copy.filling = self._tasks.create_task(self._read(number, copy, stored), name=f"read {spec.name}")
 
-    def fetch(self, command: FetchModel, fetch: Fetch) -> None:
+    def fetch(self, command: FetchModel, fetch: ModelFetch) -> None:
         """Raises CacheFull."""
         spec, manifest = command.spec, command.manifest
         held = _held(spec, manifest.size_bytes, len(manifest.blocks), manifest)
-        number, copy = self._admit(held, Copy(fetch=fetch))
+        number, copy = self._admit(held, ModelMemory(fetch=fetch))
         sizes = [block.size_bytes for block in manifest.blocks]
         copy.filling = self._tasks.create_task(self._try(number, copy, sizes, fetch.fill), name=f"fetch {spec.name}")
 
-    def _admit(self, held: Held, copy: Copy) -> tuple[int, Copy]:
+    def _admit(self, held: Held, copy: ModelMemory) -> tuple[int, ModelMemory]:
         waiting = sum(
             one.size_bytes for number, one in self.cache.items() if not self._copies[number].blocks and not one.is_whole
         )
@@ -154,7 +156,7 @@ class Memory:
             self.cache.drop(number)
             self._told.changed()
 
-    async def _read(self, number: int, copy: Copy, stored: Stored) -> None:
+    async def _read(self, number: int, copy: ModelMemory, stored: Stored) -> None:
         async def fill(blocks: list[memoryview], on_block: OnBlock) -> Manifest:
             return stored.checkpoint.manifest(await self._read_blocks(stored, dict(enumerate(blocks)), on_block))
 
@@ -187,7 +189,7 @@ class Memory:
                 checksums.append(checksum)
         return checksums
 
-    async def _try(self, number: int, copy: Copy, sizes: list[int], fill: Fill) -> None:
+    async def _try(self, number: int, copy: ModelMemory, sizes: list[int], fill: Fill) -> None:
         held = self.cache.get(number)
         assert held is not None
         try:
@@ -198,7 +200,7 @@ class Memory:
             self._drop(number, reason)
             self._told.failed(held.model, reason)
 
-    async def _fill(self, number: int, copy: Copy, sizes: list[int], fill: Fill) -> None:
+    async def _fill(self, number: int, copy: ModelMemory, sizes: list[int], fill: Fill) -> None:
         held = self.cache.get(number)
         assert held is not None
 

@@ -4,7 +4,7 @@ import asyncio
 
 import structlog
 
-from livescale.services.monitor.policy import Journal, Pace, ScalingPolicy, Verdict
+from livescale.services.monitor.policy import Journal, RetryTimes, ScalingPolicy, ScalingVerdict
 from livescale.services.monitor.settings import MonitorSettings
 from livescale.services.monitor.signals import Signals
 from livescale.shared.bus.contract import BusError, Context, Endpoint, Refusal, Subscription
@@ -39,7 +39,7 @@ class Monitor:
     def __init__(self, world: World, settings: MonitorSettings) -> None:
         self._bus, self._clock, self._ids, self._info = world.bus, world.clock, world.ids, world.info
         self._signals = Signals(settings.stale_seconds)
-        self._policy = ScalingPolicy(self._signals, Pace(CALL_SECONDS, settings.retry_seconds))
+        self._policy = ScalingPolicy(self._signals, RetryTimes(CALL_SECONDS, settings.retry_seconds))
         self._journal = Journal()
         self._membership = Membership(world.bus, world.clock, "monitor", world.info.id, world.host)
         self._calls = asyncio.TaskGroup()
@@ -149,7 +149,7 @@ class Monitor:
                 continue
             self._news.clear()
 
-    def _decide(self, verdict: Verdict) -> None:
+    def _decide(self, verdict: ScalingVerdict) -> None:
         decision = Decision(
             id=self._ids.new("decision"),
             model=verdict.model,

@@ -22,7 +22,7 @@ KEPT = 1_000
 
 
 @dataclass(frozen=True)
-class Pace:
+class RetryTimes:
     """For how long an answer of the planner is awaited, and nothing is asked after a scale failed: longer with every
     one that failed in a row."""
 
@@ -41,7 +41,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ScalingVerdict:
     """What to do about one model, and from what."""
 
     model: str
@@ -57,22 +57,22 @@ _Act = tuple[Action, int, str, str]  # action, target, rule, reason
 
 
 @dataclass(frozen=True)
-class _Judged:
+class _JudgedModel:
     entry: ModelEntry
     observed: Observed
     need: Need | Unknown
-    verdict: Verdict
+    verdict: ScalingVerdict
 
 
 class ScalingPolicy:
     """Signals in, verdicts out. What is planned, asked for and seen is kept apart, so nothing is asked twice."""
 
-    def __init__(self, signals: Signals, pace: Pace) -> None:
+    def __init__(self, signals: Signals, times: RetryTimes) -> None:
         self._signals = signals
-        self._pace = pace
+        self._times = times
         self._asked: dict[str, Asked] = {}
-        self._refusals = Backoff(pace.retry_seconds, pace.retry_seconds)
-        self._failures = Backoff(pace.retry_seconds, pace.longest_retry_seconds)
+        self._refusals = Backoff(times.retry_seconds, times.retry_seconds)
+        self._failures = Backoff(times.retry_seconds, times.longest_retry_seconds)
         self._short_since: dict[str, float] = {}
         self._idle_since: dict[str, float] = {}
 
@@ -106,23 +106,23 @@ class ScalingPolicy:
         both = [asked.decision_id for asked in self._asked.values() if asked.decision_id in planned]
         check(f"scaling: {id} is planned and still counts as asked" for id in both)
 
-    def decide(self, now: float) -> list[Verdict]:
+    def decide(self, now: float) -> list[ScalingVerdict]:
         """A verdict on every model that can be loaded."""
         entries = [entry for entry in self._signals.models() if entry.state in ("ready", "removing")]
         judged = [self._judge(entry, now) for entry in entries]
         given = self._make_room(judged, now)
         return [_give(one, given[name]) if (name := one.verdict.model) in given else one.verdict for one in judged]
 
-    def _judge(self, entry: ModelEntry, now: float) -> _Judged:
+    def _judge(self, entry: ModelEntry, now: float) -> _JudgedModel:
         observed = self._signals.observe(entry, now)
         need = weigh(observed, entry.spec)
         act = self._clear if entry.state == "removing" else self._act
         action, target, rule, reason = act(entry.spec, observed, need, now)
         inputs = _inputs(observed, need)
-        verdict = Verdict(entry.spec.name, action, observed.current, target, rule, reason, inputs)
-        return _Judged(entry, observed, need, verdict)
+        verdict = ScalingVerdict(entry.spec.name, action, observed.current, target, rule, reason, inputs)
+        return _JudgedModel(entry, observed, need, verdict)
 
-    def _make_room(self, judged: Sequence[_Judged], now: float) -> dict[str, str]:
+    def _make_room(self, judged: Sequence[_JudgedModel], now: float) -> dict[str, str]:
         """Who gives an instance back for whom."""
         lacks = [lack for one in judged if (lack := _lack(one)) is not None]
         if not lacks:
@@ -133,7 +133,7 @@ class ScalingPolicy:
             self._idle_since[model] = now
         return given
 
-    def _donor(self, one: _Judged, now: float) -> Donor | None:
+    def _donor(self, one: _JudgedModel, now: float) -> Donor | None:
         spec, observed, idle_since = one.entry.spec, one.observed, self._idle_since.get(one.entry.spec.name)
         if one.verdict.rule != "idle" or idle_since is None or observed.current <= spec.min_instances:
             return None
@@ -142,11 +142,11 @@ class ScalingPolicy:
         arena = self._signals.least_arena(spec.name)
         return Donor(spec.name, now - idle_since, spec.tensor_parallel_size, arena)
 
-    def _freeing(self, one: _Judged, now: float) -> int:
+    def _freeing(self, one: _JudgedModel, now: float) -> int:
         """Workers that a model is giving back, planned or only asked for."""
         asked = self._asked.get(one.entry.spec.name)
         fewer = 0
-        if asked is not None and now - asked.at < self._pace.asked_seconds:
+        if asked is not None and now - asked.at < self._times.asked_seconds:
             fewer = max(0, one.observed.current - asked.target)
         return (one.observed.leaving + fewer) * one.entry.spec.tensor_parallel_size
 
@@ -178,12 +178,12 @@ class ScalingPolicy:
 
     def _waiting(self, model: str, now: float) -> tuple[str, str] | None:
         asked = self._asked.get(model)
-        if asked is not None and now - asked.at < self._pace.asked_seconds:
+        if asked is not None and now - asked.at < self._times.asked_seconds:
             return "asked", f"the planner was asked for {asked.target}"
         if not self._failures.is_due(model, now):
             return "retry", f"the last scale failed; trying again after {self._failures.wait_seconds(model):g} s"
         if not self._refusals.is_due(model, now):
-            return "retry", f"the planner refused; asking again after {self._pace.retry_seconds:g} s"
+            return "retry", f"the planner refused; asking again after {self._times.retry_seconds:g} s"
         return None
 
     def _in(self, spec: ModelSpec, observed: Observed, need: Need, idle: float, now: float) -> _Act:
@@ -208,7 +208,7 @@ def _out(spec: ModelSpec, observed: Observed, need: Need, short: float) -> _Act:
     return "out", target, need.rule, need.reason + limit
 
 
-def _lack(one: _Judged) -> Lack | None:
+def _lack(one: _JudgedModel) -> Lack | None:
     """What a model that is held up by capacity alone waits for; which version it serves is no reason to take anything
     from others."""
     need, current = one.need, one.observed.current
@@ -218,7 +218,7 @@ def _lack(one: _Judged) -> Lack | None:
     return Lack(one.entry.spec.name, (_wanted(need) - current) * ranks, one.entry.rank_bytes)
 
 
-def _give(one: _Judged, to: str) -> Verdict:
+def _give(one: _JudgedModel, to: str) -> ScalingVerdict:
     """One instance fewer, for another model."""
     current = one.observed.current
     reason = f"{to} needs an instance and no spare worker fits; this one is idle: {one.verdict.reason}"
@@ -280,7 +280,7 @@ class Journal:
         self._count = 0
         self._last: dict[str, tuple[str, str]] = {}
 
-    def is_news(self, verdict: Verdict) -> bool:
+    def is_news(self, verdict: ScalingVerdict) -> bool:
         """Whether to record and publish this verdict."""
         return verdict.action != "hold" or self._last.get(verdict.model) != (verdict.action, verdict.rule)
 

@@ -4,7 +4,7 @@ import asyncio
 
 import structlog
 
-from livescale.services.registry.copies import Copies
+from livescale.services.registry.copies import CopyReconciler
 from livescale.services.registry.leases import Leases, LeaseTimes
 from livescale.services.registry.members import Members
 from livescale.services.registry.models import Models
@@ -33,7 +33,7 @@ class Registry:
         self._leases = Leases(LeaseTimes(settings.suspect_seconds, settings.dead_seconds), world.info.id)
         self._pool = Pool()
         self._saved = SavedState(world.bus.kv)
-        self._copies = Copies(world, self._pool, self._saved, self._leases.by_id, settings.suspect_seconds)
+        self._copies = CopyReconciler(world, self._pool, self._saved, self._leases.by_id, settings.suspect_seconds)
         self._members = Members(world, self._leases, self._pool, self._saved, topology, self._copies.look)
         self._models = Models(world, self._pool, self._copies, settings.default_spec())
         self._membership = Membership(world.bus, world.clock, "registry", world.info.id, world.host)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine, Mapping
 
 import structlog
 
-from livescale.services.registry.fetches import Fetch
+from livescale.services.registry.fetches import CopyFetch
 from livescale.services.registry.placement import FreeCopy, MakeCopy
 from livescale.services.registry.pool import Pool
 from livescale.services.registry.saved import SavedState
@@ -28,7 +28,7 @@ TICKETS = 1 << TICKET_BITS
 log = structlog.get_logger()
 
 
-class Copies:
+class CopyReconciler:
     """`run` carries out what the pool orders, at once when it is told to `look`. `members`: who is there, by id."""
 
     def __init__(
@@ -44,7 +44,7 @@ class Copies:
         self._missing: list[str] = []
         self._releasing: set[FreeCopy] = set()
         self._tried = Backoff(AGAIN_SECONDS, LONGEST_AGAIN_SECONDS)
-        self._fetches: dict[str, Fetch] = {}  # by plan
+        self._fetches: dict[str, CopyFetch] = {}  # by plan
         # Far from those that the planner begins with.
         self._ticket = (int(world.clock.wall()) + TICKETS // 2) % TICKETS
         self._without_copy = world.telemetry.gauge(
@@ -118,7 +118,7 @@ class Copies:
         if manifest is None or host is None or not self._pool.sources(order):
             work = self._read(order.host, spec)
         else:
-            fetch = Fetch(self._ids.new("copy"), spec, manifest, host, self._ids.secret())
+            fetch = CopyFetch(self._ids.new("copy"), spec, manifest, host, self._ids.secret())
             self._fetches[fetch.plan_id] = fetch
             work = self._fetch(fetch)
         self._calls.create_task(self._try(order, work), name=f"copy {order.model}")
@@ -134,7 +134,7 @@ class Copies:
     async def _read(self, host: str, spec: ModelSpec) -> None:
         await self._bus.call(READ_MODEL, ReadModel(spec=spec), timeout=READ_TIMEOUT_SECONDS, id=host)
 
-    async def _fetch(self, fetch: Fetch) -> None:
+    async def _fetch(self, fetch: CopyFetch) -> None:
         """From the first who sends it; from the host's disk what nobody does. What does not come the host tells."""
         host, to_host = fetch.host.id, Context(epoch=fetch.host.epoch)
         fetch.is_asking = True
@@ -150,14 +150,14 @@ class Copies:
         finally:
             fetch.is_asking = False
 
-    def _next_source(self, fetch: Fetch) -> Member | None:
+    def _next_source(self, fetch: CopyFetch) -> Member | None:
         members = self._members()
         for id in self._pool.holders(fetch.manifest.version):
             if id in members and members[id].lease == "alive" and id not in fetch.lost:
                 return members[id]
         return None
 
-    async def _sends(self, fetch: Fetch, source: Member) -> bool:
+    async def _sends(self, fetch: CopyFetch, source: Member) -> bool:
         """Whether it does, and was not lost meanwhile."""
         send, context = fetch.send(source), Context(epoch=source.epoch)
         try:
@@ -167,7 +167,7 @@ class Copies:
             fetch.lose()
         return source.id not in fetch.lost
 
-    async def _go_on(self, fetch: Fetch) -> None:
+    async def _go_on(self, fetch: CopyFetch) -> None:
         try:
             await self._fetch(fetch)
         except BusError as error:  # it goes on by itself, or is dead

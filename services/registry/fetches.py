@@ -13,7 +13,7 @@ CHUNK_BYTES = chunk_bytes_for(0.0)
 
 
 @dataclass
-class Fetch:
+class CopyFetch:
     """`source` sends it along the flow `ticket`. `lost`: who was lost as its sender, or would not send."""
 
     plan_id: str

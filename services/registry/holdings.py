@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from livescale.services.registry.placement import Copy, HostMemory
+from livescale.services.registry.placement import HostCopy, HostMemory
 from livescale.shared.messages.membership import Holding, HostReport, WorkerReport
 from livescale.shared.messages.parameters import Manifest
 
@@ -97,6 +97,7 @@ def is_whole(holding: Holding, version: str) -> bool:
 
 def _memory(host: HostReport) -> HostMemory:
     copies = (
-        Copy(one.model, one.version, one.size_bytes, is_whole(one, one.version), one.sending) for one in host.holdings
+        HostCopy(one.model, one.version, one.size_bytes, is_whole(one, one.version), one.sending)
+        for one in host.holdings
     )
     return HostMemory(host.id, host.cache_limit_bytes, tuple(copies))

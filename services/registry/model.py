@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec.structs import asdict, replace
 
-from livescale.services.registry.placement import Demand
+from livescale.services.registry.placement import CopyDemand
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.messages.copies import ModelChecked, ModelRead
 from livescale.shared.messages.membership import ModelEntry
@@ -84,7 +84,7 @@ class Content:
 
 
 @dataclass
-class Model:
+class RegisteredModel:
     """Until `kept_until` its last instance may be given back, and a host has to keep it.
 
     `in_the_way`: why no host can. `was_whole`: in some host's memory, since it is known.
@@ -127,13 +127,13 @@ class Model:
         """What an order for this version means."""
         return self.next if self.next is not None and version != self.version else self.current
 
-    def demands(self, *, needed: bool) -> Iterator[Demand]:
+    def demands(self, *, needed: bool) -> Iterator[CopyDemand]:
         """What hosts are to keep for it."""
         name = self.spec.name
         if self.removed_at is None:
-            yield Demand(name, self.version, self.current.checked.size_bytes, needed, self.current.reader)
+            yield CopyDemand(name, self.version, self.current.checked.size_bytes, needed, self.current.reader)
             if self.next is not None:
-                yield Demand(name, self.next.version, self.next.checked.size_bytes, True, self.next.reader)
+                yield CopyDemand(name, self.next.version, self.next.checked.size_bytes, True, self.next.reader)
 
     def read(self, event: ModelRead, *, is_held: bool) -> None:
         """A host has it in memory, or could not read it. `is_held`: somebody has what the name stands for."""

@@ -2,7 +2,7 @@
 
 import structlog
 
-from livescale.services.registry.copies import READ_TIMEOUT_SECONDS, Copies
+from livescale.services.registry.copies import READ_TIMEOUT_SECONDS, CopyReconciler
 from livescale.services.registry.model import check_spec, complete_spec
 from livescale.services.registry.pool import Pool
 from livescale.shared.bus.contract import BusError, Context, Endpoint, Refusal
@@ -22,7 +22,7 @@ class Models:
     `default_spec` says what is not said of a model that is new.
     """
 
-    def __init__(self, world: World, pool: Pool, copies: Copies, default_spec: ModelSpec) -> None:
+    def __init__(self, world: World, pool: Pool, copies: CopyReconciler, default_spec: ModelSpec) -> None:
         self._bus, self._clock = world.bus, world.clock
         self._pool = pool
         self._copies = copies

@@ -12,7 +12,7 @@ MIB = 1024**2
 
 
 @dataclass(frozen=True)
-class Copy:
+class HostCopy:
     """Memory that a host has set aside. `version` is empty until it is known."""
 
     model: str
@@ -28,7 +28,7 @@ class HostMemory:
 
     id: str
     limit_bytes: int
-    copies: tuple[Copy, ...] = ()
+    copies: tuple[HostCopy, ...] = ()
 
     @property
     def used_bytes(self) -> int:
@@ -40,7 +40,7 @@ class HostMemory:
 
 
 @dataclass(frozen=True)
-class Demand:
+class CopyDemand:
     """A version that a host is to keep. `needed`: there is no instance to rely on. `coming`: the host that was told to
     get it."""
 
@@ -80,17 +80,17 @@ class NoRoom:
     reason: str
 
 
-Order = MakeCopy | FreeCopy | NoRoom
+CopyOrder = MakeCopy | FreeCopy | NoRoom
 
 
 def as_mib(size_bytes: int) -> str:
     return f"{size_bytes / MIB:.1f} MiB"
 
 
-def plan_copies(hosts: Sequence[HostMemory], demands: Sequence[Demand]) -> list[Order]:
+def plan_copies(hosts: Sequence[HostMemory], demands: Sequence[CopyDemand]) -> list[CopyOrder]:
     """What to do now; what follows from it is ordered once it has happened."""
     pool = _Pool(hosts, demands)
-    orders: list[Order] = [*_free_stale(pool), *_free_surplus(pool), *_make_missing(pool)]
+    orders: list[CopyOrder] = [*_free_stale(pool), *_free_surplus(pool), *_make_missing(pool)]
     under_way = any(not copy.whole for host in hosts for copy in host.copies) or any(d.coming for d in demands)
     if not orders and not under_way:
         orders += _move(pool)
@@ -98,7 +98,7 @@ def plan_copies(hosts: Sequence[HostMemory], demands: Sequence[Demand]) -> list[
     return [*freed.values(), *(one for one in orders if not isinstance(one, FreeCopy))]
 
 
-def why_no_room(hosts: Sequence[HostMemory], demands: Sequence[Demand], model: str, size_bytes: int) -> str | None:
+def why_no_room(hosts: Sequence[HostMemory], demands: Sequence[CopyDemand], model: str, size_bytes: int) -> str | None:
     """Why no host can keep so many bytes, even if all that may be released is; None where one can."""
     pool = _Pool(hosts, demands)
     rooms = {host.id: (host.limit_bytes - pool.bound_bytes(host), host.limit_bytes) for host in hosts}
@@ -114,14 +114,14 @@ def why_no_room(hosts: Sequence[HostMemory], demands: Sequence[Demand], model: s
 class _Pool:
     """Hosts by id, and whose each copy is."""
 
-    def __init__(self, hosts: Sequence[HostMemory], demands: Sequence[Demand]) -> None:
+    def __init__(self, hosts: Sequence[HostMemory], demands: Sequence[CopyDemand]) -> None:
         self.hosts = sorted(hosts, key=lambda host: host.id)
         self.demands = demands
-        self._by_model: dict[str, list[Demand]] = {}
+        self._by_model: dict[str, list[CopyDemand]] = {}
         for demand in demands:
             self._by_model.setdefault(demand.model, []).append(demand)
 
-    def owner(self, host: HostMemory, copy: Copy) -> Demand | None:
+    def owner(self, host: HostMemory, copy: HostCopy) -> CopyDemand | None:
         """What is being read may turn out to be any version of its model, and with an unknown version is wanted
         whatever there is."""
         ours = self._by_model.get(copy.model, [])
@@ -130,7 +130,7 @@ class _Pool:
         told = [one for one in possible if one.coming == host.id]
         return next(iter([*exact, *told, *possible]), None)
 
-    def owned(self, host: HostMemory) -> list[Demand]:
+    def owned(self, host: HostMemory) -> list[CopyDemand]:
         owners = (self.owner(host, copy) for copy in host.copies)
         return [one for one in owners if one is not None]
 
@@ -146,9 +146,9 @@ class _Pool:
         bound = sum(copy.size_bytes for copy, owner in owners if owner is not None and owner.needed)
         return bound + self.announced_bytes(host, needed=True)
 
-    def holders(self) -> dict[Demand, list[HostMemory]]:
+    def holders(self) -> dict[CopyDemand, list[HostMemory]]:
         """Who has, or is getting, what is wanted."""
-        found: dict[Demand, list[HostMemory]] = {}
+        found: dict[CopyDemand, list[HostMemory]] = {}
         for host in self.hosts:
             for one in self.owned(host):
                 found.setdefault(one, []).append(host)
@@ -166,7 +166,7 @@ def _free_stale(pool: _Pool) -> Iterator[FreeCopy]:
 def _free_surplus(pool: _Pool) -> Iterator[FreeCopy]:
     """Of several copies the one in the emptiest cache stays."""
     wanted = {(one.model, one.version) for one in pool.demands if one.version}
-    holders: dict[tuple[str, str], list[tuple[HostMemory, Copy]]] = {}
+    holders: dict[tuple[str, str], list[tuple[HostMemory, HostCopy]]] = {}
     for host in pool.hosts:
         for copy in host.copies:
             if copy.whole and (copy.model, copy.version) in wanted:
@@ -177,7 +177,7 @@ def _free_surplus(pool: _Pool) -> Iterator[FreeCopy]:
                 yield FreeCopy(host.id, copy.model, copy.version, "another host has a copy")
 
 
-def _make_missing(pool: _Pool) -> Iterator[Order]:
+def _make_missing(pool: _Pool) -> Iterator[CopyOrder]:
     """What is needed comes first, then what is large. A copy that can be done without takes only what is left over."""
     holders = pool.holders()
     there = {one for one in holders if one.version}
@@ -200,10 +200,10 @@ def _make_missing(pool: _Pool) -> Iterator[Order]:
             yield from _make_room(one, pool, free)
 
 
-def _make_room(wanted: Demand, pool: _Pool, free: Mapping[str, int]) -> Iterator[FreeCopy | NoRoom]:
+def _make_room(wanted: CopyDemand, pool: _Pool, free: Mapping[str, int]) -> Iterator[FreeCopy | NoRoom]:
     """Release what instances serve, on the host where the least has to go."""
     spare = {(one.model, one.version) for one in pool.demands if not one.needed}
-    least, chosen, refuge = inf, list[Copy](), ""
+    least, chosen, refuge = inf, list[HostCopy](), ""
     for host in pool.hosts:
         releasable = [c for c in host.copies if c.whole and not c.sending and (c.model, c.version) in spare]
         copies = _cover(releasable, wanted.size_bytes - free[host.id])
@@ -218,14 +218,14 @@ def _make_room(wanted: Demand, pool: _Pool, free: Mapping[str, int]) -> Iterator
         yield NoRoom(wanted.model, wanted.version, why)
 
 
-def _cover(copies: Iterable[Copy], size_bytes: int) -> list[Copy]:
+def _cover(copies: Iterable[HostCopy], size_bytes: int) -> list[HostCopy]:
     """Few copies of at least so many bytes: the smallest that is enough alone, else the largest ones. None if all are
     too small."""
     ordered = sorted(copies, key=lambda copy: (copy.size_bytes, copy.model))
     alone = [copy for copy in ordered if copy.size_bytes >= size_bytes]
     if alone:
         return alone[:1]
-    chosen: list[Copy] = []
+    chosen: list[HostCopy] = []
     while ordered and sum(copy.size_bytes for copy in chosen) < size_bytes:
         chosen.append(ordered.pop())
     return chosen if sum(copy.size_bytes for copy in chosen) >= size_bytes else []

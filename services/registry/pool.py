@@ -6,8 +6,8 @@ Built from what workers and hosts report; what was declared, and the manifests, 
 from collections.abc import Collection, Iterator
 
 from livescale.services.registry.holdings import Holdings, is_whole
-from livescale.services.registry.model import Content, Model, content_of
-from livescale.services.registry.placement import Demand, FreeCopy, MakeCopy, NoRoom, plan_copies, why_no_room
+from livescale.services.registry.model import Content, RegisteredModel, content_of
+from livescale.services.registry.placement import CopyDemand, FreeCopy, MakeCopy, NoRoom, plan_copies, why_no_room
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.invariants import check
 from livescale.shared.messages.copies import ModelChecked, ModelRead
@@ -24,7 +24,7 @@ class Pool:
 
     def __init__(self) -> None:
         self.holds = Holdings()
-        self._models: dict[str, Model] = {}
+        self._models: dict[str, RegisteredModel] = {}
 
     def names(self) -> list[str]:
         return sorted(self._models)
@@ -43,7 +43,7 @@ class Pool:
 
     def restore(self, entry: ModelEntry, manifest: Manifest | None, next: ModelEntry | None = None) -> None:
         """Take over what an earlier registry knew; who holds it, reports will tell."""
-        model = Model(content_of(entry), entry.created, manifest=manifest)
+        model = RegisteredModel(content_of(entry), entry.created, manifest=manifest)
         model.was_whole = manifest is not None
         model.next = None if next is None else content_of(next)
         model.removed_at = 0.0 if entry.state == "removing" else None
@@ -68,7 +68,7 @@ class Pool:
         known = "" if model.manifest is None else model.version
         return known, None if model.next is None else model.next.version
 
-    def _model(self, name: str) -> Model:
+    def _model(self, name: str) -> RegisteredModel:
         if name not in self._models:
             raise Refusal(404, f"model {name!r} is not registered; there are: {', '.join(self.names()) or '-'}")
         return self._models[name]
@@ -110,7 +110,7 @@ class Pool:
             raise Refusal(409, f"model {spec.name!r} is being removed; try again when its instances are gone", 1000)
         if model is None or model.removed_at is not None:
             self._check_room(content, now)
-            self._models[spec.name] = Model(content, created, manifest=checked.manifest)
+            self._models[spec.name] = RegisteredModel(content, created, manifest=checked.manifest)
         elif model.manifest is None:
             self._reregister(model, content, now)
         elif content.version == model.version:
@@ -119,15 +119,15 @@ class Pool:
         else:
             self._replace(model, content, now)
 
-    def _reregister(self, model: Model, content: Content, now: float) -> None:
+    def _reregister(self, model: RegisteredModel, content: Content, now: float) -> None:
         """Nobody has had it in memory yet."""
         if model.error is None and model.current.is_from(content.spec):
             model.current.spec = content.spec
         else:
             self._check_room(content, now)
-            self._models[content.spec.name] = Model(content, model.created, manifest=content.checked.manifest)
+            self._models[content.spec.name] = RegisteredModel(content, model.created, manifest=content.checked.manifest)
 
-    def _replace(self, model: Model, content: Content, now: float) -> None:
+    def _replace(self, model: RegisteredModel, content: Content, now: float) -> None:
         self._check_length(model, content.spec)
         if model.next is not None and model.next.is_from(content.spec):
             model.next.spec = content.spec
@@ -137,7 +137,7 @@ class Pool:
         model.next = content
 
     @staticmethod
-    def _check_length(model: Model, spec: ModelSpec) -> None:
+    def _check_length(model: RegisteredModel, spec: ModelSpec) -> None:
         """Instances of two versions answer side by side."""
         old, new = model.spec.max_model_len, spec.max_model_len
         if old != new:
@@ -200,7 +200,7 @@ class Pool:
                 self._models[order.model].in_the_way = order.reason
         return [order for order in orders if not isinstance(order, NoRoom)]
 
-    def _demands(self, now: float) -> list[Demand]:
+    def _demands(self, now: float) -> list[CopyDemand]:
         models = [self._models[name] for name in self.names()]
         needed = [now < model.kept_until or not self.holds.is_served(model.version) for model in models]
         return [one for model, needs in zip(models, needed, strict=True) for one in model.demands(needed=needs)]

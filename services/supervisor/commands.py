@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from livescale.services.supervisor.checks import count_workers, spec_bounds, worker_device
-from livescale.services.supervisor.processes import Command
+from livescale.services.supervisor.processes import ProcessCommand
 from livescale.services.supervisor.resources import Placement
 from livescale.services.supervisor.settings import WORKER_FLAGS, ModelSettings, StackSettings
 from livescale.shared.bus.identity import NatsFiles
@@ -53,13 +53,13 @@ def flag(name: str, value: str | float) -> str:
             return f"--{name}={value}"
 
 
-def nats_command(program: str, config: Path) -> Command:
-    return Command(NATS, (program, "--config", str(config)), quiet=True)
+def nats_command(program: str, config: Path) -> ProcessCommand:
+    return ProcessCommand(NATS, (program, "--config", str(config)), quiet=True)
 
 
 def service_commands(
     settings: StackSettings, nats_urls: Mapping[str, str], placement: Placement | None = None
-) -> list[Command]:
+) -> list[ProcessCommand]:
     """Every process of a system on this machine but the gateways. `nats_urls` by service."""
     bus = bus_flags(settings)
     link: Flags = {
@@ -68,12 +68,12 @@ def service_commands(
         "link_rate": settings.link_rate,
     }
 
-    def command(service: ServiceName, flags: Flags = MappingProxyType({}), index: int = 0) -> Command:
+    def command(service: ServiceName, flags: Flags = MappingProxyType({}), index: int = 0) -> ProcessCommand:
         name = f"{service}-{index}"
         env = {**OWN_ENV, **bus_env(settings, nats_urls[service])}
-        return Command(name, service_argv(service, {"id": name, **bus, **flags}), env=env)
+        return ProcessCommand(name, service_argv(service, {"id": name, **bus, **flags}), env=env)
 
-    def worker(index: int, place: Flags) -> Command:
+    def worker(index: int, place: Flags) -> ProcessCommand:
         device: Flags = {"device": worker_device(settings, index)}
         own: Flags = {**device, **engine_flags(settings), **worker_flags(settings)}
         plain = command("worker", {**own, **link, **place}, index)
@@ -150,7 +150,7 @@ def places(settings: StackSettings, placement: Placement | None) -> tuple[list[F
 
 def gateway_commands(
     settings: StackSettings, nats_urls: Mapping[str, str], ports: Sequence[int], run_dir: Path
-) -> list[Command]:
+) -> list[ProcessCommand]:
     """A gateway a port; each writes a file of its name to `run_dir` when it listens."""
     # Keys travel by the environment: everybody can read command lines.
     keys = {
@@ -159,14 +159,14 @@ def gateway_commands(
     }
     env = {**OWN_ENV, **bus_env(settings, nats_urls["gateway"]), **keys}
 
-    def command(name: str, port: int) -> Command:
+    def command(name: str, port: int) -> ProcessCommand:
         door: Flags = {
             "host": settings.host,
             "port": port,
             "ready_file": str(ready_file(run_dir, name)),
             "shutdown_grace_s": GATEWAY_GRACE_SECONDS,
         }
-        return Command(name, service_argv("gateway", {"id": name, **bus_flags(settings), **door}), env=env)
+        return ProcessCommand(name, service_argv("gateway", {"id": name, **bus_flags(settings), **door}), env=env)
 
     return [command(f"gateway-{index}", port) for index, port in enumerate(ports)]
 

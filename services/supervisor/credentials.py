@@ -20,7 +20,7 @@ ANSWER_TIME = "1h"
 
 
 @dataclass(frozen=True)
-class Row:
+class RoleSubjects:
     """What a role answers, asks, tells and hears; `keeps`: it has the server keep state and events."""
 
     answers: tuple[Call[Any, Any], ...] = ()
@@ -30,12 +30,12 @@ class Row:
     keeps: bool = False
 
 
-EVERYBODY = Row(answers=(subjects.METRICS,), asks=(subjects.JOIN,), hears=(subjects.STALE,))
+EVERYBODY = RoleSubjects(answers=(subjects.METRICS,), asks=(subjects.JOIN,), hears=(subjects.STALE,))
 MEMBERSHIP = (subjects.HEARTBEAT, subjects.LEAVE, subjects.AWAY)  # everybody tells them, in the name of its role
 SUPERVISION = (subjects.PROCESS,)  # the supervisor tells it, who may do all that operators may
 
-ROWS: Mapping[str, Row] = {
-    "gateway": Row(
+ROLES: Mapping[str, RoleSubjects] = {
+    "gateway": RoleSubjects(
         asks=(
             *(subjects.SUBMIT, subjects.REPLAY, subjects.METRICS, subjects.MODELS, subjects.SNAPSHOT),
             *(subjects.REGISTER, subjects.REMOVE, subjects.SCALE, subjects.DECISIONS),
@@ -43,13 +43,13 @@ ROWS: Mapping[str, Row] = {
         tells=(subjects.CANCEL, subjects.CANCEL_WORK),
         hears=(subjects.TOKENS, subjects.LEASE, subjects.HEARTBEAT),
     ),
-    "router": Row(
+    "router": RoleSubjects(
         answers=(subjects.SUBMIT,),
         asks=(subjects.ADMIT, subjects.RUNNING, subjects.MODELS, subjects.SNAPSHOT),
         tells=(subjects.TOKENS, subjects.CANCEL_WORK),
         hears=(subjects.CANCEL, subjects.ENDED, subjects.MOVED, subjects.HEARTBEAT, subjects.LEASE),
     ),
-    "registry": Row(
+    "registry": RoleSubjects(
         answers=(
             *(subjects.JOIN, subjects.SNAPSHOT, subjects.MODELS, subjects.MANIFEST),
             *(subjects.REGISTER, subjects.REMOVE, subjects.KEEP, subjects.INCIDENTS),
@@ -65,7 +65,7 @@ ROWS: Mapping[str, Row] = {
         ),
         keeps=True,
     ),
-    "planner": Row(
+    "planner": RoleSubjects(
         answers=(subjects.SCALE, subjects.SCALES),
         asks=(
             *(subjects.LOAD, subjects.SEND, subjects.SERVE, subjects.DRAIN, subjects.ABORT),
@@ -75,20 +75,20 @@ ROWS: Mapping[str, Row] = {
         hears=(subjects.TRANSFER, subjects.BLOCK, subjects.INSTANCE, subjects.LEASE, subjects.HEARTBEAT),
         keeps=True,
     ),
-    "monitor": Row(
+    "monitor": RoleSubjects(
         answers=(subjects.DECISIONS,),
         asks=(subjects.SCALE, subjects.SCALES, subjects.MODELS, subjects.SNAPSHOT),
         tells=(subjects.DECISION,),
         hears=(subjects.HEARTBEAT, subjects.LEASE, subjects.PLAN),
     ),
-    "host": Row(
+    "host": RoleSubjects(
         answers=(
             *(subjects.CHECK_MODEL, subjects.READ_MODEL, subjects.FETCH_MODEL, subjects.RELEASE_MODEL),
             *(subjects.SEND, subjects.ABORT),
         ),
         tells=(subjects.MODEL_READ, subjects.TRANSFER),
     ),
-    "worker": Row(
+    "worker": RoleSubjects(
         answers=(
             *(subjects.LOAD, subjects.SEND, subjects.SERVE, subjects.DRAIN, subjects.ABORT),
             *(subjects.ADMIT, subjects.REPLAY, subjects.RUNNING, subjects.HELP, subjects.PULL, subjects.TOOK),
@@ -113,7 +113,7 @@ ROWS: Mapping[str, Row] = {
 
 def permissions(role: str, namespace: str) -> dict[str, Any]:
     """Of one role, as nats-server's configuration has them."""
-    row, prefix = ROWS[role], f"livescale.{namespace}."
+    row, prefix = ROLES[role], f"livescale.{namespace}."
     own = f"{INBOX}.{role}.>"
     memberships = [fill_wildcards(topic.pattern, {"service": role}) for topic in MEMBERSHIP]
 
@@ -147,12 +147,12 @@ def _keeping(namespace: str) -> list[str]:
 
 def fresh_passwords() -> dict[str, str]:
     """One a role; the operator's opens everything."""
-    return {role: secrets.token_hex(24) for role in (*ROWS, OPERATOR)}
+    return {role: secrets.token_hex(24) for role in (*ROLES, OPERATOR)}
 
 
 def authorization(passwords: Mapping[str, str], namespace: str) -> dict[str, Any]:
     """The part of nats-server's configuration that knows these users and no others."""
     users: list[dict[str, Any]] = [{"user": OPERATOR, "password": passwords[OPERATOR]}]
-    for role in ROWS:
+    for role in ROLES:
         users.append({"user": role, "password": passwords[role], "permissions": permissions(role, namespace)})
     return {"users": users}

@@ -22,7 +22,7 @@ Echo = Callable[[str, str], None]
 
 
 @dataclass(frozen=True)
-class Command:
+class ProcessCommand:
     """A program to keep running. `essential`: without it the rest is of no use. `quiet`: its lines are kept, for its
     last words, and not echoed."""
 
@@ -46,7 +46,9 @@ class ChildFailed(Exception):
 class Child:
     """One program, started again whenever it ends."""
 
-    def __init__(self, command: Command, policy: RestartPolicy, echo: Echo, ended: Echo, grace_seconds: float) -> None:
+    def __init__(
+        self, command: ProcessCommand, policy: RestartPolicy, echo: Echo, ended: Echo, grace_seconds: float
+    ) -> None:
         self.command = command
         self.pid: int | None = None
         self.starts = 0
@@ -101,7 +103,7 @@ class Child:
             self._echo(self.command.name, text)
 
 
-async def spawn(command: Command) -> Process:
+async def spawn(command: ProcessCommand) -> Process:
     """The program in a session of its own, bound to this process's life. Call it on the main thread: the kernel
     watches the thread that forks."""
     shim = (sys.executable, "-I", "-S", str(SHIM), str(os.getpid()), str(command.nice))
@@ -171,13 +173,13 @@ class Supervisor:
         for wave in reversed(self._waves):
             await self._stop(wave)
 
-    def start(self, *commands: Command) -> None:
+    def start(self, *commands: ProcessCommand) -> None:
         """Start these together; together they end, after all that is started later."""
         self._waves.append(tuple(command.name for command in commands))
         for command in commands:
             self._start(command)
 
-    def _start(self, command: Command) -> None:
+    def _start(self, command: ProcessCommand) -> None:
         child = Child(command, self._make_policy(), self._echo, self._ended, self._grace_seconds)
         task = asyncio.create_task(child.keep_up(), name=f"supervise-{command.name}")
         self.children[command.name] = child
@@ -214,7 +216,7 @@ class Supervisor:
             self._tasks[name].cancel()
         await asyncio.gather(*(self._tasks[name] for name in names), return_exceptions=True)
 
-    def _on_done(self, command: Command, task: asyncio.Task[None]) -> None:
+    def _on_done(self, command: ProcessCommand, task: asyncio.Task[None]) -> None:
         if task.cancelled():
             return
         error = task.exception()

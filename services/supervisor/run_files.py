@@ -14,7 +14,7 @@ import msgspec
 NAME = re.compile(r"livescale-(\d+)-(\d+)-.*")  # pid and start, so that another process of that pid is told apart
 
 
-class Running(msgspec.Struct, frozen=True, kw_only=True):
+class RunningSystem(msgspec.Struct, frozen=True, kw_only=True):
     """The newest system on this machine. `pid` and `pid_started` (clock ticks since boot) tell whether it lives."""
 
     pid: int
@@ -44,12 +44,12 @@ def process_started(pid: int) -> int | None:
     return int(line.rpartition(")")[2].split()[19])
 
 
-def find_running(path: Path) -> Running | None:
+def find_running(path: Path) -> RunningSystem | None:
     """What the pointer names, if that process is alive."""
     try:
         if path.stat().st_uid != os.getuid():
             return None  # whoever commands the bus commands us
-        running = msgspec.json.decode(path.read_bytes(), type=Running)
+        running = msgspec.json.decode(path.read_bytes(), type=RunningSystem)
     except (OSError, msgspec.MsgspecError):
         return None
     return running if process_started(running.pid) == running.pid_started else None
@@ -59,7 +59,9 @@ def find_running(path: Path) -> Running | None:
 def announce(path: Path, *, url: str, nats_url: str, namespace: str) -> Iterator[None]:
     """Write the pointer for the duration; the last system to start is the one that is found. Raises NotOurs."""
     pid = os.getpid()
-    mine = Running(pid=pid, pid_started=process_started(pid) or 0, url=url, nats_url=nats_url, namespace=namespace)
+    mine = RunningSystem(
+        pid=pid, pid_started=process_started(pid) or 0, url=url, nats_url=nats_url, namespace=namespace
+    )
     make_place(path)
     whole = path.with_suffix(f".{pid}")
     whole.touch(mode=0o600)  # the url of the bus holds the operator's password

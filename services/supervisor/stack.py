@@ -25,7 +25,7 @@ from livescale.services.supervisor.checks import (
     resolve_form,
 )
 from livescale.services.supervisor.commands import NATS, bus_files, gateway_commands, ready_file, service_commands
-from livescale.services.supervisor.credentials import OPERATOR, ROWS
+from livescale.services.supervisor.credentials import OPERATOR, ROLES
 from livescale.services.supervisor.policy import failed_models, missing_instances, missing_members
 from livescale.services.supervisor.processes import Child, Echo, Supervisor
 from livescale.services.supervisor.resources import measure_models, place_workers, resolve_memory
@@ -167,7 +167,7 @@ class Stack:
     async def _nats_urls(self, store: Path) -> Mapping[str, str]:
         """The bus as each role reaches it."""
         if self._settings.nats_url:
-            return dict.fromkeys((*ROWS, OPERATOR), self._settings.nats_url)
+            return dict.fromkeys((*ROLES, OPERATOR), self._settings.nats_url)
         return await start_nats(self.supervisor, store, self._settings.namespace)
 
     async def _wait(self, missing: Callable[[Snapshot], list[str]], deadline: float) -> None:

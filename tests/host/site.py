@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from livescale.services.host.actor import Host
+from livescale.services.host.actor import HostService
 from livescale.services.host.disk import Disk, ThreadDisk
 from livescale.services.host.settings import HostSettings
 from livescale.services.host.stored import Stored
@@ -106,7 +106,7 @@ async def site(
     ]
     info = ServiceInfo("host", HOST, "host")
     world = World(info, "box", broker.connect(), CLOCK, CountedIds(), Telemetry("host", HOST))
-    running = asyncio.create_task(Host(world, HostSettings(cache_bytes=cache_bytes), here.disk, open_link).run())
+    running = asyncio.create_task(HostService(world, HostSettings(cache_bytes=cache_bytes), here.disk, open_link).run())
     try:
         await here.until(lambda: bool(here.reports))
         yield here

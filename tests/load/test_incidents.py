@@ -15,7 +15,7 @@ from livescale.load.report import render_report
 from livescale.load.story import Newcomer
 from livescale.load.watch import describe
 from livescale.load.watchman import watching_lives
-from livescale.services.supervisor.processes import Command, Supervisor
+from livescale.services.supervisor.processes import ProcessCommand, Supervisor
 from livescale.shared.messages.membership import LeaseChanged
 from livescale.shared.world import SystemClock
 from tests.load import happenings
@@ -45,7 +45,7 @@ def test_deaths_and_restarts_are_found_however_fast_they_come() -> None:
 
 async def test_a_killed_process_and_a_stall_of_ones_own_are_noted_as_they_happen() -> None:
     notes: list[str] = []
-    sleeper = Command("sleeper", (sys.executable, "-c", "import time; time.sleep(60)"))
+    sleeper = ProcessCommand("sleeper", (sys.executable, "-c", "import time; time.sleep(60)"))
     async with Supervisor(lambda name, line: None) as supervisor:
         supervisor.start(sleeper)
         while (pid := supervisor.children["sleeper"].pid) is None:  # noqa: ASYNC110

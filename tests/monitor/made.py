@@ -1,6 +1,6 @@
 """Signals that the monitor's tests are made of."""
 
-from livescale.services.monitor.policy import Pace, ScalingPolicy
+from livescale.services.monitor.policy import RetryTimes, ScalingPolicy
 from livescale.services.monitor.signals import Observed, Signals
 from livescale.shared.messages.membership import (
     EngineLoad,
@@ -88,7 +88,7 @@ class Watched:
 
     def __init__(self, model: ModelSpec | None = None) -> None:
         self.signals = Signals(stale_seconds=2.0)
-        self.policy = ScalingPolicy(self.signals, Pace(asked_seconds=5.0, retry_seconds=1.0))
+        self.policy = ScalingPolicy(self.signals, RetryTimes(asked_seconds=5.0, retry_seconds=1.0))
         entry = ModelEntry(spec=model or spec(), state="ready", version="v", size_bytes=SIZE)
         self.signals.on_models([entry])
 

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from livescale.services.monitor.needs import IDLE_SECONDS, Donor, Lack, Need, Unknown, choose_donors, weigh
-from livescale.services.monitor.policy import Pace, ScalingPolicy
+from livescale.services.monitor.policy import RetryTimes, ScalingPolicy
 from livescale.services.monitor.signals import Signals
 from livescale.shared.messages.membership import EngineLoad, ModelEntry, QueueLoad, RouterReport, WorkerReport
 from livescale.shared.messages.parameters import ModelSpec, ScalingBounds
@@ -122,7 +122,7 @@ class Two:
 
     def __init__(self, *instances: WorkerReport, min_instances: int = 0, size: int = SIZE) -> None:
         self.signals = Signals(stale_seconds=2.0)
-        self.policy = ScalingPolicy(self.signals, Pace(asked_seconds=5.0, retry_seconds=1.0))
+        self.policy = ScalingPolicy(self.signals, RetryTimes(asked_seconds=5.0, retry_seconds=1.0))
         self.instances = instances
         common = {**COMMON, "downscale_delay_s": 60.0, "downscale_to_zero_delay_s": 60.0}
         idle = ModelSpec(name="idle", path="/m", min_instances=min_instances, **common)  # type: ignore[arg-type]

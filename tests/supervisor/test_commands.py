@@ -13,20 +13,20 @@ from livescale.services.cli.up import WORKER_OPTIONS
 from livescale.services.supervisor.bus_server import write_config
 from livescale.services.supervisor.checks import make_spec, resolve_form
 from livescale.services.supervisor.commands import gateway_commands, nats_command, service_commands
-from livescale.services.supervisor.credentials import ROWS, authorization, fresh_passwords
-from livescale.services.supervisor.processes import Command
+from livescale.services.supervisor.credentials import ROLES, authorization, fresh_passwords
+from livescale.services.supervisor.processes import ProcessCommand
 from livescale.services.supervisor.settings import WORKER_FLAGS, ModelSettings, StackSettings
 from livescale.services.worker.settings import WorkerSettings
 from livescale.shared.settings import BusSettings
 from livescale.shared.yaml_file import kebab
 
 SETTINGS = StackSettings(workers=2, port=0, api_key=("sesame",), transport="socket", link_rate=1e8, arena_bytes=1 << 26)
-URLS = {role: f"nats://{role}:swordfish@127.0.0.1:1" for role in ROWS}
+URLS = {role: f"nats://{role}:swordfish@127.0.0.1:1" for role in ROLES}
 [GATEWAY] = gateway_commands(SETTINGS, URLS, [4711], Path("/run"))
 COMMANDS = {each.name: each for each in [*service_commands(SETTINGS, URLS), GATEWAY]}
 
 
-def resolve(command: Command) -> str:
+def resolve(command: ProcessCommand) -> str:
     """The configuration that the command's process would have."""
     arguments = command.argv[command.argv.index("run") :]
     result = CliRunner().invoke(cli, [*arguments, "--print-config"], env=dict(command.env))
@@ -144,7 +144,7 @@ def test_each_setting_of_a_worker_is_told_it_is_its_machines_or_is_only_for_the_
     assert set(WorkerSettings.__struct_fields__) == known
 
 
-def _workers(settings: StackSettings) -> dict[str, Command]:
+def _workers(settings: StackSettings) -> dict[str, ProcessCommand]:
     return {each.name: each for each in service_commands(settings, URLS) if each.name.startswith("worker")}
 
 
@@ -157,7 +157,7 @@ def test_no_secret_is_on_a_command_line_and_each_process_has_its_own_alone() -> 
 
 def test_files_for_an_external_server_reach_every_process_and_none_that_of_our_own() -> None:
     external = StackSettings(nats_url="tls://far:4222", nats_creds="/etc/creds", nats_ca="/etc/ca")
-    [registry, *_] = service_commands(external, dict.fromkeys(ROWS, external.nats_url))
+    [registry, *_] = service_commands(external, dict.fromkeys(ROLES, external.nats_url))
     assert registry.env["LIVESCALE_NATS_CREDS"] == registry.env["NATS_CREDS"] == "/etc/creds"
     assert "nats-ca: /etc/ca" in resolve(registry)
     assert GATEWAY.env["NATS_CREDS"] == GATEWAY.env["LIVESCALE_NATS_CREDS"] == ""

@@ -11,7 +11,7 @@ import nats.errors
 import pytest
 
 from livescale.services.supervisor.bus_server import start_nats
-from livescale.services.supervisor.credentials import EVERYBODY, MEMBERSHIP, ROWS, SUPERVISION, permissions
+from livescale.services.supervisor.credentials import EVERYBODY, MEMBERSHIP, ROLES, SUPERVISION, permissions
 from livescale.services.supervisor.processes import Supervisor
 from livescale.shared import subjects
 from livescale.shared.bus.contract import Call, CallTimeout, Disconnected, Endpoint, ServiceAbsent, ServiceInfo, Topic
@@ -25,7 +25,7 @@ SERVICES = Path(__file__).parents[2] / "services"
 
 
 def entries(role: str) -> set[object]:
-    row = ROWS[role]
+    row = ROLES[role]
     return {*row.answers, *row.asks, *row.tells, *row.hears, *EVERYBODY.answers, *EVERYBODY.asks, *EVERYBODY.hears}
 
 
@@ -39,7 +39,7 @@ def imported_subjects(role: str) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("role", ROWS)
+@pytest.mark.parametrize("role", ROLES)
 def test_what_a_service_uses_is_in_its_row(role: str) -> None:
     known = {name for name in vars(subjects) if any(getattr(subjects, name) is entry for entry in entries(role))}
     assert imported_subjects(role) - known == set()
@@ -48,23 +48,23 @@ def test_what_a_service_uses_is_in_its_row(role: str) -> None:
 def test_every_subject_has_who_speaks_and_who_hears() -> None:
     for name, subject in vars(subjects).items():
         if isinstance(subject, Call):
-            assert any(subject in row.answers for row in (EVERYBODY, *ROWS.values())), name
+            assert any(subject in row.answers for row in (EVERYBODY, *ROLES.values())), name
         elif isinstance(subject, Topic) and subject not in (*MEMBERSHIP, *SUPERVISION):
-            assert any(subject in row.tells for row in ROWS.values()), name
+            assert any(subject in row.tells for row in ROLES.values()), name
 
 
-@pytest.mark.parametrize("role", ROWS)
+@pytest.mark.parametrize("role", ROLES)
 def test_no_role_may_do_everything(role: str) -> None:
     allowed = permissions(role, "default")
     for subject in (*allowed["publish"], *allowed["subscribe"]):
         assert subject not in (">", "*", "_INBOX.>", "livescale.>", "livescale.default.>", "$JS.>", "$JS.API.>")
-    assert any(subject.startswith("$JS") for subject in allowed["publish"]) == ROWS[role].keeps
+    assert any(subject.startswith("$JS") for subject in allowed["publish"]) == ROLES[role].keeps
 
 
-@pytest.mark.parametrize("role", ROWS)
+@pytest.mark.parametrize("role", ROLES)
 def test_only_those_keep_state_who_ask_for_it(role: str) -> None:
     asks = any("bus.kv" in path.read_text() for path in (SERVICES / role).rglob("*.py"))
-    assert ROWS[role].keeps or not asks
+    assert ROLES[role].keeps or not asks
 
 
 @asynccontextmanager

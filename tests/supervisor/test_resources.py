@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from livescale.services.supervisor.checks import BadSettings, count_workers, resolve_form
 from livescale.services.supervisor.commands import service_commands
-from livescale.services.supervisor.credentials import ROWS
+from livescale.services.supervisor.credentials import ROLES
 from livescale.services.supervisor.resources import (
     LEAST_KV,
     MOST_KV,
@@ -30,7 +30,7 @@ from tests.supervisor.test_commands import resolve
 SMALL = ModelSize("small", arena_bytes=2 * MIB, token_bytes=512, tokens=4096)
 LARGE = ModelSize("large", arena_bytes=900 * MIB, token_bytes=12_288, tokens=32_768)
 
-URLS = dict.fromkeys(ROWS, "nats://127.0.0.1:1")
+URLS = dict.fromkeys(ROLES, "nats://127.0.0.1:1")
 
 
 def settings(path: Path, **more: object) -> StackSettings:

@@ -10,7 +10,7 @@ import pytest
 
 from livescale.services.supervisor.run_files import (
     NotOurs,
-    Running,
+    RunningSystem,
     announce,
     clear_abandoned,
     find_running,
@@ -48,13 +48,13 @@ def test_the_note_of_a_dead_process_is_stale(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     with subprocess.Popen([sys.executable, "-S", "-c", ""]) as dead:
         started = process_started(dead.pid) or 0
-    path.write_bytes(msgspec.json.encode(Running(pid=dead.pid, pid_started=started, **ADDRESSES)))
+    path.write_bytes(msgspec.json.encode(RunningSystem(pid=dead.pid, pid_started=started, **ADDRESSES)))
     assert find_running(path) is None
 
 
 def test_the_note_of_a_process_that_had_this_pid_before_is_stale(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    path.write_bytes(msgspec.json.encode(Running(pid=os.getpid(), pid_started=1, **ADDRESSES)))
+    path.write_bytes(msgspec.json.encode(RunningSystem(pid=os.getpid(), pid_started=1, **ADDRESSES)))
     assert find_running(path) is None
 
 
@@ -68,7 +68,7 @@ def test_the_note_of_a_later_system_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     started = process_started(os.getppid())
     assert started is not None
-    later = Running(pid=os.getppid(), pid_started=started, **ADDRESSES)
+    later = RunningSystem(pid=os.getppid(), pid_started=started, **ADDRESSES)
     with announce(path, **ADDRESSES):
         path.write_bytes(msgspec.json.encode(later))
     assert find_running(path) == later

@@ -1,4 +1,4 @@
-"""What a host is asked of checkpoints on its disk: whether they are well-formed, and to read them into its memory."""
+"""Answers what a host is asked of checkpoints on its disk: to check them, and to read them into its memory."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,8 +7,8 @@ from livescale.services.host.cache import CacheFull, Held
 from livescale.services.host.disk import Disk
 from livescale.services.host.memory import Memory
 from livescale.services.host.stored import Stored
-from livescale.shared.bus.contract import Refusal
-from livescale.shared.messages.copies import ModelChecked
+from livescale.shared.bus.contract import Context, Refusal
+from livescale.shared.messages.copies import CheckModel, ModelChecked, ReadModel
 from livescale.shared.messages.parameters import ModelSpec
 from livescale.shared.messages.transfers import FromDisk
 from livescale.shared.model_config import CheckpointError
@@ -16,24 +16,33 @@ from livescale.shared.model_config import CheckpointError
 TURN_SECONDS = 4.0  # less than whoever has it sent waits for an answer
 
 
-class Checkpoints:
-    """`announce` tells again of a model that is whole already."""
+class CheckpointReader:
+    """Opens checkpoints and hands them to the host's memory, which reads them one after the other.
+
+    `announce` tells again of a model that is whole already.
+    """
 
     def __init__(self, disk: Disk, memory: Memory, announce: Callable[[Held], None]) -> None:
         self._disk = disk
         self._memory = memory
         self._announce = announce
 
-    async def check(self, spec: ModelSpec) -> ModelChecked:
-        """Nothing is read. Raises Refusal, as all of these do."""
+    async def check(self, command: CheckModel, context: Context) -> ModelChecked:
+        """Find a checkpoint well-formed, without reading any parameter. Raises Refusal, as all of these do."""
+        spec = command.spec
         stored = await self._open(spec)
         try:
             return self._checked(spec, stored)
         finally:
             stored.close()
 
-    async def read(self, spec: ModelSpec) -> ModelChecked:
-        """Begin to, if it is not here or on its way."""
+    async def read(self, command: ReadModel, context: Context) -> ModelChecked:
+        """Begin to read a model that is neither here nor on its way.
+
+        The answer comes as soon as the checkpoint is checked; `ModelRead` tells when the model is whole, and tells it
+        again of one that already is.
+        """
+        spec = command.spec
         whole = self._memory.find_whole(spec)
         try:
             stored = await self._open(spec)
