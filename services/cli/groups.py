@@ -1,4 +1,7 @@
-"""Click's commands and groups as this command line has them: loaded when called, options shown in groups."""
+"""Groups of commands that are imported when they are called, and a command whose options are shown in groups.
+
+`livescale --help` so imports nothing but click.
+"""
 
 import difflib
 import importlib
@@ -10,7 +13,7 @@ import click
 
 
 class LazyCommand(NamedTuple):
-    """Where a command lies ("module:attribute") and the line that `--help` shows of it."""
+    """Where a command is defined ("module:attribute"), and the line that `--help` shows of it."""
 
     target: str
     summary: str
@@ -67,7 +70,7 @@ def load_module(name: str) -> ModuleType:
 
 
 class GroupedCommand(click.Command):
-    """`groups`: names of parameters by the title of their group; the option that asks for help comes last."""
+    """`groups` has the names of parameters by the title of their group. The option that asks for help comes last."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Deaths, restarts and stalls in words."""
+"""Deaths, restarts and stalls of processes and machines, for people to read."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -20,7 +20,7 @@ def clock_time(at: float) -> str:
 
 
 class IncidentRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What befell a process or a machine. `at` is in seconds since the epoch."""
+    """An incident of a process or a machine. `at` is in seconds since the epoch."""
 
     at: float
     who: str
@@ -28,7 +28,7 @@ class IncidentRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def ask_incidents(bus: Bus, limit: int = ASKED) -> list[Incident]:
-    """None where the registry cannot say: the rest is worth showing."""
+    """The registry's last incidents; an empty list where it does not answer, as the rest is worth showing."""
     with suppress(BusError):
         return (await bus.call(INCIDENTS, AskIncidents(limit=limit), timeout=CALL_SECONDS)).incidents
     return []

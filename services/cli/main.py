@@ -92,7 +92,7 @@ cli = make_cli()
 
 
 def main() -> None:
-    """The console script."""
+    """The entry point of the console script."""
     cli(prog_name="livescale")
 
 

@@ -1,4 +1,7 @@
-"""Click options made from a settings struct: one field, one flag, one environment variable, one key of the file."""
+"""Click options and configuration files made from a settings struct.
+
+Each field is one flag, one environment variable, and one key of a YAML file, where an unknown key is refused by name.
+"""
 
 import functools
 import re
@@ -26,7 +29,7 @@ OTHER_VARIABLES = {
 
 
 def read_config(path: Path, kind: type[Settings]) -> dict[str, object]:
-    """The file's values by field name, checked against `kind`; fields it does not mention are left out."""
+    """The file's values by field name, checked against `kind`. Fields that it does not mention are left out."""
     try:
         content = read_yaml(path)
     except ValueError as error:
@@ -60,7 +63,7 @@ def as_yaml(settings: Settings, secrets: tuple[str, ...] = ("api_key",)) -> str:
 
 
 class Pattern(click.ParamType[str]):
-    """Text that matches a regular expression."""
+    """The type of a text option that has to match a regular expression."""
 
     name = "text"
 
@@ -109,7 +112,7 @@ def settings_options(
 def _convert(values: dict[str, object], kind: type[S]) -> S:
     try:
         return msgspec.convert(values, kind)
-    except msgspec.ValidationError as error:  # what no single option can check
+    except msgspec.ValidationError as error:  # a rule that no single option can check
         raise click.ClickException(str(error)) from None
 
 
@@ -155,7 +158,7 @@ def config_option(kind: type[Settings]) -> Callable[[Any], Any]:
         expose_value=False,
         envvar="LIVESCALE_CONFIG",
         show_envvar=True,
-        is_eager=True,  # the file must be known before the other options look for their defaults
+        is_eager=True,  # the other options take their defaults from the file
         help="YAML file with these options as keys, without the dashes in front.",
     )
 

@@ -1,4 +1,4 @@
-"""`livescale scale`: have this many instances, by hand."""
+"""`livescale scale` sets the number of a model's instances by hand."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""`livescale status`: who runs, who serves what, what waits."""
+"""`livescale status` shows which processes run, which workers serve which models, and what waits."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from livescale.shared.subjects import DECISIONS, HEARTBEAT, METRICS, SNAPSHOT
 REPORT_SECONDS = 1.5
 RECENT = 10
 MEMORY_SECONDS = 1.0
-# Of no interest where they are zero everywhere.
+# Columns that are not shown where they are zero in every row.
 QUIET = frozenset({"rank", "ready", "total", "live_layers", "live_queue"})
 
 EPILOG = """
@@ -65,7 +65,7 @@ async def ask_status(bus: Bus) -> Status:
 
 
 async def ask_memory(bus: Bus, members: Sequence[Member]) -> dict[str, int]:
-    """What each process that lives and answers takes; shared pages count in each."""
+    """The resident memory of each process that is alive and answers, by id; shared pages count in each."""
 
     async def ask_one(id: str) -> tuple[str, int | None]:
         with suppress(BusError):
@@ -85,7 +85,7 @@ def find_resident(exposition: str) -> int | None:
 
 
 async def ask_decisions(bus: Bus, models: list[str]) -> list[Decision]:
-    """The monitor's last word on each, where there is one."""
+    """The monitor's last decision on each model, where there is one."""
     decisions: list[Decision] = []
     for model in models:
         with suppress(BusError):  # a monitor that is away leaves the rest to be shown
@@ -116,7 +116,7 @@ def print_status(found: Status) -> None:
 
 
 class RecentRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An incident for people."""
+    """An incident with its time of day, as people read it."""
 
     at: str
     who: str

@@ -1,4 +1,4 @@
-"""The registry's picture as operators want it: flat rows, for people and for `--json`."""
+"""The registry's snapshot as flat rows, for people and for `--json`."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -15,9 +15,12 @@ PROGRESS = ("spare", "loading", "live", "draining", "serving")
 
 
 class LiveRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker that takes requests while it loads, or did. It `runs` the layers whose parameters are here, `ready` of
-    `layers`; of a request that a helper takes over it runs the rest. `handed_over`: how many requests, by helper. Where
-    it is part of an execution pipeline, `runs` says which blocks are its own there."""
+    """A worker that takes requests while it loads, or has done so.
+
+    It `runs` the layers whose parameters are here, `ready` of `layers`; of a request that it has run so far, a helper
+    runs the rest. `handed_over` counts requests by helper. In an execution pipeline `runs` says which blocks are its
+    own.
+    """
 
     worker: str
     state: str
@@ -31,7 +34,7 @@ class LiveRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def live_rows(workers: Sequence[WorkerReport]) -> list[LiveRow]:
-    """Of those that are live, have requests that others may take over, or have handed some over."""
+    """A row for each worker that is live, in a pipeline, is being helped, or has handed requests over."""
     helpers = {report.id: [each.id for each in workers if report.id in each.helping] for report in workers}
     return [
         live_row(report, sorted(helpers[report.id]))
@@ -58,12 +61,12 @@ def live_row(report: WorkerReport, helpers: list[str]) -> LiveRow:
 
 
 def count_layers(report: WorkerReport) -> int:
-    """Blocks but for the embedding and the head."""
+    """The number of a model's blocks without the embedding and the head."""
     return max(0, report.holding.total - 2) if report.holding is not None else 0
 
 
 class ProcessRow(msgspec.Struct, frozen=True, kw_only=True):
-    """`memory_bytes`: what it takes, pages that it shares with others included; None of one that does not say."""
+    """A process. `memory_bytes` includes pages that it shares with others, and is None where it did not answer."""
 
     service: str
     id: str
@@ -74,11 +77,11 @@ class ProcessRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """`ready` of `total` blocks of `model` are whole and verified. `paths`: which way parameters came, by sender.
+    """A worker. `ready` of `total` blocks of `model` are whole and verified; `paths` says how they came, by sender.
 
-    While it is live it can run requests through `live_layers`, and has `live_queue` of them; `helping`: from whom it
-    takes requests over. `kernels`: the name of the bits that it computes. `pipeline`, `stage`: the execution pipeline
-    that it is part of, and the blocks it runs there.
+    While it is live it can run requests through `live_layers`, and has `live_queue` of them. `helping` lists the
+    workers from which it takes requests over. Workers with equal `kernels` compute the same bits. `pipeline` and
+    `stage` are the execution pipeline that it is part of, and the blocks that it runs there.
     """
 
     id: str
@@ -112,8 +115,8 @@ class InstanceRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
-    """`copies`: who holds all of it in memory; none is said so. `replaced_by`: the path of a version that is being
-    read."""
+    """A model. `copies` lists the processes that hold all of it; `replaced_by` is the path of a new version that is
+    being read."""
 
     name: str
     state: str
@@ -129,7 +132,7 @@ class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
-    """`scaling`: what the monitor says of a model that has requests held, or None."""
+    """A model's queue. `scaling` is what the monitor says of a model with requests held, or None."""
 
     model: str
     waiting_requests: int
@@ -140,7 +143,7 @@ class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """`queues` is None when no router reported in time: unknown, not empty."""
+    """What `--json` prints. `queues` is None, which is unknown and not empty, when no router reported in time."""
 
     processes: list[ProcessRow]
     workers: list[WorkerRow]
@@ -162,7 +165,7 @@ def make_status(
     incidents: Sequence[Incident] = (),
     memory: Mapping[str, int] = MappingProxyType({}),
 ) -> Status:
-    """`decisions`: the last of each model that has requests held."""
+    """The rows of all tables. `decisions` has the last one of each model with requests held."""
     members = {member.id: member for member in snapshot.members}
     return Status(
         processes=[
@@ -227,7 +230,7 @@ def worker_row(report: WorkerReport, member: Member | None) -> WorkerRow:
 
 
 def instance_rows(workers: Sequence[WorkerReport]) -> list[InstanceRow]:
-    """One row an instance, its workers in the order of their ranks."""
+    """One row for each instance, with its workers in the order of their ranks."""
     ranks: dict[str, list[WorkerReport]] = {}
     for worker in sorted(workers, key=lambda each: (each.rank, each.id)):
         if worker.instance is not None:
@@ -261,6 +264,6 @@ def queue_rows(queues: Sequence[QueueLoad] | None, decisions: Mapping[str, Decis
 
 
 def scaling(decision: Decision) -> str:
-    """Why it scales, or why it does not."""
+    """The decision in words: to how many instances the model scales or holds, and why."""
     change = f"{decision.action} to {decision.target}" if decision.action != "hold" else f"hold at {decision.current}"
     return f"{change}: {decision.reason}"

@@ -1,4 +1,7 @@
-"""`livescale topology`: what a topology file says, as a table and as a picture."""
+"""`livescale topology` shows a cluster as tables, and draws it.
+
+Hosts that are equal in all but their names are one row; rates have the units that their field uses.
+"""
 
 import re
 from collections import Counter
@@ -57,7 +60,7 @@ class HostRow(msgspec.Struct, frozen=True):
 
 
 class GpuRow(msgspec.Struct, frozen=True):
-    """GPUs that each of those hosts has. `domain` says with whom they are joined, and how fast."""
+    """GPUs that each of these hosts has. `domain` says how many GPUs are joined, and at which rate."""
 
     hosts: str
     gpus: str
@@ -68,7 +71,7 @@ class GpuRow(msgspec.Struct, frozen=True):
 
 
 class LeafRow(msgspec.Struct, frozen=True):
-    """Leaves with equal uplinks."""
+    """Leaf switches whose uplinks have the same rates."""
 
     leaves: str
     count: int
@@ -76,7 +79,7 @@ class LeafRow(msgspec.Struct, frozen=True):
 
 
 class GpuKind(msgspec.Struct, frozen=True):
-    """A GPU without its names. `domain` is its domain's name within the host, None where other hosts share it."""
+    """All of a GPU but its name. `domain` is its domain's name within the host, None where other hosts share it."""
 
     memory_bytes: int
     nic_in: float
@@ -88,7 +91,7 @@ class GpuKind(msgspec.Struct, frozen=True):
 
 
 class HostKind(msgspec.Struct, frozen=True):
-    """All of a host but names: hosts of one kind are equal."""
+    """All of a host but its names. Hosts of the same kind are equal."""
 
     memory_bytes: int
     nic_in: float
@@ -98,7 +101,7 @@ class HostKind(msgspec.Struct, frozen=True):
 
 
 class Kinds:
-    """The kind of every host of a topology."""
+    """Finds the kind of each host of a topology."""
 
     def __init__(self, topology: Topology) -> None:
         self._bandwidths = {domain.id: domain.bandwidth for domain in topology.domains}
@@ -155,7 +158,7 @@ def gpu_rows(topology: Topology) -> list[GpuRow]:
 
 
 def group_gpus(kind: HostKind) -> list[tuple[GpuKind, list[int]]]:
-    """Those of one domain, and those that are alone, where they follow each other."""
+    """GPUs that follow each other and are equal: those of one domain, and those that are alone."""
     numbered = list(
         enumerate(msgspec.structs.replace(gpu, domain=None) if gpu.joined == 1 else gpu for gpu in kind.gpus)
     )
@@ -250,7 +253,7 @@ def topology(topology: str | None, svg: Path | None, as_json: bool) -> None:
 
 
 def look(text: str | None) -> tuple[Topology, Sequence[str]]:
-    """The topology, and what of it is assumed."""
+    """The topology, and in words what of it is assumed rather than detected."""
     if text is None:
         detected = detect()
         return detected.topology, detected.assumed

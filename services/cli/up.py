@@ -1,4 +1,4 @@
-"""`livescale up`: a whole system on this machine."""
+"""`livescale up` runs a whole system on this machine."""
 
 import asyncio
 import importlib
@@ -55,7 +55,7 @@ themselves can be told is passed on by the environment, for example LIVESCALE_MA
 
 
 class NamedDirectory(click.ParamType[ModelSettings]):
-    """NAME=DIR."""
+    """The type of `--model`: a name, an equals sign, and a directory or hub id."""
 
     name = "NAME=DIR"
 
@@ -126,7 +126,7 @@ def up(settings: StackSettings) -> None:
 
 
 def check_all(settings: StackSettings) -> None:
-    """What can be known before anything is started. Raises ClickException."""
+    """Check what can be checked before anything is started. Raises ClickException."""
     if not settings.models:
         raise click.UsageError("no model to serve: give --model NAME=DIR, or models in a --config file")
     check_keys(settings)
@@ -137,7 +137,7 @@ def check_all(settings: StackSettings) -> None:
 
 
 def run_system(settings: StackSettings, printer: UpPrinter) -> None:
-    """Until Ctrl-C. Raises ClickException."""
+    """Run the system until Ctrl-C. Raises ClickException."""
     configure_logging("up", "up", settings.log_level, settings.log_format)
     try:
         asyncio.run(serve(settings, printer))
@@ -150,7 +150,7 @@ def run_system(settings: StackSettings, printer: UpPrinter) -> None:
 
 
 def check_keys(settings: StackSettings) -> None:
-    """What the gateways would refuse, before anything is started. Raises UsageError, which never shows a key."""
+    """Refuse keys that the gateways would refuse. Raises UsageError, which never shows a key."""
     keys = importlib.import_module("livescale.services.gateway.keys")  # by name, as `livescale run` knows the services
     try:
         keys.read_keys(settings.api_key, settings.api_keys)
@@ -159,7 +159,7 @@ def check_keys(settings: StackSettings) -> None:
 
 
 def check_workers(settings: StackSettings) -> None:
-    """What the workers would refuse, before anything is started. Raises UsageError."""
+    """Refuse settings that the workers would refuse. Raises UsageError."""
     worker_settings = importlib.import_module("livescale.services.worker.settings").WorkerSettings
     try:
         worker_settings(**worker_flags(settings))
@@ -168,7 +168,7 @@ def check_workers(settings: StackSettings) -> None:
 
 
 def check_place() -> None:
-    """Other commands are to find the system, before anything is started. Raises ClickException."""
+    """Make the place for the note by which other commands find the system. Raises ClickException."""
     try:
         make_place(pointer_path())
     except (NotOurs, OSError) as error:
@@ -176,7 +176,7 @@ def check_place() -> None:
 
 
 async def serve(settings: StackSettings, printer: UpPrinter) -> None:
-    """Until Ctrl-C or SIGTERM, which cancel this task. Raises ChildFailed when an essential process is given up."""
+    """Serve until Ctrl-C or SIGTERM cancel this task. Raises ChildFailed when an essential process is given up."""
     cancel_on_signals()
     if settings.engine == "modelled":
         printer.progress(MADE_UP)
@@ -204,8 +204,11 @@ def cancel_on_signals() -> None:
 
 
 def check_checkpoint(model: ModelSettings) -> None:
-    """Its configuration, its tokenizer and chat template, and which tensors its files say that they have; of a hub id,
-    which is fetched for that, all but the last. Raises UsageError."""
+    """Refuse a checkpoint that gateways or hosts would refuse.
+
+    Checked are its configuration, its tokenizer and chat template, and the tensors that its files name. Of a hub id
+    all but the tensors is fetched and checked. Raises UsageError.
+    """
     # By name, as `livescale run` knows the services.
     text = importlib.import_module("livescale.services.gateway.checkpoint_text")
     files = importlib.import_module("livescale.services.host.safetensors_files")

@@ -1,4 +1,4 @@
-"""`livescale why`: every decision of a model, what it was made from, and what came of it."""
+"""`livescale why` tells every decision about a model, what it was made from, and what came of it."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -31,8 +31,11 @@ UNKNOWN = "nothing is predicted without --link-rate or --topology: it is not kno
 
 
 class Why(msgspec.Struct, frozen=True):
-    """What `--json` prints; all newest last. `error`: why the model cannot be read, if it cannot. `incidents`: deaths,
-    restarts and stalls of late, of all processes."""
+    """What `--json` prints, each list with the newest at the end.
+
+    `error` says why the model cannot be read, if it cannot. `incidents` are the latest deaths, restarts and stalls of
+    all processes.
+    """
 
     decisions: list[Decision]
     scales: list[ScaleRecord]
@@ -54,7 +57,7 @@ def why(name: str, limit: int, verbose: bool, as_json: bool, nats_url: str | Non
     Each decision with its rule and reason, holds in a row as one; of a scale the plan, the moments of its phases and
     the outcome; between them deaths, restarts and stalls.
     """
-    # Holds in a row are one of them.
+    # In text, holds in a row count as one, so that more decisions are needed to fill the limit.
     decisions = limit if as_json else MOST_DECISIONS
     found = ask(find_bus(nats_url, namespace), lambda bus: ask_why(bus, name, limit, decisions))
     if as_json:
@@ -89,15 +92,15 @@ def explain(
     limit: int = 1_000,
     verbose: bool = False,
 ) -> Iterator[str]:
-    """Lines, oldest first, of the last `limit`. A decision that led to a scale is told with it; holds in a row are told
-    once; between them is what befell processes and machines since the first of them. `verbose`: what decisions were
-    made from.
+    """The last `limit` decisions as lines, the oldest first.
 
-    `error`: why the model could not be read when that was last tried.
+    A decision that led to a scale is told with the scale, holds in a row are told once, and incidents since the first
+    decision are told between them. `verbose` adds the numbers that decisions were made from. `error` says why the model
+    could not be read when that was last tried.
     """
     records = {record.decision.id: record for record in scales}
     known = {decision.id for decision in decisions}
-    # Operators' decisions are the planner's alone; the monitor has never seen them.
+    # Only the planner has seen the decisions of operators, with their scales.
     all_told = [*decisions, *(record.decision for record in scales if record.decision.id not in known)]
     told = fold_holds(sorted(all_told, key=lambda decision: (decision.at, decision.id)))[-limit:]
     if not told:
@@ -115,7 +118,7 @@ def explain(
 
 
 def fold_holds(decisions: Sequence[Decision]) -> list[Folded]:
-    """Under a changing load one reason to hold follows another, several times a second."""
+    """Group holds in a row, as under a changing load one reason to hold follows another several times a second."""
     folded: list[Folded] = []
     for decision in decisions:
         if folded and decision.action == "hold" == folded[-1][0].action:
@@ -167,7 +170,7 @@ def since(phase: Phase, start: float) -> str:
 
 
 def number(value: float | None) -> str:
-    """An input that was not measured is unknown, not zero."""
+    """An input of a decision as text; one that was not measured is unknown, not zero."""
     return "unknown" if value is None else f"{value:.4g}"
 
 
@@ -180,7 +183,7 @@ class BlockTime(NamedTuple):
 
 
 def tell_times(record: ScaleRecord, plan: Plan) -> Iterator[str]:
-    """Of each target how long it took, in all and by block; then whether the times were predicted anew on the way."""
+    """How long each target took in all and by block; then whether times were predicted anew on the way."""
     begun = next((phase.at for phase in record.phases if phase.name == "commanded"), None)
     whole = {phase.node: phase.at for phase in record.phases if phase.name == "whole"}
     for target in (rank for instance in plan.instances for rank in instance.ranks):
@@ -205,7 +208,7 @@ def tell_whole(took: float | None, predicted: float | None) -> str:
 def find_blocks(
     arrived: Sequence[float | None], predicted: Sequence[float | None], begun: float | None
 ) -> list[BlockTime]:
-    """Those that arrived and were predicted, the first of them first."""
+    """The blocks that arrived and were predicted, in the order in which they came."""
     both = enumerate(zip(arrived, predicted, strict=False))
     blocks = [
         BlockTime(number, at - begun, expected)
@@ -216,7 +219,7 @@ def find_blocks(
 
 
 def tell_blocks(blocks: Sequence[BlockTime]) -> str:
-    """The first, the middle and the last of them, and the one that came farthest from its time."""
+    """The first, the median and the last block, and the one whose prediction was farthest off."""
     shown = blocks if len(blocks) < 3 else [blocks[0], blocks[len(blocks) // 2], blocks[-1]]
     which = "" if shown is blocks else "; first, median, last"
     times = ", ".join(f"{block.took:.3f} for {block.predicted:.3f}" for block in shown)
@@ -238,7 +241,7 @@ def ratio(took: float, predicted: float) -> str:
 
 
 def tell_pipelines(record: ScaleRecord, plan: Plan) -> Iterator[str]:
-    """Of each who runs what, when it was ready and should have been, and what came then."""
+    """Which worker runs what in each pipeline, when the pipeline was ready, and what happened then."""
     begun = next((phase.at for phase in record.phases if phase.name == "commanded"), None)
     for planned, pipeline in zip(plan.pipelines, record.pipelines, strict=False):
         yield f"pipeline of {', '.join(pipeline.stages or planned.members)}: {tell_ready(planned, pipeline, begun)}"
@@ -257,7 +260,7 @@ def tell_ready(planned: PlannedPipeline, pipeline: PipelineRecord, begun: float 
 
 
 def tell_moments(pipeline: PipelineRecord, begun: float | None) -> str:
-    """What happened to it, in seconds since the first sender was told to send."""
+    """The moments of a pipeline's life, in seconds since the first sender was told to send."""
     moments = (
         ("it ran from", pipeline.running_at, ""),
         ("first token at", pipeline.first_token_at, ""),

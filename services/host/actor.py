@@ -1,4 +1,4 @@
-"""A host: keeps models in its memory, read from disk or received from others, and sends them from there."""
+"""The host: it keeps models in its memory, read from disk or received over the link, and sends them from there."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -38,7 +38,10 @@ log = structlog.get_logger()
 
 
 class HostService:
-    """One a machine. A model whose version is known is sent while it is read, others once they are whole."""
+    """The host cache of one machine.
+
+    A model whose version is known can be sent while it is still being read, any other once it is whole.
+    """
 
     def __init__(
         self,
@@ -107,7 +110,10 @@ class HostService:
         ]
 
     async def _fetch_model(self, command: FetchModel, context: Context) -> Ack:
-        """Answered once it may be sent; `Transfer` tells of a flow that is lost, `ModelRead` when it is whole."""
+        """Begin to receive a model, or go on along other flows. The answer says that a sender may begin.
+
+        `Transfer` tells of a flow that is lost, `ModelRead` when the model is whole.
+        """
         self._check_epoch(command.epoch)
         numbers = self._cache.numbers(command.spec.name, command.manifest.version)
         held = self._cache.get(numbers[0]) if numbers else None
@@ -127,7 +133,7 @@ class HostService:
             raise Refusal(409, str(error)) from error
 
     def _go_on(self, fetch: ModelFetch | None, command: FetchModel) -> None:
-        """A model that is being read comes without anybody's help."""
+        """Go on along other flows. A model that is being read from disk, without a fetch, needs none."""
         try:
             if fetch is not None:
                 fetch.go_on(command)
@@ -151,7 +157,7 @@ class HostService:
         ready, own = copy.ready, held.blocks_of(command.shard)
         if not own:
             raise Refusal(400, f"shard: version {command.version} has {held.shards}, there is no {command.shard}")
-        # The blocks of a shard have other numbers in the memory of all, which receivers would map.
+        # Receivers would map the memory of the whole model, where the blocks of a shard have other numbers.
         offer = offer_of(copy.blocks) if len(own) == len(copy.blocks) else None
         self._sending[command.plan_id] = command.version
         blocks = [copy.blocks[block] for block in own]
@@ -172,7 +178,7 @@ class HostService:
         return set(self._sending.values())
 
     def _connection_changed(self, connected: bool) -> None:
-        """An event that was lost with the connection would leave the registry waiting for ever."""
+        """Announce again after an outage: an event that was lost would leave the registry waiting for ever."""
         for _, held in self._cache.items() if connected else []:
             if held.is_whole:
                 self._announce(held)

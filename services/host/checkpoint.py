@@ -26,7 +26,7 @@ SERVED_TORCH: dict[DType, torch.dtype] = {"float32": torch.float32, "bfloat16": 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A well-formed checkpoint, none of whose parameters has been read yet. It is cut for `shards` ranks."""
+    """A well-formed checkpoint on disk, cut for `shards` ranks. None of its parameters has been read yet."""
 
     directory: Path
     config: ModelConfig
@@ -64,7 +64,7 @@ class Checkpoint:
         return xxhash.xxh3_64_intdigest(into)
 
     def manifest(self, checksums: Sequence[int]) -> Manifest:
-        """The manifest of the whole model; `checksums` one a block, in order."""
+        """The manifest of the whole model; `checksums` has one for each block, in order."""
         blocks = [layout.block(checksum) for layout, checksum in zip(self.layouts, checksums, strict=True)]
         return Manifest(
             version=content_version(self.config, self.dtype, blocks, self.layout),

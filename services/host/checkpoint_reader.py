@@ -13,7 +13,7 @@ from livescale.shared.messages.parameters import ModelSpec
 from livescale.shared.messages.transfers import FromDisk
 from livescale.shared.model_config import CheckpointError
 
-TURN_SECONDS = 4.0  # less than whoever has it sent waits for an answer
+TURN_SECONDS = 4.0  # less than the planner waits for the answer to a send
 
 
 class CheckpointReader:
@@ -61,7 +61,7 @@ class CheckpointReader:
         return checked
 
     async def bring(self, wanted: FromDisk) -> None:
-        """Have this version here or on its way, so far that it can be sent as it is read."""
+        """Return once this version is here, or is being read so that it can be sent meanwhile."""
         version = wanted.manifest.version
         if self._memory.cache.find(version) is None:
             stored = await self._open(wanted.spec)
@@ -84,7 +84,10 @@ class CheckpointReader:
             raise Refusal(422, f"model {spec.name!r}: {error}") from error
 
     def _begin(self, spec: ModelSpec, stored: Stored) -> Held | None:
-        """What of it is here or on its way already; `stored` is closed then, else it is read from."""
+        """Begin to read from `stored`, unless the same content is here or on its way.
+
+        In that case `stored` is closed and the content that is there is returned.
+        """
         same = self._memory.find_same(spec, stored)
         if same is not None:
             stored.close()
@@ -98,7 +101,7 @@ class CheckpointReader:
         return None
 
     def _tell_again(self, spec: ModelSpec, held: Held) -> ModelChecked:
-        """Its files are gone, and it is in memory."""
+        """Answer for a model that is in memory, although its files are gone."""
         self._announce(held)
         limit = 1 if held.manifest is None else held.manifest.config.max_position_embeddings
         return ModelChecked(

@@ -1,4 +1,4 @@
-"""The host's hands: reading files and touching memory, away from the event loop. A simulation brings its own."""
+"""Reading files and touching memory, in threads away from the event loop. A simulation brings its own `Disk`."""
 
 import asyncio
 import os
@@ -30,27 +30,30 @@ class Disk(Protocol):
     """Where models are stored, and the memory that they are read into. Models are read one after the other."""
 
     def free_bytes(self) -> int:
-        """Memory that could be allocated."""
+        """How many bytes of memory could be allocated now."""
 
     async def open(self, spec: ModelSpec) -> Stored:
         """Find and check a model's checkpoint. Raises CheckpointError."""
 
     async def allocate(self, sizes: Sequence[int]) -> list[memoryview]:
-        """Touched memory for so many blocks, free again when the last view is gone. Raises OSError."""
+        """Touched memory for blocks of these sizes. It is free again when the last view is gone. Raises OSError."""
 
     def read(self, stored: Stored, blocks: Mapping[int, memoryview]) -> AsyncGenerator[int, None]:
-        """Fill these blocks; their checksums in order, each as soon as it is read. Raises CheckpointError."""
+        """Fill these blocks; yields their checksums in order, each as soon as it is known. Raises CheckpointError."""
 
     async def keep(self, stored: Stored, manifest: Manifest, blocks: Sequence[memoryview]) -> None:
-        """Leave what was read in a form that is read faster, where that can be done."""
+        """Write what was read in the packed form, which is read faster, where that can be done."""
 
     async def close(self) -> None:
-        """Return once nothing is being read or written any more."""
+        """Stop all work, and return once nothing is being read or written any more."""
 
 
 class ThreadDisk:
-    """The machine's disk. `keep`, `packed_dir`: as `open_stored` has them; `shared`: memory that others may map;
-    `pinned`: memory that GPUs copy from without a detour."""
+    """The machine's own disk and memory.
+
+    `keep` and `packed_dir` are as in `open_stored`. `shared` memory may be mapped by other processes; `pinned` memory
+    is copied by GPUs without a detour.
+    """
 
     def __init__(self, *, keep: bool = False, packed_dir: str = "", shared: bool = False, pinned: bool = False) -> None:
         self._shared = shared
@@ -101,24 +104,24 @@ class ThreadDisk:
 
 
 async def _first(reads: deque[asyncio.Future[int]]) -> int:
-    """Who is cancelled meanwhile still finds the read, and can wait for its end."""
+    """The first read's checksum. It stays in the queue until it is done, so that a cancelled caller can wait for it."""
     checksum = await asyncio.shield(reads[0])
     reads.popleft()
     return checksum
 
 
 def allocate(sizes: Sequence[int], cuda: CudaRuntime | None = None) -> list[memoryview]:
-    """Touched memory of this process alone, aligned to pages; pinned where CUDA's runtime is given."""
+    """Touched memory of this process alone, each block aligned to pages; pinned where CUDA's runtime is given."""
     return Arena(placed_bytes(sizes), cuda).place(sizes)
 
 
 def _step_back() -> None:
-    """On Linux a thread has a priority of its own, and the disk's follows from it."""
+    """Give this thread the lowest priority. On Linux a thread has its own, and its priority at the disk follows."""
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_PRIORITY)
 
 
 def available_bytes(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int:
-    """What the kernel could hand out without swapping, within the container's limit where there is one."""
+    """How many bytes the kernel could hand out without swapping, within the container's limit where there is one."""
     available = _fields(meminfo.read_text().replace(":", " "))["MemAvailable"] * 1024
     limit = (cgroup / "memory.max").read_text().strip() if (cgroup / "memory.max").exists() else "max"
     if limit == "max":

@@ -1,4 +1,4 @@
-"""The host process."""
+"""Runs a host as a process."""
 
 import structlog
 from msgspec.structs import replace

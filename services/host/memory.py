@@ -1,4 +1,4 @@
-"""The models in a host's memory: how each gets there, from disk or from another node, and how it goes."""
+"""The models in a host's memory: how each gets there, from disk or over the link, and how it is released."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -25,9 +25,10 @@ Fill = Callable[[list[memoryview], OnBlock], Awaitable[Manifest]]
 
 @dataclass
 class ModelMemory:
-    """A model's bytes: `blocks` are there once its turn has come; a send keeps its own hold on them.
+    """The bytes of one model, and the task that fills them.
 
-    `stored` is what it was read from, or `fetch` how it came from others.
+    `blocks` are there once the model's `turn` has come; a send keeps references of its own to them. A model is read
+    from `stored`, or received by `fetch`.
     """
 
     stored: Stored | None = None
@@ -44,7 +45,7 @@ class ModelMemory:
 
 @dataclass(frozen=True)
 class MemoryCallbacks:
-    """Who is told: that anything has changed, that a model is whole, that one could not be had."""
+    """What the memory calls when anything has changed, when a model is whole, and when one failed, with the reason."""
 
     changed: Callable[[], None]
     whole: Callable[[Held], None]
@@ -52,7 +53,10 @@ class MemoryCallbacks:
 
 
 class Memory:
-    """Models are read one after the other. Versions of a model are side by side until one is released."""
+    """Fills and releases the models of the cache.
+
+    Models are read from disk one after the other. Versions of a model are side by side until one is released.
+    """
 
     def __init__(
         self, cache: HostCache, disk: Disk, world: World, told: MemoryCallbacks, tasks: asyncio.TaskGroup
@@ -70,28 +74,28 @@ class Memory:
         )
 
     def close(self) -> None:
-        """Nothing is read any more."""
+        """Close all files. It is called when nothing is read any more."""
         for copy in self._copies.values():
             copy.close()
 
     def find(self, version: str) -> ModelMemory | None:
-        """What there is of this version, or is on its way; None where its turn has not come."""
+        """The bytes of this version, whole or on their way; None where its turn has not come."""
         number = self.cache.find(version)
         copy = None if number is None else self._copies[number]
         return copy if copy is not None and copy.blocks else None
 
     def fetch_of(self, number: int) -> ModelFetch | None:
-        """How it came, or comes, from others."""
+        """How this model came, or comes, over the link; None for one from disk."""
         return self._copies[number].fetch
 
     async def turn(self, version: str) -> None:
-        """Return once the turn of this version has come, or it is not to come any more."""
+        """Return once this version has its memory and is being filled, or will not come any more."""
         number = self.cache.find(version)
         if number is not None:
             await self._copies[number].turn.wait()
 
     def find_same(self, spec: ModelSpec, stored: Stored) -> Held | None:
-        """What was, or is being, read from these very files."""
+        """The model that was, or is being, read from these very files."""
         for number, held in self.cache.items():
             read_from = self._copies[number].stored
             if _is_of(held, spec) and (
@@ -103,25 +107,25 @@ class Memory:
         return None
 
     def find_whole(self, spec: ModelSpec) -> Held | None:
-        """What was read from this directory, as its files were then."""
+        """A whole model that was read from this directory, as its files were then."""
         return next((held for _, held in self.cache.items() if _is_of(held, spec) and held.is_whole), None)
 
     def is_reading(self, model: str) -> bool:
-        """From disk."""
+        """Whether some version of this model is being read from disk."""
         return any(
             held.model == model and not held.is_whole and self._copies[number].stored is not None
             for number, held in self.cache.items()
         )
 
     def read(self, spec: ModelSpec, stored: Stored) -> None:
-        """When its turn comes. Raises CacheFull."""
+        """Admit a model, to be read from `stored` when its turn comes. Raises CacheFull."""
         checkpoint = stored.checkpoint
         held = _held(spec, checkpoint.size_bytes, len(checkpoint.layouts), stored.manifest)
         number, copy = self._admit(held, ModelMemory(stored))
         copy.filling = self._tasks.create_task(self._read(number, copy, stored), name=f"read {spec.name}")
 
     def fetch(self, command: FetchModel, fetch: ModelFetch) -> None:
-        """Raises CacheFull."""
+        """Admit a model, and begin to receive it. Raises CacheFull."""
         spec, manifest = command.spec, command.manifest
         held = _held(spec, manifest.size_bytes, len(manifest.blocks), manifest)
         number, copy = self._admit(held, ModelMemory(fetch=fetch))
@@ -139,7 +143,7 @@ class Memory:
         return number, copy
 
     async def release(self, model: str, version: str) -> None:
-        """Give the memory back, also of what is on its way."""
+        """Give the memory of a version back, even while it is being filled."""
         for number in self.cache.numbers(model, version):
             filling = self._copies[number].filling
             if filling is not None and not filling.done():
@@ -169,7 +173,10 @@ class Memory:
             self._to_keep.put_nowait(number)
 
     async def read_rest(self, command: FetchModel, blocks: Mapping[int, memoryview], on_block: OnBlock) -> None:
-        """When its turn comes: of a version that is being fetched these blocks. Raises CheckpointError, OSError."""
+        """Read these blocks of a version that is being fetched, when its turn at the disk comes.
+
+        Raises CheckpointError, OSError.
+        """
         stored = await self._disk.open(command.spec)
         try:
             stored.expect(command.manifest)
@@ -179,7 +186,7 @@ class Memory:
             stored.close()
 
     async def _read_blocks(self, stored: Stored, blocks: Mapping[int, memoryview], on_block: OnBlock) -> list[int]:
-        """Their checksums."""
+        """Fill the blocks from disk. Returns their checksums in order."""
         checksums, indexes = list[int](), iter(blocks)
         async with aclosing(self._disk.read(stored, blocks)) as read:
             async for checksum in read:
@@ -231,7 +238,10 @@ class Memory:
         self._told.whole(whole)
 
     async def keep_models(self) -> None:
-        """Leave what was read in a form that is read faster: one at a time, and none that was released meanwhile."""
+        """Write what was read in the packed form, one model after the other, for ever.
+
+        A model that was released meanwhile is skipped.
+        """
         while True:
             number = await self._to_keep.get()
             held, copy = self.cache.get(number), self._copies.get(number)
@@ -240,7 +250,7 @@ class Memory:
 
 
 def _held(spec: ModelSpec, size_bytes: int, total: int, manifest: Manifest | None) -> Held:
-    """Nothing of it, so far."""
+    """The cache's entry for a model of which no block is here yet."""
     dtype, shards, layout = spec.form
     return Held(
         model=spec.name,
@@ -255,5 +265,5 @@ def _held(spec: ModelSpec, size_bytes: int, total: int, manifest: Manifest | Non
 
 
 def _is_of(held: Held, spec: ModelSpec) -> bool:
-    """Whether it was read for this name, and in this way."""
+    """Whether it was read for the name, path and form of this spec."""
     return (held.model, held.path, (held.dtype, held.shards, held.layout)) == (spec.name, spec.path, spec.form)

@@ -1,4 +1,4 @@
-"""`livescale pack`: a checkpoint's packed form, made before a host needs it."""
+"""`livescale pack` writes a checkpoint's packed form before a host needs it."""
 
 import sys
 from functools import partial

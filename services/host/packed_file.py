@@ -1,7 +1,9 @@
-"""The packed form of a model: its blocks as they lie in memory, one after the other, each from a page on.
+"""The packed form of a model: its blocks as they lie in memory, one after the other, each beginning at a page.
 
-The first page says what follows. It is known from the manifest alone, so a file whose first page or size is another
-holds something else, or is damaged; nothing in the file is believed.
+The first page says what follows. What it must be is known from the manifest alone, so a file with another first page
+or size holds something else, or is damaged; nothing in the file is trusted.
+
+It is read in large aligned chunks past the page cache (O_DIRECT), except for what the page cache has already.
 """
 
 import ctypes
@@ -35,13 +37,14 @@ FORMAT = 1
 
 
 class FileEnded(OSError):
-    """The file is shorter than it was."""
+    """The file has become shorter since it was opened."""
 
 
 class DirectFile:
-    """A file of which several threads may read. Raises OSError, CheckpointError where it is no regular file.
+    """A file that several threads may read at the same time.
 
-    `direct_bytes`: how many of the bytes that were read came from the disk itself.
+    `direct_bytes` counts the bytes that were read past the page cache. Opening it raises OSError, and CheckpointError
+    where it is no regular file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -57,7 +60,7 @@ class DirectFile:
             os.posix_fadvise(self._buffered.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
 
     def read(self, offset: int, into: memoryview) -> None:
-        """Fill `into`, which should begin at a page, like `offset`. Raises OSError."""
+        """Fill `into`, which should begin at a page of memory as `offset` does at one of the file. Raises OSError."""
         # A block that is a little larger than a chunk is read at once: what little is left would cost as much again.
         chunks = max(1, round(into.nbytes / CHUNK_BYTES))
         chunk_bytes = max(PAGE, -(-into.nbytes // (chunks * PAGE)) * PAGE)
@@ -67,7 +70,7 @@ class DirectFile:
             _fill(self._buffered.fileno(), offset + start + done, piece[done:])
 
     def _read_direct(self, offset: int, into: memoryview) -> int:
-        """How much of it could be read past the page cache, and was: all or nothing."""
+        """Read past the page cache where that can be done. Returns how many bytes were read: all or 0."""
         if self._direct is None or not into.nbytes or self._pages.share(offset, into.nbytes) >= CACHED_SHARE:
             return 0
         try:
@@ -102,7 +105,7 @@ class _Pages:
         self._map = mmap.mmap(file, size_bytes, prot=mmap.PROT_READ) if size_bytes else None
 
     def share(self, offset: int, size_bytes: int) -> float:
-        """Of the pages from `offset`, a multiple of the page size."""
+        """The share of these pages that the page cache has. `offset` is a multiple of the page size."""
         assert self._map is not None
         here = np.zeros(-(-size_bytes // PAGE), np.uint8)
         start = np.frombuffer(self._map, np.uint8, count=1, offset=offset).ctypes.data
@@ -116,7 +119,10 @@ class _Pages:
 
 
 def _open_direct(file: int) -> int | None:
-    """The same file once more, whatever its name stands for by now. None where the file system has no such reads."""
+    """Open the same file for reads past the page cache, whatever its name stands for by now.
+
+    Returns None where the file system has no such reads.
+    """
     try:
         return os.open(f"/proc/self/fd/{file}", os.O_RDONLY | os.O_DIRECT)
     except OSError:
@@ -133,11 +139,11 @@ def _fill(file: int, offset: int, into: memoryview) -> None:
 
 
 class NotPacked(Exception):
-    """There is a file in the packed form's place that does not hold this model; says why."""
+    """A file in the packed form's place does not hold this model; the message says why."""
 
 
 class PackStopped(Exception):
-    """Nobody waits for the packed form any more."""
+    """The packed form was given up while it was written, as the host ends."""
 
 
 class PackedFile:
@@ -159,15 +165,15 @@ class PackedFile:
             raise
 
     def read_block(self, index: int, into: memoryview) -> None:
-        """Fill `into`, the block's size from a page on. Raises OSError."""
+        """Fill `into`, which has the block's size and begins at a page. Raises OSError."""
         self.file.read(self._offsets[index], into)
 
 
 class PackWriter:
-    """Writes blocks in order to a file beside `path`, which takes its name once everything is on the disk.
+    """Writes blocks in order to a file beside `path`, and renames it to `path` once everything is on the disk.
 
-    `mode`: who may read it. Raises BlockingIOError while another process writes it, OSError where there is no room,
-    PackStopped once `stopped()`.
+    `mode` is the file's permissions. Raises BlockingIOError while another process writes it, OSError where there is no
+    room, and PackStopped once `stopped()` is true.
     """
 
     def __init__(
@@ -192,19 +198,19 @@ class PackWriter:
         return self
 
     def write(self, block: memoryview) -> None:
-        """The next block, on the disk when this returns."""
+        """Write the next block. It is on the disk when this returns."""
         offset = self._offsets[self._written]
         for start in range(0, block.nbytes, CHUNK_BYTES):
             if self._stopped():
                 raise PackStopped(str(self._path))
             _write(self._file, block[start : start + CHUNK_BYTES], offset + start)
         os.fdatasync(self._file)
-        # Whoever writes has the block in memory; a second copy there would only push out something else.
+        # The host has the block in its own memory; a second copy in the page cache would only push out something else.
         os.posix_fadvise(self._file, offset, block.nbytes, os.POSIX_FADV_DONTNEED)
         self._written += 1
 
     def finish(self, version: str) -> None:
-        """All blocks are written, and are this version."""
+        """Write the first page and rename the file. All blocks are written, and they are of this version."""
         assert self._written == len(self._sizes)
         _write(self._file, memoryview(first_page(version, self._sizes)), 0)
         os.fsync(self._file)
@@ -222,7 +228,7 @@ class PackWriter:
 
 
 def place_blocks(sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Where each block begins, and the file ends."""
+    """The offset of each block in the file, and the file's size."""
     *offsets, end = accumulate((-(-size // PAGE) * PAGE for size in sizes), initial=PAGE)
     return offsets, end
 
@@ -233,11 +239,11 @@ def first_page(version: str, sizes: Sequence[int]) -> bytes:
 
 
 def _claim(part: Path) -> int:
-    """The file, empty and locked: a process that was killed leaves at most this one, and the next one takes it."""
+    """Open the file, empty and locked. A process that was killed leaves at most this one, and the next one takes it."""
     file = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Whoever had the lock may have finished meanwhile, and the file has its final name.
+        # The process that had the lock may have finished meanwhile, and given the file its final name.
         if not os.path.samestat(os.fstat(file), os.stat(part, follow_symlinks=False)):
             raise BlockingIOError(errno.EAGAIN, "another process has just written it")
         os.truncate(file, 0)

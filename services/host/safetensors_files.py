@@ -39,7 +39,7 @@ class _Entry(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor in a file: `size_bytes` bytes from `start`, row-major, little-endian."""
+    """A tensor in a file: `size_bytes` bytes from the offset `start`, row-major and little-endian."""
 
     file: Path
     name: str
@@ -49,14 +49,14 @@ class StoredTensor:
     size_bytes: int
 
     def rows(self, start: int, stop: int) -> "StoredTensor":
-        """Some of its rows."""
+        """The rows from `start` up to `stop`, as a tensor in the same file."""
         row_bytes = self.size_bytes // self.shape[0]
         begin, size_bytes = self.start + start * row_bytes, (stop - start) * row_bytes
         return replace(self, shape=(stop - start, *self.shape[1:]), start=begin, size_bytes=size_bytes)
 
 
 def read_header(file: Path) -> dict[str, StoredTensor]:
-    """All tensors of a file by name. Raises CheckpointError for a missing, truncated or malformed file."""
+    """The tensors of a file by name. Raises CheckpointError for a missing, truncated or malformed file."""
     try:
         with open_regular(file) as stream:
             file_bytes = stream.seek(0, 2)
@@ -82,7 +82,7 @@ def _decode(file: Path, header: bytes) -> Mapping[str, _Entry]:
         raw = msgspec.json.decode(header, type=dict[str, msgspec.Raw])
         raw.pop("__metadata__", None)
         entries = {name: msgspec.json.decode(entry, type=_Entry) for name, entry in raw.items()}
-        # Of a name that comes twice every reader takes one of the two, and not every reader the same.
+        # Of a name that comes twice every reader takes one tensor, and not all readers the same one.
         json.loads(header, object_pairs_hook=_unique)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file}: malformed safetensors header ({error}); {AGAIN}") from None
@@ -119,7 +119,10 @@ class _Index(msgspec.Struct, frozen=True):
 
 
 def find_tensors(directory: Path, shapes: Shapes) -> dict[str, StoredTensor]:
-    """Every tensor of `shapes`, and nothing else but what a tied head repeats. Raises CheckpointError."""
+    """Find every tensor of `shapes`, and the head where a checkpoint repeats a tied one.
+
+    Raises CheckpointError where one is missing or has another shape, and for tensors that the model does not use.
+    """
     stored = _stored(directory)
     missing = [name for name in shapes if name not in stored]
     if missing:
@@ -171,7 +174,7 @@ def _sharded(directory: Path) -> Mapping[str, StoredTensor]:
         raise CheckpointError(f"{path}: {error}; {AGAIN}") from None
     names = sorted(set(weight_map.values()))
     for name in names:
-        # A checkpoint must not make us read other files of this machine.
+        # A checkpoint must not make the host read other files of its machine.
         if Path(name).name != name or {*"\0\\"} & {*name} or not name.endswith(".safetensors"):
             raise CheckpointError(
                 f"{path}: {name[:LONGEST_NAMED]!r} is not the name of a safetensors file beside it; {AGAIN}"

@@ -1,4 +1,4 @@
-"""What a host can be told."""
+"""The settings of a host."""
 
 from typing import Annotated, Literal
 

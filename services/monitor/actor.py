@@ -1,4 +1,4 @@
-"""The monitor: hears load, lets the policy decide, tells the planner."""
+"""The monitor: it hears load, lets the policy decide, and asks the planner to scale."""
 
 import asyncio
 
@@ -34,7 +34,7 @@ log = structlog.get_logger()
 
 
 class Monitor:
-    """One policy for all models."""
+    """Evaluates one policy for all models, whenever something is reported and at least twenty times a second."""
 
     def __init__(self, world: World, settings: MonitorSettings) -> None:
         self._bus, self._clock, self._ids, self._info = world.bus, world.clock, world.ids, world.info
@@ -107,7 +107,7 @@ class Monitor:
             await asyncio.sleep(MODELS_SECONDS)
 
     async def _confirm_scales(self) -> None:
-        """The end of a scale can get lost, with its message or with the planner that carried it through."""
+        """Ask the planner for its scales: the end of one can get lost with its message, or with a planner that died."""
         while True:
             await asyncio.sleep(SCALES_SECONDS)
             if not self._signals.sees_scales:
@@ -123,7 +123,7 @@ class Monitor:
                 self._news.set()
 
     async def _learn_workers(self) -> None:
-        """What serves already, before the first evaluation: a worker not heard yet is not a worker not there."""
+        """Learn what serves already, before the first evaluation: a worker not heard yet may well be there."""
         while True:
             try:
                 snapshot = await self._bus.call(SNAPSHOT, AskSnapshot(), timeout=CALL_SECONDS)
@@ -189,6 +189,6 @@ class Monitor:
             self._policy.refused(decision.model, self._clock.now())
             return
         if accepted.scale_id is None:
-            # The planner sees it otherwise; look again when what we see has caught up.
+            # The planner knows more than has been heard here; decide again once that has caught up.
             log.info("nothing_to_scale", model=decision.model, reason=accepted.reason)
             self._policy.refused(decision.model, self._clock.now())

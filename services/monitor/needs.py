@@ -17,7 +17,7 @@ IDLE_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Need:
-    """With fewer than `low` instances a bound is exceeded, with more than `high` capacity lies idle."""
+    """How many instances are right: with fewer than `low` a bound is exceeded, with more than `high` some are idle."""
 
     rule: str
     low: int
@@ -27,13 +27,13 @@ class Need:
 
 @dataclass(frozen=True)
 class Unknown:
-    """What would decide has not been measured, or too long ago."""
+    """The need is not known: what it follows from has not been measured, or too long ago."""
 
     reason: str
 
 
 def weigh(observed: Observed, spec: ModelSpec) -> Need | Unknown:
-    """The need of a colocated model, within its configured limits."""
+    """The need of a model whose instances do prefill and decode, within its configured limits."""
     if observed.current < spec.min_instances:
         least = spec.min_instances
         return Need("minimum", least, least, f"{observed.current} of at least {least} instances")
@@ -51,7 +51,7 @@ def weigh(observed: Observed, spec: ModelSpec) -> Need | Unknown:
 
 
 def need_for_prefill(observed: Observed, bounds: ScalingBounds) -> Need | Unknown:
-    """Prompt tokens that wait, against the measured rate of an instance."""
+    """The need for prefill: prompt tokens that wait, divided by the measured rate of an instance."""
     waiting, rate = observed.waiting_tokens, observed.prefill_rate
     if waiting == 0:
         return Need("prefill", 0, 0, "no prompt waits")
@@ -62,7 +62,10 @@ def need_for_prefill(observed: Observed, bounds: ScalingBounds) -> Need | Unknow
 
 
 def need_for_decode(observed: Observed, bounds: ScalingBounds) -> Need | Unknown:
-    """KV blocks and slots that are taken, against what an instance has. A request that waits will want a slot too."""
+    """The need for decode: KV blocks and slots that are taken, divided by what an instance has.
+
+    A request that waits counts as a slot too, as it will want one.
+    """
     requests = observed.running_requests + observed.waiting_requests
     if requests == 0 and observed.kv_blocks_used == 0:
         return Need("decode", 0, 0, "nothing runs")
@@ -81,7 +84,7 @@ def _combine(needs: Sequence[Need]) -> Need:
 
 
 def _clamp(need: Need, spec: ModelSpec) -> Need:
-    """Within what the operator set."""
+    """The need within the limits that the operator set."""
     low = min(max(need.low, spec.min_instances), spec.max_instances)
     high = min(max(need.high, spec.min_instances), spec.max_instances)
     return Need(need.rule, low, high, need.reason)
@@ -98,8 +101,10 @@ class Lack:
 
 @dataclass(frozen=True)
 class Donor:
-    """A model that has more instances than it needs, and more than its minimum; each is of `workers`, whose arenas have
-    `arena_bytes` and more."""
+    """A model that has more instances than it needs, and more than its minimum.
+
+    Each instance has `workers` workers, and each of their arenas has at least `arena_bytes`.
+    """
 
     model: str
     idle_seconds: float
@@ -108,8 +113,10 @@ class Donor:
 
 
 def choose_donors(lacks: Sequence[Lack], donors: Sequence[Donor], freeing: int) -> dict[str, str]:
-    """Who gives one instance back, and for whom; who has been idle longest comes first. `freeing`: workers that are
-    being given back already."""
+    """Which model gives an instance back, and for which other one, the longest idle first.
+
+    `freeing` is how many workers are being given back already.
+    """
     chosen: dict[str, str] = {}
     able = sorted(donors, key=lambda one: (-one.idle_seconds, one.model))
     for lack in sorted(lacks, key=lambda one: one.model):

@@ -23,8 +23,10 @@ KEPT = 1_000
 
 @dataclass(frozen=True)
 class RetryTimes:
-    """For how long an answer of the planner is awaited, and nothing is asked after a scale failed: longer with every
-    one that failed in a row."""
+    """How long an answer of the planner is awaited, and how long nothing is asked after a scale failed.
+
+    The second time grows with every scale that fails in a row, up to `longest_retry_seconds`.
+    """
 
     asked_seconds: float = 5.0
     retry_seconds: float = 1.0
@@ -33,7 +35,7 @@ class RetryTimes:
 
 @dataclass(frozen=True)
 class Asked:
-    """A question to the planner of which no record has been seen yet."""
+    """A scale that the planner was asked for, of which no record of the planner has been seen yet."""
 
     decision_id: str
     target: int
@@ -42,7 +44,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class ScalingVerdict:
-    """What to do about one model, and from what."""
+    """What to do about one model, by which rule, and the numbers that it was decided from."""
 
     model: str
     action: Action
@@ -65,7 +67,7 @@ class _JudgedModel:
 
 
 class ScalingPolicy:
-    """Signals in, verdicts out. What is planned, asked for and seen is kept apart, so nothing is asked twice."""
+    """Takes signals and returns verdicts. It keeps apart what is planned, asked for and seen, so that it asks once."""
 
     def __init__(self, signals: Signals, times: RetryTimes) -> None:
         self._signals = signals
@@ -77,27 +79,27 @@ class ScalingPolicy:
         self._idle_since: dict[str, float] = {}
 
     def asked(self, decision: Decision, now: float) -> None:
-        """The planner was asked."""
+        """Note that the planner was asked to carry out this decision."""
         self._asked[decision.model] = Asked(decision.id, decision.target, now)
 
     def planned(self, decision: Decision) -> None:
-        """A record of the planner's shows what it does about a decision: from here on its scale counts."""
+        """Note that a record of the planner shows its scale for a decision; from here on the scale counts."""
         asked = self._asked.get(decision.model)
         if asked is not None and asked.decision_id == decision.id:
             del self._asked[decision.model]
 
     def refused(self, model: str, now: float) -> None:
-        """The planner refused, or did not answer."""
+        """Note that the planner refused, or did not answer; it is asked again after a while."""
         self._asked.pop(model, None)
         self._refusals.failed(model, now)
 
     def failed(self, model: str, now: float) -> None:
-        """A scale failed. The next may fail for the same reason."""
+        """Note that a scale failed. The next one may fail for the same reason, so it waits longer."""
         self._asked.pop(model, None)
         self._failures.failed(model, now)
 
     def succeeded(self, model: str) -> None:
-        """A scale was carried through."""
+        """Note that a scale was carried through: the wait after failures begins anew."""
         self._failures.succeeded(model)
 
     def check_invariants(self) -> None:
@@ -123,7 +125,7 @@ class ScalingPolicy:
         return _JudgedModel(entry, observed, need, verdict)
 
     def _make_room(self, judged: Sequence[_JudgedModel], now: float) -> dict[str, str]:
-        """Who gives an instance back for whom."""
+        """Which models give an instance back, and for which others."""
         lacks = [lack for one in judged if (lack := _lack(one)) is not None]
         if not lacks:
             return {}
@@ -168,7 +170,7 @@ class ScalingPolicy:
         return self._in(spec, observed, need, idle, now)
 
     def _clear(self, spec: ModelSpec, observed: Observed, need: Need | Unknown, now: float) -> _Act:
-        """A model that is being removed."""
+        """What to do about a model that is being removed."""
         waiting = self._waiting(spec.name, now)
         if waiting is not None:
             return "hold", observed.current, *waiting
@@ -209,8 +211,10 @@ def _out(spec: ModelSpec, observed: Observed, need: Need, short: float) -> _Act:
 
 
 def _lack(one: _JudgedModel) -> Lack | None:
-    """What a model that is held up by capacity alone waits for; which version it serves is no reason to take anything
-    from others."""
+    """What a model waits for that is held up by capacity alone; None where it is held up by anything else.
+
+    To serve an older version is no reason to take an instance from others.
+    """
     need, current = one.need, one.observed.current
     if one.verdict.rule != "capacity" or not isinstance(need, Need) or current >= need.low:
         return None
@@ -219,7 +223,7 @@ def _lack(one: _JudgedModel) -> Lack | None:
 
 
 def _give(one: _JudgedModel, to: str) -> ScalingVerdict:
-    """One instance fewer, for another model."""
+    """The verdict to give one instance back, for another model."""
     current = one.observed.current
     reason = f"{to} needs an instance and no spare worker fits; this one is idle: {one.verdict.reason}"
     return replace(one.verdict, action="in", target=current - 1, rule="yield", reason=reason)
@@ -230,7 +234,7 @@ def _wanted(need: Need) -> int:
 
 
 def _renew(spec: ModelSpec, observed: Observed, need: Need) -> _Act:
-    """Instances of an older version go one by one, each once there is another in its place wherever that can be."""
+    """Replace instances of an older version one by one, each after its successor serves wherever workers allow it."""
     current, why = observed.current, f"{observed.outdated} instances have an older version"
     if observed.loading or observed.coming or observed.leaving:
         return "hold", current, "version", f"{why}; one is being replaced"
@@ -272,7 +276,11 @@ def _inputs(observed: Observed, need: Need | Unknown) -> dict[str, float | None]
 
 
 class Journal:
-    """The last decisions of all models, oldest first."""
+    """The last decisions of all models.
+
+    Every decision to scale is recorded. A hold is recorded only when its reason differs from the one before, or twenty
+    a second would bury the rest; holds are kept apart, so that they push out no scale.
+    """
 
     def __init__(self) -> None:
         self._scales: deque[tuple[int, Decision]] = deque(maxlen=KEPT)

@@ -1,4 +1,4 @@
-"""What the monitor can be told. Bounds and limits belong to each model (ModelSpec)."""
+"""The settings of the monitor. Scaling bounds and limits belong to each model (`ModelSpec`)."""
 
 from typing import Annotated
 

@@ -1,4 +1,7 @@
-"""Has hosts make and release copies of models, as the policy orders: from survivors over the link, else from disk."""
+"""Makes hosts hold the copies of models that the pool orders.
+
+A new copy comes over the link from a process that holds the model, and from disk where there is none.
+"""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
@@ -29,7 +32,10 @@ log = structlog.get_logger()
 
 
 class CopyReconciler:
-    """`run` carries out what the pool orders, at once when it is told to `look`. `members`: who is there, by id."""
+    """Compares what hosts hold with what the pool orders, and commands the difference, again and again.
+
+    `members` returns all members by id. `settle` is how many seconds it waits after a restart of the registry.
+    """
 
     def __init__(
         self, world: World, pool: Pool, saved: SavedState, members: Callable[[], Mapping[str, Member]], settle: float
@@ -45,7 +51,7 @@ class CopyReconciler:
         self._releasing: set[FreeCopy] = set()
         self._tried = Backoff(AGAIN_SECONDS, LONGEST_AGAIN_SECONDS)
         self._fetches: dict[str, CopyFetch] = {}  # by plan
-        # Far from those that the planner begins with.
+        # Half the range away from the tickets that the planner begins with.
         self._ticket = (int(world.clock.wall()) + TICKETS // 2) % TICKETS
         self._without_copy = world.telemetry.gauge(
             "livescale_registry_models_without_copy", "Models of which no whole copy is in any memory"
@@ -58,11 +64,11 @@ class CopyReconciler:
         )
 
     def look(self) -> None:
-        """Something has changed."""
+        """Compare at once: something has changed that orders may follow from."""
         self._news.set()
 
     def save(self, name: str) -> None:
-        """What a successor has to know of this model."""
+        """Write what a later registry has to know of this model."""
         pool = self._pool
         self._saved.put_model(pool.entry(name), pool.known_manifest(name), pool.next_entry(name))
 
@@ -73,7 +79,7 @@ class CopyReconciler:
             group.create_task(self._follow_reads(reads), name="reads")
             group.create_task(self._follow_transfers(transfers), name="transfers")
             if self._pool.names():
-                # After a restart everyone first gets the time to say what he holds.
+                # After a restart hosts and workers first get the time to report what they hold.
                 await asyncio.sleep(self._settle_seconds)
             while True:
                 self._order()
@@ -135,7 +141,10 @@ class CopyReconciler:
         await self._bus.call(READ_MODEL, ReadModel(spec=spec), timeout=READ_TIMEOUT_SECONDS, id=host)
 
     async def _fetch(self, fetch: CopyFetch) -> None:
-        """From the first who sends it; from the host's disk what nobody does. What does not come the host tells."""
+        """Command the transfer from the first holder that sends it, and from the host's disk where none does.
+
+        The host itself tells of what does not arrive.
+        """
         host, to_host = fetch.host.id, Context(epoch=fetch.host.epoch)
         fetch.is_asking = True
         try:
@@ -158,7 +167,7 @@ class CopyReconciler:
         return None
 
     async def _sends(self, fetch: CopyFetch, source: Member) -> bool:
-        """Whether it does, and was not lost meanwhile."""
+        """Command `source` to send. False where it refuses, does not answer, or was lost meanwhile."""
         send, context = fetch.send(source), Context(epoch=source.epoch)
         try:
             await self._bus.call(SEND, send, timeout=COMMAND_SECONDS, context=context, id=source.id)
@@ -170,11 +179,11 @@ class CopyReconciler:
     async def _go_on(self, fetch: CopyFetch) -> None:
         try:
             await self._fetch(fetch)
-        except BusError as error:  # it goes on by itself, or is dead
+        except BusError as error:  # the host goes on by itself, or is dead
             log.warning("copy_not_continued", model=fetch.spec.name, host=fetch.host.id, error=str(error))
 
     def _end_fetch(self, host: str, model: str) -> bool:
-        """Whether there was one."""
+        """Forget the transfer of this model to this host. Returns whether there was one."""
         over = [plan for plan, one in self._fetches.items() if (one.host.id, one.spec.name) == (host, model)]
         for plan in over:
             del self._fetches[plan]

@@ -10,7 +10,7 @@ COMPILED = ("amx", "avx512_bf16", "portable")
 
 
 def check_place(join: Join, members: Iterable[Member], topology: Topology | None) -> None:
-    """Raises Refusal for a place that the topology lacks, or that another member of the kind has."""
+    """Raises Refusal 422 for a place that the topology lacks, 409 for one that another member of the service has."""
     if join.service not in ("worker", "host"):
         return
     if topology is not None:
@@ -30,7 +30,10 @@ def _refuse_unknown(join: Join, topology: Topology) -> None:
 
 
 def check_kernels(join: Join, members: Iterable[Member]) -> None:
-    """Raises Refusal for a worker whose bits are not those of another that is alive."""
+    """Raises Refusal 409 for a worker that computes other bits than a worker that is alive.
+
+    A request's tokens must not depend on which worker of the pool runs it.
+    """
     for member in members:
         others = member.id != join.id and member.lease == "alive" and member.kernels not in (None, join.kernels)
         if join.kernels is not None and member.kernels is not None and others:
@@ -42,7 +45,7 @@ def check_kernels(join: Join, members: Iterable[Member]) -> None:
 
 
 def remedy(own: str, others: str) -> str:
-    """The setting with which a worker whose bits are `own` would have those of the `others`."""
+    """What to set so that a worker with the kernels `own` computes the same bits as the `others`."""
     variant, wanted = variant_of(own), variant_of(others)
     if wanted not in COMPILED:
         return "Give all workers --kernels portable: every CPU has them where there was a C compiler at installation"
@@ -56,5 +59,5 @@ def remedy(own: str, others: str) -> str:
 
 
 def variant_of(kernels: str) -> str:
-    """Whose kernels these are: what comes before the digest, and torch's version."""
+    """The name of these kernels, without the digest and the version of torch behind it."""
     return kernels.partition("-")[0]

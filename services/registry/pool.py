@@ -1,6 +1,7 @@
-"""The parameter pool (BlitzScale 5.3): which models there are, and who holds which blocks. Pure.
+"""The parameter pool (BlitzScale 5.3): which models there are, and which processes hold which blocks. Pure.
 
-Built from what workers and hosts report; what was declared, and the manifests, have to outlive the registry.
+Who holds what is built from reports of workers and hosts. What operators declared, and the manifests, are saved and
+outlive the registry.
 """
 
 from collections.abc import Collection, Iterator
@@ -20,7 +21,7 @@ REMOVING_SECONDS = 5.0
 
 
 class Pool:
-    """Models by name, and who `holds` them."""
+    """Models by name, and in `holds` the processes that have their parameters."""
 
     def __init__(self) -> None:
         self.holds = Holdings()
@@ -37,12 +38,12 @@ class Pool:
         return model.entry(self.holds.holders(model.version))
 
     def next_entry(self, name: str) -> ModelEntry | None:
-        """Of the version that is to take its place."""
+        """The version that is to replace this one, or None."""
         model = self._model(name)
         return None if model.next is None else model.next.entry(model.created)
 
     def restore(self, entry: ModelEntry, manifest: Manifest | None, next: ModelEntry | None = None) -> None:
-        """Take over what an earlier registry knew; who holds it, reports will tell."""
+        """Take over what an earlier registry saved. Reports will tell who holds the model."""
         model = RegisteredModel(content_of(entry), entry.created, manifest=manifest)
         model.was_whole = manifest is not None
         model.next = None if next is None else content_of(next)
@@ -61,7 +62,10 @@ class Pool:
         return self._model(name).manifest
 
     def versions(self, name: str) -> tuple[str, str | None] | None:
-        """What the name stands for, and what it is going to; None for an unknown model."""
+        """The version that the name stands for, and the one that is to replace it; None for an unknown model.
+
+        A version is empty while it is not known.
+        """
         model = self._models.get(name)
         if model is None:
             return None
@@ -74,15 +78,17 @@ class Pool:
         return self._models[name]
 
     def declared(self, name: str) -> ModelSpec | None:
-        """What was last declared of a model, be its content still on the way; None of one that is not in service."""
+        """What was last declared of a model, perhaps with content still on the way; None where it is not in service."""
         model = self._models.get(name)
         if model is None or model.removed_at is not None:
             return None
         return (model.next or model.current).spec
 
     def host_to_check(self, name: str) -> str:
-        """Who may know the model's files from an earlier read, else the least filled host. Raises Refusal 503 where
-        there is none."""
+        """A host that may know the model's files from an earlier read, else the least filled one.
+
+        Raises Refusal 503 where no host is alive.
+        """
         hosts = {memory.id: memory for memory in self.holds.memories()}
         if not hosts:
             raise Refusal(
@@ -92,7 +98,10 @@ class Pool:
         return min(having or hosts, key=lambda id: (hosts[id].used_bytes, id))
 
     def rescale(self, spec: ModelSpec) -> bool:
-        """Change how a known model scales, where nobody can say whether its files are still the same."""
+        """Change how a known model scales, without a host that could check its files.
+
+        Returns whether the model is known with this path and form.
+        """
         model = self._models.get(spec.name)
         if model is None or model.manifest is None or not model.current.is_from(spec):
             return False
@@ -101,9 +110,9 @@ class Pool:
         return True
 
     def register(self, spec: ModelSpec, checked: ModelChecked, created: int, now: float) -> None:
-        """Add a model, change how a known one scales, or have another version take its place once it is in memory.
+        """Add a model, change how a known one scales, or have a new version replace it once that is in memory.
 
-        Raises Refusal 409 where no host has room, or the old one is still there.
+        Raises Refusal 409 where no host has room, or while a removed model of this name still has instances.
         """
         model, content = self._models.get(spec.name), Content(spec, checked)
         if model is not None and model.removed_at is not None and self.holds.uses(spec.name):
@@ -120,7 +129,7 @@ class Pool:
             self._replace(model, content, now)
 
     def _reregister(self, model: RegisteredModel, content: Content, now: float) -> None:
-        """Nobody has had it in memory yet."""
+        """Register again a model that has not been in memory yet."""
         if model.error is None and model.current.is_from(content.spec):
             model.current.spec = content.spec
         else:
@@ -138,7 +147,7 @@ class Pool:
 
     @staticmethod
     def _check_length(model: RegisteredModel, spec: ModelSpec) -> None:
-        """Instances of two versions answer side by side."""
+        """Instances of two versions answer side by side, so both must accept requests of the same length."""
         old, new = model.spec.max_model_len, spec.max_model_len
         if old != new:
             raise Refusal(
@@ -154,7 +163,7 @@ class Pool:
         self._check_arenas(content)
 
     def _check_arenas(self, content: Content) -> None:
-        """A model that no worker can ever hold. Of those that have not said how large they are nothing is known."""
+        """Refuse a model that no worker can ever hold, as far as workers have told the sizes of their arenas."""
         needed = content.entry(0).rank_bytes
         largest = max((report.arena_bytes for report in self.holds.workers()), default=0)
         if 0 < largest < needed:
@@ -165,14 +174,17 @@ class Pool:
             )
 
     def remove(self, name: str, now: float) -> ModelEntry:
-        """No requests from now on. Its instances drain, and then it is forgotten. Idempotent; raises Refusal 404."""
+        """Take no requests from now on. The instances drain, and then the model is forgotten.
+
+        Idempotent. Raises Refusal 404.
+        """
         model = self._model(name)
         model.next = None
         model.removed_at = now if model.removed_at is None else model.removed_at
         return self.entry(name)
 
     def forget_removed(self, now: float) -> list[str]:
-        """Those of which nothing is left."""
+        """Forget removed models that no worker uses any more. Returns their names."""
         removed = {name: model.removed_at for name, model in self._models.items() if model.removed_at is not None}
         over = [name for name, at in removed.items() if now - at >= REMOVING_SECONDS and not self.holds.uses(name)]
         for name in over:
@@ -180,7 +192,10 @@ class Pool:
         return over
 
     def keep(self, name: str, now: float) -> str | None:
-        """Its last instance is to be given back: what has to come first, or None. Raises Refusal 404."""
+        """Have a host keep the model, as its last instance is to be given back.
+
+        Returns what has to happen first, or None where the instance may go. Raises Refusal 404.
+        """
         model = self._model(name)
         if model.removed_at is not None:
             return None
@@ -191,7 +206,7 @@ class Pool:
         return model.in_the_way or f"a host has to keep model {name!r} first, and gets it now"
 
     def plan(self, now: float) -> list[MakeCopy | FreeCopy]:
-        """What hosts are to do now."""
+        """The orders for hosts at this moment; what cannot be ordered is noted with its model."""
         orders = plan_copies(self.holds.memories(), self._demands(now))
         for model in self._models.values():
             model.in_the_way = None
@@ -206,24 +221,30 @@ class Pool:
         return [one for model, needs in zip(models, needed, strict=True) for one in model.demands(needed=needs)]
 
     def make(self, order: MakeCopy) -> tuple[ModelSpec, Manifest | None]:
-        """The host is told now. Returns what it is to get; with a manifest it may come from a `source`."""
+        """Note that the host is commanded now. Returns what it is to get.
+
+        With a manifest the parameters may come from one of `sources`, without one from disk only.
+        """
         model = self._models[order.model]
         content = model.content(order.version)
         content.reader = order.host
         return content.spec, model.manifest if content is model.current else None
 
     def not_made(self, order: MakeCopy) -> None:
-        """The host could not be asked, or did not answer: ask again later."""
+        """Order it again later: the host could not be asked, or did not answer."""
         if order.model in self._models:
             self._models[order.model].forget_reader(order.host)
 
     def sources(self, order: MakeCopy) -> list[str]:
-        """Who has all of it. None where the host has some of it already, and goes on by itself."""
+        """The ids of all holders that may send it.
+
+        The list is empty where the host has some of it already, as it goes on by itself.
+        """
         has_begun = self.holds.has_begun(order.host, order.model, order.version)
         return [] if has_begun else self.holders(order.version)
 
     def holders(self, version: str) -> list[str]:
-        """Who has all of it: hosts, then workers that send little."""
+        """The ids of those that hold the whole version: hosts first, then workers, the least busy senders first."""
         hosts = {host.id for host in self.holds.hosts()}
         holders = self.holds.holders(version)
         return sorted(holders, key=lambda id: (id not in hosts, self.holds.flows_out(id), id))
@@ -238,7 +259,8 @@ class Pool:
             self.holds.hold(event.host, event.model, event.manifest)
 
     def doubt_readers(self) -> None:
-        """What they said may have been lost. Asked again, a host goes on, and says again what it has."""
+        """Ask all hosts again, as their words may have been lost. A host that is asked again goes on, and tells again
+        what it has."""
         for model in self._models.values():
             model.forget_readers()
 
@@ -252,7 +274,7 @@ class Pool:
                 self._models[holding.model].doubt_reader(report.id, holding.version)
 
     def gone(self, id: str) -> None:
-        """A member is dead or has joined anew: nothing it said counts any more."""
+        """Forget what this member said: it is dead, or has joined anew."""
         self.holds.gone(id)
         for model in self._models.values():
             model.forget_reader(id)

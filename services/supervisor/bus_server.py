@@ -1,4 +1,4 @@
-"""The NATS server of a system, kept up like every other process."""
+"""The NATS server of a system, which the supervisor keeps up like every other process."""
 
 import asyncio
 import json
@@ -26,7 +26,10 @@ class ServerError(BusError):
 
 
 async def start_nats(supervisor: Supervisor, store: Path, namespace: str) -> Mapping[str, str]:
-    """The url for each role of a server of our own, with its files in `store`. Raises ServerError and ChildFailed."""
+    """Start a server with its files in `store`, and return the url by which each role reaches it.
+
+    Raises ServerError, and ChildFailed where the server does not stay up.
+    """
     port, name, passwords = free_port(), f"livescale-{os.getpid()}", fresh_passwords()
     config = write_config(store, name, port, authorization(passwords, namespace))
     supervisor.start(nats_command(find_server(os.environ), config))
@@ -61,8 +64,10 @@ def find_server(environment: Mapping[str, str]) -> str:
 
 
 def write_config(store: Path, name: str, port: int, authorization: Mapping[str, Any]) -> Path:
-    """The server's configuration, for this user's eyes only: it holds the passwords. Its port is fixed, so that
-    after a restart the others find it again."""
+    """Write the server's configuration, which only this user may read: it holds the passwords.
+
+    The port is fixed, so that clients find the server again after a restart.
+    """
     store.mkdir(parents=True, exist_ok=True)
     path = store / "nats-server.conf"
     config = {
@@ -83,7 +88,7 @@ def free_port() -> int:
 
 
 async def server_name(port: int) -> str | None:
-    """Who greets on this port; None while nobody does."""
+    """The name of the server that answers on this port; None while none does."""
     try:
         reader, writer = await asyncio.open_connection(LOOPBACK, port)
     except OSError:

@@ -1,7 +1,7 @@
-"""Who may say and hear what on a NATS server of our own: one row a role, made of the system's subjects.
+"""Which role may publish and subscribe to which subjects on the system's own NATS server.
 
-A role may answer only what it serves, only those who asked, and listens to nobody else's answers. Processes of one
-role share a credential: a worker could hear what another worker is told.
+A role may answer only what it serves, and only to the process that asked; it cannot listen to answers for others.
+Processes of one role share a credential, so a worker could hear what another worker is told.
 """
 
 import secrets
@@ -21,7 +21,10 @@ ANSWER_TIME = "1h"
 
 @dataclass(frozen=True)
 class RoleSubjects:
-    """What a role answers, asks, tells and hears; `keeps`: it has the server keep state and events."""
+    """The subjects of a role: calls that it answers and asks, topics that it tells and hears.
+
+    `keeps` says that it has the server keep state and events.
+    """
 
     answers: tuple[Call[Any, Any], ...] = ()
     asks: tuple[Call[Any, Any], ...] = ()
@@ -31,8 +34,8 @@ class RoleSubjects:
 
 
 EVERYBODY = RoleSubjects(answers=(subjects.METRICS,), asks=(subjects.JOIN,), hears=(subjects.STALE,))
-MEMBERSHIP = (subjects.HEARTBEAT, subjects.LEAVE, subjects.AWAY)  # everybody tells them, in the name of its role
-SUPERVISION = (subjects.PROCESS,)  # the supervisor tells it, who may do all that operators may
+MEMBERSHIP = (subjects.HEARTBEAT, subjects.LEAVE, subjects.AWAY)  # every process tells them, under its role's name
+SUPERVISION = (subjects.PROCESS,)  # the supervisor tells it, with the operator's credential
 
 ROLES: Mapping[str, RoleSubjects] = {
     "gateway": RoleSubjects(
@@ -112,7 +115,7 @@ ROLES: Mapping[str, RoleSubjects] = {
 
 
 def permissions(role: str, namespace: str) -> dict[str, Any]:
-    """Of one role, as nats-server's configuration has them."""
+    """What one role may do, in the form of nats-server's configuration."""
     row, prefix = ROLES[role], f"livescale.{namespace}."
     own = f"{INBOX}.{role}.>"
     memberships = [fill_wildcards(topic.pattern, {"service": role}) for topic in MEMBERSHIP]
@@ -133,7 +136,7 @@ def permissions(role: str, namespace: str) -> dict[str, Any]:
 
 
 def _keeping(namespace: str) -> list[str]:
-    """JetStream: the key-value bucket of this system and the stream of its events."""
+    """The JetStream subjects of this system's key-value bucket and of the stream of its events."""
     bucket, events = f"livescale-{namespace}", f"livescale-{namespace}-events"
     verbs = ("STREAM.CREATE", "STREAM.INFO", "STREAM.MSG.GET", "DIRECT.GET")
     return [
@@ -146,12 +149,12 @@ def _keeping(namespace: str) -> list[str]:
 
 
 def fresh_passwords() -> dict[str, str]:
-    """One a role; the operator's opens everything."""
+    """A new password for each role; the operator's opens everything."""
     return {role: secrets.token_hex(24) for role in (*ROLES, OPERATOR)}
 
 
 def authorization(passwords: Mapping[str, str], namespace: str) -> dict[str, Any]:
-    """The part of nats-server's configuration that knows these users and no others."""
+    """The part of nats-server's configuration that lets in one user for each role, and no others."""
     users: list[dict[str, Any]] = [{"user": OPERATOR, "password": passwords[OPERATOR]}]
     for role in ROLES:
         users.append({"user": role, "password": passwords[role], "permissions": permissions(role, namespace)})

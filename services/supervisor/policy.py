@@ -1,5 +1,10 @@
-"""What the supervisor concludes of the processes that it watches: what a starting system still waits for, who is
-started again, and who is killed because it does nothing. Pure; `now` is seconds of one monotonic clock."""
+"""What the supervisor concludes of the processes that it watches. Pure; `now` is seconds of one monotonic clock.
+
+That is: what a starting system still waits for, when a process that ended is started again, and which processes are
+killed because they run and do nothing: the registry has declared them dead, or they are the registry or the bus and do
+not answer. A process that was only held up joins again within a heartbeat, so one with a dead lease is looked at for a
+while before it is killed.
+"""
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
@@ -9,11 +14,11 @@ from livescale.shared.messages.parameters import ModelSpec
 
 REGISTRY, NATS = "registry-0", "nats"
 
-# Looks that are farther apart say that the one who looks was held up, and perhaps everybody else.
+# Looks that are farther apart say that the supervisor itself was held up, and perhaps everything else.
 LATE_SECONDS = 2.5
-# No answer for so long, from a registry that is there: its own lease nobody judges.
+# For so long a registry may answer nothing; nothing else judges the registry's own lease.
 REGISTRY_SECONDS = 8.0
-# The same of a NATS server of our own.
+# For so long the system's own NATS server may answer nothing.
 BUS_SECONDS = 12.0
 
 
@@ -49,7 +54,7 @@ def failed_models(snapshot: Snapshot, names: Container[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Restart:
-    """Start it again after `delay_seconds`."""
+    """The process is to be started again after `delay_seconds`."""
 
     delay_seconds: float
     reason: str
@@ -57,13 +62,13 @@ class Restart:
 
 @dataclass(frozen=True)
 class GiveUp:
-    """It will not live; say so instead of trying for ever."""
+    """The process does not stay up, and is not started again."""
 
     reason: str
 
 
 class RestartPolicy:
-    """Restarts with doubling delays; gives up after `most_quick_deaths` lives in a row shorter than `quick_seconds`."""
+    """Restarts with doubling delays, until `most_quick_deaths` lives in a row were shorter than `quick_seconds`."""
 
     def __init__(
         self,
@@ -80,7 +85,7 @@ class RestartPolicy:
         self._quick_deaths = 0
 
     def after_death(self, lived_seconds: float, status: str) -> Restart | GiveUp:
-        """What to do about a process that lived so long and ended like that."""
+        """What to do about a process that lived for `lived_seconds`; `status` says how it ended."""
         if lived_seconds >= self._quick_seconds:
             self._quick_deaths = 0
             return Restart(self._first_delay_seconds, f"{status} after {lived_seconds:.0f} s")
@@ -93,7 +98,7 @@ class RestartPolicy:
 
 @dataclass(frozen=True)
 class Kill:
-    """This process is to be killed; it is started again, as any that ends."""
+    """This process is to be killed; then it is started again, as any process that ends."""
 
     name: str
     pid: int
@@ -101,7 +106,10 @@ class Kill:
 
 
 class Hung:
-    """Looks in, kills out. `patience_seconds`: for how long a process may run on with a dead lease."""
+    """Takes what each look at the system finds, and returns which processes to kill.
+
+    `patience_seconds` is how long a process may run on with a dead lease.
+    """
 
     def __init__(self, patience_seconds: float) -> None:
         self._patience_seconds = patience_seconds
@@ -111,7 +119,7 @@ class Hung:
         self._looked: float | None = None
 
     def on_members(self, members: Iterable[Member], running: Mapping[str, int], now: float) -> list[Kill]:
-        """The registry answered. `running`: pids by name."""
+        """The registry answered with these members. `running` has the pids of the processes by name."""
         self._begin(now)
         self._unanswered_since = self._deaf = None
         dead = {(each.id, each.pid) for each in members if each.lease == "dead" and running.get(each.id) == each.pid}
@@ -135,7 +143,7 @@ class Hung:
         return [self._kill(REGISTRY, pid, f"it has answered nothing for more than {silent:.1f} s")]
 
     def on_deafness(self, running: Mapping[str, int], now: float) -> list[Kill]:
-        """The bus itself did not answer in time."""
+        """The bus itself did not answer in time, so nothing could."""
         self._begin(now)
         pid = running.get(NATS)
         if pid is None:
@@ -154,7 +162,7 @@ class Hung:
         return Kill(name, pid, reason)
 
     def _begin(self, now: float) -> None:
-        """Who was away itself listens before it judges."""
+        """Begin a look. After a time in which the supervisor was stopped itself, everything is judged anew."""
         if self._looked is not None and now - self._looked > LATE_SECONDS:
             self._dead_since.clear()
             self._unanswered_since = self._deaf = None

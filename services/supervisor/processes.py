@@ -1,4 +1,4 @@
-"""A small supervisor: starts processes, restarts them, ends them, and leaves none behind."""
+"""A small supervisor: it starts processes, restarts and ends them, and leaves none behind."""
 
 import asyncio
 import os
@@ -23,8 +23,11 @@ Echo = Callable[[str, str], None]
 
 @dataclass(frozen=True)
 class ProcessCommand:
-    """A program to keep running. `essential`: without it the rest is of no use. `quiet`: its lines are kept, for its
-    last words, and not echoed."""
+    """A program to keep running.
+
+    Without an `essential` program the others are of no use. Lines of a `quiet` one are kept for error messages, and not
+    echoed.
+    """
 
     name: str
     argv: tuple[str, ...]
@@ -35,7 +38,7 @@ class ProcessCommand:
 
 
 class ChildFailed(Exception):
-    """A process died again and again; carries its last log lines."""
+    """A process died again and again. The message has its last lines of output."""
 
     def __init__(self, name: str, reason: str, last_lines: list[str]) -> None:
         lines = "".join(f"\n  {line}" for line in last_lines) or " nothing"
@@ -44,7 +47,7 @@ class ChildFailed(Exception):
 
 
 class Child:
-    """One program, started again whenever it ends."""
+    """One program, which is started again whenever it ends."""
 
     def __init__(
         self, command: ProcessCommand, policy: RestartPolicy, echo: Echo, ended: Echo, grace_seconds: float
@@ -59,7 +62,7 @@ class Child:
         self._grace_seconds = grace_seconds
 
     async def keep_up(self) -> None:
-        """Until cancelled, which ends the program. Raises ChildFailed when the policy gives up."""
+        """Run the program until this is cancelled, which ends it. Raises ChildFailed when the policy gives up."""
         loop = asyncio.get_running_loop()
         while True:
             started_at = loop.time()
@@ -104,8 +107,10 @@ class Child:
 
 
 async def spawn(command: ProcessCommand) -> Process:
-    """The program in a session of its own, bound to this process's life. Call it on the main thread: the kernel
-    watches the thread that forks."""
+    """Start the program in a session of its own, bound to the life of this process.
+
+    It must be called on the main thread, as the kernel watches the thread that forks.
+    """
     shim = (sys.executable, "-I", "-S", str(SHIM), str(os.getpid()), str(command.nice))
     return await asyncio.create_subprocess_exec(
         *shim,
@@ -119,7 +124,7 @@ async def spawn(command: ProcessCommand) -> Process:
 
 
 async def end_group(process: Process, grace_seconds: float) -> None:
-    """SIGTERM and time to finish; then SIGKILL to whatever is left of the group."""
+    """Send SIGTERM and give the group time to finish, then send SIGKILL to what is left of it."""
     if process.returncode is None:
         signal_group(process.pid, signal.SIGTERM)
         with suppress(TimeoutError):
@@ -143,7 +148,7 @@ def status_text(returncode: int) -> str:
 class Supervisor:
     """Keeps programs running from `start` until the end of its `async with`, which ends the last started first.
 
-    `ended` is told how a program ended that is started again; by default it is echoed.
+    `ended` is called with name and reason when a program has ended that is started again; by default that is echoed.
     """
 
     def __init__(
@@ -174,7 +179,7 @@ class Supervisor:
             await self._stop(wave)
 
     def start(self, *commands: ProcessCommand) -> None:
-        """Start these together; together they end, after all that is started later."""
+        """Start these programs together. They end together too, after all that are started later."""
         self._waves.append(tuple(command.name for command in commands))
         for command in commands:
             self._start(command)
@@ -187,22 +192,22 @@ class Supervisor:
         task.add_done_callback(lambda done: self._on_done(command, done))
 
     def restart(self, name: str) -> None:
-        """Have a program end, and so be started again."""
+        """Send a program SIGTERM; it is started again as any that ends."""
         pid = self.children[name].pid
         if pid is not None:
             signal_group(pid, signal.SIGTERM)
 
     def running(self) -> dict[str, int]:
-        """The pids of the programs that run now, by name."""
+        """The pid of each program that runs now, by name."""
         return {name: child.pid for name, child in self.children.items() if child.pid is not None}
 
     def kill(self, name: str, pid: int) -> None:
-        """End a program that does not do anything any more, if it is still this one; so it is started again."""
+        """Send SIGKILL to a program that does nothing any more, if it still has this pid. It is started again."""
         if self.children[name].pid == pid:
             signal_group(pid, signal.SIGKILL)
 
     async def failed(self) -> ChildFailed:
-        """Return once an essential program was given up."""
+        """Wait until an essential program is given up, and return why."""
         return await asyncio.shield(self._failure)
 
     def check(self, *needed: str) -> None:

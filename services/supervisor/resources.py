@@ -1,4 +1,4 @@
-"""What each worker gets: memory by the models that are named, and its GPU of a topology."""
+"""What each worker gets: memory, as the models that are named need it, and a GPU of a topology to stand for."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,16 +16,18 @@ from livescale.shared.model_config import CheckpointError, load_model_config
 from livescale.shared.sharding import check_shards, shard_config
 from livescale.shared.topology_file import find_topology
 
-ROOM = 64 * MIB  # so that small models may come later that are larger than those that are named
-SLOTS = 16  # requests at once, where nothing is said of it: as `livescale run worker` has it
+ROOM = 64 * MIB  # for models that come later and are a little larger than those that are named
+SLOTS = 16  # requests at once, where nothing is said of it: the default of `livescale run worker`
 LEAST_KV, MOST_KV = 16 * MIB, 512 * MIB
 ANY_ARENA = 1024 * MIB  # where no model is named
 
 
 @dataclass(frozen=True)
 class ModelSize:
-    """Of one worker of an instance: what its parameters take in the arena, and a token's keys and values. `tokens`: the
-    most that a request may have."""
+    """What one worker of an instance needs: bytes of parameters in its arena, and of KV cache for each token.
+
+    `tokens` is the most that a request may have.
+    """
 
     name: str
     arena_bytes: int
@@ -34,8 +36,11 @@ class ModelSize:
 
 
 def measure_models(settings: StackSettings) -> list[ModelSize]:
-    """Settings have no `auto` any more. Of hub ids configuration and tokenizer are fetched. Raises BadSettings for a
-    model that cannot be read, computed, or cut for so many workers."""
+    """The size of each model that is named, by settings that have no `auto` any more.
+
+    Of hub ids configuration and tokenizer are fetched. Raises BadSettings for a model that cannot be read, computed, or
+    cut for so many workers.
+    """
     return [measure_model(model, settings) for model in settings.models]
 
 
@@ -61,8 +66,10 @@ def measure_model(model: ModelSettings, settings: StackSettings) -> ModelSize:
 
 
 def resolve_memory(settings: StackSettings, sizes: Sequence[ModelSize]) -> StackSettings:
-    """With what is left out, by the models that are named. Raises BadSettings for one that is too large for what is
-    said."""
+    """The settings with sizes of arena and KV cache that fit the models that are named, where they are left out.
+
+    Raises BadSettings for a model that is too large for the sizes that are given.
+    """
     largest = max(sizes, key=lambda one: one.arena_bytes, default=None)
     if largest is None:
         return replace(settings, arena_bytes=settings.arena_bytes or ANY_ARENA, kv_bytes=settings.kv_bytes or MOST_KV)
@@ -90,7 +97,7 @@ def token_bytes(config: ModelConfig, ranks: int, item_bytes: int) -> int:
 
 
 def find_files(model: ModelSettings) -> Path:
-    """Where its configuration and tokenizer are. Raises CheckpointError."""
+    """The directory of the model's configuration and tokenizer, fetched for a hub id. Raises CheckpointError."""
     try:
         return resolve_model_path(model.path, parameters=False)
     except OSError as error:
@@ -99,9 +106,9 @@ def find_files(model: ModelSettings) -> Path:
 
 @dataclass(frozen=True)
 class Placement:
-    """worker-i is at the i-th of `gpus`, and each host that has one of them has a host cache.
+    """Which GPUs of a topology the workers stand for: `worker-i` is at the i-th of `gpus`.
 
-    `shaping_file` is set where links are shaped.
+    Each host of these GPUs has a host cache. `shaping_file` is set where links are shaped.
     """
 
     topology: str
@@ -113,13 +120,16 @@ class Placement:
         return tuple(dict.fromkeys(host_of(gpu) for gpu in self.gpus))
 
     def flags(self, place: str) -> Mapping[str, str]:
-        """What the worker or host there is told. Each emulated host is a machine of its own in status."""
+        """What a worker or host is told of its place. In `livescale status` each host is a machine of its own."""
         shaping = {"topology": self.topology, "shaping_file": self.shaping_file} if self.shaping_file else {}
         return {"place": place, "host_name": host_of(place), **shaping}
 
 
 def place_workers(settings: StackSettings) -> Placement | None:
-    """None without a topology. Raises BadSettings for one that cannot be read, or has too few GPUs."""
+    """Take the first GPUs of the topology, one for each worker; None without a topology.
+
+    Raises BadSettings for a topology that cannot be read or has too few GPUs.
+    """
     if not settings.topology:
         if settings.shaped:
             raise BadSettings("shaped: links are shaped to a topology; give --topology")
@@ -139,7 +149,7 @@ def place_workers(settings: StackSettings) -> Placement | None:
 
 
 def absolute(topology: str) -> str:
-    """Processes may have another working directory; the name of a shipped one stays a name."""
+    """The file's absolute path, as processes may have another working directory; a shipped topology's name stays."""
     path = Path(topology)
     return str(path.resolve()) if path.is_file() else topology
 

@@ -1,4 +1,8 @@
-"""What a run leaves on this machine: the note of its addresses, and its own directory."""
+"""What a running system has on this machine: a note of its addresses, and a directory of its own.
+
+By the note other commands on the machine find the system. The directory is made at the start, is gone at the end, and
+after a SIGKILL it is cleared by the next start.
+"""
 
 import os
 import re
@@ -11,11 +15,16 @@ from pathlib import Path
 
 import msgspec
 
-NAME = re.compile(r"livescale-(\d+)-(\d+)-.*")  # pid and start, so that another process of that pid is told apart
+DIRECTORY_NAME = re.compile(
+    r"livescale-(\d+)-(\d+)-.*"
+)  # pid and start, so that another process of that pid is told apart
 
 
 class RunningSystem(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest system on this machine. `pid` and `pid_started` (clock ticks since boot) tell whether it lives."""
+    """The note of the newest system on this machine.
+
+    `pid` and `pid_started`, in clock ticks since boot, tell whether it still runs.
+    """
 
     pid: int
     pid_started: int
@@ -25,17 +34,20 @@ class RunningSystem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotOurs(Exception):
-    """Somebody else could write where the note belongs; says where."""
+    """Another user could write where the note belongs; the message says where."""
 
 
 def pointer_path() -> Path:
-    """One place for all of a user's terminals and folders, whatever their environment: sessions by ssh, sudo or cron
-    lack the variables that others have. LIVESCALE_STATE_DIR names another one."""
+    """The path of the note: the same for all of a user's terminals and folders.
+
+    It depends on few variables, as shells by ssh, sudo or cron lack those that others have. LIVESCALE_STATE_DIR names
+    another directory.
+    """
     return Path(os.environ.get("LIVESCALE_STATE_DIR") or f"/tmp/livescale-{os.getuid()}", "run.json")
 
 
 def process_started(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot, which with the pid is unique; None if there is none."""
+    """When a process started, in clock ticks since boot; None if there is none. With the pid it is unique."""
     try:
         line = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -45,10 +57,10 @@ def process_started(pid: int) -> int | None:
 
 
 def find_running(path: Path) -> RunningSystem | None:
-    """What the pointer names, if that process is alive."""
+    """The system that the note at `path` names, if its process is alive."""
     try:
         if path.stat().st_uid != os.getuid():
-            return None  # whoever commands the bus commands us
+            return None  # another user's bus could command this one's processes
         running = msgspec.json.decode(path.read_bytes(), type=RunningSystem)
     except (OSError, msgspec.MsgspecError):
         return None
@@ -57,7 +69,7 @@ def find_running(path: Path) -> RunningSystem | None:
 
 @contextmanager
 def announce(path: Path, *, url: str, nats_url: str, namespace: str) -> Iterator[None]:
-    """Write the pointer for the duration; the last system to start is the one that is found. Raises NotOurs."""
+    """Write the note, and remove it at the end. The last system to start is the one that is found. Raises NotOurs."""
     pid = os.getpid()
     mine = RunningSystem(
         pid=pid, pid_started=process_started(pid) or 0, url=url, nats_url=nats_url, namespace=namespace
@@ -75,7 +87,7 @@ def announce(path: Path, *, url: str, nats_url: str, namespace: str) -> Iterator
 
 
 def make_place(path: Path) -> None:
-    """For the pointer. In a folder for everybody's files another user may have been first. Raises NotOurs."""
+    """Make the directory of the note. Raises NotOurs where another user owns it or may write to it."""
     directory = path.parent
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     status = directory.lstat()
@@ -88,7 +100,7 @@ def make_place(path: Path) -> None:
 
 @contextmanager
 def run_directory(parent: Path | None = None) -> Iterator[Path]:
-    """A fresh directory below `parent` (by default the system's for temporary files), for its owner's eyes only."""
+    """A fresh directory that only its owner can read, below `parent`, by default the system's for temporary files."""
     parent = parent or Path(tempfile.gettempdir())
     clear_abandoned(parent)
     pid = os.getpid()
@@ -98,8 +110,8 @@ def run_directory(parent: Path | None = None) -> Iterator[Path]:
 
 
 def clear_abandoned(parent: Path) -> None:
-    """Remove what runs left that were killed. What belongs to somebody else stays."""
+    """Remove the directories of runs that were killed, but not those of other users."""
     for directory in parent.glob("livescale-*"):
-        named = NAME.fullmatch(directory.name)
+        named = DIRECTORY_NAME.fullmatch(directory.name)
         if named and process_started(int(named[1])) != int(named[2]) and directory.lstat().st_uid == os.getuid():
             shutil.rmtree(directory, ignore_errors=True)

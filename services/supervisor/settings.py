@@ -1,4 +1,4 @@
-"""What a whole system on one machine can be told."""
+"""The settings of a whole system on one machine."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
@@ -24,7 +24,7 @@ MIB = 1024 * 1024
 
 
 class Bounds(Settings, frozen=True, kw_only=True):
-    """Scaling bounds, as `ScalingBounds` has them; here a misspelt key is refused."""
+    """Scaling bounds of a model, as in `ScalingBounds`; here a misspelt key is refused."""
 
     prefill_lo: Annotated[float, Meta(ge=0)] = 0.5
     prefill_hi: Annotated[float, Meta(gt=0)] = 0.7
@@ -33,7 +33,7 @@ class Bounds(Settings, frozen=True, kw_only=True):
 
 
 class ModelSettings(Settings, frozen=True, kw_only=True):
-    """One model. What is None is taken from the flag of the same name."""
+    """One model of the system. A field that is None is taken from the flag of the same name."""
 
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$")]
     path: Annotated[str, Meta(min_length=1)]

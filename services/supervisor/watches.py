@@ -1,4 +1,8 @@
-"""What is watched while a system runs, beside processes that end: leases that died, and a store that fills up."""
+"""What the supervisor watches beside the ends of processes: processes that do nothing, and a server without disk.
+
+A process whose lease is dead, and that still runs, is killed, so that it is started again as one that ended. A NATS
+server whose disk was full writes nothing more, even once there is room again; it is started again then.
+"""
 
 import asyncio
 import shutil
@@ -23,7 +27,10 @@ ROOM_BYTES = 1 << 20
 
 
 class LeaseWatch:
-    """Asks the registry who is dead; `tell` is told whom and why."""
+    """Asks the registry which leases are dead, and kills processes that run and do nothing.
+
+    `tell` is called with name and reason of each that is killed.
+    """
 
     def __init__(
         self, bus: Bus, supervisor: Supervisor, patience_seconds: float, tell: Callable[[str, str], None]
@@ -47,12 +54,12 @@ class LeaseWatch:
         except BusError as error:
             if not await self._bus_works():
                 return self._hung.on_deafness(running(), now())
-            # Else it is being started.
+            # A registry that is absent is being started.
             return self._hung.on_silence(running(), now()) if isinstance(error, CallTimeout) else []
         return self._hung.on_members(snapshot.members, running(), now())
 
     async def _bus_works(self) -> bool:
-        """Or nobody could have answered."""
+        """Whether the bus works; if not, no service could have answered."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 await self._bus.flush()
@@ -62,8 +69,10 @@ class LeaseWatch:
 
 
 class StoreWatch:
-    """Writes a word now and then. Where `store` refuses it and its disk has room, `restart` is called; `tell` is for
-    whoever can make room. What is kept is put again by those who keep it."""
+    """Writes a key now and then, and calls `restart` where the server refuses it although the disk has room.
+
+    `tell` is called with what an operator has to know. The services put what they keep again after a restart.
+    """
 
     def __init__(self, bus: Bus, store: Path, restart: Callable[[], None], tell: Callable[[str], None]) -> None:
         self._bus = bus
@@ -81,7 +90,7 @@ class StoreWatch:
                 self._help(refusal)
 
     async def _refusal(self) -> str:
-        """Why nothing can be written; empty where it can, or where there is nobody to ask."""
+        """Why nothing can be written; empty where it can be, and where no server is there to ask."""
         try:
             await self._bus.kv.put(KEY, Ack())
         except (Disconnected, ServiceAbsent):
