@@ -15,9 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-DIRECTORY_NAME = re.compile(
-    r"livescale-(\d+)-(\d+)-.*"
-)  # pid and start, so that another process of that pid is told apart
+# With pid and start, so that another process of that pid is told apart.
+DIRECTORY_NAME = re.compile(r"livescale-(\d+)-(\d+)-.*")
 
 
 class RunningSystem(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,13 +1,24 @@
 """Decisions and scales in words."""
 
+import json
 from typing import Any
 
 from msgspec.structs import replace
 
 from livescale.services.cli.why import explain, tell_pipelines, tell_times
-from livescale.shared.messages.membership import Incident
-from livescale.shared.messages.scaling import Action, Decision, Phase, PipelineRecord, ScaleRecord
+from livescale.shared.messages.membership import (
+    Incident,
+)
+from livescale.shared.messages.scaling import (
+    Action,
+    Decision,
+    Phase,
+    PipelineRecord,
+    ScaleRecord,
+)
 from livescale.shared.messages.transfers import Flow, Plan, PlannedInstance, PlannedPipeline
+from tests.cli.answers import Answers, run
+from tests.nats_server import NatsServer
 
 DECISION = Decision(
     id="d", model="m", at=100.0, action="out", current=1, target=3, rule="r", reason="why", by="operator"
@@ -235,3 +246,16 @@ def test_one_that_came_to_nothing_says_why() -> None:
 
 def test_a_plan_without_any_says_nothing() -> None:
     assert told_of_pipelines(RECORD, []) == []
+
+
+async def test_why_tells_in_words_and_in_json(server: NatsServer, answers: Answers) -> None:
+    assert "by operator" in (await run(server, "why", "tiny")).output
+    found = json.loads((await run(server, "why", "tiny", "--json")).output)
+    assert found["scales"][0]["id"] == "scale-1"
+    assert found["decisions"] == []
+
+
+async def test_why_refuses_a_model_that_nobody_knows(server: NatsServer, answers: Answers) -> None:
+    result = await run(server, "why", "tinny")
+    assert result.exit_code == 1
+    assert result.output == "Error: no model 'tinny' is registered; there are tiny\n"

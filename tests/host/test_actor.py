@@ -1,37 +1,16 @@
 """The host on a local bus, under virtual time."""
 
 import asyncio
-import os
-from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
-from msgspec.structs import replace
-from safetensors.torch import load_file, save_file
 
-from livescale.services.host.checkpoint import open_checkpoint
 from livescale.shared.bus.contract import Refusal
-from livescale.shared.messages.copies import CheckModel
 from livescale.shared.messages.membership import Stale
 from livescale.shared.messages.message import Ack
-from livescale.shared.messages.parameters import ModelSpec
 from livescale.shared.messages.transfers import Abort, Send
-from livescale.shared.subjects import ABORT, CHECK_MODEL, SEND, STALE
-from tests.host.site import HOST, Site, SlowDisk, in_virtual_time, site
-from tests.made import copy, tiny
-
-
-async def refused(here: Site, path: Path, **spec: Any) -> Refusal:
-    with pytest.raises(Refusal) as caught:
-        await here.read(path, **spec)
-    return caught.value
-
-
-def spoil(directory: Path) -> None:
-    tensors = load_file(directory / "model.safetensors")
-    tensors["model.layers.1.mlp.up_proj.weight"][0, 0] = torch.inf
-    save_file(tensors, directory / "model.safetensors")
+from livescale.shared.subjects import ABORT, SEND, STALE
+from tests.host.site import HOST, SlowDisk, in_virtual_time, site
+from tests.made import tiny
 
 
 def test_it_joins_with_its_address_and_reports_an_empty_cache() -> None:
@@ -40,25 +19,6 @@ def test_it_joins_with_its_address_and_reports_an_empty_cache() -> None:
             assert (here.joins[0].service, here.joins[0].id, here.joins[0].address) == ("host", HOST, b"nowhere")
             report = here.reports[0]
             assert (report.holdings, report.cache_bytes, report.cache_limit_bytes) == ([], 0, 12_345)
-
-    in_virtual_time(main())
-
-
-def test_a_checkpoint_is_checked_at_once_and_then_read() -> None:
-    async def main() -> None:
-        disk = SlowDisk()
-        async with site(disk) as here:
-            checked = await here.read(tiny("llama"))
-            assert disk.blocks_read == 0
-            assert (checked.blocks, checked.max_model_len) == (5, 4_096)
-            read = await here.whole()
-            assert read.error is None
-            assert read.manifest is not None
-            assert read.manifest.size_bytes == checked.size_bytes
-            checkpoint = open_checkpoint(tiny("llama"), "bfloat16")
-            blocks = [bytearray(layout.size_bytes) for layout in checkpoint.layouts]
-            checksums = [checkpoint.read_block(index, memoryview(block)) for index, block in enumerate(blocks)]
-            assert read.manifest == checkpoint.manifest(checksums)
 
     in_virtual_time(main())
 
@@ -78,184 +38,6 @@ def test_reports_show_how_far_reading_is() -> None:
             assert {holding.version for holding in seen if len(holding.ready) < 5} == {""}
             assert seen[-1].version == manifest.version
             assert here.reports[-1].cache_bytes == checked.size_bytes
-
-    in_virtual_time(main())
-
-
-def test_a_bad_checkpoint_is_refused_at_once_with_its_file(tmp_path: Path) -> None:
-    async def main() -> None:
-        directory = copy("qwen2", tmp_path)
-        (directory / "model.safetensors").unlink()
-        async with site() as here:
-            error = await refused(here, directory)
-            assert error.code == 422
-            assert str(directory) in error.message
-            assert (await refused(here, tmp_path / "nothing")).code == 422
-            await asyncio.sleep(1)
-            assert here.reports[-1].holdings == []
-            assert here.reads == []
-
-    in_virtual_time(main())
-
-
-def test_a_model_that_does_not_fit_is_refused_with_the_setting_to_change() -> None:
-    async def main() -> None:
-        async with site(cache_bytes=3 << 20) as here:
-            await here.read(tiny("llama"))
-            error = await refused(here, tiny("qwen2"), model="second")
-            assert error.code == 409
-            assert "--cache-bytes" in error.message
-            assert (await here.whole()).manifest is not None
-
-    in_virtual_time(main())
-
-
-def test_a_request_length_beyond_the_checkpoint_is_refused() -> None:
-    async def main() -> None:
-        async with site() as here:
-            assert "max_model_len 5000" in (await refused(here, tiny("llama"), max_model_len=5_000)).message
-            assert (await here.read(tiny("llama"), max_model_len=500)).max_model_len == 500
-
-    in_virtual_time(main())
-
-
-def test_a_model_that_turns_out_bad_is_told_and_its_memory_given_back(tmp_path: Path) -> None:
-    async def main() -> None:
-        directory = copy("qwen2", tmp_path)
-        spoil(directory)
-        async with site() as here:
-            await here.read(directory)
-            read = await here.whole()
-            assert read.manifest is None
-            assert "mlp.up_proj.weight holds NaN or infinity" in (read.error or "")
-            await asyncio.sleep(1)
-            assert (here.reports[-1].holdings, here.reports[-1].cache_bytes) == ([], 0)
-            (directory / "model.safetensors").write_bytes((tiny("qwen2") / "model.safetensors").read_bytes())
-            await here.read(directory)
-            assert (await here.whole(2)).manifest is not None
-
-    in_virtual_time(main())
-
-
-def test_a_model_that_is_there_is_announced_again_without_reading(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk, directory = SlowDisk(), copy("qwen2", tmp_path)
-        async with site(disk) as here:
-            first = await here.read(directory)
-            manifest = (await here.whole()).manifest
-            assert await here.read(directory) == replace(first, manifest=manifest)
-            (directory / "model.safetensors").unlink()
-            assert await here.read(directory) == replace(first, manifest=manifest)
-            assert await here.whole(2) == await here.whole(3) == here.reads[0]
-            assert disk.blocks_read == first.blocks
-
-    in_virtual_time(main())
-
-
-def test_a_model_that_is_asked_for_twice_is_read_once() -> None:
-    async def main() -> None:
-        disk = SlowDisk()
-        async with site(disk) as here:
-            both = await asyncio.gather(here.read(tiny("llama")), here.read(tiny("llama")))
-            assert both[0] == both[1] == await here.read(tiny("llama"))
-            await here.whole()
-            await asyncio.sleep(10)
-            assert len(here.reads) == 1
-            assert disk.blocks_read == 5
-
-    in_virtual_time(main())
-
-
-def test_models_are_read_one_after_the_other() -> None:
-    async def main() -> None:
-        async with site(SlowDisk()) as here:
-            await here.read(tiny("llama"), model="a")
-            await here.read(tiny("qwen2"), model="b")
-            await here.whole(2)
-            assert [read.model for read in here.reads] == ["a", "b"]
-            halves = [report for report in here.reports if len(report.holdings) == 2 and report.holdings[1].ready]
-            assert all(len(report.holdings[0].ready) == 5 for report in halves)
-
-    in_virtual_time(main())
-
-
-def test_another_version_is_read_once_the_first_is_whole_and_both_are_there_until_one_is_released() -> None:
-    async def main() -> None:
-        async with site(SlowDisk()) as here:
-            await here.read(tiny("llama"))
-            assert "still being read" in (await refused(here, tiny("qwen2"))).message
-            first = (await here.whole()).manifest
-            await here.read(tiny("qwen2"))
-            second = (await here.whole(2)).manifest
-            assert first is not None
-            assert second is not None
-            assert first.version != second.version
-            await asyncio.sleep(1)
-            assert len(here.reports[-1].holdings) == 2
-            await here.release(first.version)
-            await here.release(first.version)
-            await asyncio.sleep(1)
-            assert [one.version for one in here.reports[-1].holdings] == [second.version]
-            assert here.reports[-1].cache_bytes == second.size_bytes
-
-    in_virtual_time(main())
-
-
-def test_files_that_have_changed_are_read_anew_and_the_same_content_takes_no_more_memory(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk, directory = SlowDisk(), copy("qwen2", tmp_path)
-        async with site(disk) as here:
-            await here.read(directory)
-            first = await here.whole()
-            os.utime(directory / "model.safetensors", ns=(1, 1))
-            assert (await here.read(directory)).manifest is None
-            assert (await here.whole(2)).manifest == first.manifest
-            await asyncio.sleep(1)
-            assert len(here.reports[-1].holdings) == 1
-            tensors = load_file(directory / "model.safetensors")
-            tensors["model.layers.1.mlp.up_proj.weight"][0, 0] += 1
-            save_file(tensors, directory / "model.safetensors")
-            await here.read(directory)
-            changed = (await here.whole(3)).manifest
-            assert changed is not None
-            assert first.manifest is not None
-            assert changed.version != first.manifest.version
-
-    in_virtual_time(main())
-
-
-def test_a_checkpoint_is_checked_without_being_read() -> None:
-    async def main() -> None:
-        async with site() as here:
-            spec = ModelSpec(name="m", path=str(tiny("llama")))
-            checked = await here.bus.call(CHECK_MODEL, CheckModel(spec=spec), timeout=10, id=HOST)
-            assert (checked.blocks, checked.manifest) == (5, None)
-            with pytest.raises(Refusal, match="nowhere"):
-                await here.bus.call(CHECK_MODEL, CheckModel(spec=replace(spec, path="/nowhere")), timeout=10, id=HOST)
-            await asyncio.sleep(1)
-            assert here.reports[-1].holdings == []
-            await here.read(tiny("llama"))
-            manifest = (await here.whole()).manifest
-            checked = await here.bus.call(CHECK_MODEL, CheckModel(spec=spec), timeout=10, id=HOST)
-            assert checked.manifest == manifest
-
-    in_virtual_time(main())
-
-
-def test_what_is_being_read_or_waits_for_its_turn_can_be_released() -> None:
-    async def main() -> None:
-        disk = SlowDisk()
-        async with site(disk) as here:
-            await here.read(tiny("llama"), model="m")
-            await here.read(tiny("llama"), model="waiting")
-            await here.read(tiny("qwen2"), model="last")
-            await asyncio.sleep(2.5)
-            await here.release("", "waiting")
-            await here.release("")
-            assert (await here.whole()).model == "last"
-            assert len(here.reads) == 1
-            await asyncio.sleep(1)
-            assert [one.model for one in here.reports[-1].holdings] == ["last"]
 
     in_virtual_time(main())
 

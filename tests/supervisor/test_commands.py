@@ -9,15 +9,12 @@ import pytest
 from click.testing import CliRunner
 
 from livescale.services.cli.main import cli
-from livescale.services.cli.up import WORKER_OPTIONS
 from livescale.services.supervisor.bus_server import write_config
 from livescale.services.supervisor.checks import make_spec, resolve_form
 from livescale.services.supervisor.commands import gateway_commands, nats_command, service_commands
 from livescale.services.supervisor.credentials import ROLES, authorization, fresh_passwords
 from livescale.services.supervisor.processes import ProcessCommand
-from livescale.services.supervisor.settings import WORKER_FLAGS, ModelSettings, StackSettings
-from livescale.services.worker.settings import WorkerSettings
-from livescale.shared.settings import BusSettings
+from livescale.services.supervisor.settings import ModelSettings, StackSettings
 from livescale.shared.yaml_file import kebab
 
 SETTINGS = StackSettings(workers=2, port=0, api_key=("sesame",), transport="socket", link_rate=1e8, arena_bytes=1 << 26)
@@ -133,15 +130,6 @@ def test_what_nobody_says_is_left_to_the_workers_and_their_environment() -> None
     assert not [word for word in worker.argv if word.startswith("--context")]
     assert "context-share: 0.5\n" in resolve(worker)
     assert "context-share: 0.25\n" in resolve(replace(worker, env={**worker.env, "LIVESCALE_CONTEXT_SHARE": "0.25"}))
-
-
-def test_each_setting_of_a_worker_is_told_it_is_its_machines_or_is_only_for_the_environment() -> None:
-    told = {*WORKER_FLAGS, "device", "engine", "engine_profile", "engine_speed", "transport", "share_memory"}
-    own = {"id", "host_name", "bind", "place", "topology", "shaping_file", "link_rate"}
-    environment = {"log_format", "kernels", "cuda_graphs"}
-    marked = {field.name for fields in WORKER_OPTIONS.values() for field in fields}
-    known = told | own | environment | marked | {*BusSettings.__struct_fields__, "log_level"}
-    assert set(WorkerSettings.__struct_fields__) == known
 
 
 def _workers(settings: StackSettings) -> dict[str, ProcessCommand]:

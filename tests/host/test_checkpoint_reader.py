@@ -1,8 +1,9 @@
-"""A model that a host does not hold is read where a SEND says so, and sent while it is read."""
+"""What a host is asked of checkpoints on its disk."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -11,14 +12,112 @@ from livescale.services.host.checkpoint import open_checkpoint
 from livescale.shared.bus.contract import Refusal
 from livescale.shared.links.contract import Link
 from livescale.shared.links.open import open_link
+from livescale.shared.messages.copies import CheckModel
 from livescale.shared.messages.message import Ack
 from livescale.shared.messages.parameters import Manifest, ModelSpec
 from livescale.shared.messages.transfers import FromDisk, Send
-from livescale.shared.subjects import SEND
+from livescale.shared.subjects import CHECK_MODEL, SEND
 from tests.host.receiver import Receiver
 from tests.host.site import HOST, Site, SlowDisk, in_virtual_time, site
 from tests.host.test_known import SOCKET, GatedDisk
 from tests.made import copy, tiny
+
+
+async def refused(here: Site, path: Path, **spec: Any) -> Refusal:
+    with pytest.raises(Refusal) as caught:
+        await here.read(path, **spec)
+    return caught.value
+
+
+def test_a_checkpoint_is_checked_at_once_and_then_read() -> None:
+    async def main() -> None:
+        disk = SlowDisk()
+        async with site(disk) as here:
+            checked = await here.read(tiny("llama"))
+            assert disk.blocks_read == 0
+            assert (checked.blocks, checked.max_model_len) == (5, 4_096)
+            read = await here.whole()
+            assert read.error is None
+            assert read.manifest is not None
+            assert read.manifest.size_bytes == checked.size_bytes
+            checkpoint = open_checkpoint(tiny("llama"), "bfloat16")
+            blocks = [bytearray(layout.size_bytes) for layout in checkpoint.layouts]
+            checksums = [checkpoint.read_block(index, memoryview(block)) for index, block in enumerate(blocks)]
+            assert read.manifest == checkpoint.manifest(checksums)
+
+    in_virtual_time(main())
+
+
+def test_a_bad_checkpoint_is_refused_at_once_with_its_file(tmp_path: Path) -> None:
+    async def main() -> None:
+        directory = copy("qwen2", tmp_path)
+        (directory / "model.safetensors").unlink()
+        async with site() as here:
+            error = await refused(here, directory)
+            assert error.code == 422
+            assert str(directory) in error.message
+            assert (await refused(here, tmp_path / "nothing")).code == 422
+            await asyncio.sleep(1)
+            assert here.reports[-1].holdings == []
+            assert here.reads == []
+
+    in_virtual_time(main())
+
+
+def test_a_request_length_beyond_the_checkpoint_is_refused() -> None:
+    async def main() -> None:
+        async with site() as here:
+            assert "max_model_len 5000" in (await refused(here, tiny("llama"), max_model_len=5_000)).message
+            assert (await here.read(tiny("llama"), max_model_len=500)).max_model_len == 500
+
+    in_virtual_time(main())
+
+
+def test_a_model_that_is_there_is_announced_again_without_reading(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk, directory = SlowDisk(), copy("qwen2", tmp_path)
+        async with site(disk) as here:
+            first = await here.read(directory)
+            manifest = (await here.whole()).manifest
+            assert await here.read(directory) == replace(first, manifest=manifest)
+            (directory / "model.safetensors").unlink()
+            assert await here.read(directory) == replace(first, manifest=manifest)
+            assert await here.whole(2) == await here.whole(3) == here.reads[0]
+            assert disk.blocks_read == first.blocks
+
+    in_virtual_time(main())
+
+
+def test_a_model_that_is_asked_for_twice_is_read_once() -> None:
+    async def main() -> None:
+        disk = SlowDisk()
+        async with site(disk) as here:
+            both = await asyncio.gather(here.read(tiny("llama")), here.read(tiny("llama")))
+            assert both[0] == both[1] == await here.read(tiny("llama"))
+            await here.whole()
+            await asyncio.sleep(10)
+            assert len(here.reads) == 1
+            assert disk.blocks_read == 5
+
+    in_virtual_time(main())
+
+
+def test_a_checkpoint_is_checked_without_being_read() -> None:
+    async def main() -> None:
+        async with site() as here:
+            spec = ModelSpec(name="m", path=str(tiny("llama")))
+            checked = await here.bus.call(CHECK_MODEL, CheckModel(spec=spec), timeout=10, id=HOST)
+            assert (checked.blocks, checked.manifest) == (5, None)
+            with pytest.raises(Refusal, match="nowhere"):
+                await here.bus.call(CHECK_MODEL, CheckModel(spec=replace(spec, path="/nowhere")), timeout=10, id=HOST)
+            await asyncio.sleep(1)
+            assert here.reports[-1].holdings == []
+            await here.read(tiny("llama"))
+            manifest = (await here.whole()).manifest
+            checked = await here.bus.call(CHECK_MODEL, CheckModel(spec=spec), timeout=10, id=HOST)
+            assert checked.manifest == manifest
+
+    in_virtual_time(main())
 
 
 def described(directory: Path) -> Manifest:
