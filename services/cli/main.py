@@ -10,12 +10,10 @@ from livescale.services.cli.groups import LazyCommand, LazyGroup
 COMMANDS = {
     "up": LazyCommand("livescale.services.cli.up:up", "Serve models on this machine until Ctrl-C."),
     "run": LazyCommand("livescale.services.cli.run:run", "Run one service, to spread a system over machines."),
-    "demo": LazyCommand(
-        "livescale.load.demo.command:demo", "The main job: a burst scales out and every token is checked."
-    ),
+    "demo": LazyCommand("livescale.load.demo.command:demo", "Show a burst scale out live, and check every token."),
     "load": LazyCommand("livescale.load.command:load", "Send an open-loop load to any OpenAI-compatible URL."),
     "chaos": LazyCommand(
-        "livescale.load.chaos.command:chaos", "A load while processes are killed; every token is checked."
+        "livescale.load.chaos.command:chaos", "Send a load while processes are killed, and check every token."
     ),
     "make-model": LazyCommand(
         "livescale.load.make_model_command:make_model_command", "Write a random checkpoint to try things with."
@@ -26,13 +24,13 @@ COMMANDS = {
     "pack": LazyCommand(
         "livescale.services.host.pack_command:pack", "Write the form of a checkpoint that hosts read fastest."
     ),
-    "status": LazyCommand("livescale.services.cli.status:status", "Processes, workers, instances and queues."),
-    "scale": LazyCommand("livescale.services.cli.scale:scale", "Have this many instances of a model."),
-    "why": LazyCommand("livescale.services.cli.why:why", "Why a model was scaled, or was not."),
+    "status": LazyCommand("livescale.services.cli.status:status", "Show processes, workers, instances and queues."),
+    "scale": LazyCommand("livescale.services.cli.scale:scale", "Set the number of instances of a model."),
+    "why": LazyCommand("livescale.services.cli.why:why", "Tell why a model was scaled, or was not."),
     "topology": LazyCommand(
         "livescale.services.cli.topology:topology", "Show and draw a cluster: a file, or this machine."
     ),
-    "plan": LazyCommand("livescale.load.plan.command:plan", "Who would send parameters to whom, on any cluster."),
+    "plan": LazyCommand("livescale.load.plan.command:plan", "Plan who sends parameters to whom, on any cluster."),
     "tap": LazyCommand("livescale.services.cli.tap:tap", "Print the bus traffic, decoded."),
     "bench": LazyCommand(
         "livescale.services.cli.main:bench", "Measure the engine, the control plane, transfers and scaling."
@@ -46,12 +44,15 @@ BENCHES = {
         "livescale.load.bench.control:control", "Latency that gateway, router and bus add to the engine."
     ),
     "transfer": LazyCommand("livescale.load.bench.transfer:transfer", "Parameters over one hop and along chains."),
-    "scale": LazyCommand("livescale.load.bench.scale:scale", "Decision to parameters whole on new workers."),
+    "scale": LazyCommand(
+        "livescale.load.bench.scale:scale", "Time from a decision to whole parameters on new workers."
+    ),
     "live": LazyCommand(
-        "livescale.load.bench.live:live", "A second instance while requests wait: live, and stopping the world."
+        "livescale.load.bench.live:live",
+        "A second instance is added while requests wait: live, and stopped until whole.",
     ),
     "pipeline": LazyCommand(
-        "livescale.load.bench.pipeline:pipeline", "New instances serve together before any is whole."
+        "livescale.load.bench.pipeline:pipeline", "Pipelines of new instances serve before any of them is whole."
     ),
     "zigzag": LazyCommand("livescale.load.bench.zigzag:zigzag", "The schedule of a live scale against the optimum."),
 }

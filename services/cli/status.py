@@ -35,11 +35,11 @@ The same with the nats CLI (the queues are in the router's heartbeat):
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of tables.")
 @bus_options
 def status(as_json: bool, nats_url: str | None, namespace: str | None) -> None:
-    """Processes, workers, instances and queues.
+    """Show processes, workers, instances and queues.
 
-    Ready and total count blocks of parameters; a queue of which no router has reported is unknown, null in JSON.
+    Ready and total count blocks of parameters. Queues that no router has reported are unknown, null in JSON.
     Recent events are deaths, restarts, and moments in which a process or the machine stood still.
-    Where requests are held, the monitor's last word says why the model scales, or does not.
+    Where requests are held, the monitor's last decision says why the model scales, or does not.
     """
     found = ask(find_bus(nats_url, namespace), ask_status)
     if as_json:

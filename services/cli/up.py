@@ -39,7 +39,7 @@ Examples:
   livescale up --config up.yaml
 
 \b
-In the file each model may have bounds of its own:
+In the file each model may have its own limits and bounds:
   workers: 4
   models:
     - name: a
@@ -49,8 +49,8 @@ In the file each model may have bounds of its own:
       downscale-delay-s: 10
       bounds: {prefill-lo: 0.3, prefill-hi: 0.6}
 
-What is left out here and has no default is as the workers' own (`livescale run worker --help`). What only the services
-themselves can be told is passed on by the environment, for example LIVESCALE_MAX_WAITING=64.
+An option of workers that has no default here has that of `livescale run worker --help`. Options that only services have
+are passed on by the environment, for example LIVESCALE_MAX_WAITING=64.
 """
 
 
@@ -94,7 +94,7 @@ OWN_GROUPS = {
     "Processes": ("workers", "device", "routers", "start_timeout_s", "kill_hung_s"),
     "Memory of workers": ("arena_bytes", "kv_bytes", "host_kv_bytes"),
     "Batches": (),
-    "Prompts that begin alike": ("enable_prefix_caching",),
+    "Prefix caching": ("enable_prefix_caching",),
     "Scaling": ("live", "live_every_hop", "live_when", "ttft_slo", "switch_kv", "plan_policy"),
     "Links": ("transport", "share_memory", "link_rate", "topology", "shaped"),
     "Emulated GPUs": ("engine", "engine_profile", "engine_speed"),
@@ -111,8 +111,8 @@ GROUPS = {
 def up(settings: StackSettings) -> None:
     """Serve models on this machine until Ctrl-C.
 
-    Starts a NATS server, every service and the workers; each model starts with its minimum of instances, the other
-    workers are spare. When all is ready one line of JSON is printed on stdout; logs go to stderr.
+    Starts a NATS server, every service and the workers. Each model starts with its minimum of instances, and the other
+    workers are spare. When all is ready, one line of JSON is printed on stdout; logs go to stderr.
     """
     printer = make_printer(settings.log_format)
     try:

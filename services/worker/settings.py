@@ -98,7 +98,7 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
             "requests with a prompt_cache_key stay in it ahead of others; 0: none do",
             ge=0,
             le=1,
-            extra={"up": "Prompts that begin alike"},
+            extra={"up": "Prefix caching"},
         ),
     ] = 0.5
     context_seconds: Annotated[
@@ -107,7 +107,7 @@ class WorkerSettings(LinkSettings, frozen=True, kw_only=True):
             description="How long a context stays after its last answer, while there is room",
             ge=0,
             le=86_400,
-            extra={"up": "Prompts that begin alike"},
+            extra={"up": "Prefix caching"},
         ),
     ] = 1800.0
     switch_kv: SwitchKv = "auto"

@@ -1,5 +1,7 @@
 """What operators ask of models."""
 
+from typing import Any
+
 import pytest
 
 from livescale.shared.bus.contract import Call, Refusal
@@ -11,7 +13,7 @@ from tests.registry.reports import CHECKED, SIZE, spec
 
 
 @pytest.mark.parametrize("question", [KEEP, MANIFEST, REMOVE], ids=["keep", "manifest", "remove"])
-def test_a_model_that_is_not_registered_is_refused(question: Call[Named, object]) -> None:
+def test_a_model_that_is_not_registered_is_refused(question: Call[Named, Any]) -> None:
     async def main() -> None:
         async with registry() as bus:
             with pytest.raises(Refusal, match="model 'm' is not registered") as caught:
